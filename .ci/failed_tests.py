@@ -13,7 +13,7 @@ from typing import Final
 RECORD: Final = Path(".pytest_cache/v/cache/lastfailed")
 """What pytest keeps of each run: the failed tests as keys."""
 
-PLACES: Final = ("tests/integration/", "tests/spark/", "tests/tasks/")
+PLACES: Final = ("tests/integration/", "tests/spark/", "tests/runtime/")
 """Tests of real processes, and of tasks, which Trio takes in an order by chance.
 
 All others are the same each time.

@@ -1,7 +1,7 @@
 """Writes docs/grafana/flow.json: a Grafana board of credit, session windows and waits.
 
 ``python .ci/generate_dashboard.py`` writes it, with ``--check`` it exits with 1 if the file is another one.
-The names of metrics are those of `amqp10broker/metrics/table.py`; a test evaluates every query.
+The names of metrics are those of `amqp10broker/observe/metrics/table.py`; a test evaluates every query.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Write amqp10broker/amqp091/methods.py from the AMQP 0-9-1 definitions in spec/amqp-0-9-1/.
+"""Write amqp10broker/protocols/amqp091/methods.py from the AMQP 0-9-1 definitions in spec/amqp-0-9-1/.
 
 python .ci/generate_methods.py            write the module
 python .ci/generate_methods.py --check    exit with 1 if the module is not what would be written
@@ -63,7 +63,7 @@ from struct import Struct
 from struct import error as StructError
 from typing import Any, ClassVar, Final, TypeAlias
 
-from amqp10broker.amqp091.codec import (
+from amqp10broker.protocols.amqp091.codec import (
     decode_longstr,
     decode_shortstr,
     decode_table,
@@ -71,7 +71,7 @@ from amqp10broker.amqp091.codec import (
     encode_shortstr,
     encode_table,
 )
-from amqp10broker.amqp091.errors import AmqpHardError, DecodeError, ReplyCode
+from amqp10broker.protocols.amqp091.errors import AmqpHardError, DecodeError, ReplyCode
 from dataclasses import dataclass
 
 _SHORT: Final = Struct(">H")

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Write amqp10broker/amqp10/performatives.py from the AMQP 1.0 type definitions in spec/amqp-1.0/.
+"""Write amqp10broker/protocols/amqp10/performatives.py from the AMQP 1.0 type definitions in spec/amqp-1.0/.
 
 python .ci/generate_performatives.py            write the module
 python .ci/generate_performatives.py --check    exit with 1 if the module is not what would be written
@@ -105,8 +105,8 @@ from enum import IntEnum
 from typing import Any, ClassVar, Final, TypeAlias
 from uuid import UUID
 
-from amqp10broker.amqp10.decoder import Reader
-from amqp10broker.amqp10.encoder import (
+from amqp10broker.protocols.amqp10.decoder import Reader
+from amqp10broker.protocols.amqp10.encoder import (
     NULL,
     TRUE,
     encode,
@@ -122,8 +122,8 @@ from amqp10broker.amqp10.encoder import (
     write_ulong,
     write_ushort,
 )
-from amqp10broker.amqp10.errors import DecodeError
-from amqp10broker.amqp10.fields import (
+from amqp10broker.protocols.amqp10.errors import DecodeError
+from amqp10broker.protocols.amqp10.fields import (
     ANY,
     BINARY,
     BOOLEAN,
@@ -152,7 +152,7 @@ from amqp10broker.amqp10.fields import (
     write_message_id,
     write_symbols,
 )
-from amqp10broker.amqp10.types import Described, Symbol
+from amqp10broker.protocols.amqp10.types import Described, Symbol
 from dataclasses import dataclass
 '''
 

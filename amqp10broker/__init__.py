@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from amqp10broker.config import Config as Config
-    from amqp10broker.tasks.broker import Broker as Broker
+    from amqp10broker.runtime.broker import Broker as Broker
 
 __version__ = "0.1.0"
 __all__ = ["Broker", "Config", "__version__"]
@@ -18,7 +18,7 @@ __all__ = ["Broker", "Config", "__version__"]
 
 def __getattr__(name: str) -> object:
     if name == "Broker":
-        from amqp10broker.tasks.broker import Broker
+        from amqp10broker.runtime.broker import Broker
 
         return Broker
     if name == "Config":

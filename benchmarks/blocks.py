@@ -14,11 +14,11 @@ from itertools import accumulate
 from struct import Struct
 from typing import Final
 
-from amqp10broker.amqp091.framing import FRAME_OVERHEAD, HEADER_BYTES, method_frame
-from amqp10broker.amqp091.methods import BasicAck, BasicDeliver, BasicPublish
-from amqp10broker.amqp10.frames import FRAME_HEADER_BYTES
-from amqp10broker.amqp10.performatives import Transfer
-from amqp10broker.amqp10.serial import MASK
+from amqp10broker.protocols.amqp091.framing import FRAME_OVERHEAD, HEADER_BYTES, method_frame
+from amqp10broker.protocols.amqp091.methods import BasicAck, BasicDeliver, BasicPublish
+from amqp10broker.protocols.amqp10.frames import FRAME_HEADER_BYTES
+from amqp10broker.protocols.amqp10.performatives import Transfer
+from amqp10broker.protocols.serial import MASK
 from benchmarks import spec, wire091
 from benchmarks.wire import disposition_frame, frame, transfer_performative
 

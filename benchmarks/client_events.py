@@ -1,9 +1,9 @@
 """Flow events of a load process: what its clients saw, packed and kept in memory until the run is over.
 
 The same counters and latencies that make the tables, as events of the one schema
-(`amqp10broker.flowevents.schema`): every ten milliseconds how many messages each stream sent and received,
-and the latency of every message that was confirmed or that carried a stamp. Nothing is written while the
-load runs: the events go to the parent with the result, and the parent writes the file.
+(`amqp10broker.observe.flow_events.schema`): every ten milliseconds how many messages each stream sent and
+received, and the latency of every message that was confirmed or that carried a stamp. Nothing is written
+while the load runs: the events go to the parent with the result, and the parent writes the file.
 
 Latencies of confirms are told first in, first out: if a broker confirms the messages of one group out of
 order, the sum of all latencies is right and single ones may be exchanged.
@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from amqp10broker.flowevents.schema import PACK, Kind, Reason
+from amqp10broker.observe.flow_events.schema import PACK, Kind, Reason
 from benchmarks import spec
 from benchmarks.stream import Counts, Stream
 

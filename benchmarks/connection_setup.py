@@ -17,7 +17,7 @@ from contextlib import ExitStack
 from ctypes import Array, c_uint64
 from typing import Final
 
-from amqp10broker.amqp10.performatives import Begin, Close
+from amqp10broker.protocols.amqp10.performatives import Begin, Close
 from benchmarks import spec, wire
 from benchmarks.broker_process import Target
 from benchmarks.cases import QUEUE

@@ -19,11 +19,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
-from amqp10broker.amqp10 import performatives
-from amqp10broker.amqp10.frames import TYPE_SASL
-from amqp10broker.amqp10.serial import MASK, limit_left
-from amqp10broker.amqp10.types import Symbol
-from amqp10broker.greeting import AMQP_091_HEADER
+from amqp10broker.protocols.amqp10 import performatives
+from amqp10broker.protocols.amqp10.frames import TYPE_SASL
+from amqp10broker.protocols.amqp10.types import Symbol
+from amqp10broker.protocols.preface import AMQP_091_HEADER
+from amqp10broker.protocols.serial import MASK, limit_left
 from benchmarks import spec, wire
 from benchmarks.blocks import LargeTransfer, TransferBlock
 from benchmarks.floor091 import FloorConnection091

@@ -13,9 +13,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import ClassVar, Final, NamedTuple
 
-from amqp10broker.amqp10 import performatives
-from amqp10broker.amqp10.frames import FRAME_HEADER_BYTES, HEARTBEAT
-from amqp10broker.greeting import AMQP_10_HEADER
+from amqp10broker.protocols.amqp10 import performatives
+from amqp10broker.protocols.amqp10.frames import FRAME_HEADER_BYTES, HEARTBEAT
+from amqp10broker.protocols.preface import AMQP_10_HEADER
 from benchmarks import spec, wire
 from benchmarks.errors import PeerError, WireError
 from benchmarks.scan import Run, Scanner

@@ -1,10 +1,10 @@
 """Recordings of runs: what broker and clients saw of each measured run, as flow events.
 
-`--record DIR` makes each measured run of a benchmark a run of a recording (`amqp10broker.flowevents.schema`
-has the layout). The broker writes its own events while it runs; those of the load process wait in its
-memory and are written here when the broker has ended, together with the run's row, so that no file is
-written by us while anything is measured. Reading and writing need pyarrow, which is imported at the first
-recorded run and not before.
+`--record DIR` makes each measured run of a benchmark a run of a recording
+(`amqp10broker.observe.flow_events.schema` has the layout). The broker writes its own events while it runs;
+those of the load process wait in its memory and are written here when the broker has ended, together with
+the run's row, so that no file is written by us while anything is measured. Reading and writing need
+pyarrow, which is imported at the first recorded run and not before.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from benchmarks.errors import MeasureError
 from benchmarks.results import Row, machine, revision
 
 if TYPE_CHECKING:
-    from amqp10broker.recording.runs import Run
+    from amqp10broker.observe.recording.runs import Run
     from benchmarks.client_events import Recorded
     from benchmarks.stream import Counts
 
@@ -55,7 +55,7 @@ class Recording:
         Args:
             case: what is measured, equal for all repetitions and all settings of the broker.
         """
-        from amqp10broker.recording.runs import new_run_id
+        from amqp10broker.observe.recording.runs import new_run_id
 
         return RecordedRun(self, new_run_id(self.benchmark), case)
 
@@ -65,14 +65,14 @@ class Recording:
         Raises:
             MeasureError: pyarrow is missing; the message says how to install it.
         """
-        from amqp10broker.recording.arrow import load_arrow
+        from amqp10broker.observe.recording.arrow import load_arrow
 
         with _told():
             load_arrow()
 
     def repetition(self, run: Run) -> int:
         """Return how many runs of this configuration were written before, and count this one."""
-        from amqp10broker.flowevents.schema import CONFIGURATION
+        from amqp10broker.observe.flow_events.schema import CONFIGURATION
 
         key = tuple(getattr(run, name) for name in CONFIGURATION)
         self._repetitions[key] += 1
@@ -123,8 +123,8 @@ class RecordedRun:
         Raises:
             MeasureError: the load process has not recorded, or the folder cannot be written.
         """
-        from amqp10broker.recording.parquet import EventWriter
-        from amqp10broker.recording.runs import write_run
+        from amqp10broker.observe.recording.parquet import EventWriter
+        from amqp10broker.observe.recording.runs import write_run
 
         if recorded is None or len(recorded.edges) != 2:
             raise MeasureError(f"{self.case}: the load process has recorded no window")
@@ -143,15 +143,15 @@ class RecordedRun:
 
     def discard(self) -> None:
         """Remove what was written of a run that failed."""
-        from amqp10broker.flowevents.schema import RUNS
-        from amqp10broker.recording.parquet import events_folder
+        from amqp10broker.observe.flow_events.schema import RUNS
+        from amqp10broker.observe.recording.parquet import events_folder
 
         shutil.rmtree(events_folder(self.recording.folder, self.run_id), ignore_errors=True)
         (self.recording.folder / RUNS / f"{self.run_id}.parquet").unlink(missing_ok=True)
 
     def _row_of(self, what: spec.Load, recorded: Recorded, settings: BrokerSettings) -> Run:
         """Return the columns that follow from load, settings and broker."""
-        from amqp10broker.recording.runs import Run
+        from amqp10broker.observe.recording.runs import Run
 
         began, ended = recorded.edges
         broker = self._brokers_row()
@@ -185,8 +185,8 @@ class RecordedRun:
 
     def _brokers_row(self) -> Run | None:
         """Return the row that the broker has written of this run, None if it has not."""
-        from amqp10broker.recording.errors import NotARecording
-        from amqp10broker.recording.runs import read_run
+        from amqp10broker.observe.recording.errors import NotARecording
+        from amqp10broker.observe.recording.runs import read_run
 
         try:
             return read_run(self.recording.folder, self.run_id)
@@ -239,7 +239,7 @@ def whole_or_nothing(run: RecordedRun | None) -> Iterator[None]:
 @contextmanager
 def _told() -> Iterator[None]:
     """Make what is wrong with a recording an error of benchmarks."""
-    from amqp10broker.recording.errors import RecordingError
+    from amqp10broker.observe.recording.errors import RecordingError
 
     try:
         yield

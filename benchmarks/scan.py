@@ -13,10 +13,10 @@ from collections.abc import Callable
 from struct import Struct
 from typing import Any, Final, NamedTuple, Protocol
 
-from amqp10broker.amqp10.codec import decode
-from amqp10broker.amqp10.frames import FRAME_HEADER_BYTES
-from amqp10broker.amqp10.performatives import Accepted, Composite, Disposition, Transfer
-from amqp10broker.amqp10.serial import MASK
+from amqp10broker.protocols.amqp10.codec import decode
+from amqp10broker.protocols.amqp10.frames import FRAME_HEADER_BYTES
+from amqp10broker.protocols.amqp10.performatives import Accepted, Composite, Disposition, Transfer
+from amqp10broker.protocols.serial import MASK
 from benchmarks.errors import WireError
 from benchmarks.runs import Pattern
 from benchmarks.wire import decode_performative

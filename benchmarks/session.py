@@ -13,8 +13,8 @@ from bisect import bisect_left
 from collections import Counter
 from typing import TYPE_CHECKING, Protocol
 
-from amqp10broker.amqp10.performatives import Begin, Flow
-from amqp10broker.amqp10.serial import MASK, diff, limit_left
+from amqp10broker.protocols.amqp10.performatives import Begin, Flow
+from amqp10broker.protocols.serial import MASK, diff, limit_left
 from benchmarks import spec, wire
 from benchmarks.blocks import DispositionBlock, LargeTransfer, TransferBlock
 from benchmarks.errors import PeerError

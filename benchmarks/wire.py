@@ -10,10 +10,10 @@ from __future__ import annotations
 from struct import Struct
 from typing import Final
 
-from amqp10broker.amqp10.codec import encode
-from amqp10broker.amqp10.errors import DecodeError
-from amqp10broker.amqp10.frames import FRAME_HEADER_BYTES, TYPE_AMQP, TYPE_SASL, encode_frame
-from amqp10broker.amqp10.performatives import (
+from amqp10broker.protocols.amqp10.codec import encode
+from amqp10broker.protocols.amqp10.errors import DecodeError
+from amqp10broker.protocols.amqp10.frames import FRAME_HEADER_BYTES, TYPE_AMQP, TYPE_SASL, encode_frame
+from amqp10broker.protocols.amqp10.performatives import (
     APPLICATION_PROPERTIES,
     DATA,
     Accepted,
@@ -29,7 +29,7 @@ from amqp10broker.amqp10.performatives import (
     Transfer,
     decode_composite,
 )
-from amqp10broker.amqp10.types import Described, Symbol, UInt, ULong
+from amqp10broker.protocols.amqp10.types import Described, Symbol, UInt, ULong
 from benchmarks.errors import WireError
 
 SASL_HEADER: Final = b"AMQP\x03\x01\x00\x00"

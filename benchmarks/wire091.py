@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from typing import Final
 
-from amqp10broker.amqp091.errors import Amqp091Error
-from amqp10broker.amqp091.framing import body_frames, content_header_frame
-from amqp10broker.amqp091.methods import (
+from amqp10broker.protocols.amqp091.errors import Amqp091Error
+from amqp10broker.protocols.amqp091.framing import body_frames, content_header_frame
+from amqp10broker.protocols.amqp091.methods import (
     ChannelClose,
     ConnectionClose,
     ConnectionStartOk,
     Method,
     decode_method,
 )
-from amqp10broker.amqp091.properties import BasicProperties, encode_properties
+from amqp10broker.protocols.amqp091.properties import BasicProperties, encode_properties
 from benchmarks.errors import WireError
 
 PLAIN: Final = encode_properties(BasicProperties())

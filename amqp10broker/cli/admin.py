@@ -14,12 +14,12 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from amqp10broker import adminpath
 from amqp10broker.cli import broker_url
 from amqp10broker.cli.exits import RefusedByBroker
 from amqp10broker.client.url import PORT, BrokerUrl
 from amqp10broker.config.records import SETTINGS
 from amqp10broker.errors import AdminSocketError, ConfigError
+from amqp10broker.runtime.admin import path as adminpath
 
 if TYPE_CHECKING:
     import socket
@@ -116,7 +116,7 @@ def ask(place: Place, request: Mapping[str, Any], *, timeout_s: float | None = N
 
 
 def _patience_s(operation: str) -> float:
-    from amqp10broker.management.table import OPERATIONS
+    from amqp10broker.operations.table import OPERATIONS
 
     known = OPERATIONS.get(operation)
     return PATIENCE_S.get(operation, DECIDED_S if known is not None and known.changes else TIMEOUT_S)

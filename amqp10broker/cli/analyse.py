@@ -80,8 +80,8 @@ def check_spark(arguments: argparse.Namespace) -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     _check(arguments)
-    from amqp10broker.analysis.errors import CannotStart
-    from amqp10broker.analysis.session import check_installed
+    from amqp10broker.tools.analysis.errors import CannotStart
+    from amqp10broker.tools.analysis.session import check_installed
 
     try:
         # Before a recording is read, which needs one of the packages and would not name the others.
@@ -122,12 +122,12 @@ def _check_memory(text: str) -> None:
 
 
 def _batch(arguments: argparse.Namespace) -> int:
-    from amqp10broker.analysis.inputs import find_recording
-    from amqp10broker.analysis.job import analyse, make_folder
-    from amqp10broker.analysis.messages import all_told
-    from amqp10broker.analysis.progress import Progress
-    from amqp10broker.analysis.recommend import Aim
-    from amqp10broker.analysis.session import command_session
+    from amqp10broker.tools.analysis.inputs import find_recording
+    from amqp10broker.tools.analysis.job import analyse, make_folder
+    from amqp10broker.tools.analysis.messages import all_told
+    from amqp10broker.tools.analysis.progress import Progress
+    from amqp10broker.tools.analysis.recommend import Aim
+    from amqp10broker.tools.analysis.session import command_session
 
     progress = Progress(None if arguments.quiet else sys.stderr)
     output = arguments.output or arguments.folder / "analysis"
@@ -144,9 +144,9 @@ def _batch(arguments: argparse.Namespace) -> int:
 
 
 def _follow(arguments: argparse.Namespace) -> int:
-    from amqp10broker.analysis.follow import LATE_S, check_folder, follow
-    from amqp10broker.analysis.progress import Progress
-    from amqp10broker.analysis.session import command_session
+    from amqp10broker.tools.analysis.follow import LATE_S, check_folder, follow
+    from amqp10broker.tools.analysis.progress import Progress
+    from amqp10broker.tools.analysis.session import command_session
 
     progress = Progress(None if arguments.quiet else sys.stderr)
     output = arguments.output or arguments.folder / "analysis"

@@ -18,8 +18,8 @@ from amqp10broker.cli.commands import Command, Parser, add_arguments_option, add
 from amqp10broker.cli.exits import EXIT_OK, RefusedByBroker
 from amqp10broker.cli.passwords import add_password, new_password
 from amqp10broker.errors import ConfigError
-from amqp10broker.management.arguments import Argument, Kind
-from amqp10broker.management.table import OPERATIONS
+from amqp10broker.operations.arguments import Argument, Kind
+from amqp10broker.operations.table import OPERATIONS
 
 CHOICES_SHOWN_MAX: Final = 60
 """The most characters of an argument's choices that are shown in place of its name."""

@@ -71,8 +71,8 @@ def force_standalone(path: str, confirmed: Callable[[str], bool]) -> str | None:
         NotInACluster: its node is not in a cluster.
     """
     # They need the broker, which the command line does without.
-    from amqp10broker.tasks.data import Data
-    from amqp10broker.tasks.standalone import standalone
+    from amqp10broker.runtime.journal.data import Data
+    from amqp10broker.runtime.journal.standalone import standalone
 
     disk, path = OsDisk(), os.path.abspath(path)
     inspect_data_folder(disk, path).close()  # does not create a missing folder

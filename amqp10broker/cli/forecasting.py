@@ -20,9 +20,9 @@ from amqp10broker.cli.tables import render
 from amqp10broker.errors import ConfigError
 
 if TYPE_CHECKING:
-    from amqp10broker.replay.forecast import Forecast, Settings
-    from amqp10broker.replay.many import Answer
-    from amqp10broker.replay.pace import Reason
+    from amqp10broker.tools.replay.forecast import Forecast, Settings
+    from amqp10broker.tools.replay.many import Answer
+    from amqp10broker.tools.replay.pace import Reason
 
 _WIDTH: Final = 110
 _ROUND_TRIP_MS_MAX: Final = 60_000.0
@@ -88,7 +88,7 @@ def _arguments(parser: Parser) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from amqp10broker.replay.many import COLUMNS, grid, table_rows
+    from amqp10broker.tools.replay.many import COLUMNS, grid, table_rows
 
     settings = grid(
         arguments.max_link_credit,
@@ -114,8 +114,8 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _answers(arguments: argparse.Namespace, settings: list[Settings]) -> list[Answer]:
-    from amqp10broker.analysis.what_if import answer_of_file, files_of
-    from amqp10broker.replay.many import answer
+    from amqp10broker.tools.analysis.what_if import answer_of_file, files_of
+    from amqp10broker.tools.replay.many import answer
 
     check_spark(arguments)
     if STANDARD in arguments.recordings:
@@ -133,10 +133,10 @@ def _answers(arguments: argparse.Namespace, settings: list[Settings]) -> list[An
 
 
 def _by_spark(arguments: argparse.Namespace, paths: list[str], settings: list[Settings]) -> list[Answer]:
-    from amqp10broker.analysis.errors import CannotStart
-    from amqp10broker.analysis.failures import explained
-    from amqp10broker.analysis.session import command_session
-    from amqp10broker.analysis.what_if import answers
+    from amqp10broker.tools.analysis.errors import CannotStart
+    from amqp10broker.tools.analysis.failures import explained
+    from amqp10broker.tools.analysis.session import command_session
+    from amqp10broker.tools.analysis.what_if import answers
 
     absolute = [os.path.abspath(path) for path in paths]
     try:
@@ -193,7 +193,7 @@ def _recorded(forecast: Forecast) -> str:
 
 
 def _what_if(asked: Settings | None, forecast: Forecast) -> str:
-    from amqp10broker.replay.many import shares
+    from amqp10broker.tools.replay.many import shares
 
     run = forecast.run
     title = "" if asked is None else f"({asked}) "
@@ -204,7 +204,7 @@ def _what_if(asked: Settings | None, forecast: Forecast) -> str:
 
 
 def _rate(rate: float) -> str:
-    from amqp10broker.replay.many import finite
+    from amqp10broker.tools.replay.many import finite
 
     return "as fast as client and broker are" if finite(rate) is None else f"{rate:.0f} messages/s"
 
@@ -215,7 +215,7 @@ def _shares(waits: dict[Reason, float]) -> str:
 
 
 def _document(name: str, asked: Settings, forecast: Forecast) -> dict[str, Any]:
-    from amqp10broker.replay.many import finite, shares
+    from amqp10broker.tools.replay.many import finite, shares
 
     return {
         "recording": name,

@@ -12,7 +12,7 @@ from typing import Final
 from amqp10broker.cli.commands import Command, Parser
 from amqp10broker.cli.exits import EXIT_OK
 from amqp10broker.errors import BrokerError
-from amqp10broker.frames.records import Ended, Known, Listening, Record, read_lines
+from amqp10broker.observe.frames.records import Ended, Known, Listening, Record, read_lines
 
 _NS: Final = 1_000_000_000
 

@@ -14,9 +14,9 @@ from amqp10broker.cli.commands import Command, Parser, add_where, ask, counted, 
 from amqp10broker.cli.exits import EXIT_FAILED, EXIT_OK, Failed
 from amqp10broker.cli.frames import recording, time_text
 from amqp10broker.errors import BrokerError, ConfigError
-from amqp10broker.frames.records import Record, read_lines
-from amqp10broker.lint.findings import Finding
-from amqp10broker.lint.lint import Lint
+from amqp10broker.observe.frames.records import Record, read_lines
+from amqp10broker.tools.lint.findings import Finding
+from amqp10broker.tools.lint.lint import Lint
 
 _WIDTH: Final = 110
 

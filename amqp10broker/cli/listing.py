@@ -14,8 +14,8 @@ from amqp10broker.cli.calls import add_formatter, on_terminal
 from amqp10broker.cli.commands import Command, Parser, add_vhost, add_where, ask
 from amqp10broker.cli.exits import EXIT_OK
 from amqp10broker.errors import ConfigError, hint
-from amqp10broker.management.arguments import Argument, Kind
-from amqp10broker.management.table import OPERATIONS
+from amqp10broker.operations.arguments import Argument, Kind
+from amqp10broker.operations.table import OPERATIONS
 
 Row = dict[str, Any]
 

@@ -13,8 +13,8 @@ from amqp10broker.errors import BrokerError
 
 if TYPE_CHECKING:
     from amqp10broker.client.url import BrokerUrl
-    from amqp10broker.replay.player import Player
-    from amqp10broker.replay.replay import Replay
+    from amqp10broker.tools.replay.player import Player
+    from amqp10broker.tools.replay.replay import Replay
 
 _LOOK_AGAIN_S: Final = 0.25
 """The selector does not wait for longer, so that ctrl-C works on every system."""

@@ -17,8 +17,8 @@ from amqp10broker.errors import ConfigError
 
 if TYPE_CHECKING:
     from amqp10broker.client.url import BrokerUrl
-    from amqp10broker.replay.replay import Replay
-    from amqp10broker.replay.script import Script
+    from amqp10broker.tools.replay.replay import Replay
+    from amqp10broker.tools.replay.script import Script
 
 _PATIENCE_S: Final = 10.0
 
@@ -51,9 +51,9 @@ def _arguments(parser: Parser) -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     from amqp10broker.cli.replay_sockets import drive
-    from amqp10broker.replay.player import Login
-    from amqp10broker.replay.replay import Replay
-    from amqp10broker.replay.script import read_script
+    from amqp10broker.tools.replay.player import Login
+    from amqp10broker.tools.replay.replay import Replay
+    from amqp10broker.tools.replay.script import read_script
 
     url = _url(arguments.url)
     with recording(arguments.file) as records:

@@ -1,6 +1,6 @@
 """``amqp10broker serve``: sets up the process, runs the broker, and turns its end into an exit code.
 
-The parts that belong to the process are here: log, garbage collector, exit code. `amqp10broker.tasks.run`
+The parts that belong to the process are here: log, garbage collector, exit code. `amqp10broker.runtime.run`
 handles signals.
 """
 
@@ -20,7 +20,7 @@ from amqp10broker.cli import logs, service_manager
 from amqp10broker.cli.exits import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK
 from amqp10broker.config import Config
 from amqp10broker.errors import BrokerError
-from amqp10broker.tasks.run import run_broker
+from amqp10broker.runtime.run import run_broker
 
 # Messages in flight are many, live briefly and form no cycles. With the default thresholds (700, 10, 10) the
 # collector walks them again and again: 0.3 to 0.6 µs a message.

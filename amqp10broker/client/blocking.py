@@ -27,7 +27,6 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Concatenate, Final, Self
 
-from amqp10broker.amqp10.performatives import PORT
 from amqp10broker.client import driving, links
 from amqp10broker.client.core import ClientCore
 from amqp10broker.client.driving import ClientBase, H, P, Steps, T, WaitFor
@@ -42,6 +41,7 @@ from amqp10broker.client.errors import (
 from amqp10broker.client.links import ReceiverBase, SenderBase
 from amqp10broker.client.options import CLOSE_TIMEOUT_S, TIMEOUT_S, ClientOptions
 from amqp10broker.client.transport import WOULD_BLOCK, check_port, receive_some, with_tls
+from amqp10broker.protocols.amqp10.performatives import PORT
 
 _SELECT_MAX_S: Final = 3600.0
 """Selectors and sockets refuse waits of some 25 days and more; a longer wait is split."""

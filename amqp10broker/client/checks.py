@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from amqp10broker.amqp10.codec import encode
-from amqp10broker.amqp10.errors import EncodeError
-from amqp10broker.amqp10.performatives import Accepted, Modified, Rejected, Released
-from amqp10broker.amqp10.types import Symbol
+from amqp10broker.protocols.amqp10.codec import encode
+from amqp10broker.protocols.amqp10.errors import EncodeError
+from amqp10broker.protocols.amqp10.performatives import Accepted, Modified, Rejected, Released
+from amqp10broker.protocols.amqp10.types import Symbol
 
 UINT_MAX: Final = 4_294_967_295
 ULONG_MAX: Final = 18_446_744_073_709_551_615

@@ -9,9 +9,18 @@ from __future__ import annotations
 
 from typing import Final, assert_never
 
-from amqp10broker.amqp10.connection import ESTABLISHMENT_FAILED, Connection, ConnectionState
-from amqp10broker.amqp10.errors import AmqpConnectionError, AmqpError, Condition
-from amqp10broker.amqp10.events import (
+from amqp10broker.client.checks import check_text, fields
+from amqp10broker.client.errors import (
+    ClientError,
+    ConnectionEndedError,
+    LoginError,
+    SessionEndedError,
+)
+from amqp10broker.client.options import ClientOptions
+from amqp10broker.client.session import ClientSession, ended
+from amqp10broker.protocols.amqp10.connection import ESTABLISHMENT_FAILED, Connection, ConnectionState
+from amqp10broker.protocols.amqp10.errors import AmqpConnectionError, AmqpError, Condition
+from amqp10broker.protocols.amqp10.events import (
     BeginReceived,
     CloseReceived,
     ConnectionEvent,
@@ -22,23 +31,11 @@ from amqp10broker.amqp10.events import (
     SaslInitReceived,
     SaslResponseReceived,
 )
-from amqp10broker.amqp10.frames import HEARTBEAT
-from amqp10broker.amqp10.heartbeat import IdleTimer
-from amqp10broker.amqp10.performatives import (
-    Open,
-    SaslCode,
-)
-from amqp10broker.amqp10.session import Session
-from amqp10broker.amqp10.session_state import SessionState
-from amqp10broker.client.checks import check_text, fields
-from amqp10broker.client.errors import (
-    ClientError,
-    ConnectionEndedError,
-    LoginError,
-    SessionEndedError,
-)
-from amqp10broker.client.options import ClientOptions
-from amqp10broker.client.session import ClientSession, ended
+from amqp10broker.protocols.amqp10.frames import HEARTBEAT
+from amqp10broker.protocols.amqp10.heartbeat import IdleTimer
+from amqp10broker.protocols.amqp10.performatives import Open, SaslCode
+from amqp10broker.protocols.amqp10.session import Session
+from amqp10broker.protocols.amqp10.session_state import SessionState
 
 OUTPUT_BUDGET_BYTES: Final = 262_144
 """Transfers written by one `take_output`: enough to make one system call cheap, and little enough that the

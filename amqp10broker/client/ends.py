@@ -11,11 +11,6 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
-from amqp10broker.amqp10.disposition import ACCEPTED, RELEASED, Outcome
-from amqp10broker.amqp10.events import DeliveriesReceived, DeliveriesUpdated, LinkDetached
-from amqp10broker.amqp10.link import LinkState, ReceiverLink, SenderLink
-from amqp10broker.amqp10.performatives import Accepted, Attach, Flow, Modified, Rejected, Released
-from amqp10broker.amqp10.session import Session
 from amqp10broker.client.checks import UINT_MAX, check_integer, check_outcome
 from amqp10broker.client.errors import (
     ClientError,
@@ -26,6 +21,11 @@ from amqp10broker.client.errors import (
     said,
 )
 from amqp10broker.client.message import Message, decode_message
+from amqp10broker.protocols.amqp10.disposition import ACCEPTED, RELEASED, Outcome
+from amqp10broker.protocols.amqp10.events import DeliveriesReceived, DeliveriesUpdated, LinkDetached
+from amqp10broker.protocols.amqp10.link import LinkState, ReceiverLink, SenderLink
+from amqp10broker.protocols.amqp10.performatives import Accepted, Attach, Flow, Modified, Rejected, Released
+from amqp10broker.protocols.amqp10.session import Session
 
 _OUTCOMES: Final = (Accepted, Rejected, Released, Modified)
 _SECTION: Final = b"\x00"

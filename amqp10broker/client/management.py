@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from amqp10broker.amqp10.performatives import Properties
-from amqp10broker.amqp10.types import ULong
 from amqp10broker.client.blocking import Client
 from amqp10broker.client.driving import WaitFor
 from amqp10broker.client.errors import ClientError
 from amqp10broker.client.message import BodyKind, Message
+from amqp10broker.protocols.amqp10.performatives import Properties
+from amqp10broker.protocols.amqp10.types import ULong
 
 ADDRESS = "/management"
 

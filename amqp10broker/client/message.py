@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
 
-from amqp10broker.amqp10.codec import decode, encode
-from amqp10broker.amqp10.errors import DecodeError, EncodeError
-from amqp10broker.amqp10.performatives import (
+from amqp10broker.protocols.amqp10.codec import decode, encode
+from amqp10broker.protocols.amqp10.errors import DecodeError, EncodeError
+from amqp10broker.protocols.amqp10.performatives import (
     AMQP_SEQUENCE,
     AMQP_VALUE,
     APPLICATION_PROPERTIES,
@@ -25,8 +25,8 @@ from amqp10broker.amqp10.performatives import (
     Properties,
     decode_composite,
 )
-from amqp10broker.amqp10.sections import SECTION_CODES
-from amqp10broker.amqp10.types import Described, Map, Symbol, ULong
+from amqp10broker.protocols.amqp10.sections import SECTION_CODES
+from amqp10broker.protocols.amqp10.types import Described, Map, Symbol, ULong
 
 _DATA8: Final = b"\x00\x53\x75\xa0"
 _DATA32: Final = b"\x00\x53\x75\xb0"

@@ -6,12 +6,12 @@ import itertools
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from amqp10broker.amqp10.disposition import ACCEPTED, RELEASED, Outcome
-from amqp10broker.amqp10.performatives import Accepted, Error, Modified, Rejected, Released
-from amqp10broker.amqp10.types import Symbol
 from amqp10broker.client.checks import check_text, fields
 from amqp10broker.client.ends import SenderEnd
 from amqp10broker.client.message import Message
+from amqp10broker.protocols.amqp10.disposition import ACCEPTED, RELEASED, Outcome
+from amqp10broker.protocols.amqp10.performatives import Accepted, Error, Modified, Rejected, Released
+from amqp10broker.protocols.amqp10.types import Symbol
 
 
 def rejected(condition: str = "", description: str = "") -> Rejected:

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Protocol, assert_never
 
-from amqp10broker.amqp10.errors import AmqpError, Condition
-from amqp10broker.amqp10.events import (
+from amqp10broker.client.checks import UINT_MAX, ULONG_MAX, check_integer, check_text, fields
+from amqp10broker.client.ends import LinkEnd, ReceiverEnd, SenderEnd
+from amqp10broker.client.errors import ClientError, SessionEndedError, said
+from amqp10broker.protocols.amqp10.errors import AmqpError, Condition
+from amqp10broker.protocols.amqp10.events import (
     DeliveriesReceived,
     DeliveriesSent,
     DeliveriesSettled,
@@ -22,14 +25,17 @@ from amqp10broker.amqp10.events import (
     SessionEnded,
     SessionEvent,
 )
-from amqp10broker.amqp10.link import ReceiverLink, SenderLink
-from amqp10broker.amqp10.performatives import Error, SenderSettleMode, Source, Target, TerminusExpiryPolicy
-from amqp10broker.amqp10.session import ROLE_RECEIVER, ROLE_SENDER, Session
-from amqp10broker.amqp10.session_state import SessionState
-from amqp10broker.amqp10.types import Symbol
-from amqp10broker.client.checks import UINT_MAX, ULONG_MAX, check_integer, check_text, fields
-from amqp10broker.client.ends import LinkEnd, ReceiverEnd, SenderEnd
-from amqp10broker.client.errors import ClientError, SessionEndedError, said
+from amqp10broker.protocols.amqp10.link import ReceiverLink, SenderLink
+from amqp10broker.protocols.amqp10.performatives import (
+    Error,
+    SenderSettleMode,
+    Source,
+    Target,
+    TerminusExpiryPolicy,
+)
+from amqp10broker.protocols.amqp10.session import ROLE_RECEIVER, ROLE_SENDER, Session
+from amqp10broker.protocols.amqp10.session_state import SessionState
+from amqp10broker.protocols.amqp10.types import Symbol
 
 _TEMPORARY_QUEUE: Final = Symbol("temporary-queue")
 _LINK_NAME_ADDRESS_CHARS: Final = 60

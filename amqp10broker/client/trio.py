@@ -21,7 +21,6 @@ from typing import Any, Concatenate
 import trio
 import trio.lowlevel
 
-from amqp10broker.amqp10.performatives import PORT
 from amqp10broker.client import driving, links
 from amqp10broker.client.core import ClientCore
 from amqp10broker.client.driving import ClientBase, H, P, Steps, T, WaitFor
@@ -35,6 +34,7 @@ from amqp10broker.client.errors import (
 from amqp10broker.client.links import ReceiverBase, SenderBase
 from amqp10broker.client.options import READ_BYTES, TIMEOUT_S, ClientOptions
 from amqp10broker.client.transport import check_port, tls_failed
+from amqp10broker.protocols.amqp10.performatives import PORT
 
 
 def _awaits(

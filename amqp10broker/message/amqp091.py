@@ -10,10 +10,11 @@ import re
 from functools import lru_cache
 from typing import Any, Final
 
-from amqp10broker.amqp091.codec import decode_table, encode_shortstr, encode_table
-from amqp10broker.amqp091.deliver import DEAD_LETTERED, HIDDEN_KEYS, REDELIVERED, properties_end
-from amqp10broker.amqp091.errors import DecodeError
-from amqp10broker.amqp091.properties import (
+from amqp10broker.errors import PreconditionFailed
+from amqp10broker.protocols.amqp091.codec import decode_table, encode_shortstr, encode_table
+from amqp10broker.protocols.amqp091.deliver import DEAD_LETTERED, HIDDEN_KEYS, REDELIVERED, properties_end
+from amqp10broker.protocols.amqp091.errors import DecodeError
+from amqp10broker.protocols.amqp091.properties import (
     APP_ID,
     CLUSTER_ID,
     CONTENT_ENCODING,
@@ -32,7 +33,6 @@ from amqp10broker.amqp091.properties import (
     misfit,
     read_flags,
 )
-from amqp10broker.errors import PreconditionFailed
 
 MARK: Final = 0x91
 """The first byte of a head of AMQP 0-9-1."""

@@ -12,12 +12,12 @@ from functools import lru_cache
 from operator import itemgetter
 from typing import Any, Final, TypeAlias, TypeVar
 
-from amqp10broker.amqp10.codec import decode, encode
-from amqp10broker.amqp10.errors import AmqpLinkError, Condition, DecodeError
-from amqp10broker.amqp10.performatives import Header, Properties, decode_composite
-from amqp10broker.amqp10.sections import Sections, locate
-from amqp10broker.amqp10.types import Array, Described, Map, Symbol, ULong
 from amqp10broker.message.layouts import MessageLayouts, header_end
+from amqp10broker.protocols.amqp10.codec import decode, encode
+from amqp10broker.protocols.amqp10.errors import AmqpLinkError, Condition, DecodeError
+from amqp10broker.protocols.amqp10.performatives import Header, Properties, decode_composite
+from amqp10broker.protocols.amqp10.sections import Sections, locate
+from amqp10broker.protocols.amqp10.types import Array, Described, Map, Symbol, ULong
 
 T = TypeVar("T")
 

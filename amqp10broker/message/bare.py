@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from amqp10broker.amqp10.codec import decode, skip
-from amqp10broker.amqp10.errors import DecodeError
-from amqp10broker.amqp10.performatives import (
+from amqp10broker.protocols.amqp10.codec import decode, skip
+from amqp10broker.protocols.amqp10.errors import DecodeError
+from amqp10broker.protocols.amqp10.performatives import (
     DATA,
     FOOTER,
     PROPERTIES,
     Properties,
     decode_composite,
 )
-from amqp10broker.amqp10.sections import SECTION_CODES, locate
-from amqp10broker.amqp10.types import Map
+from amqp10broker.protocols.amqp10.sections import SECTION_CODES, locate
+from amqp10broker.protocols.amqp10.types import Map
 
 _SMALL_DESCRIPTOR: Final = b"\x00\x53"
 _DATA8: Final = b"\x00\x53\x75\xa0"

@@ -21,17 +21,6 @@ from typing import Any, Final
 from urllib.parse import quote, unquote_to_bytes
 from uuid import UUID
 
-from amqp10broker.amqp091.codec import decode_shortstr
-from amqp10broker.amqp091.properties import (
-    PERSISTENT,
-    BasicProperties,
-    decode_properties,
-    encode_properties,
-)
-from amqp10broker.amqp091.types import ByteArray
-from amqp10broker.amqp10.codec import encode
-from amqp10broker.amqp10.performatives import Header, Properties
-from amqp10broker.amqp10.types import Array, Described, Map, Symbol, ULong
 from amqp10broker.message import amqp091
 from amqp10broker.message.amqp10 import (
     X_CC,
@@ -70,6 +59,17 @@ from amqp10broker.message.values import (
 from amqp10broker.message.values import (
     to_amqp10 as value_to_amqp10,
 )
+from amqp10broker.protocols.amqp091.codec import decode_shortstr
+from amqp10broker.protocols.amqp091.properties import (
+    PERSISTENT,
+    BasicProperties,
+    decode_properties,
+    encode_properties,
+)
+from amqp10broker.protocols.amqp091.types import ByteArray
+from amqp10broker.protocols.amqp10.codec import encode
+from amqp10broker.protocols.amqp10.performatives import Header, Properties
+from amqp10broker.protocols.amqp10.types import Array, Described, Map, Symbol, ULong
 
 ENCODED_BODY: Final = "amqp-1.0"
 """The type of an AMQP 0-9-1 message with the encoded body of an AMQP 1.0 message as its body."""

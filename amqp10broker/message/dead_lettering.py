@@ -15,9 +15,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from amqp10broker.amqp091.codec import decode_shortstr, decode_table, encode_shortstr, encode_table
-from amqp10broker.amqp091.properties import EXPIRATION, HEADERS, locate, read_headers
-from amqp10broker.amqp10.types import Array, Symbol
 from amqp10broker.message import amqp091
 from amqp10broker.message.amqp10 import (
     X_CC,
@@ -40,6 +37,14 @@ from amqp10broker.message.death_history import (
     with_times,
 )
 from amqp10broker.message.values import NAME_BYTES_MAX
+from amqp10broker.protocols.amqp091.codec import (
+    decode_shortstr,
+    decode_table,
+    encode_shortstr,
+    encode_table,
+)
+from amqp10broker.protocols.amqp091.properties import EXPIRATION, HEADERS, locate, read_headers
+from amqp10broker.protocols.amqp10.types import Array, Symbol
 
 REMEMBERED_MAX: Final = 4096
 """The most results remembered within one batch: a batch with more different heads hardly repeats them."""

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from amqp10broker.amqp091.types import Int64, Timestamp
-from amqp10broker.amqp10.codec import array_of
-from amqp10broker.amqp10.types import Array, Map, Symbol, UInt, ULong
-from amqp10broker.amqp10.types import Timestamp as Milliseconds
+from amqp10broker.protocols.amqp091.types import Int64, Timestamp
+from amqp10broker.protocols.amqp10.codec import array_of
+from amqp10broker.protocols.amqp10.types import Array, Map, Symbol, UInt, ULong
+from amqp10broker.protocols.amqp10.types import Timestamp as Milliseconds
 
 X_DEATH: Final = "x-death"
 REJECTED: Final = "rejected"

@@ -12,12 +12,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-from amqp10broker.amqp091.deliver import DEAD_LETTERED
-from amqp10broker.amqp091.properties import decode_properties
-from amqp10broker.amqp091.types import Timestamp as Timestamp091
-from amqp10broker.amqp10.types import Symbol
 from amqp10broker.message import amqp091
 from amqp10broker.message.amqp10 import decode_head, has_own_deaths
+from amqp10broker.protocols.amqp091.deliver import DEAD_LETTERED
+from amqp10broker.protocols.amqp091.properties import decode_properties
+from amqp10broker.protocols.amqp091.types import Timestamp as Timestamp091
+from amqp10broker.protocols.amqp10.types import Symbol
 
 X_OPT_DELIVERY_TIME: Final = Symbol("x-opt-delivery-time")
 X_OPT_DELIVERY_DELAY: Final = Symbol("x-opt-delivery-delay")

@@ -21,8 +21,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from amqp10broker.amqp10.codec import skip
-from amqp10broker.amqp10.performatives import AMQP_VALUE, APPLICATION_PROPERTIES, DATA, PROPERTIES
+from amqp10broker.protocols.amqp10.codec import skip
+from amqp10broker.protocols.amqp10.performatives import AMQP_VALUE, APPLICATION_PROPERTIES, DATA, PROPERTIES
 
 LENGTH_MAX: Final = 512
 """Messages with more bytes before the body's content are not learned: the cost of big numbers grows with

@@ -17,12 +17,12 @@ from operator import itemgetter
 from struct import Struct
 from typing import Final
 
-from amqp10broker.amqp10.codec import encode
-from amqp10broker.amqp10.types import Long, Symbol, Timestamp, ULong
 from amqp10broker.message.amqp10 import HEAD_BYTES_MAX, decode_head, encode_head
 from amqp10broker.message.convert import OFFSET_BYTES, X_STREAM_OFFSET, all_to_amqp10
 from amqp10broker.message.filters.bloom import X_STREAM_FILTER_VALUE, filter_value
 from amqp10broker.message.message import Message
+from amqp10broker.protocols.amqp10.codec import encode
+from amqp10broker.protocols.amqp10.types import Long, Symbol, Timestamp, ULong
 
 X_OPT_ENQUEUED_TIME: Final = Symbol("x-opt-enqueued-time")
 # Eight bytes with no shorter encoding, so that the place for any offset is as long.

@@ -8,13 +8,13 @@ from dataclasses import dataclass, fields
 from decimal import Decimal
 from typing import Any, Final
 
-from amqp10broker.amqp091.codec import decode_shortstr
-from amqp10broker.amqp091.properties import BasicProperties, decode_properties, encode_properties
-from amqp10broker.amqp091.types import EncodeError
 from amqp10broker.errors import BadRequest
 from amqp10broker.message.amqp091 import split_head
 from amqp10broker.message.convert import to_amqp091
 from amqp10broker.message.message import Message
+from amqp10broker.protocols.amqp091.codec import decode_shortstr
+from amqp10broker.protocols.amqp091.properties import BasicProperties, decode_properties, encode_properties
+from amqp10broker.protocols.amqp091.types import EncodeError
 
 NAMES: Final = tuple(field.name for field in fields(BasicProperties))
 

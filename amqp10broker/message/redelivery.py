@@ -11,10 +11,6 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any, Final
 
-from amqp10broker.amqp091.properties import decode_properties, encode_properties
-from amqp10broker.amqp091.types import EncodeError, Int64
-from amqp10broker.amqp10.codec import decode, encode
-from amqp10broker.amqp10.types import Long, Map, Symbol
 from amqp10broker.message import amqp091
 from amqp10broker.message.amqp10 import (
     HEAD_BYTES_MAX,
@@ -28,6 +24,10 @@ from amqp10broker.message.death_history import X_DEATH
 from amqp10broker.message.delay import X_OPT_DELIVERY_TIME, milliseconds_in
 from amqp10broker.message.message import Message
 from amqp10broker.message.values import DROPPED, name_of, to_amqp091
+from amqp10broker.protocols.amqp091.properties import decode_properties, encode_properties
+from amqp10broker.protocols.amqp091.types import EncodeError, Int64
+from amqp10broker.protocols.amqp10.codec import decode, encode
+from amqp10broker.protocols.amqp10.types import Long, Map, Symbol
 
 X_ACQUIRED_COUNT: Final = Symbol("x-acquired-count")
 X_DELIVERY_COUNT: Final = Symbol("x-delivery-count")

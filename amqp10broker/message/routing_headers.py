@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from amqp10broker.amqp091.codec import plain
-from amqp10broker.amqp091.properties import read_headers
 from amqp10broker.message import amqp091
 from amqp10broker.message.amqp10 import X_EXCHANGE, X_ROUTING_KEY, decode_head
 from amqp10broker.message.bare import body_start, read_properties
 from amqp10broker.message.message import Message
 from amqp10broker.message.values import DROPPED, name_of, simple_to_amqp091, to_amqp091
+from amqp10broker.protocols.amqp091.codec import plain
+from amqp10broker.protocols.amqp091.properties import read_headers
 
 
 def routing_headers(message: Message) -> dict[str, object]:

@@ -8,7 +8,10 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from amqp10broker.amqp091.properties import (
+from amqp10broker.message import amqp091
+from amqp10broker.message.amqp10 import HEAD_BYTES_MAX, header_of
+from amqp10broker.message.delay import Delay, delay_of, may_be_delayed
+from amqp10broker.protocols.amqp091.properties import (
     EXPIRATION,
     HEADERS,
     PERSISTENT,
@@ -17,9 +20,6 @@ from amqp10broker.amqp091.properties import (
     is_persistent,
     read_flags,
 )
-from amqp10broker.message import amqp091
-from amqp10broker.message.amqp10 import HEAD_BYTES_MAX, header_of
-from amqp10broker.message.delay import Delay, delay_of, may_be_delayed
 
 _CACHE_ENTRIES: Final = 4096
 

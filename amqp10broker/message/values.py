@@ -12,8 +12,8 @@ from decimal import Decimal
 from typing import Any, Final
 from uuid import UUID
 
-from amqp10broker.amqp091 import types as t091
-from amqp10broker.amqp10 import types as t10
+from amqp10broker.protocols.amqp091 import types as t091
+from amqp10broker.protocols.amqp10 import types as t10
 
 
 class Dropped:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import assert_never
 
-from amqp10broker.amqp10.serial import MASK, limit_left
 from amqp10broker.message.message import Message
+from amqp10broker.protocols.serial import MASK, limit_left
 from amqp10broker.queues.commands import (
     AttachPublisher,
     Cancel,

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-from amqp10broker.amqp10.errors import Condition
 from amqp10broker.client.blocking import Client
 from amqp10broker.client.blocking import connect as connect_once
 from amqp10broker.client.errors import (
@@ -25,6 +24,7 @@ from amqp10broker.client.errors import (
     place_of,
 )
 from amqp10broker.client.options import ClientOptions, made_up_container_id
+from amqp10broker.protocols.amqp10.errors import Condition
 from amqp10broker.spark.errors import BrokerRefused, BrokerUnreachable, QueueUnusable, SparkSourceError
 from amqp10broker.spark.options import ConnectionOptions
 from amqp10broker.spark.retry import RetryBudget

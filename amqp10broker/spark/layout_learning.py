@@ -10,8 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from amqp10broker.amqp10.codec import decode, skip
-from amqp10broker.amqp10.performatives import (
+from amqp10broker.client.message import section_at
+from amqp10broker.protocols.amqp10.codec import decode, skip
+from amqp10broker.protocols.amqp10.performatives import (
     AMQP_SEQUENCE,
     AMQP_VALUE,
     APPLICATION_PROPERTIES,
@@ -19,7 +20,6 @@ from amqp10broker.amqp10.performatives import (
     MESSAGE_ANNOTATIONS,
     PROPERTIES,
 )
-from amqp10broker.client.message import section_at
 from amqp10broker.spark.message_row import X_ENQUEUED, X_STREAM_OFFSET, text_of
 
 LAYOUT_BYTES_MAX: Final = 4096

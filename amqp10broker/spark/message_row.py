@@ -26,9 +26,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
-from amqp10broker.amqp10.codec import decode, encode, skip
-from amqp10broker.amqp10.errors import DecodeError
-from amqp10broker.amqp10.performatives import (
+from amqp10broker.client.message import section_at
+from amqp10broker.protocols.amqp10.codec import decode, encode, skip
+from amqp10broker.protocols.amqp10.errors import DecodeError
+from amqp10broker.protocols.amqp10.performatives import (
     AMQP_SEQUENCE,
     AMQP_VALUE,
     APPLICATION_PROPERTIES,
@@ -38,8 +39,7 @@ from amqp10broker.amqp10.performatives import (
     Properties,
     decode_composite,
 )
-from amqp10broker.amqp10.types import Map, Timestamp
-from amqp10broker.client.message import section_at
+from amqp10broker.protocols.amqp10.types import Map, Timestamp
 
 X_STREAM_OFFSET: Final = "x-stream-offset"
 X_ENQUEUED: Final = "x-opt-enqueued-time"

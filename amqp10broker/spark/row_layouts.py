@@ -16,8 +16,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from amqp10broker.amqp10.codec import decode
-from amqp10broker.amqp10.errors import DecodeError
+from amqp10broker.protocols.amqp10.codec import decode
+from amqp10broker.protocols.amqp10.errors import DecodeError
 from amqp10broker.spark.errors import SparkSourceError, UnreadableMessage
 from amqp10broker.spark.layout_learning import Layout, LayoutBlock, Value, learn
 from amqp10broker.spark.message_row import MS_MAX, MS_MIN, OFFSET_MAX, MessageRow, read_row, text_of

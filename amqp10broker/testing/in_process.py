@@ -14,11 +14,11 @@ import trio
 
 from amqp10broker.config import Config
 from amqp10broker.errors import BrokerError
-from amqp10broker.management.snapshot import document
-from amqp10broker.service.survey import Selection
-from amqp10broker.tasks.broker import Broker
-from amqp10broker.tasks.operations import run_operation
-from amqp10broker.tasks.tracing import EVERYTHING
+from amqp10broker.operations.snapshot import document
+from amqp10broker.runtime.admin.operations import run_operation
+from amqp10broker.runtime.broker import Broker
+from amqp10broker.runtime.observe.tracing import EVERYTHING
+from amqp10broker.sessions.diagnosis.survey import Selection
 from amqp10broker.testing.frames import Frames, Kept
 from amqp10broker.testing.linting import Lines, lines_since
 from amqp10broker.testing.server import NOT_KEPT

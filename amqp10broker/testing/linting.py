@@ -10,14 +10,14 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import repeat
 from typing import Any, Final
 
-from amqp10broker.amqp10.performatives import Open
 from amqp10broker.errors import BrokerError
-from amqp10broker.frames.records import Record, Recorded, first_line, read_lines
-from amqp10broker.lint import rules
-from amqp10broker.lint.findings import Finding, Rule
-from amqp10broker.lint.lint import Lint
-from amqp10broker.tasks.trace_sinks import FILE_BYTES_MAX
+from amqp10broker.observe.frames.records import Record, Recorded, first_line, read_lines
+from amqp10broker.protocols.amqp10.performatives import Open
+from amqp10broker.runtime.observe.trace_sinks import FILE_BYTES_MAX
 from amqp10broker.testing.frames import OWN
+from amqp10broker.tools.lint import rules
+from amqp10broker.tools.lint.findings import Finding, Rule
+from amqp10broker.tools.lint.lint import Lint
 
 # Frames kept for the lint of a broker in a thread, some hundred bytes each; the oldest are dropped.
 LINES_MAX: Final = 50_000

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from amqp10broker.amqp10.performatives import decode_composite
+from amqp10broker.protocols.amqp10.performatives import decode_composite
 from amqp10broker.queues.commands import Subscribe, Unsubscribe, Verdict
 from tests.support.askers import new_asker
 from tests.support.declaring import clear_topic_permission, declare

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from amqp10broker.amqp091.methods import (
+from amqp10broker.protocols.amqp091.methods import (
     AccessRequest,
     AccessRequestOk,
     BasicAck,

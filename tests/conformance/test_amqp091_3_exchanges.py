@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from amqp10broker.amqp091.methods import (
+from amqp10broker.metadata.users import Permission, TopicPermission
+from amqp10broker.protocols.amqp091.methods import (
     ExchangeBind,
     ExchangeBindOk,
     ExchangeDeclare,
@@ -19,8 +20,7 @@ from amqp10broker.amqp091.methods import (
     QueueUnbind,
     QueueUnbindOk,
 )
-from amqp10broker.amqp091.types import ByteArray
-from amqp10broker.catalog.users import Permission, TopicPermission
+from amqp10broker.protocols.amqp091.types import ByteArray
 from tests.support.channel_world import World, WorldChannel, kinds
 from tests.support.declaring import set_permission, set_topic_permission
 

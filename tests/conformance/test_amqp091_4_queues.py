@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
-from amqp10broker.amqp091.methods import (
+from amqp10broker.metadata.limits import VhostLimits
+from amqp10broker.metadata.users import Permission
+from amqp10broker.protocols.amqp091.methods import (
     BasicAck,
     BasicCancel,
     BasicConsume,
@@ -23,9 +25,7 @@ from amqp10broker.amqp091.methods import (
     QueueUnbind,
     QueueUnbindOk,
 )
-from amqp10broker.amqp091.types import Int64
-from amqp10broker.catalog.limits import VhostLimits
-from amqp10broker.catalog.users import Permission
+from amqp10broker.protocols.amqp091.types import Int64
 from tests.support.channel_world import World, WorldChannel, bodies, kinds
 from tests.support.declaring import change_vhost, set_permission
 

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from amqp10broker.amqp091.framing import END, HEADER, content_header_frame, method_frame
-from amqp10broker.amqp091.methods import (
+from amqp10broker.config import Config
+from amqp10broker.protocols.amqp091.framing import END, HEADER, content_header_frame, method_frame
+from amqp10broker.protocols.amqp091.methods import (
     FRAME_BODY,
     BasicAck,
     BasicCancel,
@@ -28,7 +29,6 @@ from amqp10broker.amqp091.methods import (
     QueueDelete,
     TxSelect,
 )
-from amqp10broker.config import Config
 from tests.support.channel_world import World, WorldChannel, bodies, contents, kinds, properties_of
 from tests.support.declaring import add_user, set_tags
 

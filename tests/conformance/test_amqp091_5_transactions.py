@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from amqp10broker.amqp091.methods import (
+from amqp10broker.metadata.users import Permission
+from amqp10broker.protocols.amqp091.methods import (
     BasicAck,
     BasicCancel,
     BasicCancelOk,
@@ -30,7 +31,6 @@ from amqp10broker.amqp091.methods import (
     TxSelect,
     TxSelectOk,
 )
-from amqp10broker.catalog.users import Permission
 from tests.support.channel_world import World, WorldChannel, bodies, contents, kinds, redelivered, tags
 from tests.support.declaring import set_permission
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from amqp10broker.amqp091.methods import (
+from amqp10broker.config import Config
+from amqp10broker.protocols.amqp091.methods import (
     BasicAck,
     BasicCancel,
     BasicCancelOk,
@@ -25,7 +26,6 @@ from amqp10broker.amqp091.methods import (
     QueueDelete,
     QueueDeleteOk,
 )
-from amqp10broker.config import Config
 from tests.support.channel_world import World, WorldChannel, bodies, contents, kinds, redelivered, tags
 
 Q = QueueDeclare("q", durable=True)

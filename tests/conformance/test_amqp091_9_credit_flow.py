@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from amqp10broker.amqp091.methods import (
+from amqp10broker.config import Config
+from amqp10broker.protocols.amqp091.methods import (
     BasicAck,
     BasicGet,
     ConfirmSelect,
@@ -13,7 +14,6 @@ from amqp10broker.amqp091.methods import (
     QueueDeclare,
     QueueDelete,
 )
-from amqp10broker.config import Config
 from tests.support.channel_world import World, WorldChannel, WorldConnection, kinds
 
 

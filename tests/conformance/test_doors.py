@@ -13,7 +13,12 @@ from typing import Any, Final, Protocol
 
 import pytest
 
-from amqp10broker.amqp091.methods import (
+from amqp10broker.errors import NotFound, NotSupported, PermissionDenied
+from amqp10broker.metadata.catalog import Catalog
+from amqp10broker.metadata.users import Permission, TopicPermission
+from amqp10broker.operations.operations import perform
+from amqp10broker.operations.table import OPERATIONS
+from amqp10broker.protocols.amqp091.methods import (
     ExchangeBind,
     ExchangeDeclare,
     ExchangeDelete,
@@ -25,14 +30,9 @@ from amqp10broker.amqp091.methods import (
     QueuePurge,
     QueueUnbind,
 )
-from amqp10broker.catalog.catalog import Catalog
-from amqp10broker.catalog.users import Permission, TopicPermission
-from amqp10broker.errors import NotFound, NotSupported, PermissionDenied
-from amqp10broker.management.operations import perform
-from amqp10broker.management.table import OPERATIONS
 from amqp10broker.queues.effects import Answer, Refusal
 from amqp10broker.routing.exchange import Binding, Destination
-from amqp10broker.tasks import admin
+from amqp10broker.runtime.admin import admin
 from tests.support.channel_world import World, WorldChannel
 from tests.support.declaring import (
     add_user,

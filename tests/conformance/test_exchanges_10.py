@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from amqp10broker.amqp10.performatives import decode_composite
+from amqp10broker.protocols.amqp10.performatives import decode_composite
 from tests.support.declaring import delete_exchange
 from tests.support.scene import ACCEPTED, RELEASED, Scene, content, detached, disposition
 

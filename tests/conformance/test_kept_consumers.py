@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from amqp10broker.service.sessions import kept
+from amqp10broker.sessions.amqp10 import kept
 from tests.support.script import ScriptRunner
 
 LINK = "name=mine source=/queues/q timeout=60"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from amqp10broker.amqp10.resumption import UNSETTLED_ENTRIES_MAX
+from amqp10broker.protocols.amqp10.resumption import UNSETTLED_ENTRIES_MAX
 from amqp10broker.routing.bindings import Destination
 from amqp10broker.routing.exchange import Binding
 from tests.support.declaring import bind

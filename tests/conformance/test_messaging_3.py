@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from amqp10broker.amqp10.codec import decode, encode
-from amqp10broker.amqp10.performatives import (
+from amqp10broker.protocols.amqp10.codec import decode, encode
+from amqp10broker.protocols.amqp10.performatives import (
     Attach,
     DeleteOnClose,
     Header,
@@ -15,7 +15,7 @@ from amqp10broker.amqp10.performatives import (
     Transfer,
     decode_composite,
 )
-from amqp10broker.amqp10.types import Described, Symbol, UInt, ULong
+from amqp10broker.protocols.amqp10.types import Described, Symbol, UInt, ULong
 from tests.support.engine import frame
 from tests.support.script import ScriptRunner
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from amqp10broker.amqp10.types import Array, Symbol, UInt
+from amqp10broker.protocols.amqp10.types import Array, Symbol, UInt
 from tests.support.declaring import delete_exchange, set_tags
 from tests.support.scene import ACCEPTED, RELEASED, Scene, content, detached, disposition
 

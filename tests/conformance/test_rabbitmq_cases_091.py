@@ -9,8 +9,11 @@ from itertools import product
 
 import pytest
 
-from amqp10broker.amqp091.items import Content
-from amqp10broker.amqp091.methods import (
+from amqp10broker.errors import LimitExceeded
+from amqp10broker.metadata.limits import VhostLimits
+from amqp10broker.metadata.users import Permission
+from amqp10broker.protocols.amqp091.items import Content
+from amqp10broker.protocols.amqp091.methods import (
     BasicAck,
     BasicConsume,
     BasicGet,
@@ -24,9 +27,6 @@ from amqp10broker.amqp091.methods import (
     QueueDeclare,
     QueueDeclareOk,
 )
-from amqp10broker.catalog.limits import VhostLimits
-from amqp10broker.catalog.users import Permission
-from amqp10broker.errors import LimitExceeded
 from amqp10broker.queues.commands import DELETE
 from tests.support.channel_world import (
     World,

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import pytest
 
-from amqp10broker.amqp10.codec import encode
-from amqp10broker.amqp10.sections import SECTIONS_MAX
-from amqp10broker.amqp10.types import Described, Symbol, ULong
+from amqp10broker.protocols.amqp10.codec import encode
+from amqp10broker.protocols.amqp10.sections import SECTIONS_MAX
+from amqp10broker.protocols.amqp10.types import Described, Symbol, ULong
 from tests.support.script import ScriptRunner
 from tests.support.world import World
 

@@ -7,20 +7,25 @@ from typing import Any
 
 import pytest
 
-from amqp10broker.amqp10.connection import HEADER_AMQP, HEADER_SASL, ConnectionState
-from amqp10broker.amqp10.events import ConnectionFailed, SaslFinished, SaslInitReceived, SaslResponseReceived
-from amqp10broker.amqp10.frames import TYPE_SASL, encode_frame
-from amqp10broker.amqp10.performatives import (
+from amqp10broker.auth.login import Authenticator, Mechanism, Peer, Slow, Success
+from amqp10broker.auth.passwords import Passwords
+from amqp10broker.metadata.users import PasswordAlgorithm, PasswordRecord, Users
+from amqp10broker.protocols.amqp10.connection import HEADER_AMQP, HEADER_SASL, ConnectionState
+from amqp10broker.protocols.amqp10.events import (
+    ConnectionFailed,
+    SaslFinished,
+    SaslInitReceived,
+    SaslResponseReceived,
+)
+from amqp10broker.protocols.amqp10.frames import TYPE_SASL, encode_frame
+from amqp10broker.protocols.amqp10.performatives import (
     SaslChallenge,
     SaslInit,
     SaslMechanisms,
     SaslOutcome,
     SaslResponse,
 )
-from amqp10broker.amqp10.types import Symbol
-from amqp10broker.catalog.users import PasswordAlgorithm, PasswordRecord, Users
-from amqp10broker.security.login import Authenticator, Mechanism, Peer, Slow, Success
-from amqp10broker.security.passwords import Passwords
+from amqp10broker.protocols.amqp10.types import Symbol
 from tests.support.declaring import add_user
 from tests.support.engine import OPEN, client, exchange, kinds, read_all, server, server_at
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from amqp10broker.amqp10.performatives import decode_composite
-from amqp10broker.catalog.subscriptions import Subscription
 from amqp10broker.errors import InvalidArgument
+from amqp10broker.metadata.subscriptions import Subscription
+from amqp10broker.protocols.amqp10.performatives import decode_composite
 from tests.support.declaring import declare
 from tests.support.scene import ACCEPTED, RELEASED, Scene, content, detached, disposition, ended
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from amqp10broker.amqp10.connection import (
+from amqp10broker.protocols.amqp10.connection import (
     CONNECTION_TRANSITIONS,
     HEADER_AMQP,
     HEADER_SASL,
@@ -15,11 +15,16 @@ from amqp10broker.amqp10.connection import (
     ConnectionInput,
     ConnectionState,
 )
-from amqp10broker.amqp10.errors import AmqpConnectionError, Condition
-from amqp10broker.amqp10.events import BeginReceived, CloseReceived, ConnectionFailed, OpenReceived
-from amqp10broker.amqp10.heartbeat import IdleTimer
-from amqp10broker.amqp10.performatives import Begin, Close, End, Error, Flow, Open
-from amqp10broker.amqp10.types import Symbol
+from amqp10broker.protocols.amqp10.errors import AmqpConnectionError, Condition
+from amqp10broker.protocols.amqp10.events import (
+    BeginReceived,
+    CloseReceived,
+    ConnectionFailed,
+    OpenReceived,
+)
+from amqp10broker.protocols.amqp10.heartbeat import IdleTimer
+from amqp10broker.protocols.amqp10.performatives import Begin, Close, End, Error, Flow, Open
+from amqp10broker.protocols.amqp10.types import Symbol
 from tests.support.engine import (
     BEGIN,
     CLOSE,

@@ -7,12 +7,20 @@ from typing import Any
 
 import pytest
 
-from amqp10broker.amqp10.errors import AmqpConnectionError, AmqpSessionError, Condition
-from amqp10broker.amqp10.events import SessionEnded
-from amqp10broker.amqp10.performatives import Attach, Begin, Detach, Disposition, End, Flow, Target
-from amqp10broker.amqp10.session import Session
-from amqp10broker.amqp10.session_state import SESSION_TRANSITIONS, SessionInput, SessionState
-from amqp10broker.amqp10.windows import IncomingWindow, OutgoingWindow
+from amqp10broker.protocols.amqp10.errors import AmqpConnectionError, AmqpSessionError, Condition
+from amqp10broker.protocols.amqp10.events import SessionEnded
+from amqp10broker.protocols.amqp10.performatives import (
+    Attach,
+    Begin,
+    Detach,
+    Disposition,
+    End,
+    Flow,
+    Target,
+)
+from amqp10broker.protocols.amqp10.session import Session
+from amqp10broker.protocols.amqp10.session_state import SESSION_TRANSITIONS, SessionInput, SessionState
+from amqp10broker.protocols.amqp10.windows import IncomingWindow, OutgoingWindow
 from tests.support.engine import read_all
 from tests.support.script import ScriptRunner
 

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from amqp10broker.amqp10.credit import ReceiverCredit, SenderCredit
-from amqp10broker.amqp10.errors import AmqpLinkError
-from amqp10broker.amqp10.events import (
+from amqp10broker.metadata.nodes import ClusterFacts
+from amqp10broker.protocols.amqp10.credit import ReceiverCredit, SenderCredit
+from amqp10broker.protocols.amqp10.errors import AmqpLinkError
+from amqp10broker.protocols.amqp10.events import (
     DeliveriesReceived,
     DeliveriesSent,
     DeliveriesSettled,
@@ -19,11 +20,16 @@ from amqp10broker.amqp10.events import (
     LinkDetached,
     SessionEvent,
 )
-from amqp10broker.amqp10.frames import FrameReader
-from amqp10broker.amqp10.link import LINK_TRANSITIONS, LinkInput, LinkState, ReceiverLink, SenderLink
-from amqp10broker.amqp10.performatives import Accepted, Begin, End, Flow, Source, Target
-from amqp10broker.amqp10.session import Session
-from amqp10broker.catalog.nodes import ClusterFacts
+from amqp10broker.protocols.amqp10.frames import FrameReader
+from amqp10broker.protocols.amqp10.link import (
+    LINK_TRANSITIONS,
+    LinkInput,
+    LinkState,
+    ReceiverLink,
+    SenderLink,
+)
+from amqp10broker.protocols.amqp10.performatives import Accepted, Begin, End, Flow, Source, Target
+from amqp10broker.protocols.amqp10.session import Session
 from amqp10broker.queues import machine_version
 from tests.support.declaring import declare
 from tests.support.engine import read_all

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from amqp10broker.amqp10.serial import add, diff, less, ranges
+from amqp10broker.protocols.serial import add, diff, less, ranges
 from tests.support.script import ScriptRunner
 
 LAST = 4_294_967_295

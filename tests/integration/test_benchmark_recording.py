@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from amqp10broker.flowevents.schema import EVENTS, RUN_FIELDS, Kind
-from amqp10broker.recording.parquet import read_events
-from amqp10broker.recording.runs import Run, read_runs
+from amqp10broker.observe.flow_events.schema import EVENTS, RUN_FIELDS, Kind
+from amqp10broker.observe.recording.parquet import read_events
+from amqp10broker.observe.recording.runs import Run, read_runs
 from benchmarks import sweep
 from benchmarks.__main__ import BENCHMARKS, parser_of_all
 from benchmarks.measure import Benchmark, Context

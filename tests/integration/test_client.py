@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from amqp10broker.amqp10.connection import HEADER_SASL
 from amqp10broker.cli.main import main
 from amqp10broker.client import blocking
 from amqp10broker.client.driving import WaitFor
@@ -30,6 +29,7 @@ from amqp10broker.client.errors import (
 from amqp10broker.client.message import Header, Message, Properties, data_message
 from amqp10broker.client.options import ClientOptions
 from amqp10broker.client.outcomes import Accepted, Released, modified
+from amqp10broker.protocols.amqp10.connection import HEADER_SASL
 from tests.support.broker_process import SLOW_QUEUES, BrokerProcess, StartBroker
 from tests.support.client_drivers import Connect, connect
 

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from amqp10broker.amqp10.types import Described, Symbol
 from amqp10broker.client.blocking import Client, connect
 from amqp10broker.client.bulk import bulk_receiver
 from amqp10broker.client.errors import LinkDetachedError, LinkRefusedError, SessionEndedError
 from amqp10broker.client.management import Management
 from amqp10broker.client.message import data_message, decode_message
 from amqp10broker.client.options import ClientOptions
+from amqp10broker.protocols.amqp10.types import Described, Symbol
 from tests.support.broker_process import BrokerProcess
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("deadline")]

@@ -11,7 +11,7 @@ from pika.exceptions import ChannelClosedByBroker, NackError, UnroutableError
 from proton import Delivery, Described, Link, Message, Terminus, symbol
 from rabbitmq_amqp_python_client import Environment
 
-from amqp10broker.amqp10.performatives import (
+from amqp10broker.protocols.amqp10.performatives import (
     Accepted,
     Declare,
     Detach,

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from proton import Delivery, Described, Message, Terminus, symbol
 
-from amqp10broker.amqp10.performatives import Flow
-from amqp10broker.amqp10.types import Symbol
+from amqp10broker.protocols.amqp10.performatives import Flow
+from amqp10broker.protocols.amqp10.types import Symbol
 from tests.support.cluster_history import TotalQueue
 from tests.support.cluster_load import (
     ClusterClient,

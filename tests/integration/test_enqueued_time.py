@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from amqp10broker.amqp10.link import ReceiverLink
-from amqp10broker.amqp10.performatives import Attach
-from amqp10broker.amqp10.types import Described, Symbol, Timestamp
 from amqp10broker.client.bulk import BulkEnd, BulkReceiver
 from amqp10broker.client.ends import SessionOwner
 from amqp10broker.client.management import Management
 from amqp10broker.client.message import Message, Properties, decode_message
+from amqp10broker.protocols.amqp10.link import ReceiverLink
+from amqp10broker.protocols.amqp10.performatives import Attach
+from amqp10broker.protocols.amqp10.types import Described, Symbol, Timestamp
 from amqp10broker.spark.options import StreamOptions, parse_source
 from amqp10broker.spark.stream.source import batch_reader
 from tests.support.broker_process import BrokerProcess, StartBroker

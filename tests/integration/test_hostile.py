@@ -11,8 +11,8 @@ from random import Random
 
 import pytest
 
-from amqp10broker.amqp10.codec import encode
-from amqp10broker.amqp10.performatives import (
+from amqp10broker.protocols.amqp10.codec import encode
+from amqp10broker.protocols.amqp10.performatives import (
     Accepted,
     Attach,
     Begin,
@@ -25,7 +25,7 @@ from amqp10broker.amqp10.performatives import (
     SaslOutcome,
     Transfer,
 )
-from amqp10broker.amqp10.types import Described, ULong
+from amqp10broker.protocols.amqp10.types import Described, ULong
 from tests.support.rawframes import (
     AMQP_HEADER,
     SASL_HEADER,

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from proton import Link, Terminus
 
-from amqp10broker.amqp10.performatives import (
+from amqp10broker.protocols.amqp10.performatives import (
     Accepted,
     Attach,
     Disposition,
@@ -22,7 +22,7 @@ from amqp10broker.amqp10.performatives import (
     Target,
     Transfer,
 )
-from amqp10broker.amqp10.resumption import (
+from amqp10broker.protocols.amqp10.resumption import (
     Resume,
     State,
     resume_as_receiver,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pika
 import pytest
 
-from amqp10broker.http.differences import difference
+from amqp10broker.api.differences import difference
 from tests.support.broker_process import BrokerProcess
 from tests.support.browser import Pages
 from tests.support.certificates import Certificates

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from amqp10broker.amqp10.performatives import Attach, SaslOutcome
+from amqp10broker.protocols.amqp10.performatives import Attach, SaslOutcome
 from tests.integration.test_page import expect, log_in, row, view
 from tests.support.broker_process import BrokerProcess
 from tests.support.browser import Pages

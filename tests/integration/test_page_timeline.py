@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 import pytest
 
-from amqp10broker.amqp10.performatives import Accepted, Attach, Flow, Transfer
+from amqp10broker.protocols.amqp10.performatives import Accepted, Attach, Flow, Transfer
 from tests.support.broker_process import BrokerProcess
 from tests.support.browser import Pages
 from tests.support.rawframes import attach_receiver, attach_sender, credit, disposition, flow, transfer

@@ -326,7 +326,7 @@ def test_consumer_without_credit_gets_no_share(broker: BrokerProcess, clients: A
     broker.wait_until(
         lambda: sorted(link["credit"] for link in broker.links(queue)) == [10, BIG_CREDIT], "both credits"
     )
-    # Its turns are one message, between those of the other of 32 (`queues/turns.py`).
+    # Its turns are one message, between those of the other of 32 (`queues/round_robin.py`).
     fill(two, queue, 500)
     second.take(490)
     first.take(10)

@@ -29,11 +29,11 @@ from proton import (
     ushort,
 )
 
-from amqp10broker.amqp10.codec import encode
-from amqp10broker.amqp10.sections import locate
-from amqp10broker.amqp10.types import Described as OwnDescribed
-from amqp10broker.amqp10.types import Symbol as OwnSymbol
-from amqp10broker.amqp10.types import ULong as OwnULong
+from amqp10broker.protocols.amqp10.codec import encode
+from amqp10broker.protocols.amqp10.sections import locate
+from amqp10broker.protocols.amqp10.types import Described as OwnDescribed
+from amqp10broker.protocols.amqp10.types import Symbol as OwnSymbol
+from amqp10broker.protocols.amqp10.types import ULong as OwnULong
 from tests.support.broker_process import BrokerProcess, StartBroker
 from tests.support.proton_client import ProtonClient, Received
 

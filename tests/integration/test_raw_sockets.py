@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from proton import Delivery, Message
 
-from amqp10broker.amqp10.performatives import (
+from amqp10broker.protocols.amqp10.performatives import (
     Attach,
     Begin,
     Close,

@@ -16,9 +16,9 @@ import duckdb
 import pytest
 from proton import Delivery
 
-from amqp10broker.flowevents.schema import Kind, Reason
-from amqp10broker.recording.parquet import read_events
-from amqp10broker.recording.runs import Run, read_run, read_runs
+from amqp10broker.observe.flow_events.schema import Kind, Reason
+from amqp10broker.observe.recording.parquet import read_events
+from amqp10broker.observe.recording.runs import Run, read_run, read_runs
 from tests.support.broker_process import REPOSITORY, BrokerProcess, StartBroker
 from tests.support.flow_oracle import measured
 from tests.support.pika_client import Connect, Inbox, put
@@ -364,7 +364,7 @@ LIGHT: Final = """
 import sys, trio
 from amqp10broker.cli import serve
 from amqp10broker.config import Config
-from amqp10broker.tasks.broker import Broker
+from amqp10broker.runtime.broker import Broker
 async def live():
     async with Broker(Config(port=0, admin_socket="")) as broker:
         broker.status()
@@ -372,7 +372,7 @@ async def live():
 trio.run(live)
 rooms = tuple(f"amqp10broker.{room}" for room in ("recording", "flowevents", "spark", "analysis"))
 heavy = ("pyarrow", "numpy", "pandas", "pyspark")
-ours = ("amqp10broker.service.observing", "amqp10broker.tasks.recorder")
+ours = ("amqp10broker.observe.flow", "amqp10broker.runtime.observe.recorder")
 print(sorted(name for name in sys.modules if name.startswith((*rooms, *heavy, *ours))))
 """
 
@@ -383,4 +383,4 @@ def test_a_broker_that_does_not_record_loads_nothing_for_it() -> None:
         [sys.executable, "-c", LIGHT], cwd=REPOSITORY, capture_output=True, text=True, check=True
     )
     loaded = eval(ended.stdout)
-    assert [name for name in loaded if name != "amqp10broker.tasks.recordings"] == []
+    assert [name for name in loaded if name != "amqp10broker.runtime.observe.recordings"] == []

@@ -16,14 +16,14 @@ from pika.adapters.blocking_connection import BlockingChannel
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-from amqp10broker.amqp10.disposition import Outcome
-from amqp10broker.amqp10.events import DeliveriesReceived
-from amqp10broker.amqp10.performatives import Attach
-from amqp10broker.amqp10.types import Symbol, ULong
 from amqp10broker.client import bulk
 from amqp10broker.client.blocking import Client, connect
 from amqp10broker.client.management import Management
 from amqp10broker.client.message import Message, data_message
+from amqp10broker.protocols.amqp10.disposition import Outcome
+from amqp10broker.protocols.amqp10.events import DeliveriesReceived
+from amqp10broker.protocols.amqp10.performatives import Attach
+from amqp10broker.protocols.amqp10.types import Symbol, ULong
 from amqp10broker.spark.errors import BrokerUnreachable, QueueUnusable, SpoolError
 from amqp10broker.spark.options import QueueOptions, parse_source
 from amqp10broker.spark.queue import link

@@ -584,7 +584,7 @@ def test_pushed_message_ids_of_all_types(broker: BrokerProcess, queue: str, mess
     """The column is text; the condition must find whatever type it was."""
     declare(broker, queue)
     ids = ["21", 21, "0x0102", b"\x01\x02", "0xabcd", b"\xab\xcd", "0xABCD", "it's", "other"]
-    from amqp10broker.amqp10.types import ULong
+    from amqp10broker.protocols.amqp10.types import ULong
 
     typed = [ULong(each) if isinstance(each, int) else each for each in ids]
     publish(broker, queue, (Message(b"", Properties(message_id=each)) for each in typed))

@@ -18,7 +18,7 @@ from pika.credentials import ExternalCredentials
 from pika.exceptions import AMQPConnectionError, AMQPError
 from proton import Delivery, Message, SSLDomain
 
-from amqp10broker.greeting import AMQP_091_HEADER, SASL_HEADER
+from amqp10broker.protocols.preface import AMQP_091_HEADER, SASL_HEADER
 from tests.support.broker_process import REPOSITORY, BrokerProcess, StartBroker
 from tests.support.certificates import Certificates, certificates
 from tests.support.proton_client import Disconnected, ProtonClient
@@ -356,7 +356,7 @@ def test_plain_may_need_tls(start_tls: StartTls) -> None:
 def test_wrong_files_end_the_start(tmp_path: Path) -> None:
     """One sentence that names the setting, on standard error, and exit code 1; nothing listened.
 
-    The other sentences are in `unit/security/test_tls.py`.
+    The other sentences are in `unit/auth/test_tls.py`.
     """
     missing = tmp_path / "missing.pem"
     command = [sys.executable, "-m", "amqp10broker", "serve", "--port", "0", "--admin-socket", ""]

@@ -10,7 +10,7 @@ import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 from proton import Message, byte, int32, short, symbol, timestamp, ubyte, uint, ulong, ushort
 
-from amqp10broker.amqp10.codec import decode
+from amqp10broker.protocols.amqp10.codec import decode
 from tests.support.broker_process import BrokerProcess
 from tests.support.pika_client import Inbox, Properties, get, put
 from tests.support.proton_client import ProtonClient, Received

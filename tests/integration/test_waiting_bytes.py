@@ -13,8 +13,8 @@ import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 from pika.spec import BasicProperties
 
-from amqp10broker.amqp10.performatives import Begin, Source, Transfer
-from amqp10broker.amqp10.types import Described, Symbol
+from amqp10broker.protocols.amqp10.performatives import Begin, Source, Transfer
+from amqp10broker.protocols.amqp10.types import Described, Symbol
 from amqp10broker.queues.commands import ROOM_BYTES
 from tests.support import rawframes as raw
 from tests.support.broker_process import BrokerProcess

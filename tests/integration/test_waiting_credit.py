@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from proton import Message
 
-from amqp10broker.amqp10.performatives import Begin, Flow, Transfer
+from amqp10broker.protocols.amqp10.performatives import Begin, Flow, Transfer
 from tests.support import rawframes as raw
 from tests.support.broker_process import BrokerProcess
 from tests.support.proton_client import ProtonClient

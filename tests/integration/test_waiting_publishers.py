@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from proton import Message
 
-from amqp10broker.amqp10.performatives import Flow
+from amqp10broker.protocols.amqp10.performatives import Flow
 from tests.support import rawframes as raw
 from tests.support.broker_process import BrokerProcess
 from tests.support.proton_client import ProtonClient

@@ -9,8 +9,8 @@ import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 from proton import Delivery, Described, Message, symbol
 
-from amqp10broker.amqp10.performatives import Accepted, Transfer
-from amqp10broker.amqp10.types import Symbol
+from amqp10broker.protocols.amqp10.performatives import Accepted, Transfer
+from amqp10broker.protocols.amqp10.types import Symbol
 from tests.support import rawframes as raw
 from tests.support.broker_process import BrokerProcess
 from tests.support.pika_client import Inbox

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from amqp10broker.amqp10.credit import ReceiverCredit, SenderCredit
-from amqp10broker.amqp10.disposition import ACCEPTED, RELEASED, Settlements
-from amqp10broker.amqp10.performatives import Accepted, Disposition, Modified, Rejected, Released
-from amqp10broker.amqp10.serial import MASK, add, diff, less, limit_left, ranges
-from amqp10broker.amqp10.windows import IncomingWindow, OutgoingWindow
+from amqp10broker.protocols.amqp10.credit import ReceiverCredit, SenderCredit
+from amqp10broker.protocols.amqp10.disposition import ACCEPTED, RELEASED, Settlements
+from amqp10broker.protocols.amqp10.performatives import Accepted, Disposition, Modified, Rejected, Released
+from amqp10broker.protocols.amqp10.windows import IncomingWindow, OutgoingWindow
+from amqp10broker.protocols.serial import MASK, add, diff, less, limit_left, ranges
 from tests.support.rawframes import FrameCutter
 
 M = 2**32
@@ -197,7 +197,7 @@ def test_window_made_smaller_and_closed_tolerates_what_had_been_granted(
 @given(position=serials, window=uints, behind=st.integers(0, 1000))
 def test_outgoing_window_is_the_specifications_formula(position: int, window: int, behind: int) -> None:
     """next-incoming-id + incoming-window - next-outgoing-id, also for windows of 2**31 and more."""
-    from amqp10broker.amqp10.performatives import Flow
+    from amqp10broker.protocols.amqp10.performatives import Flow
 
     outgoing = OutgoingWindow(position)
     flow = Flow(

@@ -8,15 +8,15 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from amqp10broker.catalog.catalog import Catalog
+from amqp10broker.metadata.catalog import Catalog
 from amqp10broker.queues.commands import Publish
 from amqp10broker.queues.effects import Confirmed, Rejected, Unconfirmed
 from amqp10broker.routing.bindings import Binding, Destination
-from amqp10broker.service.at_least_once_dead_letters import DeadLetterTarget, Forwarding
+from amqp10broker.sessions.at_least_once_dead_letters import DeadLetterTarget, Forwarding
 from tests.support.askers import new_asker
 from tests.support.dead_letters import held
 from tests.support.declaring import bind, declare, declare_exchange, unbind
-from tests.unit.catalog.conftest import Host
+from tests.unit.metadata.conftest import Host
 
 QUEUES = ("a", "b", "c")
 RETRY_MS = 100

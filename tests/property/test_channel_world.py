@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from amqp10broker.service.channels import consumer
+from amqp10broker.sessions.amqp091 import consumer
 from tests.support.channel_walk import Walk
 
 STEPS = 250

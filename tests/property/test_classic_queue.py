@@ -11,8 +11,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from amqp10broker.amqp10.serial import MASK, add, diff
 from amqp10broker.message.message import Message, header_of, make_head
+from amqp10broker.protocols.serial import MASK, add, diff
 from amqp10broker.queues.classic.consumers import Consumer
 from amqp10broker.queues.classic.queue import ClassicQueue
 from amqp10broker.queues.commands import (

@@ -11,12 +11,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from amqp10broker.amqp10.performatives import Header
 from amqp10broker.message.message import header_of, make_head
-from amqp10broker.persistence import classic_store
-from amqp10broker.persistence.classic_store import ClassicStore
-from amqp10broker.persistence.spool import Spool
+from amqp10broker.protocols.amqp10.performatives import Header
 from amqp10broker.queues.classic import backlog, store
+from amqp10broker.queues.classic import journal_store as classic_store
+from amqp10broker.queues.classic.journal_store import ClassicStore
 from amqp10broker.queues.classic.queue import ClassicQueue
 from amqp10broker.queues.commands import (
     ConsumerRef,
@@ -29,6 +28,7 @@ from amqp10broker.queues.commands import (
 )
 from amqp10broker.queues.effects import Confirmed, Deliver
 from amqp10broker.queues.settings import QueueSettings
+from amqp10broker.queues.spool import Spool
 from tests.support.askers import new_asker
 from tests.support.fake_log import RECORD_BYTES, FakeLog, MemoryScratch
 

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from amqp10broker.amqp10.codec import decode, encode, skip
-from amqp10broker.amqp10.errors import DecodeError
-from amqp10broker.amqp10.performatives import as_composite, decode_composite
-from amqp10broker.amqp10.types import (
+from amqp10broker.protocols.amqp10.codec import decode, encode, skip
+from amqp10broker.protocols.amqp10.errors import DecodeError
+from amqp10broker.protocols.amqp10.performatives import as_composite, decode_composite
+from amqp10broker.protocols.amqp10.types import (
     Byte,
     Char,
     Decimal32,

@@ -8,8 +8,9 @@ from typing import Any
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from amqp10broker.amqp10.frames import FrameReader
-from amqp10broker.amqp10.performatives import (
+from amqp10broker.config import Config
+from amqp10broker.protocols.amqp10.frames import FrameReader
+from amqp10broker.protocols.amqp10.performatives import (
     Begin,
     Detach,
     Disposition,
@@ -17,9 +18,8 @@ from amqp10broker.amqp10.performatives import (
     Target,
     TransactionalState,
 )
-from amqp10broker.config import Config
 from amqp10broker.queues.commands import Command, Publish
-from amqp10broker.service.sessions.session import BrokerSession
+from amqp10broker.sessions.amqp10.session import BrokerSession
 from tests.support.askers import new_asker
 from tests.support.declaring import declare
 from tests.support.pairing import Host

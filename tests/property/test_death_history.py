@@ -7,8 +7,6 @@ from dataclasses import dataclass, replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from amqp10broker.amqp091.deliver import split
-from amqp10broker.amqp091.properties import BasicProperties, decode_properties, encode_properties
 from amqp10broker.errors import PreconditionFailed
 from amqp10broker.message import amqp091
 from amqp10broker.message.amqp10 import MessageReader, decode_head
@@ -18,6 +16,8 @@ from amqp10broker.message.death_history import Death, is_cycle
 from amqp10broker.message.message import Message, acquired
 from amqp10broker.message.routing_headers import routing_headers
 from amqp10broker.message.traits import traits_of
+from amqp10broker.protocols.amqp091.deliver import split
+from amqp10broker.protocols.amqp091.properties import BasicProperties, decode_properties, encode_properties
 from tests.property.test_conversion import any_properties, payloads
 
 names = st.sampled_from(["a", "b", "c", "é", ""])

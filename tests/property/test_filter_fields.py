@@ -8,10 +8,6 @@ from uuid import UUID
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from amqp10broker.amqp091.properties import BasicProperties, encode_properties
-from amqp10broker.amqp10.codec import encode
-from amqp10broker.amqp10.performatives import Header, Properties
-from amqp10broker.amqp10.types import Described, Map, Symbol, Timestamp, ULong
 from amqp10broker.message import amqp091
 from amqp10broker.message.bare import body_start, read_properties
 from amqp10broker.message.filters.bloom import BloomFilter, chunk_filter
@@ -19,6 +15,10 @@ from amqp10broker.message.filters.fields import ABSENT, PROPERTIES, Field, Field
 from amqp10broker.message.filters.filters import MessageFilter
 from amqp10broker.message.filters.sql_eval import compile_sql
 from amqp10broker.message.message import MessageReader
+from amqp10broker.protocols.amqp091.properties import BasicProperties, encode_properties
+from amqp10broker.protocols.amqp10.codec import encode
+from amqp10broker.protocols.amqp10.performatives import Header, Properties
+from amqp10broker.protocols.amqp10.types import Described, Map, Symbol, Timestamp, ULong
 from tests.support.strategies import scalars, symbols, typed
 
 texts = st.text(max_size=12) | st.text(min_size=250, max_size=300)

@@ -8,15 +8,15 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from amqp10broker.catalog.catalog import Catalog
-from amqp10broker.catalog.limits import UserLimits, VhostLimits
-from amqp10broker.catalog.policies import Policy
-from amqp10broker.catalog.queue import Owner, QueueHandle
-from amqp10broker.catalog.queue_requests import ConnectionEnded, QueueEnded
-from amqp10broker.catalog.users import PasswordAlgorithm, PasswordRecord, Permission, TopicPermission
-from amqp10broker.catalog.vhost import VirtualHost
-from amqp10broker.catalog.vhost_requests import SetGlobalParameter, SetParameter
 from amqp10broker.errors import RefusedError
+from amqp10broker.metadata.catalog import Catalog
+from amqp10broker.metadata.limits import UserLimits, VhostLimits
+from amqp10broker.metadata.policies import Policy
+from amqp10broker.metadata.queue import Owner, QueueHandle
+from amqp10broker.metadata.queue_requests import ConnectionEnded, QueueEnded
+from amqp10broker.metadata.users import PasswordAlgorithm, PasswordRecord, Permission, TopicPermission
+from amqp10broker.metadata.vhost import VirtualHost
+from amqp10broker.metadata.vhost_requests import SetGlobalParameter, SetParameter
 from amqp10broker.routing.exchange import Binding, Destination
 from tests.support.declaring import (
     add_user,

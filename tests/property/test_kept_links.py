@@ -14,8 +14,14 @@ from typing import NamedTuple
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from amqp10broker.amqp10.performatives import Accepted, Attach, Disposition, Transfer, decode_composite
-from amqp10broker.amqp10.resumption import (
+from amqp10broker.protocols.amqp10.performatives import (
+    Accepted,
+    Attach,
+    Disposition,
+    Transfer,
+    decode_composite,
+)
+from amqp10broker.protocols.amqp10.resumption import (
     Arrival,
     NotOurs,
     Resume,

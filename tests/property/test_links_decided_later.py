@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.scene import Scene, content
-from tests.unit.service.test_links_decided_later import REPLIES, TEMPORARY, SlowScene, said
+from tests.unit.sessions.test_links_decided_later import REPLIES, TEMPORARY, SlowScene, said
 
 LINKS = 3
 TERMINI = ("source=q-{name}", "target=q-{name}", "target=anonymous", TEMPORARY, REPLIES)

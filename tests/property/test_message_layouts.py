@@ -12,12 +12,12 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from amqp10broker.amqp10.codec import encode
-from amqp10broker.amqp10.errors import AmqpLinkError
-from amqp10broker.amqp10.performatives import Header, Properties
-from amqp10broker.amqp10.types import Described, Symbol, Timestamp, ULong
 from amqp10broker.message.layouts import MessageLayout, MessageLayouts, header_end, layout_of
 from amqp10broker.message.message import MessageReader
+from amqp10broker.protocols.amqp10.codec import encode
+from amqp10broker.protocols.amqp10.errors import AmqpLinkError
+from amqp10broker.protocols.amqp10.performatives import Header, Properties
+from amqp10broker.protocols.amqp10.types import Described, Symbol, Timestamp, ULong
 from tests.support.strategies import scalars, symbols, typed, values
 
 USER = "guest"

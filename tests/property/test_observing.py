@@ -12,11 +12,11 @@ from functools import partial
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amqp10broker.amqp091.methods import BasicAck, BasicCancel, BasicQos, ConfirmSelect
-from amqp10broker.flowevents.schema import Kind
-from amqp10broker.service.circumstances import Circumstances
-from amqp10broker.service.observing.observer import Observer
-from amqp10broker.service.observing.samples import channel_samples, session_samples
+from amqp10broker.observe.flow.observer import Observer
+from amqp10broker.observe.flow.samples import channel_samples, session_samples
+from amqp10broker.observe.flow_events.schema import Kind
+from amqp10broker.protocols.amqp091.methods import BasicAck, BasicCancel, BasicQos, ConfirmSelect
+from amqp10broker.sessions.circumstances import Circumstances
 from tests.support.channel_world import World, tags
 from tests.support.declaring import declare
 from tests.support.scene import Scene

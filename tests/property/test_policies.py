@@ -8,11 +8,11 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from amqp10broker.catalog.catalog import Catalog
-from amqp10broker.catalog.effective import effective
-from amqp10broker.catalog.policies import APPLY_TO, Policy
-from amqp10broker.catalog.queue import QueueSpec
 from amqp10broker.errors import NotFound
+from amqp10broker.metadata.catalog import Catalog
+from amqp10broker.metadata.effective import effective
+from amqp10broker.metadata.policies import APPLY_TO, Policy
+from amqp10broker.metadata.queue import QueueSpec
 from amqp10broker.queues.commands import Command, Configure
 from amqp10broker.queues.settings import QueueSettings
 from amqp10broker.routing.declaration import ALTERNATE_EXCHANGE

@@ -11,10 +11,10 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from amqp10broker.amqp10.serial import MASK, diff
-from amqp10broker.catalog.queue import DeclaredQueue, QueueHandle
-from amqp10broker.catalog.queue_kind import QUORUM
 from amqp10broker.message.message import Message
+from amqp10broker.metadata.queue import DeclaredQueue, QueueHandle
+from amqp10broker.metadata.queue_kind import QUORUM
+from amqp10broker.protocols.serial import MASK, diff
 from amqp10broker.queues.commands import (
     NO_BOUND,
     ROOM_BYTES,
@@ -25,7 +25,7 @@ from amqp10broker.queues.commands import (
     Verdict,
 )
 from amqp10broker.queues.effects import CreditReply, Deliver
-from amqp10broker.service.queue_credit import QueueCredit
+from amqp10broker.sessions.queue_credit import QueueCredit
 from tests.support.askers import new_asker
 
 MOST = 6

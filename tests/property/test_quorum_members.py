@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import pytest
 
-from amqp10broker.persistence import quorum_store
 from amqp10broker.queues.commands import Credit, Settle, Subscribe, Verdict
+from amqp10broker.queues.quorum import log_store as quorum_store
 from amqp10broker.queues.settings import QueueSettings
 from tests.support.quorum_nodes import World
 

@@ -12,7 +12,6 @@ from random import Random
 import pytest
 
 from amqp10broker.message.message import Message, make_head
-from amqp10broker.persistence.quorum_store import QuorumStore
 from amqp10broker.queues.commands import (
     AttachPublisher,
     Configure,
@@ -33,6 +32,7 @@ from amqp10broker.queues.commands import (
 )
 from amqp10broker.queues.effects import Deliver
 from amqp10broker.queues.quorum.commands import DlxSettle, NodeGone, QuorumCommand
+from amqp10broker.queues.quorum.log_store import QuorumStore
 from amqp10broker.queues.quorum.queue import QuorumQueue
 from amqp10broker.queues.quorum.snapshot import decode_snapshot, encode_snapshot
 from amqp10broker.queues.settings import DeadLetterStrategy, Overflow, QueueSettings

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amqp10broker.amqp10.performatives import Accepted, Received
-from amqp10broker.amqp10.resumption import (
+from amqp10broker.protocols.amqp10.performatives import Accepted, Received
+from amqp10broker.protocols.amqp10.resumption import (
     Arrival,
     NotOurs,
     Resume,

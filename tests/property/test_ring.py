@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amqp10broker.flowevents.ring import Ring
-from amqp10broker.flowevents.schema import PACK, Kind
+from amqp10broker.observe.flow_events.ring import Ring
+from amqp10broker.observe.flow_events.schema import PACK, Kind
 
 _STEPS = st.lists(st.one_of(st.integers(1, 20), st.sampled_from(["take", "lose", "settle"])), max_size=60)
 

@@ -15,7 +15,7 @@ from amqp10broker.queues.classic.queue import ClassicQueue
 from amqp10broker.queues.commands import NO_BOUND, ConsumerRef, Credit, Publish, Subscribe
 from amqp10broker.queues.effects import Deliver
 from amqp10broker.queues.quorum.queue import QuorumQueue
-from amqp10broker.queues.turns import TURN_MAX
+from amqp10broker.queues.round_robin import TURN_MAX
 from tests.support.askers import new_asker
 
 HEAD = make_head(None, None, "", "q")

@@ -17,10 +17,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from amqp10broker.message.message import Message
-from amqp10broker.persistence import classic_store
-from amqp10broker.persistence.classic_store import ClassicStore
-from amqp10broker.persistence.spool import Spool
 from amqp10broker.queues.classic import backlog
+from amqp10broker.queues.classic import journal_store as classic_store
+from amqp10broker.queues.classic.journal_store import ClassicStore
 from amqp10broker.queues.classic.queue import ClassicQueue
 from amqp10broker.queues.commands import (
     TICK,
@@ -37,6 +36,7 @@ from amqp10broker.queues.commands import (
 )
 from amqp10broker.queues.effects import CreditReply, Deliver
 from amqp10broker.queues.settings import QueueSettings
+from amqp10broker.queues.spool import Spool
 from tests.support.askers import new_asker
 from tests.support.fake_log import RECORD_BYTES, FakeLog, MemoryScratch
 from tests.support.selecting import coloured, selector

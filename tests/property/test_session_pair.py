@@ -15,10 +15,17 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from amqp10broker.amqp10.link import LinkState, ReceiverLink, SenderLink
-from amqp10broker.amqp10.performatives import Accepted, Modified, Rejected, Released, Source, Target
-from amqp10broker.amqp10.session import ROLE_RECEIVER, ROLE_SENDER
 from amqp10broker.config import FlowSettings
+from amqp10broker.protocols.amqp10.link import LinkState, ReceiverLink, SenderLink
+from amqp10broker.protocols.amqp10.performatives import (
+    Accepted,
+    Modified,
+    Rejected,
+    Released,
+    Source,
+    Target,
+)
+from amqp10broker.protocols.amqp10.session import ROLE_RECEIVER, ROLE_SENDER
 from tests.support.pairing import Pair, settle_mode
 from tests.support.rawframes import body_of, message
 

@@ -12,9 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from amqp10broker.amqp10.codec import encode
-from amqp10broker.amqp10.errors import DecodeError
-from amqp10broker.amqp10.types import (
+from amqp10broker.client.message import BodyKind, Header, Message, Properties, decode_message
+from amqp10broker.message.message import MessageReader
+from amqp10broker.message.offsets import delivered_with_time, kept
+from amqp10broker.protocols.amqp10.codec import encode
+from amqp10broker.protocols.amqp10.errors import DecodeError
+from amqp10broker.protocols.amqp10.types import (
     Byte,
     Char,
     Described,
@@ -30,9 +33,6 @@ from amqp10broker.amqp10.types import (
     ULong,
     UShort,
 )
-from amqp10broker.client.message import BodyKind, Header, Message, Properties, decode_message
-from amqp10broker.message.message import MessageReader
-from amqp10broker.message.offsets import delivered_with_time, kept
 from amqp10broker.spark.errors import UnreadableMessage
 from amqp10broker.spark.message_row import MS_MAX, microseconds, read_row, text_of
 from amqp10broker.spark.row_layouts import RowDecoder

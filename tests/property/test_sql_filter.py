@@ -9,7 +9,6 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from amqp10broker.amqp10.types import Char, Decimal32, Float, Int, Long, Symbol, Timestamp, ULong
 from amqp10broker.message.filters.errors import FilterError
 from amqp10broker.message.filters.fields import PROPERTIES, Field, FieldReader, Section
 from amqp10broker.message.filters.filters import MessageFilter
@@ -33,6 +32,7 @@ from amqp10broker.message.filters.sql_eval import SqlFilter, compile_expression,
 from amqp10broker.message.filters.sql_lexer import TOKENS_MAX
 from amqp10broker.message.filters.sql_like import compile_like
 from amqp10broker.message.filters.sql_parser import parse
+from amqp10broker.protocols.amqp10.types import Char, Decimal32, Float, Int, Long, Symbol, Timestamp, ULong
 from tests.support.filtering import NOW_MS, message
 from tests.support.sql_reference import interpret, like, show
 

@@ -13,15 +13,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from amqp10broker.amqp10.codec import encode
-from amqp10broker.amqp10.serial import MASK, add, diff
-from amqp10broker.amqp10.types import Described, Symbol, ULong
 from amqp10broker.message.amqp10 import decode_head
 from amqp10broker.message.bare import data_section
 from amqp10broker.message.filters.bloom import BloomFilter
 from amqp10broker.message.filters.filters import Filters, from_amqp10
 from amqp10broker.message.filters.offset_spec import AtTime, First, Last, Next, Offset, OffsetSpec
 from amqp10broker.message.message import Message, make_head
+from amqp10broker.protocols.amqp10.codec import encode
+from amqp10broker.protocols.amqp10.types import Described, Symbol, ULong
+from amqp10broker.protocols.serial import MASK, add, diff
 from amqp10broker.queues.commands import (
     TICK,
     Cancel,

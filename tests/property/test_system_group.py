@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from amqp10broker.replication import system_store
-from amqp10broker.replication.proposals import Proposals
-from amqp10broker.replication.transactions import SystemMachine, Transaction
+from amqp10broker.cluster import system_store
+from amqp10broker.cluster.proposals import Proposals
+from amqp10broker.cluster.transactions import SystemMachine, Transaction
 from tests.property.test_transactions import some_request
 from tests.support.journals import LONG
 from tests.support.system_group import World
@@ -92,7 +92,7 @@ def stubborn(monkeypatch: pytest.MonkeyPatch) -> None:
 def forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
     """What was sent to a leader that is gone is not sent to the next."""
     monkeypatch.setattr(Proposals, "unsent", lambda self: None)
-    monkeypatch.setattr("amqp10broker.replication.proposals.AGAIN_AFTER_MS", 10**9)
+    monkeypatch.setattr("amqp10broker.cluster.proposals.AGAIN_AFTER_MS", 10**9)
 
 
 def caught(**kinds: Any) -> bool:

@@ -14,13 +14,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from amqp10broker.amqp091 import methods
-from amqp10broker.amqp091.content import ContentOpened
-from amqp10broker.amqp091.items import AckRun, PublishRun
-from amqp10broker.service.channels import consumer as consumers
-from amqp10broker.service.channels.channel import BrokerChannel, ChannelState
-from amqp10broker.service.channels.consumer import Consumer
-from amqp10broker.service.timeline.channel_ring import NAMES, ChannelMark, ChannelRing
+from amqp10broker.observe.timeline.channel_ring import NAMES, ChannelMark, ChannelRing
+from amqp10broker.protocols.amqp091 import methods
+from amqp10broker.protocols.amqp091.content import ContentOpened
+from amqp10broker.protocols.amqp091.items import AckRun, PublishRun
+from amqp10broker.sessions.amqp091 import consumer as consumers
+from amqp10broker.sessions.amqp091.channel import BrokerChannel, ChannelState
+from amqp10broker.sessions.amqp091.consumer import Consumer
 from tests.property.test_channel_world import UNSENT_MAX, walk
 from tests.support import channel_world
 
@@ -48,7 +48,7 @@ class Witness:
         self.last = dict(zip(NAMES, self.ring.before(0), strict=True))
 
     def mark(self) -> ChannelMark:
-        """As `tasks/watched.py` looks at a running channel; nothing waits for sockets in this world."""
+        """As `runtime/observe/watched.py` reads a running channel; nothing waits for sockets here."""
         if self.consumer is None:
             return (self.channel.credit.credit, 0, False, 0, 0, False)
         credit = self.consumer.credit

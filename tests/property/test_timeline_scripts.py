@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from amqp10broker.management.snapshot import LinkView, SessionView
-from amqp10broker.service.circumstances import Circumstances
-from amqp10broker.service.sessions.status import session_view
-from amqp10broker.service.timeline.ring import Ring
-from amqp10broker.service.timeline.standing import NAMES
-from amqp10broker.service.timeline.taps import Taps
+from amqp10broker.observe.timeline.ring import Ring
+from amqp10broker.observe.timeline.standing import NAMES
+from amqp10broker.observe.timeline.taps import Taps
+from amqp10broker.operations.snapshot import LinkView, SessionView
+from amqp10broker.sessions.amqp10.status import session_view
+from amqp10broker.sessions.circumstances import Circumstances
 from tests.support import world
 from tests.support.script import ScriptRunner
 

@@ -11,15 +11,16 @@ from typing import Any
 
 import pytest
 
-from amqp10broker.catalog.exchange_requests import Bind, DeclareExchange, DeleteExchange, Unbind
-from amqp10broker.catalog.limits import UserLimits
-from amqp10broker.catalog.node_requests import ForgetNode, JoinNode, SetClusterName, SetDraining
-from amqp10broker.catalog.placement import Placed
-from amqp10broker.catalog.plan import VhostFacts
-from amqp10broker.catalog.policies import Policy
-from amqp10broker.catalog.queue import Owner
-from amqp10broker.catalog.queue_requests import DeclareQueue, DeleteQueue
-from amqp10broker.catalog.user_requests import (
+from amqp10broker.cluster.transactions import Outcome, SystemMachine, Transaction
+from amqp10broker.metadata.exchange_requests import Bind, DeclareExchange, DeleteExchange, Unbind
+from amqp10broker.metadata.limits import UserLimits
+from amqp10broker.metadata.node_requests import ForgetNode, JoinNode, SetClusterName, SetDraining
+from amqp10broker.metadata.placement import Placed
+from amqp10broker.metadata.plan import VhostFacts
+from amqp10broker.metadata.policies import Policy
+from amqp10broker.metadata.queue import Owner
+from amqp10broker.metadata.queue_requests import DeclareQueue, DeleteQueue
+from amqp10broker.metadata.user_requests import (
     AddUser,
     ChangeUserLimits,
     ClearPermission,
@@ -28,8 +29,8 @@ from amqp10broker.catalog.user_requests import (
     SetPermission,
     SetTopicPermission,
 )
-from amqp10broker.catalog.users import Permission, TopicPermission, User
-from amqp10broker.catalog.vhost_requests import (
+from amqp10broker.metadata.users import Permission, TopicPermission, User
+from amqp10broker.metadata.vhost_requests import (
     AddVhost,
     ChangeVhostLimits,
     ClearPolicy,
@@ -37,7 +38,6 @@ from amqp10broker.catalog.vhost_requests import (
     SetParameter,
     SetPolicy,
 )
-from amqp10broker.replication.transactions import Outcome, SystemMachine, Transaction
 from amqp10broker.routing.exchange import Binding, Destination, ExchangeSpec
 from tests.support.journals import LONG
 from tests.support.metadata_group import Agreement, Asked, Copy

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
-from amqp10broker.amqp10.disposition import ACCEPTED, RELEASED
-from amqp10broker.amqp10.performatives import (
+from amqp10broker.protocols.amqp10.disposition import ACCEPTED, RELEASED
+from amqp10broker.protocols.amqp10.performatives import (
     Accepted,
     Detach,
     Discharge,
@@ -24,7 +24,7 @@ from amqp10broker.amqp10.performatives import (
     TransactionalState,
     Transfer,
 )
-from amqp10broker.tasks.broker import Broker
+from amqp10broker.runtime.broker import Broker
 from tests.support.declaring import declare
 from tests.support.journals import LONG
 from tests.support.rawframes import attach_receiver, body_of, credit, disposition, transfer

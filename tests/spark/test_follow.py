@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 import pyarrow.parquet as pq
 import pytest
 
-from amqp10broker.analysis.cells import read_events
-from amqp10broker.analysis.errors import FollowFailed
-from amqp10broker.analysis.follow import WINDOWS, Window, follow, line_of, windowed, windows_of
-from amqp10broker.analysis.progress import Progress
-from amqp10broker.flowevents.schema import EVENTS
-from amqp10broker.recording.errors import NotARecording
+from amqp10broker.observe.flow_events.schema import EVENTS
+from amqp10broker.observe.recording.errors import NotARecording
+from amqp10broker.tools.analysis.cells import read_events
+from amqp10broker.tools.analysis.errors import FollowFailed
+from amqp10broker.tools.analysis.follow import WINDOWS, Window, follow, line_of, windowed, windows_of
+from amqp10broker.tools.analysis.progress import Progress
 from tests.support import synthetic
 
 if TYPE_CHECKING:

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from amqp10broker.analysis.inputs import find_recording
-from amqp10broker.analysis.job import analyse, look_for_waits
-from amqp10broker.analysis.progress import Progress
-from amqp10broker.analysis.recommend import Aim
-from amqp10broker.analysis.waits import LinkWait, name_waits
-from amqp10broker.flowevents.schema import CHANNEL_HANDLE, FIELDS, PACK, Kind, Reason
-from amqp10broker.recording.link_names import LinkName, NamesFile, read_names
-from amqp10broker.recording.parquet import EventWriter
-from amqp10broker.recording.runs import Run, write_run
+from amqp10broker.observe.flow_events.schema import CHANNEL_HANDLE, FIELDS, PACK, Kind, Reason
+from amqp10broker.observe.recording.link_names import LinkName, NamesFile, read_names
+from amqp10broker.observe.recording.parquet import EventWriter
+from amqp10broker.observe.recording.runs import Run, write_run
+from amqp10broker.tools.analysis.inputs import find_recording
+from amqp10broker.tools.analysis.job import analyse, look_for_waits
+from amqp10broker.tools.analysis.progress import Progress
+from amqp10broker.tools.analysis.recommend import Aim
+from amqp10broker.tools.analysis.waits import LinkWait, name_waits
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

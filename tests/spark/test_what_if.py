@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from amqp10broker.analysis.what_if import answer_of_file, answers, files_of, table
-from amqp10broker.replay.many import COLUMNS, grid, table_rows
+from amqp10broker.tools.analysis.what_if import answer_of_file, answers, files_of, table
+from amqp10broker.tools.replay.many import COLUMNS, grid, table_rows
 from tests.support.tape import write_tape
 from tests.support.taped_publisher import BUSY, taped
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from itertools import count
 from typing import Any
 
-from amqp10broker.catalog.queue import DeclaredQueue
+from amqp10broker.metadata.queue import DeclaredQueue
 from amqp10broker.queues.commands import PeerId, ReplyTo
-from amqp10broker.tasks.askers import Askers, EffectBox
+from amqp10broker.runtime.queues.reply_registry import Askers, EffectBox
 
 _SESSIONS = count(1)
 

@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from amqp10broker.amqp091 import methods
-from amqp10broker.amqp091.items import Content
-from amqp10broker.amqp091.methods import Method
-from amqp10broker.catalog.queue import QueueSpec
 from amqp10broker.config import Config
+from amqp10broker.metadata.queue import QueueSpec
+from amqp10broker.protocols.amqp091 import methods
+from amqp10broker.protocols.amqp091.items import Content
+from amqp10broker.protocols.amqp091.methods import Method
 from amqp10broker.queues.commands import Command, Publish, Purge, Settle, Verdict
-from amqp10broker.service.counters import ClientCounters
+from amqp10broker.sessions.counters import ClientCounters
 from tests.support.channel_world import Got, QueueBox, World, WorldChannel, WorldConnection
 from tests.support.queue_inside import consumers_of, fresh_of, returned_of
 

@@ -1,8 +1,9 @@
 """Channels of AMQP 0-9-1 without tasks, sockets and time: clients' bytes in, every answer out.
 
 `World` holds real `BrokerChannel`, `VirtualHost`, `ClassicQueue` and `VolatileQueue` objects and carries
-their letters as the tasks do (`tasks/connection091.py`, `tasks/queue_task.py`); a channel's turn is the one
-of its task (`service/turns.py`). What may be under way in a running broker is a list here; the test says what
+their letters as the tasks do (`runtime/connections/connection091.py`,
+`runtime/queues/queue_task.py`); a channel's turn is the one of its task (`sessions/session_step.py`).
+What may be under way in a running broker is a list here; the test says what
 moves next, or lets everything `rest`.
 
 What a client sends is encoded and read by the broker's own `FrameReader`. What a channel writes is decoded
@@ -19,33 +20,33 @@ from weakref import WeakValueDictionary
 
 import pamqp.frame
 
-from amqp10broker.amqp091 import methods
-from amqp10broker.amqp091.content import ContentOpened, Item
-from amqp10broker.amqp091.errors import AmqpHardError, ReplyCode
-from amqp10broker.amqp091.frames import FrameReader
-from amqp10broker.amqp091.framing import content_frames, method_frame
-from amqp10broker.amqp091.items import AckRun, Content, MethodFrame
-from amqp10broker.amqp091.methods import Method
-from amqp10broker.amqp091.properties import BasicProperties, decode_properties, encode_properties
-from amqp10broker.catalog.catalog import VHOST
-from amqp10broker.catalog.proposing import at_once
-from amqp10broker.catalog.queue import DeclaredQueue, QueueHandle, QueueSpec
-from amqp10broker.catalog.queue_requests import ConnectionEnded, QueueEnded
-from amqp10broker.catalog.vhost import VirtualHost
+from amqp10broker.auth.authorise import Access
+from amqp10broker.auth.grants import CatalogGrants
 from amqp10broker.config import Config
+from amqp10broker.metadata.catalog import VHOST
+from amqp10broker.metadata.proposing import at_once
+from amqp10broker.metadata.queue import DeclaredQueue, QueueHandle, QueueSpec
+from amqp10broker.metadata.queue_requests import ConnectionEnded, QueueEnded
+from amqp10broker.metadata.vhost import VirtualHost
+from amqp10broker.protocols.amqp091 import methods
+from amqp10broker.protocols.amqp091.content import ContentOpened, Item
+from amqp10broker.protocols.amqp091.errors import AmqpHardError, ReplyCode
+from amqp10broker.protocols.amqp091.frames import FrameReader
+from amqp10broker.protocols.amqp091.framing import content_frames, method_frame
+from amqp10broker.protocols.amqp091.items import AckRun, Content, MethodFrame
+from amqp10broker.protocols.amqp091.methods import Method
+from amqp10broker.protocols.amqp091.properties import BasicProperties, decode_properties, encode_properties
 from amqp10broker.queues.classic.queue import ClassicQueue
 from amqp10broker.queues.commands import Command, PeerId
 from amqp10broker.queues.effects import Effect
 from amqp10broker.queues.volatile import VolatileQueue
 from amqp10broker.routing.declaration import DIRECT_REPLY_TO
-from amqp10broker.security.authorise import Access
-from amqp10broker.security.grants import CatalogGrants
-from amqp10broker.service.channels.channel import BrokerChannel, ChannelState
-from amqp10broker.service.channels.context import ChannelContext
-from amqp10broker.service.channels.credit_flow import CreditFlowSettings, Sender
-from amqp10broker.service.counters import ClientCounters
-from amqp10broker.service.mail import Frames, SessionLetter
-from amqp10broker.service.turns import write
+from amqp10broker.sessions.amqp091.channel import BrokerChannel, ChannelState
+from amqp10broker.sessions.amqp091.context import ChannelContext
+from amqp10broker.sessions.amqp091.credit_flow import CreditFlowSettings, Sender
+from amqp10broker.sessions.counters import ClientCounters
+from amqp10broker.sessions.mail import Frames, SessionLetter
+from amqp10broker.sessions.session_step import write
 from tests.support.askers import new_asker
 from tests.support.client_log import ClientLog
 from tests.support.handles import MachineHandle

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from amqp10broker.catalog.queue import QueueSpec
+from amqp10broker.metadata.queue import QueueSpec
 from amqp10broker.queues.commands import TICK
 from amqp10broker.queues.quorum.queue import QuorumQueue
 

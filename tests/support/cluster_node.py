@@ -7,18 +7,18 @@ from typing import Any
 
 import trio
 
-from amqp10broker.catalog.catalog import Catalog
-from amqp10broker.catalog.node_requests import JoinNode, SetDraining, SetMembers
-from amqp10broker.catalog.nodes import ClusterFacts
-from amqp10broker.catalog.placement import Placed
-from amqp10broker.catalog.plan import CLUSTER, Put
-from amqp10broker.catalog.queue import DeclaredQueue
-from amqp10broker.catalog.vhost import VirtualHost
+from amqp10broker.cluster.bootstrap import Membership as OfCluster
+from amqp10broker.cluster.ids import member_id, node_of
+from amqp10broker.cluster.membership import Membership
 from amqp10broker.errors import RefusedError, Unavailable
-from amqp10broker.management.cluster_node import GroupSeen, Leaderless, MemberState
-from amqp10broker.replication.bootstrap import Membership as OfCluster
-from amqp10broker.replication.ids import member_id, node_of
-from amqp10broker.replication.membership import Membership
+from amqp10broker.metadata.catalog import Catalog
+from amqp10broker.metadata.node_requests import JoinNode, SetDraining, SetMembers
+from amqp10broker.metadata.nodes import ClusterFacts
+from amqp10broker.metadata.placement import Placed
+from amqp10broker.metadata.plan import CLUSTER, Put
+from amqp10broker.metadata.queue import DeclaredQueue
+from amqp10broker.metadata.vhost import VirtualHost
+from amqp10broker.operations.cluster_node import GroupSeen, Leaderless, MemberState
 from tests.support.declaring import declare
 
 NAMES = ("a", "b", "c", "d", "e")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 
 from amqp10broker.cli.main import main
-from amqp10broker.tasks import journal_task
+from amqp10broker.runtime.journal import journal_task
 
 if __name__ == "__main__":
     journal_task.FILE_BYTES_MAX = int(sys.argv.pop(1))  # type: ignore[misc]

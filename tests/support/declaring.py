@@ -6,16 +6,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from amqp10broker.catalog import definitions
-from amqp10broker.catalog.catalog import Catalog
-from amqp10broker.catalog.definitions import Report
-from amqp10broker.catalog.exchange_requests import Bind, DeclareExchange, DeleteExchange, Unbind
-from amqp10broker.catalog.limits import UserLimits, VhostLimits
-from amqp10broker.catalog.plan import Put, VhostFacts
-from amqp10broker.catalog.policies import Policy
-from amqp10broker.catalog.queue import DeclaredQueue, QueueSpec
-from amqp10broker.catalog.queue_requests import DeclareQueue, DeleteQueue
-from amqp10broker.catalog.user_requests import (
+from amqp10broker.metadata import definitions
+from amqp10broker.metadata.catalog import Catalog
+from amqp10broker.metadata.definitions import Report
+from amqp10broker.metadata.exchange_requests import Bind, DeclareExchange, DeleteExchange, Unbind
+from amqp10broker.metadata.limits import UserLimits, VhostLimits
+from amqp10broker.metadata.plan import Put, VhostFacts
+from amqp10broker.metadata.policies import Policy
+from amqp10broker.metadata.queue import DeclaredQueue, QueueSpec
+from amqp10broker.metadata.queue_requests import DeclareQueue, DeleteQueue
+from amqp10broker.metadata.user_requests import (
     AddUser,
     ClearPermission,
     ClearTopicPermission,
@@ -26,15 +26,9 @@ from amqp10broker.catalog.user_requests import (
     SetTags,
     SetTopicPermission,
 )
-from amqp10broker.catalog.users import PasswordRecord, Permission, TopicPermission, User, Users
-from amqp10broker.catalog.vhost import VirtualHost
-from amqp10broker.catalog.vhost_requests import (
-    AddVhost,
-    ClearPolicy,
-    DeleteVhost,
-    PutVhost,
-    SetPolicy,
-)
+from amqp10broker.metadata.users import PasswordRecord, Permission, TopicPermission, User, Users
+from amqp10broker.metadata.vhost import VirtualHost
+from amqp10broker.metadata.vhost_requests import AddVhost, ClearPolicy, DeleteVhost, PutVhost, SetPolicy
 from amqp10broker.routing.exchange import Binding, Exchange, ExchangeSpec
 from tests.support.topologies import NoHost
 

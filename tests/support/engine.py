@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from amqp10broker.amqp10.connection import HEADER_AMQP, HEADER_SASL, Connection, ConnectionState
-from amqp10broker.amqp10.errors import AmqpConnectionError
-from amqp10broker.amqp10.events import ConnectionEvent
-from amqp10broker.amqp10.frames import FRAME_HEADER, FRAME_HEADER_BYTES, TYPE_SASL, encode_frame
-from amqp10broker.amqp10.performatives import Begin, Close, Open, SaslInit, decode_composite
-from amqp10broker.amqp10.types import Symbol
+from amqp10broker.protocols.amqp10.connection import HEADER_AMQP, HEADER_SASL, Connection, ConnectionState
+from amqp10broker.protocols.amqp10.errors import AmqpConnectionError
+from amqp10broker.protocols.amqp10.events import ConnectionEvent
+from amqp10broker.protocols.amqp10.frames import FRAME_HEADER, FRAME_HEADER_BYTES, TYPE_SASL, encode_frame
+from amqp10broker.protocols.amqp10.performatives import Begin, Close, Open, SaslInit, decode_composite
+from amqp10broker.protocols.amqp10.types import Symbol
 
 SASL_INIT = encode_frame(0, SaslInit(mechanism=Symbol("ANONYMOUS")).encode(), TYPE_SASL)
 OPEN = encode_frame(0, Open(container_id="client").encode())

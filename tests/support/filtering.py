@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from amqp10broker.amqp10.codec import encode
-from amqp10broker.amqp10.performatives import Header, Properties
-from amqp10broker.amqp10.types import Described, Symbol, ULong
 from amqp10broker.message.filters.fields import FieldReader
 from amqp10broker.message.filters.sql_eval import SqlFilter, compile_sql
 from amqp10broker.message.message import Message, MessageReader
+from amqp10broker.protocols.amqp10.codec import encode
+from amqp10broker.protocols.amqp10.performatives import Header, Properties
+from amqp10broker.protocols.amqp10.types import Described, Symbol, ULong
 
 NOW_MS = 1_700_000_000_000
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import duckdb
 
-from amqp10broker.analysis.cells import Cell
-from amqp10broker.analysis.figures import Measured
-from amqp10broker.analysis.inputs import Recording, find_recording
-from amqp10broker.analysis.job import measure_all
-from amqp10broker.flowevents.schema import EVENTS, Kind
+from amqp10broker.observe.flow_events.schema import EVENTS, Kind
+from amqp10broker.tools.analysis.cells import Cell
+from amqp10broker.tools.analysis.figures import Measured
+from amqp10broker.tools.analysis.inputs import Recording, find_recording
+from amqp10broker.tools.analysis.job import measure_all
 
 _ELAPSED = "(1, 2, 7, 8, 9, 11, 12, 13)"
 _LATENCY = "(3, 4, 5, 6)"

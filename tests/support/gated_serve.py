@@ -11,8 +11,8 @@ import sys
 import trio
 
 from amqp10broker.cli.main import main
-from amqp10broker.tasks import queues
-from amqp10broker.tasks.journal_task import JournalTask
+from amqp10broker.runtime.journal.journal_task import JournalTask
+from amqp10broker.runtime.queues import queues
 
 
 def hold_recovery(gate: str) -> None:

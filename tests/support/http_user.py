@@ -13,11 +13,11 @@ import h11
 import trio
 from trio.testing import memory_stream_pair
 
-from amqp10broker.catalog.users import Permission
-from amqp10broker.http.differences import applied
-from amqp10broker.security.login import Peer
-from amqp10broker.tasks.broker import Broker
-from amqp10broker.tasks.http_listener import HttpListener
+from amqp10broker.api.differences import applied
+from amqp10broker.auth.login import Peer
+from amqp10broker.metadata.users import Permission
+from amqp10broker.runtime.broker import Broker
+from amqp10broker.runtime.http.http_listener import HttpListener
 from tests.support.declaring import add_user, set_permission
 
 PEER = "127.0.0.1:50000"

@@ -6,13 +6,13 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from amqp10broker.catalog.catalog import Catalog, Request, entries
-from amqp10broker.catalog.changes import Value
-from amqp10broker.catalog.definitions_export import export
-from amqp10broker.catalog.plan import Key, Put
-from amqp10broker.catalog.queue import QueueHost, QueueSpec
-from amqp10broker.catalog.restore import all_entries, restore
 from amqp10broker.errors import LimitExceeded, RefusedError
+from amqp10broker.metadata.catalog import Catalog, Request, entries
+from amqp10broker.metadata.changes import Value
+from amqp10broker.metadata.definitions_export import export
+from amqp10broker.metadata.plan import Key, Put
+from amqp10broker.metadata.queue import QueueHost, QueueSpec
+from amqp10broker.metadata.restore import all_entries, restore
 from tests.support.handles import IdleHandle
 
 T = TypeVar("T")

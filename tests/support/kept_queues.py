@@ -1,8 +1,8 @@
 """A queue whose messages are in a journal, on a disk that may lose power, and what it has promised.
 
-`KeptQueue` does what `tasks/queue_task.py`, `tasks/journal_task.py` and `tasks/committer.py` do, one step at
-a time and without Trio, so that the power can go at any call of the disk. It notes what was confirmed and
-what was settled for good, and compares after each recovery.
+`KeptQueue` does what `runtime/queues/queue_task.py`, `runtime/journal/journal_task.py` and
+`runtime/journal/committer.py` do, one step at a time and without Trio, so that the power can go at any call
+of the disk. It notes what was confirmed and what was settled for good, and compares after each recovery.
 """
 
 from __future__ import annotations
@@ -13,12 +13,11 @@ from typing import Final
 
 import pytest
 
-from amqp10broker.amqp10.performatives import Header
 from amqp10broker.message.message import Message, header_of, make_head
-from amqp10broker.persistence import classic_store
-from amqp10broker.persistence.classic_store import ClassicStore
-from amqp10broker.persistence.spool import Spool
+from amqp10broker.protocols.amqp10.performatives import Header
 from amqp10broker.queues.classic import backlog, store
+from amqp10broker.queues.classic import journal_store as classic_store
+from amqp10broker.queues.classic.journal_store import ClassicStore
 from amqp10broker.queues.classic.queue import ClassicQueue
 from amqp10broker.queues.commands import (
     ConsumerRef,
@@ -32,6 +31,7 @@ from amqp10broker.queues.commands import (
 )
 from amqp10broker.queues.effects import Confirmed, Deliver
 from amqp10broker.queues.settings import QueueSettings
+from amqp10broker.queues.spool import Spool
 from amqp10broker.storage.journal import Journal
 from amqp10broker.storage.record import RECORD_BYTES
 from tests.support.askers import new_asker
@@ -169,13 +169,13 @@ class KeptQueue:
     # --- what the broker does -----------------------------------------------------------------------
 
     def _keep(self) -> None:
-        """As the end of a wake in `tasks/queue_task.py`."""
+        """As the end of a wake in `runtime/queues/queue_task.py`."""
         self.store.flush()
         self.queue.safe_up_to(self.journal.durable)
         self._take()
 
     def commit(self, meanwhile: Callable[[], None] = lambda: None) -> None:
-        """As one commit in `tasks/committer.py`.
+        """As one commit in `runtime/journal/committer.py`.
 
         Args:
             meanwhile: what happens while the sync is under way.
@@ -197,7 +197,7 @@ class KeptQueue:
         self._take()
 
     def clean(self, meanwhile: Callable[[], None] = lambda: None) -> bool:
-        """As in `tasks/journal_task.py`; whether there was anything to clean."""
+        """As in `runtime/journal/journal_task.py`; whether there was anything to clean."""
         file = self.journal.to_clean()
         if file is None:
             return False

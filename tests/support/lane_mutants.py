@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
+from amqp10broker.cluster.lane_server import LaneServer
+from amqp10broker.cluster.lanes import LaneClient
 from amqp10broker.queues.effects import Rejected
 from amqp10broker.queues.quorum.node_lanes import NodeLane, NodeLanes
 from amqp10broker.queues.quorum.queue import QuorumQueue
-from amqp10broker.replication.lane_server import LaneServer
-from amqp10broker.replication.lanes import LaneClient
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 

@@ -12,9 +12,12 @@ import random
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
-from amqp10broker.catalog.queue import DeclaredQueue
+from amqp10broker.cluster.lane_server import LaneServer
+from amqp10broker.cluster.lane_table import Lanes
+from amqp10broker.cluster.lanes import LaneClient
+from amqp10broker.cluster.wire import Frame, FrameKind
 from amqp10broker.message.message import Message, make_head
-from amqp10broker.persistence.lane_admission import LaneAdmission
+from amqp10broker.metadata.queue import DeclaredQueue
 from amqp10broker.queues.commands import (
     AttachPublisher,
     Command,
@@ -48,13 +51,10 @@ from amqp10broker.queues.effects import (
 from amqp10broker.queues.quorum.command_codec import decode_commands, encode_commands
 from amqp10broker.queues.quorum.commands import CHANGES_NOTHING, Letters, QuorumCommand, joined
 from amqp10broker.queues.quorum.queue import QuorumQueue
+from amqp10broker.queues.quorum.remote_admission import LaneAdmission
 from amqp10broker.queues.quorum.snapshot import encode_snapshot
 from amqp10broker.queues.settings import QueueSettings
-from amqp10broker.replication.lane_server import LaneServer
-from amqp10broker.replication.lane_table import Lanes
-from amqp10broker.replication.lanes import LaneClient
-from amqp10broker.replication.wire import Frame, FrameKind
-from amqp10broker.service.queue_credit import QueueCredit
+from amqp10broker.sessions.queue_credit import QueueCredit
 from tests.support.handles import IdleHandle
 from tests.support.selecting import selector
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
-from amqp10broker.catalog.catalog import Catalog, Request
-from amqp10broker.catalog.proposing import LATER, Decided, Later
 from amqp10broker.errors import RefusedError
+from amqp10broker.metadata.catalog import Catalog, Request
+from amqp10broker.metadata.proposing import LATER, Decided, Later
 from amqp10broker.queues.commands import RequestRef
 
 

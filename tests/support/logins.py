@@ -22,4 +22,4 @@ def verify_passwords_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
         with ThreadPoolExecutor(1) as thread:
             return thread.submit(work).result()
 
-    monkeypatch.setattr("amqp10broker.tasks.login.run_slow", run_meanwhile)
+    monkeypatch.setattr("amqp10broker.runtime.connections.login.run_slow", run_meanwhile)

@@ -9,20 +9,22 @@ from collections.abc import Callable
 from typing import Any
 from uuid import UUID
 
-from amqp10broker.amqp10.codec import decode, encode
-from amqp10broker.amqp10.performatives import Properties, decode_composite
-from amqp10broker.amqp10.types import Described, ULong
-from amqp10broker.catalog.catalog import Catalog
-from amqp10broker.catalog.queue import QueueSpec
-from amqp10broker.catalog.queue_requests import QueueEnded
-from amqp10broker.catalog.users import Permission, TopicPermission
-from amqp10broker.catalog.vhost import VirtualHost
-from amqp10broker.management.amqp_node import Asking, Responded, TokenOffered, handle_request
-from amqp10broker.management.arguments import Kind
-from amqp10broker.management.caller import Ask, Caller
-from amqp10broker.management.operations import perform
-from amqp10broker.management.table import OPERATIONS
+from amqp10broker.auth.authorise import Access
+from amqp10broker.auth.grants import CatalogGrants
 from amqp10broker.message.message import MessageReader
+from amqp10broker.metadata.catalog import Catalog
+from amqp10broker.metadata.queue import QueueSpec
+from amqp10broker.metadata.queue_requests import QueueEnded
+from amqp10broker.metadata.users import Permission, TopicPermission
+from amqp10broker.metadata.vhost import VirtualHost
+from amqp10broker.operations.amqp_node import Asking, Responded, TokenOffered, handle_request
+from amqp10broker.operations.arguments import Kind
+from amqp10broker.operations.caller import Ask, Caller
+from amqp10broker.operations.operations import perform
+from amqp10broker.operations.table import OPERATIONS
+from amqp10broker.protocols.amqp10.codec import decode, encode
+from amqp10broker.protocols.amqp10.performatives import Properties, decode_composite
+from amqp10broker.protocols.amqp10.types import Described, ULong
 from amqp10broker.queues.classic.queue import ClassicQueue
 from amqp10broker.queues.commands import (
     Command,
@@ -31,8 +33,6 @@ from amqp10broker.queues.commands import (
     Subscribe,
 )
 from amqp10broker.queues.effects import Answer, Effect
-from amqp10broker.security.authorise import Access
-from amqp10broker.security.grants import CatalogGrants
 from tests.support.askers import new_asker
 from tests.support.declaring import add_user, set_permission, set_topic_permission
 from tests.support.handles import MachineHandle

@@ -16,26 +16,26 @@ from typing import Any
 
 import pytest
 
-from amqp10broker.catalog import node_requests
-from amqp10broker.persistence.quorum_bodies import JournalBodies
-from amqp10broker.persistence.quorum_keeper import QuorumInLog
-from amqp10broker.persistence.quorum_store import QuorumStore
+from amqp10broker.cluster import bootstrap
+from amqp10broker.cluster.hello import Acquaintances
+from amqp10broker.cluster.lane_server import LaneServer
+from amqp10broker.cluster.member import Member
+from amqp10broker.cluster.proposals import Proposals
+from amqp10broker.cluster.snapshots import Snapshots
+from amqp10broker.cluster.system import System
+from amqp10broker.cluster.transactions import SystemMachine
+from amqp10broker.metadata import node_requests
+from amqp10broker.queues.quorum.durability import QuorumInLog
+from amqp10broker.queues.quorum.journal_bodies import JournalBodies
+from amqp10broker.queues.quorum.log_store import QuorumStore
 from amqp10broker.queues.quorum.queue import QuorumQueue
-from amqp10broker.replication import bootstrap
-from amqp10broker.replication.hello import Acquaintances
-from amqp10broker.replication.lane_server import LaneServer
-from amqp10broker.replication.member import Member
-from amqp10broker.replication.proposals import Proposals
-from amqp10broker.replication.snapshots import Snapshots
-from amqp10broker.replication.system import System
-from amqp10broker.replication.transactions import SystemMachine
 from tests.support.system_group import World
-from tests.unit.persistence import test_quorum_members as members
-from tests.unit.persistence import test_quorum_versions as versions
-from tests.unit.replication import test_cluster_bootstrap as forming
-from tests.unit.replication import test_hello as hello
-from tests.unit.replication import test_lane_server as lanes
-from tests.unit.replication import test_system as system
+from tests.unit.cluster import test_cluster_bootstrap as forming
+from tests.unit.cluster import test_hello as hello
+from tests.unit.cluster import test_lane_server as lanes
+from tests.unit.cluster import test_system as system
+from tests.unit.queues import test_quorum_members as members
+from tests.unit.queues import test_quorum_versions as versions
 
 Test = Callable[..., None]
 

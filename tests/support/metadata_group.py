@@ -12,16 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from amqp10broker.catalog.catalog import Catalog, Request, entries
-from amqp10broker.catalog.entry_codec import decoded, encoded
-from amqp10broker.catalog.node_requests import NodeLost
-from amqp10broker.catalog.nodes import ClusterFacts, NodeFacts
-from amqp10broker.catalog.placement import Placement
-from amqp10broker.catalog.plan import CLUSTER, NODE_NUMBERS, Key, Plan, Put
-from amqp10broker.catalog.queue_requests import ConnectionEnded
-from amqp10broker.catalog.restore import restore
-from amqp10broker.errors import RefusedError
-from amqp10broker.replication.transactions import (
+from amqp10broker.cluster.transactions import (
     Origin,
     Outcome,
     SystemMachine,
@@ -29,6 +20,15 @@ from amqp10broker.replication.transactions import (
     Value,
     transaction_of,
 )
+from amqp10broker.errors import RefusedError
+from amqp10broker.metadata.catalog import Catalog, Request, entries
+from amqp10broker.metadata.entry_codec import decoded, encoded
+from amqp10broker.metadata.node_requests import NodeLost
+from amqp10broker.metadata.nodes import ClusterFacts, NodeFacts
+from amqp10broker.metadata.placement import Placement
+from amqp10broker.metadata.plan import CLUSTER, NODE_NUMBERS, Key, Plan, Put
+from amqp10broker.metadata.queue_requests import ConnectionEnded
+from amqp10broker.metadata.restore import restore
 from tests.support.kept_entries import Host, Watched, state
 
 

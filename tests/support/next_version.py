@@ -12,10 +12,10 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from amqp10broker.persistence import quorum_store
 from amqp10broker.queues import machine_version
 from amqp10broker.queues.commands import Purge
 from amqp10broker.queues.quorum import command_codec
+from amqp10broker.queues.quorum import log_store as quorum_store
 from amqp10broker.queues.quorum.command_codec import Decoded, Encoded
 from amqp10broker.queues.quorum.commands import QuorumCommand
 from amqp10broker.queues.quorum.queue import QuorumQueue

@@ -17,13 +17,13 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from amqp10broker.catalog.catalog import Catalog
-from amqp10broker.catalog.queue import DeclaredQueue
-from amqp10broker.catalog.queue_requests import DeleteQueue
 from amqp10broker.cli.serve import leaves
 from amqp10broker.config import Config
 from amqp10broker.errors import BrokerError, StorageError, StorageFailed
 from amqp10broker.message.filters.offset_spec import First
+from amqp10broker.metadata.catalog import Catalog
+from amqp10broker.metadata.queue import DeclaredQueue
+from amqp10broker.metadata.queue_requests import DeleteQueue
 from amqp10broker.queues.commands import (
     ConsumerRef,
     Credit,
@@ -34,14 +34,14 @@ from amqp10broker.queues.commands import (
     Verdict,
 )
 from amqp10broker.queues.effects import Confirmed, CreditReply, Deliver, Settled
-from amqp10broker.service.mail import SessionLetter
+from amqp10broker.runtime.broker import Broker
+from amqp10broker.runtime.journal import data as data_module
+from amqp10broker.runtime.journal import journal_task as journal_module
+from amqp10broker.runtime.journal.contents import Contents
+from amqp10broker.runtime.mailbox import Mailbox
+from amqp10broker.sessions.mail import SessionLetter
 from amqp10broker.storage.check import check_folder
 from amqp10broker.storage.folder import inspect_data_folder
-from amqp10broker.tasks import data as data_module
-from amqp10broker.tasks import journal_task as journal_module
-from amqp10broker.tasks.broker import Broker
-from amqp10broker.tasks.contents import Contents
-from amqp10broker.tasks.mailbox import Mailbox
 from tests.support.askers import asker_at
 from tests.support.declaring import declare
 from tests.support.disks import PowerLoss, SimDisk
@@ -253,7 +253,7 @@ class Node:
         monkeypatch.setattr(journal_module, "FILE_BYTES_MAX", 3000)
         shorten_pages(monkeypatch)
         for module in ("queues", "broker", "journal_task", "committer", "queue_task"):
-            monkeypatch.setattr(f"amqp10broker.tasks.{module}._log", self)
+            monkeypatch.setattr(f"amqp10broker.runtime.{module}._log", self)
 
     # --- a log that notes faults --------------------------------------------------------------------
 

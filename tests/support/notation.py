@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields
 from typing import Any
 
-from amqp10broker.amqp10 import performatives
-from amqp10broker.amqp10.codec import decode, encode
-from amqp10broker.amqp10.performatives import (
+from amqp10broker.protocols.amqp10 import performatives
+from amqp10broker.protocols.amqp10.codec import decode, encode
+from amqp10broker.protocols.amqp10.performatives import (
     Accepted,
     Attach,
     Begin,
@@ -30,7 +30,7 @@ from amqp10broker.amqp10.performatives import (
     TransactionalState,
     decode_composite,
 )
-from amqp10broker.amqp10.types import Described, Symbol, UInt, ULong
+from amqp10broker.protocols.amqp10.types import Described, Symbol, UInt, ULong
 
 SHORT = {
     "handle": "h",

@@ -6,7 +6,9 @@ letters to queues, letters from queues. The test says what moves next.
 
 from __future__ import annotations
 
-from amqp10broker.amqp10.events import (
+from amqp10broker.config import Config, FlowSettings
+from amqp10broker.metadata.queue import QueueSpec
+from amqp10broker.protocols.amqp10.events import (
     DeliveriesReceived,
     DeliveriesSent,
     DeliveriesSettled,
@@ -15,17 +17,23 @@ from amqp10broker.amqp10.events import (
     LinkDetached,
     LinkFlowed,
 )
-from amqp10broker.amqp10.frames import FrameReader
-from amqp10broker.amqp10.link import ReceiverLink
-from amqp10broker.amqp10.performatives import Attach, Begin, Detach, End, Flow, SenderSettleMode, Transfer
-from amqp10broker.amqp10.serial import MASK, diff
-from amqp10broker.amqp10.session import Session
-from amqp10broker.catalog.queue import QueueSpec
-from amqp10broker.config import Config, FlowSettings
+from amqp10broker.protocols.amqp10.frames import FrameReader
+from amqp10broker.protocols.amqp10.link import ReceiverLink
+from amqp10broker.protocols.amqp10.performatives import (
+    Attach,
+    Begin,
+    Detach,
+    End,
+    Flow,
+    SenderSettleMode,
+    Transfer,
+)
+from amqp10broker.protocols.amqp10.session import Session
+from amqp10broker.protocols.serial import MASK, diff
 from amqp10broker.queues.classic.queue import ClassicQueue
 from amqp10broker.queues.commands import Command
 from amqp10broker.queues.effects import Deliver, Effect
-from amqp10broker.service.sessions.session import BrokerSession
+from amqp10broker.sessions.amqp10.session import BrokerSession
 from tests.support.askers import new_asker
 from tests.support.handles import MachineHandle
 from tests.support.rawframes import FrameCutter, Got

@@ -14,12 +14,12 @@ from typing import Any
 
 import trio
 
+from amqp10broker.cluster.hello import Hello, Identity
+from amqp10broker.cluster.wire import Frame, Purpose
 from amqp10broker.errors import BrokerError
-from amqp10broker.replication.hello import Hello, Identity
-from amqp10broker.replication.wire import Frame, Purpose
-from amqp10broker.tasks.peer_streams import CONNECT_S, Transport
-from amqp10broker.tasks.peers import Peers
-from amqp10broker.tasks.sockets import Address
+from amqp10broker.runtime.cluster.peer_streams import CONNECT_S, Transport
+from amqp10broker.runtime.cluster.peers import Peers
+from amqp10broker.runtime.connections.sockets import Address
 
 SECRET = b"the secret of the tests"
 CLUSTER = "cluster-of-the-tests"

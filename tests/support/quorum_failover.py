@@ -17,12 +17,12 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
-from amqp10broker.amqp10.performatives import Header
-from amqp10broker.amqp10.serial import MASK, limit_left
-from amqp10broker.amqp10.types import UByte, UInt
 from amqp10broker.message.amqp10 import decode_head
 from amqp10broker.message.message import Message, make_head
 from amqp10broker.message.redelivery import X_ACQUIRED_COUNT
+from amqp10broker.protocols.amqp10.performatives import Header
+from amqp10broker.protocols.amqp10.types import UByte, UInt
+from amqp10broker.protocols.serial import MASK, limit_left
 from amqp10broker.queues.commands import (
     TICK,
     AttachPublisher,

@@ -11,24 +11,24 @@ from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import Any
 
-from amqp10broker.amqp10.types import Long
+from amqp10broker.cluster.clocks import Clocks
+from amqp10broker.cluster.groups import Groups
+from amqp10broker.cluster.ids import is_first, member_id, node_of
+from amqp10broker.cluster.member import Member
+from amqp10broker.cluster.snapshots import Snapshots
+from amqp10broker.cluster.wire import FrameKind
 from amqp10broker.message.delay import X_OPT_DELIVERY_DELAY
 from amqp10broker.message.message import make_head
-from amqp10broker.persistence.quorum_keeper import GroupMember, QuorumInLog
-from amqp10broker.persistence.quorum_store import QuorumStore
+from amqp10broker.protocols.amqp10.types import Long
 from amqp10broker.queues.commands import TICK, Command, PeerId, Publish, ReplyTo
 from amqp10broker.queues.effects import Confirmed, DeadLetters, Deliver, Effect
 from amqp10broker.queues.outlook import Progress
+from amqp10broker.queues.quorum.durability import GroupMember, QuorumInLog
+from amqp10broker.queues.quorum.log_store import QuorumStore
 from amqp10broker.queues.quorum.queue import QuorumQueue
 from amqp10broker.queues.quorum.snapshot import encode_snapshot
 from amqp10broker.queues.settings import DEFAULTS, QueueSettings
 from amqp10broker.raft.messages import Message
-from amqp10broker.replication.clocks import Clocks
-from amqp10broker.replication.groups import Groups
-from amqp10broker.replication.ids import is_first, member_id, node_of
-from amqp10broker.replication.member import Member
-from amqp10broker.replication.snapshots import Snapshots
-from amqp10broker.replication.wire import FrameKind
 from tests.support.small_journal import SmallJournal
 
 GROUP = 7

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from amqp10broker.amqp10.performatives import (
+from amqp10broker.protocols.amqp10.performatives import (
     Attach,
     Begin,
     Disposition,
@@ -21,7 +21,7 @@ from amqp10broker.amqp10.performatives import (
     Transfer,
     decode_composite,
 )
-from amqp10broker.amqp10.types import Symbol
+from amqp10broker.protocols.amqp10.types import Symbol
 
 SASL_HEADER = b"AMQP\x03\x01\x00\x00"
 AMQP_HEADER = b"AMQP\x00\x01\x00\x00"

@@ -13,7 +13,7 @@ from collections import deque
 from types import TracebackType
 from typing import Any, Self
 
-from amqp10broker.amqp10.performatives import SaslOutcome
+from amqp10broker.protocols.amqp10.performatives import SaslOutcome
 from tests.support.rawframes import FrameCutter, Got, begin, login, open_frame
 
 PATIENCE_S = 30.0

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from amqp10broker.amqp10.codec import encode
-from amqp10broker.amqp10.performatives import Properties
-from amqp10broker.amqp10.types import Described, Symbol, ULong
-from amqp10broker.catalog.catalog import VHOST
-from amqp10broker.catalog.users import Permission, TopicPermission
+from amqp10broker.metadata.catalog import VHOST
+from amqp10broker.metadata.users import Permission, TopicPermission
+from amqp10broker.protocols.amqp10.codec import encode
+from amqp10broker.protocols.amqp10.performatives import Properties
+from amqp10broker.protocols.amqp10.types import Described, Symbol, ULong
 from amqp10broker.routing.exchange import Binding, Destination
 from tests.support.declaring import bind, declare_exchange, set_permission, set_topic_permission, unbind
 from tests.support.script import ScriptRunner

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from amqp10broker.amqp10.codec import encode
-from amqp10broker.amqp10.performatives import Header
-from amqp10broker.amqp10.types import Described, Symbol, ULong
 from amqp10broker.message.filters.filters import Filters, from_amqp10
 from amqp10broker.message.message import Message, make_head
+from amqp10broker.protocols.amqp10.codec import encode
+from amqp10broker.protocols.amqp10.performatives import Header
+from amqp10broker.protocols.amqp10.types import Described, Symbol, ULong
 
 SELECTOR = Symbol("apache.org:selector-filter:string")
 SQL = Symbol("amqp:sql-filter")

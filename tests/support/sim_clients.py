@@ -11,9 +11,9 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
-from amqp10broker.amqp10.performatives import Header
-from amqp10broker.catalog.queue import DeclaredQueue
 from amqp10broker.message.message import Message, header_of, make_head, redelivered
+from amqp10broker.metadata.queue import DeclaredQueue
+from amqp10broker.protocols.amqp10.performatives import Header
 from amqp10broker.queues.commands import (
     AttachPublisher,
     Command,
@@ -39,8 +39,8 @@ from amqp10broker.queues.effects import (
     SubscribeRefused,
     Unconfirmed,
 )
-from amqp10broker.service.queue_credit import QueueCredit
-from amqp10broker.tasks.askers import Askers
+from amqp10broker.runtime.queues.reply_registry import Askers
+from amqp10broker.sessions.queue_credit import QueueCredit
 from tests.support.cluster_history import TotalQueue
 from tests.support.crash_history import make_body
 

@@ -15,8 +15,8 @@ from collections.abc import Callable
 
 import trio
 
-from amqp10broker.tasks.peer_streams import CONNECT_S, Transport
-from amqp10broker.tasks.sockets import Address
+from amqp10broker.runtime.cluster.peer_streams import CONNECT_S, Transport
+from amqp10broker.runtime.connections.sockets import Address
 
 WINDOW_BYTES = 262_144
 Serve = Callable[[Transport], None]

@@ -27,27 +27,27 @@ import trio
 import trio._core._run as trio_run
 from trio.testing import MockClock
 
-from amqp10broker.catalog.queue_requests import DeclareQueue, DeleteQueue
+from amqp10broker.cluster.ids import node_of
+from amqp10broker.cluster.membership import Membership
 from amqp10broker.config import Config
 from amqp10broker.errors import BrokerError, RefusedError, StorageError, StorageFailed
-from amqp10broker.persistence import quorum_store
-from amqp10broker.persistence.quorum_keeper import QuorumInLog
-from amqp10broker.persistence.quorum_store import LogEntry, QuorumStore
+from amqp10broker.metadata.queue_requests import DeclareQueue, DeleteQueue
+from amqp10broker.queues.quorum import log_store as quorum_store
+from amqp10broker.queues.quorum.durability import QuorumInLog
+from amqp10broker.queues.quorum.log_store import LogEntry, QuorumStore
 from amqp10broker.queues.quorum.snapshot import encode_snapshot
 from amqp10broker.raft.errors import ChangeRefused, NotLeader, NotReady
 from amqp10broker.raft.ready import Role
-from amqp10broker.replication.ids import node_of
-from amqp10broker.replication.membership import Membership
-from amqp10broker.tasks import broker as broker_module
-from amqp10broker.tasks import cluster as cluster_module
-from amqp10broker.tasks import data as data_module
-from amqp10broker.tasks import journal_task as journal_module
-from amqp10broker.tasks.broker import Broker
-from amqp10broker.tasks.clock import WallClock
-from amqp10broker.tasks.log import Log
-from amqp10broker.tasks.peer_streams import Transport
-from amqp10broker.tasks.peers import Peers
-from amqp10broker.tasks.remote_queue import RemoteQueue
+from amqp10broker.runtime import broker as broker_module
+from amqp10broker.runtime.broker import Broker
+from amqp10broker.runtime.clock import WallClock
+from amqp10broker.runtime.cluster import cluster as cluster_module
+from amqp10broker.runtime.cluster.peer_streams import Transport
+from amqp10broker.runtime.cluster.peers import Peers
+from amqp10broker.runtime.journal import data as data_module
+from amqp10broker.runtime.journal import journal_task as journal_module
+from amqp10broker.runtime.log import Log
+from amqp10broker.runtime.queues.remote_queue import RemoteQueue
 from tests.support.disks import PowerLoss, SimDisk
 from tests.support.node import NoMeter
 from tests.support.sim_clients import SimClient, UsedQueue

@@ -15,8 +15,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from amqp10broker.cli.main import main
+from amqp10broker.runtime.journal import data
 from amqp10broker.storage.disk import OsDisk
-from amqp10broker.tasks import data
 
 TOTAL_BYTES = 64 * 1024 * 1024
 BLOCK_BYTES = 4096

@@ -22,9 +22,9 @@ from typing import Any, Final
 
 import pyarrow.dataset  # noqa: F401  (with all of pyarrow, before the forks: it takes a second)
 
-from amqp10broker.amqp10.performatives import Header, Properties
 from amqp10broker.client.blocking import connect
 from amqp10broker.client.message import Message
+from amqp10broker.protocols.amqp10.performatives import Header, Properties
 from amqp10broker.spark.options import QueueOptions, parse_source
 from amqp10broker.spark.queue.source import QueueStreamReader
 from tests.support.spark_rows import body, message_id

@@ -8,8 +8,8 @@ from uuid import UUID
 
 from hypothesis import strategies as st
 
-from amqp10broker.amqp10.codec import array_of, encode
-from amqp10broker.amqp10.types import (
+from amqp10broker.protocols.amqp10.codec import array_of, encode
+from amqp10broker.protocols.amqp10.types import (
     Array,
     Byte,
     Char,

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from amqp10broker.amqp10.link import ReceiverLink, SenderLink
-from amqp10broker.catalog.catalog import VHOST, Catalog
-from amqp10broker.catalog.proposing import at_once
-from amqp10broker.catalog.queue import DeclaredQueue, QueueHost
-from amqp10broker.catalog.users import PasswordAlgorithm, PasswordRecord, Permission
-from amqp10broker.catalog.vhost import VirtualHost
+from amqp10broker.auth.authorise import Access
+from amqp10broker.auth.grants import CatalogGrants
 from amqp10broker.config import Config
+from amqp10broker.metadata.catalog import VHOST, Catalog
+from amqp10broker.metadata.proposing import at_once
+from amqp10broker.metadata.queue import DeclaredQueue, QueueHost
+from amqp10broker.metadata.users import PasswordAlgorithm, PasswordRecord, Permission
+from amqp10broker.metadata.vhost import VirtualHost
+from amqp10broker.protocols.amqp10.link import ReceiverLink, SenderLink
 from amqp10broker.queues.commands import ReplyTo
-from amqp10broker.security.authorise import Access
-from amqp10broker.security.grants import CatalogGrants
-from amqp10broker.service.context import MakeVolatile, SessionContext
-from amqp10broker.service.sessions.kept import KeptLinks, Tell
-from amqp10broker.service.sessions.names import LinkNames
+from amqp10broker.sessions.amqp10.kept import KeptLinks, Tell
+from amqp10broker.sessions.amqp10.names import LinkNames
+from amqp10broker.sessions.context import MakeVolatile, SessionContext
 from tests.support.client_log import ClientLog
 from tests.support.declaring import add_user, set_permission
 

@@ -20,10 +20,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from amqp10broker.flowevents.schema import FIELDS, Kind, Reason
-from amqp10broker.recording.arrow import event_schema
-from amqp10broker.recording.parquet import events_folder
-from amqp10broker.recording.runs import Run, write_run
+from amqp10broker.observe.flow_events.schema import FIELDS, Kind, Reason
+from amqp10broker.observe.recording.arrow import event_schema
+from amqp10broker.observe.recording.parquet import events_folder
+from amqp10broker.observe.recording.runs import Run, write_run
 
 BEGAN_NS: Final = 1_790_000_000_000_000_000
 _PART_TICKS: Final = 100_000

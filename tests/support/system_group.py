@@ -7,33 +7,27 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from amqp10broker.catalog.catalog import Catalog, Request, entries
-from amqp10broker.catalog.entry_codec import encoded
-from amqp10broker.catalog.node_requests import JoinNode, NodeStarted
-from amqp10broker.catalog.nodes import ClusterFacts, NodeFacts
-from amqp10broker.catalog.plan import CLUSTER, NODE_NUMBERS, Key, Plan, Put
-from amqp10broker.catalog.proposing import LATER, Decided
-from amqp10broker.catalog.queue import Owner
-from amqp10broker.catalog.restore import restore
+from amqp10broker.cluster.groups import Groups
+from amqp10broker.cluster.ids import SYSTEM_GROUP, member_id, node_of
+from amqp10broker.cluster.member import Member
+from amqp10broker.cluster.placement import ByCount
+from amqp10broker.cluster.proposals import Proposals
+from amqp10broker.cluster.system import System
+from amqp10broker.cluster.system_store import SystemStore, found, joined
+from amqp10broker.cluster.transactions import Decision, Outcome, SystemMachine, Transaction, Value
 from amqp10broker.errors import RefusedError
+from amqp10broker.metadata.catalog import Catalog, Request, entries
+from amqp10broker.metadata.entry_codec import encoded
+from amqp10broker.metadata.node_requests import JoinNode, NodeStarted
+from amqp10broker.metadata.nodes import ClusterFacts, NodeFacts
+from amqp10broker.metadata.plan import CLUSTER, NODE_NUMBERS, Key, Plan, Put
+from amqp10broker.metadata.proposing import LATER, Decided
+from amqp10broker.metadata.queue import Owner
+from amqp10broker.metadata.restore import restore
 from amqp10broker.queues.commands import PeerId, RequestRef
 from amqp10broker.raft.codec import encode_message
 from amqp10broker.raft.config import Add, Promote
 from amqp10broker.raft.messages import InstallSnapshot
-from amqp10broker.replication.groups import Groups
-from amqp10broker.replication.ids import SYSTEM_GROUP, member_id, node_of
-from amqp10broker.replication.member import Member
-from amqp10broker.replication.placement import ByCount
-from amqp10broker.replication.proposals import Proposals
-from amqp10broker.replication.system import System
-from amqp10broker.replication.system_store import SystemStore, found, joined
-from amqp10broker.replication.transactions import (
-    Decision,
-    Outcome,
-    SystemMachine,
-    Transaction,
-    Value,
-)
 from tests.support.kept_entries import Host, Watched, state
 from tests.support.metadata_group import check_whole, conceal, explain
 

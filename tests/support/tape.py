@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from amqp10broker.frames.reader import FrameReader
-from amqp10broker.frames.records import (
+from amqp10broker.observe.frames.reader import FrameReader
+from amqp10broker.observe.frames.records import (
     Direction,
     Ended,
     Known,
@@ -19,9 +19,9 @@ from amqp10broker.frames.records import (
     known_line,
     listening_line,
 )
-from amqp10broker.greeting import Protocol
-from amqp10broker.lint.findings import Finding
-from amqp10broker.lint.lint import Lint
+from amqp10broker.protocols.preface import Protocol
+from amqp10broker.tools.lint.findings import Finding
+from amqp10broker.tools.lint.lint import Lint
 
 SECOND_NS = 1_000_000_000
 

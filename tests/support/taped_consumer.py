@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from amqp10broker.amqp10.performatives import Accepted, Attach, Begin, Open, Source
-from amqp10broker.replay.delivering import Consuming, Delivering
+from amqp10broker.protocols.amqp10.performatives import Accepted, Attach, Begin, Open, Source
+from amqp10broker.tools.replay.delivering import Consuming, Delivering
 from tests.support.rawframes import attach_receiver, begin, disposition, flow, frame, open_frame, transfer
 from tests.support.tape import Tape
 

@@ -4,8 +4,16 @@ from __future__ import annotations
 
 from typing import Final
 
-from amqp10broker.amqp10.performatives import Accepted, Attach, Begin, Disposition, Open, Role, Target
-from amqp10broker.replay.simulation import Habits, Simulation
+from amqp10broker.protocols.amqp10.performatives import (
+    Accepted,
+    Attach,
+    Begin,
+    Disposition,
+    Open,
+    Role,
+    Target,
+)
+from amqp10broker.tools.replay.simulation import Habits, Simulation
 from tests.support.rawframes import attach_sender, begin, flow, frame, open_frame, transfer
 from tests.support.tape import Tape
 

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from amqp10broker.amqp10.performatives import (
+from amqp10broker.protocols.amqp10.performatives import (
     AMQP_VALUE,
     Attach,
     Coordinator,
@@ -20,7 +20,7 @@ from amqp10broker.amqp10.performatives import (
     TransactionalState,
     Transfer,
 )
-from amqp10broker.tasks.broker import Broker
+from amqp10broker.runtime.broker import Broker
 from tests.support.declaring import declare
 from tests.support.rawframes import attach_receiver, attach_sender, credit, frame, transfer
 from tests.support.trioclient import Client, connect, running_broker, settle_down

@@ -15,8 +15,8 @@ from pamqp.commands import Basic, Channel, Connection
 from pamqp.header import ContentHeader
 from trio.testing import memory_stream_pair
 
-from amqp10broker.greeting import AMQP_091_HEADER
-from amqp10broker.tasks.broker import Broker
+from amqp10broker.protocols.preface import AMQP_091_HEADER
+from amqp10broker.runtime.broker import Broker
 from tests.support.trioclient import PATIENCE_S
 
 T = TypeVar("T")

@@ -10,10 +10,10 @@ from typing import Any, TypeVar
 import trio
 from trio.testing import memory_stream_pair
 
-from amqp10broker.amqp10.performatives import SaslOutcome
 from amqp10broker.config import Config
-from amqp10broker.tasks.broker import Broker
-from amqp10broker.tasks.socket_transport import SocketTransport
+from amqp10broker.protocols.amqp10.performatives import SaslOutcome
+from amqp10broker.runtime.broker import Broker
+from amqp10broker.runtime.connections.socket_transport import SocketTransport
 from tests.support.rawframes import FrameCutter, Got, begin, frame, login, open_frame
 
 T = TypeVar("T")

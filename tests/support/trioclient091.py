@@ -9,11 +9,11 @@ from typing import Any, TypeVar
 import trio
 from trio.testing import memory_stream_pair
 
-from amqp10broker.amqp091.content import ContentOpened, Item
-from amqp10broker.amqp091.frames import FrameReader
-from amqp10broker.amqp091.framing import content_frames, method_frame
-from amqp10broker.amqp091.items import AckRun, Content, Heartbeat, MethodFrame
-from amqp10broker.amqp091.methods import (
+from amqp10broker.protocols.amqp091.content import ContentOpened, Item
+from amqp10broker.protocols.amqp091.frames import FrameReader
+from amqp10broker.protocols.amqp091.framing import content_frames, method_frame
+from amqp10broker.protocols.amqp091.items import AckRun, Content, Heartbeat, MethodFrame
+from amqp10broker.protocols.amqp091.methods import (
     BasicAck,
     BasicPublish,
     ChannelOpen,
@@ -26,8 +26,8 @@ from amqp10broker.amqp091.methods import (
     ConnectionTuneOk,
     Method,
 )
-from amqp10broker.amqp091.properties import BasicProperties, encode_properties
-from amqp10broker.tasks.broker import Broker
+from amqp10broker.protocols.amqp091.properties import BasicProperties, encode_properties
+from amqp10broker.runtime.broker import Broker
 
 HEADER = b"AMQP\x00\x00\x09\x01"
 PATIENCE_S = 400.0

@@ -12,7 +12,7 @@ from trio.testing import memory_stream_pair
 from websockets.frames import Close, CloseCode, Frame, Opcode
 from websockets.protocol import Protocol, Side
 
-from amqp10broker.tasks.broker import Broker
+from amqp10broker.runtime.broker import Broker
 from tests.support.trioclient import Client, connect
 
 Cut = Callable[[bytes], Iterable[bytes]]

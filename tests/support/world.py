@@ -1,10 +1,10 @@
 """A broker without tasks, sockets and time: clients' raw frames in, every answer out, in exact order.
 
 `World` holds real `ClassicQueue`, `Catalog`, `Connection` and `BrokerSession` objects and carries their
-letters as the tasks do (`tasks/connection10.py`, `tasks/queue_task.py`), one at a time and always in the same
-order; a session's turn is the one of its task (`service/turns.py`). What tasks leave to chance is a switch
-here: a queue can be *stalled* (letters to it wait), *muted* (its answers wait) or *withhold* its confirms,
-and a writer can be blocked.
+letters as the tasks do (`runtime/connections/connection10.py`, `runtime/queues/queue_task.py`), one at a
+time and always in the same order; a session's turn is the one of its task (`sessions/session_step.py`).
+What tasks leave to chance is a switch here: a queue can be *stalled* (letters to it wait), *muted* (its
+answers wait) or *withhold* its confirms, and a writer can be blocked.
 
 Frames are encoded, cut into chunks as asked, and read by the broker's own `FrameReader`; what the
 broker writes is decoded from its bytes into lines (see `notation`).
@@ -17,9 +17,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from amqp10broker.amqp10.connection import HEADER_AMQP, HEADER_SASL, Connection, ConnectionState
-from amqp10broker.amqp10.errors import AmqpError
-from amqp10broker.amqp10.events import (
+from amqp10broker.config import Config, FlowOverride
+from amqp10broker.message.message import Message, MessageReader
+from amqp10broker.metadata.catalog import VHOST
+from amqp10broker.metadata.queue import QueueSpec
+from amqp10broker.metadata.queue_arguments import selector_in
+from amqp10broker.metadata.vhost import VirtualHost
+from amqp10broker.operations.snapshot import document
+from amqp10broker.protocols.amqp10.connection import HEADER_AMQP, HEADER_SASL, Connection, ConnectionState
+from amqp10broker.protocols.amqp10.errors import AmqpError
+from amqp10broker.protocols.amqp10.events import (
     BeginReceived,
     CloseReceived,
     ConnectionEvent,
@@ -27,8 +34,8 @@ from amqp10broker.amqp10.events import (
     OpenReceived,
     SaslInitReceived,
 )
-from amqp10broker.amqp10.frames import FRAME_HEADER, FRAME_HEADER_BYTES, TYPE_SASL, encode_frame
-from amqp10broker.amqp10.performatives import (
+from amqp10broker.protocols.amqp10.frames import FRAME_HEADER, FRAME_HEADER_BYTES, TYPE_SASL, encode_frame
+from amqp10broker.protocols.amqp10.performatives import (
     Attach,
     Begin,
     Detach,
@@ -38,14 +45,7 @@ from amqp10broker.amqp10.performatives import (
     Transfer,
     decode_composite,
 )
-from amqp10broker.amqp10.types import Symbol
-from amqp10broker.catalog.catalog import VHOST
-from amqp10broker.catalog.queue import QueueSpec
-from amqp10broker.catalog.queue_arguments import selector_in
-from amqp10broker.catalog.vhost import VirtualHost
-from amqp10broker.config import Config, FlowOverride
-from amqp10broker.management.snapshot import document
-from amqp10broker.message.message import Message, MessageReader
+from amqp10broker.protocols.amqp10.types import Symbol
 from amqp10broker.queues.classic.queue import ClassicQueue
 from amqp10broker.queues.commands import (
     AttachPublisher,
@@ -70,8 +70,12 @@ from amqp10broker.queues.effects import (
     QueueDeleted,
     Unconfirmed,
 )
-from amqp10broker.service.circumstances import Circumstances
-from amqp10broker.service.mail import (
+from amqp10broker.sessions.amqp10.kept import Kept, KeptLinks, Mail
+from amqp10broker.sessions.amqp10.names import LinkNames
+from amqp10broker.sessions.amqp10.session import BrokerSession
+from amqp10broker.sessions.amqp10.status import session_view
+from amqp10broker.sessions.circumstances import Circumstances
+from amqp10broker.sessions.mail import (
     WRITER_READY,
     AlarmChanged,
     ConfigChanged,
@@ -79,11 +83,7 @@ from amqp10broker.service.mail import (
     LinkStolen,
     SessionLetter,
 )
-from amqp10broker.service.sessions.kept import Kept, KeptLinks, Mail
-from amqp10broker.service.sessions.names import LinkNames
-from amqp10broker.service.sessions.session import BrokerSession
-from amqp10broker.service.sessions.status import session_view
-from amqp10broker.service.turns import write
+from amqp10broker.sessions.session_step import write
 from tests.support.askers import new_asker
 from tests.support.declaring import declare, remove
 from tests.support.handles import MachineHandle

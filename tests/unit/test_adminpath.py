@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from amqp10broker import adminpath
 from amqp10broker.errors import AdminSocketError
+from amqp10broker.runtime.admin import path as adminpath
 
 
 @pytest.fixture

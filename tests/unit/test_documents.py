@@ -11,7 +11,7 @@ REPOSITORY = Path(__file__).parents[2]
 PAGES = sorted(
     [
         REPOSITORY / "CONTRIBUTING.md",
-        *(REPOSITORY / folder / "README.md" for folder in (".", "examples", "tests", "amqp10broker/tasks")),
+        *(REPOSITORY / folder / "README.md" for folder in (".", "examples", "tests", "amqp10broker/runtime")),
         *REPOSITORY.glob("docs/*.md"),
         *REPOSITORY.glob("docs/adr/*.md"),
     ]

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from amqp10broker.greeting import AMQP_091_HEADER, AMQP_10_HEADER, SASL_HEADER, Greeting, Protocol, answer
+from amqp10broker.protocols.preface import (
+    AMQP_091_HEADER,
+    AMQP_10_HEADER,
+    SASL_HEADER,
+    Greeting,
+    Protocol,
+    answer,
+)
 
 SPOKEN = [
     (b"AMQP\x03\x01\x00\x00", Protocol.AMQP_10),

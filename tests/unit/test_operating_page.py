@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from amqp10broker.api.table import ROUTES
 from amqp10broker.cli.main import HOMES
 from amqp10broker.cli.serving import HTTP_PORT_ABOVE, PROMETHEUS_PORT_ABOVE
 from amqp10broker.config.records import SETTINGS, Config
-from amqp10broker.http.table import ROUTES
-from amqp10broker.management import checklist
-from amqp10broker.management.checklist import CHECKS
-from amqp10broker.tasks.cluster_listener import PORT_ABOVE
+from amqp10broker.operations import checklist
+from amqp10broker.operations.checklist import CHECKS
+from amqp10broker.runtime.cluster.cluster_listener import PORT_ABOVE
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "operating.md").read_text()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import amqp10broker
-from amqp10broker.service.survey import IDLE
+from amqp10broker.sessions.diagnosis.survey import IDLE
 
 PAGE = Path(amqp10broker.__file__).parent / "page"
 SCRIPTS = sorted(PAGE.rglob("*.js"))

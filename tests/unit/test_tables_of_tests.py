@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from amqp10broker.http.rights import Tag
-from amqp10broker.http.table import ROUTES
+from amqp10broker.api.rights import Tag
+from amqp10broker.api.table import ROUTES
 
 TESTS = Path(__file__).parents[1]
 DOCS = TESTS.parent / "docs"

@@ -9,9 +9,9 @@ from websockets.frames import Frame, Opcode
 from websockets.protocol import Protocol as Engine
 from websockets.protocol import Side
 
-from amqp10broker.amqp091.frames import HEARTBEAT as HEARTBEAT_091
-from amqp10broker.greeting import Protocol
-from amqp10broker.websocket import MESSAGE_BYTES, WebSocketLayer, whole_frames
+from amqp10broker.protocols.amqp091.frames import HEARTBEAT as HEARTBEAT_091
+from amqp10broker.protocols.preface import Protocol
+from amqp10broker.protocols.websocket import MESSAGE_BYTES, WebSocketLayer, whole_frames
 from tests.support.rawframes import HEARTBEAT, SASL_HEADER
 from tests.support.websocket_client import binary, masked
 

@@ -13,14 +13,14 @@ from enum import Enum
 from typing import Any, Final
 from uuid import UUID
 
-from amqp10broker.amqp10.codec import skip
-from amqp10broker.amqp10.decoder import READERS, WIDTHS_MIN
-from amqp10broker.amqp10.performatives import Header
 from amqp10broker.message import amqp091
 from amqp10broker.message.amqp10 import header_of
 from amqp10broker.message.bare import body_start, read_properties
 from amqp10broker.message.convert import to_amqp10
 from amqp10broker.message.message import Message
+from amqp10broker.protocols.amqp10.codec import skip
+from amqp10broker.protocols.amqp10.decoder import READERS, WIDTHS_MIN
+from amqp10broker.protocols.amqp10.performatives import Header
 
 PRIORITY: Final = "priority"
 DELIVERY_MODE: Final = "delivery-mode"

@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from amqp10broker.amqp10.types import Array, Described, Map, Symbol, ULong
 from amqp10broker.message.filters import offset_spec
 from amqp10broker.message.filters.bloom import BloomFilter
 from amqp10broker.message.filters.errors import FilterError
@@ -23,6 +22,7 @@ from amqp10broker.message.filters.properties import FieldTest, parse_application
 from amqp10broker.message.filters.selector import compile_selector
 from amqp10broker.message.filters.sql_eval import SqlFilter, compile_sql
 from amqp10broker.message.message import Message
+from amqp10broker.protocols.amqp10.types import Array, Described, Map, Symbol, ULong
 
 OFFSET_SPEC: Final = "rabbitmq:stream-offset-spec"
 END_OFFSET: Final = "amqp10broker:stream-end-offset"

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 from uuid import UUID
 
-from amqp10broker.amqp10 import types as t10
+from amqp10broker.protocols.amqp10 import types as t10
 
 BOOLEAN: Final = 1
 NUMBER: Final = 2

@@ -20,10 +20,10 @@ import re
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
-from amqp10broker.amqp091 import types as t091
-from amqp10broker.amqp10 import types as t10
 from amqp10broker.message.filters.errors import FilterError
 from amqp10broker.message.filters.terms import type_name
+from amqp10broker.protocols.amqp091 import types as t091
+from amqp10broker.protocols.amqp10 import types as t10
 
 
 @dataclass(frozen=True, slots=True)

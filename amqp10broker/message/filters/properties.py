@@ -21,7 +21,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 from uuid import UUID
 
-from amqp10broker.amqp10.types import (
+from amqp10broker.message.filters.errors import FilterError
+from amqp10broker.message.filters.fields import ABSENT, Field, Section
+from amqp10broker.message.filters.kinds import KINDS, TEXT
+from amqp10broker.message.filters.required import text_bytes
+from amqp10broker.protocols.amqp10.types import (
     Array,
     Byte,
     Described,
@@ -34,10 +38,6 @@ from amqp10broker.amqp10.types import (
     UInt,
     ULong,
 )
-from amqp10broker.message.filters.errors import FilterError
-from amqp10broker.message.filters.fields import ABSENT, Field, Section
-from amqp10broker.message.filters.kinds import KINDS, TEXT
-from amqp10broker.message.filters.required import text_bytes
 
 ENTRIES_MAX: Final = 16
 

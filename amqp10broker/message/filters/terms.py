@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from amqp10broker.amqp091 import types as t091
+from amqp10broker.protocols.amqp091 import types as t091
 
 _NAMES: Final[dict[type, str]] = {
     bool: "bool",

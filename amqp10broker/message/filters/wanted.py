@@ -8,9 +8,6 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from amqp10broker.amqp10.codec import decode, encode
-from amqp10broker.amqp10.errors import DecodeError
-from amqp10broker.amqp10.types import Described, Map, Symbol, Timestamp, ULong
 from amqp10broker.message.filters.errors import FilterError
 from amqp10broker.message.filters.filters import (
     END_OFFSET,
@@ -21,6 +18,9 @@ from amqp10broker.message.filters.filters import (
     from_amqp10,
 )
 from amqp10broker.message.filters.offset_spec import AtTime, First, Interval, Last, Next, Offset, OffsetSpec
+from amqp10broker.protocols.amqp10.codec import decode, encode
+from amqp10broker.protocols.amqp10.errors import DecodeError
+from amqp10broker.protocols.amqp10.types import Described, Map, Symbol, Timestamp, ULong
 
 _TIME_MAX_MS: Final = 2**63 - 1
 """The last time that a timestamp can represent."""

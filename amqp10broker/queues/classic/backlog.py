@@ -20,7 +20,7 @@ from typing import Final, NamedTuple, TypeVar
 from amqp10broker.message.message import Message, acquired
 from amqp10broker.queues.classic.store import PAGE_BYTES_MAX, PAGE_MESSAGES_MAX, Handle, Store
 from amqp10broker.queues.commands import NO_BOUND
-from amqp10broker.queues.turns import that_fill
+from amqp10broker.queues.round_robin import that_fill
 
 HEAD_MESSAGES_MAX: Final = 16_384
 HEAD_BYTES_MAX: Final = 4 * 1024 * 1024

@@ -16,7 +16,7 @@ from amqp10broker.queues.classic.ready import Ready
 from amqp10broker.queues.classic.selecting import has_more
 from amqp10broker.queues.commands import NO_BOUND, ConsumerRef
 from amqp10broker.queues.outlook import Looking, Part
-from amqp10broker.queues.turns import Ring, turn_within
+from amqp10broker.queues.round_robin import Ring, turn_within
 
 
 class Consumer:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from amqp10broker.amqp10.serial import MASK
 from amqp10broker.message.message import Message
+from amqp10broker.protocols.serial import MASK
 from amqp10broker.queues.classic.backlog import content_bytes
 from amqp10broker.queues.classic.consumers import Consumer, Consumers
 from amqp10broker.queues.classic.ready import EXPIRED_MAX, Ready
@@ -13,7 +13,7 @@ from amqp10broker.queues.classic.removal import Disposal
 from amqp10broker.queues.classic.selecting import Look, has_more
 from amqp10broker.queues.classic.store import Store
 from amqp10broker.queues.outbox import Outbox
-from amqp10broker.queues.turns import SCAN_MAX, next_takers, turn_of
+from amqp10broker.queues.round_robin import SCAN_MAX, next_takers, turn_of
 
 
 def _nobody() -> None:

@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final, assert_never
 
-from amqp10broker.amqp10.serial import MASK, limit_left
 from amqp10broker.message.filters.filters import Filters
 from amqp10broker.message.message import Message
+from amqp10broker.protocols.serial import MASK, limit_left
 from amqp10broker.queues.classic.backlog import Page, content_bytes
 from amqp10broker.queues.classic.consumers import Consumer, Consumers
 from amqp10broker.queues.classic.cursor import Cursor
@@ -62,9 +62,9 @@ from amqp10broker.queues.figures import QueueFigures, QueueWeight, few, is_full,
 from amqp10broker.queues.limits import is_limited, is_over, rejects
 from amqp10broker.queues.machine import QueueMachine
 from amqp10broker.queues.outlook import Outlook
+from amqp10broker.queues.round_robin import SCAN_MAX
 from amqp10broker.queues.selecting import Select, selection
 from amqp10broker.queues.settings import DEFAULTS, Overflow, QueueSettings
-from amqp10broker.queues.turns import SCAN_MAX
 
 DUE_MAX: Final = 1024
 """Due messages that are handled in one step, so that other tasks run before the next."""

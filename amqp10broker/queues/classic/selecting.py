@@ -14,7 +14,7 @@ from amqp10broker.message.message import Message
 from amqp10broker.queues.classic.backlog import Window, content_bytes
 from amqp10broker.queues.classic.cursor import Cursor
 from amqp10broker.queues.classic.ready import Keyed, Level, Ready
-from amqp10broker.queues.turns import that_fill
+from amqp10broker.queues.round_robin import that_fill
 
 WINDOW_MAX: Final = 128
 """Messages that are examined in one batch."""

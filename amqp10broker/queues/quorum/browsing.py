@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Final
 
-from amqp10broker.amqp10.serial import MASK, limit_left
 from amqp10broker.message.filters.filters import Filters
+from amqp10broker.protocols.serial import MASK, limit_left
 from amqp10broker.queues.commands import (
     NO_BOUND,
     Cancel,
@@ -30,7 +30,7 @@ from amqp10broker.queues.outlook import Looking, Part
 from amqp10broker.queues.quorum.commands import Browsing, QuorumCommand
 from amqp10broker.queues.quorum.lane import NEVER
 from amqp10broker.queues.quorum.messages import Messages
-from amqp10broker.queues.turns import SCAN_MAX
+from amqp10broker.queues.round_robin import SCAN_MAX
 
 if TYPE_CHECKING:
     from amqp10broker.message.filters.filters import MessageFilter

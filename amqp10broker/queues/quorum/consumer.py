@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from amqp10broker.message.filters.wanted import decode_wanted
 from amqp10broker.queues.commands import NO_BOUND, ConsumerRef
 from amqp10broker.queues.outlook import Part
-from amqp10broker.queues.turns import Ring
+from amqp10broker.queues.round_robin import Ring
 
 if TYPE_CHECKING:
     from amqp10broker.message.filters.filters import MessageFilter

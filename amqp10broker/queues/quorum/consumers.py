@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from amqp10broker.amqp10.serial import MASK, limit_left
 from amqp10broker.message.message import Message
+from amqp10broker.protocols.serial import MASK, limit_left
 from amqp10broker.queues.commands import (
     Cancel,
     ConsumerRef,
@@ -39,7 +39,7 @@ from amqp10broker.queues.quorum.messages import Messages
 from amqp10broker.queues.quorum.node_lanes import ConsumerFacts, NodeLanes
 from amqp10broker.queues.quorum.ready import Place
 from amqp10broker.queues.quorum.selecting import Selecting, encoded
-from amqp10broker.queues.turns import Ring, next_takers, turn_of, turn_within
+from amqp10broker.queues.round_robin import Ring, next_takers, turn_of, turn_within
 
 
 class QuorumConsumers:

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from amqp10broker.queues.commands import NO_BOUND
-from amqp10broker.queues.turns import that_fill
+from amqp10broker.queues.round_robin import that_fill
 
 BLOCK_MAX: Final = 4096
 NEVER: Final = 0

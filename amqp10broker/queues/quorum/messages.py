@@ -22,8 +22,8 @@ from amqp10broker.queues.quorum.dead_letters import Pending, at_least_once
 from amqp10broker.queues.quorum.lane import NEVER
 from amqp10broker.queues.quorum.later import Later
 from amqp10broker.queues.quorum.ready import HIGH, NORMAL, PRIORITY_NORMAL_MAX, Place, Ready
+from amqp10broker.queues.round_robin import that_fill
 from amqp10broker.queues.settings import Overflow, QueueSettings, RetryType
-from amqp10broker.queues.turns import that_fill
 
 Counts = tuple[int, int, bytes]
 """Of a returned message: number of deliveries, number of failed ones, and the annotations merged into it."""

@@ -6,11 +6,11 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Final
 
-from amqp10broker.amqp10.serial import MASK
 from amqp10broker.message.batch import decode_batch
 from amqp10broker.message.filters.filters import Filters, MessageFilter
 from amqp10broker.message.message import Message
 from amqp10broker.message.offsets import delivered, delivered_with_time, kept_now
+from amqp10broker.protocols.serial import MASK
 from amqp10broker.queues.commands import NO_BOUND, ConsumerRef
 from amqp10broker.queues.outlook import Reading
 from amqp10broker.queues.stream.log import Chunk, Place, StreamLog

@@ -14,13 +14,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Final, assert_never
 
-from amqp10broker.amqp10.serial import limit_left
 from amqp10broker.message.batch import encode_batch
 from amqp10broker.message.filters.bloom import chunk_filter
 from amqp10broker.message.filters.filters import Filters
 from amqp10broker.message.filters.offset_spec import AtTime, First, Interval, Last, Next, Offset
 from amqp10broker.message.message import Message
 from amqp10broker.message.offsets import filter_values, kept
+from amqp10broker.protocols.serial import limit_left
 from amqp10broker.queues.commands import (
     AttachPublisher,
     Cancel,

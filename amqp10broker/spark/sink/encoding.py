@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from amqp10broker.amqp10.encoder import FALSE, NULL, TRUE, write_compound
 from amqp10broker.client.url import exchange_address
+from amqp10broker.protocols.amqp10.encoder import FALSE, NULL, TRUE, write_compound
 from amqp10broker.spark.errors import NotDelivered
 from amqp10broker.spark.sink.columns import MESSAGE_ID, SYMBOLS, TO, SinkPlan
 

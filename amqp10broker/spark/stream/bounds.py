@@ -12,12 +12,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeVar
 
-from amqp10broker.amqp10.types import Described, Symbol, Timestamp, ULong
 from amqp10broker.client.blocking import Client
 from amqp10broker.client.bulk import BulkReceiver, bulk_receiver
 from amqp10broker.client.errors import ClientError, LinkError, SessionEndedError
 from amqp10broker.client.management import Management
 from amqp10broker.client.url import queue_address
+from amqp10broker.protocols.amqp10.types import Described, Symbol, Timestamp, ULong
 from amqp10broker.spark.connection import OFFSET_SPEC, dial, with_retries
 from amqp10broker.spark.errors import FilterRefused, QueueUnusable, ReadStalled
 from amqp10broker.spark.message_row import read_row

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amqp10broker.amqp091.codec import (
+from amqp10broker.protocols.amqp091.codec import (
     decode_longstr,
     decode_shortstr,
     decode_table,
@@ -22,8 +22,8 @@ from amqp10broker.amqp091.codec import (
     encode_table,
     plain,
 )
-from amqp10broker.amqp091.errors import DecodeError
-from amqp10broker.amqp091.types import (
+from amqp10broker.protocols.amqp091.errors import DecodeError
+from amqp10broker.protocols.amqp091.types import (
     DEPTH_MAX,
     ByteArray,
     EncodeError,

@@ -6,14 +6,14 @@ import itertools
 
 import pytest
 
-from amqp10broker.amqp091.connection import (
+from amqp10broker.protocols.amqp091.connection import (
     CONNECTION_TRANSITIONS,
     Connection091,
     ConnectionInput,
     ConnectionState,
 )
-from amqp10broker.amqp091.errors import AmqpChannelError, AmqpHardError, ReplyCode
-from amqp10broker.amqp091.events import (
+from amqp10broker.protocols.amqp091.errors import AmqpChannelError, AmqpHardError, ReplyCode
+from amqp10broker.protocols.amqp091.events import (
     ChannelItems,
     CloseOkReceived,
     CloseReceived,
@@ -25,7 +25,7 @@ from amqp10broker.amqp091.events import (
     TuneDone,
     UpdateSecretReceived,
 )
-from amqp10broker.amqp091.frames import (
+from amqp10broker.protocols.amqp091.frames import (
     HEARTBEAT,
     ContentTooLarge,
     FrameReader,
@@ -33,8 +33,8 @@ from amqp10broker.amqp091.frames import (
     PublishRun,
     method_frame,
 )
-from amqp10broker.amqp091.framing import HEADER, content_frames
-from amqp10broker.amqp091.methods import (
+from amqp10broker.protocols.amqp091.framing import HEADER, content_frames
+from amqp10broker.protocols.amqp091.methods import (
     BasicPublish,
     ChannelOpen,
     ConnectionBlocked,

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amqp10broker.amqp091.codec import encode_shortstr
-from amqp10broker.amqp091.deliver import DeliverEncoder, get_ok_frames, return_frames, split
-from amqp10broker.amqp091.properties import BasicProperties, encode_properties
 from amqp10broker.message.amqp091 import make_head, split_head
+from amqp10broker.protocols.amqp091.codec import encode_shortstr
+from amqp10broker.protocols.amqp091.deliver import DeliverEncoder, get_ok_frames, return_frames, split
+from amqp10broker.protocols.amqp091.properties import BasicProperties, encode_properties
 
 FRAME_MAX = 8192
 

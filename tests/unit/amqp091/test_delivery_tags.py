@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amqp10broker.amqp091.delivery_tags import Taken, Unacked
-from amqp10broker.amqp091.errors import AmqpChannelError, ReplyCode
+from amqp10broker.protocols.amqp091.delivery_tags import Taken, Unacked
+from amqp10broker.protocols.amqp091.errors import AmqpChannelError, ReplyCode
 
 
 def flat(taken: list[Taken[str, Any]]) -> list[tuple[int, str, Any]]:

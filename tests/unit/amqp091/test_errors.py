@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from amqp10broker.amqp091.errors import (
+from amqp10broker.protocols.amqp091.errors import (
     AmqpChannelError,
     AmqpHardError,
     DecodeError,

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from amqp10broker.amqp091.errors import AmqpHardError, ReplyCode
-from amqp10broker.amqp091.frames import (
+from amqp10broker.protocols.amqp091.errors import AmqpHardError, ReplyCode
+from amqp10broker.protocols.amqp091.frames import (
     HEARTBEAT,
     AckRun,
     ContentOpened,
@@ -18,8 +18,8 @@ from amqp10broker.amqp091.frames import (
     PublishRun,
     method_frame,
 )
-from amqp10broker.amqp091.framing import HEADER, body_frames, content_frames, content_header_frame
-from amqp10broker.amqp091.methods import (
+from amqp10broker.protocols.amqp091.framing import HEADER, body_frames, content_frames, content_header_frame
+from amqp10broker.protocols.amqp091.methods import (
     BasicAck,
     BasicPublish,
     ChannelOpen,

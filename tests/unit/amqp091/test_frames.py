@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from amqp10broker.amqp091.codec import encode_table
-from amqp10broker.amqp091.errors import AmqpHardError, ReplyCode
-from amqp10broker.amqp091.frames import (
+from amqp10broker.protocols.amqp091.codec import encode_table
+from amqp10broker.protocols.amqp091.errors import AmqpHardError, ReplyCode
+from amqp10broker.protocols.amqp091.frames import (
     HEARTBEAT,
     AckRun,
     Content,
@@ -30,8 +30,8 @@ from amqp10broker.amqp091.frames import (
     content_frames,
     method_frame,
 )
-from amqp10broker.amqp091.framing import END, HEADER, body_frames, content_header_frame
-from amqp10broker.amqp091.methods import (
+from amqp10broker.protocols.amqp091.framing import END, HEADER, body_frames, content_header_frame
+from amqp10broker.protocols.amqp091.methods import (
     FRAME_BODY,
     BasicAck,
     BasicDeliver,

@@ -7,8 +7,8 @@ import sys
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
-from amqp10broker.amqp091 import methods
-from amqp10broker.amqp091.errors import ReplyCode, Scope, scope_of
+from amqp10broker.protocols.amqp091 import methods
+from amqp10broker.protocols.amqp091.errors import ReplyCode, Scope, scope_of
 
 ROOT = Path(__file__).parents[3]
 GENERATOR = ROOT / ".ci" / "generate_methods.py"

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amqp10broker.amqp091 import methods
-from amqp10broker.amqp091.errors import AmqpHardError, DecodeError, ReplyCode
-from amqp10broker.amqp091.framing import method_frame
-from amqp10broker.amqp091.methods import Method, decode_method
+from amqp10broker.protocols.amqp091 import methods
+from amqp10broker.protocols.amqp091.errors import AmqpHardError, DecodeError, ReplyCode
+from amqp10broker.protocols.amqp091.framing import method_frame
+from amqp10broker.protocols.amqp091.methods import Method, decode_method
 
 METHODS: list[type[Any]] = list(typing.get_args(Method))
 IN_PAMQP = [method for method in METHODS if method.CLASS_ID != 30]

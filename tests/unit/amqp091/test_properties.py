@@ -10,15 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pamqp.commands import Basic
 
-from amqp10broker.amqp091.errors import DecodeError
-from amqp10broker.amqp091.properties import (
+from amqp10broker.protocols.amqp091.errors import DecodeError
+from amqp10broker.protocols.amqp091.properties import (
     BasicProperties,
     decode_properties,
     encode_properties,
     is_persistent,
     read_headers,
 )
-from amqp10broker.amqp091.types import EncodeError, Int32
+from amqp10broker.protocols.amqp091.types import EncodeError, Int32
 
 ALL = BasicProperties(
     content_type="text/plain",

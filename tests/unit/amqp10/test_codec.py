@@ -12,10 +12,10 @@ from uuid import UUID
 
 import pytest
 
-from amqp10broker.amqp10.codec import array_of, decode, encode, skip
-from amqp10broker.amqp10.encoder import write_ubyte, write_uint, write_ulong, write_ushort
-from amqp10broker.amqp10.errors import DecodeError, EncodeError
-from amqp10broker.amqp10.types import (
+from amqp10broker.protocols.amqp10.codec import array_of, decode, encode, skip
+from amqp10broker.protocols.amqp10.encoder import write_ubyte, write_uint, write_ulong, write_ushort
+from amqp10broker.protocols.amqp10.errors import DecodeError, EncodeError
+from amqp10broker.protocols.amqp10.types import (
     DEPTH_MAX,
     ZERO_WIDTH_ITEMS_MAX,
     Array,

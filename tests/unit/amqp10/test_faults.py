@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from amqp10broker.amqp10.errors import AmqpLinkError, Condition
-from amqp10broker.amqp10.faults import DESCRIPTION_BYTES_MAX, to_error
+from amqp10broker.protocols.amqp10.errors import AmqpLinkError, Condition
+from amqp10broker.protocols.amqp10.faults import DESCRIPTION_BYTES_MAX, to_error
 
 
 @pytest.mark.parametrize("sign", ["x", "é", "\N{GRINNING FACE}"])

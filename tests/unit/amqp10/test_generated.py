@@ -7,8 +7,8 @@ import sys
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
-from amqp10broker.amqp10 import performatives
-from amqp10broker.amqp10.errors import Condition
+from amqp10broker.protocols.amqp10 import performatives
+from amqp10broker.protocols.amqp10.errors import Condition
 
 ROOT = Path(__file__).parents[3]
 GENERATOR = ROOT / ".ci" / "generate_performatives.py"

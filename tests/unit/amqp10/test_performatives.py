@@ -7,9 +7,9 @@ from uuid import UUID
 
 import pytest
 
-from amqp10broker.amqp10.codec import encode
-from amqp10broker.amqp10.errors import DecodeError, EncodeError
-from amqp10broker.amqp10.performatives import (
+from amqp10broker.protocols.amqp10.codec import encode
+from amqp10broker.protocols.amqp10.errors import DecodeError, EncodeError
+from amqp10broker.protocols.amqp10.performatives import (
     Accepted,
     Attach,
     Begin,
@@ -48,7 +48,7 @@ from amqp10broker.amqp10.performatives import (
     as_composite,
     decode_composite,
 )
-from amqp10broker.amqp10.types import Array, Described, Symbol, UByte, UInt, ULong
+from amqp10broker.protocols.amqp10.types import Array, Described, Symbol, UByte, UInt, ULong
 
 FRAMES: list[tuple[str, Composite]] = [
     ("005310 c0 04 01 a1 01 63", Open(container_id="c")),

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from amqp10broker.amqp10.errors import AmqpLinkError
-from amqp10broker.amqp10.performatives import (
+from amqp10broker.protocols.amqp10.errors import AmqpLinkError
+from amqp10broker.protocols.amqp10.performatives import (
     Accepted,
     Attach,
     Modified,
@@ -18,7 +18,7 @@ from amqp10broker.amqp10.performatives import (
     Source,
     decode_composite,
 )
-from amqp10broker.amqp10.resumption import (
+from amqp10broker.protocols.amqp10.resumption import (
     UNSETTLED_ENTRIES_MAX,
     Arrival,
     NotOurs,
@@ -30,7 +30,7 @@ from amqp10broker.amqp10.resumption import (
     resume_as_sender,
     unsettled_map,
 )
-from amqp10broker.amqp10.types import Described, Symbol, ULong
+from amqp10broker.protocols.amqp10.types import Described, Symbol, ULong
 
 TAG = b"tag"
 PART = Received(section_number=1, section_offset=7)

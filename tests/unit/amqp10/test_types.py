@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from amqp10broker.amqp10.errors import EncodeError
-from amqp10broker.amqp10.types import (
+from amqp10broker.protocols.amqp10.errors import EncodeError
+from amqp10broker.protocols.amqp10.types import (
     Array,
     Byte,
     Char,

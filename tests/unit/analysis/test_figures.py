@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from amqp10broker.analysis.configurations import METRICS, compare, configurations, groups
-from amqp10broker.analysis.figures import Measured
-from amqp10broker.flowevents.schema import CHANNEL_HANDLE, FIELDS, PACK, Kind, Reason
-from amqp10broker.recording.parquet import EventWriter
-from amqp10broker.recording.runs import Run, write_run
+from amqp10broker.observe.flow_events.schema import CHANNEL_HANDLE, FIELDS, PACK, Kind, Reason
+from amqp10broker.observe.recording.parquet import EventWriter
+from amqp10broker.observe.recording.runs import Run, write_run
+from amqp10broker.tools.analysis.configurations import METRICS, compare, configurations, groups
+from amqp10broker.tools.analysis.figures import Measured
 from tests.support.flow_oracle import measured
 
 BEGAN = 1_790_000_000_000_000_000

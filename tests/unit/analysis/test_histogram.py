@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from amqp10broker.analysis.histogram import RATIO, ZERO_BUCKET, lower_edge_ns, merge, quantile, quantiles
+from amqp10broker.tools.analysis.histogram import (
+    RATIO,
+    ZERO_BUCKET,
+    lower_edge_ns,
+    merge,
+    quantile,
+    quantiles,
+)
 
 
 def test_nothing_counted_has_no_quantile() -> None:

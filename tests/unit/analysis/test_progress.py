@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from amqp10broker.analysis.progress import Parts
+from amqp10broker.tools.analysis.progress import Parts
 
 
 def test_it_never_runs_backwards() -> None:

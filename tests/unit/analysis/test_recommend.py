@@ -7,11 +7,13 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
-from amqp10broker.analysis.cells import Cell
-from amqp10broker.analysis.configurations import DEFAULTS, SETTINGS, configurations, groups
-from amqp10broker.analysis.figures import Measured, measure
-from amqp10broker.analysis.messages import all_told, told
-from amqp10broker.analysis.recommend import (
+from amqp10broker.config import FlowSettings
+from amqp10broker.observe.flow_events.schema import RUN_FIELDS, Kind
+from amqp10broker.tools.analysis.cells import Cell
+from amqp10broker.tools.analysis.configurations import DEFAULTS, SETTINGS, configurations, groups
+from amqp10broker.tools.analysis.figures import Measured, measure
+from amqp10broker.tools.analysis.messages import all_told, told
+from amqp10broker.tools.analysis.recommend import (
     Aim,
     Candidate,
     Recommendation,
@@ -19,8 +21,6 @@ from amqp10broker.analysis.recommend import (
     recommend,
     recommend_all,
 )
-from amqp10broker.config import FlowSettings
-from amqp10broker.flowevents.schema import RUN_FIELDS, Kind
 
 
 def candidates(

@@ -14,14 +14,14 @@ from xml.etree import ElementTree
 import pyarrow.parquet as pq
 import pytest
 
-from amqp10broker.analysis.configurations import compare, configurations, describe_settings, groups
-from amqp10broker.analysis.figures import reason_name
-from amqp10broker.analysis.recommend import Aim, Recommendation, Undecided, recommend_all
-from amqp10broker.analysis.report import Analysed, comparisons, report
-from amqp10broker.analysis.tables import tables_of, write_tables
-from amqp10broker.analysis.waits import LinkWait
-from amqp10broker.flowevents.schema import CONFIGURATION, Reason
-from amqp10broker.recording.runs import write_run
+from amqp10broker.observe.flow_events.schema import CONFIGURATION, Reason
+from amqp10broker.observe.recording.runs import write_run
+from amqp10broker.tools.analysis.configurations import compare, configurations, describe_settings, groups
+from amqp10broker.tools.analysis.figures import reason_name
+from amqp10broker.tools.analysis.recommend import Aim, Recommendation, Undecided, recommend_all
+from amqp10broker.tools.analysis.report import Analysed, comparisons, report
+from amqp10broker.tools.analysis.tables import tables_of, write_tables
+from amqp10broker.tools.analysis.waits import LinkWait
 from tests.support import synthetic
 from tests.support.flow_oracle import measured
 

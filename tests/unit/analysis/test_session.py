@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from amqp10broker.analysis import session
-from amqp10broker.analysis.errors import CannotStart
+from amqp10broker.tools.analysis import session
+from amqp10broker.tools.analysis.errors import CannotStart
 
 
 @pytest.fixture

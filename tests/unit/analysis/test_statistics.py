@@ -6,11 +6,7 @@ import math
 
 import pytest
 
-from amqp10broker.analysis.statistics import (
-    estimate,
-    estimate_ratio,
-    scatter,
-)
+from amqp10broker.tools.analysis.statistics import estimate, estimate_ratio, scatter
 
 
 def test_an_interval_is_students() -> None:

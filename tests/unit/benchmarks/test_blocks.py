@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from amqp10broker.amqp10.performatives import Accepted, Disposition
+from amqp10broker.protocols.amqp10.performatives import Accepted, Disposition
 from benchmarks import wire
 from benchmarks.blocks import (
     DispositionBlock,

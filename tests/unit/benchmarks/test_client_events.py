@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 
-from amqp10broker.flowevents.schema import FIELDS, PACK, Kind
+from amqp10broker.observe.flow_events.schema import FIELDS, PACK, Kind
 from benchmarks import spec
 from benchmarks.client_events import SAMPLE_NS, ClientEvents, ClientRecorder, payload_bytes_of, wall_offset_ns
 from benchmarks.pace import Pace

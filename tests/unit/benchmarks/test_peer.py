@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from amqp10broker.amqp10.performatives import Begin, Disposition, Flow
+from amqp10broker.protocols.amqp10.performatives import Begin, Disposition, Flow
 from benchmarks import spec, wire
 from benchmarks.errors import PeerError
 from benchmarks.peer import Peer

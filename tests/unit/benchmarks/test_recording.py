@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from amqp10broker.flowevents.schema import EVENTS, PACK, RUN_FIELDS, RUNS, Kind
-from amqp10broker.recording.parquet import EventWriter, read_events
-from amqp10broker.recording.runs import Run, read_run, read_runs, write_run
+from amqp10broker.observe.flow_events.schema import EVENTS, PACK, RUN_FIELDS, RUNS, Kind
+from amqp10broker.observe.recording.parquet import EventWriter, read_events
+from amqp10broker.observe.recording.runs import Run, read_run, read_runs, write_run
 from benchmarks import spec
 from benchmarks.broker_process import BrokerSettings
 from benchmarks.client_events import ClientEvents, Edge, Recorded

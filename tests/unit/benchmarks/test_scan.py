@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from amqp10broker.amqp10.frames import HEARTBEAT
-from amqp10broker.amqp10.performatives import Composite, End, Flow
+from amqp10broker.protocols.amqp10.frames import HEARTBEAT
+from amqp10broker.protocols.amqp10.performatives import Composite, End, Flow
 from benchmarks import wire
 from benchmarks.blocks import TransferBlock
 from benchmarks.errors import WireError

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pamqp import body, commands, frame, header
 
-from amqp10broker.amqp091.framing import HEARTBEAT
-from amqp10broker.amqp091.methods import BasicDeliver, BasicPublish, ConnectionBlocked, Method
+from amqp10broker.protocols.amqp091.framing import HEARTBEAT
+from amqp10broker.protocols.amqp091.methods import BasicDeliver, BasicPublish, ConnectionBlocked, Method
 from benchmarks import scan091
 from benchmarks.errors import WireError
 from benchmarks.scan091 import WAIT_BYTES, Contents, Scanner091

@@ -4,9 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from amqp10broker.amqp10.codec import decode
-from amqp10broker.amqp10.performatives import Accepted, Attach, Disposition, Error, SaslInit, Source, Target
-from amqp10broker.amqp10.types import Described, Symbol
+from amqp10broker.protocols.amqp10.codec import decode
+from amqp10broker.protocols.amqp10.performatives import (
+    Accepted,
+    Attach,
+    Disposition,
+    Error,
+    SaslInit,
+    Source,
+    Target,
+)
+from amqp10broker.protocols.amqp10.types import Described, Symbol
 from benchmarks import wire
 from benchmarks.errors import WireError
 

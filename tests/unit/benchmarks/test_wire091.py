@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from pamqp import body, commands, frame, header
 
-from amqp10broker.amqp091.framing import method_frame
-from amqp10broker.amqp091.methods import ChannelClose, ConnectionClose, ConnectionTune
+from amqp10broker.protocols.amqp091.framing import method_frame
+from amqp10broker.protocols.amqp091.methods import ChannelClose, ConnectionClose, ConnectionTune
 from benchmarks import wire091
 from benchmarks.errors import WireError
 

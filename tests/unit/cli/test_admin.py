@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from amqp10broker import adminpath
 from amqp10broker.cli import admin
 from amqp10broker.cli.exits import RefusedByBroker
 from amqp10broker.errors import AdminSocketError
+from amqp10broker.runtime.admin import path as adminpath
 
 
 @pytest.fixture(autouse=True)

@@ -12,11 +12,11 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.errors import PySparkRuntimeError
 
-from amqp10broker.analysis import session
 from amqp10broker.cli.main import main
-from amqp10broker.flowevents.schema import VERSION_KEY
-from amqp10broker.recording.runs import write_run
+from amqp10broker.observe.flow_events.schema import VERSION_KEY
+from amqp10broker.observe.recording.runs import write_run
 from amqp10broker.spark.errors import JavaNotFound, MissingExtraError
+from amqp10broker.tools.analysis import session
 from tests.support import synthetic
 
 Output = pytest.CaptureFixture[str]
@@ -257,7 +257,8 @@ def test_the_help_imports_nothing_heavy() -> None:
     program = (
         "import sys\nfrom amqp10broker.cli.main import main\n"
         "try: main(['analyse', '--help'])\nexcept SystemExit: pass\n"
-        "heavy = {'pyspark', 'pyarrow', 'numpy', 'pandas', 'matplotlib', 'jinja2', 'amqp10broker.analysis'}\n"
+        "heavy = {'pyspark', 'pyarrow', 'numpy', 'pandas', 'matplotlib', 'jinja2',"
+        " 'amqp10broker.tools.analysis'}\n"
         "print(sorted(heavy & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

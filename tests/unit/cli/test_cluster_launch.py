@@ -18,8 +18,8 @@ from amqp10broker.cli.cluster_launch import Launch, NodePlan, make_secret, plan_
 from amqp10broker.cli.exits import Failed
 from amqp10broker.cli.main import build_parser
 from amqp10broker.cli.serving import config_of
+from amqp10broker.cluster.bootstrap import read_nodes
 from amqp10broker.errors import ConfigError
-from amqp10broker.replication.bootstrap import read_nodes
 
 
 def test_node_k_has_the_kth_port_and_a_folder_of_its_name(tmp_path: Path) -> None:

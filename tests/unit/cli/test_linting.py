@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from amqp10broker.cli.main import main
-from amqp10broker.frames.records import (
+from amqp10broker.observe.frames.records import (
     Ended,
     Known,
     Listening,

@@ -10,7 +10,7 @@ import pytest
 from amqp10broker.cli import admin, listing, main, rows
 from amqp10broker.errors import ConfigError
 from amqp10broker.queues.counters import CONSUMING, QueueConsumption, QueueCounters, tally
-from amqp10broker.service.counters import ClientCounters
+from amqp10broker.sessions.counters import ClientCounters
 
 COUNTERS = ClientCounters().document()
 ERROR = {"time": "2026-11-22T08:38:47Z", "event": "link detached by the broker", "text": "why"}

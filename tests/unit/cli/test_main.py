@@ -362,7 +362,7 @@ def test_the_command_line_starts_without_trio_and_structlog(modules: str) -> Non
     """Importing Trio takes longer than all that ``--help`` and ``status`` do; so does the client."""
     code = (
         f"import sys, amqp10broker.cli.{modules};"
-        "print({'trio', 'structlog', 'amqp10broker.amqp10.codec', 'argon2'} & set(sys.modules))"
+        "print({'trio', 'structlog', 'amqp10broker.protocols.amqp10.codec', 'argon2'} & set(sys.modules))"
     )
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert shown == "set()\n"

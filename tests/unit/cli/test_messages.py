@@ -12,12 +12,12 @@ from uuid import UUID
 
 import pytest
 
-from amqp10broker.amqp10.types import UInt
 from amqp10broker.cli import getting, main, publishing
 from amqp10broker.cli.exits import Failed
 from amqp10broker.client.message import BodyKind, Header, Message, Properties, Symbol, decode_message
 from amqp10broker.client.outcomes import ACCEPTED, RELEASED, rejected
 from amqp10broker.errors import ConfigError
+from amqp10broker.protocols.amqp10.types import UInt
 
 
 def parsed(*argv: str) -> argparse.Namespace:

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from typing import Any
 
-from amqp10broker.amqp10.connection import Connection, ConnectionState
-from amqp10broker.amqp10.events import (
+from amqp10broker.auth.grants import CatalogGrants
+from amqp10broker.client.core import ClientCore
+from amqp10broker.client.options import ClientOptions
+from amqp10broker.client.session import ClientSession
+from amqp10broker.config import Config
+from amqp10broker.protocols.amqp10.connection import Connection, ConnectionState
+from amqp10broker.protocols.amqp10.events import (
     BeginReceived,
     CloseReceived,
     FramesReceived,
     OpenReceived,
     SaslInitReceived,
 )
-from amqp10broker.amqp10.performatives import SaslCode
-from amqp10broker.client.core import ClientCore
-from amqp10broker.client.options import ClientOptions
-from amqp10broker.client.session import ClientSession
-from amqp10broker.config import Config
+from amqp10broker.protocols.amqp10.performatives import SaslCode
 from amqp10broker.queues.commands import ReplyTo
-from amqp10broker.security.grants import CatalogGrants
-from amqp10broker.service.sessions.open import check_open, open_properties, vhost_of
-from amqp10broker.service.sessions.session import BrokerSession
+from amqp10broker.sessions.amqp10.open import check_open, open_properties, vhost_of
+from amqp10broker.sessions.amqp10.session import BrokerSession
 from tests.support.askers import new_asker
 from tests.support.pairing import Host, QueueBox
 from tests.support.surroundings import make_catalog, make_context

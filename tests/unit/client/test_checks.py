@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from amqp10broker.amqp10.errors import DecodeError, EncodeError
 from amqp10broker.client.checks import check_integer, check_text, fields
 from amqp10broker.client.message import BodyKind, Message, decode_message
 from amqp10broker.client.options import ClientOptions
 from amqp10broker.client.outcomes import modified, rejected
+from amqp10broker.protocols.amqp10.errors import DecodeError, EncodeError
 
 HALF = "\ud800"
 UINT = 2**32

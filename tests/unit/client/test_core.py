@@ -6,24 +6,6 @@ from typing import Any
 
 import pytest
 
-from amqp10broker.amqp10.connection import HEADER_AMQP, HEADER_SASL
-from amqp10broker.amqp10.errors import AmqpConnectionError, AmqpLinkError, AmqpSessionError, Condition
-from amqp10broker.amqp10.frames import HEARTBEAT
-from amqp10broker.amqp10.link import ReceiverLink, SenderLink
-from amqp10broker.amqp10.performatives import (
-    Accepted,
-    Attach,
-    Begin,
-    Disposition,
-    Modified,
-    Rejected,
-    Released,
-    SenderSettleMode,
-    Source,
-    Target,
-    Transfer,
-)
-from amqp10broker.amqp10.types import Symbol
 from amqp10broker.client.core import ClientCore
 from amqp10broker.client.ends import ReceiverEnd
 from amqp10broker.client.errors import (
@@ -40,6 +22,29 @@ from amqp10broker.client.options import ClientOptions
 from amqp10broker.client.outcomes import modified, rejected
 from amqp10broker.client.session import ClientSession
 from amqp10broker.config import Config
+from amqp10broker.protocols.amqp10.connection import HEADER_AMQP, HEADER_SASL
+from amqp10broker.protocols.amqp10.errors import (
+    AmqpConnectionError,
+    AmqpLinkError,
+    AmqpSessionError,
+    Condition,
+)
+from amqp10broker.protocols.amqp10.frames import HEARTBEAT
+from amqp10broker.protocols.amqp10.link import ReceiverLink, SenderLink
+from amqp10broker.protocols.amqp10.performatives import (
+    Accepted,
+    Attach,
+    Begin,
+    Disposition,
+    Modified,
+    Rejected,
+    Released,
+    SenderSettleMode,
+    Source,
+    Target,
+    Transfer,
+)
+from amqp10broker.protocols.amqp10.types import Symbol
 from tests.support.engine import CLOSE, frame, kinds, read_all
 from tests.unit.client.back_to_back import BackToBack
 

@@ -9,9 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amqp10broker.amqp10.errors import DecodeError, EncodeError
-from amqp10broker.amqp10.sections import locate
-from amqp10broker.amqp10.types import Symbol, Timestamp, UInt
 from amqp10broker.client.message import (
     BodyKind,
     Header,
@@ -20,6 +17,9 @@ from amqp10broker.client.message import (
     data_message,
     decode_message,
 )
+from amqp10broker.protocols.amqp10.errors import DecodeError, EncodeError
+from amqp10broker.protocols.amqp10.sections import locate
+from amqp10broker.protocols.amqp10.types import Symbol, Timestamp, UInt
 
 FULL = Message(
     body=b"body",

@@ -10,7 +10,6 @@ import pytest
 import trio
 from trio.testing import MockClock, memory_stream_pair
 
-from amqp10broker.amqp10.performatives import Accepted
 from amqp10broker.client.core import ClientCore
 from amqp10broker.client.errors import (
     ConnectionEndedError,
@@ -19,7 +18,8 @@ from amqp10broker.client.errors import (
 from amqp10broker.client.message import data_message
 from amqp10broker.client.options import ClientOptions
 from amqp10broker.client.trio import Client, over
-from amqp10broker.tasks.broker import Broker
+from amqp10broker.protocols.amqp10.performatives import Accepted
+from amqp10broker.runtime.broker import Broker
 from tests.support.logins import verify_passwords_at_once  # noqa: F401 - a fixture for every test
 from tests.support.trioclient import queue_counts, running_broker, settle_down
 

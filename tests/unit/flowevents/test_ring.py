@@ -6,8 +6,8 @@ import struct
 
 import pytest
 
-from amqp10broker.flowevents.ring import Ring
-from amqp10broker.flowevents.schema import PACK, Kind
+from amqp10broker.observe.flow_events.ring import Ring
+from amqp10broker.observe.flow_events.schema import PACK, Kind
 
 
 def event(number: int) -> tuple[int, ...]:

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
-from amqp10broker.flowevents.schema import CONFIGURATION, FIELDS, PACK, RUN_FIELDS, Kind, LimitReason, Reason
-from amqp10broker.service.auto_limit import Why
-from amqp10broker.service.waits import Wait
+from amqp10broker.observe.flow_events.schema import (
+    CONFIGURATION,
+    FIELDS,
+    PACK,
+    RUN_FIELDS,
+    Kind,
+    LimitReason,
+    Reason,
+)
+from amqp10broker.sessions.auto_limit import Why
+from amqp10broker.sessions.diagnosis.waits import Wait
 
 
 def test_an_event_is_packed_without_padding() -> None:

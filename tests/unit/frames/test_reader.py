@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from amqp10broker.amqp091 import methods
-from amqp10broker.amqp091.framing import HEARTBEAT, content_frames, method_frame
-from amqp10broker.amqp091.properties import BasicProperties, encode_properties
-from amqp10broker.amqp10.performatives import (
+from amqp10broker.observe.frames.reader import FrameReader
+from amqp10broker.protocols.amqp091 import methods
+from amqp10broker.protocols.amqp091.framing import HEARTBEAT, content_frames, method_frame
+from amqp10broker.protocols.amqp091.properties import BasicProperties, encode_properties
+from amqp10broker.protocols.amqp10.performatives import (
     SaslChallenge,
     SaslCode,
     SaslInit,
     SaslOutcome,
     SaslResponse,
 )
-from amqp10broker.amqp10.types import Symbol
-from amqp10broker.frames.reader import FrameReader
-from amqp10broker.greeting import AMQP_091_HEADER, AMQP_10_HEADER, SASL_HEADER, Protocol
+from amqp10broker.protocols.amqp10.types import Symbol
+from amqp10broker.protocols.preface import AMQP_091_HEADER, AMQP_10_HEADER, SASL_HEADER, Protocol
 from tests.support.rawframes import frame
 
 CONVERSATION = b"".join(

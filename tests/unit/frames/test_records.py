@@ -6,13 +6,8 @@ import json
 
 import pytest
 
-from amqp10broker.amqp091 import methods
-from amqp10broker.amqp091.framing import HEARTBEAT, content_frames, method_frame
-from amqp10broker.amqp091.properties import BasicProperties, encode_properties
-from amqp10broker.amqp10.performatives import SaslInit
-from amqp10broker.amqp10.types import Symbol
-from amqp10broker.frames.reader import FrameReader
-from amqp10broker.frames.records import (
+from amqp10broker.observe.frames.reader import FrameReader
+from amqp10broker.observe.frames.records import (
     Direction,
     Known,
     Listening,
@@ -24,7 +19,12 @@ from amqp10broker.frames.records import (
     listening_line,
     read_lines,
 )
-from amqp10broker.greeting import AMQP_091_HEADER, AMQP_10_HEADER, SASL_HEADER, Protocol
+from amqp10broker.protocols.amqp091 import methods
+from amqp10broker.protocols.amqp091.framing import HEARTBEAT, content_frames, method_frame
+from amqp10broker.protocols.amqp091.properties import BasicProperties, encode_properties
+from amqp10broker.protocols.amqp10.performatives import SaslInit
+from amqp10broker.protocols.amqp10.types import Symbol
+from amqp10broker.protocols.preface import AMQP_091_HEADER, AMQP_10_HEADER, SASL_HEADER, Protocol
 from tests.support.rawframes import attach_sender, begin, flow, frame, transfer
 
 LISTENING = Listening(5, 3, "127.0.0.1:4711", Protocol.AMQP_10, True)

@@ -6,13 +6,13 @@ from collections.abc import Callable
 
 import pytest
 
-from amqp10broker.amqp091 import methods
-from amqp10broker.amqp091.framing import content_frames, method_frame
-from amqp10broker.amqp091.properties import BasicProperties, encode_properties
-from amqp10broker.frames.records import Known
-from amqp10broker.greeting import Protocol
-from amqp10broker.lint import rules
-from amqp10broker.lint.findings import Rule
+from amqp10broker.observe.frames.records import Known
+from amqp10broker.protocols.amqp091 import methods
+from amqp10broker.protocols.amqp091.framing import content_frames, method_frame
+from amqp10broker.protocols.amqp091.properties import BasicProperties, encode_properties
+from amqp10broker.protocols.preface import Protocol
+from amqp10broker.tools.lint import rules
+from amqp10broker.tools.lint.findings import Rule
 from tests.support.tape import Tape
 
 MANY = rules.OFTEN + 5

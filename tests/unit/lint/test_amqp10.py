@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from amqp10broker.amqp10.performatives import (
+from amqp10broker.observe.frames.records import Known
+from amqp10broker.protocols.amqp10.performatives import (
     Accepted,
     Attach,
     Begin,
@@ -22,10 +23,9 @@ from amqp10broker.amqp10.performatives import (
     Source,
     Target,
 )
-from amqp10broker.amqp10.types import Symbol
-from amqp10broker.frames.records import Known
-from amqp10broker.lint import rules
-from amqp10broker.lint.findings import Rule
+from amqp10broker.protocols.amqp10.types import Symbol
+from amqp10broker.tools.lint import rules
+from amqp10broker.tools.lint.findings import Rule
 from tests.support.rawframes import (
     attach_receiver,
     attach_sender,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from amqp10broker.lint.rules import RULES
+from amqp10broker.tools.lint.rules import RULES
 from tests.unit.lint import test_amqp091, test_amqp10
 
 PAGE = Path(__file__).parents[3] / "docs" / "lint.md"

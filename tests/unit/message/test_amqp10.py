@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from amqp10broker.amqp10.codec import array_of, encode
-from amqp10broker.amqp10.errors import AmqpLinkError, Condition
-from amqp10broker.amqp10.performatives import Header, Properties
-from amqp10broker.amqp10.types import Described, Symbol, ULong
 from amqp10broker.message.amqp10 import HEAD_BYTES_MAX, decode_head, extra_keys
 from amqp10broker.message.message import MessageReader, acquired, durable, header_of, is_amqp091
+from amqp10broker.protocols.amqp10.codec import array_of, encode
+from amqp10broker.protocols.amqp10.errors import AmqpLinkError, Condition
+from amqp10broker.protocols.amqp10.performatives import Header, Properties
+from amqp10broker.protocols.amqp10.types import Described, Symbol, ULong
 
 BODY = encode(Described(ULong(0x75), b"hello"))
 

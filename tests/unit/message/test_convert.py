@@ -8,18 +8,18 @@ from uuid import UUID
 
 import pytest
 
-from amqp10broker.amqp091 import types as t091
-from amqp10broker.amqp091.codec import decode_shortstr
-from amqp10broker.amqp091.properties import BasicProperties, decode_properties, encode_properties
-from amqp10broker.amqp10 import types as t10
-from amqp10broker.amqp10.codec import array_of, encode
-from amqp10broker.amqp10.performatives import Header, Properties
-from amqp10broker.amqp10.types import Described, Map, Symbol, ULong
 from amqp10broker.message.amqp091 import delivery_count, make_head, split_head
 from amqp10broker.message.amqp10 import decode_head
 from amqp10broker.message.bare import body_start, read_properties
 from amqp10broker.message.convert import to_amqp091, to_amqp10
 from amqp10broker.message.message import Message, MessageReader, acquired, durable, header_of
+from amqp10broker.protocols.amqp091 import types as t091
+from amqp10broker.protocols.amqp091.codec import decode_shortstr
+from amqp10broker.protocols.amqp091.properties import BasicProperties, decode_properties, encode_properties
+from amqp10broker.protocols.amqp10 import types as t10
+from amqp10broker.protocols.amqp10.codec import array_of, encode
+from amqp10broker.protocols.amqp10.performatives import Header, Properties
+from amqp10broker.protocols.amqp10.types import Described, Map, Symbol, ULong
 
 UUID_TEXT = "urn:uuid:550e8400-e29b-41d4-a716-446655440000"
 

@@ -7,13 +7,6 @@ from typing import Any
 
 import pytest
 
-from amqp10broker.amqp091 import types as t091
-from amqp10broker.amqp091.deliver import split
-from amqp10broker.amqp091.properties import BasicProperties, decode_properties, encode_properties
-from amqp10broker.amqp10 import types as t10
-from amqp10broker.amqp10.codec import array_of, encode
-from amqp10broker.amqp10.performatives import Header
-from amqp10broker.amqp10.types import Array, Described, Symbol, ULong
 from amqp10broker.message import amqp091
 from amqp10broker.message.amqp10 import MessageReader, acquired_head, decode_head, encode_head, header_of
 from amqp10broker.message.convert import to_amqp091, to_amqp10
@@ -23,6 +16,13 @@ from amqp10broker.message.message import acquired
 from amqp10broker.message.redelivery import redelivered
 from amqp10broker.message.routing_headers import routing_headers
 from amqp10broker.message.traits import Traits, traits_of
+from amqp10broker.protocols.amqp091 import types as t091
+from amqp10broker.protocols.amqp091.deliver import split
+from amqp10broker.protocols.amqp091.properties import BasicProperties, decode_properties, encode_properties
+from amqp10broker.protocols.amqp10 import types as t10
+from amqp10broker.protocols.amqp10.codec import array_of, encode
+from amqp10broker.protocols.amqp10.performatives import Header
+from amqp10broker.protocols.amqp10.types import Array, Described, Symbol, ULong
 
 BODY = b"\x00\x53\x75\xa0\x01a"
 """Of AMQP 1.0; of AMQP 0-9-1 any bytes are a body."""

@@ -12,12 +12,12 @@ from uuid import UUID
 
 import pytest
 
-from amqp10broker.amqp10.codec import array_of, encode
-from amqp10broker.amqp10.errors import AmqpLinkError
-from amqp10broker.amqp10.performatives import Header, Properties
-from amqp10broker.amqp10.types import Char, Decimal32, Described, Symbol, Timestamp, UInt, ULong
 from amqp10broker.message.layouts import ALIKE_MAX, LAYOUTS_MAX, LENGTH_MAX, MessageLayouts, header_end
 from amqp10broker.message.message import MessageReader
+from amqp10broker.protocols.amqp10.codec import array_of, encode
+from amqp10broker.protocols.amqp10.errors import AmqpLinkError
+from amqp10broker.protocols.amqp10.performatives import Header, Properties
+from amqp10broker.protocols.amqp10.types import Char, Decimal32, Described, Symbol, Timestamp, UInt, ULong
 
 HEAD = b"head"
 DURABLE = Header(durable=True).encode()

@@ -5,15 +5,15 @@ from __future__ import annotations
 from decimal import Decimal
 from uuid import UUID
 
-from amqp10broker.amqp091.properties import BasicProperties, encode_properties
-from amqp10broker.amqp091.types import ByteArray, Float32, Int8, Timestamp
-from amqp10broker.amqp10.codec import encode
-from amqp10broker.amqp10.performatives import Properties
-from amqp10broker.amqp10.types import Described, Symbol, UByte, ULong
-from amqp10broker.amqp10.types import Timestamp as Milliseconds
 from amqp10broker.message.amqp091 import make_head
 from amqp10broker.message.message import MessageReader
 from amqp10broker.message.routing_headers import routing_headers
+from amqp10broker.protocols.amqp091.properties import BasicProperties, encode_properties
+from amqp10broker.protocols.amqp091.types import ByteArray, Float32, Int8, Timestamp
+from amqp10broker.protocols.amqp10.codec import encode
+from amqp10broker.protocols.amqp10.performatives import Properties
+from amqp10broker.protocols.amqp10.types import Described, Symbol, UByte, ULong
+from amqp10broker.protocols.amqp10.types import Timestamp as Milliseconds
 
 
 def test_headers_of_amqp091_are_plain_values_of_their_kind() -> None:

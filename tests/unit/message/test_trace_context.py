@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from amqp10broker.amqp091.properties import BasicProperties, encode_properties
-from amqp10broker.amqp10.performatives import Properties
 from amqp10broker.client.message import Message as Made
 from amqp10broker.message import amqp091
 from amqp10broker.message.message import Message, MessageReader
 from amqp10broker.message.trace_context import LOOKED_THROUGH_BYTES, destination, ids, trace_fields
+from amqp10broker.protocols.amqp091.properties import BasicProperties, encode_properties
+from amqp10broker.protocols.amqp10.performatives import Properties
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 

@@ -9,12 +9,12 @@ from typing import ClassVar
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from amqp10broker.catalog.catalog import Catalog
-from amqp10broker.catalog.queue import DeclaredQueue, QueueSpec
-from amqp10broker.management.cluster_node import MemberState
-from amqp10broker.metrics.exposition import scrape
-from amqp10broker.metrics.gather import Connected, Node, Past
-from amqp10broker.metrics.wanted import Form, wanted
+from amqp10broker.metadata.catalog import Catalog
+from amqp10broker.metadata.queue import DeclaredQueue, QueueSpec
+from amqp10broker.observe.metrics.exposition import scrape
+from amqp10broker.observe.metrics.gather import Connected, Node, Past
+from amqp10broker.observe.metrics.wanted import Form, wanted
+from amqp10broker.operations.cluster_node import MemberState
 from tests.support.declaring import declare
 from tests.support.handles import IdleHandle
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from amqp10broker.amqp10.performatives import Header
-from amqp10broker.amqp10.types import Long
 from amqp10broker.message.delay import X_OPT_DELIVERY_TIME
 from amqp10broker.message.message import Message, make_head
+from amqp10broker.protocols.amqp10.performatives import Header
+from amqp10broker.protocols.amqp10.types import Long
 from amqp10broker.queues.classic.queue import ClassicQueue
 from amqp10broker.queues.commands import (
     TICK,

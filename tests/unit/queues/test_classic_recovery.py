@@ -6,12 +6,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from amqp10broker.amqp10.performatives import Header
-from amqp10broker.amqp10.types import Long
 from amqp10broker.message.delay import X_OPT_DELIVERY_TIME
 from amqp10broker.message.message import Message, make_head
-from amqp10broker.persistence.classic_store import ClassicStore
-from amqp10broker.persistence.spool import Spool
+from amqp10broker.protocols.amqp10.performatives import Header
+from amqp10broker.protocols.amqp10.types import Long
+from amqp10broker.queues.classic.journal_store import ClassicStore
 from amqp10broker.queues.classic.queue import ClassicQueue
 from amqp10broker.queues.commands import (
     TICK,
@@ -24,6 +23,7 @@ from amqp10broker.queues.commands import (
     Verdict,
 )
 from amqp10broker.queues.effects import Deliver
+from amqp10broker.queues.spool import Spool
 from tests.support.askers import new_asker
 from tests.support.fake_log import RECORD_BYTES, FakeLog, FakeRecord, MemoryScratch
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from amqp10broker.amqp091.methods import (
+from amqp10broker.protocols.amqp091.methods import (
     BasicCancel,
     BasicCancelOk,
     BasicConsume,

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from amqp10broker.amqp10.codec import encode
-from amqp10broker.amqp10.types import Symbol, Timestamp
 from amqp10broker.message.message import Message
+from amqp10broker.protocols.amqp10.codec import encode
+from amqp10broker.protocols.amqp10.types import Symbol, Timestamp
 from amqp10broker.queues import machine_version
 from amqp10broker.queues.commands import Delete, Inspect, Purge, Verdict
 from amqp10broker.queues.effects import Answer, Refusal

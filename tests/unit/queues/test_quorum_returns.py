@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from amqp10broker.amqp10.codec import encode
-from amqp10broker.amqp10.types import Symbol, Timestamp
 from amqp10broker.message.amqp10 import decode_head
 from amqp10broker.message.message import Message
+from amqp10broker.protocols.amqp10.codec import encode
+from amqp10broker.protocols.amqp10.types import Symbol, Timestamp
 from amqp10broker.queues.commands import (
     AttachPublisher,
     Credit,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from amqp10broker.amqp10.types import Described, Symbol
 from amqp10broker.message.filters.filters import SELECTOR, Filters, from_amqp10
+from amqp10broker.protocols.amqp10.types import Described, Symbol
 from amqp10broker.queues.classic import selecting
 from amqp10broker.queues.classic.queue import ClassicQueue
 from amqp10broker.queues.commands import (

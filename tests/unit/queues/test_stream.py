@@ -6,8 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from amqp10broker.amqp10.performatives import Properties
-from amqp10broker.amqp10.types import Described, Symbol
 from amqp10broker.message.amqp10 import decode_head
 from amqp10broker.message.bare import data_section
 from amqp10broker.message.filters.bloom import BloomFilter
@@ -15,6 +13,8 @@ from amqp10broker.message.filters.filters import Filters, from_amqp10
 from amqp10broker.message.filters.offset_spec import AtTime, First, Interval, Last, Next, Offset
 from amqp10broker.message.message import Message, make_head
 from amqp10broker.message.offsets import delivered, kept
+from amqp10broker.protocols.amqp10.performatives import Properties
+from amqp10broker.protocols.amqp10.types import Described, Symbol
 from amqp10broker.queues.commands import (
     DELETE,
     TICK,
@@ -445,8 +445,8 @@ def test_the_size_of_a_chunks_filter_is_the_queues_setting() -> None:
 
 
 def numbered(numbers: range) -> list[tuple[bytes, bytes]]:
-    from amqp10broker.amqp10.codec import encode
-    from amqp10broker.amqp10.types import ULong
+    from amqp10broker.protocols.amqp10.codec import encode
+    from amqp10broker.protocols.amqp10.types import ULong
 
     return [
         (text(0)[0], encode(Described(ULong(0x74), {"n": number})) + data_section(b"x")) for number in numbers

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from amqp10broker.flowevents.schema import PACK, Kind, Reason
-from amqp10broker.recording.parquet import EventWriter
-from amqp10broker.recording.runs import Run, write_run
+from amqp10broker.observe.flow_events.schema import PACK, Kind, Reason
+from amqp10broker.observe.recording.parquet import EventWriter
+from amqp10broker.observe.recording.runs import Run, write_run
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "flow-events.md"
 

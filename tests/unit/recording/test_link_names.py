@@ -8,9 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from amqp10broker.flowevents.schema import Kind
-from amqp10broker.recording.errors import NotARecording, NotWritable
-from amqp10broker.recording.link_names import LATE_NS, LinkName, LinkNames, NamesFile, path_of, read_names
+from amqp10broker.observe.flow_events.schema import Kind
+from amqp10broker.observe.recording.errors import NotARecording, NotWritable
+from amqp10broker.observe.recording.link_names import (
+    LATE_NS,
+    LinkName,
+    LinkNames,
+    NamesFile,
+    path_of,
+    read_names,
+)
 
 S = 1_000_000_000
 NAME = LinkName(5 * S, int(Kind.LINK_IN), 1, 0, 3, "grün", "/queues/q", "client", "ann", "/", "127.0.0.1:5")

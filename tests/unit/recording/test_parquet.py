@@ -11,11 +11,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from amqp10broker.analysis.inputs import event_files
-from amqp10broker.flowevents.schema import FIELDS, PACK, SCHEMA_VERSION, VERSION_KEY
-from amqp10broker.recording import arrow
-from amqp10broker.recording.errors import ArrowMissing, NotARecording, NotWritable, OtherVersion
-from amqp10broker.recording.parquet import EventWriter, read_events
+from amqp10broker.observe.flow_events.schema import FIELDS, PACK, SCHEMA_VERSION, VERSION_KEY
+from amqp10broker.observe.recording import arrow
+from amqp10broker.observe.recording.errors import ArrowMissing, NotARecording, NotWritable, OtherVersion
+from amqp10broker.observe.recording.parquet import EventWriter, read_events
+from amqp10broker.tools.analysis.inputs import event_files
 
 _BITS = {"q": 63, "b": 7, "I": 32, "H": 16}
 

@@ -10,11 +10,11 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from amqp10broker.flowevents.schema import RUN_FIELDS
-from amqp10broker.recording.errors import ArrowMissing, NotARecording, NotWritable
-from amqp10broker.recording.names import NAME_MAX, check_run_name
-from amqp10broker.recording.parquet import EventWriter, events_folder
-from amqp10broker.recording.runs import Run, claim_run, new_run_id, read_run, read_runs, write_run
+from amqp10broker.observe.flow_events.schema import RUN_FIELDS
+from amqp10broker.observe.recording.errors import ArrowMissing, NotARecording, NotWritable
+from amqp10broker.observe.recording.names import NAME_MAX, check_run_name
+from amqp10broker.observe.recording.parquet import EventWriter, events_folder
+from amqp10broker.observe.recording.runs import Run, claim_run, new_run_id, read_run, read_runs, write_run
 
 WHOLE = Run(
     run_id="sweep-1",

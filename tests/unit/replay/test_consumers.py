@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from amqp10broker.cli.main import main
-from amqp10broker.replay.delivering import Consuming, deliver
-from amqp10broker.replay.forecast import Forecast, Settings, forecasts
-from amqp10broker.replay.many import answer, table_rows
-from amqp10broker.replay.pace import Reason
-from amqp10broker.replay.script import read_script
-from amqp10broker.replay.simulation import Run
+from amqp10broker.tools.replay.delivering import Consuming, deliver
+from amqp10broker.tools.replay.forecast import Forecast, Settings, forecasts
+from amqp10broker.tools.replay.many import answer, table_rows
+from amqp10broker.tools.replay.pace import Reason
+from amqp10broker.tools.replay.script import read_script
+from amqp10broker.tools.replay.simulation import Run
 from tests.support.rawframes import WINDOW_OPEN, begin, flow
 from tests.support.tape import Tape, write_tape
 from tests.support.taped_consumer import taped_consumer

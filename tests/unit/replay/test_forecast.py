@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from amqp10broker.amqp091 import methods
-from amqp10broker.amqp091.framing import method_frame
 from amqp10broker.cli.main import main
-from amqp10broker.frames.records import Listening
-from amqp10broker.greeting import Protocol
-from amqp10broker.replay.forecast import Forecast, Settings, forecasts
-from amqp10broker.replay.pace import Reason
-from amqp10broker.replay.script import read_script
-from amqp10broker.replay.simulation import Habits, Run, simulate
+from amqp10broker.observe.frames.records import Listening
+from amqp10broker.protocols.amqp091 import methods
+from amqp10broker.protocols.amqp091.framing import method_frame
+from amqp10broker.protocols.preface import Protocol
+from amqp10broker.tools.replay.forecast import Forecast, Settings, forecasts
+from amqp10broker.tools.replay.pace import Reason
+from amqp10broker.tools.replay.script import read_script
+from amqp10broker.tools.replay.simulation import Habits, Run, simulate
 from tests.support.rawframes import open_frame
 from tests.support.tape import Tape, write_tape
 from tests.support.taped_publisher import BUSY, taped

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from amqp10broker.analysis.errors import NothingToAnalyse
-from amqp10broker.analysis.what_if import answer_of_file, files_of
 from amqp10broker.cli.main import main
-from amqp10broker.frames.records import read_lines
-from amqp10broker.replay.forecast import Settings, forecasts
-from amqp10broker.replay.many import COLUMNS, answer, grid, table_rows
-from amqp10broker.replay.script import read_script
+from amqp10broker.observe.frames.records import read_lines
+from amqp10broker.tools.analysis.errors import NothingToAnalyse
+from amqp10broker.tools.analysis.what_if import answer_of_file, files_of
+from amqp10broker.tools.replay.forecast import Settings, forecasts
+from amqp10broker.tools.replay.many import COLUMNS, answer, grid, table_rows
+from amqp10broker.tools.replay.script import read_script
 from tests.support.tape import Tape, write_tape
 from tests.support.taped_publisher import BUSY, taped
 

@@ -8,17 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amqp10broker.amqp091 import methods
-from amqp10broker.amqp091.framing import HEARTBEAT as HEARTBEAT_091
-from amqp10broker.amqp091.framing import method_frame
-from amqp10broker.amqp10.codec import decode
-from amqp10broker.amqp10.performatives import AMQP_VALUE, DATA
-from amqp10broker.frames.records import Known
-from amqp10broker.greeting import Protocol
-from amqp10broker.replay.differences import otherwise
-from amqp10broker.replay.ledger10 import within
-from amqp10broker.replay.player10 import content
-from amqp10broker.replay.script import read_script
+from amqp10broker.observe.frames.records import Known
+from amqp10broker.protocols.amqp091 import methods
+from amqp10broker.protocols.amqp091.framing import HEARTBEAT as HEARTBEAT_091
+from amqp10broker.protocols.amqp091.framing import method_frame
+from amqp10broker.protocols.amqp10.codec import decode
+from amqp10broker.protocols.amqp10.performatives import AMQP_VALUE, DATA
+from amqp10broker.protocols.preface import Protocol
+from amqp10broker.tools.replay.differences import otherwise
+from amqp10broker.tools.replay.ledger10 import within
+from amqp10broker.tools.replay.player10 import content
+from amqp10broker.tools.replay.script import read_script
 from tests.support.rawframes import HEARTBEAT, begin, login, open_frame
 from tests.support.tape import Tape
 

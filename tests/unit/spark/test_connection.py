@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from amqp10broker.amqp10.errors import Condition
 from amqp10broker.client.errors import (
     ClientError,
     ConnectError,
@@ -19,6 +18,7 @@ from amqp10broker.client.errors import (
     TimedOutError,
     TlsError,
 )
+from amqp10broker.protocols.amqp10.errors import Condition
 from amqp10broker.spark import retry
 from amqp10broker.spark.connection import may_pass, translated, with_retries
 from amqp10broker.spark.errors import BrokerRefused, BrokerUnreachable, QueueUnusable, SparkSourceError

@@ -9,10 +9,10 @@ from collections.abc import Iterable
 
 import pytest
 
-from amqp10broker.amqp10.performatives import Accepted
 from amqp10broker.client.bulk import BulkEnd
 from amqp10broker.client.message import data_message, decode_message
 from amqp10broker.client.session import ClientSession
+from amqp10broker.protocols.amqp10.performatives import Accepted
 from amqp10broker.spark.queue.credit_pacing import MESSAGE_COST_BYTES, Grants
 from tests.unit.client.back_to_back import BackToBack
 

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from amqp10broker.catalog.plan import NUMBERS, Put
 from amqp10broker.cli import main
 from amqp10broker.errors import FolderInUse, StorageError
+from amqp10broker.metadata.plan import NUMBERS, Put
+from amqp10broker.runtime.journal.data import FURNISHED
 from amqp10broker.storage.catalog_log import open_catalog_log
 from amqp10broker.storage.check import Checked, check_folder
 from amqp10broker.storage.disk import OsDisk
@@ -21,7 +22,6 @@ from amqp10broker.storage.record import Header, Purpose, Record
 from amqp10broker.storage.sequence import JOURNAL
 from amqp10broker.storage.stream_files import FileShelf, part_of
 from amqp10broker.storage.stream_log import StreamLog
-from amqp10broker.tasks.data import FURNISHED
 from tests.support.declaring import declare, declare_exchange
 from tests.support.kept_entries import kept_catalog
 from tests.support.streams import make_room

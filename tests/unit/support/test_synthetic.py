@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from amqp10broker.flowevents.schema import Kind
-from amqp10broker.recording.parquet import read_events
-from amqp10broker.recording.runs import read_runs
+from amqp10broker.observe.flow_events.schema import Kind
+from amqp10broker.observe.recording.parquet import read_events
+from amqp10broker.observe.recording.runs import read_runs
 from benchmarks.processes import family_rss_bytes, process_rss_bytes
 from tests.support import synthetic
 

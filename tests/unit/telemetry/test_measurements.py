@@ -6,10 +6,10 @@ from typing import Any
 
 from opentelemetry.exporter.otlp.proto.common.metrics_encoder import encode_metrics
 
-from amqp10broker.metrics.gather import Samples
-from amqp10broker.metrics.table import Family, Kind
-from amqp10broker.telemetry.export import resource
-from amqp10broker.telemetry.measurements import data_of
+from amqp10broker.observe.metrics.gather import Samples
+from amqp10broker.observe.metrics.table import Family, Kind
+from amqp10broker.observe.telemetry.export import resource
+from amqp10broker.observe.telemetry.measurements import data_of
 
 INF = "+Inf"
 

@@ -13,6 +13,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from amqp10broker.client.message import Message as Made
 from amqp10broker.message.message import Message, MessageReader
+from amqp10broker.observe.telemetry.spans import PartSpans, Traces
 from amqp10broker.queues.commands import (
     Cancel,
     ConsumerRef,
@@ -34,7 +35,6 @@ from amqp10broker.queues.effects import (
     TimedOut,
     Unconfirmed,
 )
-from amqp10broker.telemetry.spans import PartSpans, Traces
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 

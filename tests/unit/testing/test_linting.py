@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 
 from amqp10broker.errors import BrokerError
-from amqp10broker.frames.reader import Frame
-from amqp10broker.frames.records import (
+from amqp10broker.observe.frames.reader import Frame
+from amqp10broker.observe.frames.records import (
     Listening,
     first_line,
     frame_line,
     listening_line,
     read_lines,
 )
-from amqp10broker.greeting import Protocol
+from amqp10broker.protocols.preface import Protocol
 from amqp10broker.testing import linting
 from amqp10broker.testing.process import recorded_in
 

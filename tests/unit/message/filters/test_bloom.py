@@ -6,11 +6,11 @@ import hashlib
 
 import pytest
 
-from amqp10broker.amqp091.codec import encode_table
-from amqp10broker.amqp091.properties import BasicProperties, encode_properties
-from amqp10broker.amqp10.types import Symbol
 from amqp10broker.message import amqp091
 from amqp10broker.message.filters.bloom import BloomFilter, chunk_filter, filter_value
+from amqp10broker.protocols.amqp091.codec import encode_table
+from amqp10broker.protocols.amqp091.properties import BasicProperties, encode_properties
+from amqp10broker.protocols.amqp10.types import Symbol
 from tests.support.filtering import message
 
 

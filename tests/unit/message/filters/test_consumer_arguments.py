@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from amqp10broker.amqp091.types import ByteArray, Int32, Timestamp
 from amqp10broker.errors import PreconditionFailed
 from amqp10broker.message.filters.bloom import BloomFilter
 from amqp10broker.message.filters.consumer_arguments import from_amqp091_arguments
 from amqp10broker.message.filters.filters import Filters
 from amqp10broker.message.filters.offset_spec import AtTime, First, Interval, Offset
+from amqp10broker.protocols.amqp091.types import ByteArray, Int32, Timestamp
 
 
 def read(**arguments: Any) -> Filters:

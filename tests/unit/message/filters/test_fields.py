@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from amqp10broker.amqp10.codec import encode
-from amqp10broker.amqp10.performatives import Properties
-from amqp10broker.amqp10.types import Described, Map, Symbol, ULong
 from amqp10broker.message.filters.fields import ABSENT, Field, FieldReader, Section
 from amqp10broker.message.message import MessageReader
+from amqp10broker.protocols.amqp10.codec import encode
+from amqp10broker.protocols.amqp10.performatives import Properties
+from amqp10broker.protocols.amqp10.types import Described, Map, Symbol, ULong
 
 BODY = encode(Described(ULong(0x75), b"body"))
 DESCRIPTORS = {

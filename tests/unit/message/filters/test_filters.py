@@ -8,9 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from amqp10broker.amqp091.properties import BasicProperties, encode_properties
-from amqp10broker.amqp10.codec import array_of, decode, encode
-from amqp10broker.amqp10.types import Described, Map, Symbol, Timestamp, ULong
 from amqp10broker.message import amqp091
 from amqp10broker.message.filters.bloom import BloomFilter
 from amqp10broker.message.filters.fields import FieldReader
@@ -31,6 +28,9 @@ from amqp10broker.message.filters.filters import (
     from_amqp10,
 )
 from amqp10broker.message.filters.offset_spec import AtTime, First, Offset
+from amqp10broker.protocols.amqp091.properties import BasicProperties, encode_properties
+from amqp10broker.protocols.amqp10.codec import array_of, decode, encode
+from amqp10broker.protocols.amqp10.types import Described, Map, Symbol, Timestamp, ULong
 from tests.support.filtering import NOW_MS, described, message
 from tests.support.strategies import scalars
 

@@ -6,8 +6,6 @@ from typing import Any
 
 import pytest
 
-from amqp10broker.amqp091 import types as t091
-from amqp10broker.amqp10 import types as t10
 from amqp10broker.message.filters.errors import FilterError
 from amqp10broker.message.filters.offset_spec import (
     AtTime,
@@ -20,6 +18,8 @@ from amqp10broker.message.filters.offset_spec import (
     from_amqp091,
     from_amqp10,
 )
+from amqp10broker.protocols.amqp091 import types as t091
+from amqp10broker.protocols.amqp10 import types as t10
 
 DAY_MS = 86_400_000
 TEXTS = [

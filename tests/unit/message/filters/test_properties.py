@@ -8,8 +8,13 @@ from uuid import UUID
 
 import pytest
 
-from amqp10broker.amqp10.codec import array_of
-from amqp10broker.amqp10.types import (
+from amqp10broker.message.filters.errors import FilterError
+from amqp10broker.message.filters.fields import PROPERTIES
+from amqp10broker.message.filters.filters import MessageFilter
+from amqp10broker.message.filters.properties import parse_application_properties, parse_properties
+from amqp10broker.message.message import Message
+from amqp10broker.protocols.amqp10.codec import array_of
+from amqp10broker.protocols.amqp10.types import (
     Byte,
     Char,
     Decimal32,
@@ -25,11 +30,6 @@ from amqp10broker.amqp10.types import (
     ULong,
     UShort,
 )
-from amqp10broker.message.filters.errors import FilterError
-from amqp10broker.message.filters.fields import PROPERTIES
-from amqp10broker.message.filters.filters import MessageFilter
-from amqp10broker.message.filters.properties import parse_application_properties, parse_properties
-from amqp10broker.message.message import Message
 from tests.support.filtering import NOW_MS, message
 
 

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amqp10broker.amqp10.types import Float, Symbol, Timestamp, UByte, UInt
 from amqp10broker.message.filters.errors import FilterError
 from amqp10broker.message.filters.selector import compile_selector
+from amqp10broker.protocols.amqp10.types import Float, Symbol, Timestamp, UByte, UInt
 from tests.support.filtering import evaluate, message
 
 ORDER = message(

@@ -13,8 +13,11 @@ from uuid import UUID
 
 import pytest
 
-from amqp10broker.amqp091.properties import BasicProperties, encode_properties
-from amqp10broker.amqp10.types import (
+from amqp10broker.message import amqp091
+from amqp10broker.message.filters.errors import FilterError
+from amqp10broker.message.filters.sql_eval import compile_sql
+from amqp10broker.protocols.amqp091.properties import BasicProperties, encode_properties
+from amqp10broker.protocols.amqp10.types import (
     Byte,
     Char,
     Decimal64,
@@ -29,9 +32,6 @@ from amqp10broker.amqp10.types import (
     ULong,
     UShort,
 )
-from amqp10broker.message import amqp091
-from amqp10broker.message.filters.errors import FilterError
-from amqp10broker.message.filters.sql_eval import compile_sql
 from tests.support.filtering import NOW_MS, evaluate, message
 
 PARCEL = message(

@@ -1,0 +1,304 @@
+"""The input of an endpoint: the request, the user's rights, and the broker behind the API.
+
+An endpoint is an ``async def`` of a `Call` that returns an `Answer`. It waits only for methods of `Door`,
+so it is tested without a socket. A refusal is raised as `Refused`, or as the broker's own `RefusedError`,
+which `refusals` converts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from http import HTTPStatus
+from typing import Any, Final, Protocol, TypeAlias
+
+from amqp10broker.api.fields import read_object
+from amqp10broker.api.lists import Listing
+from amqp10broker.api.live import Following
+from amqp10broker.api.messages import Answer, Feed, Refused, Request
+from amqp10broker.api.rights import SUFFICIENT, Tag
+from amqp10broker.api.routes import Endpoint, Route
+from amqp10broker.api.samples import Samples, Span, Values, rated
+from amqp10broker.api.static_files import PageFile
+from amqp10broker.auth.attempts import Attempts
+from amqp10broker.auth.authorise import Access
+from amqp10broker.auth.grants import Grants, account_of
+from amqp10broker.message.message import Message
+from amqp10broker.metadata.catalog import Catalog
+from amqp10broker.metadata.users import User
+from amqp10broker.metadata.vhost import VirtualHost
+from amqp10broker.observe.metrics.wanted import Wanted
+from amqp10broker.operations.inspection import CertificateSeen
+from amqp10broker.operations.snapshot import ConnectionView, NodeView
+from amqp10broker.queues.commands import Verdict
+
+CREATED: Final = Answer(HTTPStatus.CREATED)
+NO_CONTENT: Final = Answer(HTTPStatus.NO_CONTENT)
+
+
+class Door(Protocol):
+    """The interface of endpoints to the broker."""
+
+    @property
+    def catalog(self) -> Catalog:
+        pass
+
+    @property
+    def node_name(self) -> str:
+        """The name of this node in paths and objects."""
+
+    def node(self) -> NodeView:
+        pass
+
+    def process(self) -> Mapping[str, int]:
+        """Return the process's figures by RabbitMQ's names: processors; tasks, and those of them that are
+        ready to run; file descriptors, as far as the system reports them.
+        """
+
+    def clients(self) -> Mapping[str, Mapping[str, int | None]]:
+        """Return the counters of all clients since the start, by virtual host (`service.counters`)."""
+
+    @property
+    def interval_ms(self) -> int:
+        """Milliseconds between two samples of an object."""
+
+    @property
+    def samples(self) -> Samples:
+        """Samples of objects taken at earlier requests, for rates."""
+
+    @property
+    def attempts(self) -> Attempts:
+        pass
+
+    def settings(self) -> str:
+        """Return the present settings as a configuration file."""
+
+    @property
+    def permits_global_qos(self) -> bool:
+        """Whether an AMQP 0-9-1 client may limit all consumers of a channel together."""
+
+    async def certificates(self) -> Sequence[CertificateSeen]:
+        pass
+
+    def connections_open(self) -> tuple[int, int]:
+        """Return the number of connections to this node, including those not logged in, and the limit."""
+
+    async def connections_elsewhere(self) -> Sequence[ConnectionView]:
+        """Return the connections of the cluster's other nodes, as far as they answer."""
+
+    async def connections(self) -> Sequence[ConnectionView]:
+        """Return the open connections of this node, collected in portions."""
+
+    async def metrics(self, wanted: Wanted) -> bytes:
+        """Return all metrics as text, computed in portions."""
+
+    async def page_file(self, path: str) -> PageFile | None:
+        """Return a file of the page; None if there is none of this path."""
+
+    def follow(self, following: Following, grants: Grants) -> Feed:
+        """Return a feed of the changes at paths.
+
+        Raises:
+            Refused: 503, too many streams are open.
+        """
+
+    def random(self, size: int) -> bytes:
+        """Return `size` unguessable random bytes."""
+
+    def now_ms(self) -> int:
+        """Return milliseconds since the epoch."""
+
+    async def pause(self) -> None:
+        """Let other tasks run, within a long answer."""
+
+    async def publish(
+        self, access: Access, exchange: str, routing_key: str, properties: Mapping[str, Any], body: bytes
+    ) -> bool:
+        """Publish a message, and wait until its queues have stored it.
+
+        Args:
+            access: the user's permissions in the virtual host.
+            exchange: its name, empty for the default one.
+            properties: by name (`message.plain`).
+
+        Returns:
+            Whether any queue got it.
+
+        Raises:
+            BrokerError: it was refused, or not stored in time.
+        """
+
+    async def get(
+        self, access: Access, queue: str, most: int, verdict: Verdict
+    ) -> tuple[Sequence[Message], int]:
+        """Get messages from the head of a queue.
+
+        Args:
+            access: the user's permissions in the virtual host.
+            most: the most messages to get.
+            verdict: the outcome of all of them.
+
+        Returns:
+            The messages, and the number of ready ones behind the last one.
+
+        Raises:
+            BrokerError: it was refused, or not answered in time.
+        """
+
+    def begin(self, operation: str, given: Mapping[str, Any], *, user: str) -> None:
+        """Start an operation in the background; its result is logged."""
+
+    async def run(
+        self, operation: str, given: Mapping[str, Any], *, vhost: str | None, user: str, access: Access | None
+    ) -> Any:
+        """Run an operation of `management.table`.
+
+        Args:
+            operation: its name.
+            given: its arguments by name.
+            vhost: the virtual host of the names; None is the configured default.
+            user: for the log.
+            access: the user's permissions; None: the endpoint has checked them.
+
+        Raises:
+            BrokerError: it was refused, or not answered in time.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One request of an endpoint.
+
+    Attributes:
+        values: the values of the braces in the route's pattern.
+        grants: the user's rights; None at endpoints without a login.
+        door: the broker.
+    """
+
+    request: Request
+    values: Mapping[str, str]
+    grants: Grants | None
+    door: Door
+
+    @property
+    def granted(self) -> Grants:
+        """The user's rights, at an endpoint that requires a login."""
+        assert self.grants is not None, "the endpoint needs no login"
+        return self.grants
+
+    @property
+    def who(self) -> User:
+        """The user, at an endpoint that requires a login."""
+        return account_of(self.granted)
+
+    @property
+    def body(self) -> dict[str, Any]:
+        """The object of the body.
+
+        Raises:
+            Refused: 400, the body is not an object.
+        """
+        return read_object(self.request.body)
+
+    @property
+    def with_stats(self) -> bool:
+        """Whether statistics are requested, too."""
+        return self.request.query.get("disable_stats") != "true"
+
+    def has(self, tag: Tag) -> bool:
+        """Return whether the user has a tag, or one that includes it."""
+        return not SUFFICIENT[tag].isdisjoint(self.who.tags)
+
+    def sees(self, vhost: str) -> bool:
+        """Return whether the user may see the objects of a virtual host."""
+        return self.has(Tag.ADMINISTRATOR) or self.granted.entry(vhost) is not None
+
+    def vhost(self, name: str | None = None) -> VirtualHost:
+        """Return a virtual host; without a name that of the path.
+
+        Raises:
+            Refused: 404, there is none, or none for this user.
+        """
+        found = self.door.catalog.find_vhost(self.values["vhost"] if name is None else name)
+        if found is None or not self.sees(found.name):
+            raise Refused(HTTPStatus.NOT_FOUND, "not_found", "Not Found")
+        return found
+
+    def vhosts(self) -> list[VirtualHost]:
+        """Return the virtual host of the path, or without one all that this user sees, by name."""
+        if "vhost" in self.values:
+            return [self.vhost()]
+        every = self.door.catalog.vhosts
+        return [every[name] for name in sorted(every) if self.sees(name)]
+
+    def access(self, vhost: str) -> Access:
+        return Access(self.granted, vhost)
+
+    async def act(self, operation: str, vhost: str, /, **given: Any) -> Any:
+        """Run an operation with this user's permissions (`Door.run`)."""
+        access = self.access(vhost)
+        return await self.door.run(operation, given, vhost=vhost, user=self.who.name, access=access)
+
+    async def administer(self, operation: str, vhost: str | None = None, /, **given: Any) -> Any:
+        """Run an operation for which the endpoint's tag is sufficient (`Door.run`)."""
+        return await self.door.run(operation, given, vhost=vhost, user=self.who.name, access=None)
+
+    def rated(self, *key: str, **families: Values) -> dict[str, dict[str, Any]]:
+        """Return values with their rates, and with the histories that the query requests.
+
+        Args:
+            *key: of the object: its kind, and its names.
+            **families: values by name, for each family of `Span.read`.
+
+        Raises:
+            Refused: 400, a history of too many points is requested.
+        """
+        every = {name: value for values in families.values() for name, value in values.items()}
+        series = self.door.samples.look(key, self.door.now_ms(), every)
+        query = self.request.query
+        return {
+            family: rated(values, series, Span.read(query, family)) for family, values in families.items()
+        }
+
+    def idle(self, *key: str, seen: Values) -> dict[str, str]:
+        """Return since when an object's values have been unchanged, if known; call `rated` before."""
+        since_ms = self.door.samples.unchanged_since(key, seen)
+        if since_ms is None:
+            return {}
+        at = datetime.fromtimestamp(since_ms / 1000, UTC)
+        return {"idle_since": at.isoformat(timespec="milliseconds")}
+
+    def shown(self, item: Mapping[str, Any]) -> Answer:
+        """Answer with one object, with the requested columns."""
+        return Answer.of_json(Listing.read(self.request.query, paged=False).pick(item))
+
+    def listed(self, items: Sequence[Mapping[str, Any]]) -> Answer:
+        """Answer with objects ordered by virtual host and name, as the query requests; `long_lists` has one
+        for long lists.
+        """
+        return Answer.of_json(Listing.read(self.request.query, paged=False).shown(items))
+
+
+RunEndpoint: TypeAlias = Callable[[Call], Awaitable[Answer]]
+
+
+def route(
+    pattern: str,
+    tag: Tag | None = Tag.MANAGEMENT,
+    **methods: RunEndpoint | tuple[Tag, RunEndpoint] | Endpoint[RunEndpoint],
+) -> Route[RunEndpoint]:
+    """Make a route of the API.
+
+    Args:
+        pattern: of paths, below ``/api``.
+        tag: required by the methods; None: no login.
+        **methods: endpoints by name in lower case; with another tag before it where it needs that tag, or
+            as a whole `Endpoint`.
+    """
+    endpoints = {}
+    for name, run in methods.items():
+        if not isinstance(run, Endpoint):
+            run = Endpoint(*run) if isinstance(run, tuple) else Endpoint(tag, run)
+        endpoints[name.upper()] = run
+    return Route(f"/api{pattern}", endpoints)

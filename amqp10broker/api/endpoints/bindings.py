@@ -1,0 +1,148 @@
+"""Endpoints of bindings: list, bind and unbind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+from http import HTTPStatus
+from typing import Any, Final, Literal
+from urllib.parse import unquote_plus
+
+from amqp10broker.api import fields
+from amqp10broker.api.binding_objects import binding_object, location, properties_key
+from amqp10broker.api.calls import NO_CONTENT, Call, RunEndpoint, route
+from amqp10broker.api.endpoints.exchanges import exchange_name
+from amqp10broker.api.front import not_found
+from amqp10broker.api.long_lists import described, listed
+from amqp10broker.api.messages import Answer
+from amqp10broker.api.routes import Route
+from amqp10broker.metadata.vhost import VirtualHost
+from amqp10broker.routing.exchange import Binding, Destination
+from amqp10broker.routing.topology import DEFAULT_EXCHANGE
+
+
+async def list_bindings(call: Call) -> Answer:
+    """List bindings of all virtual hosts that the user sees, or of one, including those of the default
+    exchange.
+    """
+    known = []
+    for vhost in call.vhosts():
+        # Bindings of the default exchange are not stored: there is one for each queue.
+        known += await described(call, _names(vhost), partial(_default_object, vhost.name))
+        known += await described(call, vhost.topology.bindings(), partial(binding_object, vhost=vhost.name))
+    return await listed(call, known, paged=False)
+
+
+async def list_bindings_of_queue(call: Call) -> Answer:
+    """List the bindings of a queue, that of the default exchange first; none of a missing queue."""
+    destination = Destination("queue", call.values["name"])
+    return await _listed(call, call.vhost().topology.bindings(destination=destination))
+
+
+async def list_bindings_from_exchange(call: Call) -> Answer:
+    """List bindings that have an exchange as their source."""
+    vhost, name = call.vhost(), exchange_name(call)
+    if name == DEFAULT_EXCHANGE:
+        return await _listed(call, map(_default, _names(vhost)))
+    return await _listed(call, vhost.topology.bindings(source=name))
+
+
+async def list_bindings_to_exchange(call: Call) -> Answer:
+    """List bindings that have an exchange as their destination."""
+    destination = Destination("exchange", exchange_name(call))
+    return await _listed(call, call.vhost().topology.bindings(destination=destination))
+
+
+async def list_bindings_between(call: Call) -> Answer:
+    """List bindings between an exchange and a queue, or another exchange."""
+    return await _listed(call, _between(call))
+
+
+async def bind(call: Call) -> Answer:
+    """Bind a queue or an exchange to an exchange; an existing equal binding stays."""
+    source, destination = _ends(call)
+    body = call.body
+    routing_key, arguments = fields.text(body, "routing_key", ""), fields.table(body, "arguments")
+    await call.act(
+        "bind",
+        call.vhost().name,
+        source=source,
+        **{f"destination_{destination.kind}": destination.name},
+        binding_key=routing_key,
+        arguments=arguments,
+    )
+    where = location(Binding(source, destination, routing_key, arguments))
+    return Answer(HTTPStatus.CREATED, (("location", where),))
+
+
+async def get_binding(call: Call) -> Answer:
+    """Return one binding by its key."""
+    return call.shown(binding_object(_named(call), call.vhost().name))
+
+
+async def unbind(call: Call) -> Answer:
+    """Remove a binding by its key."""
+    binding = _named(call)
+    await call.act(
+        "unbind",
+        call.vhost().name,
+        source=binding.source,
+        **{f"destination_{binding.destination.kind}": binding.destination.name},
+        binding_key=binding.routing_key,
+        arguments=dict(binding.arguments),
+    )
+    return NO_CONTENT
+
+
+async def _listed(call: Call, bindings: Iterable[Binding]) -> Answer:
+    known = await described(call, list(bindings), partial(binding_object, vhost=call.vhost().name))
+    return await listed(call, known, paged=False)
+
+
+def _names(vhost: VirtualHost) -> list[str]:
+    return sorted(queue.name for queue in vhost)
+
+
+def _default(name: str) -> Binding:
+    return Binding(DEFAULT_EXCHANGE, Destination("queue", name), name)
+
+
+def _default_object(vhost: str, name: str) -> dict[str, Any]:
+    return binding_object(_default(name), vhost)
+
+
+def _ends(call: Call) -> tuple[str, Destination]:
+    """The exchange and the destination need not exist."""
+    kind: Literal["queue", "exchange"] = "queue" if "queue" in call.values else "exchange"
+    name = call.values["queue"] if kind == "queue" else exchange_name(call, "destination")
+    return exchange_name(call, "source"), Destination(kind, name)
+
+
+def _between(call: Call) -> list[Binding]:
+    source, destination = _ends(call)
+    return call.vhost().topology.bindings(source=source, destination=destination)
+
+
+def _named(call: Call) -> Binding:
+    wanted = call.values["properties"]
+    found = {properties_key(each): each for each in _between(call)}
+    if wanted in found:
+        return found[wanted]
+    # Some clients put the key into the path as they received it in a list.
+    for key, binding in found.items():
+        if unquote_plus(key) == wanted:
+            return binding
+    raise not_found()
+
+
+ROUTES: Final[tuple[Route[RunEndpoint], ...]] = (
+    route("/bindings", get=list_bindings),
+    route("/bindings/{vhost}", get=list_bindings),
+    route("/bindings/{vhost}/e/{source}/q/{queue}", get=list_bindings_between, post=bind),
+    route("/bindings/{vhost}/e/{source}/e/{destination}", get=list_bindings_between, post=bind),
+    route("/bindings/{vhost}/e/{source}/q/{queue}/{properties}", get=get_binding, delete=unbind),
+    route("/bindings/{vhost}/e/{source}/e/{destination}/{properties}", get=get_binding, delete=unbind),
+    route("/queues/{vhost}/{name}/bindings", get=list_bindings_of_queue),
+    route("/exchanges/{vhost}/{name}/bindings/source", get=list_bindings_from_exchange),
+    route("/exchanges/{vhost}/{name}/bindings/destination", get=list_bindings_to_exchange),
+)

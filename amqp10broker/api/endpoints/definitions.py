@@ -1,0 +1,157 @@
+"""Endpoints of definitions: all declared objects as one document."""
+
+from __future__ import annotations
+
+import json
+from http import HTTPStatus
+from typing import Any, Final
+
+from amqp10broker.api.calls import NO_CONTENT, Call, RunEndpoint, route
+from amqp10broker.api.front import not_found
+from amqp10broker.api.lists import Item, Listing
+from amqp10broker.api.long_lists import described, written
+from amqp10broker.api.messages import Answer, Refused, json_bytes
+from amqp10broker.api.rights import Tag
+from amqp10broker.api.routes import Endpoint, Route
+from amqp10broker.metadata.vhost import VirtualHost
+
+_OF_VHOST: Final = ("parameters", "policies", "queues", "exchanges", "bindings")
+"""Lists in the document with entries that name a virtual host, except permissions."""
+
+
+async def get_definitions(call: Call) -> Answer:
+    """Return the document of the whole broker."""
+    document = await call.administer("export-definitions")
+    name = call.door.catalog.cluster_name(call.door.node_name)
+    return await _offered(call, {**document, "original_cluster_name": name})
+
+
+async def get_definitions_of_vhost(call: Call) -> Answer:
+    """Return the document of one virtual host; it can be imported into another one."""
+    vhost = _vhost(call)
+    document = await call.administer("export-definitions")
+    facts = next(each for each in document["vhosts"] if each["name"] == vhost.name)
+    header = {key: value for key, value in document.items() if isinstance(value, str)}
+    header.pop("explanation", None)  # of users, which belong to no virtual host
+    parts = {
+        part: await described(
+            call, [entry for entry in document[part] if entry["vhost"] == vhost.name], _without_vhost
+        )
+        for part in _OF_VHOST
+    }
+    return await _offered(
+        call,
+        {
+            **header,
+            "rabbitmq_definition_format": "single_virtual_host",
+            "original_vhost_name": vhost.name,
+            "description": facts["description"],
+            "metadata": facts["metadata"],
+            "limits": facts["limits"],
+            **parts,
+        },
+    )
+
+
+async def post_definitions(call: Call) -> Answer:
+    """Import a document; the answer lists the parts that were left out."""
+    return _imported(await call.administer("import-definitions", document=_document(call)))
+
+
+async def post_definitions_of_vhost(call: Call) -> Answer:
+    """Import a document into one virtual host, whatever virtual hosts it names."""
+    vhost = _vhost(call)
+    document = _document(call)
+    within: dict[str, Any] = {
+        part: [
+            {**entry, "vhost": vhost.name} if isinstance(entry, dict) else entry for entry in document[part]
+        ]
+        for part in _OF_VHOST
+        if isinstance(document.get(part), list)
+    }
+    return _imported(await call.administer("import-definitions", vhost.name, document=within))
+
+
+def _imported(report: dict[str, Any]) -> Answer:
+    return Answer.of_json(report) if report["skipped"] else NO_CONTENT
+
+
+def _vhost(call: Call) -> VirtualHost:
+    found = call.door.catalog.find_vhost(call.values["vhost"])
+    if found is None:
+        raise not_found()
+    return found
+
+
+def _without_vhost(entry: Item) -> Item:
+    return {key: value for key, value in entry.items() if key != "vhost"}
+
+
+async def _offered(call: Call, document: dict[str, Any]) -> Answer:
+    shown = Listing.read(call.request.query, paged=False).pick(document)
+    members = []
+    for part, value in shown.items():
+        text = (
+            await written(call, value, lambda entry: entry) if isinstance(value, list) else json_bytes(value)
+        )
+        members.append(json_bytes(part) + b":" + text)
+    answer = Answer.of_json_bytes(b"{" + b",".join(members) + b"}")
+    name = call.request.query.get("download")
+    if name is None:
+        return answer
+    safe = "".join(each for each in name if each.isascii() and (each.isalnum() or each in "._-"))
+    return answer.with_headers(("content-disposition", f"attachment; filename={safe}"))
+
+
+def _document(call: Call) -> dict[str, Any]:
+    """The document is the body as JSON or a file of a form. Raises Refused: 415 for another type, 400 for
+    invalid JSON.
+    """
+    request = call.request
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind == "multipart/form-data":
+        body = _file_of(request.headers["content-type"], request.body)
+    elif kind == "application/json":
+        body = request.body
+    else:
+        raise Refused(
+            HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
+            "unsupported_media_type",
+            "send application/json, or multipart/form-data with a field 'file'",
+        )
+    try:
+        document = json.loads(body)
+    except (ValueError, RecursionError):
+        raise Refused(HTTPStatus.BAD_REQUEST, "bad_request", "failed_to_parse_json") from None
+    if not isinstance(document, dict):
+        raise Refused(HTTPStatus.BAD_REQUEST, "bad_request", "the document must be a JSON object")
+    return document
+
+
+def _file_of(content_type: str, body: bytes) -> bytes:
+    # Megabytes of memory, which few brokers need.
+    from email.parser import BytesParser
+    from email.policy import HTTP
+
+    head = f"content-type: {content_type}\r\n\r\n".encode("latin-1", "replace")
+    form = BytesParser(policy=HTTP).parsebytes(head + body)
+    for part in form.iter_parts() if form.is_multipart() else ():
+        if part.get_param("name", header="content-disposition") == "file":
+            content = part.get_payload(decode=True)
+            if isinstance(content, bytes):
+                return content
+    raise Refused(HTTPStatus.BAD_REQUEST, "bad_request", "the form has no field 'file'")
+
+
+_A: Final = Tag.ADMINISTRATOR
+
+
+def _of_form(run: RunEndpoint) -> Endpoint[RunEndpoint]:
+    return Endpoint(_A, run, forms=("multipart/form-data",))
+
+
+ROUTES: Final[tuple[Route[RunEndpoint], ...]] = (
+    route("/definitions", _A, get=get_definitions, post=_of_form(post_definitions)),
+    route("/all-configuration", _A, get=get_definitions, post=_of_form(post_definitions)),
+    route("/definitions/{vhost}", _A, get=get_definitions_of_vhost, post=_of_form(post_definitions_of_vhost)),
+)

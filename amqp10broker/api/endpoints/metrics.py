@@ -1,0 +1,41 @@
+"""Metrics as text for Prometheus, for monitoring users; a separate port has them without a login."""
+
+from __future__ import annotations
+
+from functools import partial
+from http import HTTPStatus
+from typing import Final
+
+from amqp10broker.api.calls import Call, RunEndpoint
+from amqp10broker.api.messages import Answer
+from amqp10broker.api.rights import Tag
+from amqp10broker.api.routes import Endpoint, Route
+from amqp10broker.observe.metrics.wanted import TYPES, Form, wanted
+
+
+async def get_metrics(form: Form, call: Call) -> Answer:
+    """Return all metrics in one of the forms."""
+    request = call.request
+    asked = wanted(
+        form,
+        families=request.every("family"),
+        vhosts=request.every("vhost"),
+        queue=request.query.get("queue"),
+        accept=request.headers.get("accept"),
+    )
+    body = await call.door.metrics(asked)
+    return Answer(HTTPStatus.OK, (("content-type", asked.content_type),), body)
+
+
+def _routes(tag: Tag | None) -> tuple[Route[RunEndpoint], ...]:
+    return tuple(
+        Route(
+            "/metrics" if form is Form.AGGREGATED else f"/metrics/{form}",
+            {"GET": Endpoint(tag, partial(get_metrics, form), TYPES)},
+        )
+        for form in Form
+    )
+
+
+ROUTES: Final = _routes(Tag.MONITORING)
+FOR_EVERYBODY: Final = _routes(None)

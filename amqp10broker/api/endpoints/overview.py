@@ -1,0 +1,293 @@
+"""Endpoints of the broker as a whole, and of its nodes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from http import HTTPStatus
+from typing import Any, Final
+
+from amqp10broker.api import message_stats
+from amqp10broker.api.calls import NO_CONTENT, Call, RunEndpoint, route
+from amqp10broker.api.endpoints.connections import every_connection
+from amqp10broker.api.fields import require, text
+from amqp10broker.api.front import not_found
+from amqp10broker.api.messages import Answer, Refused
+from amqp10broker.api.rights import Tag
+from amqp10broker.api.routes import JSON_TYPES, Endpoint, Route
+from amqp10broker.api.samples import KEPT_MS
+from amqp10broker.metadata.definitions_export import RABBIT_VERSION
+from amqp10broker.operations.snapshot import NodeView
+from amqp10broker.operations.table import EXCHANGE_TYPES
+
+KEPT_S: Final = KEPT_MS // 1000
+_PART: Final = 500
+"""Queues that are counted before other tasks run."""
+
+
+async def overview(call: Call) -> Answer:
+    """Return versions, listeners, and totals of the objects that the user sees."""
+    node = call.door.node()
+    catalog = call.door.catalog
+    totals = {"messages": 0, "messages_ready": 0, "messages_unacknowledged": 0}
+    queues = exchanges = 0
+    for vhost in call.vhosts():
+        exchanges += sum(1 for _ in vhost.topology)
+        for queue in list(vhost):
+            queues += 1
+            if not queues % _PART:
+                await call.door.pause()
+            ready, unsettled = queue.handle.ready, queue.handle.unsettled
+            totals["messages_ready"] += ready
+            totals["messages_unacknowledged"] += unsettled
+            totals["messages"] += ready + unsettled
+    seen = await every_connection(call)
+    if not call.has(Tag.MONITORING):
+        seen = [each for each in seen if each.user == call.who.name]
+    shown: dict[str, Any] = {
+        **_versions(node),
+        "product_name": "amqp10broker",
+        "product_version": node.version,
+        "node": call.door.node_name,
+        "cluster_name": catalog.cluster_name(call.door.node_name),
+        "cluster_tags": catalog.global_parameters.get("cluster_tags", {}),
+        "node_tags": {},
+        "rates_mode": "basic",
+        "sample_retention_policies": {"global": [KEPT_S], "basic": [KEPT_S], "detailed": []},
+        "default_queue_type": str(catalog.default_queue_type),
+        "disable_stats": call.request.query.get("disable_stats") == "true",
+        "enable_queue_totals": call.request.query.get("enable_queue_totals") == "true",
+        "is_op_policy_updating_enabled": True,
+        "require_definition_json_extension": False,
+        "exchange_types": _exchange_types(),
+        "object_totals": {
+            "connections": len(seen),
+            "channels": sum(len(each.channels) for each in seen),
+            "exchanges": exchanges,
+            "queues": queues,
+            "consumers": sum(
+                sum(len(channel.consumers) for channel in each.channels)
+                + sum(link.role == "receiver" for session in each.sessions for link in session.links)
+                for each in seen
+            ),
+        },
+    }
+    if not shown["disable_stats"]:
+        listeners = await _listeners(call)
+        stats = message_stats.of_clients(_clients(call))
+        rated = call.rated("overview", call.who.name, lengths=totals, msg_rates=stats)
+        shown |= {
+            "message_stats": rated["msg_rates"],
+            "queue_totals": rated["lengths"],
+            "listeners": listeners,
+            "contexts": _contexts(listeners),
+            "statistics_db_event_queue": 0,
+        }
+    elif shown["enable_queue_totals"]:
+        shown["queue_totals"] = totals
+    return call.shown(shown)
+
+
+def _clients(call: Call) -> Counter[str]:
+    counted: Counter[str] = Counter()
+    for vhost, counters in call.door.clients().items():
+        if call.sees(vhost):
+            counted.update({name: value or 0 for name, value in counters.items()})
+    return counted
+
+
+async def list_nodes(call: Call) -> Answer:
+    """List all nodes; of others than this one only whether they run."""
+    return call.listed([await _node(call, name) for name in await _names(call)])
+
+
+async def get_node(call: Call) -> Answer:
+    """Return one node and its statistics."""
+    name = call.values["node"]
+    if name not in await _names(call):
+        raise not_found()
+    shown = await _node(call, name)
+    if call.request.query.get("memory") == "true" and name == call.door.node_name:
+        shown["memory"] = _memory(call.door.node())
+    return call.shown(shown)
+
+
+async def get_memory(call: Call) -> Answer:
+    """Return the memory use in bytes: of this process only its resident size is known."""
+    if call.values["node"] != call.door.node_name:
+        raise not_found()
+    return call.shown({"memory": _memory(call.door.node())})
+
+
+async def get_relative_memory(call: Call) -> Answer:
+    """Return the memory use in percent."""
+    if call.values["node"] != call.door.node_name:
+        raise not_found()
+    shares = dict.fromkeys(_CATEGORIES, 0)
+    return call.shown({"memory": {**shares, "other_system": 100, "total": 100}})
+
+
+async def get_cluster_name(call: Call) -> Answer:
+    """Return the name of the cluster."""
+    return call.shown({"name": call.door.catalog.cluster_name(call.door.node_name)})
+
+
+async def put_cluster_name(call: Call) -> Answer:
+    """Set the name of the cluster."""
+    body = call.body
+    require(body, "name")
+    name = text(body, "name", "")
+    if not name:
+        raise Refused(400, "bad_request", "the name is empty: give one")
+    await call.administer("set-cluster-name", name=name)
+    return NO_CONTENT
+
+
+async def effective_configuration(call: Call) -> Answer:
+    """Return the settings of this node as a configuration file."""
+    return Answer(HTTPStatus.OK, (("content-type", "text/plain"),), call.door.settings().encode())
+
+
+async def extensions(call: Call) -> Answer:
+    """Return an empty list: RabbitMQ's plugins add pages here."""
+    return call.listed([])
+
+
+async def reset(call: Call) -> Answer:
+    """Forget all samples: rates and histories start anew."""
+    if call.values.get("node", call.door.node_name) != call.door.node_name:
+        raise not_found()
+    call.door.samples.forget()
+    return NO_CONTENT
+
+
+# --- nodes ----------------------------------------------------------------------------------------
+
+
+async def _names(call: Call) -> list[str]:
+    nodes = call.door.catalog.nodes
+    return sorted(nodes) if nodes else [call.door.node_name]
+
+
+async def _node(call: Call, name: str) -> dict[str, Any]:
+    facts = call.door.catalog.nodes.get(name)
+    draining = facts is not None and facts.draining
+    shown: dict[str, Any] = {"name": name, "type": "disc", "being_drained": draining}
+    if name != call.door.node_name:
+        status = await call.administer("cluster-status")
+        return {**shown, "running": name in status["running_nodes"]}
+    node = call.door.node()
+    memory, disk = node.resources.memory, node.resources.disk
+    there, limit = call.door.connections_open()
+    listeners = await _listeners(call)
+    return {
+        **shown,
+        **_versions(node),
+        "running": True,
+        "uptime": int(node.uptime_s * 1000),
+        "os_pid": str(node.pid),
+        **call.door.process(),
+        "mem_used": node.rss_bytes,
+        "mem_limit": memory.resource.limit_bytes or 0,
+        "mem_alarm": memory.resource.alarm,
+        "mem_calculation_strategy": "rss",
+        "disk_free": disk.free_bytes or 0,
+        "disk_free_limit": disk.resource.limit_bytes or 0,
+        "disk_free_alarm": disk.resource.alarm,
+        "sockets_used": there,
+        "sockets_total": limit,
+        "rates_mode": "basic",
+        "db_dir": node.data_dir or "",
+        "config_files": [],
+        "log_files": [],
+        "enabled_plugins": _PLUGINS,
+        "partitions": [],
+        "cluster_links": [],
+        "applications": [{"name": "amqp10broker", "description": "AMQP broker", "version": node.version}],
+        "exchange_types": _exchange_types(),
+        "contexts": _contexts(listeners),
+    }
+
+
+_PLUGINS: Final = ["rabbitmq_management", "rabbitmq_management_agent", "rabbitmq_prometheus"]
+"""RabbitMQ's plugins with an equivalent in this broker: tools check for them."""
+_CATEGORIES: Final = (
+    *("connection_readers", "connection_writers", "connection_channels", "connection_other", "queue_procs"),
+    *("quorum_queue_procs", "quorum_queue_dlx_procs", "stream_queue_procs"),
+    *("stream_queue_replica_reader_procs", "stream_queue_coordinator_procs", "plugins", "metadata_store"),
+    *("metadata_store_ets", "other_proc", "metrics", "mgmt_db", "mnesia", "quorum_ets", "other_ets"),
+    *("binary", "msg_index", "code", "atom", "other_system", "allocated_unused", "reserved_unallocated"),
+)
+"""RabbitMQ's categories, all of which clients require. A Python process cannot distinguish them."""
+
+
+def _memory(node: NodeView) -> dict[str, Any]:
+    rss = node.rss_bytes
+    return {
+        **dict.fromkeys(_CATEGORIES, 0),
+        "other_system": rss,
+        "strategy": "rss",
+        "total": {"erlang": rss, "rss": rss, "allocated": rss},
+    }
+
+
+def _versions(node: NodeView) -> dict[str, str]:
+    return {
+        "management_version": RABBIT_VERSION,
+        "rabbitmq_version": RABBIT_VERSION,
+        "erlang_version": "none",
+        "erlang_full_version": f"none: amqp10broker {node.version}",
+        "crypto_lib_version": "",
+    }
+
+
+def _exchange_types() -> list[dict[str, Any]]:
+    return [{"name": name, "description": "", "enabled": True} for name in EXCHANGE_TYPES]
+
+
+async def _listeners(call: Call) -> list[dict[str, Any]]:
+    return [
+        {
+            "node": row["node"],
+            "protocol": row["protocol"],
+            "ip_address": row["interface"],
+            "port": row["port"],
+            "tls": row["protocol"].startswith(("amqp/ssl", "https")),
+            "socket_opts": {},
+        }
+        for row in await call.administer("list-listeners")
+    ]
+
+
+def _contexts(listeners: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The ports of HTTP contexts are texts, unlike those of listeners."""
+    return [
+        {
+            "description": "HTTP API",
+            "node": each["node"],
+            "path": "/",
+            "ip": each["ip_address"],
+            "port": str(each["port"]),
+            "ssl_opts": [],
+        }
+        for each in listeners
+        if each["protocol"] in ("http", "https")
+    ]
+
+
+_O: Final = Tag.MONITORING
+_A: Final = Tag.ADMINISTRATOR
+_TEXT_TYPES: Final = ("text/plain", "text/*", *JSON_TYPES)
+"""Clients that request JSON everywhere get the text, too."""
+
+ROUTES: Final[tuple[Route[RunEndpoint], ...]] = (
+    route("/overview", get=overview),
+    route("/nodes", _O, get=list_nodes),
+    route("/nodes/{node}", _O, get=get_node),
+    route("/nodes/{node}/memory", _O, get=get_memory),
+    route("/nodes/{node}/memory/relative", _O, get=get_relative_memory),
+    route("/cluster-name", get=get_cluster_name, put=(_A, put_cluster_name)),
+    Route("/api/config/effective", {"GET": Endpoint(_A, effective_configuration, _TEXT_TYPES)}),
+    route("/extensions", get=extensions),
+    route("/reset", _A, delete=reset),
+    route("/reset/{node}", _A, delete=reset),
+)

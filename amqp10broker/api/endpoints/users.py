@@ -1,0 +1,279 @@
+"""Endpoints of users, their permissions, and their limits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from http import HTTPStatus
+from typing import Any, Final
+
+from amqp10broker.api import fields
+from amqp10broker.api.calls import CREATED, NO_CONTENT, Call, RunEndpoint, route
+from amqp10broker.api.front import not_found
+from amqp10broker.api.long_lists import listed
+from amqp10broker.api.messages import Answer, Refused
+from amqp10broker.api.rights import Tag
+from amqp10broker.api.routes import Route
+from amqp10broker.errors import NotFound
+from amqp10broker.metadata.entries import permission_entry, topic_permission_entry, user_entry
+from amqp10broker.metadata.users import PasswordAlgorithm, User
+
+USER_LIMITS: Final = ("max-connections", "max-channels")
+
+
+async def list_users(call: Call) -> Answer:
+    """List all users and their tags."""
+    return await listed(call, [_object(user) for user in _sorted(call.door.catalog.users)])
+
+
+async def list_without_permissions(call: Call) -> Answer:
+    """List users without access to any virtual host."""
+    having = {user for user, _, _ in call.door.catalog.users.permissions()}
+    users = _sorted(call.door.catalog.users)
+    return call.listed([_object(user) for user in users if user.name not in having])
+
+
+async def get_user(call: Call) -> Answer:
+    """Return one user and its tags."""
+    return call.shown(_object(_user(call)))
+
+
+async def put_user(call: Call) -> Answer:
+    """Add a user, or replace it except for its permissions."""
+    body = call.body
+    if "tags" not in body:
+        raise _bad("tags_not_present")
+    entry: dict[str, Any] = {"tags": body["tags"], "limits": fields.table(body, "limits")}
+    if "password" in body and "password_hash" in body:
+        raise _bad("both_password_and_password_hash_are_provided: give one of them")
+    if body.get("password"):
+        entry["password"] = fields.text(body, "password", "")
+    else:
+        entry["password_hash"] = fields.text(body, "password_hash", "")
+    if "hashing_algorithm" in body:
+        entry["hashing_algorithm"] = fields.text(body, "hashing_algorithm", "")
+    answer = await call.administer("put-user", user=call.values["user"], entry=entry)
+    return CREATED if answer["created"] else NO_CONTENT
+
+
+async def delete_user(call: Call) -> Answer:
+    """Delete a user, and close its connections."""
+    await call.administer("delete-user", user=_user(call).name)
+    return NO_CONTENT
+
+
+async def delete_users(call: Call) -> Answer:
+    """Delete several users; unknown names are ignored."""
+    body = call.body
+    fields.require(body, "users")
+    names = body["users"]
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise _bad("'users' must be an array of names")
+    for name in names:
+        try:
+            await call.administer("delete-user", user=name)
+        except NotFound:
+            continue
+    return NO_CONTENT
+
+
+# --- permissions ----------------------------------------------------------------------------------
+
+
+async def list_permissions(call: Call) -> Answer:
+    """List permissions: all, those in one virtual host, or those of one user."""
+    wanted = _wanted(call)
+    users = call.door.catalog.users
+    rows = sorted(users.permissions(), key=lambda row: (row[1], row[0]))
+    return call.listed([permission_entry(*row) for row in rows if wanted(row[0], row[1])])
+
+
+async def get_permission(call: Call) -> Answer:
+    """Return a user's permissions in a virtual host."""
+    user, vhost = call.values["user"], call.vhost().name
+    permission = call.door.catalog.users.permission(user, vhost)
+    if permission is None:
+        raise not_found()
+    return call.shown(permission_entry(user, vhost, permission))
+
+
+async def put_permission(call: Call) -> Answer:
+    """Set a user's permissions in a virtual host."""
+    user, vhost = _both(call)
+    body = call.body
+    fields.require(body, "configure", "write", "read")
+    there = call.door.catalog.users.permission(user, vhost)
+    patterns = {name: fields.text(body, name, "") for name in ("configure", "write", "read")}
+    await call.administer("set-permissions", vhost, user=user, **patterns)
+    return CREATED if there is None else NO_CONTENT
+
+
+async def delete_permission(call: Call) -> Answer:
+    """Remove a user's access to a virtual host."""
+    user, vhost = call.values["user"], call.vhost().name
+    if call.door.catalog.users.permission(user, vhost) is None:
+        raise not_found()
+    await call.administer("clear-permissions", vhost, user=user)
+    return NO_CONTENT
+
+
+async def list_topic_permissions(call: Call) -> Answer:
+    """List topic permissions: all, in a virtual host, of a user, or at an exchange."""
+    wanted = _wanted(call)
+    exchange = call.values.get("exchange")
+    rows = sorted(call.door.catalog.users.topic_permissions(), key=lambda row: (row[1], row[0], row[2]))
+    found = [
+        topic_permission_entry(*row) for row in rows if wanted(row[0], row[1]) and exchange in (None, row[2])
+    ]
+    if exchange is not None:
+        if not found:
+            raise not_found()
+        return call.shown(found[0])
+    if not found and "vhost" in call.values and "user" in call.values:
+        raise not_found()
+    return call.listed(found)
+
+
+async def put_topic_permission(call: Call) -> Answer:
+    """Restrict a user's routing keys at a topic exchange."""
+    user, vhost = _both(call)
+    body = call.body
+    fields.require(body, "exchange", "write", "read")
+    exchange = fields.text(body, "exchange", "")
+    if exchange and call.vhost().topology.find_exchange(exchange) is None:
+        raise _bad(f"no exchange '{exchange}' in vhost '{vhost}': declare it first")
+    there = call.door.catalog.users.topic_permission(user, vhost, exchange)
+    patterns = {name: fields.text(body, name, "") for name in ("write", "read")}
+    await call.administer("set-topic-permissions", vhost, user=user, exchange=exchange, **patterns)
+    return CREATED if there is None else NO_CONTENT
+
+
+async def delete_topic_permission(call: Call) -> Answer:
+    """Lift the restriction of a user's routing keys, at one exchange or at all."""
+    user, vhost = call.values["user"], call.vhost().name
+    exchange = call.values.get("exchange")
+    there = call.door.catalog.users.topic_permissions()
+    if not any(row[:2] == (user, vhost) and exchange in (None, row[2]) for row in there):
+        raise not_found()
+    await call.administer("clear-topic-permissions", vhost, user=user, exchange=exchange)
+    return NO_CONTENT
+
+
+# --- limits ---------------------------------------------------------------------------------------
+
+
+async def list_limits(call: Call) -> Answer:
+    """List the limits of users with any, or of one user."""
+    users = [_user(call)] if "user" in call.values else _sorted(call.door.catalog.users)
+    known = [{"user": user.name, "value": user.limits.as_dict()} for user in users]
+    return call.listed([each for each in known if each["value"]])
+
+
+async def put_limit(call: Call) -> Answer:
+    """Limit connections or channels of a user."""
+    limits = {_limit_name(call): limit_value(call)}
+    await call.administer("set-user-limits", user=_user(call).name, limits=limits)
+    return NO_CONTENT
+
+
+async def delete_limit(call: Call) -> Answer:
+    """Lift a limit of a user."""
+    await call.administer("set-user-limits", user=_user(call).name, limits={_limit_name(call): -1})
+    return NO_CONTENT
+
+
+def limit_value(call: Call) -> int:
+    """Return the value of a limit from the body.
+
+    Raises:
+        Refused: 400, there is none.
+    """
+    body = call.body
+    fields.require(body, "value")
+    return fields.integer(body, "value", 0)
+
+
+# --- helpers --------------------------------------------------------------------------------------
+
+
+def _limit_name(call: Call) -> str:
+    name = call.values["name"]
+    if name not in USER_LIMITS:
+        raise _bad(f"there is no limit '{name}' of users; known are {', '.join(USER_LIMITS)}")
+    return name
+
+
+def _user(call: Call) -> User:
+    user = call.door.catalog.users.find(call.values["user"])
+    if user is None:
+        raise not_found()
+    return user
+
+
+def _both(call: Call) -> tuple[str, str]:
+    user, vhost = call.values["user"], call.values["vhost"]
+    if user not in call.door.catalog.users or call.door.catalog.find_vhost(vhost) is None:
+        raise _bad("vhost_or_user_not_found")
+    return user, vhost
+
+
+def _wanted(call: Call) -> Callable[[str, str], bool]:
+    user, vhost = call.values.get("user"), call.values.get("vhost")
+    if user is not None and vhost is None:
+        _user(call)
+    if vhost is not None:
+        call.vhost()
+    return lambda of, where: user in (None, of) and vhost in (None, where)
+
+
+def _object(user: User) -> dict[str, Any]:
+    password = user.password
+    if password is not None and password.algorithm is PasswordAlgorithm.PLAIN:
+        password = None
+    entry = user_entry(user, password)
+    return {key: value for key, value in entry.items() if key in _SHOWN}
+
+
+_SHOWN: Final = ("name", "tags", "password_hash", "hashing_algorithm", "limits")
+
+
+def _sorted(users: Iterable[User]) -> list[User]:
+    return sorted(users, key=lambda user: user.name)
+
+
+def _bad(reason: str) -> Refused:
+    return Refused(HTTPStatus.BAD_REQUEST, "bad_request", reason)
+
+
+_A: Final = Tag.ADMINISTRATOR
+
+ROUTES: Final[tuple[Route[RunEndpoint], ...]] = (
+    route("/users", _A, get=list_users),
+    route("/users/without-permissions", _A, get=list_without_permissions),
+    route("/users/bulk-delete", _A, post=delete_users),
+    route("/users/{user}", _A, get=get_user, put=put_user, delete=delete_user),
+    route("/users/{user}/permissions", _A, get=list_permissions),
+    route("/users/{user}/topic-permissions", _A, get=list_topic_permissions),
+    route("/vhosts/{vhost}/permissions", _A, get=list_permissions),
+    route("/vhosts/{vhost}/topic-permissions", _A, get=list_topic_permissions),
+    route("/permissions", _A, get=list_permissions),
+    route(
+        "/permissions/{vhost}/{user}", _A, get=get_permission, put=put_permission, delete=delete_permission
+    ),
+    route("/topic-permissions", _A, get=list_topic_permissions),
+    route(
+        "/topic-permissions/{vhost}/{user}",
+        _A,
+        get=list_topic_permissions,
+        put=put_topic_permission,
+        delete=delete_topic_permission,
+    ),
+    route(
+        "/topic-permissions/{vhost}/{user}/{exchange}",
+        _A,
+        get=list_topic_permissions,
+        delete=delete_topic_permission,
+    ),
+    route("/user-limits", _A, get=list_limits),
+    route("/user-limits/{user}", _A, get=list_limits),
+    route("/user-limits/{user}/{name}", _A, put=put_limit, delete=delete_limit),
+)

@@ -1,0 +1,169 @@
+"""Endpoints of virtual hosts and their limits."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import Any, Final
+
+from amqp10broker.api import fields
+from amqp10broker.api.calls import CREATED, NO_CONTENT, Call, RunEndpoint, route
+from amqp10broker.api.endpoints.users import limit_value
+from amqp10broker.api.front import not_found
+from amqp10broker.api.long_lists import listed
+from amqp10broker.api.messages import Answer, Refused
+from amqp10broker.api.rights import Tag
+from amqp10broker.api.routes import Route
+from amqp10broker.errors import PreconditionFailed
+from amqp10broker.metadata.vhost import VirtualHost
+from amqp10broker.operations.accounts import PROTECTED
+
+VHOST_LIMITS: Final = ("max-connections", "max-queues")
+
+
+async def list_vhosts(call: Call) -> Answer:
+    """List all virtual hosts for monitoring users, else those that the user may enter."""
+    known = call.door.catalog.vhosts
+    all_of_them = call.has(Tag.MONITORING)
+    seen = [known[name] for name in sorted(known) if all_of_them or call.sees(name)]
+    return await listed(call, [_object(call, vhost) for vhost in seen])
+
+
+async def get_vhost(call: Call) -> Answer:
+    """Return one virtual host and its settings."""
+    return call.shown(_object(call, _vhost(call)))
+
+
+async def put_vhost(call: Call) -> Answer:
+    """Add a virtual host, which its creator may use, or change its settings."""
+    name, body = call.values["vhost"], call.body
+    there = call.door.catalog.find_vhost(name)
+    metadata: dict[str, Any] = {} if there is None else dict(there.facts.metadata)
+    if PROTECTED in body:
+        metadata[PROTECTED] = fields.flag(body, PROTECTED, False)
+    if "tracing" in body:
+        metadata["tracing"] = fields.flag(body, "tracing", False)
+    entry: dict[str, Any] = {"metadata": metadata}
+    entry["description"] = fields.text(body, "description", "" if there is None else there.description)
+    entry["tags"] = body.get("tags", [] if there is None else list(there.tags))
+    kind = body.get("default_queue_type", None if there is None else there.facts.default_queue_type)
+    if kind is not None:
+        if not isinstance(kind, str):
+            raise _bad("'default_queue_type' must be a string")
+        entry["default_queue_type"] = kind
+    answer = await call.administer("put-vhost", name=name, entry=entry)
+    if not answer["created"]:
+        return NO_CONTENT
+    if call.who.name in call.door.catalog.users:
+        every = {"configure": ".*", "write": ".*", "read": ".*"}
+        await call.administer("set-permissions", name, user=call.who.name, **every)
+    return CREATED
+
+
+async def delete_vhost(call: Call) -> Answer:
+    """Delete a virtual host with its contents, and close its connections."""
+    try:
+        await call.administer("delete-vhost", name=_vhost(call).name)
+    except PreconditionFailed as refusal:
+        raise Refused(HTTPStatus.PRECONDITION_FAILED, "precondition_failed", refusal.description) from refusal
+    return NO_CONTENT
+
+
+async def protect(call: Call) -> Answer:
+    """Protect a virtual host against deletion."""
+    return await _protect(call, True)
+
+
+async def unprotect(call: Call) -> Answer:
+    """Allow the deletion of a virtual host again."""
+    return await _protect(call, False)
+
+
+async def start(call: Call) -> Answer:
+    """Accept the request without effect: virtual hosts always run on all nodes."""
+    _vhost(call)
+    if call.values["node"] != call.door.node_name:
+        raise _bad(f"there is no node '{call.values['node']}' here")
+    return NO_CONTENT
+
+
+async def list_limits(call: Call) -> Answer:
+    """List the limits of virtual hosts that have some."""
+    known = [{"vhost": vhost.name, "value": vhost.limits.as_dict()} for vhost in call.vhosts()]
+    return call.listed([each for each in known if each["value"]])
+
+
+async def put_limit(call: Call) -> Answer:
+    """Limit connections or queues of a virtual host."""
+    limits = {_limit_name(call): limit_value(call)}
+    await call.administer("set-vhost-limits", _vhost(call).name, limits=limits)
+    return NO_CONTENT
+
+
+async def delete_limit(call: Call) -> Answer:
+    """Lift a limit of a virtual host."""
+    await call.administer("set-vhost-limits", _vhost(call).name, limits={_limit_name(call): -1})
+    return NO_CONTENT
+
+
+async def _protect(call: Call, protected: bool) -> Answer:
+    vhost = _vhost(call)
+    facts = vhost.facts
+    entry: dict[str, Any] = {
+        "metadata": {**facts.metadata, PROTECTED: protected},
+        "description": facts.description,
+        "tags": list(facts.tags),
+    }
+    if facts.default_queue_type is not None:
+        entry["default_queue_type"] = facts.default_queue_type
+    await call.administer("put-vhost", name=vhost.name, entry=entry)
+    return NO_CONTENT
+
+
+def _limit_name(call: Call) -> str:
+    name = call.values["name"]
+    if name not in VHOST_LIMITS:
+        raise _bad(f"there is no limit '{name}' of virtual hosts; known are {', '.join(VHOST_LIMITS)}")
+    return name
+
+
+def _vhost(call: Call) -> VirtualHost:
+    found = call.door.catalog.find_vhost(call.values["vhost"])
+    if found is None:
+        raise not_found()
+    return found
+
+
+def _object(call: Call, vhost: VirtualHost) -> dict[str, Any]:
+    facts = vhost.facts
+    metadata: dict[str, Any] = {"description": facts.description, "tags": list(facts.tags)}
+    if facts.default_queue_type is not None:
+        metadata["default_queue_type"] = facts.default_queue_type
+    if PROTECTED in facts.metadata:
+        metadata[PROTECTED] = facts.metadata[PROTECTED]
+    return {
+        "name": vhost.name,
+        "description": facts.description,
+        "tags": list(facts.tags),
+        "default_queue_type": vhost.default_queue_type or str(call.door.catalog.default_queue_type),
+        PROTECTED: bool(facts.metadata.get(PROTECTED)),
+        "tracing": bool(facts.metadata.get("tracing")),
+        "metadata": metadata,
+        "cluster_state": {call.door.node_name: "running"},
+    }
+
+
+def _bad(reason: str) -> Refused:
+    return Refused(HTTPStatus.BAD_REQUEST, "bad_request", reason)
+
+
+_A: Final = Tag.ADMINISTRATOR
+
+ROUTES: Final[tuple[Route[RunEndpoint], ...]] = (
+    route("/vhosts", get=list_vhosts),
+    route("/vhosts/{vhost}", _A, get=get_vhost, put=put_vhost, delete=delete_vhost),
+    route("/vhosts/{vhost}/deletion/protection", _A, post=protect, delete=unprotect),
+    route("/vhosts/{vhost}/start/{node}", _A, post=start),
+    route("/vhost-limits", get=list_limits),
+    route("/vhost-limits/{vhost}", get=list_limits),
+    route("/vhost-limits/{vhost}/{name}", _A, put=put_limit, delete=delete_limit),
+)

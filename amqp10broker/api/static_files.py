@@ -1,0 +1,68 @@
+"""The files of the management page: types, security headers, and caching."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Final
+from urllib.parse import quote
+
+from amqp10broker.api.messages import Answer, Request
+
+INDEX: Final = "index.html"
+FOLDERS: Final = ("", "css/", "js/", "js/views/")
+KINDS: Final = {
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
+"""Types by file name extension; files with another one are not part of the page."""
+
+_POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
+)
+_HEADERS: Final = (
+    ("content-security-policy", _POLICY),
+    ("x-content-type-options", "nosniff"),
+    ("x-frame-options", "DENY"),
+    ("referrer-policy", "no-referrer"),
+    ("cross-origin-opener-policy", "same-origin"),
+    ("cross-origin-resource-policy", "same-origin"),
+)
+"""The page neither loads from nor sends to other origins, and cannot be framed."""
+
+
+@dataclass(frozen=True, slots=True)
+class PageFile:
+    """A file of the page.
+
+    Attributes:
+        kind: its type.
+        tag: differs for every content.
+    """
+
+    kind: str
+    body: bytes
+    tag: str
+
+
+def kind_of(name: str) -> str | None:
+    """Return the type of a file; None if it is not part of the page."""
+    return KINDS.get(name[name.rfind(".") :])
+
+
+def to_folder(request: Request) -> Answer:
+    """Redirect to the same path with a slash: browsers resolve the page's other files below it."""
+    return Answer(HTTPStatus.PERMANENT_REDIRECT, (("location", f"{quote(request.segments[-1])}/"),))
+
+
+def answer_of(request: Request, file: PageFile) -> Answer:
+    """Answer with the file, or without a body if the browser has it already."""
+    # Weak: compressed or not, it is the same file (RFC 9110, 8.8.3.3).
+    tag = f'W/"{file.tag}"'
+    known = [each.strip() for each in request.headers.get("if-none-match", "").split(",")]
+    if tag in known or "*" in known:
+        return Answer(HTTPStatus.NOT_MODIFIED, (("etag", tag), *_HEADERS))
+    return Answer(HTTPStatus.OK, (("content-type", file.kind), ("etag", tag), *_HEADERS), file.body)

@@ -1,0 +1,145 @@
+"""Checks of permissions on names. `grants` has the permissions. The default exchange has the name
+``amq.default``.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+from amqp10broker.auth.grants import Grants, Operation, TopicOperation
+from amqp10broker.errors import NotAllowed, PermissionDenied
+
+Kind = Literal["queue", "exchange"]
+
+DEFAULT_EXCHANGE_NAME: Final = "amq.default"
+IMPERSONATOR: Final = "impersonator"
+"""The tag of users that may publish with another user-id."""
+_OPERATIONS: Final[tuple[Operation, ...]] = ("configure", "write", "read")
+# Names and routing keys come from clients: the cache must be bounded.
+_REMEMBERED_MAX: Final = 4096
+
+
+def check_vhost_access(grants: Grants, vhost: str) -> None:
+    """Refuse a user without any permission in a virtual host.
+
+    Raises:
+        NotAllowed: with the text that AMQP 0-9-1 closes the connection with.
+    """
+    if grants.entry(vhost) is None:
+        raise NotAllowed(f"vhost '{vhost}'", f"access to vhost '{vhost}' refused for user '{grants.user}'")
+
+
+class Access:
+    """The permissions of one user in one virtual host. Decisions are cached until permissions change.
+
+    The methods named like permissions raise `PermissionDenied` if that permission does not match.
+    """
+
+    __slots__ = ("_allowed", "_changes", "_grants", "_version", "user", "vhost")
+
+    def __init__(self, grants: Grants, vhost: str) -> None:
+        self.user = grants.user
+        self.vhost = vhost
+        self._grants = grants
+        # Read for every message, so it is an attribute and not a call.
+        self._changes = grants.changes
+        self._version = self._changes.version
+        self._allowed: dict[tuple[str, ...], bool] = {}
+
+    @property
+    def version(self) -> int:
+        """Changes whenever a cached decision may be stale."""
+        return self._changes.version
+
+    @property
+    def impersonator(self) -> bool:
+        """Whether the user may publish with another user-id."""
+        return IMPERSONATOR in self.tags
+
+    @property
+    def tags(self) -> frozenset[str]:
+        """The tags of the user; none if it was deleted."""
+        account = self._grants.account
+        return frozenset(() if account is None else account.tags)
+
+    def enter(self) -> None:
+        """Check that the user may (still) use the virtual host.
+
+        Raises:
+            NotAllowed: the user does not exist, or has no permission there.
+        """
+        check_vhost_access(self._grants, self.vhost)
+
+    def configure(self, kind: Kind, name: str) -> None:
+        """Check the permission to declare or delete."""
+        self._require("configure", kind, name)
+
+    def write(self, kind: Kind, name: str) -> None:
+        """Check the permission to publish into an exchange, or to bind a queue."""
+        self._require("write", kind, name)
+
+    def read(self, kind: Kind, name: str) -> None:
+        """Check the permission to consume from a queue, or to bind to an exchange."""
+        self._require("read", kind, name)
+
+    def any(self, kind: Kind, name: str) -> None:
+        """Check that the user has at least one permission on an object that is shown."""
+        if not any(self.allows(operation, kind, name) for operation in _OPERATIONS):
+            self._require("configure", kind, name)  # the error names the first of the three, as in RabbitMQ
+
+    def write_topic(self, exchange: str, routing_key: str) -> None:
+        """Check the permission to publish with a routing key into a topic exchange, if it has topic
+        permissions.
+        """
+        self._require_topic("write", exchange, routing_key)
+
+    def read_topic(self, exchange: str, routing_key: str) -> None:
+        """Check the permission to bind with a routing key to a topic exchange, if it has topic
+        permissions.
+        """
+        self._require_topic("read", exchange, routing_key)
+
+    def allows(self, operation: Operation, kind: Kind, name: str) -> bool:
+        """Return whether an operation on a queue or an exchange is allowed."""
+        name = _shown(kind, name)
+        allowed = self._remembered((operation, name))
+        if allowed is None:
+            allowed = self._grants.allows(operation, self.vhost, name)
+            self._remember((operation, name), allowed)
+        return allowed
+
+    def _require(self, operation: Operation, kind: Kind, name: str) -> None:
+        if not self.allows(operation, kind, name):
+            raise PermissionDenied(
+                f"{kind} '{name}'",
+                f"{operation} access to {kind} '{_shown(kind, name)}' in vhost '{self.vhost}' refused for "
+                f"user '{self.user}'",
+            )
+
+    def _require_topic(self, operation: TopicOperation, exchange: str, routing_key: str) -> None:
+        key = (operation, exchange, routing_key)
+        allowed = self._remembered(key)
+        if allowed is None:
+            allowed = self._grants.allows_topic(operation, self.vhost, exchange, routing_key)
+            self._remember(key, allowed)
+        if not allowed:
+            raise PermissionDenied(
+                f"exchange '{exchange}'",
+                f"{operation} access to topic '{routing_key}' in exchange '{exchange}' in vhost "
+                f"'{self.vhost}' refused for user '{self.user}'",
+            )
+
+    def _remembered(self, key: tuple[str, ...]) -> bool | None:
+        if self._version != self._changes.version:
+            self._allowed.clear()
+            self._version = self._changes.version
+        return self._allowed.get(key)
+
+    def _remember(self, key: tuple[str, ...], allowed: bool) -> None:
+        if len(self._allowed) >= _REMEMBERED_MAX:
+            self._allowed.clear()
+        self._allowed[key] = allowed
+
+
+def _shown(kind: Kind, name: str) -> str:
+    return DEFAULT_EXCHANGE_NAME if kind == "exchange" and not name else name

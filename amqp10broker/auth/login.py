@@ -1,0 +1,438 @@
+"""SASL on the server's side: one `Authentication` per connection determines the client's user.
+
+Nothing here waits. Slow work (argon2, SCRAM's derivation) is returned as `Slow`: the caller runs it in a
+thread and passes its result to `resume`. Keys to be fetched are returned as `Fetch`, data for the client
+as `Challenge`::
+
+    step = authenticator.begin(peer).start(mechanism, initial_response)
+    while not isinstance(step, Success | Failure):
+        if isinstance(step, Slow):
+            step = authentication.resume(step.conclude(await in_a_thread(step.work)))
+        elif isinstance(step, Fetch):
+            await step.fetch()
+            step = authentication.resume(None)
+        else:
+            step = authentication.respond(await ask_the_client(step.data))
+
+Mechanisms: PLAIN (RFC 4616), AMQPLAIN (AMQP 0-9-1: a field table with LOGIN and PASSWORD), ANONYMOUS (RFC
+4505), EXTERNAL (RFC 4422, appendix A) and SCRAM-SHA-256 (RFC 7677).
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Awaitable, Callable, Generator, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Final, Protocol, TypeAlias
+
+from amqp10broker.auth.passwords import Passwords, Token
+from amqp10broker.auth.scram import ScramError, ScramServer
+from amqp10broker.auth.token_scopes import TokenGrants
+from amqp10broker.auth.tokens import TokenRefused, UnknownKey, looks_like_token
+from amqp10broker.metadata.users import Users
+
+_NONCE_BYTES: Final = 18
+
+UNKNOWN_USER: Final = "unknown user (the name is not shown, it may be a password)"
+"""Logged instead of a name that no user has."""
+
+
+class Mechanism(Enum):
+    PLAIN = "PLAIN"
+    AMQPLAIN = "AMQPLAIN"
+    ANONYMOUS = "ANONYMOUS"
+    EXTERNAL = "EXTERNAL"
+    SCRAM_SHA_256 = "SCRAM-SHA-256"
+
+
+READABLE: Final = frozenset({Mechanism.PLAIN, Mechanism.AMQPLAIN})
+"""Mechanisms that send the password itself over the wire."""
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """The connection of a client before its login.
+
+    Attributes:
+        loopback: it comes from this machine.
+        address: the key of its verifications in `turns` (`turns.turn_address`).
+        tls: the connection is encrypted.
+        certificate_user: the user that its verified certificate names; None without one.
+        local: the broker's address of the connection, as text.
+        transport: ``tcp``, ``tls`` or ``websocket``.
+    """
+
+    loopback: bool
+    address: str = ""
+    tls: bool = False
+    certificate_user: str | None = None
+    local: str = ""
+    transport: str = "tcp"
+
+
+@dataclass(frozen=True, slots=True)
+class Success:
+    """The client has logged in as this user.
+
+    Attributes:
+        data: the mechanism's last message, for a protocol that can send one with the outcome.
+        token: the rights by the token that was its password; None: those of the catalog.
+    """
+
+    user: str
+    data: bytes = b""
+    token: TokenGrants | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """The login is refused.
+
+    Attributes:
+        reason: for the log, never for the client. It does not contain an unknown name, which may be a
+            password typed in the place of the name.
+        user: the claimed name, for the log; empty if the user does not exist.
+    """
+
+    reason: str
+    user: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Challenge:
+    """Data for the client; pass its answer to `Authentication.respond`."""
+
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Slow:
+    """Work of some milliseconds: run it in a thread, and pass the conclusion to `Authentication.resume`.
+
+    Attributes:
+        work: the function to run.
+        conclude: takes the result of `work`, and evaluates it as of now.
+        name: the claimed user.
+        key: equal for work that returns the same.
+        shortcut: returns the conclusion if it is known by now without the work; else None.
+    """
+
+    work: Callable[[], Any] = field(repr=False)
+    conclude: Callable[[Any], Any] = field(repr=False)
+    name: str
+    key: Hashable = field(repr=False)
+    shortcut: Callable[[], Any] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """Keys must be fetched from the tokens' authority: await it, then call `Authentication.resume`.
+
+    It does not occupy a turn of the password verifications: a server may need seconds for its answer.
+    """
+
+    fetch: Callable[[], Awaitable[None]] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Unverified:
+    """The client's password was not verified: too many verifications of its address wait, or the broker has a
+    fault. It may try again.
+
+    Attributes:
+        reason: for the client and the log.
+    """
+
+    reason: str
+
+
+Step: TypeAlias = Success | Failure | Challenge | Slow | Fetch
+_Steps: TypeAlias = Generator[Challenge | Slow | Fetch, Any, Success | Failure]
+
+
+class Tokens(Protocol):
+    """A verifier of tokens: `tasks.key_sets.LivingTokens`."""
+
+    def verify(self, token: bytes) -> TokenGrants:
+        """Return the rights of a token now.
+
+        Raises:
+            UnknownKey: no key of its id is known.
+            TokenRefused: the token is not accepted.
+        """
+
+    def may_fetch(self) -> bool:
+        """Return whether keys may be fetched from the authority now."""
+
+    async def fetch(self) -> None:
+        """Fetch the keys, or wait for the fetch that another login has begun."""
+
+
+class Authenticator:
+    """The rules of logging in, for all connections of a broker."""
+
+    def __init__(
+        self,
+        users: Users,
+        passwords: Passwords,
+        *,
+        token: Token,
+        read_table: Callable[[bytes], Mapping[str, object] | None],
+        mechanisms: Sequence[Mechanism] = tuple(Mechanism),
+        anonymous_user: str = "",
+        loopback_users: frozenset[str] = frozenset(),
+        plain_needs_tls: bool = False,
+        tokens: Tokens | None = None,
+        backends: Sequence[str] = ("internal",),
+    ) -> None:
+        """Args:
+        token: returns unguessable bytes, for SCRAM's nonces.
+        read_table: decodes the pairs of a 0-9-1 field table, without its length; None if it is
+            malformed.
+        mechanisms: the permitted ones, in the order of the offer.
+        anonymous_user: the user of ANONYMOUS; empty: it is not offered.
+        loopback_users: names that may log in from this machine only.
+        plain_needs_tls: offer PLAIN and AMQPLAIN on encrypted connections only.
+        tokens: None: tokens are not accepted.
+        backends: the verifiers of a password, in this order: ``internal``, ``oauth2``.
+        """
+        self.users = users
+        self.passwords = passwords
+        self.token = token
+        self.read_table = read_table
+        self.anonymous_user = anonymous_user
+        self.loopback_users = loopback_users
+        self.tokens = tokens
+        self.backends = backends
+        self._mechanisms = tuple(mechanisms)
+        self._plain_needs_tls = plain_needs_tls
+
+    def offered(self, peer: Peer) -> tuple[Mechanism, ...]:
+        """Return the mechanisms that this client may choose, in order."""
+        return tuple(each for each in self._mechanisms if self._fits(each, peer))
+
+    def begin(self, peer: Peer, *, data_with_outcome: bool = True) -> Authentication:
+        """Begin the login of one client.
+
+        Args:
+            data_with_outcome: the protocol can send a mechanism's last message together with success. AMQP
+                1.0 can; for AMQP 0-9-1 it becomes one more challenge.
+        """
+        return Authentication(self, peer, data_with_outcome=data_with_outcome)
+
+    def why_not(self, mechanism: str, peer: Peer) -> str | None:
+        """Return the reason why a client may not choose a mechanism, for the log; None if it may."""
+        known = next((each for each in self._mechanisms if each.value == mechanism), None)
+        if known is None:
+            return f"mechanism '{mechanism}' is not offered"
+        if known in READABLE and self._plain_needs_tls and not peer.tls:
+            return f"mechanism '{mechanism}' needs TLS here; use SCRAM-SHA-256, or connect with TLS"
+        if not self._fits(known, peer):
+            return f"mechanism '{mechanism}' is not offered to this client"
+        return None
+
+    def _fits(self, mechanism: Mechanism, peer: Peer) -> bool:
+        if mechanism in READABLE:
+            return peer.tls or not self._plain_needs_tls
+        if mechanism is Mechanism.ANONYMOUS:
+            return bool(self.anonymous_user)
+        if mechanism is Mechanism.EXTERNAL:
+            return peer.certificate_user is not None
+        return True
+
+
+class Authentication:
+    """The login of one client. It accepts no call after `Success` or `Failure`.
+
+    Attributes:
+        mechanism: that the client has chosen; empty before.
+    """
+
+    def __init__(self, rules: Authenticator, peer: Peer, *, data_with_outcome: bool) -> None:
+        self._rules = rules
+        self._peer = peer
+        self._data_with_outcome = data_with_outcome
+        self._steps: _Steps | None = None
+        self.mechanism = ""
+
+    def start(self, mechanism: str, response: bytes | None) -> Step:
+        """Start the chosen mechanism with the initial response, None without one."""
+        assert self._steps is None, "already started"
+        self.mechanism = mechanism
+        problem = self._rules.why_not(mechanism, self._peer)
+        if problem is not None:
+            return Failure(problem)
+        begin = {
+            Mechanism.PLAIN: self._plain,
+            Mechanism.AMQPLAIN: self._amqplain,
+            Mechanism.ANONYMOUS: self._anonymous,
+            Mechanism.EXTERNAL: self._external,
+            Mechanism.SCRAM_SHA_256: self._scram,
+        }[Mechanism(mechanism)]
+        self._steps = begin(response)
+        return self._next(None)
+
+    def respond(self, response: bytes) -> Step:
+        """Process the answer to a `Challenge`."""
+        return self._next(response)
+
+    def resume(self, result: Any) -> Step:
+        """Process the conclusion of a `Slow`, or None after a `Fetch`."""
+        return self._next(result)
+
+    def _next(self, value: Any) -> Step:
+        assert self._steps is not None, "not started"
+        try:
+            return self._steps.send(value)
+        except StopIteration as end:
+            outcome: Success | Failure = end.value
+        if isinstance(outcome, Success):
+            return self._may_come_from_there(outcome)
+        return outcome
+
+    def _may_come_from_there(self, success: Success) -> Success | Failure:
+        if success.user in self._rules.loopback_users and not self._peer.loopback:
+            return Failure(f"user '{success.user}' can only connect from this machine", success.user)
+        return success
+
+    # --- mechanisms -------------------------------------------------------------------------------
+
+    def _plain(self, response: bytes | None) -> _Steps:
+        if response is None:
+            response = yield Challenge(b"")
+        parts = response.split(b"\0")
+        if len(parts) != 3:
+            return Failure("PLAIN response is not authzid NUL authcid NUL password")
+        # The authzid is ignored, as in RabbitMQ: no user may act as another one.
+        return (yield from self._password(parts[1], parts[2]))
+
+    def _amqplain(self, response: bytes | None) -> _Steps:
+        if response is None:
+            response = yield Challenge(b"")
+        table = self._rules.read_table(response)
+        if table is None:
+            return Failure("AMQPLAIN response is not a field table")
+        name, password = (_as_bytes(table.get(key)) for key in ("LOGIN", "PASSWORD"))
+        if name is None or password is None:
+            return Failure("AMQPLAIN response has no LOGIN or no PASSWORD that is a string")
+        return (yield from self._password(name, password))
+
+    def _password(self, encoded_name: bytes, password: bytes) -> _Steps:
+        outcome: Success | Failure = Failure("there is no backend")
+        for backend in self._rules.backends:
+            if backend == "oauth2":
+                outcome = yield from self._token(password)
+            else:
+                outcome = yield from self._internal(encoded_name, password)
+            if isinstance(outcome, Success):
+                break
+        return outcome
+
+    def _token(self, token: bytes) -> _Steps:
+        """The name beside a token is ignored."""
+        tokens = self._rules.tokens
+        assert tokens is not None, "a backend without what it needs"
+        if not looks_like_token(token):
+            return Failure("the password is no token")
+        try:
+            try:
+                grants = tokens.verify(token)
+            except UnknownKey:
+                if not tokens.may_fetch():
+                    raise
+                yield Fetch(tokens.fetch)
+                grants = tokens.verify(token)
+        except TokenRefused as refusal:
+            return Failure(f"token refused: {refusal}")
+        return Success(grants.user, token=grants)
+
+    def _internal(self, encoded_name: bytes, password: bytes) -> _Steps:
+        try:
+            name = encoded_name.decode()
+        except UnicodeDecodeError:
+            return Failure("user name is not UTF-8")
+        passwords = self._rules.passwords
+        if passwords.quick(name, password):
+            return Success(name)
+        record = passwords.record(name)
+        right = yield Slow(
+            passwords.slow(name, password),
+            lambda right: right and passwords.remember(name, password, record),
+            name,
+            (passwords.digest(name, password), record),
+            # Another login of this user may have verified the password while this one waited for its turn.
+            lambda: passwords.quick(name, password) or None,
+        )
+        if right:
+            return Success(name)
+        if not password:
+            return self._refused(name, "blank passwords are not accepted")
+        return self._refused(name, "invalid credentials")
+
+    def _refused(self, name: str, why: str) -> Failure:
+        """The log contains the name only if a user has it."""
+        if name in self._rules.users:
+            return Failure(f"user '{name}': {why}", name)
+        return Failure(f"{UNKNOWN_USER}: {why}")
+
+    def _anonymous(self, response: bytes | None) -> _Steps:
+        # The client's response is "trace information" (RFC 4505) without effect.
+        yield from ()
+        name = self._rules.anonymous_user
+        if name not in self._rules.users:
+            return Failure(f"user '{name}', as whom ANONYMOUS logs in, does not exist", name)
+        return Success(name)
+
+    def _external(self, response: bytes | None) -> _Steps:
+        yield from ()
+        name = self._peer.certificate_user
+        assert name is not None, "EXTERNAL is not offered without a certificate"
+        if response and response != name.encode():
+            return Failure(f"user '{name}' of the certificate wants to act as another user", name)
+        if name not in self._rules.users:
+            return Failure(f"user '{name}' of the certificate does not exist", name)
+        return Success(name)
+
+    def _scram(self, response: bytes | None) -> _Steps:
+        if not response:
+            response = yield Challenge(b"")
+        nonce = base64.b64encode(self._rules.token(_NONCE_BYTES)).decode()
+        server = ScramServer(nonce)
+        try:
+            server.read_first(response)
+        except ScramError as error:
+            return Failure(str(error))
+        name = server.user
+        if server.authzid not in ("", name):
+            return self._refused(name, "wants to act as another user")
+        record = self._rules.passwords.record(name)
+        verifier, real = yield Slow(
+            self._rules.passwords.scram_record(name),
+            lambda found: found,
+            name,
+            ("SCRAM", name, record),
+            lambda: None,
+        )
+        answer = yield Challenge(server.challenge(verifier))
+        try:
+            final = server.read_final(answer)
+        except ScramError as error:
+            why = str(error)
+            if not real and record is not None:
+                why += "; the password was never known in plain here, set it anew to use SCRAM"
+            return self._refused(name, why)
+        if not real or self._rules.passwords.record(name) is not record:
+            return self._refused(name, "the password was changed meanwhile")
+        if self._data_with_outcome:
+            return Success(name, final)
+        # The client answers with an empty response after checking the server's signature.
+        if (yield Challenge(final)):
+            return self._refused(name, "the last response must be empty")
+        return Success(name)
+
+
+def _as_bytes(value: object) -> bytes | None:
+    if isinstance(value, str):
+        return value.encode()
+    return value if isinstance(value, bytes) else None

@@ -1,0 +1,313 @@
+"""How a node finds its cluster: decisions of a start, of what the folder and other nodes say.
+
+A list of nodes is given to every one of them. Its first name is the founder: no other node ever founds, so
+that there cannot be two. A founder that has lost its folder looks before it founds, and finds the cluster.
+A node that is in a cluster goes to the members that it knows, and its list does not matter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from amqp10broker.cluster.ids import member_id
+from amqp10broker.errors import BrokerError
+from amqp10broker.metadata.entry_codec import encoded
+from amqp10broker.metadata.nodes import ClusterFacts, NodeFacts
+from amqp10broker.metadata.plan import CLUSTER, NODE_NUMBERS, Key
+from amqp10broker.metadata.queue import QueueType
+
+NAME_MAX: Final = 64
+"""Characters of a node's name."""
+
+_NAME_MARKS: Final = "-_.@"
+
+
+class ClusterRefused(BrokerError):
+    """A node cannot be of the cluster as it is; the message says what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a node's cluster port is."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class MemberAt:
+    """A node of the cluster.
+
+    Attributes:
+        number: it is never given again.
+        name: the name of its folder.
+        address: of its cluster port.
+    """
+
+    number: int
+    name: str
+    address: Address
+
+    def document(self) -> dict[str, object]:
+        """As JSON can hold it."""
+        return {
+            "number": self.number,
+            "name": self.name,
+            "host": self.address.host,
+            "port": self.address.port,
+        }
+
+    @classmethod
+    def of(cls, document: Mapping[str, object]) -> MemberAt:
+        """It again.
+
+        Raises:
+            KeyError, TypeError, ValueError: it is none.
+        """
+        number, name, host, port = (document[key] for key in ("number", "name", "host", "port"))
+        if not (type(number) is int and type(port) is int and type(name) is str and type(host) is str):
+            raise ValueError(f"no member: {document}")
+        return cls(number, name, Address(host, port))
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """What a node's folder says of its cluster.
+
+    Attributes:
+        cluster: the cluster's id, made once.
+        number: the node's own.
+        name: the node's own.
+        members: those that it knew last, itself among them.
+    """
+
+    cluster: str
+    number: int
+    name: str
+    members: tuple[MemberAt, ...]
+
+    def document(self) -> dict[str, object]:
+        """As JSON can hold it."""
+        return {
+            "cluster": self.cluster,
+            "number": self.number,
+            "name": self.name,
+            "members": [each.document() for each in self.members],
+        }
+
+    @classmethod
+    def of(cls, document: Mapping[str, object]) -> Membership:
+        """It again.
+
+        Raises:
+            KeyError, TypeError, ValueError: it is none.
+        """
+        cluster, number, name, members = (document[key] for key in ("cluster", "number", "name", "members"))
+        if not (type(cluster) is str and type(number) is int and type(name) is str):
+            raise ValueError(f"no membership: {document}")
+        if not isinstance(members, list):
+            raise TypeError(f"no members: {members!r}")
+        return cls(cluster, number, name, tuple(MemberAt.of(each) for each in members))
+
+
+# --- names and lists ------------------------------------------------------------------------------
+
+
+def check_name(name: str) -> None:
+    """Refuse what cannot be the name of a node.
+
+    Raises:
+        ClusterRefused: with what it may be.
+    """
+    if (
+        not 1 <= len(name) <= NAME_MAX
+        or not name[0].isalnum()
+        or not all(each.isascii() and (each.isalnum() or each in _NAME_MARKS) for each in name)
+    ):
+        raise ClusterRefused(
+            f"{name[: NAME_MAX + 1]!r} cannot be the name of a node: give 1 to {NAME_MAX} letters, digits, "
+            f"or {' '.join(_NAME_MARKS)}, beginning with a letter or a digit"
+        )
+
+
+def read_nodes(written: str) -> dict[str, Address]:
+    """The nodes of ``a=host:port,b=[::1]:port``, in this order.
+
+    Raises:
+        ClusterRefused: one cannot be understood, or a name or an address stands twice.
+    """
+    nodes: dict[str, Address] = {}
+    for each in filter(None, (part.strip() for part in written.split(","))):
+        name, equals, place = each.partition("=")
+        host, colon, port = place.rpartition(":")
+        bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+        if not equals or not colon or not bare or not port.isdecimal() or not 1 <= int(port) <= 65_535:
+            raise ClusterRefused(f"the list of nodes has {each!r}: write each as NAME=HOST:PORT")
+        check_name(name)
+        address = Address(bare, int(port))
+        if name in nodes:
+            raise ClusterRefused(f"the list of nodes has node '{name}' twice: give each name once")
+        if address in nodes.values():
+            raise ClusterRefused(f"the list of nodes has address {address} twice: give each node its own")
+        nodes[name] = address
+    return nodes
+
+
+def target_size(given: int, listed: str | None) -> int:
+    """How many nodes make the cluster whole.
+
+    Args:
+        given: the setting; 0: as many as the list has.
+        listed: as `read_nodes` takes it.
+    """
+    return given or max(1, len(read_nodes(listed or "")))
+
+
+# --- the start of a node that has no cluster ------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """What a node of the list has said.
+
+    Attributes:
+        name: its name.
+        cluster: id of the cluster that it is in; None: it is in none.
+        taken: its cluster has a node of the name of the one that asks, and it is another folder.
+        names: of the nodes of its cluster.
+    """
+
+    name: str
+    cluster: str | None
+    taken: bool = False
+    names: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Be the first node of a cluster."""
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """Ask to be let in.
+
+    Attributes:
+        by: name of the node to ask.
+    """
+
+    by: str
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Ask again.
+
+    Attributes:
+        names: of the nodes that are waited for.
+        why: a clause for people.
+    """
+
+    names: tuple[str, ...]
+    why: str
+
+
+def next_step(
+    name: str, listed: Sequence[str], heard: Mapping[str, Heard], *, has_data: bool
+) -> Found | Join | Wait:
+    """What a node does that is in no cluster.
+
+    Args:
+        name: its own.
+        listed: names of all nodes of its list, in order; the first founds. It may be missing itself. Without
+            a list a node founds at once, and is alone.
+        heard: by name, the other nodes of the list that have answered.
+        has_data: its folder has been served from before. That of the founder is the cluster's then.
+
+    Raises:
+        ClusterRefused: it must not go on by itself.
+    """
+    clusters = sorted({each.cluster for each in heard.values() if each.cluster is not None})
+    if len(clusters) > 1:
+        told = " and ".join(
+            f"'{each.name}' is in {each.cluster}" for each in heard.values() if each.cluster is not None
+        )
+        raise ClusterRefused(f"the list names nodes of different clusters ({told}): give the nodes of one")
+    if clusters:
+        member = next(each for each in heard.values() if each.cluster is not None)
+        if member.taken:
+            raise taken(name, member.name)
+        if has_data:
+            raise ClusterRefused(
+                f"node '{name}' has data of its own, which would be gone when it joins the cluster of node "
+                f"'{member.name}': give it an empty folder, or start it once with --discard-my-data"
+            )
+        return Join(member.name)
+    others = [each for each in listed if each != name]
+    if listed and listed[0] != name:
+        founder = listed[0]
+        silent = tuple(each for each in others if each not in heard)
+        if founder in heard:
+            return Wait((founder,), f"node '{founder}', the first of the list, has no cluster yet")
+        return Wait(silent or (founder,), f"node '{founder}', the first of the list, founds the cluster")
+    majority = len(listed) // 2 + 1
+    if not listed or 1 + sum(each in heard for each in others) >= majority:
+        return Found()
+    silent = tuple(each for each in others if each not in heard)
+    return Wait(silent, f"{majority} of {len(listed)} nodes of the list must be up to found a cluster")
+
+
+def taken(name: str, by: str) -> ClusterRefused:
+    """The refusal of a node whose name another folder has."""
+    return ClusterRefused(
+        f"the cluster has a node '{name}' already, whose data is not in this folder: bring that folder back, "
+        f"or run 'amqp10broker forget-cluster-node {name}' at node '{by}' first, or choose another name"
+    )
+
+
+def check_still_member(membership: Membership, told: Mapping[str, Any]) -> None:
+    """Refuse a node that was forgotten.
+
+    Args:
+        membership: what its folder says.
+        told: what a node says that was asked: ``cluster``, ``name``, ``numbers`` of the cluster's nodes, and
+            the ``highest`` that was ever given.
+
+    Raises:
+        ClusterRefused: the number was given once, and is no member's any more. A node that has not heard of
+            it yet says nothing.
+    """
+    if told.get("cluster") != membership.cluster or membership.number in told.get("numbers", ()):
+        return
+    if membership.number <= told.get("highest", 0):
+        raise ClusterRefused(
+            f"node '{membership.name}' is not in the cluster of node '{told.get('name')}' any more: it was "
+            "forgotten; give it an empty folder to let it join anew"
+        )
+
+
+def founded(
+    entries: Iterable[tuple[Key, Any]], node: NodeFacts, cluster: ClusterFacts
+) -> list[tuple[Key, Any]]:
+    """What a cluster begins with: the catalog of the node that founds it, whose queues are at that node.
+
+    Args:
+        entries: of its catalog, as JSON can hold them.
+        node: that node.
+        cluster: which one it shall be.
+    """
+    begun: list[tuple[Key, Any]] = []
+    for key, value in entries:
+        if key[0] == "queue":
+            quorum = value["type"] == QueueType.QUORUM
+            place = {"members": [member_id(node.number)]} if quorum else {"home": node.number}
+            value = {**value, **place}
+        begun.append((key, value))
+    for key, record in ((CLUSTER, cluster), (NODE_NUMBERS, node.number), (("node", node.name), node)):
+        begun.append((key, encoded(key, record)))
+    return begun

@@ -1,0 +1,114 @@
+"""Bytes of frames between nodes; their layout stands in `wire`.
+
+Only a node that has proved the secret (`hello`) is read with this, so a frame may be large: a letter holds
+whole messages. Nothing is set aside for bytes that have not come.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Final
+from zlib import crc32
+
+from amqp10broker.cluster.wire import Frame, FrameKind
+from amqp10broker.errors import BrokerError
+
+BODY_BYTES_MAX: Final = 80 * 1024 * 1024
+"""The largest body. A message is part of one; who joins several looks at this."""
+
+_HEAD: Final = struct.Struct("<IBBI")
+_CHECKED: Final = struct.Struct("<BBI")
+_LENGTH: Final = struct.Struct("<I")
+_CRC: Final = struct.Struct("<I")
+_AROUND: Final = _CHECKED.size + _CRC.size
+"""What `length` counts beside the body."""
+_FRONT: Final = _HEAD.size
+FRAME_BYTES_MIN: Final = _LENGTH.size + _AROUND
+"""A frame without a body."""
+_KINDS: Final = {int(kind): kind for kind in FrameKind}
+
+
+class BadFrame(BrokerError):
+    """What came is no frame that this version knows: the connection cannot go on."""
+
+
+def encode(kind: FrameKind, group: int, body: Sequence[bytes], flags: int = 0) -> list[bytes]:
+    """A frame as bytes, in pieces: what is large is copied once, when it is sent.
+
+    Args:
+        kind: of the body.
+        group: number of what it is about, 0 to 2**32 - 1.
+        body: in pieces.
+        flags: none has a meaning yet.
+
+    Raises:
+        ValueError: the body is above `BODY_BYTES_MAX`: a fault of ours, the caller has to cut it.
+    """
+    size = sum(map(len, body))
+    if size > BODY_BYTES_MAX:
+        raise ValueError(f"a frame of {size} bytes; {BODY_BYTES_MAX} are the most")
+    head = _HEAD.pack(size + _AROUND, kind, flags, group)
+    checksum = crc32(head[_LENGTH.size :])
+    for piece in body:
+        checksum = crc32(piece, checksum)
+    return [head, *body, _CRC.pack(checksum)]
+
+
+class Decoder:
+    """Makes frames of the bytes of one connection.
+
+    Args:
+        body_bytes_max: a larger body is refused when its length has come.
+    """
+
+    __slots__ = ("_kept", "_length_max", "_wanted")
+
+    def __init__(self, body_bytes_max: int = BODY_BYTES_MAX) -> None:
+        self._length_max = body_bytes_max + _AROUND
+        self._kept = bytearray()
+        self._wanted = FRAME_BYTES_MIN
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Bytes that came of a frame that is not whole."""
+        return len(self._kept)
+
+    def feed(self, data: bytes) -> list[Frame]:
+        """Take what was read.
+
+        Returns:
+            The frames that are whole now, in order.
+
+        Raises:
+            BadFrame: a length that no frame has, a wrong checksum, or a kind that is not known. Frames
+                before it in `data` are lost with the connection.
+        """
+        if self._kept:
+            self._kept += data
+            if len(self._kept) < self._wanted:
+                return []
+            data = bytes(self._kept)
+            self._kept = bytearray()
+        frames: list[Frame] = []
+        at, end = 0, len(data)
+        self._wanted = FRAME_BYTES_MIN
+        while end - at >= FRAME_BYTES_MIN:
+            length, kind, flags, group = _HEAD.unpack_from(data, at)
+            if not _AROUND <= length <= self._length_max:
+                raise BadFrame(f"a frame of {length} bytes; {_AROUND} to {self._length_max} are allowed")
+            last = at + _LENGTH.size + length - _CRC.size
+            if last + _CRC.size > end:
+                self._wanted = _LENGTH.size + length
+                break
+            body = data[at + _FRONT : last]
+            if crc32(body, crc32(data[at + _LENGTH.size : at + _FRONT])) != _CRC.unpack_from(data, last)[0]:
+                raise BadFrame("a frame whose checksum is wrong")
+            known = _KINDS.get(kind)
+            if known is None:
+                raise BadFrame(f"a frame of kind {kind}, which is not known")
+            frames.append(Frame(known, group, body, flags))
+            at = last + _CRC.size
+        if at < end:
+            self._kept += data[at:]
+        return frames

@@ -1,0 +1,422 @@
+"""How two nodes find out that they belong together, before anything else is said on a connection.
+
+::
+
+    dialer                                   listener
+    HELLO                               ->
+                                        <-   HELLO
+    PROOF                               ->               the dialer proves the secret first: a stranger that
+                                        <-   VERDICT     dials gets nothing that it could try secrets on
+    VERDICT                             ->
+
+Each message is ``length u16 | kind u8 | content``, 1 024 bytes at most. A hello is::
+
+    magic 8s | versions from u8, to u8 | machines from u16, to u16, used u16 | purpose u8 | node u32 |
+    incarnation u64 | start 16s | nonce 32s | cluster u8 and UTF-8 | name u8 and UTF-8
+
+a proof 32 bytes, a verdict ``refused u8 | proof 32s | reason in UTF-8``. A proof is the HMAC-SHA-256 by the
+secret over who says it at which step, what binds it to the TLS connection (`Greeting`), and both hellos; that
+of a verdict also over the verdict. So no proof is good in the other direction, or on another connection. What
+is refused before the secret was proved carries no proof: the other side believes of it only that it was sent.
+"""
+
+from __future__ import annotations
+
+import enum
+import hmac
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from amqp10broker.cluster.wire import Purpose
+from amqp10broker.errors import BrokerError
+from amqp10broker.queues.machine_version import carried_out, why_not
+
+MAGIC: Final = b"AMQPnode"
+VERSIONS: Final = (1, 1)
+"""The oldest and the newest version of the protocol between nodes that this one speaks."""
+START_BYTES: Final = 16
+NONCE_BYTES: Final = 32
+MESSAGE_BYTES_MAX: Final = 1_024
+REASON_BYTES_MAX: Final = 600
+
+_FRONT: Final = struct.Struct("<HB")
+_FIXED: Final = struct.Struct(f"<8sBBHHHBIQ{START_BYTES}s{NONCE_BYTES}s")
+_RANGE: Final = struct.Struct("<8sBB")
+_PROOF_BYTES: Final = 32
+_NO_PROOF: Final = bytes(_PROOF_BYTES)
+
+WRONG_SECRET: Final = (
+    "wrong secret: the file that cluster_secret_file names must hold the same on all nodes of a cluster"
+)
+NO_NODE: Final = "the other side is no node of a cluster: it does not say hello as one"
+UNREADABLE: Final = "the other node's hello cannot be read"
+ECHO: Final = "the other side sends back what it is told"
+OTHER_VERSION: Final = "versions do not fit: "
+"""Begins the reason of two nodes that cannot be of one cluster, for one of them runs another version."""
+OWN_ADDRESS: Final = "that is this node's own address: correct the addresses of the nodes"
+
+
+class Refused(BrokerError):
+    """The two nodes do not go on; the message is one line that says why.
+
+    Args:
+        reason: why.
+        by_peer: the other node says so.
+    """
+
+    def __init__(self, reason: str, *, by_peer: bool = False) -> None:
+        super().__init__(f"refused by the other node: {reason}" if by_peer else reason)
+        self.reason = reason
+        self.by_peer = by_peer
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who a node is.
+
+    Attributes:
+        node: its number; 0: it is no member yet.
+        name: its name, 1 to 255 bytes in UTF-8.
+        incarnation: grows at each start, 0 to 2**64 - 1.
+        cluster: the id of its cluster, at most 255 bytes in UTF-8; empty: it has none yet.
+        used: the version of the machines that its cluster uses, as it knows it; 0: it has none yet.
+    """
+
+    node: int
+    name: str
+    incarnation: int
+    cluster: str = ""
+    used: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """What a node says of itself on one connection.
+
+    Attributes:
+        purpose: what the connection is for; the listener repeats it.
+        start: drawn anew at each start: tells two processes with the same incarnation apart.
+        nonce: drawn anew for each connection.
+        versions: the oldest and the newest that it speaks.
+        machines: the oldest and the newest version of the machines that it carries out.
+    """
+
+    identity: Identity
+    purpose: Purpose
+    start: bytes
+    nonce: bytes
+    versions: tuple[int, int] = VERSIONS
+    machines: tuple[int, int] = field(default_factory=carried_out)
+
+    @property
+    def node(self) -> int:
+        """Its number; 0: it is no member yet."""
+        return self.identity.node
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return self.identity.name
+
+    def encode(self) -> bytes:
+        """As the content of a message."""
+        own = self.identity
+        cluster, name = own.cluster.encode(), own.name.encode()
+        versions = (*self.versions, *self.machines, own.used)
+        fixed = _FIXED.pack(MAGIC, *versions, self.purpose, own.node, own.incarnation, self.start, self.nonce)
+        return b"".join((fixed, bytes((len(cluster),)), cluster, bytes((len(name),)), name))
+
+
+def read_hello(content: bytes) -> Hello:
+    """Read what `Hello.encode` wrote.
+
+    Raises:
+        Refused: it is none, or of a version that is not spoken here.
+    """
+    if len(content) < _RANGE.size or not content.startswith(MAGIC):
+        raise Refused(NO_NODE)
+    _, oldest, newest = _RANGE.unpack_from(content)
+    if oldest > VERSIONS[1] or newest < VERSIONS[0]:
+        raise Refused(
+            f"{OTHER_VERSION}the other node speaks versions {oldest} to {newest} of the protocol between "
+            f"nodes, this one {VERSIONS[0]} to {VERSIONS[1]}: upgrade the older one of them"
+        )
+    try:
+        _, _, _, *machines, used, purpose, node, incarnation, start, nonce = _FIXED.unpack_from(content)
+        cluster, at = _read_text(content, _FIXED.size)
+        name, at = _read_text(content, at)
+        if at != len(content) or not name:
+            raise ValueError("bytes are left, or the name is empty")
+        identity = Identity(node, name, incarnation, cluster, used)
+        return Hello(identity, Purpose(purpose), start, nonce, (oldest, newest), (machines[0], machines[1]))
+    except (struct.error, ValueError, IndexError) as error:
+        raise Refused(UNREADABLE) from error
+
+
+def misfit(one: Hello, other: Hello) -> str | None:
+    """Why two nodes cannot be of one cluster by what they carry out; None: they can.
+
+    One of them may not have heard yet what the cluster uses.
+    """
+    used = max(one.identity.used, other.identity.used)
+    for each, peer in ((one, other), (other, one)):
+        reason = why_not(each.name, each.machines, used) if used else None
+        if reason is not None:
+            oldest, newest = peer.machines
+            return f"{OTHER_VERSION}{reason} (node '{peer.name}' carries out {oldest} to {newest})"
+    return None
+
+
+def _read_text(content: bytes, at: int) -> tuple[str, int]:
+    end = at + 1 + content[at]
+    if end > len(content):
+        raise ValueError("the hello is cut")
+    text = content[at + 1 : end].decode()
+    if not text.isprintable():
+        raise ValueError("a text that cannot be printed")
+    return text, end
+
+
+class _Step(enum.IntEnum):
+    """Kinds of messages."""
+
+    HELLO = 1
+    PROOF = 2
+    VERDICT = 3
+
+
+Judge = Callable[[Hello], str | None]
+"""Asked of a hello whose sender has proved the secret: None for welcome, else the reason, one line."""
+
+
+class Greeting:
+    """One side of the exchange: bytes in, bytes out.
+
+    Args:
+        own: what this node says; the purpose of a listener's is set to the dialer's.
+        secret: the cluster's.
+        judge: asked when the other side has proved the secret.
+        dials: which side this is.
+        binding: what both sides see of the TLS connection, so that a proof cannot be passed on through
+            another one; empty without TLS.
+
+    Attributes:
+        peer: the other side, when its hello has been read. Believe it only when `done`.
+        done: both sides welcome each other.
+        rest: bytes that came behind the exchange.
+    """
+
+    def __init__(self, own: Hello, secret: bytes, judge: Judge, *, dials: bool, binding: bytes = b"") -> None:
+        self._own = own
+        self._own_bytes = own.encode() if dials else b""
+        self._peer_bytes = b""
+        self._secret = secret
+        self._judge = judge
+        self._dials = dials
+        self._binding = binding
+        self._proved = False
+        self._awaited = _Step.HELLO
+        self._kept = b""
+        self.peer: Hello | None = None
+        self.done = False
+        self.rest = b""
+
+    def begin(self) -> bytes:
+        """What to send first."""
+        return _message(_Step.HELLO, self._own_bytes) if self._dials else b""
+
+    def received(self, data: bytes) -> tuple[bytes, Refused | None]:
+        """Take bytes of the other side; not after it was `done` or refused.
+
+        Returns:
+            What to send, and the refusal after which the connection ends.
+        """
+        self._kept += data
+        answers = bytearray()
+        try:
+            while not self.done and (content := self._next()) is not None:
+                answers += self._take(content)
+        except Refused as refused:
+            if not refused.by_peer:
+                answers += self._verdict(refused.reason)
+            return bytes(answers), refused
+        if self.done:
+            self.rest, self._kept = self._kept, b""
+        return bytes(answers), None
+
+    def _next(self) -> bytes | None:
+        """The content of the next message, when it is whole."""
+        if len(self._kept) < _FRONT.size:
+            return None
+        size, kind = _FRONT.unpack_from(self._kept)
+        early = kind == _Step.VERDICT  # a refusal may come at any time
+        if size > MESSAGE_BYTES_MAX or not (kind == self._awaited or early):
+            raise Refused(NO_NODE)
+        end = _FRONT.size + size
+        if len(self._kept) < end:
+            return None
+        if kind != self._awaited:
+            self._awaited = _Step.VERDICT
+        content, self._kept = self._kept[_FRONT.size : end], self._kept[end:]
+        return content
+
+    def _take(self, content: bytes) -> bytes:
+        if self._awaited is _Step.HELLO:
+            return self._take_hello(content)
+        if self._awaited is _Step.PROOF:
+            if not hmac.compare_digest(content, self._proof(b"dialer proves", b"")):
+                raise Refused(WRONG_SECRET)
+            self._proved = True
+            self._look_at_peer()
+            self._awaited = _Step.VERDICT
+            return self._verdict("")
+        self._take_verdict(content)
+        if not self._dials:
+            self.done = True
+            return b""
+        self._proved = True
+        self._look_at_peer()
+        self.done = True
+        return self._verdict("")
+
+    def _take_hello(self, content: bytes) -> bytes:
+        self.peer = read_hello(content)
+        self._peer_bytes = content
+        if self._dials:
+            if self.peer.nonce == self._own.nonce:
+                raise Refused(ECHO)
+            if self.peer.purpose is not self._own.purpose:
+                raise Refused(UNREADABLE)
+            self._awaited = _Step.VERDICT
+            return _message(_Step.PROOF, self._proof(b"dialer proves", b""))
+        own = self._own
+        self._own = replace(own, purpose=self.peer.purpose)
+        self._own_bytes = self._own.encode()
+        self._awaited = _Step.PROOF
+        return _message(_Step.HELLO, self._own_bytes)
+
+    def _take_verdict(self, content: bytes) -> None:
+        refused, proof, reason = content[:1], content[1 : 1 + _PROOF_BYTES], content[1 + _PROOF_BYTES :]
+        if len(proof) < _PROOF_BYTES or refused not in (b"\0", b"\1"):
+            raise Refused(UNREADABLE)
+        if refused == b"\1":
+            raise Refused(_one_line(reason), by_peer=True)
+        if not (self._dials or self._proved):  # a welcome that skips the proof would skip the judge
+            raise Refused(NO_NODE)
+        label = b"listener's verdict" if self._dials else b"dialer's verdict"
+        if self.peer is None or not hmac.compare_digest(proof, self._proof(label, refused + reason)):
+            raise Refused(WRONG_SECRET)
+
+    def _look_at_peer(self) -> None:
+        assert self.peer is not None
+        if self.peer.start == self._own.start:
+            raise Refused(OWN_ADDRESS)
+        reason = self._judge(self.peer) or misfit(self._own, self.peer)
+        if reason is not None:
+            raise Refused(reason)
+
+    def _verdict(self, reason: str) -> bytes:
+        said = bytes((bool(reason),)) + reason.encode()[:REASON_BYTES_MAX]
+        label = b"dialer's verdict" if self._dials else b"listener's verdict"
+        proof = self._proof(label, said) if self._proved else _NO_PROOF
+        return _message(_Step.VERDICT, said[:1] + proof + said[1:])
+
+    def _proof(self, label: bytes, said: bytes) -> bytes:
+        dialer, listener = self._own_bytes, self._peer_bytes
+        if not self._dials:
+            dialer, listener = listener, dialer
+        parts = (label, self._binding, dialer, listener, said)
+        counted = b"".join(len(part).to_bytes(4, "little") + part for part in parts)
+        return hmac.digest(self._secret, counted, "sha256")
+
+
+def _message(step: _Step, content: bytes) -> bytes:
+    return _FRONT.pack(len(content), step) + content
+
+
+def _one_line(reason: bytes) -> str:
+    """A stranger's words, fit for a log."""
+    text = reason[:REASON_BYTES_MAX].decode(errors="replace")
+    return "".join(char if char.isprintable() else "?" for char in text) or "it does not say why"
+
+
+@dataclass(slots=True)
+class _Known:
+    name: str
+    incarnation: int
+    start: bytes
+
+
+class Acquaintances:
+    """Which nodes this one knows, and the last start that it saw of each."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, _Known] = {}
+
+    def know(self, node: int, name: str, incarnation: int = 0) -> None:
+        """A node is a member; what was seen of it stays seen.
+
+        Args:
+            node: its number, 1 and above.
+            name: its name.
+            incarnation: the last that the cluster has noted.
+        """
+        known = self._known.setdefault(node, _Known(name, incarnation, b""))
+        known.name = name
+        if incarnation > known.incarnation:
+            known.incarnation, known.start = incarnation, b""
+
+    def forget(self, node: int) -> None:
+        """A node is a member no more."""
+        self._known.pop(node, None)
+
+    def judge(self, own: Identity, hello: Hello) -> str | None:
+        """Whether a connection may be; the reason if not."""
+        peer = hello.identity
+        about = f"node '{peer.name}'"
+        if hello.purpose is not Purpose.QUESTION and not (peer.node and own.node):
+            return f"{about} and '{own.name}' are not both members of the cluster yet"
+        apart = own.cluster and peer.cluster if hello.purpose is Purpose.QUESTION else True
+        if apart and own.cluster != peer.cluster:
+            return (
+                f"{about} belongs to {_cluster(peer)}, node '{own.name}' to {_cluster(own)}: "
+                "nodes of different clusters do not talk to each other"
+            )
+        if hello.purpose is Purpose.QUESTION:
+            return None
+        if peer.node == own.node:
+            return (
+                f"{about} has number {peer.node}, as node '{own.name}' itself: it is a copy of its folder; "
+                "stop it and delete the copy"
+            )
+        known = self._known.get(peer.node)
+        if known is None:
+            return (
+                f"{about}, number {peer.node}, is not a member that node '{own.name}' knows: if it was "
+                "forgotten, it can only join anew with an empty folder"
+            )
+        if known.name != peer.name:
+            return (
+                f"{about} has number {peer.node}, which is node '{known.name}': the name stays with the "
+                "data, start it with that name"
+            )
+        again = peer.incarnation == known.incarnation and known.start and known.start != hello.start
+        if peer.incarnation < known.incarnation or again:
+            return (
+                f"{about} began its start number {peer.incarnation}, and number {known.incarnation} was seen "
+                "before: it runs on an old copy of its folder; stop it and use the newest one"
+            )
+        return None
+
+    def proved(self, hello: Hello) -> bool:
+        """A connection of a known node begins; whether it is the first of a new start."""
+        known = self._known[hello.node]
+        new = known.start != hello.start
+        known.incarnation, known.start = hello.identity.incarnation, hello.start
+        return new
+
+
+def _cluster(identity: Identity) -> str:
+    return f"cluster {identity.cluster}" if identity.cluster else "no cluster"

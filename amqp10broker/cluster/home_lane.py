@@ -1,0 +1,379 @@
+"""A node's way to a queue that is at another node only: a classic queue, a stream.
+
+Letters go as they are put. The queue forgets the node when the way to it is lost, and so does this end: what
+was published and not confirmed is not taken, consumers end, and whoever asks is told that the queue's node is
+down (docs/adr/0049). When the home says again that it has the queue, it can be used anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from enum import Enum, auto
+from typing import Final
+
+from amqp10broker.cluster.held import Held
+from amqp10broker.cluster.lane_messages import LeaderIs, LetterBatch, Resume, Resumed, Told
+from amqp10broker.cluster.lanes import LanePort, Told_, add_effect
+from amqp10broker.cluster.letters_codec import cut
+from amqp10broker.queues.commands import (
+    AttachPublisher,
+    Cancel,
+    Command,
+    ConsumerRef,
+    Delete,
+    DetachPublisher,
+    GiveBack,
+    Inspect,
+    Publish,
+    PublisherRef,
+    Purge,
+    RequestRef,
+    Settle,
+    Subscribe,
+    Unsubscribe,
+)
+from amqp10broker.queues.effects import (
+    Answer,
+    Confirmed,
+    CreditReply,
+    Deliver,
+    Effect,
+    QueueDeleted,
+    QueueDown,
+    Refusal,
+    Rejected,
+    Settled,
+    SubscribeRefused,
+    Unconfirmed,
+)
+
+OPENING_MS: Final = 5_000
+"""So long is a queue that was just declared waited for; its home hears of it a moment later, perhaps."""
+
+
+class _State(Enum):
+    OPENING = auto()
+    UP = auto()
+    DOWN = auto()
+
+
+class HomeClient:
+    """See the module.
+
+    Attributes:
+        queue: the queue's name, for effects.
+        group: its number.
+        home: number of the node that has it.
+        available: ready messages, as the queue said last.
+        down_ms: since when it cannot be reached; None: it can.
+        full_ms: None: publishes wait at its node, not here.
+        ended: the queue is gone.
+    """
+
+    full_ms: Final = None
+    __slots__ = (
+        "_consumers",
+        "_next",
+        "_opening_ms",
+        "_port",
+        "_publishers",
+        "_requests",
+        "_state",
+        "_unconfirmed",
+        "_waiting",
+        "available",
+        "down_ms",
+        "ended",
+        "group",
+        "home",
+        "queue",
+    )
+
+    def __init__(self, queue: str, group: int, home: int, port: LanePort, *, reachable: bool) -> None:
+        """Begin.
+
+        Args:
+            queue: the queue's name.
+            group: its number.
+            home: number of its node.
+            port: this node.
+            reachable: there is a way to its node.
+        """
+        self.queue = queue
+        self.group = group
+        self.home = home
+        self.available = 0
+        self.ended = False
+        self._port = port
+        self._next = 1
+        self._state = _State.OPENING if reachable else _State.DOWN
+        self._opening_ms = port.now_ms()
+        self.down_ms: int | None = None if reachable else self._opening_ms
+        self._waiting: list[Command] = []
+        self._consumers: dict[ConsumerRef, Held] = {}
+        self._publishers: dict[PublisherRef, None] = {}
+        self._requests: dict[RequestRef, None] = {}
+        # Of each publisher what is not confirmed: number -> whether it was published settled.
+        self._unconfirmed: dict[PublisherRef, dict[int, bool]] = {}
+        port.stir(group)
+
+    @property
+    def unled_ms(self) -> int | None:
+        """Since when its node cannot be reached, or is waited for; None: it can."""
+        return self._opening_ms if self._state is _State.OPENING else self.down_ms
+
+    @property
+    def consumers(self) -> int:
+        """Consumers of this node, with those that were cancelled and hold something still."""
+        return len(self._consumers)
+
+    @property
+    def open(self) -> bool:
+        """Whether letters go as they are put."""
+        return self._state is _State.UP
+
+    # --- from sessions ----------------------------------------------------------------------------
+
+    def post_all(self, commands: Sequence[Command]) -> None:
+        """Put letters, in order."""
+        if self.ended:
+            self._port.tell(self._refused(commands, gone=True))
+        elif self._state is _State.OPENING:
+            self._waiting += commands
+        elif self._state is _State.UP:
+            self._send(commands)
+        else:
+            self._port.tell(self._refused(commands, gone=False))
+
+    def _send(self, commands: Sequence[Command]) -> None:
+        letters: list[Command] = []
+        for command in commands:
+            self._note(command)
+            if type(command) is Publish:
+                letters += cut(command)
+            else:
+                letters.append(command)
+        batch = LetterBatch(0, self._next, 0, letters)
+        self._next += len(letters)
+        if not self._port.send(self.home, self.group, batch):
+            self._fall()
+
+    def _note(self, command: Command) -> None:
+        match command:
+            case Publish():
+                outstanding = self._unconfirmed.setdefault(command.publisher, {})
+                outstanding.update(dict.fromkeys(command.ids, command.settled))
+            case Subscribe():
+                self._consumers[command.consumer] = Held(command)
+            case Settle() | GiveBack() | Cancel():
+                held = self._consumers.get(command.consumer)
+                if held is not None:
+                    held.note(command)
+                    self._drop_gone(command.consumer, held)
+            case Unsubscribe():
+                self._consumers.pop(command.consumer, None)
+            case AttachPublisher():
+                self._publishers[command.publisher] = None
+            case DetachPublisher():
+                self._publishers.pop(command.publisher, None)
+            case Inspect() | Purge() | Delete():
+                if command.request is not None:
+                    self._requests[command.request] = None
+            case _:
+                return
+
+    def _drop_gone(self, ref: ConsumerRef, held: Held) -> None:
+        if held.gone:
+            del self._consumers[ref]
+
+    # --- the way there ----------------------------------------------------------------------------
+
+    def leader_is(self, node: int, leader: LeaderIs) -> None:
+        """The home says that it has the queue."""
+        if node != self.home or self.ended:
+            return
+        if self._state is _State.UP:
+            self._fall()  # it has begun anew, and knows of nothing that was before
+        if self._state is _State.DOWN:
+            # It may not have noticed that this node was away: what it has of it is to go.
+            self._port.send(node, self.group, Resume(0, 0, 0, 1, {}))
+        self._state = _State.UP
+        self.down_ms = None
+        waiting, self._waiting = self._waiting, []
+        attached: list[Command] = [AttachPublisher(each) for each in self._publishers]
+        if attached or waiting:
+            self._send([*attached, *waiting])
+
+    def node_down(self, node: int) -> None:
+        """There is no way to a node any more."""
+        if node == self.home and not self.ended:
+            self._fall()
+
+    def _fall(self) -> None:
+        if self._state is _State.DOWN:
+            return
+        self._state = _State.DOWN
+        self.down_ms = self._port.now_ms()
+        waiting, self._waiting = self._waiting, []
+        out: Told_ = {}
+        for publisher, numbers in self._unconfirmed.items():
+            for settled in (False, True):
+                ids = [number for number, of in numbers.items() if of is settled]
+                if ids:
+                    refused = Unconfirmed(publisher, ids, settled, failed=True, queue=self.queue)
+                    add_effect(out, publisher.reply_to, refused)
+        for request in self._requests:
+            add_effect(out, request.reply_to, Answer(request, 0, 0, Refusal.NO_LEADER))
+        for ref in self._consumers:
+            add_effect(out, ref.reply_to, QueueDown(ref, self.queue))
+        self._unconfirmed.clear()
+        self._requests.clear()
+        self._consumers.clear()
+        for peer, effects in self._refused(waiting, gone=False).items():
+            out.setdefault(peer, []).extend(effects)
+        self._port.tell(out)
+
+    @property
+    def deadline_ms(self) -> int | None:
+        """When `tick` is due; None: it need not be called."""
+        return self._opening_ms + OPENING_MS if self._state is _State.OPENING and not self.ended else None
+
+    def tick(self) -> None:
+        """Time has passed."""
+        deadline_ms = self.deadline_ms
+        if deadline_ms is not None and self._port.now_ms() >= deadline_ms:
+            self._fall()
+
+    # --- from the queue ---------------------------------------------------------------------------
+
+    def told(self, node: int, told: Told) -> None:
+        """The queue tells sessions of this node."""
+        if node != self.home or self._state is not _State.UP:
+            return
+        out: Told_ = {}
+        for peer, effects in told.effects.items():
+            for effect in effects:
+                heard = self._heard(effect)
+                if heard is not None:
+                    add_effect(out, peer, heard)
+        if out:
+            self._port.tell(out)
+
+    def _heard(self, effect: Effect) -> Effect | None:
+        """What of an effect is for its session: nothing of what was refused, or ended, when the way was lost.
+
+        Letters may have been on it then, and been carried out later.
+        """
+        match effect:
+            case Confirmed() | Unconfirmed() | Rejected():
+                return self._outstanding_of(effect)
+            case Deliver() | Settled():
+                held = self._consumers.get(effect.consumer)
+                if held is None:
+                    return None
+                if type(effect) is Deliver:
+                    held.delivered(effect)
+                else:
+                    held.answered()
+                    self._drop_gone(effect.consumer, held)
+                return effect
+            case Answer():
+                known = effect.request in self._requests
+                self._requests.pop(effect.request, None)
+                if effect.refused is None:
+                    self.available = effect.ready
+            case SubscribeRefused():
+                known = effect.consumer in self._consumers
+                self._consumers.pop(effect.consumer, None)
+            case QueueDeleted():
+                ref = effect.ref
+                known = ref in self._consumers or ref in self._publishers
+                if isinstance(ref, ConsumerRef):
+                    self._consumers.pop(ref, None)
+                else:
+                    self._publishers.pop(ref, None)
+            case _:
+                known = effect.consumer in self._consumers
+                if type(effect) is CreditReply:
+                    self.available = effect.available
+        return effect if known else None
+
+    def _outstanding_of(self, effect: Confirmed | Unconfirmed | Rejected) -> Effect | None:
+        """A publisher's answer, without numbers that it was answered about."""
+        outstanding = self._unconfirmed.get(effect.publisher)
+        if outstanding is None:
+            return None
+        ids = [number for number in effect.ids if outstanding.pop(number, None) is not None]
+        if not outstanding:
+            del self._unconfirmed[effect.publisher]
+        if len(ids) == len(effect.ids):
+            return effect
+        return replace(effect, ids=ids) if ids else None
+
+    def resumed(self, node: int, resumed: Resumed) -> None:
+        """Such a lane has nothing to resume."""
+
+    # --- the end ----------------------------------------------------------------------------------
+
+    def forget(self) -> None:
+        """The queue was deleted, and the catalog has it no more; see `end`."""
+        self.end()
+
+    def end(self) -> None:
+        """The queue is gone: who waits for it, or is attached to it, hears so."""
+        if self.ended:
+            return
+        self.ended = True
+        out = self._refused(self._waiting, gone=True)
+        for publisher, numbers in self._unconfirmed.items():
+            for settled in (False, True):
+                ids = [number for number, of in numbers.items() if of is settled]
+                if ids:
+                    refused = Unconfirmed(publisher, ids, settled, queue=self.queue)
+                    add_effect(out, publisher.reply_to, refused)
+        for request in self._requests:
+            add_effect(out, request.reply_to, Answer(request, 0, 0, Refusal.GONE))
+        refs: list[ConsumerRef | PublisherRef] = [*self._consumers, *self._publishers]
+        for ref in refs:
+            add_effect(out, ref.reply_to, QueueDeleted(ref, self.queue))
+        self._waiting = []
+        self._consumers.clear()
+        self._publishers.clear()
+        self._requests.clear()
+        self._unconfirmed.clear()
+        self._port.tell(out)
+
+    def _refused(self, commands: Iterable[Command], *, gone: bool) -> Told_:
+        """Answers to letters to a queue that is gone, or whose node cannot be reached."""
+        out: Told_ = {}
+        why = Refusal.GONE if gone else Refusal.NO_LEADER
+        for command in commands:
+            match command:
+                case Publish():
+                    publisher = command.publisher
+                    refused = Unconfirmed(
+                        publisher, command.ids, command.settled, failed=not gone, queue=self.queue
+                    )
+                    add_effect(out, publisher.reply_to, refused)
+                case AttachPublisher():
+                    ref = command.publisher
+                    if gone:
+                        add_effect(out, ref.reply_to, QueueDeleted(ref, self.queue))
+                    else:
+                        self._publishers[ref] = None
+                case DetachPublisher():
+                    self._publishers.pop(command.publisher, None)
+                case Subscribe():
+                    consumer = command.consumer
+                    told = QueueDeleted if gone else QueueDown
+                    add_effect(out, consumer.reply_to, told(consumer, self.queue))
+                case Settle() if command.answer:
+                    add_effect(out, command.consumer.reply_to, Settled(command.consumer, command.keys))
+                case Inspect() | Purge() | Delete():
+                    request = command.request
+                    if request is not None:
+                        add_effect(out, request.reply_to, Answer(request, 0, 0, why))
+                case _:
+                    continue
+        return out

@@ -1,0 +1,509 @@
+"""A queue's end of its lanes: letters of nodes in, effects for their sessions out.
+
+`LaneServer` is beside a member of a replicated queue, and works while that leads; `HomeServer` beside a
+queue that is at one node. Nothing is told to a lane that has not resumed since this member leads and since
+the way to its node was made: what it misses is in the queue's state, and it asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from amqp10broker.cluster.held import Held
+from amqp10broker.cluster.lane_messages import (
+    Browse,
+    LaneMessage,
+    LeaderIs,
+    LetterBatch,
+    Resume,
+    Resumed,
+    Told,
+)
+from amqp10broker.cluster.letters_codec import is_browsers
+from amqp10broker.queues.commands import (
+    AttachPublisher,
+    Cancel,
+    Command,
+    ConsumerRef,
+    DetachPublisher,
+    GiveBack,
+    PeerId,
+    PublisherRef,
+    Settle,
+    Subscribe,
+    Unsubscribe,
+    Verdict,
+)
+from amqp10broker.queues.effects import Deliver, Effect, QueueDeleted, Settled, SubscribeRefused
+from amqp10broker.queues.quorum.commands import (
+    BrowsersGone,
+    Browsing,
+    Letters,
+    NodeBack,
+    NodeGone,
+    NodeSuspect,
+    QuorumCommand,
+)
+from amqp10broker.queues.quorum.node_lanes import is_of
+from amqp10broker.queues.quorum.queue import QuorumQueue
+
+Effects = Mapping[PeerId, list[Effect]]
+
+
+class ServerPort(Protocol):
+    """What a queue needs of its node."""
+
+    node: int
+    """The node's number."""
+
+    @property
+    def peers(self) -> Sequence[int]:
+        """All nodes to which there is a way, this one among them."""
+
+    @property
+    def incarnations(self) -> Mapping[int, int]:
+        """The last start that is known of each node of the cluster, this one among them; 0: none is known."""
+
+    @property
+    def suspected(self) -> frozenset[int]:
+        """Nodes that are not heard of."""
+
+    def send(self, node: int, group: int, message: LaneMessage) -> bool:
+        """Send something to a node, perhaps this one; False: there is no way to it now."""
+
+    def tell(self, effects: Effects) -> None:
+        """Tell sessions of this node."""
+
+
+class Led(Protocol):
+    """A member's queue, as its task has it."""
+
+    @property
+    def machine(self) -> QuorumQueue:
+        """The state; it changes between two calls only."""
+
+    @property
+    def ahead(self) -> bool:
+        """Whether something of the state is not committed: nobody may hear of it yet."""
+
+    def done(self, node: int, incarnation: int) -> int:
+        """The number of the last letter of a node that was carried out by a committed entry; 0: none was."""
+
+    def post_all(self, commands: list[QuorumCommand]) -> None:
+        """Put commands, in order: they are proposed if the member leads."""
+
+
+class _Lane:
+    """A lane that has resumed.
+
+    Attributes:
+        incarnation: of its node.
+        token: under which it is told.
+        done: number of the last letter that it knows to be carried out.
+        index: of the entry whose state it has been told.
+    """
+
+    __slots__ = ("done", "incarnation", "index", "token")
+
+    def __init__(self, incarnation: int, token: int, done: int, index: int) -> None:
+        self.incarnation = incarnation
+        self.token = token
+        self.done = done
+        self.index = index
+
+
+class LaneServer:
+    """One replicated queue's.
+
+    Attributes:
+        term: since which term this member leads; None: it does not.
+    """
+
+    __slots__ = (
+        "_asking",
+        "_browsed",
+        "_full",
+        "_group",
+        "_lanes",
+        "_led",
+        "_port",
+        "_posted",
+        "_said",
+        "term",
+    )
+
+    def __init__(self, group: int, led: Led, port: ServerPort) -> None:
+        """Begin as one that does not lead.
+
+        Args:
+            group: number of the queue.
+            led: the queue.
+            port: the node.
+        """
+        self.term: int | None = None
+        self._group = group
+        self._led = led
+        self._port = port
+        self._lanes: dict[int, _Lane] = {}
+        # Node and incarnation -> number of the last letter that was put into the queue's mailbox.
+        self._posted: dict[tuple[int, int], int] = {}
+        # Node and incarnation -> whether it was suspected when that was put into the mailbox last; the queue
+        # may not have carried it out yet.
+        self._said: dict[tuple[int, int], bool] = {}
+        # Nodes that wait for their answer until such letters, or the end of a suspicion, are carried out.
+        self._asking: dict[int, Resume] = {}
+        # Nodes that have had browsers since this member leads.
+        self._browsed: set[int] = set()
+        # The queue has refused publishes since it had room.
+        self._full = False
+
+    # --- this member ------------------------------------------------------------------------------
+
+    def lead(self, term: int) -> None:
+        """This member leads, and all that was committed before is applied."""
+        self.term = term
+        self._full = False
+        self._lanes.clear()
+        self._posted.clear()
+        self._said.clear()
+        self._asking.clear()
+        self._browsed.clear()
+        for node in {peer[0] for peer in self._known()}:
+            self._look_at(node)
+        for node in self._port.peers:
+            self._announce(node)
+
+    def follow(self) -> None:
+        """It does not lead any more: its lanes wait for the next leader."""
+        term, self.term = self.term, None
+        lanes, self._lanes = self._lanes, {}
+        self._posted.clear()
+        self._asking.clear()
+        if term is not None:
+            for node in lanes:
+                self._port.send(node, self._group, LeaderIs(term, no_more=True))
+
+    def _announce(self, node: int, *, again: bool = False) -> None:
+        if self.term is not None:
+            self._port.send(node, self._group, LeaderIs(self.term, again, full=self._full))
+
+    # --- nodes --------------------------------------------------------------------------------------
+
+    def node_up(self, node: int) -> None:
+        """There is a way to a node again."""
+        self._lanes.pop(node, None)
+        self._announce(node)
+
+    def node_down(self, node: int) -> None:
+        """There is no way to a node any more; whether it is alive others say."""
+        self._lanes.pop(node, None)
+        self._asking.pop(node, None)
+
+    def node_changed(self, node: int) -> None:
+        """A node is suspected, heard of again, has begun again, or is of the cluster no more."""
+        if self.term is None:
+            return
+        self._look_at(node)
+        if node not in self._port.suspected and node not in self._lanes:
+            self._announce(node)
+
+    def _known(self) -> set[tuple[int, int]]:
+        """Nodes and their starts that the queue knows anything of."""
+        machine = self._led.machine
+        return {*machine.lanes, *machine.suspects, *(ref.reply_to[:2] for ref in machine.outlook().parts)}
+
+    def _look_at(self, node: int) -> None:
+        """Tell the queue what became of a node that it knows."""
+        machine, port = self._led.machine, self._port
+        present = port.incarnations.get(node)
+        commands: list[QuorumCommand] = []
+        gone = -1
+        for who, incarnation in sorted(self._known()):
+            if who != node:
+                continue
+            if present is None or incarnation < present:
+                gone = max(gone, incarnation)
+                continue
+            key, suspected = (node, incarnation), node in port.suspected
+            if suspected != self._said.get(key, key in machine.suspects):
+                self._said[key] = suspected
+                commands.append((NodeSuspect if suspected else NodeBack)(node, incarnation))
+        if gone >= 0:
+            commands.insert(0, NodeGone(node, gone))
+            for key in [each for each in self._said if each[0] == node and each[1] <= gone]:
+                del self._said[key]
+        if commands:
+            self._led.post_all(commands)
+
+    # --- from lanes ---------------------------------------------------------------------------------
+
+    def resume(self, node: int, resume: Resume) -> None:
+        """A node asks how things stand.
+
+        What it sent before and is on its way through the log bears other numbers than what it sends when it
+        knows what it has missed (`ConsumerFacts.missed`): that is carried out first. So is the end of a
+        suspicion: until then the queue gives the node's consumers nothing, and a node with an open lane
+        would not know that they wait. One that asks again has its answer at once, if it is not suspected.
+        None has one while the state is ahead of what is committed.
+        """
+        if self.term is None:
+            return
+        machine, port = self._led.machine, self._port
+        if resume.incarnation < port.incarnations.get(node, 0):
+            return
+        key = node, resume.incarnation
+        asked = self._asking.pop(node, None)
+        if node not in port.suspected:
+            self._look_at(node)
+        again = asked is not None and asked.token == resume.token
+        if node in port.suspected or self._led.ahead or not (again or self._has_carried_out(key)):
+            self._asking[node] = resume
+            self._lanes.pop(node, None)
+            return
+        found = machine.resume(*key, resume.heard, resume.seen)
+        index = machine.node_lanes.entry
+        self._lanes[node] = _Lane(resume.incarnation, resume.token, found.last, index)
+        self._posted[key] = max(found.last, self._posted.get(key, 0))
+        if node in self._browsed:
+            self._led.post_all([BrowsersGone(*key)])
+        kept = [effect for _, _, effect in found.kept]
+        answer = Resumed(
+            resume.token, index, found.last, found.deleted, kept, found.deliveries, found.consumers
+        )
+        port.send(node, self._group, answer)
+
+    def received(self, node: int, batch: LetterBatch) -> None:
+        """Letters have come."""
+        if self.term is None:
+            return
+        lane = self._lanes.get(node)
+        if lane is None or lane.token != batch.token:
+            self._announce(node, again=True)
+            return
+        key = node, lane.incarnation
+        posted, first, last, commands = self._posted[key], batch.first, batch.last, batch.commands
+        if first > posted + 1:
+            self._lanes.pop(node)
+            self._announce(node, again=True)
+            return
+        if last <= posted:
+            return  # they came before the lane was lost, and are on their way
+        if first <= posted:
+            commands = commands[posted + 1 - first :]
+            first = posted + 1
+        self._posted[key] = last
+        self._led.post_all([Letters(*key, first, last, batch.heard, commands)])
+
+    def browse(self, node: int, browse: Browse) -> None:
+        """Browsers of a node ask: that is in no log, and who browses comes anew when its lane does."""
+        if self.term is None:
+            return
+        lane = self._lanes.get(node)
+        if lane is None or lane.token != browse.token:
+            self._announce(node, again=True)
+            return
+        self._browsed.add(node)
+        self._led.post_all(
+            [
+                Browsing(each)  # type: ignore[arg-type]
+                for each in browse.commands
+                if is_browsers(each) and is_of(each, node, lane.incarnation)
+            ]
+        )
+
+    # --- room -----------------------------------------------------------------------------------------
+
+    def refused(self, node: int, incarnation: int, first: int) -> None:
+        """There is no room for the publishes of a lane: its letters from this one on were dropped.
+
+        Its node is told, and sends them again without the publishes, which wait there: what its consumers
+        settle, and so makes room, need not wait behind them.
+        """
+        self._full = True
+        self._posted[node, incarnation] = first - 1
+        self._announce(node, again=self._lanes.pop(node, None) is not None)
+        self._answer_those_who_ask()
+
+    def room(self) -> None:
+        """There is some."""
+        if self._full:
+            self._full = False
+            for node in self._port.peers:
+                self._announce(node)
+
+    # --- to lanes -----------------------------------------------------------------------------------
+
+    def _has_carried_out(self, key: tuple[int, int]) -> bool:
+        """Whether the queue has carried out the letters of a node, and that it is not suspected."""
+        machine = self._led.machine
+        return machine.lane_last(*key) >= self._posted.get(key, 0) and key not in machine.suspects
+
+    def _answer_those_who_ask(self) -> None:
+        if self._led.ahead:
+            return
+        for node, resume in list(self._asking.items()):
+            if node not in self._port.suspected and self._has_carried_out((node, resume.incarnation)):
+                self.resume(node, resume)
+
+    def tell(self, effects: Effects, index: int) -> None:
+        """What came of entries up to this one; 0: of what is in no log, for the queue is gone."""
+        lanes = self._lanes
+        machine = self._led.machine
+        self._answer_those_who_ask()
+        if not lanes:
+            return
+        by_node: dict[int, dict[PeerId, list[Effect]]] = {}
+        for peer, told in effects.items():
+            lane = lanes.get(peer.node)
+            # What came of entries whose state the lane has been told is no news.
+            if lane is None or lane.incarnation != peer.incarnation:
+                continue
+            if index and index <= lane.index:
+                # Browsers are in no state. What is for those of before the lane bears an older epoch.
+                told = [each for each in told if getattr(each, "consumer", None) in machine.browsers.by_ref]
+            if told:
+                by_node.setdefault(peer.node, {})[peer] = told
+        for node, lane in list(lanes.items()):
+            done = self._led.done(node, lane.incarnation)
+            for_node = by_node.get(node)
+            if for_node or done != lane.done:
+                lane.done = done
+                told_now = Told(lane.token, index, done, for_node or {})
+                self._port.send(node, self._group, told_now)
+
+
+class HomeQueue(Protocol):
+    """A queue that is at this node only, as its task has it."""
+
+    def post_all(self, commands: list[Command]) -> None:
+        """Put commands, in order."""
+
+
+class _Visitor:
+    """A node whose sessions ask.
+
+    Attributes:
+        done: letters that have come.
+        consumers: those there, with what they hold.
+        publishers: links that are attached there.
+    """
+
+    __slots__ = ("consumers", "done", "publishers")
+
+    def __init__(self) -> None:
+        self.done = 0
+        self.consumers: dict[ConsumerRef, Held] = {}
+        self.publishers: dict[PublisherRef, None] = {}
+
+    def drop_gone(self, ref: ConsumerRef, held: Held) -> None:
+        """A consumer that was cancelled and holds nothing any more is none for the queue."""
+        if held.gone:
+            del self.consumers[ref]
+
+
+class HomeServer:
+    """One queue's that is at this node only.
+
+    A node that cannot be reached has lost its connection to the queue: what its consumers held comes back.
+    """
+
+    __slots__ = ("_group", "_port", "_queue", "_visitors")
+
+    def __init__(self, group: int, queue: HomeQueue, port: ServerPort) -> None:
+        """Say that the queue is here; see `LaneServer`."""
+        self._group = group
+        self._queue = queue
+        self._port = port
+        self._visitors: dict[int, _Visitor] = {}
+        for node in port.peers:
+            self.node_up(node)
+
+    def node_up(self, node: int) -> None:
+        """There is a way to a node."""
+        self.node_down(node)
+        if node != self._port.node:
+            self._port.send(node, self._group, LeaderIs(0))
+
+    def node_down(self, node: int) -> None:
+        """There is no way to a node any more."""
+        visitor = self._visitors.pop(node, None)
+        if visitor is None:
+            return
+        commands: list[Command] = [DetachPublisher(each) for each in visitor.publishers]
+        commands += [
+            Unsubscribe(ref, (), (), held.seen, Verdict.REQUEUE) for ref, held in visitor.consumers.items()
+        ]
+        if commands:
+            self._queue.post_all(commands)
+
+    def node_changed(self, node: int) -> None:
+        """See `LaneServer`: one that is suspected has lost its connection to the queue."""
+        if node in self._port.suspected:
+            self.node_down(node)
+
+    def resume(self, node: int, resume: Resume) -> None:
+        """A node was away, and begins anew: there is nothing to resume."""
+        self.node_down(node)
+
+    def received(self, node: int, batch: LetterBatch) -> None:
+        """Letters have come."""
+        visitor = self._visitors.get(node)
+        if visitor is None:
+            visitor = self._visitors[node] = _Visitor()
+        visitor.done = batch.last
+        for command in batch.commands:
+            match command:
+                case Subscribe():
+                    visitor.consumers[command.consumer] = Held(command)
+                case Unsubscribe():
+                    visitor.consumers.pop(command.consumer, None)
+                case Settle() | GiveBack() | Cancel():
+                    held = visitor.consumers.get(command.consumer)
+                    if held is not None:
+                        held.note(command)
+                        visitor.drop_gone(command.consumer, held)
+                case AttachPublisher():
+                    visitor.publishers[command.publisher] = None
+                case DetachPublisher():
+                    visitor.publishers.pop(command.publisher, None)
+                case _:
+                    continue
+        self._queue.post_all(list(batch.commands))
+
+    def tell(self, effects: Effects, index: int = 0) -> None:
+        """What came of commands: for sessions of this node, and of others."""
+        here = self._port.node
+        by_node: dict[int, dict[PeerId, list[Effect]]] = {}
+        for peer, told in effects.items():
+            by_node.setdefault(peer.node, {})[peer] = told
+        own = by_node.pop(here, None)
+        if own is not None:
+            self._port.tell(own)
+        for node, told_there in by_node.items():
+            visitor = self._visitors.get(node)
+            if visitor is None:
+                continue
+            for given in told_there.values():
+                self._note(visitor, given)
+            self._port.send(node, self._group, Told(0, 0, visitor.done, told_there))
+
+    def _note(self, visitor: _Visitor, effects: Sequence[Effect]) -> None:
+        for effect in effects:
+            if type(effect) is Deliver:
+                held = visitor.consumers.get(effect.consumer)
+                if held is not None:
+                    held.delivered(effect)
+            elif type(effect) is Settled:
+                held = visitor.consumers.get(effect.consumer)
+                if held is not None:
+                    held.answered()
+                    visitor.drop_gone(effect.consumer, held)
+            elif type(effect) is SubscribeRefused:
+                visitor.consumers.pop(effect.consumer, None)
+            elif type(effect) is QueueDeleted:
+                ref = effect.ref
+                if isinstance(ref, ConsumerRef):
+                    visitor.consumers.pop(ref, None)
+                else:
+                    visitor.publishers.pop(ref, None)

@@ -1,0 +1,316 @@
+"""All lanes of a node: which frame is for which, and who is told when a way to another node comes or goes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Final, Protocol
+
+from amqp10broker.cluster.effects_codec import (
+    decode_leader,
+    decode_resumed,
+    decode_told,
+    encode_leader,
+    encode_resumed,
+    encode_told,
+)
+from amqp10broker.cluster.home_lane import HomeClient
+from amqp10broker.cluster.lane_messages import (
+    Browse,
+    LaneMessage,
+    LeaderIs,
+    LetterBatch,
+    Resume,
+    Resumed,
+    Told,
+)
+from amqp10broker.cluster.lane_server import HomeServer, LaneServer
+from amqp10broker.cluster.lanes import LaneClient
+from amqp10broker.cluster.letters_codec import (
+    decode_browse,
+    decode_letters,
+    decode_resume,
+    encode_browse,
+    encode_letters,
+    encode_resume,
+)
+from amqp10broker.cluster.wire import Frame, FrameKind
+from amqp10broker.queues.commands import PeerId
+from amqp10broker.queues.effects import Effect
+
+WAITING_BYTES_MAX: Final = 64 * 1024 * 1024
+"""Bytes that may wait for the way to one peer before letters stay in their lanes."""
+
+LANE_KINDS: Final = frozenset(
+    (
+        FrameKind.LETTER,
+        FrameKind.EFFECTS,
+        FrameKind.RESUME,
+        FrameKind.RESUMED,
+        FrameKind.LEADER_IS,
+        FrameKind.BROWSE,
+    )
+)
+"""Frames that are for `Lanes.received`."""
+
+Client = LaneClient | HomeClient
+Server = LaneServer | HomeServer
+
+
+class Ways(Protocol):
+    """The connections to other nodes, as lanes use them."""
+
+    def send(self, node: int, kind: FrameKind, group: int, body: Sequence[bytes]) -> bool:
+        """Send a frame; False: there is no way to the node."""
+
+    def waiting_bytes(self, node: int) -> int:
+        """Bytes that wait for the way to a node."""
+
+    @property
+    def connected(self) -> Collection[int]:
+        """Other nodes to which there is a way."""
+
+
+class Lanes:
+    """See the module. It is the port of all lanes of the node.
+
+    Attributes:
+        node: this node's number.
+        incarnation: which start of it this is.
+        incarnations: of all nodes of the cluster the last start that is known, 0: none; who knows keeps it.
+        suspected: nodes that are not heard of.
+        clients: this node's ends of lanes, by queue number.
+        servers: the ends of queues that are here, by number.
+        on_leader: called with the number of a queue when a leader of it is known.
+        on_stirred: called when lanes begin to wait for something: `tick` is to be called until none does.
+    """
+
+    def __init__(
+        self,
+        node: int,
+        incarnation: int,
+        ways: Ways,
+        tell: Callable[[Mapping[PeerId, list[Effect]]], None],
+        is_open: Callable[[PeerId], bool],
+        now_ms: Callable[[], int],
+    ) -> None:
+        """Begin without queues.
+
+        Args:
+            node: this node's number.
+            incarnation: which start of it this is.
+            ways: to other nodes.
+            tell: puts effects into the mailboxes of this node's sessions.
+            is_open: whether a session of this node is there.
+            now_ms: the time.
+        """
+        self.node = node
+        self.incarnation = incarnation
+        self.incarnations: dict[int, int] = {node: incarnation}
+        self.suspected: frozenset[int] = frozenset()
+        self.clients: dict[int, Client] = {}
+        self.servers: dict[int, Server] = {}
+        self.on_leader: Callable[[int], None] = lambda group: None
+        self.on_stirred: Callable[[], None] = lambda: None
+        self.tell = tell
+        self.is_open = is_open
+        self.now_ms = now_ms
+        self._ways = ways
+        # Who said that it leads, also of queues that this node does not know yet.
+        self._leaders: dict[int, tuple[int, LeaderIs]] = {}
+        # Queues whose lanes have deadlines, or had.
+        self._stirred: dict[int, None] = {}
+
+    @property
+    def peers(self) -> Sequence[int]:
+        """See `ServerPort`."""
+        return [self.node, *self._ways.connected]
+
+    def crowded(self, node: int) -> bool:
+        """See `LanePort`."""
+        return node != self.node and self._ways.waiting_bytes(node) > WAITING_BYTES_MAX
+
+    def stir(self, group: int) -> None:
+        """See `LanePort`."""
+        if not self._stirred:
+            self.on_stirred()
+        self._stirred[group] = None
+
+    @property
+    def stirred(self) -> bool:
+        """Whether a lane waits for something, or has since `tick` was called last."""
+        return bool(self._stirred)
+
+    # --- queues -------------------------------------------------------------------------------------
+
+    def add_client(self, client: Client) -> None:
+        """Sessions of this node may ask a queue from now on."""
+        self.clients[client.group] = client
+        leader = self._leaders.get(client.group)
+        if leader is not None:
+            client.leader_is(*leader)
+
+    def remove_client(self, group: int) -> None:
+        """No more."""
+        self.clients.pop(group, None)
+        self._leaders.pop(group, None)
+
+    def leader_of(self, group: int) -> int | None:
+        """The node that leads a queue, as it said last; None: none is known."""
+        known = self._leaders.get(group)
+        return None if known is None else known[0]
+
+    def reachable(self, node: int) -> bool:
+        """Whether there is a way to a node that is heard of."""
+        return node == self.node or (node in self._ways.connected and node not in self.suspected)
+
+    # --- sending ------------------------------------------------------------------------------------
+
+    def send(self, node: int, group: int, message: LaneMessage) -> bool:
+        """See `LanePort`. Within the node records go as they are."""
+        if node == self.node:
+            self._take(node, group, message)
+            return True
+        kind, body = _encode(message)
+        return self._ways.send(node, kind, group, body)
+
+    # --- from other nodes ---------------------------------------------------------------------------
+
+    def received(self, node: int, frame: Frame) -> None:
+        """A frame of `LANE_KINDS` has come.
+
+        Raises:
+            BadLetter: it cannot be read; the connection that it came by is of no use any more.
+        """
+        self._take(node, frame.group, _decode(node, frame))
+
+    def _take(self, node: int, group: int, message: LaneMessage) -> None:
+        match message:
+            case LetterBatch():
+                server = self.servers.get(group)
+                if server is not None:
+                    server.received(node, message)
+            case Browse():
+                server = self.servers.get(group)
+                if isinstance(server, LaneServer):
+                    server.browse(node, message)
+            case Told():
+                client = self.clients.get(group)
+                if client is not None:
+                    client.told(node, message)
+            case Resume():
+                server = self.servers.get(group)
+                if server is not None:
+                    server.resume(node, message)
+            case Resumed():
+                client = self.clients.get(group)
+                if client is not None:
+                    client.resumed(node, message)
+            case LeaderIs():
+                known = self._leaders.get(group)
+                if message.no_more and known == (node, LeaderIs(message.term)):
+                    del self._leaders[group]
+                elif not message.no_more and (known is None or message.term >= known[1].term):
+                    self._leaders[group] = node, LeaderIs(message.term)
+                client = self.clients.get(group)
+                if client is not None:
+                    client.leader_is(node, message)
+                if group in self._leaders:
+                    self.on_leader(group)
+
+    # --- other nodes come and go --------------------------------------------------------------------
+
+    def connected(self, node: int) -> None:
+        """There is a way to a node."""
+        for server in list(self.servers.values()):
+            server.node_up(node)
+
+    def disconnected(self, node: int) -> None:
+        """The way to a node is lost."""
+        self._leaders = {group: leader for group, leader in self._leaders.items() if leader[0] != node}
+        for server in list(self.servers.values()):
+            server.node_down(node)
+        for client in list(self.clients.values()):
+            client.node_down(node)
+
+    def suspect(self, node: int) -> None:
+        """A node is not heard of any more, whatever its connections say."""
+        self.suspected |= {node}
+        for client in list(self.clients.values()):
+            client.node_down(node)
+        for server in list(self.servers.values()):
+            server.node_changed(node)
+
+    def heard(self, node: int, incarnation: int) -> None:
+        """A node is heard of again, or has begun again."""
+        self.suspected -= {node}
+        self.incarnations[node] = max(incarnation, self.incarnations.get(node, 0))
+        for server in list(self.servers.values()):
+            server.node_changed(node)
+        for group, (leader, said) in list(self._leaders.items()):
+            client = self.clients.get(group)
+            if leader == node and client is not None and not client.open:
+                client.leader_is(node, said)
+
+    def know(self, nodes: Mapping[int, int]) -> None:
+        """Which nodes are of the cluster.
+
+        Args:
+            nodes: all of them, with the last start that is known of each; 0: none.
+        """
+        before = self.incarnations
+        self.incarnations = {
+            node: max(incarnation, before.get(node, 0)) for node, incarnation in nodes.items()
+        } | {self.node: self.incarnation}
+        self.suspected = frozenset(node for node in self.suspected if node in self.incarnations)
+        for node in before:
+            if before[node] != self.incarnations.get(node):
+                for server in list(self.servers.values()):
+                    server.node_changed(node)
+
+    # --- time ---------------------------------------------------------------------------------------
+
+    def tick(self) -> None:
+        """Time has passed: a few times a second while lanes are stirred. Those at rest cost nothing."""
+        now_ms = self.now_ms()
+        stirred, self._stirred = self._stirred, {}
+        for group in stirred:
+            client = self.clients.get(group)
+            deadline_ms = None if client is None else client.deadline_ms
+            if client is not None and deadline_ms is not None:
+                self._stirred[group] = None
+                if deadline_ms <= now_ms:
+                    client.tick()
+
+
+def _encode(message: LaneMessage) -> tuple[FrameKind, list[bytes]]:
+    match message:
+        case LetterBatch():
+            return FrameKind.LETTER, encode_letters(message)
+        case Browse():
+            return FrameKind.BROWSE, encode_browse(message)
+        case Told():
+            return FrameKind.EFFECTS, encode_told(message)
+        case Resume():
+            return FrameKind.RESUME, encode_resume(message)
+        case Resumed():
+            return FrameKind.RESUMED, encode_resumed(message)
+        case LeaderIs():
+            return FrameKind.LEADER_IS, encode_leader(message)
+
+
+def _decode(node: int, frame: Frame) -> LaneMessage:
+    match frame.kind:
+        case FrameKind.LETTER:
+            return decode_letters(frame.body)
+        case FrameKind.BROWSE:
+            return decode_browse(frame.body)
+        case FrameKind.EFFECTS:
+            return decode_told(frame.body)
+        case FrameKind.RESUME:
+            return decode_resume(frame.body, node)
+        case FrameKind.RESUMED:
+            return decode_resumed(frame.body)
+        case FrameKind.LEADER_IS:
+            return decode_leader(frame.body)
+        case _:
+            raise AssertionError(f"no frame of a lane: {frame.kind!r}")

@@ -1,0 +1,280 @@
+"""A node's member of one group: the core, its log and its machine, driven together.
+
+Nothing here waits. What comes (a proposal, messages, a write that is durable, time) goes to the core, and
+each ends with `Member.advance`: what the core wants is written, sent and made known to the machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from amqp10broker.cluster.ids import node_of
+from amqp10broker.raft.config import Change, Configuration
+from amqp10broker.raft.core import Raft
+from amqp10broker.raft.entries import LogStore, Stored
+from amqp10broker.raft.messages import Message
+from amqp10broker.raft.ready import Ready, Role, Status
+
+
+class GroupStore(LogStore, Protocol):
+    """The log of one member.
+
+    Attributes:
+        stored: what was durable of it when it was read.
+        on_compact: to be told the index up to which entries cannot be read any more; not above what was
+            committed.
+    """
+
+    stored: Stored | None
+    on_compact: Callable[[int], None]
+
+    def write(self, ready: Ready, on_durable: Callable[[], None]) -> None:
+        """Write term and vote, snapshot, and entries; the first may replace one, and all behind it.
+
+        Args:
+            ready: has all of them.
+            on_durable: to be called once, when they are durable, in order; never, if storage fails.
+        """
+
+
+class GroupMachine(Protocol):
+    """What stands behind the log. It must not call the member from within these."""
+
+    @property
+    def applied(self) -> int:
+        """Index of the last entry that was carried out."""
+
+    @property
+    def version(self) -> int:
+        """By which version entries are carried out (`queues.machine_version`)."""
+
+    @property
+    def newer(self) -> int:
+        """The version of the next entry, or state, if this broker does not carry it out; else 0."""
+
+    def committed(self, index: int) -> None:
+        """Entries up to this one may be applied."""
+
+    def status(self, status: Status) -> None:
+        """The member's role, term or leader is another, or it leads and is open now."""
+
+    def snapshot_for(self, to: int) -> None:
+        """A member needs a state: send it, then call `Member.snapshot_done`."""
+
+    def read_done(self, token: int, index: int) -> None:
+        """What was asked with this token may be read when entries up to the index are applied."""
+
+
+class Surroundings(Protocol):
+    """What a member needs of its node (`groups.Groups`)."""
+
+    def now_ms(self) -> int:
+        """A clock that never runs back."""
+
+    def send(self, group: int, messages: Sequence[Message]) -> None:
+        """Send messages of a group, or lose them."""
+
+    def noted(self, member: Member) -> None:
+        """The member may have another deadline, or other members."""
+
+    def later(self, callback: Callable[[], None]) -> None:
+        """Have something called that can wait."""
+
+    def remove(self, group: int) -> None:
+        """A member has stopped."""
+
+
+class Member:
+    """One member.
+
+    Attributes:
+        group: the group's number.
+        me: its id.
+        raft: the core. After whatever is asked of it, call `advance`.
+        machine: stands behind the log.
+        leads: it leads, and has committed an entry of its own term: it takes proposals.
+        due: its deadline, as the node knows it.
+        config: its group's members, likewise.
+        stopped: it takes no part any more.
+    """
+
+    __slots__ = (
+        "_again",
+        "_first",
+        "_groups",
+        "_runs",
+        "_store",
+        "config",
+        "due",
+        "group",
+        "leads",
+        "machine",
+        "me",
+        "raft",
+        "stopped",
+    )
+
+    def __init__(
+        self,
+        group: int,
+        me: int,
+        store: GroupStore,
+        machine: GroupMachine,
+        groups: Surroundings,
+        chance: Callable[[], float],
+        *,
+        first: bool = False,
+        commit_wait_ms: int = 0,
+    ) -> None:
+        """Begin with what is stored; call `advance` when the node knows it.
+
+        Args:
+            group: its number.
+            me: the member's id.
+            store: its log, which has been read.
+            machine: told what is committed.
+            groups: the node's.
+            chance: gives numbers from 0 to below 1.
+            first: it is to lead if the group is new.
+            commit_wait_ms: see `Raft`.
+        """
+        assert store.stored is not None, "its log must have been read"
+        self.group = group
+        self.me = me
+        self.machine = machine
+        self.raft = Raft(
+            me, store.stored, store, now_ms=groups.now_ms(), chance=chance, commit_wait_ms=commit_wait_ms
+        )
+        self.leads = self.stopped = False
+        self.due: int | None = None
+        self.config: Configuration | None = None
+        self._first = first
+        self._store = store
+        self._groups = groups
+        self._runs = self._again = False
+        store.on_compact = self.raft.compact
+        if first and not self.raft.status.term:
+            self.hasten()
+
+    @property
+    def alone(self) -> bool:
+        """It is all of its group."""
+        return self.raft.config.members == (self.me,)
+
+    @property
+    def lacks_leader(self) -> bool:
+        """No leader is known: what it does when it is due is to ask for votes."""
+        return self.raft.leader is None
+
+    @property
+    def leader_node(self) -> int | None:
+        """The node where the group's leader is; None: it is not known."""
+        leader = self.raft.leader
+        return None if leader is None else node_of(leader)
+
+    def propose(self, payloads: Sequence[bytes]) -> int:
+        """See `Raft.propose`."""
+        return self.raft.propose(payloads)
+
+    def has_room(self, size: int) -> bool:
+        """See `Raft.has_room`."""
+        return self.raft.has_room(size)
+
+    def change(self, change: Change) -> int:
+        """See `Raft.change`."""
+        return self.raft.change(change, self._groups.now_ms())
+
+    def transfer(self, to: int) -> None:
+        """See `Raft.transfer`."""
+        self.raft.transfer(to, self._groups.now_ms())
+
+    def read(self, token: int) -> None:
+        """See `Raft.read`; the machine's `read_done` is called."""
+        self.raft.read(token)
+
+    def campaign(self) -> None:
+        """See `Raft.campaign`."""
+        self.raft.campaign(self._groups.now_ms())
+
+    def hasten(self) -> None:
+        """See `Raft.hasten`."""
+        self.raft.hasten(self._groups.now_ms())
+
+    def force_alone(self) -> None:
+        """See `Raft.force_alone`; done at once."""
+        self.raft.force_alone(self._groups.now_ms())
+        self.advance()
+
+    def suspect(self, peer: int) -> None:
+        """See `Raft.suspect`."""
+        self.raft.suspect(peer, self._groups.now_ms())
+
+    def heard(self, peer: int) -> None:
+        """See `Raft.heard`. Who is to lead a group that never had a leader does not wait for chance:
+        the others may begin a moment later than it does.
+        """
+        self.raft.heard(peer, self._groups.now_ms())
+        if self._first and not self.raft.status.term:
+            self.hasten()
+
+    def snapshot_done(self, to: int, index: int | None) -> None:
+        """See `Raft.snapshot_done`."""
+        self.raft.snapshot_done(to, index)
+
+    def step(self, message: Message) -> None:
+        """See `Raft.step`."""
+        self.raft.step(message, self._groups.now_ms())
+
+    def tick(self) -> None:
+        """See `Raft.tick`."""
+        self.raft.tick(self._groups.now_ms())
+
+    def later(self, callback: Callable[[], None]) -> None:
+        """Have something called that can wait (`groups.Groups.later`)."""
+        self._groups.later(callback)
+
+    def stop(self) -> None:
+        """It takes no part any more: what is durable late changes nothing."""
+        self.stopped = True
+        self._groups.remove(self.group)
+
+    def advance(self) -> None:
+        """Have done what is to be done. Called while it does so, it does what is new right after that."""
+        self._again = True
+        if self._runs:
+            return
+        self._runs = True
+        raft, groups = self.raft, self._groups
+        try:
+            while self._again and not self.stopped:
+                self._again = False
+                ready = raft.ready(groups.now_ms())
+                if ready is not None:
+                    self._do(ready)
+        finally:
+            self._runs = False
+        if raft.deadline != self.due or raft.config is not self.config:
+            groups.noted(self)
+
+    def _do(self, ready: Ready) -> None:
+        ticket = ready.ticket
+        if ticket is not None:
+            self._store.write(ready, lambda: self._durable(ticket))
+        if ready.messages:
+            self._groups.send(self.group, ready.messages)
+        machine = self.machine
+        if ready.commit is not None:
+            machine.committed(ready.commit)
+        for token, index in ready.reads:
+            machine.read_done(token, index)
+        for to in ready.snapshots_to:
+            machine.snapshot_for(to)
+        if ready.status is not None:
+            self.leads = ready.status.role is Role.LEADER and ready.status.open
+            machine.status(ready.status)
+
+    def _durable(self, ticket: int) -> None:
+        if not self.stopped:
+            self.raft.persisted(ticket, self._groups.now_ms())
+            self.advance()

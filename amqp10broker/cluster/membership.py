@@ -1,0 +1,225 @@
+"""How a queue's members change: one small step at a time, each the consequence of how things stand.
+
+A change is made in two places, the catalog and the group's log, and a node may fail between any two steps.
+So no step relies on an earlier one: `next_step` looks at both and says what to do next, and `repair` says
+what to do about a difference that nobody is working at.
+
+- A member is added to the catalog first: its node makes it, empty, only because the catalog's entry says so.
+  Then it becomes a learner of the group, and a voter when it has caught up.
+- A member leaves the log first, and the catalog when that is committed: then its node destroys it.
+- A leader that is to leave hands over first, and the change goes on where the next one leads.
+- Where log and catalog differ and no change is under way, the catalog follows the log.
+
+All of it is done at the node that leads the group.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from amqp10broker.cluster.ids import member_id, node_of
+from amqp10broker.raft.config import Add, Change, Configuration, Promote, Remove
+
+if TYPE_CHECKING:
+    from amqp10broker.cluster.member import Member
+
+ADD_MS: Final = 20_000
+"""How long a member that is added may take until it is as wanted (RabbitMQ's); then it is taken back."""
+
+
+class Membership(enum.StrEnum):
+    """What a member that is added shall be."""
+
+    PROMOTABLE = "promotable"
+    """A learner, which becomes a voter by itself when it has caught up."""
+    VOTER = "voter"
+    """The same, and the change is over when it is one."""
+    NON_VOTER = "non_voter"
+    """A learner for good."""
+
+
+_STAYS_LEARNER: Final = 1 << 31
+"""Of a member's serial: set, it never becomes a voter. So log and catalog say it, without a word for it."""
+
+
+def new_member(node: int, last_index: int, membership: Membership) -> int:
+    """An id that no member of the group has had.
+
+    Args:
+        node: where it will be.
+        last_index: of the leader's log, in which the member will stand behind that.
+        membership: see there.
+    """
+    serial = last_index % _STAYS_LEARNER
+    return member_id(node, serial | _STAYS_LEARNER if membership is Membership.NON_VOTER else serial)
+
+
+def is_promotable(member: int) -> bool:
+    """Whether a learner becomes a voter when it has caught up."""
+    return not member & _STAYS_LEARNER
+
+
+@dataclass(frozen=True, slots=True)
+class Adding:
+    """A member shall be there.
+
+    Attributes:
+        member: its id.
+        as_voter: the change is over when it is a voter; else when it is a learner.
+    """
+
+    member: int
+    as_voter: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Removing:
+    """A member shall be gone."""
+
+    member: int
+
+
+Goal = Adding | Removing
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How things stand with a group, at one of its members.
+
+    Attributes:
+        me: the member's id.
+        leads: it leads, and takes proposals.
+        declared: members by the catalog, the preferred leader first.
+        config: by the log, committed or not.
+        settled: that configuration is committed.
+        caught_up: learners that have what is committed.
+        made: members whose nodes have them.
+        reached: voters beside `me` whose nodes can be reached.
+    """
+
+    me: int
+    leads: bool
+    declared: tuple[int, ...]
+    config: Configuration
+    settled: bool = True
+    caught_up: Collection[int] = ()
+    made: Collection[int] = ()
+    reached: Collection[int] = ()
+
+
+def standing_of(member: Member, declared: tuple[int, ...], suspected: Collection[int]) -> Standing:
+    """How things stand at a node's member.
+
+    A node that does not have its member yet says so to the leader, which then suspects that until it is made:
+    so every member that is declared counts as made.
+
+    Args:
+        member: of the group.
+        declared: the members by the catalog.
+        suspected: nodes that cannot be reached.
+    """
+    raft = member.raft
+    config, matches, commit = raft.config, raft.matches(), raft.hard.commit
+    return Standing(
+        me=member.me,
+        leads=member.leads,
+        declared=declared,
+        config=config,
+        settled=raft.settled,
+        caught_up=[each for each in config.learners if matches.get(each, 0) >= commit],
+        made=declared,
+        reached=[each for each in matches if node_of(each) not in suspected],
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Declare:
+    """Have the catalog say that these are the members."""
+
+    members: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Hand:
+    """Hand the leadership to another member."""
+
+    to: int
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """This member does not lead: go on where one does."""
+
+
+class Verdict(enum.Enum):
+    """Nothing is to be done."""
+
+    WAIT = "wait"
+    """Look again when something has changed."""
+    DONE = "done"
+    """It is as wanted."""
+    LAST_NODE = "last_node"
+    """It cannot be: a queue has at least one voter."""
+
+
+Step = Declare | Hand | Change | Moved | Verdict
+
+
+def next_step(goal: Goal, standing: Standing) -> Step:
+    """What to do next for a change."""
+    if not standing.leads:
+        return Moved()
+    if not standing.settled:
+        return Verdict.WAIT
+    if isinstance(goal, Adding):
+        return _adding(goal, standing)
+    return _removing(goal.member, standing)
+
+
+def _adding(goal: Adding, standing: Standing) -> Step:
+    member, config = goal.member, standing.config
+    if member not in standing.declared:
+        return Declare((*standing.declared, member))
+    if member in config.voters:
+        return Verdict.DONE
+    if member not in config.learners:
+        return Add(member) if member in standing.made else Verdict.WAIT
+    if not goal.as_voter:
+        return Verdict.DONE
+    return Promote(member) if member in standing.caught_up else Verdict.WAIT
+
+
+def _removing(member: int, standing: Standing) -> Step:
+    config = standing.config
+    if config.voters == (member,):
+        return Verdict.LAST_NODE
+    if member in config.members:
+        if member != standing.me:
+            return Remove(member)
+        heir = next((voter for voter in config.voters if voter in standing.reached), None)
+        return Verdict.WAIT if heir is None else Hand(heir)
+    if member in standing.declared:
+        return Declare(tuple(each for each in standing.declared if each != member))
+    return Verdict.DONE
+
+
+def repair(standing: Standing) -> Step:
+    """What to do about a group in which no change is under way; at its leader, elsewhere nothing."""
+    if not standing.leads or not standing.settled:
+        return Verdict.WAIT
+    for learner in standing.config.learners:
+        if is_promotable(learner) and learner in standing.caught_up:
+            return Promote(learner)
+    members = standing.config.members
+    kept = tuple(member for member in standing.declared if member in members)
+    wanted = (*kept, *(member for member in members if member not in kept))
+    return Verdict.DONE if wanted == standing.declared else Declare(wanted)
+
+
+def nothing_to_repair(config: Configuration, declared: Collection[int]) -> bool:
+    """Whether `repair` finds nothing, whatever else is so; of a queue at rest that costs less to ask."""
+    voters = config.voters
+    return not config.learners and len(voters) == len(declared) and all(map(declared.__contains__, voters))

@@ -1,0 +1,119 @@
+"""Which nodes a new queue is at, and which of them shall lead: RabbitMQ's rules (Q1, Q2, Q3, K1).
+
+The node of the client that declares is always a member. The others are those with the fewest members, running
+ones before stopped ones. Counting that costs a look at every queue, so from a thousand on chance decides,
+which is as even by then.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+from amqp10broker.cluster.ids import member_id, node_of
+from amqp10broker.metadata.nodes import NodeFacts
+from amqp10broker.metadata.placement import Placed, Wanted
+from amqp10broker.metadata.queue import DeclaredQueue, QueueType
+
+COUNTED_MAX: Final = 1000
+"""With as many queues members and leaders are not counted any more."""
+GROUP_SIZE: Final = 3
+"""Members of a quorum queue whose declaration does not say how many."""
+CLIENT_LOCAL: Final = "client-local"
+BALANCED: Final = frozenset({"balanced", "random", "least-leaders", "min-masters"})
+"""All of these mean `balanced`; anything else, where the client is."""
+
+
+class ByCount:
+    """A `catalog.placement.Placement`."""
+
+    def __init__(
+        self,
+        me: int,
+        incarnation: int,
+        choose: Callable[[int], int],
+        *,
+        runs: Callable[[int], bool],
+        leader_of: Callable[[DeclaredQueue], int | None] = lambda queue: None,
+        group_size: int = GROUP_SIZE,
+        locator: str = CLIENT_LOCAL,
+    ) -> None:
+        """Choose for the clients of one node.
+
+        Args:
+            me: number of this node.
+            incarnation: of this node.
+            choose: chance; given a count, an index below it.
+            runs: whether a node can be reached, by its number.
+            leader_of: the node that leads a quorum queue; None if it is not known.
+            group_size: see `GROUP_SIZE`.
+            locator: where the leader is to be if nobody says, as `BALANCED`.
+        """
+        self._me = me
+        self._incarnation = incarnation
+        self._choose = choose
+        self._runs = runs
+        self._leader_of = leader_of
+        self._group_size = group_size
+        self._locator = locator
+
+    def place(
+        self, wanted: Wanted, nodes: Iterable[NodeFacts], queues: Iterable[DeclaredQueue], count: int
+    ) -> Placed:
+        """See `Placement.place`."""
+        there = {node.number: node for node in nodes}
+        of_kind = [queue for queue in queues if queue.type == wanted.kind] if count < COUNTED_MAX else None
+        if wanted.kind == QueueType.QUORUM:
+            members = self._members(wanted.arguments, there, of_kind)
+            first = self._leader(wanted, {number: there[number] for number in members}, of_kind)
+            members.remove(first)
+            return Placed(members=tuple(member_id(number) for number in (first, *members)))
+        home = self._me if wanted.exclusive else self._leader(wanted, there, of_kind)
+        return Placed(home, incarnation=0 if wanted.lasting else self._start_of(there, home))
+
+    def _start_of(self, nodes: Mapping[int, NodeFacts], number: int) -> int:
+        return self._incarnation if number == self._me else nodes[number].incarnation
+
+    def _members(
+        self,
+        arguments: Mapping[str, Any],
+        nodes: Mapping[int, NodeFacts],
+        queues: list[DeclaredQueue] | None,
+    ) -> list[int]:
+        size = min(arguments.get("x-quorum-initial-group-size", self._group_size), len(nodes))
+        others = [number for number in nodes if number != self._me]
+        fewest = self._order(
+            others, None if queues is None else (node_of(each) for queue in queues for each in queue.members)
+        )
+        fewest.sort(key=lambda number: not self._runs(number))
+        return [self._me, *fewest[: size - 1]]
+
+    def _leader(
+        self, wanted: Wanted, nodes: Mapping[int, NodeFacts], queues: list[DeclaredQueue] | None
+    ) -> int:
+        """One of these nodes, of which this one is one."""
+        given = wanted.definition.get("queue-leader-locator", wanted.definition.get("queue-master-locator"))
+        if given is None:
+            given = wanted.arguments.get("x-queue-leader-locator")
+        if given is None:
+            given = wanted.arguments.get("x-queue-master-locator", self._locator)
+        fit = [number for number, node in nodes.items() if self._runs(number) and not node.draining]
+        if not fit or (given not in BALANCED and self._me in fit):
+            return self._me
+        return self._order(fit, None if queues is None else map(self._leads, queues))[0]
+
+    def _leads(self, queue: DeclaredQueue) -> int:
+        """The node that leads a queue, or shall, or has it."""
+        if not queue.members:
+            return queue.home
+        return self._leader_of(queue) or node_of(queue.members[0])
+
+    def _order(self, numbers: list[int], taken: Iterable[int] | None) -> list[int]:
+        """Nodes with the fewest first, those with as many by chance; None: all by chance."""
+        left = list(numbers)
+        mixed = [left.pop(self._choose(len(left))) for _ in numbers]
+        if taken is not None:
+            counts = Counter(taken)
+            mixed.sort(key=lambda number: counts[number])
+        return mixed

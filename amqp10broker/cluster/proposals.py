@@ -1,0 +1,234 @@
+"""What a node proposes to the system group: planned here, sent to the leader, planned again if need be.
+
+A request is planned on the node's own copy of the catalog. What changes nothing is answered at once. The rest
+is proposed, and decided when this node applies it. Until then it is sent again: to another leader when there
+is one, and after a second without outcome, for a message may be lost. That it may so stand in the log twice
+does no harm; nor that a later one overtakes an earlier one, which is planned again then (`Outcome.STALE`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+from amqp10broker.cluster.timed_out import timed_out
+from amqp10broker.cluster.transactions import Last, Origin, Outcome, SystemMachine, transaction_of
+from amqp10broker.errors import RefusedError
+from amqp10broker.metadata.catalog import Catalog, Request
+from amqp10broker.metadata.entry_codec import Conceal
+from amqp10broker.metadata.plan import Plan
+from amqp10broker.metadata.proposing import LATER, Decided
+from amqp10broker.queues.commands import RequestRef
+
+DECIDED_WITHIN_MS: Final = 30_000
+"""So long a client waits (T1) unless the setting `cluster_decide_ms` says otherwise."""
+AGAIN_AFTER_MS: Final = 1_000
+"""What has no outcome is sent again."""
+RETRY_AFTER_MS: Final = 200
+"""What could not be sent is tried again."""
+
+
+class Leader(Protocol):
+    """The way to the group's leader."""
+
+    def __call__(self, transactions: Sequence[bytes]) -> bool:
+        """Propose transactions, in order.
+
+        Returns:
+            Whether they are on their way; False: there is no leader, or it takes nothing now.
+        """
+
+
+@dataclass(slots=True, eq=False)
+class Pending:
+    """A request that is not decided.
+
+    Attributes:
+        request: what is wanted.
+        ref: who hears of it; None: nobody, and it is repeated until it is decided.
+        due_ms: when it is refused if nothing is decided; None: never.
+        plan: what it comes to.
+        data: the transaction's bytes.
+        sent_ms: when it was sent last; None: not to the present leader.
+    """
+
+    request: Request[Any]
+    ref: RequestRef | None
+    due_ms: int | None
+    plan: Plan[Any]
+    data: bytes
+    sent_ms: int | None = None
+
+
+class Proposals:
+    """See the module."""
+
+    def __init__(
+        self,
+        node: int,
+        incarnation: int,
+        catalog: Catalog,
+        machine: SystemMachine,
+        conceal: Conceal,
+        *,
+        to_leader: Leader,
+        tell: Callable[[Decided], None],
+        now_ms: Callable[[], int],
+    ) -> None:
+        """Begin with none.
+
+        Args:
+            node: this node's number.
+            incarnation: of this start of it.
+            catalog: this node's copy.
+            machine: which has applied as much.
+            conceal: turns a password record into one that may be written.
+            to_leader: see `Leader`.
+            tell: has a letter delivered to whoever asked.
+            now_ms: a clock that never runs back.
+        """
+        self._node = node
+        self._incarnation = incarnation
+        self._catalog = catalog
+        self._machine = machine
+        self._conceal = conceal
+        self._to_leader = to_leader
+        self._tell = tell
+        self._now_ms = now_ms
+        self._serial = 0
+        self._pending: dict[int, Pending] = {}
+        self._lost: list[Pending] = []
+        self._retry_ms: int | None = None
+
+    def __len__(self) -> int:
+        return len(self._pending)
+
+    # --- asking -------------------------------------------------------------------------------------
+
+    def ask(self, request: Request[Any], ref: RequestRef | None, due_ms: int | None) -> Any:
+        """Have a request decided.
+
+        Args:
+            request: what is wanted.
+            ref: under which it is answered.
+            due_ms: when it is refused at the latest; None: never.
+
+        Returns:
+            The answer of its plan, if it changes nothing; else `LATER`.
+
+        Raises:
+            RefusedError: the rules are against it.
+        """
+        plan = request.plan(self._catalog)
+        if not plan.puts and not plan.forgets:
+            self._catalog.apply(used=plan.used)
+            return plan.answer
+        self._propose(request, ref, due_ms, plan)
+        return LATER
+
+    def _propose(
+        self, request: Request[Any], ref: RequestRef | None, due_ms: int | None, plan: Plan[Any]
+    ) -> None:
+        origin = Origin(self._node, self._incarnation, self._serial + 1)
+        settled = next(iter(self._pending), origin.serial)
+        transaction = transaction_of(
+            origin, plan, self._catalog, self._machine.revision, self._conceal, settled
+        )
+        self._serial = origin.serial
+        self._pending[origin.serial] = Pending(request, ref, due_ms, plan, transaction.encode())
+
+    # --- outcomes -----------------------------------------------------------------------------------
+
+    def decided(self, serial: int, outcome: Outcome) -> Pending | None:
+        """One of this start's transactions stands in the log, and was applied here or not.
+
+        Returns:
+            The request, if it is carried out now and somebody may want to know.
+        """
+        while self._pending and (first := next(iter(self._pending))) < serial:
+            self._lost.append(self._pending.pop(first))
+        pending = self._pending.pop(serial, None)
+        if pending is None or outcome is Outcome.APPLIED:
+            return pending
+        self._lost.append(pending)
+        return None
+
+    def told_by_state(self, last: Last) -> list[Pending]:
+        """A state came instead of entries: it says which of this start's transactions were applied.
+
+        Returns:
+            Those.
+        """
+        applied: list[Pending] = []
+        while self._pending and (first := next(iter(self._pending))) <= last.serial:
+            pending = self._pending.pop(first)
+            (applied if last.was_applied(first) else self._lost).append(pending)
+        return applied
+
+    def refuse(self, refusal: RefusedError) -> None:
+        """Nothing of this node is decided any more."""
+        pendings = [*self._pending.values(), *self._lost]
+        self._pending.clear()
+        self._lost.clear()
+        for pending in pendings:
+            self.answer(pending, refusal=refusal)
+
+    def plan_again(self) -> None:
+        """What was not applied is planned on the copy as it is now."""
+        lost, self._lost = self._lost, []
+        for pending in lost:
+            try:
+                answer = self.ask(pending.request, pending.ref, pending.due_ms)
+            except RefusedError as refusal:
+                self.answer(pending, refusal=refusal)
+            else:
+                if answer is not LATER:
+                    self.answer(pending, answer)
+
+    def answer(self, pending: Pending, answer: Any = None, refusal: RefusedError | None = None) -> None:
+        """Tell who asked, if anybody did."""
+        if pending.ref is not None:
+            self._tell(Decided(pending.ref, answer, refusal))
+
+    # --- the way to the leader, and time --------------------------------------------------------------
+
+    def unsent(self) -> None:
+        """There is another leader, or the same one begins anew: it has got nothing of this."""
+        for pending in self._pending.values():
+            pending.sent_ms = None
+
+    def send(self) -> None:
+        """Send what is not on its way, as far as it goes."""
+        waiting = [pending for pending in self._pending.values() if pending.sent_ms is None]
+        self._retry_ms = None
+        if not waiting:
+            return
+        now_ms = self._now_ms()
+        if self._to_leader([pending.data for pending in waiting]):
+            for pending in waiting:
+                pending.sent_ms = now_ms
+        else:
+            self._retry_ms = now_ms + RETRY_AFTER_MS
+
+    def tick(self) -> None:
+        """Refuse what has waited too long, and send again what has no outcome."""
+        now_ms = self._now_ms()
+        for serial, pending in list(self._pending.items()):
+            if pending.due_ms is not None and pending.due_ms <= now_ms:
+                del self._pending[serial]
+                self.answer(pending, refusal=timed_out(pending.request, pending.plan))
+            elif pending.sent_ms is not None and pending.sent_ms + AGAIN_AFTER_MS <= now_ms:
+                pending.sent_ms = None
+        self.send()
+
+    @property
+    def deadline(self) -> int | None:
+        """When `tick` is due; None: nothing is awaited."""
+        times = [] if self._retry_ms is None else [self._retry_ms]
+        for pending in self._pending.values():
+            if pending.due_ms is not None:
+                times.append(pending.due_ms)
+            if pending.sent_ms is not None:
+                times.append(pending.sent_ms + AGAIN_AFTER_MS)
+        return min(times, default=None)

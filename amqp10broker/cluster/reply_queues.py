@@ -1,0 +1,261 @@
+"""Queues of direct reply-to, as all nodes of a cluster know them.
+
+::
+
+    REPLY_QUEUES   JSON: {"ask": true} | {"queues": [[vhost, name]], "newest": number} |
+                   {"opened": [vhost, name]} | {"closed": [vhost, name]}
+    REPLIES        vhost u16 | name u16 | vhost | name | letters (`letters_codec`), each a `Publish`
+
+Such a queue belongs to one consumer of one connection, and is in no log: its node tells the others when it
+begins and ends, and they ask for all when they have found that node. Its name says where it is::
+
+    amq.rabbitmq.reply-to.<node>.<start of the node>.<number>.<secret>
+
+A request may reach another node by a third one before the news of the queue for its replies. By the number
+it is known that the news is still to come: then the queue is taken to be there. Messages go to its node
+without an answer, and are told to be taken at once, as at that node.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import struct
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Final
+
+from amqp10broker.cluster.lane_messages import LetterBatch
+from amqp10broker.cluster.lane_table import WAITING_BYTES_MAX, Ways
+from amqp10broker.cluster.letters_codec import BadLetter, cut, decode_letters, encode_letters
+from amqp10broker.cluster.wire import Frame, FrameKind
+from amqp10broker.metadata.queue import DeclaredQueue, Owner, QueueHandle
+from amqp10broker.metadata.queue_kind import VOLATILE_KIND
+from amqp10broker.metadata.vhost import REPLIES_PREFIX, VOLATILE, VirtualHost
+from amqp10broker.queues.commands import DELETE, Publish
+from amqp10broker.queues.volatile import RelayedQueue, VolatileQueue
+
+REPLY_KINDS: Final = frozenset((FrameKind.REPLY_QUEUES, FrameKind.REPLIES))
+"""Frames that are for `ReplyQueues.received`."""
+EARLY_MAX: Final = 1_000
+"""Queues of one node that clients may name before it has told of them; some are guesses."""
+_TO: Final = struct.Struct("<HH")
+_NUMBER: Final = re.compile("[0-9]{1,19}")
+
+Box = Callable[[VolatileQueue], QueueHandle]
+"""Makes the handle of a queue without a task."""
+
+
+class _Known:
+    """What another node has said.
+
+    Attributes:
+        newest: number of the last queue that it has told of.
+        queues: those that are there, by virtual host and name; None: not in the virtual host yet, of which
+            this node has not heard.
+        early: handles of those that clients have named before it told of them, likewise.
+    """
+
+    __slots__ = ("early", "newest", "queues")
+
+    def __init__(self) -> None:
+        self.newest = 0
+        self.early: dict[tuple[str, str], QueueHandle] = {}
+        self.queues: dict[tuple[str, str], tuple[VirtualHost, DeclaredQueue] | None] = {}
+
+
+class ReplyQueues:
+    """See the module."""
+
+    def __init__(
+        self,
+        node: int,
+        incarnations: Callable[[], Mapping[int, int]],
+        ways: Ways,
+        find_vhost: Callable[[str], VirtualHost | None],
+        box: Box,
+        secret: Callable[[], str],
+    ) -> None:
+        """Begin without any.
+
+        Args:
+            node: this node's number.
+            incarnations: of the nodes of the cluster, this one among them.
+            ways: to other nodes.
+            find_vhost: finds a virtual host.
+            box: makes handles.
+            secret: gives what nobody can guess.
+        """
+        self._node = node
+        self._incarnations = incarnations
+        self._ways = ways
+        self._find_vhost = find_vhost
+        self._box = box
+        self._secret = secret
+        self._last = 0
+        self._newest = 0
+        self._own: dict[tuple[str, str], None] = {}
+        self._known: dict[int, _Known] = {}
+
+    # --- of this node -----------------------------------------------------------------------------
+
+    def new_name(self) -> str:
+        """For a queue that is about to be made here."""
+        self._last += 1
+        where = f"{self._node}.{self._incarnations()[self._node]}.{self._last}"
+        return f"{REPLIES_PREFIX}{where}.{self._secret()}"
+
+    def opened(self, vhost: str, name: str) -> None:
+        """One is there: the other nodes are told."""
+        self._own[vhost, name] = None
+        self._newest = self._last
+        self._tell({"opened": [vhost, name]})
+
+    def closed(self, vhost: str, name: str) -> None:
+        """It is gone."""
+        del self._own[vhost, name]
+        self._tell({"closed": [vhost, name]})
+
+    def _tell(self, news: dict[str, Any]) -> None:
+        for node in list(self._ways.connected):
+            self._send(node, news)
+
+    def _send(self, node: int, news: dict[str, Any]) -> None:
+        self._ways.send(node, FrameKind.REPLY_QUEUES, 0, (json.dumps(news).encode(),))
+
+    # --- of other nodes ---------------------------------------------------------------------------
+
+    def find(self, vhost: VirtualHost, name: str) -> DeclaredQueue | None:
+        """A queue that is not among those of the virtual host, though its node may have told others of it.
+
+        Args:
+            vhost: where it is asked for.
+            name: it begins as all do.
+        """
+        parts = name.removeprefix(REPLIES_PREFIX).split(".")
+        if len(parts) != 4 or not all(map(_NUMBER.fullmatch, parts[:3])):
+            return None
+        node, incarnation, number = map(int, parts[:3])
+        known = self._known.get(node)
+        if known is None or incarnation != self._incarnations().get(node):
+            return None
+        if (vhost.name, name) in known.queues:
+            return self._put(node, known, vhost, name)
+        if number <= known.newest:
+            return None
+        handle = known.early.get((vhost.name, name))
+        if handle is None:
+            if len(known.early) >= EARLY_MAX:
+                return None
+            handle = known.early[vhost.name, name] = self._relay(node, vhost.name, name)
+        return DeclaredQueue(name, vhost.name, VOLATILE, False, _owner(node), True, {}, handle)
+
+    def _relay(self, node: int, vhost: str, name: str) -> QueueHandle:
+        return self._box(RelayedQueue(name, partial(self._hand_on, node, vhost, name)))
+
+    def _hand_on(self, node: int, vhost: str, name: str, command: Publish) -> None:
+        if self._ways.waiting_bytes(node) > WAITING_BYTES_MAX:
+            return  # at most once, as replies that their consumer has no credit for
+        to = (vhost.encode(), name.encode())
+        head = b"".join((_TO.pack(*map(len, to)), *to))
+        for part in cut(command):
+            letters = encode_letters(LetterBatch(0, 1, 0, [part]))
+            self._ways.send(node, FrameKind.REPLIES, 0, [head, *letters])
+
+    def connected(self, node: int) -> None:
+        """There is a way to a node: what has it?"""
+        self.disconnected(node)
+        self._known[node] = _Known()
+        self._send(node, {"ask": True})
+
+    def disconnected(self, node: int) -> None:
+        """The way is lost, and with it what is known."""
+        known = self._known.pop(node, None)
+        if known is not None:
+            for key in list(known.queues):
+                _forget(known, key)
+            for handle in known.early.values():
+                handle.post(DELETE)
+
+    def received(self, node: int, frame: Frame) -> None:
+        """A frame of `REPLY_KINDS` has come.
+
+        Raises:
+            BadLetter: it cannot be read.
+        """
+        if frame.kind is FrameKind.REPLIES:
+            self._deliver(frame.body)
+            return
+        try:
+            news = json.loads(frame.body)
+            self._hear(node, news)
+        except (ValueError, LookupError, TypeError, RecursionError) as error:
+            raise BadLetter(f"no news of queues of direct reply-to: {error}") from error
+
+    def _hear(self, node: int, news: dict[str, Any]) -> None:
+        if "ask" in news:
+            self._send(node, {"queues": list(self._own), "newest": self._newest})
+            return
+        known = self._known.get(node)
+        if known is None:
+            return  # it is asked when this node has found it
+        if "closed" in news:
+            vhost, name = news["closed"]
+            _forget(known, (vhost, name))
+            early = known.early.pop((vhost, name), None)
+            if early is not None:
+                early.post(DELETE)
+            return
+        if "opened" in news:
+            vhost, name = news["opened"]
+            self._learn(node, known, vhost, name)
+            return
+        for vhost, name in news["queues"]:
+            self._learn(node, known, vhost, name)
+        known.newest = max(known.newest, int(news["newest"]))
+
+    def _learn(self, node: int, known: _Known, vhost_name: str, name: str) -> None:
+        known.newest = max(known.newest, int(name.rsplit(".", 2)[1]))
+        if (vhost_name, name) in known.queues:
+            return
+        known.queues[vhost_name, name] = None
+        vhost = self._find_vhost(vhost_name)
+        if vhost is not None:
+            self._put(node, known, vhost, name)
+
+    def _put(self, node: int, known: _Known, vhost: VirtualHost, name: str) -> DeclaredQueue:
+        # Links that were attached before the news came hear of the queue's end, too.
+        handle = known.early.pop((vhost.name, name), None) or self._relay(node, vhost.name, name)
+        queue = vhost.add_volatile(name, _owner(node), handle)
+        known.queues[vhost.name, name] = vhost, queue
+        return queue
+
+    def _deliver(self, body: bytes) -> None:
+        try:
+            first, second = _TO.unpack_from(body)
+            ends = _TO.size + first, _TO.size + first + second
+            vhost_name, name = body[_TO.size : ends[0]].decode(), body[ends[0] : ends[1]].decode()
+        except (struct.error, ValueError) as error:
+            raise BadLetter(f"no replies: {error}") from error
+        letters = decode_letters(body[ends[1] :])
+        vhost = self._find_vhost(vhost_name)
+        queue = None if vhost is None or (vhost_name, name) not in self._own else vhost.queues.get(name)
+        if queue is None or queue.kind is not VOLATILE_KIND:
+            return
+        for command in letters.commands:
+            if not isinstance(command, Publish):
+                raise BadLetter("replies that are none")
+            queue.handle.post(command)
+
+
+def _forget(known: _Known, key: tuple[str, str]) -> None:
+    found = known.queues.pop(key, None)
+    if found is not None:
+        vhost, queue = found
+        vhost.remove_volatile(queue)
+        queue.handle.post(DELETE)
+
+
+def _owner(node: int) -> Owner:
+    """No connection is it: such a queue is for its own node's connection alone."""
+    return Owner(node, 0, 0)

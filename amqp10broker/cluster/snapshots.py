@@ -1,0 +1,311 @@
+"""States of groups on their way between nodes: of a leader to a member that its log does not reach any more.
+
+A state is sent in parts of at most `PART_BYTES`, `WINDOW` of them under way, over the connection for `BULK`::
+
+    transfer u64 | number u32 | what u8 | bytes
+
+Integers are little-endian. Parts are numbered from 0; the parts of one transfer come in order, and what is of
+another transfer, or out of order, belongs to none: a member that gets the beginning of another drops what it
+had. First come the messages, as records of the journal; then the state; last an `InstallSnapshot` that
+says who sends it, in which term, and for which place in the log.
+
+The answer is ``transfer u64 | number u32 | outcome u8``: how many parts have come, and what became of it.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+from collections.abc import Callable, Iterator
+from typing import Final, Protocol
+
+from amqp10broker.cluster.groups import Groups
+from amqp10broker.cluster.ids import node_of
+from amqp10broker.cluster.wire import FrameKind
+from amqp10broker.queues.machine_version import NewerMachine
+from amqp10broker.raft.codec import decode_message, encode_message
+from amqp10broker.raft.entries import Point, Snapshot
+from amqp10broker.raft.errors import BadBytes
+from amqp10broker.raft.messages import InstallSnapshot
+
+PART_BYTES: Final = 1 << 20
+WINDOW: Final = 4
+"""Parts that are not answered."""
+PATIENCE_MS: Final = 60_000
+"""After so long without an answer a transfer has failed; what it holds of the disk is free again."""
+
+_HEAD: Final = struct.Struct("<QIB")
+
+Send = Callable[[int, FrameKind, int, bytes], bool]
+"""Sends a frame over the connection for `BULK`: node, kind, group, body; False: there is no connection."""
+
+
+class What(enum.IntEnum):
+    """What a part is."""
+
+    MESSAGES = 1
+    """A part of a record of messages, more of which follows."""
+    MESSAGES_END = 2
+    """The last part of one."""
+    STATE = 3
+    END = 4
+    """An `InstallSnapshot` without data: all has come."""
+
+
+class Outcome(enum.IntEnum):
+    """What became of a transfer."""
+
+    GOES_ON = 0
+    TAKEN = 1
+    """The member has it, durably or soon; its group hears of that by itself."""
+    REFUSED = 2
+    """It does not have what came before; it must be sent anew."""
+
+
+class Source(Protocol):
+    """A machine that can give its state away."""
+
+    def snapshot(self) -> tuple[Point, bytes, Iterator[bytes], Callable[[], None]]:
+        """Place, state, records of messages; and what to call once when these need not be read any more."""
+
+
+class Target(Protocol):
+    """A machine that can take a state."""
+
+    def stage(self, transfer: int, messages: bytes) -> None:
+        """Keep a record of messages; of another transfer than before: drop what came of that."""
+
+    def staged(self, transfer: int, state: bytes) -> bytes:
+        """All is there: what its store finds in `Ready.snapshot` as the data.
+
+        Raises:
+            NewerMachine: this broker cannot read it.
+        """
+
+    def unstage(self) -> None:
+        """What was staged, and not taken from a `Ready`, is not needed."""
+
+
+class Machine(Source, Target, Protocol):
+    """Both."""
+
+
+def _cut(messages: Iterator[bytes], state: bytes, last: bytes) -> Iterator[tuple[What, bytes]]:
+    """The parts of a state."""
+    for record in messages:
+        ends = len(record) - PART_BYTES
+        for at in range(0, len(record), PART_BYTES):
+            what = What.MESSAGES_END if at >= ends else What.MESSAGES
+            yield what, record[at : at + PART_BYTES]
+    for at in range(0, len(state), PART_BYTES):
+        yield What.STATE, state[at : at + PART_BYTES]
+    yield What.END, last
+
+
+class _Outgoing:
+    """One transfer.
+
+    Attributes:
+        to: the member.
+        transfer: its number.
+        done: to be called when it is over.
+        index: of the state.
+        due: when it has failed.
+    """
+
+    def __init__(
+        self,
+        to: int,
+        transfer: int,
+        index: int,
+        parts: Iterator[tuple[What, bytes]],
+        done: Callable[[], None],
+    ) -> None:
+        self.to = to
+        self.transfer = transfer
+        self.done = done
+        self.index = index
+        self.due = 0
+        self._parts = parts
+        self._number = self._answered = 0
+
+    def answered(self, number: int) -> None:
+        """So many parts have come."""
+        self._answered = max(self._answered, number)
+
+    def next(self) -> bytes | None:
+        """The next part, if it may be sent."""
+        if self._number - self._answered >= WINDOW:
+            return None
+        part = next(self._parts, None)
+        if part is None:
+            return None
+        self._number += 1
+        return _HEAD.pack(self.transfer, self._number - 1, part[0]) + part[1]
+
+
+class _Incoming:
+    """What has come of one transfer."""
+
+    def __init__(self, transfer: int) -> None:
+        self.transfer = transfer
+        self.count = 0
+        self.record: list[bytes] = []
+        self.state: list[bytes] = []
+
+
+class Snapshots:
+    """All transfers of a node.
+
+    Attributes:
+        deadline: when `tick` is due, in ms; None: nothing is awaited.
+    """
+
+    def __init__(self, groups: Groups, send: Send, chance: Callable[[], float]) -> None:
+        """Begin with none.
+
+        Args:
+            groups: the node's.
+            send: sends parts and answers.
+            chance: gives numbers from 0 to below 1.
+        """
+        self._groups = groups
+        self._send = send
+        self._chance = chance
+        self._machines: dict[int, Machine] = {}
+        self._outgoing: dict[tuple[int, int], _Outgoing] = {}
+        self._incoming: dict[int, _Incoming] = {}
+        groups.on_removed = self.remove
+
+    @property
+    def deadline(self) -> int | None:
+        """When `tick` is due, in ms; None: nothing is awaited."""
+        return min((each.due for each in self._outgoing.values()), default=None)
+
+    def add(self, group: int, machine: Machine) -> None:
+        """A group whose state may go or come."""
+        self._machines[group] = machine
+
+    def remove(self, group: int) -> None:
+        """It is no more; twice is fine."""
+        self._machines.pop(group, None)
+        self._incoming.pop(group, None)
+        self.stop(group)
+
+    def stop(self, group: int) -> None:
+        """The group is not led here any more."""
+        for key in [key for key in self._outgoing if key[0] == group]:
+            self._outgoing.pop(key).done()
+
+    # --- sending ------------------------------------------------------------------------------------
+
+    def begin(self, group: int, to: int) -> None:
+        """A member needs the state of a group that is led here."""
+        member = self._groups.get(group)
+        if member is None or (group, to) in self._outgoing:
+            return
+        point, state, messages, done = self._machines[group].snapshot()
+        transfer = 1 + int(self._chance() * (1 << 53))
+        message = InstallSnapshot(member.me, to, member.raft.status.term, Snapshot(point, b""))
+        parts = _cut(messages, state, encode_message(message))
+        outgoing = _Outgoing(to, transfer, point.index, parts, done)
+        self._outgoing[group, to] = outgoing
+        self._send_more(group, outgoing)
+
+    def _send_more(self, group: int, outgoing: _Outgoing) -> None:
+        outgoing.due = self._groups.now_ms() + PATIENCE_MS
+        while (part := outgoing.next()) is not None:
+            if not self._send(node_of(outgoing.to), FrameKind.SNAPSHOT, group, part):
+                self._over(group, outgoing, None)
+                return
+
+    def _over(self, group: int, outgoing: _Outgoing, index: int | None) -> None:
+        del self._outgoing[group, outgoing.to]
+        outgoing.done()
+        member = self._groups.get(group)
+        if member is not None:
+            member.snapshot_done(outgoing.to, index)
+            member.advance()
+
+    def disconnected(self, node: int) -> None:
+        """What was under way to a node is lost, and what it had begun to send."""
+        for (group, to), outgoing in list(self._outgoing.items()):
+            if node_of(to) == node:
+                self._over(group, outgoing, None)
+
+    def tick(self) -> None:
+        """Time has come to `deadline`."""
+        now_ms = self._groups.now_ms()
+        for (group, _), outgoing in list(self._outgoing.items()):
+            if outgoing.due <= now_ms:
+                self._over(group, outgoing, None)
+
+    # --- what comes ---------------------------------------------------------------------------------
+
+    def received(self, node: int, kind: FrameKind, group: int, body: bytes) -> None:
+        """A part or an answer has come.
+
+        Raises:
+            BadBytes: it is neither.
+        """
+        if len(body) < _HEAD.size:
+            raise BadBytes("a part of a state is cut off")
+        transfer, number, what = _HEAD.unpack_from(body)
+        if kind is FrameKind.SNAPSHOT_ANSWER:
+            self._on_answer(node, group, transfer, number, what)
+        elif group in self._machines and self._groups.get(group) is not None:
+            count, outcome = self._on_part(group, transfer, number, what, body[_HEAD.size :])
+            self._send(node, FrameKind.SNAPSHOT_ANSWER, group, _HEAD.pack(transfer, count, outcome))
+        else:
+            self._send(node, FrameKind.SNAPSHOT_ANSWER, group, _HEAD.pack(transfer, 0, Outcome.REFUSED))
+
+    def _on_answer(self, node: int, group: int, transfer: int, number: int, outcome: int) -> None:
+        for (of, to), outgoing in list(self._outgoing.items()):
+            if of == group and node_of(to) == node and outgoing.transfer == transfer:
+                if outcome == Outcome.GOES_ON:
+                    outgoing.answered(number)
+                    self._send_more(group, outgoing)
+                else:
+                    self._over(group, outgoing, outgoing.index if outcome == Outcome.TAKEN else None)
+
+    def _on_part(self, group: int, transfer: int, number: int, what: int, part: bytes) -> tuple[int, Outcome]:
+        if number == 0:
+            self._incoming[group] = _Incoming(transfer)
+        incoming = self._incoming.get(group)
+        if incoming is None or incoming.transfer != transfer or incoming.count != number:
+            return 0, Outcome.REFUSED
+        incoming.count += 1
+        machine = self._machines[group]
+        if what in (What.MESSAGES, What.MESSAGES_END):
+            incoming.record.append(part)
+            if what == What.MESSAGES_END:
+                machine.stage(transfer, b"".join(incoming.record))
+                incoming.record = []
+        elif what == What.STATE:
+            incoming.state.append(part)
+        elif what == What.END:
+            del self._incoming[group]
+            return incoming.count, self._install(group, incoming, part)
+        else:
+            raise BadBytes(f"{what} is no part of a state")
+        return incoming.count, Outcome.GOES_ON
+
+    def _install(self, group: int, incoming: _Incoming, last: bytes) -> Outcome:
+        message = decode_message(last)
+        member = self._groups.get(group)
+        if not isinstance(message, InstallSnapshot) or member is None:
+            raise BadBytes("a state does not end with its place in the log")
+        if message.to != member.me:
+            return Outcome.REFUSED
+        machine = self._machines[group]
+        try:
+            data = machine.staged(incoming.transfer, b"".join(incoming.state))
+        except NewerMachine:
+            # Its leader would send it again at once if it heard of this: so it does when its patience ends.
+            machine.unstage()
+            return Outcome.GOES_ON
+        snapshot = Snapshot(message.snapshot.point, data)
+        member.step(InstallSnapshot(message.sender, message.to, message.term, snapshot))
+        member.advance()
+        machine.unstage()
+        return Outcome.TAKEN

@@ -1,0 +1,499 @@
+"""The system group at one node: what is declared is agreed on there, and applied to the node's catalog.
+
+The group's machine (`transactions.SystemMachine`) decides; the catalog is changed with it, so that queues
+begin and end here. Whoever wants something asks `System.propose`, which is a `catalog.proposing.Propose`.
+
+Nothing here waits or has a clock. The member must not be called while it tells something, so what follows of
+that is done by `tick`, whose time `deadline` says.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, Protocol
+
+from amqp10broker.cluster.ids import node_of
+from amqp10broker.cluster.proposals import DECIDED_WITHIN_MS, RETRY_AFTER_MS, Pending, Proposals
+from amqp10broker.cluster.system_store import SystemStore
+from amqp10broker.cluster.transactions import Outcome, Transaction, Value
+from amqp10broker.errors import Unavailable
+from amqp10broker.metadata.catalog import Catalog, Request
+from amqp10broker.metadata.entry_codec import KINDS, Conceal, decoded
+from amqp10broker.metadata.node_requests import NodeLost, NodeStarted
+from amqp10broker.metadata.plan import NUMBERS, Key, Put
+from amqp10broker.metadata.proposing import LATER, Decided
+from amqp10broker.metadata.queue import Owner, QueueHandle, QueueSpec, QueueType
+from amqp10broker.metadata.queue_requests import ConnectionEnded, DeleteQueue, QueueEnded
+from amqp10broker.queues import machine_version
+from amqp10broker.queues.commands import DELETE, PeerId, RequestRef
+from amqp10broker.raft.core import Raft
+from amqp10broker.raft.entries import Kind, Snapshot
+from amqp10broker.raft.errors import Full, NotLeader, NotReady
+from amqp10broker.raft.ready import Status
+
+LEADER_WITHIN_MS: Final = 5_000
+"""A quorum queue that has no leader by then is not declared, if most of its nodes are not there (T3, Q4). If
+they are they are busy, and have the time that any request has.
+"""
+LOST_AFTER_MS: Final = 5_000
+"""What ends with a node ends when it has been silent for so long: it may be slow."""
+GONE_AFTER_MS: Final = 1_500
+"""And when its connections were closed so long ago: its process has ended, or has given this node up."""
+FAREWELL_AFTER_MS: Final = 10_000
+"""Queues that are forgotten, and to be told by whoever asked, are told by then."""
+OF_A_LINK: Final = "amq.dyn"
+"""Begins the names of queues that are made for one link of AMQP 1.0."""
+READ_BYTES: Final = 1024 * 1024
+
+
+class SystemMember(Protocol):
+    """The node's member of the group (`replication.member.Member`)."""
+
+    @property
+    def leads(self) -> bool: ...
+
+    @property
+    def leader_node(self) -> int | None: ...
+
+    @property
+    def raft(self) -> Raft: ...
+
+    def propose(self, payloads: Sequence[bytes]) -> int: ...
+
+    def advance(self) -> None: ...
+
+
+class System:
+    """See the module; a `replication.member.GroupMachine`.
+
+    Attributes:
+        member: the node's member of the group; given before anything is committed.
+        applied: index of the last entry that is applied here.
+        decided_within_ms: how long who has asked waits.
+        has_leader: whether a quorum queue has a leader, by its number.
+        is_open: whether a connection of this node is open.
+        is_asking: whether one who has asked here still waits for answers.
+        on_snapshot_wanted: called with the id of a member that needs a state.
+        on_status: called when the member's role, term or leader is another.
+        on_deadline: called when `deadline` is earlier than before.
+    """
+
+    member: SystemMember
+
+    def __init__(
+        self,
+        node: int,
+        incarnation: int,
+        store: SystemStore,
+        catalog: Catalog,
+        conceal: Conceal,
+        *,
+        send: Callable[[int, bytes], bool],
+        tell: Callable[[Decided], None],
+        now_ms: Callable[[], int],
+    ) -> None:
+        """Begin with what is stored.
+
+        Args:
+            node: this node's number.
+            incarnation: of this start of it.
+            store: the member's log and state.
+            catalog: with what the state says.
+            conceal: turns a password record into one that may be written.
+            send: sends a transaction to the node that leads; whether that is under way.
+            tell: has a letter delivered to whoever asked.
+            now_ms: a clock that never runs back.
+        """
+        self.decided_within_ms = DECIDED_WITHIN_MS
+        self.has_leader: Callable[[int], bool] = lambda number: True
+        self.is_open: Callable[[Owner], bool] = lambda owner: True
+        self.is_asking: Callable[[PeerId], bool] = lambda peer: True
+        self.on_snapshot_wanted: Callable[[int], None] = lambda to: None
+        self.on_status: Callable[[Status], None] = lambda status: None
+        self.on_deadline: Callable[[], None] = lambda: None
+        self._node = node
+        self._incarnation = incarnation
+        self._store = store
+        self._machine = store.machine
+        self._catalog = catalog
+        self._send = send
+        self._now_ms = now_ms
+        self._told_deadline: int | None = None
+        self._inside = False
+        self._committed = 0
+        self._starting: tuple[NodeStarted, Callable[[], None]] | None = None
+        self._said = False
+        self._at_once = False
+        self._without_leader: dict[int, tuple[Pending, int]] = {}
+        self._farewells: deque[tuple[int, QueueHandle]] = deque()
+        self._down: dict[int, int] = {}
+        self._proposals = Proposals(
+            *(node, incarnation, catalog, store.machine, conceal),
+            to_leader=self._to_leader,
+            tell=tell,
+            now_ms=now_ms,
+        )
+
+    @property
+    def applied(self) -> int:
+        """Index of the last entry that is applied here."""
+        return self._store.applied
+
+    @property
+    def version(self) -> int:
+        """Which version of the machines the cluster uses, as far as entries are applied; 0: not known yet."""
+        cluster = self._catalog.cluster
+        return 0 if cluster is None else cluster.version
+
+    @property
+    def newer(self) -> int:
+        """That, if this broker does not carry it out; else 0."""
+        return self.version if self.version > machine_version.NEWEST else 0
+
+    # --- who wants something ------------------------------------------------------------------------
+
+    def propose(self, request: Request[Any], ref: RequestRef) -> Any:
+        """See `catalog.proposing.Propose`; so long without a majority is a refusal, too."""
+        answer = self._proposals.ask(request, ref, self._now_ms() + self.decided_within_ms)
+        if answer is LATER:
+            if self._inside:
+                self._soon()
+            else:
+                self._proposals.send()
+                self._due_by(self._now_ms() + RETRY_AFTER_MS)
+        return answer
+
+    def see_to(self, request: Request[Any]) -> None:
+        """Have a request decided that nobody waits for, however long it takes; it refuses nothing."""
+        if self._proposals.ask(request, None, None) is LATER:
+            self._soon()
+
+    def start(self, started: NodeStarted, done: Callable[[], None]) -> None:
+        """Tell the others that this node has started, as soon as it knows of itself, however long it takes.
+
+        Args:
+            started: what they are told.
+            done: called when that is applied here, and so all that was decided before.
+        """
+        self._starting = started, done
+        self._say_started()
+
+    def _say_started(self) -> None:
+        if self._starting is None or self._said:
+            return
+        started = self._starting[0]
+        # One that does not carry out what the cluster uses is about to end.
+        if started.name in self._catalog.nodes and started.fits(self._catalog):
+            self._said = True
+            self.see_to(started)
+
+    def _to_leader(self, transactions: Sequence[bytes]) -> bool:
+        if self.member.leads:
+            return self._propose(transactions)
+        leader = self.member.leader_node
+        if leader is None or leader == self._node:
+            return False
+        return all(self._send(leader, data) for data in transactions)
+
+    def _propose(self, transactions: Sequence[bytes]) -> bool:
+        try:
+            self.member.propose(transactions)
+        except (NotLeader, NotReady, Full):
+            return False
+        self.member.advance()
+        return True
+
+    def proposed(self, node: int, transactions: Iterable[bytes]) -> None:
+        """Another node takes this one for the leader. If it is not, or takes nothing now, they come again.
+
+        Raises:
+            ValueError: one is no transaction of that node.
+        """
+        checked = list(transactions)
+        for data in checked:
+            if Transaction.decode(data).origin.node != node:
+                raise ValueError(f"a transaction that is not of node {node}")
+        if self.member.leads:
+            self._propose(checked)
+
+    # --- what the member says -----------------------------------------------------------------------
+
+    def committed(self, index: int) -> None:
+        """See `GroupMachine.committed`."""
+        self._inside = True
+        self._committed = index
+        try:
+            self._take_over(index)
+        finally:
+            self._inside = False
+
+    def _take_over(self, index: int) -> None:
+        store = self._store
+        if store.received is not None:
+            self._take_state()
+        if index > store.applied:
+            at = store.applied + 1
+            while at <= index:
+                for run in store.read(at, index, READ_BYTES):
+                    if run.kind is Kind.COMMAND:
+                        for place, payload in enumerate(run.payloads, run.first):
+                            self._apply(place, payload)
+                    at = run.last + 1
+            store.keep(index)
+        self._proposals.plan_again()
+        self._say_started()
+        self._soon()
+
+    def status(self, status: Status) -> None:
+        """See `GroupMachine.status`."""
+        self._proposals.unsent()
+        self._soon()
+        self.on_status(status)
+
+    def snapshot_for(self, to: int) -> None:
+        """See `GroupMachine.snapshot_for`."""
+        self.on_snapshot_wanted(to)
+
+    def read_done(self, token: int, index: int) -> None:
+        """See `GroupMachine.read_done`: nothing asks."""
+
+    def snapshot(self) -> Snapshot:
+        """The state as it is here now, for a member that needs one."""
+        return Snapshot(self.member.raft.point(self._store.applied), self._machine.snapshot())
+
+    # --- applying -----------------------------------------------------------------------------------
+
+    def _apply(self, index: int, payload: bytes) -> None:
+        transaction = Transaction.decode(payload)
+        decision = self._machine.apply(index, transaction)
+        if decision.outcome is Outcome.APPLIED:
+            self._change(decision.puts, transaction)
+        origin = transaction.origin
+        if (origin.node, origin.incarnation) != (self._node, self._incarnation):
+            return
+        if self._machine.last_of(self._node) is None:
+            self._proposals.refuse(
+                Unavailable("cluster", "the cluster has forgotten this node: let it join again as a new one")
+            )
+            return
+        pending = self._proposals.decided(origin.serial, decision.outcome)
+        if decision.outcome is not Outcome.APPLIED:
+            return
+        if pending is not None:
+            self._carried_out(pending, decision.puts)
+        self._end_orphans(decision.puts)
+        self._end_unwanted(pending, decision.puts)
+
+    def _carried_out(self, pending: Pending, puts: Sequence[tuple[Key, Value]]) -> None:
+        if self._starting is not None and pending.request is self._starting[0]:
+            (_, done), self._starting = self._starting, None
+            done()
+        number = _new_group(puts)
+        if pending.ref is not None and number and not self.has_leader(number):
+            self._without_leader[number] = pending, self._now_ms()
+        else:
+            self._proposals.answer(pending, pending.plan.answer)
+
+    def _change(self, puts: Sequence[tuple[Key, Value]], transaction: Transaction) -> None:
+        if not transaction.farewell:
+            self._say_farewell_later(transaction.forgets)
+        self._catalog.apply(
+            [Put(key, decoded(key, value)) for key, value in puts],
+            transaction.forgets,
+            farewell=transaction.farewell,
+        )
+
+    def _say_farewell_later(self, forgets: Iterable[Key]) -> None:
+        """Whoever asked tells the queue, behind what it has put into it; if that does not come, this."""
+        due_ms = self._now_ms() + FAREWELL_AFTER_MS
+        for key in forgets:
+            if key[0] == "queue":
+                self._farewells.append((due_ms, self._catalog.vhosts[key[1]].queues[key[2]].handle))
+
+    def _end_orphans(self, puts: Sequence[tuple[Key, Value]]) -> None:
+        """A queue for a connection that has gone meanwhile goes, too."""
+        for key, value in puts:
+            if key[0] == "queue" and "owner" in value:
+                owner = Owner(*value["owner"])
+                if not self.is_open(owner):
+                    self.see_to(ConnectionEnded(key[1], owner))
+
+    def _end_unwanted(self, pending: Pending | None, puts: Sequence[tuple[Key, Value]]) -> None:
+        """A queue for a link that was refused, or has gone, goes, too."""
+        wanted = pending is not None and (pending.ref is None or self.is_asking(pending.ref.reply_to))
+        for key, value in puts:
+            if key[0] == "queue" and "owner" in value and key[2].startswith(OF_A_LINK) and not wanted:
+                self.see_to(DeleteQueue(key[1], key[2]))
+
+    # --- a state instead of entries -------------------------------------------------------------------
+
+    def _take_state(self) -> None:
+        """A state has come from the leader: the catalog becomes what it says."""
+        before = {key: (self._machine.revision(key), value) for key, value in self._machine.entries()}
+        self._store.take()
+        after = {key: (self._machine.revision(key), value) for key, value in self._machine.entries()}
+        gone = _gone(before, after)
+        self._catalog.apply(forgets=sorted(gone, key=lambda key: -_ORDER[key[0]]))
+        new = [key for key, entry in after.items() if key in gone or before.get(key) != entry]
+        new.sort(key=lambda key: (_ORDER[key[0]], after[key][0]))
+        self._catalog.apply([Put(key, decoded(key, after[key][1])) for key in new])
+        last = self._machine.last_of(self._node)
+        if last is not None and last.incarnation == self._incarnation:
+            for pending in self._proposals.told_by_state(last):
+                keys = [put.key for put in pending.plan.puts if put.key in after]
+                puts = [(key, after[key][1]) for key in keys]
+                self._carried_out(pending, puts)
+                self._end_orphans(puts)
+
+    # --- quorum queues that begin -----------------------------------------------------------------------
+
+    def leader_is(self, number: int) -> None:
+        """A quorum queue has a leader."""
+        waiting = self._without_leader.pop(number, None)
+        if waiting is not None:
+            pending, _ = waiting
+            self._proposals.answer(pending, pending.plan.answer)
+
+    def _leader_due_ms(self, pending: Pending, since_ms: int) -> int:
+        """When a queue that was declared is to have a leader."""
+        members = _declared(pending).members
+        there = sum(node_of(member) not in self._down for member in members)
+        return since_ms + (self.decided_within_ms if 2 * there > len(members) else LEADER_WITHIN_MS)
+
+    def _give_up(self, number: int, pending: Pending, since_ms: int) -> None:
+        """A queue got no leader in time: nothing must be left of it."""
+        spec = _declared(pending)
+        node, leader = (
+            "?" if found is None else found.name
+            for found in map(self._catalog.node_of, (self._node, node_of(spec.members[0])))
+        )
+        waited_s = (self._now_ms() - since_ms) // 1000
+        silent = [self._catalog.node_of(each) for each in map(node_of, spec.members) if each in self._down]
+        names = ", ".join(f"'{each.name}'" for each in silent if each is not None)
+        to_do = (
+            f"start more of its nodes: {names} cannot be reached"
+            if names
+            else "its nodes are busy: try again"
+        )
+        refusal = Unavailable(
+            f"queue '{spec.name}'",
+            f"Cannot declare quorum queue '{spec.name}' in vhost '{spec.vhost}' on node '{node}' with leader "
+            f"on node '{leader}': no leader was elected within {waited_s} s; {to_do}",
+        )
+        self._proposals.answer(pending, refusal=refusal)
+        self.see_to(QueueEnded(spec.vhost, spec.name, number, farewell=True))
+
+    # --- nodes ------------------------------------------------------------------------------------------
+
+    def node_down(self, node: int, *, gone: bool = False) -> None:
+        """A node cannot be reached from now on.
+
+        Args:
+            node: its number.
+            gone: its connections are closed; else it is silent.
+        """
+        lost_ms = self._now_ms() + (GONE_AFTER_MS if gone else LOST_AFTER_MS)
+        self._due_by(self._down.setdefault(node, lost_ms))
+
+    def node_up(self, node: int) -> None:
+        """It can be reached again."""
+        self._down.pop(node, None)
+
+    def _end_lost(self, now_ms: int) -> None:
+        for number, lost_ms in self._down.items():
+            if lost_ms <= now_ms:
+                self._down[number] = now_ms + LOST_AFTER_MS  # it may not be decided
+                node = self._catalog.node_of(number)
+                if node is not None:
+                    self.see_to(NodeLost(number, node.incarnation))
+
+    # --- time -------------------------------------------------------------------------------------------
+
+    def tick(self) -> None:
+        """Do what is due, and what could not be done when it came."""
+        self._at_once = False
+        now_ms = self._now_ms()
+        for number, (pending, since_ms) in list(self._without_leader.items()):
+            if self._leader_due_ms(pending, since_ms) <= now_ms:
+                del self._without_leader[number]
+                self._give_up(number, pending, since_ms)
+        while self._farewells and self._farewells[0][0] <= now_ms:
+            self._farewells.popleft()[1].post(DELETE)
+        if self.member.leads:
+            self._end_lost(now_ms)
+        to_compact = self._store.to_compact
+        if to_compact is not None and to_compact <= self._committed:
+            self._store.compact(self.member.raft.point(to_compact))
+        self._proposals.tick()
+        self._told_deadline = self.deadline
+
+    @property
+    def deadline(self) -> int | None:
+        """When `tick` is due, in ms; None: nothing is awaited."""
+        if self._at_once:
+            return 0
+        times = [self._leader_due_ms(*waiting) for waiting in self._without_leader.values()]
+        if self._farewells:
+            times.append(self._farewells[0][0])
+        if self.member.leads:
+            times += self._down.values()
+        proposals = self._proposals.deadline
+        if proposals is not None:
+            times.append(proposals)
+        return min(times, default=None)
+
+    def _soon(self) -> None:
+        """`tick` is due."""
+        if not self._at_once:
+            self._at_once = True
+            self.on_deadline()
+
+    def _due_by(self, time_ms: int) -> None:
+        """`tick` is due then, or before."""
+        if self._told_deadline is None or time_ms < self._told_deadline:
+            self._told_deadline = time_ms
+            self.on_deadline()
+
+
+_ORDER: Final = {kind: place for place, kind in enumerate(KINDS)}
+
+
+def _declared(pending: Pending) -> QueueSpec:
+    (spec,) = [put.record for put in pending.plan.puts if put.key[0] == "queue"]
+    assert isinstance(spec, QueueSpec)
+    return spec
+
+
+def _new_group(puts: Sequence[tuple[Key, Value]]) -> int | None:
+    """The number of a quorum queue that is new, if that is all: a file that declares many waits for none."""
+    declared = [(key, value) for key, value in puts if key != NUMBERS]
+    if len(declared) != 1 or len(puts) != 2:
+        return None
+    ((key, value),) = declared
+    return int(value["number"]) if key[0] == "queue" and value["type"] == QueueType.QUORUM else None
+
+
+Entries = Mapping[Key, tuple[int, Any]]
+
+
+def _gone(before: Entries, after: Entries) -> set[Key]:
+    """What must be forgotten so that the rest can be put: what is not there any more, or is another one.
+
+    A queue is another one if it has another number, an exchange if anything about it has changed, for it
+    cannot change. What is bound to or from one of those is bound anew.
+    """
+    gone = {key for key in before if key not in after}
+    for key, (revision, value) in before.items():
+        if key not in gone and (
+            (key[0] == "queue" and value["number"] != after[key][1]["number"])
+            or (key[0] == "exchange" and revision != after[key][0])
+        ):
+            gone.add(key)
+    ends = {(key[0], key[1], key[2]) for key in gone if key[0] in ("queue", "exchange")}
+    for key in before:
+        if key[0] == "binding":
+            _, vhost, source, kind, destination, *_ = key
+            if ("exchange", vhost, source) in ends or (kind, vhost, destination) in ends:
+                gone.add(key)
+    return {key for key in gone if key[0] not in ("queue_numbers", "node_numbers", "cluster")}

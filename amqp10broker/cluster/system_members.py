@@ -1,0 +1,41 @@
+"""Who is a member of the system group: every node of the cluster, one change at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from amqp10broker.cluster.ids import member_id
+from amqp10broker.metadata.nodes import NodeFacts
+from amqp10broker.raft.config import Add, Change, Configuration, Promote, Remove
+
+VOTERS_MAX: Final = 7
+"""Further nodes get the log and do not vote: a majority of more is slower, and no safer."""
+LAG_MAX: Final = 64
+"""A learner whose log lacks no more entries has caught up."""
+
+
+def next_change(
+    config: Configuration, nodes: Iterable[NodeFacts], matches: Mapping[int, int], last: int
+) -> Change | None:
+    """What the group's leader changes next; None: all is as it should be, or a member is still to catch up.
+
+    Args:
+        config: the group's members.
+        nodes: of the cluster.
+        matches: up to which index the log of each other member is known to agree.
+        last: index of the leader's last entry.
+    """
+    wanted = {member_id(node.number): node for node in nodes}
+    for member in config.members:
+        if member not in wanted and config.voters != (member,):
+            return Remove(member)
+    for member in wanted:
+        if member not in config.members:
+            return Add(member)
+    if len(config.voters) < VOTERS_MAX:
+        for member in config.learners:
+            # One that has never told of a start may be an empty folder the next time.
+            if wanted[member].incarnation > 0 and matches.get(member, 0) + LAG_MAX >= last:
+                return Promote(member)
+    return None

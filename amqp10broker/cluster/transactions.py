@@ -1,0 +1,444 @@
+"""Changes of the catalog that nodes agree on: transactions, and the machine that applies them.
+
+A node plans a request on its own copy of the catalog, and proposes what the plan comes to. Meanwhile the
+catalog may change. So a transaction names the keys on which its plan depends, each with its *revision*: the
+index in the system group's log at which it was changed last. Where it stands in the log it is applied if all
+of these are as they were, and otherwise nothing of it is: the node plans again, on a copy that is newer by
+then. So no rule is ever replayed (ADR 0036), and all nodes apply the same.
+
+On what a plan depends follows from what it puts and forgets (`reads_of`). Some of that is no entry: that
+nothing has come into a virtual host that is deleted, or that the last binding of an exchange is still the
+last. Such things have *marks*, keys without a value, whose revision changes with what they stand for.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Final, NamedTuple
+
+from amqp10broker.cluster.ids import node_of
+from amqp10broker.metadata.catalog import Catalog
+from amqp10broker.metadata.entry_codec import Conceal, encoded
+from amqp10broker.metadata.plan import CLUSTER, NODE_NUMBERS, NUMBERS, Key, Plan, Put
+from amqp10broker.metadata.queue import QUEUE_NUMBER_MAX
+
+Value = Any
+"""An entry's record, as JSON can hold it."""
+
+MARKS: Final = frozenset({"in", "queues", "bindings", "in-user", "at"})
+"""Kinds of keys that have a revision and no value: what has come into, or left, a virtual host; its queues;
+the bindings from and to an exchange, or to a queue; what a user has; the queues whose home is a node."""
+LAST: Final = "last"
+"""Kind of a key that says which transaction of a node was the last, by the node's number: incarnation,
+serial, and which of those that are not settled were applied, as first and last of each stretch of serials."""
+ABSENT: Final = 0
+"""Revision of a key that is not there."""
+
+_json: Final = json.JSONEncoder(separators=(",", ":"), sort_keys=True).encode
+
+
+class Origin(NamedTuple):
+    """Which transaction it is: a node numbers those of one start of it from 1."""
+
+    node: int
+    incarnation: int
+    serial: int
+
+
+@dataclass(frozen=True, slots=True)
+class Transaction:
+    """A change of the catalog that is to be agreed on.
+
+    Attributes:
+        origin: which one it is.
+        reads: the keys on which its plan depends, with their revisions then.
+        puts: entries, as in `catalog.plan.Plan`.
+        forgets: keys, likewise.
+        farewell: likewise.
+        settled: the node knows what became of all its transactions before this serial.
+    """
+
+    origin: Origin
+    reads: Sequence[tuple[Key, int]]
+    puts: Sequence[tuple[Key, Value]] = ()
+    forgets: Sequence[Key] = ()
+    farewell: bool = True
+    settled: int = 1
+
+    def encode(self) -> bytes:
+        """As it stands in the log."""
+        fields = [self.origin, self.settled, self.reads, self.puts, self.forgets, self.farewell]
+        return _json(fields).encode()
+
+    @classmethod
+    def decode(cls, data: bytes) -> Transaction:
+        """The transaction that `encode` was called of.
+
+        Raises:
+            ValueError: it is none.
+        """
+        try:
+            origin, settled, reads, puts, forgets, farewell = json.loads(data)
+            return cls(
+                Origin(*map(int, origin)),
+                [(_key(key), int(revision)) for key, revision in reads],
+                [(_key(key), value) for key, value in puts],
+                [_key(key) for key in forgets],
+                bool(farewell),
+                int(settled),
+            )
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"no transaction: {error}") from error
+
+
+def _key(parts: Any) -> Key:
+    if type(parts) is not list or not parts or not all(type(part) is str for part in parts):
+        raise ValueError(f"{parts!r} is no key")
+    return tuple(parts)
+
+
+def transaction_of(
+    origin: Origin,
+    plan: Plan[Any],
+    catalog: Catalog,
+    revision: Callable[[Key], int],
+    conceal: Conceal,
+    settled: int = 1,
+) -> Transaction:
+    """The transaction for a plan.
+
+    Args:
+        origin: which one it shall be.
+        plan: made of the catalog just now.
+        catalog: unchanged since.
+        revision: of a key, in the catalog as it is.
+        conceal: turns a password record into one that may be written.
+        settled: see `Transaction`.
+
+    Raises:
+        InvalidArgument: an argument is of a type that cannot be kept.
+    """
+    return Transaction(
+        origin,
+        [(key, revision(key)) for key in reads_of(catalog, plan.puts, plan.forgets)],
+        [(put.key, encoded(put.key, put.record, conceal)) for put in plan.puts],
+        list(plan.forgets),
+        plan.farewell,
+        settled,
+    )
+
+
+# --- what depends on what ---------------------------------------------------------------------------
+
+
+def reads_of(catalog: Catalog, puts: Iterable[Put], forgets: Iterable[Key]) -> list[Key]:
+    """The keys on which a plan depends, each once: all that it touches, and what else it has looked at."""
+    found: dict[Key, None] = {}
+    for put in puts:
+        found[put.key] = None
+        found.update(dict.fromkeys(_needed(catalog, put)))
+    for key in forgets:
+        found[key] = None
+        found.update(dict.fromkeys(_exhausted(catalog, key)))
+    return list(found)
+
+
+def _needed(catalog: Catalog, put: Put) -> Iterator[Key]:
+    """What must be there for an entry, as it was."""
+    key = put.key
+    match key[0]:
+        case "permission" | "topic_permission":
+            yield ("user", key[1])
+            yield ("vhost", key[2])
+        case "parameter" | "policy" | "operator_policy" | "exchange":
+            yield ("vhost", key[1])
+        case "node":
+            yield ("at", str(put.record.number))  # what ended with its earlier starts goes
+            yield CLUSTER  # it carries out the version that is used
+        case "cluster":
+            yield NODE_NUMBERS  # so that no node has come that does not carry it out
+            yield from (("node", name) for name in catalog.nodes)
+        case "queue":
+            yield ("vhost", key[1])
+            vhost = catalog.find_vhost(key[1])
+            if vhost is not None and vhost.limits.max_queues is not None:
+                yield ("queues", key[1])
+            at = {put.record.home, *map(node_of, put.record.members)}
+            yield from (("node", name) for name, node in catalog.nodes.items() if node.number in at)
+        case "binding":
+            _, vhost_name, source, kind, destination, *_ = key
+            yield ("vhost", vhost_name)
+            yield ("exchange", vhost_name, source)
+            yield (kind, vhost_name, destination)
+        case _:
+            return
+
+
+def _exhausted(catalog: Catalog, key: Key) -> Iterator[Key]:
+    """What must not have come meanwhile if something goes."""
+    match key[0]:
+        case "vhost":
+            yield ("in", key[1])
+        case "user":
+            yield ("in-user", key[1])
+        case "topic_permission":
+            yield ("in-user", key[1])  # all of a user's may be meant
+        case "node":
+            yield ("at", str(catalog.nodes[key[1]].number))
+        case "queue" | "exchange":
+            yield ("bindings", key[1], key[0], key[2])
+        case "binding":
+            # An exchange that deletes itself goes with its last binding.
+            vhost = catalog.find_vhost(key[1])
+            source = None if vhost is None else vhost.topology.find_exchange(key[2])
+            if source is not None and source.auto_delete:
+                yield ("bindings", key[1], "exchange", key[2])
+        case _:
+            return
+
+
+def _marks(key: Key) -> Iterator[Key]:
+    """The marks that change with an entry."""
+    match key[0]:
+        case "permission" | "topic_permission":
+            yield ("in-user", key[1])
+            yield ("in", key[2])
+        case "parameter" | "policy" | "operator_policy" | "exchange":
+            yield ("in", key[1])
+        case "queue":
+            yield ("in", key[1])
+            yield ("queues", key[1])
+        case "binding":
+            _, vhost, source, kind, destination, *_ = key
+            yield ("in", vhost)
+            yield ("bindings", vhost, "exchange", source)
+            yield ("bindings", vhost, kind, destination)
+        case _:
+            return
+
+
+# --- the machine ------------------------------------------------------------------------------------
+
+
+class Outcome(Enum):
+    """What became of a transaction."""
+
+    APPLIED = "applied"
+    CONFLICT = "conflict"
+    """What it depends on is not as it was; it has changed nothing."""
+    STALE = "stale"
+    """It was decided before, or one that its node proposed after it was; or that node is no member."""
+
+
+class Decision(NamedTuple):
+    """What became of a transaction, with what the catalog is to be told."""
+
+    outcome: Outcome
+    puts: Sequence[tuple[Key, Value]] = ()
+    """With the numbers that new queues were given."""
+
+
+class Last(NamedTuple):
+    """See `LAST`."""
+
+    incarnation: int
+    serial: int
+    stretches: list[list[int]]
+
+    def was_applied(self, serial: int) -> bool:
+        """Whether one that is not settled was applied; the others up to `serial` were not."""
+        return any(first <= serial <= last for first, last in self.stretches)
+
+
+def _add(stretches: list[list[int]], serial: int) -> None:
+    if stretches and stretches[-1][1] == serial - 1:
+        stretches[-1][1] = serial
+    else:
+        stretches.append([serial, serial])
+
+
+class SystemMachine:
+    """All entries with their revisions: what the system group agrees on.
+
+    Attributes:
+        touched: keys that have changed since they were last taken away, for whoever keeps them.
+    """
+
+    def __init__(self) -> None:
+        """Begin with nothing, as a member that was just added."""
+        self._state: dict[Key, tuple[int, str]] = {}
+        self._highest = 0
+        self.touched: set[Key] = set()
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._state
+
+    def __len__(self) -> int:
+        return len(self._state)
+
+    def __iter__(self) -> Iterator[Key]:
+        """All keys, marks too."""
+        return iter(self._state)
+
+    def revision(self, key: Key) -> int:
+        """The index at which a key was changed last; `ABSENT` if it is not there."""
+        found = self._state.get(key)
+        return ABSENT if found is None else found[0]
+
+    def kept(self, key: Key) -> list[Any] | None:
+        """What of a key must be kept, as JSON can hold it; None: it is not there."""
+        found = self._state.get(key)
+        return None if found is None else [found[0], json.loads(found[1])]
+
+    def entries(self) -> Iterator[tuple[Key, Value]]:
+        """The catalog's entries, in the order in which they were changed last."""
+        for key, (_, text) in sorted(self._state.items(), key=lambda item: item[1][0]):
+            if key[0] not in MARKS and key[0] != LAST:
+                yield key, json.loads(text)
+
+    def last_of(self, node: int) -> Last | None:
+        """The last transaction of a node; None if it is no member."""
+        found = self._state.get((LAST, str(node)))
+        return None if found is None else Last(*json.loads(found[1]))
+
+    # --- beginning ------------------------------------------------------------------------------
+
+    def found(self, entries: Iterable[tuple[Key, Value]], index: int) -> None:
+        """Begin a group with what one node has.
+
+        Args:
+            entries: of its catalog, nodes among them.
+            index: at which the group begins.
+        """
+        for key, value in entries:
+            self._set(key, index, _json(value))
+            if key[0] == "node":
+                self._welcome(value["number"], index)
+
+    def restore(self, kept: Iterable[tuple[Key, Sequence[Any]]]) -> None:
+        """Take over what `kept` has given, key by key, in place of all that is here."""
+        self.touched.update(self._state)
+        self._state.clear()
+        self._highest = 0
+        for key, (revision, value) in kept:
+            self._set(key, revision, _json(value))
+
+    def snapshot(self) -> bytes:
+        """The state: the same bytes at every member that has applied the same."""
+        return b"\n".join(
+            f"[{_json(key)},{revision},{text}]".encode()
+            for key, (revision, text) in sorted(self._state.items())
+        )
+
+    def install(self, snapshot: bytes) -> None:
+        """Take over a snapshot in place of all that is here.
+
+        Raises:
+            ValueError: it is none.
+        """
+        lines = [json.loads(line) for line in snapshot.split(b"\n") if line]
+        self.restore([(_key(key), (revision, value)) for key, revision, value in lines])
+
+    # --- applying -------------------------------------------------------------------------------
+
+    def apply(self, index: int, transaction: Transaction) -> Decision:
+        """Decide about a transaction.
+
+        Args:
+            index: where it stands in the log.
+            transaction: what is proposed.
+        """
+        origin = transaction.origin
+        last_key = (LAST, str(origin.node))
+        last = self._state.get(last_key)
+        if last is None:
+            return Decision(Outcome.STALE)
+        incarnation, serial, applied = json.loads(last[1])
+        if (incarnation, serial) >= (origin.incarnation, origin.serial):
+            return Decision(Outcome.STALE)
+        puts = self._numbered(transaction.puts) if self._holds(transaction) else None
+        applied = applied if incarnation == origin.incarnation else []
+        applied = [stretch for stretch in applied if stretch[1] >= transaction.settled]
+        if puts is not None:
+            _add(applied, origin.serial)
+        self._set(last_key, index, _json([origin.incarnation, origin.serial, applied]))
+        if puts is None:
+            return Decision(Outcome.CONFLICT)
+        for key, value in puts:
+            self._set(key, index, _json(value))
+            self._mark(key, index)
+            if key[0] == "node":
+                self._welcome(value["number"], index)
+            elif key[0] == "queue" and value.get("home"):
+                self._set(("at", str(value["home"])), index, "null")
+        for key in transaction.forgets:
+            self._mark(key, index)
+        for key in transaction.forgets:
+            self._forget(key)
+        return Decision(Outcome.APPLIED, puts)
+
+    def _holds(self, transaction: Transaction) -> bool:
+        """Whether all that it depends on is as it was."""
+        return all(self.revision(key) == revision for key, revision in transaction.reads)
+
+    def _numbered(self, puts: Sequence[tuple[Key, Value]]) -> list[tuple[Key, Value]] | None:
+        """What is put, with numbers for new queues; None if there are no more.
+
+        The number that a plan has is of no account: others may have been declared since.
+        """
+        numbered: list[tuple[Key, Value]] = []
+        highest = self._highest
+        for key, value in puts:
+            if key == NUMBERS:
+                continue
+            if key[0] == "queue" and key not in self._state:
+                highest += 1
+                value = {**value, "number": highest}
+            numbered.append((key, value))
+        if highest > QUEUE_NUMBER_MAX:
+            return None
+        if highest > self._highest:
+            numbered.append((NUMBERS, {"highest": highest}))
+        return numbered
+
+    def _mark(self, key: Key, index: int) -> None:
+        for mark in _marks(key):
+            self._set(mark, index, "null")
+
+    def _forget(self, key: Key) -> None:
+        match key[0]:
+            case "node":
+                number = json.loads(self._state[key][1])["number"]
+                self._drop((LAST, str(number)))
+                self._drop(("at", str(number)))
+            case "user":
+                self._drop(("in-user", key[1]))
+            case "queue" | "exchange":
+                self._drop(("bindings", key[1], key[0], key[2]))
+            case "vhost":
+                # Of exchanges that every virtual host has, there are marks and no entries.
+                within = ("in", "queues", "bindings")
+                for mark in [each for each in self._state if each[0] in within and each[1] == key[1]]:
+                    self._drop(mark)
+            case _:
+                pass
+        self._drop(key)
+
+    def _welcome(self, number: int, index: int) -> None:
+        """Take transactions of a node from now on."""
+        key = (LAST, str(number))
+        if key not in self._state:
+            self._set(key, index, "[0,0,[]]")
+
+    def _set(self, key: Key, revision: int, text: str) -> None:
+        self._state[key] = revision, text
+        self.touched.add(key)
+        if key == NUMBERS:
+            self._highest = json.loads(text)["highest"]
+
+    def _drop(self, key: Key) -> None:
+        if self._state.pop(key, None) is not None:
+            self.touched.add(key)

@@ -1,0 +1,419 @@
+"""All that is declared on this broker: virtual hosts with their queues and exchanges, and users.
+
+The catalog is plain state, read synchronously by whichever task holds the processor. It changes in one way
+only: a request is planned (see `plan`), what of the plan outlives the process is kept, and the plan is
+applied (`propose`). The catalog does not run queues: for that it is given a `QueueHost`, which the living
+room implements. What it tells a queue goes through the `QueueHandle`: that its settings changed, that it was
+declared again, that it is deleted.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final, Protocol, TypeVar
+
+from amqp10broker.errors import NotFound
+from amqp10broker.metadata.changes import Changes
+from amqp10broker.metadata.nodes import ClusterFacts, NodeFacts
+from amqp10broker.metadata.placement import Placement
+from amqp10broker.metadata.plan import (
+    CLUSTER,
+    CLUSTER_NAME,
+    NODE_NUMBERS,
+    NUMBERS,
+    Key,
+    Plan,
+    Put,
+    Record,
+    VhostFacts,
+    binding_key,
+)
+from amqp10broker.metadata.queue import (
+    DeclaredQueue,
+    QueueHandle,
+    QueueHost,
+    QueueSpec,
+    QueueType,
+    queue_type_of,
+)
+from amqp10broker.metadata.usage import Usage
+from amqp10broker.metadata.users import Users
+from amqp10broker.metadata.vhost import RESERVED_PREFIX, VirtualHost
+from amqp10broker.metadata.whereabouts import Whereabouts
+from amqp10broker.queues.commands import TOUCH
+from amqp10broker.routing.exchange import Choose
+
+__all__ = ["VHOST", "Catalog", "DeclaredQueue", "QueueHandle", "QueueHost", "QueueSpec", "VirtualHost"]
+
+VHOST: Final = "/"
+"""The virtual host that is always there at start, and that clients get who name none."""
+
+T_co = TypeVar("T_co", covariant=True)
+T = TypeVar("T")
+
+
+class Request(Protocol[T_co]):
+    """What somebody wants of the catalog: a value, of `queue_requests` and its like."""
+
+    def plan(self, catalog: Catalog) -> Plan[T_co]:
+        """Ask the rules, and say what it comes to; nothing is changed.
+
+        Raises:
+            RefusedError: of the class that says why.
+        """
+
+
+class Catalog:
+    """Virtual hosts and users.
+
+    Attributes:
+        vhosts: by name.
+        users: who may log in, and who may do what.
+        usage: connections and channels that are open, counted against the limits.
+        parameters: runtime parameters of plugins by (virtual host, component, name), kept as they are.
+        global_parameters: those of the whole broker by name, kept as they are.
+        unknown: other parts of an imported definitions file, kept for the next export.
+        highest_number: none above it was given to a queue; grows only.
+        nodes: the members of the cluster by name; none without one.
+        highest_node: no number above it was given to a node; grows only.
+        cluster: which one it is; None without one.
+        placement: says where new queues are; None: at this node, which is in no cluster.
+        whereabouts: says who leads queues and which nodes run; None: this node is in no cluster.
+        on_members: called when a queue has other members; must not raise.
+        on_nodes: called when nodes, or the cluster, are other ones, or are said other things of; must not
+            raise.
+        decide: in a cluster, has the nodes agree on a request whose answer is not waited for; None: this
+            catalog decides.
+        on_sizes: called when a queue is new or a policy another: queues may want other numbers of members;
+            must not raise.
+        on_left: called with the key of a user or a virtual host that is gone; must not raise.
+        queues_created, queues_deleted: how many queues came and went since the start, those included that
+            were there before it.
+        changes: told of all that must outlive the process.
+        relaxed_quorum_checks: a quorum queue may be declared again as a classic one.
+        choose: where routing, and the ids of streams, leave something to chance; None takes turns.
+    """
+
+    def __init__(
+        self,
+        host: QueueHost,
+        *,
+        default_queue_type: str = QueueType.CLASSIC.value,
+        relaxed_quorum_checks: bool = False,
+        choose: Choose | None = None,
+    ) -> None:
+        """Make a catalog with the virtual host ``/`` and nobody who may log in.
+
+        Args:
+            host: who runs queues.
+            default_queue_type: of queues that are declared without a type in a virtual host without
+                a default.
+            relaxed_quorum_checks: see the attribute.
+            choose: see the attribute; given a count, an index below it.
+        """
+        self.vhosts: dict[str, VirtualHost] = {}
+        self.changes = Changes()
+        self.users = Users()
+        self.usage = Usage()
+        self.parameters: dict[tuple[str, str, str], Any] = {}
+        self.global_parameters: dict[str, Any] = {}
+        self.unknown: dict[str, Any] = {}
+        self.highest_number = 0
+        self.queues_created = 0
+        self.queues_deleted = 0
+        self.nodes: dict[str, NodeFacts] = {}
+        self.highest_node = 0
+        self.cluster: ClusterFacts | None = None
+        self.placement: Placement | None = None
+        self.whereabouts: Whereabouts | None = None
+        self.on_members: Callable[[DeclaredQueue], None] = lambda queue: None
+        self.on_nodes: Callable[[], None] = lambda: None
+        self.decide: Callable[[Request[Any]], None] | None = None
+        self.on_sizes: Callable[[], None] = lambda: None
+        self.on_left: Callable[[Key], None] = lambda key: None
+        self.relaxed_quorum_checks = relaxed_quorum_checks
+        self._host = host
+        # By queues of virtual hosts that were deleted.
+        self._given_up: Counter[tuple[str, str, str]] = Counter()
+        self._default_queue_type = queue_type_of(default_queue_type, "the broker")
+        self.choose = choose
+        self.apply([Put(("vhost", VHOST), VhostFacts(VHOST, "Default virtual host"))])
+
+    @property
+    def default_queue_type(self) -> str:
+        """The kind of a queue that is declared without one in a virtual host without a default."""
+        return self._default_queue_type.value
+
+    def __iter__(self) -> Iterator[DeclaredQueue]:
+        """All queues of all virtual hosts."""
+        for vhost in list(self.vhosts.values()):
+            yield from list(vhost)
+
+    def node_of(self, number: int) -> NodeFacts | None:
+        """The node of this number, or None if it is in the cluster no more."""
+        return next((node for node in self.nodes.values() if node.number == number), None)
+
+    def node_name(self, number: int) -> str:
+        """The name of a node, for people."""
+        node = self.node_of(number)
+        return f"number {number}" if node is None else node.name
+
+    def leader_of(self, queue: DeclaredQueue) -> NodeFacts | None:
+        """The node that leads a queue, or has it; None: none is known, or this node is in no cluster."""
+        leader = queue.home or None
+        if queue.members and self.whereabouts is not None:
+            leader = self.whereabouts.leader(queue)
+        return None if leader is None else self.node_of(leader)
+
+    def runs(self, node: int) -> bool:
+        """Whether a node of the cluster can be reached."""
+        return self.whereabouts is not None and self.whereabouts.runs(node)
+
+    def cluster_name(self, alone: str) -> str:
+        """The name of the cluster, for people; `alone`, if this node is in none and was given none."""
+        if self.cluster is not None:
+            return self.cluster.name
+        given = self.global_parameters.get(CLUSTER_NAME)
+        return given if isinstance(given, str) and given else alone
+
+    @property
+    def alone(self) -> bool:
+        """Whether this node is the only one there is."""
+        return self.cluster is None or len(self.nodes) == 1
+
+    def given_up(self) -> Counter[tuple[str, str, str]]:
+        """What queues gave up here, by kind, reason and strategy; see `queues.counters.given_up`."""
+        total = self._given_up.copy()
+        for vhost in self.vhosts.values():
+            total.update(vhost.given_up())
+        return total
+
+    def find_vhost(self, name: str) -> VirtualHost | None:
+        """The virtual host of this name, or None."""
+        return self.vhosts.get(name)
+
+    def lookup_vhost(self, name: str) -> VirtualHost:
+        """The virtual host of this name.
+
+        Raises:
+            NotFound: there is none.
+        """
+        vhost = self.vhosts.get(name)
+        if vhost is None:
+            raise NotFound(f"vhost '{name}'", f"vhost {name} not found")
+        return vhost
+
+    # --- changing ---------------------------------------------------------------------------------
+
+    def propose(self, request: Request[T]) -> T:
+        """Carry out a request: plan it, keep what outlives the process, apply it.
+
+        Returns:
+            The answer of its plan.
+
+        Raises:
+            RefusedError: the rules are against it, or it cannot be kept; nothing was changed.
+        """
+        plan = request.plan(self)
+        puts = plan.puts
+        if puts:
+            self.changes.keep(puts)
+        try:
+            self.apply(puts, plan.forgets, farewell=plan.farewell, used=plan.used)
+        except BaseException:
+            # A fault of ours, or of whoever runs queues. What has begun stays, on the disk too: it may have
+            # been there before, and other things need it. The rest must not come at the next start.
+            self.changes.forget([put.key for put in puts if not self._is_there(put.key)])
+            raise
+        self.changes.forget(plan.forgets)
+        return plan.answer
+
+    def see_to(self, request: Request[Any]) -> None:
+        """Have a request decided, here or by the nodes of the cluster; its answer is not waited for."""
+        if self.decide is None:
+            self.propose(request)
+        else:
+            self.decide(request)
+
+    def apply(
+        self,
+        puts: Sequence[Put] = (),
+        forgets: Sequence[Key] = (),
+        *,
+        farewell: bool = True,
+        used: Key | None = None,
+    ) -> None:
+        """Change what is declared, as a plan says; the only way in which anything changes.
+
+        No rule is asked and nothing is refused. Queues begin and end to run.
+
+        Args:
+            puts: see `Plan`, as the others.
+            forgets: keys of what is there.
+            farewell: queues that are forgotten are told.
+            used: a queue that is told so.
+        """
+        for put in puts:
+            self._put(put.key, put.record)
+        for key in forgets:
+            self._drop(key, farewell)
+        if used is not None:
+            self.vhosts[used[1]].queues[used[2]].handle.post(TOUCH)
+
+    def _put(self, key: Key, record: Record) -> None:
+        match key[0]:
+            case "queue":
+                # First: were it not run, by a fault, another one could have its number.
+                self.highest_number = max(self.highest_number, record.number)
+                if self.vhosts[key[1]].put_queue(record):
+                    self.queues_created += 1
+                    self.on_sizes()
+                else:
+                    self.on_members(self.vhosts[key[1]].queues[key[2]])
+            case "binding":
+                self.vhosts[key[1]].topology.put_binding(record)
+            case "exchange":
+                self.vhosts[key[1]].topology.put_exchange(record)
+            case "permission":
+                self.users.put_permission(key[1], key[2], record)
+            case "topic_permission":
+                self.users.put_topic_permission(key[1], key[2], key[3], record)
+            case "user":
+                self.users.put_user(record)
+            case "policy" | "operator_policy":
+                self.vhosts[key[1]].policies.put_policy(record)
+                self.on_sizes()
+            case "vhost":
+                self._put_vhost(record)
+            case "parameter":
+                self.parameters[key[1], key[2], key[3]] = record
+            case "global_parameter":
+                self.global_parameters[key[1]] = record
+            case "unknown":
+                self.unknown[key[1]] = record
+            case "queue_numbers":
+                self.highest_number = max(self.highest_number, record)
+            case "node":
+                self.nodes[key[1]] = record
+                self.on_nodes()
+            case "node_numbers":
+                self.highest_node = max(self.highest_node, record)
+            case "cluster":
+                self.cluster = record
+                self.on_nodes()
+            case kind:
+                raise AssertionError(f"no entry is of kind {kind!r}")
+
+    def _is_there(self, key: Key) -> bool:
+        """Whether what was to be put is there, after the fault of a queue: what is before queues is."""
+        match key[0]:
+            case "queue":
+                return key[2] in self.vhosts[key[1]].queues
+            case "binding":
+                _, vhost, *names = key
+                return self.vhosts[vhost].topology.find_identified(*names) is not None
+            case _:
+                return True
+
+    def _put_vhost(self, facts: VhostFacts) -> None:
+        vhost = self.vhosts.get(facts.name)
+        if vhost is None:
+            self.vhosts[facts.name] = VirtualHost(
+                facts,
+                self._host,
+                node_queue_type=self._default_queue_type,
+                choose=self.choose,
+                find_reply_queue=self._find_reply_queue,
+            )
+        else:
+            vhost.facts = facts
+
+    def _find_reply_queue(self, vhost: VirtualHost, name: str) -> DeclaredQueue | None:
+        return None if self.whereabouts is None else self.whereabouts.reply_queue(vhost, name)
+
+    def _drop(self, key: Key, farewell: bool) -> None:
+        match key[0]:
+            case "queue":
+                self.vhosts[key[1]].drop_queue(key[2], farewell=farewell)
+                self.queues_deleted += 1
+            case "binding":
+                _, vhost, *names = key
+                topology = self.vhosts[vhost].topology
+                topology.drop_binding(topology.lookup_identified(*names))
+            case "exchange":
+                self.vhosts[key[1]].topology.drop_exchange(key[2])
+            case "permission":
+                self.users.drop_permission(key[1], key[2])
+            case "topic_permission":
+                self.users.drop_topic_permission(key[1], key[2], key[3])
+            case "user":
+                self.users.drop_user(key[1])
+                self.on_left(key)
+            case "policy" | "operator_policy":
+                self.vhosts[key[1]].policies.drop_policy(key[2], operator=key[0] == "operator_policy")
+            case "vhost":
+                gone = self.vhosts.pop(key[1])
+                gone.deleted = True
+                self._given_up.update(gone.given_up())
+                self.on_left(key)
+            case "parameter":
+                del self.parameters[key[1], key[2], key[3]]
+            case "global_parameter":
+                del self.global_parameters[key[1]]
+            case "node":
+                del self.nodes[key[1]]
+                self.on_nodes()
+            case kind:
+                raise AssertionError(f"nothing forgets an entry of kind {kind!r}")
+
+
+# --- all entries ----------------------------------------------------------------------------------
+
+
+def entries(catalog: Catalog, *, bindings: bool = True) -> list[Put]:
+    """All that is declared, bindings if wanted, in an order in which it can be applied to a new catalog."""
+    users = catalog.users
+    found = [
+        *(Put(("vhost", name), vhost.facts) for name, vhost in catalog.vhosts.items()),
+        *(Put(("user", user.name), user) for user in users),
+        *(Put(("permission", user, vhost), each) for user, vhost, each in users.permissions()),
+        *(
+            Put(("topic_permission", user, vhost, exchange), each)
+            for user, vhost, exchange, each in users.topic_permissions()
+        ),
+        *(Put(("parameter", *name), value) for name, value in catalog.parameters.items()),
+        *(Put(("global_parameter", name), value) for name, value in catalog.global_parameters.items()),
+        *(Put(("unknown", name), value) for name, value in catalog.unknown.items()),
+    ]
+    for vhost in catalog.vhosts.values():
+        found += entries_in(vhost, bindings=bindings)
+    found.append(Put(NUMBERS, catalog.highest_number))
+    if catalog.cluster is not None:
+        found += [
+            Put(CLUSTER, catalog.cluster),
+            Put(NODE_NUMBERS, catalog.highest_node),
+            *(Put(("node", name), node) for name, node in catalog.nodes.items()),
+        ]
+    return found
+
+
+def entries_in(vhost: VirtualHost, *, bindings: bool = True) -> list[Put]:
+    """What is declared in a virtual host. Its own facts, permissions and parameters are not in it."""
+    where = vhost.name
+    return [
+        *(
+            Put(("operator_policy" if policy.operator else "policy", where, policy.name), policy)
+            for policy in vhost.policies
+        ),
+        *(
+            Put(("exchange", where, exchange.name), exchange.spec, exchange.durable)
+            for exchange in vhost.topology
+            if exchange.name and not exchange.name.startswith(RESERVED_PREFIX)
+        ),
+        *(Put(("queue", where, queue.name), queue.spec, queue.lasting) for queue in vhost),
+        *(
+            Put(binding_key(where, binding), binding, vhost.is_kept(binding))
+            for binding in (vhost.topology.bindings() if bindings else ())
+        ),
+    ]

@@ -1,0 +1,117 @@
+"""Keeping what of the catalog must outlive the process, plan by plan.
+
+A plan is kept before it counts, so that what cannot be written is refused and nothing has happened; what it
+forgets is told when it is gone, because deleting must be possible also when the disk is full. Without a
+recorder (a broker in memory only) every call ends at its first line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, Protocol
+
+from amqp10broker.metadata.entry_codec import Conceal, encoded
+from amqp10broker.metadata.plan import NUMBERS, Key, Put
+from amqp10broker.metadata.queue import QUEUE_NUMBER_MAX
+
+Value = Any
+"""An entry's record, as JSON can hold it."""
+
+NUMBERS_RESERVED: Final = 1024
+"""Numbers that are reserved at one time, because the journal waits meanwhile."""
+
+
+class Recorder(Protocol):
+    """Who keeps entries."""
+
+    def put(self, entries: Sequence[tuple[Key, Value]]) -> None:
+        """Keep entries, all of them or none, in place of those of the same keys.
+
+        Raises:
+            RefusedError: they cannot be kept now (the disk is full); none of them is.
+        """
+
+    def put_ahead(self, entries: Sequence[tuple[Key, Value]]) -> None:
+        """The same, and they are durable before anything is that queues keep from now on.
+
+        Raises:
+            RefusedError: they cannot be kept now.
+        """
+
+    def forget(self, keys: Sequence[Key]) -> None:
+        """Keep entries no more, all at once; those that are not there are no fault.
+
+        Not refused for want of room: then it is written later.
+        """
+
+
+class Changes:
+    """Hands plans on to the recorder, as entries that it can keep.
+
+    Attributes:
+        highest_reserved: up to this the recorder knows that queues may have been given numbers.
+    """
+
+    __slots__ = ("_conceal", "_recorder", "highest_reserved")
+
+    def __init__(self) -> None:
+        """Tell nobody so far."""
+        self.highest_reserved = 0
+        self._recorder: Recorder | None = None
+        self._conceal: Conceal = lambda record: record
+
+    def tell(self, recorder: Recorder, conceal: Conceal) -> None:
+        """Begin to tell a recorder.
+
+        Args:
+            recorder: it has entries of all that is declared already.
+            conceal: turns a password record into one that may be written.
+        """
+        self._recorder = recorder
+        self._conceal = conceal
+
+    @property
+    def told(self) -> bool:
+        """Whether anybody listens."""
+        return self._recorder is not None
+
+    def keep(self, puts: Sequence[Put]) -> None:
+        """Keep what a plan puts and what outlives the process, all of it or nothing.
+
+        Raises:
+            RefusedError: it cannot be kept: the plan must not be applied.
+        """
+        if self._recorder is None:
+            return
+        kept = [(put.key, encoded(put.key, put.record, self._conceal)) for put in puts if put.kept]
+        if kept:
+            self._reserve(puts)
+            self._recorder.put(kept)
+
+    def forget(self, keys: Sequence[Key]) -> None:
+        """Keep no more what is gone; nothing happens if it never outlived the process."""
+        if self._recorder is not None and keys:
+            self._recorder.forget(keys)
+
+    def _reserve(self, puts: Sequence[Put]) -> None:
+        """Keep, ahead of the journal, that the numbers of new queues are given, many at one time.
+
+        A loss of power may take back the declaration of a queue and leave messages of it in the journal,
+        which was written later but reached the disk earlier. Nobody may be given its number then.
+        """
+        highest = max((put.record.number for put in puts if put.key[0] == "queue"), default=0)
+        if highest > self.highest_reserved:
+            assert self._recorder is not None
+            reserved = min(highest - 1 + NUMBERS_RESERVED, QUEUE_NUMBER_MAX)
+            self._recorder.put_ahead([_highest(reserved)])
+            self.highest_reserved = reserved
+
+    def give_numbers_back(self, highest_given: int) -> None:
+        """Reserve no more numbers than were given: at the end, when none will be given any more."""
+        if self._recorder is not None and self.highest_reserved > highest_given:
+            self._recorder.put([_highest(highest_given)])
+            self.highest_reserved = highest_given
+
+
+def _highest(number: int) -> tuple[Key, Value]:
+    return NUMBERS, encoded(NUMBERS, number)

@@ -1,0 +1,373 @@
+"""Definitions: everything declared, as one JSON document in RabbitMQ's shape.
+
+`export` (in `definitions_export`) writes the catalog; `ImportDefinitions` brings a document into it. What a
+document asks for is planned as one: each entry of it on a copy of the catalog, that runs no queues, to which
+the plans of the entries before were applied. An exchange, queue, binding or policy that is refused is left
+out and named in the report: RabbitMQ exports bindings of internal exchanges, and not the exchanges. A
+document that is malformed, or of which a user, a permission or a limit is refused, is not taken over at all.
+What is there already and agrees with it stays as it is; loading it again changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, TypeVar
+
+from amqp10broker.errors import ConfigError, RefusedError
+from amqp10broker.metadata.catalog import Catalog, Request, entries
+from amqp10broker.metadata.definition_entries import (
+    LIMITS_COMPONENT,
+    OPERATOR_COMPONENT,
+    DefinitionEntry,
+    entries_of,
+    password_of,
+    shown,
+)
+from amqp10broker.metadata.definitions_export import export
+from amqp10broker.metadata.entry_codec import (
+    read_binding,
+    read_exchange,
+    read_permission,
+    read_policy,
+    read_topic_permission,
+    read_user,
+    read_vhost,
+)
+from amqp10broker.metadata.exchange_requests import Bind, DeclareExchange
+from amqp10broker.metadata.limits import VhostLimits
+from amqp10broker.metadata.node_requests import SetClusterName
+from amqp10broker.metadata.plan import CLUSTER_NAME, Key, Plan, Put
+from amqp10broker.metadata.queue import QueueHandle, QueueSpec, UnknownQueueType
+from amqp10broker.metadata.queue_requests import DeclareQueue
+from amqp10broker.metadata.user_requests import PutUser, SetPermission, SetTopicPermission
+from amqp10broker.metadata.users import PasswordRecord, Permission
+from amqp10broker.metadata.vhost import RESERVED_PREFIX, VirtualHost
+from amqp10broker.metadata.vhost_requests import (
+    KeepUnknown,
+    PutVhost,
+    SetGlobalParameter,
+    SetParameter,
+    SetPolicy,
+)
+from amqp10broker.queues.commands import Command
+from amqp10broker.queues.counters import QueueCounters
+from amqp10broker.queues.figures import QueueFigures
+from amqp10broker.queues.outlook import UP_TO_DATE, Outlook, Progress
+from amqp10broker.routing.exchange import Binding
+
+__all__ = ["ImportDefinitions", "Report", "export", "importing"]
+
+T = TypeVar("T")
+
+SECTIONS: Final = (
+    "users",
+    "vhosts",
+    "permissions",
+    "topic_permissions",
+    "exchanges",
+    "global_parameters",
+    "policies",
+    "parameters",
+    "queues",
+    "bindings",
+)
+"""In the order in which they are loaded: each needs only what came before."""
+_OPTIONAL: Final = frozenset({"exchanges", "policies", "queues", "bindings"})
+"""Sections of which an entry that is refused is left out."""
+_HEADER: Final = frozenset(
+    {"rabbit_version", "rabbitmq_version", "product_name", "product_version", "explanation", "metadata"}
+    | {"rabbitmq_definition_format", "original_cluster_name", "description", "default_queue_type", "limits"}
+)
+
+
+@dataclass(slots=True)
+class Report:
+    """What became of a document.
+
+    Attributes:
+        loaded: number of entries by section, without those that were refused.
+        skipped: entries left out, each with the reason, for the log.
+        unknown: names of parts of the document that nobody here knows; kept for the next export.
+    """
+
+    loaded: dict[str, int] = field(default_factory=dict)
+    skipped: list[str] = field(default_factory=list)
+    unknown: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class ImportDefinitions:
+    """What a document says shall be there; see `importing`, which makes one.
+
+    Attributes:
+        document: parsed JSON.
+        passwords: the records of its users' passwords, by the place of the entry.
+        vhost: the virtual host of entries that name none.
+        user: may do all in the virtual hosts that the document adds, as if it had added them one by one;
+            None, or one that is not in the catalog: no user may.
+    """
+
+    document: Mapping[str, Any] = field(hash=False, repr=False)
+    passwords: Mapping[str, PasswordRecord | None] = field(hash=False, repr=False)
+    vhost: str | None = None
+    user: str | None = None
+
+    def plan(self, catalog: Catalog) -> Plan[Report]:
+        """See `plan`.
+
+        Raises:
+            ConfigError: the document is refused; names the place.
+        """
+        loader = _Loader(catalog, self.passwords, self.vhost, self.user)
+        loader.load(self.document)
+        return Plan(loader.report, list(loader.puts.values()))
+
+
+def importing(
+    document: object,
+    *,
+    make_password: Callable[[str], PasswordRecord] | None = None,
+    vhost: str | None = None,
+    user: str | None = None,
+) -> ImportDefinitions:
+    """The request to bring a document into the catalog.
+
+    Args:
+        document: parsed JSON.
+        make_password: makes the record of a password that stands there in plain; without it, such a user
+            is refused.
+        vhost: the virtual host of entries that name none, as in a file of one virtual host.
+        user: the user that imports it.
+
+    Raises:
+        ConfigError: it is no document, or a password cannot be used; names the place.
+    """
+    if not isinstance(document, Mapping):
+        raise ConfigError("definitions:", f"is {shown(document)}", "must be an object: {...}")
+    passwords = {entry.place: password_of(entry, make_password) for entry in entries_of(document, "users")}
+    return ImportDefinitions(document, passwords, vhost, user)
+
+
+class _NoQueue:
+    """A queue of the copy: nobody hears what is said to it."""
+
+    def post(self, command: Command) -> None:
+        return
+
+    @property
+    def ready(self) -> int:
+        return 0
+
+    @property
+    def unsettled(self) -> int:
+        return 0
+
+    def outlook(self) -> Outlook:
+        return Outlook(0, 0, {})
+
+    def progress(self) -> Progress:
+        return UP_TO_DATE
+
+    @property
+    def counters(self) -> QueueCounters:
+        return QueueCounters()
+
+    def figures(self) -> QueueFigures:
+        return QueueFigures()
+
+    def weight(self) -> None:
+        return None
+
+    @property
+    def down(self) -> str | None:
+        return None
+
+
+class _NoHost:
+    """Runs the queues of the copy, which is to say: does not."""
+
+    def start_queue(self, queue: QueueSpec) -> QueueHandle:
+        return _NoQueue()
+
+
+def _copy(catalog: Catalog) -> Catalog:
+    """Another catalog in which the same is declared but for bindings, and no queue runs.
+
+    No entry of a document needs to know of a binding but the same one, and there may be very many.
+    """
+    copy = Catalog(
+        _NoHost(),
+        default_queue_type=catalog.default_queue_type,
+        relaxed_quorum_checks=catalog.relaxed_quorum_checks,
+        choose=catalog.choose,
+    )
+    copy.placement = catalog.placement
+    if not catalog.vhosts.keys() >= copy.vhosts.keys():
+        copy.apply(forgets=[("vhost", name) for name in copy.vhosts])
+    copy.apply(entries(catalog, bindings=False))
+    for vhost in copy.vhosts.values():
+        vhost.choose = catalog.vhosts[vhost.name].choose
+    return copy
+
+
+class _Loader:
+    """Plans the entries of a document one by one.
+
+    Attributes:
+        report: what became of them.
+        puts: what the plans put, by key: of what two of them put, the last counts.
+    """
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        passwords: Mapping[str, PasswordRecord | None],
+        vhost: str | None,
+        user: str | None,
+    ) -> None:
+        self.report = Report()
+        self.puts: dict[Key, Put] = {}
+        self._original = catalog
+        self._catalog = _copy(catalog)
+        self._passwords = passwords
+        self._vhost = vhost
+        self._importer = user
+
+    def load(self, document: Mapping[str, Any]) -> None:
+        """Go through the sections in order."""
+        take: dict[str, Callable[[DefinitionEntry], None]] = {
+            "users": self._user,
+            "vhosts": self._virtual_host,
+            "permissions": self._permission,
+            "topic_permissions": self._topic_permission,
+            "exchanges": self._exchange,
+            "global_parameters": self._global_parameter,
+            "policies": self._policy,
+            "parameters": self._parameter,
+            "queues": self._queue,
+            "bindings": self._binding,
+        }
+        for section in SECTIONS:
+            entries = entries_of(document, section)
+            self.report.loaded[section] = len(entries)
+            for entry in entries:
+                try:
+                    take[section](entry)
+                except ConfigError as error:
+                    refusal = error.__cause__
+                    if section not in _OPTIONAL or not isinstance(refusal, RefusedError):
+                        raise
+                    self.report.loaded[section] -= 1
+                    self._skip(entry, refusal.description)
+        for name, value in document.items():
+            if name not in SECTIONS and name not in _HEADER:
+                self.report.unknown.append(name)
+                self._do(KeepUnknown(name, value))
+
+    def _do(self, request: Request[T]) -> T:
+        """Plan a request, on what those before have made of the copy."""
+        plan = request.plan(self._catalog)
+        self._catalog.apply(plan.puts)
+        self.puts.update((put.key, put) for put in plan.puts)
+        return plan.answer
+
+    def _user(self, entry: DefinitionEntry) -> None:
+        password = self._passwords[entry.place]
+        entry.asking(lambda: self._do(PutUser(read_user(entry, password))))
+
+    def _virtual_host(self, entry: DefinitionEntry) -> None:
+        facts = entry.asking(lambda: read_vhost(entry))
+        there = self._catalog.find_vhost(facts.name)
+        if there is not None and facts.limits == VhostLimits():
+            facts = replace(facts, limits=there.limits)
+        try:
+            entry.asking(lambda: self._do(PutVhost(facts)))
+        except ConfigError as error:
+            if not isinstance(error.__cause__, UnknownQueueType):
+                raise
+            kind = facts.default_queue_type
+            self._skip(entry, f"default queue type '{kind}' is not served; taking the broker's")
+            before = None if there is None else there.default_queue_type
+            self._do(PutVhost(replace(facts, default_queue_type=before)))
+        if there is None and self._importer is not None and self._importer in self._catalog.users:
+            self._do(SetPermission(self._importer, facts.name, Permission()))
+
+    def _permission(self, entry: DefinitionEntry) -> None:
+        user, vhost = entry.text("user"), self._vhost_name(entry)
+        entry.asking(lambda: self._do(SetPermission(user, vhost, read_permission(entry))))
+
+    def _topic_permission(self, entry: DefinitionEntry) -> None:
+        user, vhost, exchange = entry.text("user"), self._vhost_name(entry), entry.text("exchange")
+        entry.asking(
+            lambda: self._do(SetTopicPermission(user, vhost, exchange, read_topic_permission(entry)))
+        )
+
+    def _exchange(self, entry: DefinitionEntry) -> None:
+        vhost, exchange = self._virtual_host_of(entry).name, read_exchange(entry)
+        name = exchange.name
+        if not name or name.startswith(RESERVED_PREFIX):
+            self._skip(entry, f"exchange '{name}' is always there")
+            return
+        entry.asking(lambda: self._do(DeclareExchange(vhost, exchange)))
+
+    def _global_parameter(self, entry: DefinitionEntry) -> None:
+        name, value = entry.text("name"), entry.value("value")
+        named = name == CLUSTER_NAME and isinstance(value, str) and value
+        self._do(SetClusterName(value) if named else SetGlobalParameter(name, value))
+
+    def _policy(self, entry: DefinitionEntry) -> None:
+        vhost = self._virtual_host_of(entry).name
+        policy = entry.asking(lambda: read_policy(entry.text("name"), entry, operator=False))
+        self._do(SetPolicy(vhost, policy))
+
+    def _parameter(self, entry: DefinitionEntry) -> None:
+        vhost = self._virtual_host_of(entry).name
+        component, name, value = entry.text("component"), entry.text("name"), entry.value("value")
+        inner_place = f"{entry.place}.value"
+        if component == LIMITS_COMPONENT:
+            values = DefinitionEntry(inner_place, {"limits": value}).limits()
+            limits = entry.asking(lambda: VhostLimits.read(values, f"vhost '{vhost}'"))
+            self._do(PutVhost(replace(self._catalog.vhosts[vhost].facts, limits=limits)))
+        elif component == OPERATOR_COMPONENT:
+            inner = DefinitionEntry(inner_place, value)
+            policy = entry.asking(lambda: read_policy(name, inner, operator=True))
+            self._do(SetPolicy(vhost, policy))
+        else:
+            self._do(SetParameter(vhost, component, name, value))
+
+    def _queue(self, entry: DefinitionEntry) -> None:
+        vhost, name = self._virtual_host_of(entry).name, entry.text("name")
+        durable, auto_delete = entry.flag("durable", True), entry.flag("auto_delete", False)
+        arguments = entry.table("arguments")
+        if "type" in entry.values:
+            arguments.setdefault("x-queue-type", entry.text("type"))
+        if name.startswith(RESERVED_PREFIX):
+            self._skip(entry, f"queue '{name}' has a name that only the broker gives")
+            return
+        request = DeclareQueue(vhost, name, durable, auto_delete=auto_delete, arguments=arguments)
+        entry.asking(lambda: self._do(request))
+
+    def _binding(self, entry: DefinitionEntry) -> None:
+        vhost = self._virtual_host_of(entry).name
+        binding = read_binding(entry)
+        if not binding.source:
+            self._skip(entry, "every queue is bound to the default exchange")
+        elif not self._is_bound(vhost, binding):
+            entry.asking(lambda: self._do(Bind(vhost, binding)))
+
+    def _is_bound(self, vhost: str, binding: Binding) -> bool:
+        original = self._original.find_vhost(vhost)
+        return original is not None and original.topology.has_binding(binding)
+
+    def _vhost_name(self, entry: DefinitionEntry) -> str:
+        return entry.text("vhost") if self._vhost is None else entry.text("vhost", self._vhost)
+
+    def _virtual_host_of(self, entry: DefinitionEntry) -> VirtualHost:
+        name = self._vhost_name(entry)
+        return entry.asking(lambda: self._catalog.lookup_vhost(name))
+
+    def _skip(self, entry: DefinitionEntry, reason: str) -> None:
+        values = entry.values
+        name = values.get("name") or f"{values.get('source')} to {values.get('destination')}"
+        self.report.skipped.append(f"{entry.place} ({name}): {reason}")

@@ -1,0 +1,61 @@
+"""Queues and bindings that a cluster's founder declares later: when as many nodes are there as shall be.
+
+A quorum queue gets at most as many members as the cluster has nodes when it is declared. So what the
+founder's configuration says of queues waits for the others; the rest of it (users, virtual hosts, exchanges,
+policies) is there from the beginning, as in RabbitMQ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from amqp10broker.metadata.catalog import Catalog
+from amqp10broker.metadata.definitions import ImportDefinitions, Report, importing
+from amqp10broker.metadata.plan import CLUSTER, Plan, Put
+
+DUE_LATER: Final = ("queues", "bindings")
+"""Sections of a definitions file that wait."""
+
+
+def without_due(request: ImportDefinitions) -> ImportDefinitions:
+    """What of a document is declared at once."""
+    document = {name: value for name, value in request.document.items() if name not in DUE_LATER}
+    return replace(request, document=document)
+
+
+def due_of(document: Mapping[str, Any], queues: Sequence[Mapping[str, Any]]) -> ImportDefinitions:
+    """The rest of it, and further queues.
+
+    Args:
+        document: parsed JSON; empty if there is no definitions file.
+        queues: as entries of one.
+    """
+    section = document.get("queues", [])
+    if isinstance(section, list):  # it is refused where it is read if it is none
+        section = [*section, *queues]
+    return importing({"queues": section, "bindings": document.get("bindings", [])})
+
+
+@dataclass(frozen=True, slots=True)
+class DeclareDue:
+    """What was due is declared, once.
+
+    Attributes:
+        what: queues and bindings.
+    """
+
+    what: ImportDefinitions
+
+    def plan(self, catalog: Catalog) -> Plan[Report]:
+        """See `plan`; the report is empty if it was declared before.
+
+        Raises:
+            ConfigError: something of it cannot be; names the place.
+        """
+        cluster = catalog.cluster
+        if cluster is None or not cluster.queues_due:
+            return Plan(Report())
+        plan = self.what.plan(catalog)
+        return Plan(plan.answer, [*plan.puts, Put(CLUSTER, replace(cluster, queues_due=False))])

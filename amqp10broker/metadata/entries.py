@@ -1,0 +1,275 @@
+"""Each declared thing as one JSON entry, in the words of definitions files.
+
+There is one form for each, whose other direction is in `entry_codec`: what `definitions_export` writes into
+a file is what is kept in the data folder. The two differ in one thing only. A file is for people and for
+RabbitMQ, so an argument that JSON has no word for becomes the nearest text (`nearest`); what is kept must
+come back as it was, so it is wrapped (`exact`, undone by `unwrapped`).
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections.abc import Callable, Mapping
+from decimal import Decimal
+from typing import Any, Final, Protocol
+from uuid import UUID
+
+from amqp10broker.errors import InvalidArgument
+from amqp10broker.metadata.plan import VhostFacts
+from amqp10broker.metadata.policies import Policy
+from amqp10broker.metadata.users import (
+    PasswordAlgorithm,
+    PasswordRecord,
+    Permission,
+    ScramRecord,
+    TopicPermission,
+    User,
+)
+from amqp10broker.routing.exchange import Binding, Exchange, ExchangeSpec
+
+Entry = dict[str, Any]
+AsJson = Callable[[Any], Any]
+"""`nearest` or `exact`."""
+
+SCRAM_KEY: Final = "scram_sha_256"
+"""Our addition to RabbitMQ's users; RabbitMQ ignores it."""
+ARGON2_KEY: Final = "argon2id"
+"""Likewise: argon2's hash, where ``password_hash`` is one for RabbitMQ."""
+_MARK: Final = "!"
+"""Begins the one key of an object that stands for a value which JSON has no word for."""
+
+
+class QueueFacts(Protocol):
+    """What an entry says of a queue: a `QueueSpec` or a `DeclaredQueue`."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def vhost(self) -> str: ...
+    @property
+    def type(self) -> str: ...
+    @property
+    def durable(self) -> bool: ...
+    @property
+    def auto_delete(self) -> bool: ...
+    @property
+    def arguments(self) -> Mapping[str, Any]: ...
+
+
+# --- entries --------------------------------------------------------------------------------------
+
+
+def user_entry(user: User, password: PasswordRecord | None) -> Entry:
+    """A user.
+
+    Args:
+        user: who.
+        password: its record as it may leave the process.
+    """
+    entry = {
+        "name": user.name,
+        "password_hash": "" if password is None else password.value,
+        "tags": list(user.tags),
+        "limits": user.limits.as_dict(),
+    }
+    if password is not None:
+        entry["hashing_algorithm"] = password.algorithm.value
+        if password.rabbit_sha256 is not None:
+            entry |= _for_rabbitmq(password)
+        if password.scram is not None:
+            entry[SCRAM_KEY] = scram_text(password.scram)
+    return entry
+
+
+def exported_user_entry(user: User, password: PasswordRecord | None) -> Entry:
+    """A user as a file has it: RabbitMQ refuses a file in which a hash is of a kind that it does not know."""
+    entry = user_entry(user, password)
+    if password is not None and password.algorithm is PasswordAlgorithm.ARGON2ID:
+        entry |= _for_rabbitmq(password)
+    return entry
+
+
+def _for_rabbitmq(password: PasswordRecord) -> Entry:
+    return {
+        "password_hash": password.rabbit_sha256 or "",
+        "hashing_algorithm": PasswordAlgorithm.RABBIT_SHA256.value,
+        ARGON2_KEY: password.value,
+    }
+
+
+def scram_text(record: ScramRecord) -> str:
+    """A SCRAM verifier as it stands in an entry: iterations, salt, stored key and server key."""
+    parts = (base64.b64encode(part).decode() for part in (record.salt, record.stored_key, record.server_key))
+    return ":".join([str(record.iterations), *parts])
+
+
+def permission_entry(user: str, vhost: str, permission: Permission) -> Entry:
+    """What a user may do in a virtual host."""
+    return {
+        "user": user,
+        "vhost": vhost,
+        "configure": permission.configure,
+        "write": permission.write,
+        "read": permission.read,
+    }
+
+
+def topic_permission_entry(user: str, vhost: str, exchange: str, permission: TopicPermission) -> Entry:
+    """What a user may do with routing keys of a topic exchange."""
+    return {
+        "user": user,
+        "vhost": vhost,
+        "exchange": exchange,
+        "write": permission.write,
+        "read": permission.read,
+    }
+
+
+def vhost_entry(vhost: VhostFacts) -> Entry:
+    """A virtual host without what is in it."""
+    facts: Entry = {"description": vhost.description, "tags": list(vhost.tags)}
+    if vhost.default_queue_type is not None:
+        facts["default_queue_type"] = vhost.default_queue_type
+    metadata = {**vhost.metadata, **facts}
+    return {"name": vhost.name, "limits": vhost.limits.as_dict(), "metadata": metadata} | facts
+
+
+def parameter_entry(vhost: str, component: str, name: str, value: Any) -> Entry:
+    """A runtime parameter of a plugin."""
+    return {"vhost": vhost, "component": component, "name": name, "value": value}
+
+
+def global_parameter_entry(name: str, value: Any) -> Entry:
+    """A parameter of the whole broker, or a part of a definitions file that nobody here knows."""
+    return {"name": name, "value": value}
+
+
+def policy_value(policy: Policy, as_json: AsJson) -> Entry:
+    """A policy without its place."""
+    return {
+        "pattern": policy.pattern,
+        "apply-to": policy.apply_to,
+        "definition": as_json(policy.definition),
+        "priority": policy.priority,
+    }
+
+
+def queue_entry(queue: QueueFacts, as_json: AsJson) -> Entry:
+    """A queue."""
+    return {
+        "name": queue.name,
+        "vhost": queue.vhost,
+        "type": queue.type,
+        "durable": queue.durable,
+        "auto_delete": queue.auto_delete,
+        "arguments": as_json(queue.arguments),
+    }
+
+
+def exchange_entry(vhost: str, exchange: Exchange | ExchangeSpec, as_json: AsJson) -> Entry:
+    """An exchange."""
+    return {
+        "name": exchange.name,
+        "vhost": vhost,
+        "type": exchange.type,
+        "durable": exchange.durable,
+        "auto_delete": exchange.auto_delete,
+        "internal": exchange.internal,
+        "arguments": as_json(exchange.arguments),
+    }
+
+
+def binding_entry(vhost: str, binding: Binding, as_json: AsJson) -> Entry:
+    """A binding."""
+    return {
+        "source": binding.source,
+        "vhost": vhost,
+        "destination": binding.destination.name,
+        "destination_type": binding.destination.kind,
+        "routing_key": binding.routing_key,
+        # Most have none, and there may be a hundred thousand bindings.
+        "arguments": as_json(binding.arguments) if binding.arguments else {},
+    }
+
+
+# --- values ---------------------------------------------------------------------------------------
+
+
+def nearest(value: Any) -> Any:
+    """A value as JSON can hold it; what it cannot hold becomes the nearest text."""
+    match value:
+        case bool() | None | str():
+            return value
+        case int():
+            return int(value)
+        case float():
+            return float(value)
+        case bytes():
+            return value.decode(errors="replace")
+        case Mapping():
+            return {str(key): nearest(each) for key, each in value.items()}
+        case list() | tuple():
+            return [nearest(each) for each in value]
+        case _:
+            return str(value)
+
+
+def exact(value: Any) -> Any:
+    """A value as JSON, from which `unwrapped` makes one that counts as the same (`arguments.canonical`).
+
+    Raises:
+        InvalidArgument: values of this type cannot be kept.
+    """
+    match value:
+        case bool() | None:
+            return value
+        case str():
+            return str(value)
+        case int():
+            return int(value)
+        case float():
+            return float(value) if math.isfinite(value) else {_MARK + "float": str(float(value))}
+        case bytes() | bytearray() | memoryview():
+            return {_MARK + "bytes": base64.b64encode(value).decode()}
+        case Decimal():
+            return {_MARK + "decimal": str(value)}
+        case UUID():
+            return {_MARK + "uuid": str(value)}
+        case Mapping():
+            table = {str(key): exact(each) for key, each in value.items()}
+            # A client's own table may look like one of these.
+            return {_MARK + "table": table} if any(key.startswith(_MARK) for key in table) else table
+        case list() | tuple():
+            return [exact(each) for each in value]
+        case _:
+            kind = type(value).__name__
+            raise InvalidArgument(
+                "arguments", f"an argument is of type {kind}, which cannot be kept on disk: use another type"
+            )
+
+
+_UNWRAP: Final[Mapping[str, Callable[[Any], Any]]] = {
+    _MARK + "float": float,
+    _MARK + "bytes": base64.b64decode,
+    _MARK + "decimal": Decimal,
+    _MARK + "uuid": UUID,
+    _MARK + "table": lambda table: {key: unwrapped(each) for key, each in table.items()},
+}
+
+
+def unwrapped(value: Any) -> Any:
+    """What `exact` was given, without wire types.
+
+    Raises:
+        ValueError, KeyError, TypeError: `exact` has not made it.
+    """
+    if isinstance(value, dict):
+        if len(value) == 1:
+            ((key, inner),) = value.items()
+            if key.startswith(_MARK):
+                return _UNWRAP[key](inner)
+        return {key: unwrapped(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [unwrapped(each) for each in value]
+    return value

@@ -1,0 +1,266 @@
+"""The one codec of entries: what is kept in the data folder, and in part what stands in a definitions file.
+
+`encoded` and `decoded` are each other's inverse for every kind of entry (see `plan`). What a definitions file
+says of the same thing is read by the same functions, which are given where numbers, defaults and faults of
+people matter: an `DefinitionEntry`, whose complaints name the place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Literal
+
+from amqp10broker.errors import ConfigError
+from amqp10broker.metadata.definition_entries import DefinitionEntry, password_of
+from amqp10broker.metadata.entries import (
+    binding_entry,
+    exact,
+    exchange_entry,
+    global_parameter_entry,
+    parameter_entry,
+    permission_entry,
+    policy_value,
+    queue_entry,
+    topic_permission_entry,
+    unwrapped,
+    user_entry,
+    vhost_entry,
+)
+from amqp10broker.metadata.limits import UserLimits, VhostLimits
+from amqp10broker.metadata.nodes import ClusterFacts, node_entry, read_node
+from amqp10broker.metadata.plan import Key, Record, VhostFacts
+from amqp10broker.metadata.policies import Policy
+from amqp10broker.metadata.queue import Owner, QueueSpec, QueueType
+from amqp10broker.metadata.users import PasswordRecord, Permission, TopicPermission, User
+from amqp10broker.routing.exchange import Binding, Destination, ExchangeSpec
+
+Conceal = Callable[[PasswordRecord | None], PasswordRecord | None]
+"""Turns a password record into one that may leave the process."""
+
+_FACTS: Final = frozenset({"description", "tags", "default_queue_type"})
+"""What a virtual host's metadata repeat."""
+
+
+def encoded(key: Key, record: Record, conceal: Conceal = lambda record: record) -> Any:
+    """An entry's record as JSON.
+
+    Args:
+        key: what it is about.
+        record: of the key's kind.
+        conceal: turns a password record into one that may be written.
+
+    Raises:
+        InvalidArgument: an argument is of a type that cannot be kept.
+    """
+    return _CODEC[key[0]][0](key, record, conceal)
+
+
+def decoded(key: Key, value: Any) -> Record:
+    """The record that `encoded` was given.
+
+    Args:
+        key: what it is about.
+        value: JSON.
+
+    Raises:
+        ConfigError, RefusedError, KeyError, TypeError, ValueError, AttributeError: it is no such record.
+    """
+    codec = _CODEC.get(key[0])
+    if codec is None:
+        raise ConfigError("kind", f"is {key[0]!r}", "nobody here knows entries of this kind")
+    return codec[1](key, value)
+
+
+# --- reading, from the data folder and from definitions files -------------------------------------
+
+
+def read_user(entry: DefinitionEntry, password: PasswordRecord | None) -> User:
+    """A user, whose password's record was read before, because making one is slow."""
+    name = entry.text("name")
+    limits = UserLimits.read(entry.table("limits"), f"user '{name}'")
+    return User(name, password, entry.tags(), limits)
+
+
+def read_vhost(entry: DefinitionEntry) -> VhostFacts:
+    """A virtual host without what is in it. Its default type of queue may be none that is known here."""
+    name = entry.text("name")
+    inner = DefinitionEntry(f"{entry.place}.metadata", entry.table("metadata"))
+    kind = entry.text("default_queue_type", inner.text("default_queue_type", "undefined"))
+    return VhostFacts(
+        name,
+        description=entry.text("description", inner.text("description", "")),
+        tags=entry.tags() or inner.tags(),
+        metadata={key: value for key, value in inner.values.items() if key not in _FACTS},
+        # Tools in Go write an empty text where there is none.
+        default_queue_type=None if kind in ("", "undefined") else kind,
+        limits=VhostLimits.read(entry.limits(), f"vhost '{name}'"),
+    )
+
+
+def read_permission(entry: DefinitionEntry) -> Permission:
+    """What a user may do in a virtual host."""
+    return Permission(entry.text("configure"), entry.text("write"), entry.text("read"))
+
+
+def read_topic_permission(entry: DefinitionEntry) -> TopicPermission:
+    """What a user may do with routing keys of a topic exchange."""
+    return TopicPermission(entry.text("write"), entry.text("read"))
+
+
+def read_policy(name: str, entry: DefinitionEntry, *, operator: bool) -> Policy:
+    """A policy."""
+    return Policy(
+        name,
+        entry.text("pattern"),
+        entry.table("definition"),
+        entry.integer("priority", 0),
+        entry.text("apply-to", "all"),
+        operator=operator,
+    )
+
+
+def read_exchange(entry: DefinitionEntry) -> ExchangeSpec:
+    """An exchange."""
+    return ExchangeSpec(
+        entry.text("name"),
+        entry.text("type"),
+        durable=entry.flag("durable", True),
+        auto_delete=entry.flag("auto_delete", False),
+        internal=entry.flag("internal", False),
+        arguments=entry.table("arguments"),
+    )
+
+
+def read_binding(entry: DefinitionEntry) -> Binding:
+    """A binding."""
+    source, destination = entry.text("source"), entry.text("destination")
+    kind: Literal["queue", "exchange"] = entry.one_of("destination_type", ("queue", "exchange"))
+    key = entry.text("routing_key", "")
+    return Binding(source, Destination(kind, destination), key, entry.table("arguments"))
+
+
+# --- one kind each --------------------------------------------------------------------------------
+
+
+def _place(key: Key, value: Any, wrapped: str = "") -> DefinitionEntry:
+    """An entry of the data folder; `wrapped` names the part of it that holds what JSON has no word for."""
+    if wrapped:
+        value = {**value, wrapped: unwrapped(value[wrapped])}
+    return DefinitionEntry(" ".join(key), value)
+
+
+def _queue(key: Key, queue: QueueSpec, conceal: Conceal) -> Any:
+    entry = queue_entry(queue, exact) | {"number": queue.number}
+    if queue.declaration_id:
+        entry["declaration_id"] = queue.declaration_id
+    if queue.owner is not None:
+        assert isinstance(queue.owner, Owner), queue.owner
+        entry["owner"] = list(queue.owner)
+    if queue.home:
+        entry["home"] = queue.home
+        entry["incarnation"] = queue.incarnation
+    if queue.members:
+        entry["members"] = list(queue.members)
+    return entry
+
+
+def _read_queue(key: Key, value: Mapping[str, Any]) -> QueueSpec:
+    kind = value["type"]
+    # A version that made no ids wrote the entries of streams without: no other queue has its number.
+    declared_as = value.get("declaration_id") or value["number"] if kind == QueueType.STREAM else ""
+    return QueueSpec(
+        *(key[1], key[2], kind, value["durable"], value["auto_delete"], unwrapped(value["arguments"])),
+        number=value["number"],
+        declaration_id=str(declared_as),
+        owner=Owner(*value["owner"]) if "owner" in value else None,
+        home=value.get("home", 0),
+        members=tuple(value.get("members", ())),
+        incarnation=value.get("incarnation", 0),
+    )
+
+
+def _read_user(key: Key, value: Any) -> User:
+    entry = _place(key, value)
+    return read_user(entry, password_of(entry, None))
+
+
+def _policy(key: Key, policy: Policy, conceal: Conceal) -> Any:
+    return {"vhost": key[1], "name": key[2], **policy_value(policy, exact)}
+
+
+_Encode = Callable[[Key, Any, Conceal], Any]
+_Decode = Callable[[Key, Any], Record]
+
+_CODEC: Final[Mapping[str, tuple[_Encode, _Decode]]] = {
+    "node": (
+        lambda key, node, conceal: node_entry(node),
+        lambda key, value: read_node(key[1], value),
+    ),
+    "node_numbers": (
+        lambda key, number, conceal: {"highest": number},
+        lambda key, value: value["highest"],
+    ),
+    "cluster": (
+        lambda key, cluster, conceal: {
+            "id": cluster.id,
+            "name": cluster.name,
+            "version": cluster.version,
+            **({"queues_due": True} if cluster.queues_due else {}),
+        },
+        lambda key, value: ClusterFacts(
+            value["id"], value["name"], value.get("version", 1), value.get("queues_due", False)
+        ),
+    ),
+    "vhost": (
+        lambda key, facts, conceal: vhost_entry(facts),
+        lambda key, value: read_vhost(_place(key, value)),
+    ),
+    "user": (
+        lambda key, user, conceal: user_entry(user, conceal(user.password)),
+        _read_user,
+    ),
+    "permission": (
+        lambda key, permission, conceal: permission_entry(key[1], key[2], permission),
+        lambda key, value: read_permission(_place(key, value)),
+    ),
+    "topic_permission": (
+        lambda key, permission, conceal: topic_permission_entry(key[1], key[2], key[3], permission),
+        lambda key, value: read_topic_permission(_place(key, value)),
+    ),
+    "parameter": (
+        lambda key, value, conceal: parameter_entry(key[1], key[2], key[3], value),
+        lambda key, entry: entry["value"],
+    ),
+    "global_parameter": (
+        lambda key, value, conceal: global_parameter_entry(key[1], value),
+        lambda key, entry: entry["value"],
+    ),
+    "unknown": (
+        lambda key, value, conceal: global_parameter_entry(key[1], value),
+        lambda key, entry: entry["value"],
+    ),
+    "policy": (
+        _policy,
+        lambda key, value: read_policy(key[2], _place(key, value, "definition"), operator=False),
+    ),
+    "operator_policy": (
+        _policy,
+        lambda key, value: read_policy(key[2], _place(key, value, "definition"), operator=True),
+    ),
+    "exchange": (
+        lambda key, exchange, conceal: exchange_entry(key[1], exchange, exact),
+        lambda key, value: read_exchange(_place(key, value, "arguments")),
+    ),
+    "queue": (_queue, _read_queue),
+    "binding": (
+        lambda key, binding, conceal: binding_entry(key[1], binding, exact),
+        lambda key, value: read_binding(_place(key, value, "arguments")),
+    ),
+    "queue_numbers": (
+        lambda key, number, conceal: {"highest": number},
+        lambda key, value: value["highest"],
+    ),
+}
+
+KINDS: Final = tuple(_CODEC)
+"""In an order in which each needs only what came before."""

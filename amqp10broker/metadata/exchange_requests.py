@@ -1,0 +1,102 @@
+"""What may be declared and deleted as an exchange or a binding: requests and their plans.
+
+The rules themselves are `routing.topology.Topology`'s.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from amqp10broker.metadata.catalog import Catalog
+from amqp10broker.metadata.plan import Plan, Put, binding_key, keys_of
+from amqp10broker.routing.exchange import Binding, ExchangeSpec
+from amqp10broker.routing.topology import Removal
+
+
+@dataclass(frozen=True, slots=True)
+class DeclareExchange:
+    """There shall be an exchange; if there is, it shall be as asked for. The answer: it was made now."""
+
+    vhost: str
+    exchange: ExchangeSpec
+
+    def plan(self, catalog: Catalog) -> Plan[bool]:
+        """See `plan`.
+
+        Raises:
+            NotFound: there is no such virtual host.
+            PreconditionFailed, AccessRefused, Inequivalent, InvalidArgument: as `Topology.plan_exchange`.
+        """
+        planned = catalog.lookup_vhost(self.vhost).topology.plan_exchange(self.exchange)
+        if planned is None:
+            return Plan(False)
+        return Plan(True, [Put(("exchange", self.vhost, planned.name), planned, planned.durable)])
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteExchange:
+    """An exchange shall be gone, with its bindings and what auto-deletes itself. The answer: it was there.
+
+    Attributes:
+        vhost: where.
+        name: of the exchange.
+        if_unused: only if nothing is bound from it.
+    """
+
+    vhost: str
+    name: str
+    if_unused: bool = False
+
+    def plan(self, catalog: Catalog) -> Plan[bool]:
+        """See `plan`.
+
+        Raises:
+            NotFound: there is no such virtual host.
+            AccessRefused: it is predeclared.
+            InUse: `if_unused`, and something is bound from it.
+        """
+        topology = catalog.lookup_vhost(self.vhost).topology
+        return _gone(self.vhost, topology.plan_delete_exchange(self.name, if_unused=self.if_unused))
+
+
+@dataclass(frozen=True, slots=True)
+class Bind:
+    """A queue or an exchange shall be bound to an exchange. The answer: the binding is new."""
+
+    vhost: str
+    binding: Binding
+
+    def plan(self, catalog: Catalog) -> Plan[bool]:
+        """See `plan`.
+
+        Raises:
+            NotFound: there is no such virtual host, exchange or queue.
+            AccessRefused, InvalidArgument: as `Topology.plan_bind`.
+        """
+        vhost = catalog.lookup_vhost(self.vhost)
+        if not vhost.topology.plan_bind(self.binding):
+            return Plan(False)
+        return Plan(
+            True, [Put(binding_key(self.vhost, self.binding), self.binding, vhost.is_kept(self.binding))]
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Unbind:
+    """A binding shall be gone, and what auto-deletes itself thereupon. The answer: it was there."""
+
+    vhost: str
+    binding: Binding
+
+    def plan(self, catalog: Catalog) -> Plan[bool]:
+        """See `plan`.
+
+        Raises:
+            NotFound: there is no such virtual host.
+            AccessRefused: as `Topology.plan_unbind`.
+        """
+        return _gone(self.vhost, catalog.lookup_vhost(self.vhost).topology.plan_unbind(self.binding))
+
+
+def _gone(vhost: str, removal: Removal | None) -> Plan[bool]:
+    return Plan(False) if removal is None else Plan(True, forgets=keys_of(vhost, removal))

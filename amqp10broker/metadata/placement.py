@@ -1,0 +1,46 @@
+"""Where a new queue is to be: what is asked, and what is answered; `replication.placement` chooses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple, Protocol
+
+from amqp10broker.metadata.nodes import NodeFacts
+from amqp10broker.metadata.queue import DeclaredQueue
+
+
+class Wanted(NamedTuple):
+    """A queue that is about to be declared."""
+
+    kind: str
+    """``classic``, ``quorum`` or ``stream``."""
+    arguments: Mapping[str, Any]
+    definition: Mapping[str, Any]
+    """What policies set for it; see `queue.Effective`."""
+    exclusive: bool
+    lasting: bool
+    """Whether it outlives the process."""
+
+
+class Placed(NamedTuple):
+    """See the fields of these names of `queue.QueueSpec`."""
+
+    home: int = 0
+    members: tuple[int, ...] = ()
+    incarnation: int = 0
+
+
+class Placement(Protocol):
+    """Chooses nodes."""
+
+    def place(
+        self, wanted: Wanted, nodes: Iterable[NodeFacts], queues: Iterable[DeclaredQueue], count: int
+    ) -> Placed:
+        """Choose the nodes of a queue that a client of this node declares.
+
+        Args:
+            wanted: the queue.
+            nodes: of the cluster.
+            queues: that there are; not looked at if there are many.
+            count: how many that is.
+        """

@@ -1,0 +1,126 @@
+"""What a change of the catalog is: a request is planned, and the plan is applied.
+
+A `catalog.Request` is a value that says what somebody wants ("declare this queue"). Its plan is made of the
+catalog as it is, and changes nothing: the rules are asked, and either refuse, or give the entries that are to
+be put and the keys that are to be forgotten, and the answer. Applying a plan asks no rule and refuses
+nothing. So what is kept on disk, and what other nodes will be told, are entries and never requests: no rule
+is ever replayed.
+
+An entry is a key and a record. The key begins with the kind:
+
+===================  =================================  ======================================
+kind                 rest of the key                    record
+===================  =================================  ======================================
+vhost                name                               `VhostFacts`
+user                 name                               `users.User`
+permission           user, vhost                        `users.Permission`
+topic_permission     user, vhost, exchange              `users.TopicPermission`
+parameter            vhost, component, name             JSON
+global_parameter     name                               JSON
+unknown              name                               JSON
+policy               vhost, name                        `policies.Policy`
+operator_policy      vhost, name                        `policies.Policy`
+exchange             vhost, name                        `routing.exchange.ExchangeSpec`
+queue                vhost, name                        `queue.QueueSpec`
+binding              vhost, source, kind and name of    `routing.exchange.Binding`
+                     the destination, routing key,
+                     `arguments_identity`
+queue_numbers        (nothing)                          the highest number of any queue so far
+node                 name                               `nodes.NodeFacts`
+node_numbers         (nothing)                          the highest number of any node so far
+cluster              (nothing)                          `nodes.ClusterFacts`
+===================  =================================  ======================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Generic, NamedTuple, TypeVar
+
+from amqp10broker.metadata.limits import VhostLimits
+from amqp10broker.routing.exchange import Binding
+from amqp10broker.routing.topology import Removal
+
+T_co = TypeVar("T_co", covariant=True)
+
+Key = tuple[str, ...]
+"""What an entry is about: its kind, then the names that tell it from others of that kind."""
+Record = Any
+"""What an entry says: never changed, compared by content."""
+
+NUMBERS: Final[Key] = ("queue_numbers",)
+"""Key of the entry that says up to which number any may have been given, also to queues that are gone."""
+
+NODE_NUMBERS: Final[Key] = ("node_numbers",)
+"""The same of nodes."""
+CLUSTER: Final[Key] = ("cluster",)
+"""Key of the entry that says which cluster this is."""
+
+CLUSTER_NAME: Final = "cluster_name"
+"""The global parameter that holds the cluster's name at a node that is in none."""
+CLUSTER_TAGS: Final = "cluster_tags"
+"""The global parameter that every new broker has, as one of RabbitMQ."""
+
+
+class Put(NamedTuple):
+    """An entry that is new, or other than it was."""
+
+    key: Key
+    record: Record
+    kept: bool = True
+    """Whether it outlives the process. A transient exchange does not, nor does an exclusive queue."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan(Generic[T_co]):
+    """What a request comes to.
+
+    Attributes:
+        answer: for whoever asked, once it is applied.
+        puts: in an order in which each needs only what was there, or came before.
+        forgets: in an order in which nothing is needed by what comes behind.
+        used: key of a queue that counts as used, which puts its expiry off.
+        farewell: queues that are forgotten are told to delete themselves. False: they have ended, or whoever
+            asks tells them, behind what it has put into them before, because it wants their answer.
+    """
+
+    answer: T_co
+    puts: Sequence[Put] = ()
+    forgets: Sequence[Key] = ()
+    used: Key | None = None
+    farewell: bool = True
+
+
+def binding_key(vhost: str, binding: Binding) -> Key:
+    """The key of a binding's entry."""
+    destination = binding.destination
+    names = (binding.source, destination.kind, destination.name, binding.routing_key)
+    return ("binding", vhost, *names, binding.arguments_identity)
+
+
+def keys_of(vhost: str, removal: Removal) -> list[Key]:
+    """The keys of what goes with something that is deleted."""
+    keys = [binding_key(vhost, binding) for binding in removal.bindings]
+    return [*keys, *(("exchange", vhost, exchange.name) for exchange in removal.exchanges)]
+
+
+@dataclass(frozen=True, slots=True)
+class VhostFacts:
+    """What is declared of a virtual host, without what is in it.
+
+    Attributes:
+        name: unique.
+        description: for people.
+        tags: for people.
+        metadata: what a definitions file says besides, kept as it is.
+        default_queue_type: the kind of a queue that is declared without one; None takes the node's.
+        limits: of connections and queues.
+    """
+
+    name: str
+    description: str = ""
+    tags: tuple[str, ...] = ()
+    metadata: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    default_queue_type: str | None = None
+    limits: VhostLimits = field(default_factory=VhostLimits)

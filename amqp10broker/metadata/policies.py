@@ -1,0 +1,133 @@
+"""Policies: settings for all queues or exchanges whose name matches a pattern.
+
+What a policy may set is in `policy_keys`; what comes of policies and arguments together in `effective`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from amqp10broker.errors import InvalidArgument, NotFound
+from amqp10broker.metadata import patterns
+from amqp10broker.metadata.policy_keys import fault_of
+
+_KINDS: Final = {
+    "all": ("classic", "quorum", "stream", "exchange"),
+    "queues": ("classic", "quorum", "stream"),
+    "classic_queues": ("classic",),
+    "quorum_queues": ("quorum",),
+    "streams": ("stream",),
+    "exchanges": ("exchange",),
+}
+APPLY_TO: Final = tuple(_KINDS)
+"""What a policy may be for."""
+
+Changed = Callable[[str, str], bool]
+"""(name, kind) -> whether a change of policies may concern this queue or exchange."""
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """One policy.
+
+    Attributes:
+        name: unique in the virtual host.
+        pattern: regular expression on names.
+        definition: settings by their names without ``x-``. Not to be changed.
+        priority: of several that match, the highest one counts.
+        apply_to: one of `APPLY_TO`.
+        operator: it bounds what users set, and knows fewer settings.
+
+    Raises:
+        InvalidArgument: the pattern, a setting or `apply_to` is not allowed.
+    """
+
+    name: str
+    pattern: str
+    definition: Mapping[str, Any] = field(hash=False)
+    priority: int = 0
+    apply_to: str = "all"
+    operator: bool = False
+
+    def __post_init__(self) -> None:
+        what = f"{'operator policy' if self.operator else 'policy'} '{self.name}'"
+        patterns.check_pattern(self.pattern, what)
+        if self.apply_to not in APPLY_TO:
+            raise InvalidArgument(
+                what, f"{what}: apply-to is '{self.apply_to}'; must be one of {', '.join(APPLY_TO)}"
+            )
+        if isinstance(self.priority, bool) or not isinstance(self.priority, int):
+            raise InvalidArgument(what, f"{what}: priority is {self.priority!r}; must be an integer")
+        if not self.definition:
+            raise InvalidArgument(what, f"{what}: the definition is empty; give at least one setting")
+        fault = fault_of(self.definition, operator=self.operator)
+        if fault is not None:
+            raise InvalidArgument(what, f"{what}: {fault}")
+
+    def matches(self, name: str, kind: str) -> bool:
+        """Whether it is for this queue or exchange.
+
+        Args:
+            name: of the queue or exchange.
+            kind: ``classic``, ``quorum``, ``stream`` or ``exchange``.
+        """
+        return kind in _KINDS[self.apply_to] and patterns.matches(self.pattern, name)
+
+
+class Policies:
+    """The policies and operator policies of one virtual host."""
+
+    def __init__(self, on_change: Callable[[Changed], None] = lambda changed: None) -> None:
+        """Begin with none.
+
+        Args:
+            on_change: called after each change, with what tells whom it may concern.
+        """
+        self._policies: dict[tuple[bool, str], Policy] = {}
+        self._on_change = on_change
+
+    def __iter__(self) -> Iterator[Policy]:
+        return iter(list(self._policies.values()))
+
+    def __len__(self) -> int:
+        return len(self._policies)
+
+    def put_policy(self, policy: Policy) -> None:
+        """Add a policy, or replace the one of the same name; it acts from now on."""
+        key = (policy.operator, policy.name)
+        before = self._policies.get(key)
+        self._policies[key] = policy
+        self._on_change(
+            lambda name, kind: (
+                policy.matches(name, kind) or (before is not None and before.matches(name, kind))
+            )
+        )
+
+    def drop_policy(self, name: str, *, operator: bool = False) -> None:
+        """Forget a policy that is there; what it set counts no more."""
+        self._on_change(self._policies.pop((operator, name)).matches)
+
+    def lookup(self, name: str, *, operator: bool = False) -> Policy:
+        """The policy of this name.
+
+        Raises:
+            NotFound: there is none.
+        """
+        policy = self.find(name, operator=operator)
+        if policy is None:
+            raise NotFound(f"policy '{name}'", f"no {'operator ' if operator else ''}policy '{name}'")
+        return policy
+
+    def find(self, name: str, *, operator: bool = False) -> Policy | None:
+        """The policy of this name, or None."""
+        return self._policies.get((operator, name))
+
+    def effective(self, name: str, kind: str, *, operator: bool = False) -> Policy | None:
+        """The one policy that counts for a queue or exchange: of those that match, the highest.
+
+        Of several of the same priority it is the first by name, so that a restart changes nothing.
+        """
+        candidates = (each for each in self if each.operator is operator and each.matches(name, kind))
+        return min(candidates, key=lambda each: (-each.priority, each.name), default=None)

@@ -1,0 +1,279 @@
+"""One declared queue, and what the catalog needs of whoever runs it.
+
+The catalog does not run queues: a `QueueHost`, which the living room implements, starts one from a
+`QueueSpec` and gives back the `QueueHandle` by which everybody reaches it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Final, NamedTuple, Protocol
+
+from amqp10broker.errors import InvalidArgument, NotFound
+from amqp10broker.metadata.last_error import LastError
+from amqp10broker.metadata.queue_kind import KINDS, QueueKind
+from amqp10broker.queues.commands import Command
+from amqp10broker.queues.counters import QueueConsumption, QueueCounters, tally
+from amqp10broker.queues.figures import QueueFigures, QueueWeight
+from amqp10broker.queues.outlook import Outlook, Progress
+from amqp10broker.queues.settings import DEFAULTS, QueueSettings
+
+QUEUE_NUMBER_MAX: Final = 2**32 - 1
+"""Numbers are the groups of the journal's records, which have 32 bits."""
+
+
+class Owner(NamedTuple):
+    """A connection, as the owner of exclusive queues is named at every node."""
+
+    node: int
+    """Number of the node to which it is connected; 0: of a node that is in no cluster."""
+    incarnation: int
+    """Which start of that node it belongs to."""
+    connection: int
+    """Its number in that start."""
+
+
+class QueueType(StrEnum):
+    """The kinds of queue, as ``x-queue-type`` names them."""
+
+    CLASSIC = "classic"
+    QUORUM = "quorum"
+    STREAM = "stream"
+
+    @property
+    def module(self) -> str:
+        """The kind's name in labels of metrics, as in RabbitMQ's: ``rabbit_classic_queue``."""
+        return f"rabbit_{self.value}_queue"
+
+
+class UnknownQueueType(InvalidArgument):
+    """There is no such kind of queue: another broker, or a plugin of it, has it."""
+
+
+def queue_type_of(name: str, resource: str) -> QueueType:
+    """The kind of queue of this name.
+
+    Args:
+        name: as ``x-queue-type`` gives it.
+        resource: for the error: ``queue 'q' in vhost '/'``.
+
+    Raises:
+        UnknownQueueType: there is no such kind.
+    """
+    try:
+        return QueueType(name)
+    except ValueError:
+        raise UnknownQueueType(
+            resource,
+            f"invalid arg 'x-queue-type' for {resource}: must be one of {', '.join(QueueType)}, not '{name}'",
+        ) from None
+
+
+@dataclass(frozen=True, slots=True)
+class Effective:
+    """What policies and arguments make of a queue; see `catalog.effective`.
+
+    Attributes:
+        policy: name of the policy that counts.
+        operator_policy: name of the operator policy that counts.
+        definition: the two merged, as far as the kind of queue knows the settings. Arguments are not in it.
+        ineffective: names of settings of the two that mean nothing to this kind of queue.
+        settings: what the queue does.
+        warnings: sentences for the log on settings that act otherwise than they say.
+    """
+
+    policy: str | None = None
+    operator_policy: str | None = None
+    definition: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    ineffective: tuple[str, ...] = ()
+    settings: QueueSettings = DEFAULTS
+    warnings: tuple[str, ...] = ()
+
+
+NO_POLICY: Final = Effective()
+"""Of a queue without arguments for which there is no policy."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueueSpec:
+    """What a `QueueHost` must know to run a queue.
+
+    Attributes:
+        vhost: the virtual host it is in.
+        name: unique in the virtual host.
+        type: ``classic``, ``quorum`` or ``stream``.
+        durable: as declared.
+        auto_delete: it goes with its last consumer.
+        arguments: checked x-arguments by name; ``x-queue-type`` is always among them.
+        settings: what arguments and policies make of it now; a change comes as `Configure`.
+        warnings: sentences for the log on settings that act otherwise than they say.
+        number: what its records in the journal are found by; never given twice in the life of a data
+            folder, so that a queue that was deleted and declared anew has another one. 0 is not on disk.
+        owner: the connection that has it exclusively, compared by value; None if anyone may use it.
+        declaration_id: of a stream: made up when it was declared and kept as long as it is there, so that
+            readers who keep offsets can tell it from another of its name, also of another broker or
+            data folder. "" for other kinds of queue.
+        home: number of the node that has it, of a queue that is at one node; 0: of a node in no cluster.
+        members: of a quorum queue in a cluster, the ids of its members, ascending by preference: the first
+            shall lead. (): one member, at a node in no cluster.
+        incarnation: of a queue that does not outlive the process, the start of `home` with which it ends.
+    """
+
+    vhost: str
+    name: str
+    type: str
+    durable: bool
+    auto_delete: bool
+    arguments: Mapping[str, Any]
+    settings: QueueSettings = DEFAULTS
+    warnings: tuple[str, ...] = ()
+    number: int = 0
+    declaration_id: str = ""
+    owner: object | None = None
+    home: int = 0
+    members: tuple[int, ...] = ()
+    incarnation: int = 0
+
+    @property
+    def exclusive(self) -> bool:
+        """Whether one connection has it for itself, with which it goes."""
+        return self.owner is not None
+
+    @property
+    def lasting(self) -> bool:
+        """Whether it survives a restart of the broker."""
+        return self.durable and not self.exclusive
+
+
+class QueueHandle(Protocol):
+    """Where letters to a queue are put. Never waits: what may be outstanding is bounded by credit."""
+
+    def post(self, command: Command) -> None:
+        """Put one letter."""
+
+    @property
+    def ready(self) -> int:
+        """Messages waiting for a consumer; asked often, so it must cost nothing."""
+
+    @property
+    def unsettled(self) -> int:
+        """Messages handed out and not settled."""
+
+    def outlook(self) -> Outlook:
+        """What it can tell somebody who waits for it."""
+
+    def progress(self) -> Progress:
+        """What keeps it from getting on."""
+
+    @property
+    def counters(self) -> QueueCounters:
+        """What it did with messages; what consumers got is with the declared queue."""
+
+    def figures(self) -> QueueFigures:
+        """How the queue stands. Not for what is asked often."""
+
+    def weight(self) -> QueueWeight | None:
+        """Bytes of its messages, None: nothing is known of them. Still less for what is asked often."""
+
+    @property
+    def down(self) -> str | None:
+        """Name of the node that has the queue and cannot be reached; None: the queue can be used."""
+
+
+class QueueHost(Protocol):
+    """Who runs queues."""
+
+    def start_queue(self, queue: QueueSpec) -> QueueHandle:
+        """Begin to run a queue: a new and empty one, or at start one that was there before, by its number."""
+
+
+@dataclass(slots=True, eq=False)
+class DeclaredQueue:
+    """One queue. Compared by identity: one that was deleted and declared anew is another queue.
+
+    Only `effective` and `members` change, by `Catalog.apply`, `last_error` and `ended`.
+
+    Attributes:
+        name: unique in the virtual host.
+        vhost: name of the virtual host.
+        type: ``classic``, ``quorum`` or ``stream``; ``volatile`` of what was not declared.
+        durable: as declared.
+        owner: the connection that has it exclusively, compared by value; None if anyone may use it.
+        auto_delete: it goes with its last consumer.
+        arguments: x-arguments by name, ``x-queue-type`` always among them. Not to be changed.
+        handle: where its letters go.
+        effective: what counts for it now, policies included.
+        number, declaration_id, home, members, incarnation: as in its `QueueSpec`.
+        last_error: what went wrong last with it, or at a client because of it.
+        consumption: what its consumers got.
+        ended: this node has had it deleted, which other nodes have yet to agree to.
+    """
+
+    name: str
+    vhost: str
+    type: str
+    durable: bool
+    owner: object | None
+    auto_delete: bool
+    arguments: Mapping[str, Any]
+    handle: QueueHandle
+    effective: Effective = NO_POLICY
+    number: int = 0
+    declaration_id: str = ""
+    home: int = 0
+    members: tuple[int, ...] = ()
+    incarnation: int = 0
+    last_error: LastError | None = None
+    consumption: QueueConsumption = field(default_factory=QueueConsumption, repr=False)
+    ended: bool = False
+
+    def counted(self) -> dict[str, int]:
+        """All that is counted of it; see `queues.counters`."""
+        return tally(self.handle.counters, self.consumption)
+
+    def check_up(self) -> None:
+        """Check that the node that has it can be reached.
+
+        Raises:
+            NotFound: it cannot.
+        """
+        if self.handle.down is not None:
+            raise self.inaccessible()
+
+    def inaccessible(self) -> NotFound:
+        """The refusal for a queue whose node cannot be reached, or could not a moment ago."""
+        node = "home node" if self.handle.down is None else f"home node '{self.handle.down}'"
+        noun = "durable queue" if self.durable else "queue"
+        text = f"{node} of {noun} '{self.name}' in vhost '{self.vhost}' is down or inaccessible"
+        return NotFound(f"queue '{self.name}'", text)
+
+    @property
+    def kind(self) -> QueueKind:
+        """What its kind of queue is to those who use it."""
+        return KINDS[self.type]
+
+    @property
+    def spec(self) -> QueueSpec:
+        """As it was declared, without what policies make of it."""
+        return QueueSpec(
+            *(self.vhost, self.name, self.type, self.durable, self.auto_delete),
+            arguments=self.arguments,
+            number=self.number,
+            declaration_id=self.declaration_id,
+            owner=self.owner,
+            home=self.home,
+            members=self.members,
+            incarnation=self.incarnation,
+        )
+
+    @property
+    def exclusive(self) -> bool:
+        """Whether one connection has it for itself."""
+        return self.owner is not None
+
+    @property
+    def lasting(self) -> bool:
+        """Whether it survives a restart of the broker: an exclusive queue ends with its connection."""
+        return self.durable and not self.exclusive

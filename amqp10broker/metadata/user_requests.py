@@ -1,0 +1,241 @@
+"""Adding, changing and deleting users and their permissions: requests and their plans."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from amqp10broker.errors import PreconditionFailed
+from amqp10broker.metadata.catalog import Catalog
+from amqp10broker.metadata.limits import UserLimits
+from amqp10broker.metadata.plan import Key, Plan, Put
+from amqp10broker.metadata.users import (
+    PasswordRecord,
+    Permission,
+    TopicPermission,
+    User,
+    Users,
+    check_user_name,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class AddUser:
+    """There shall be another user, who may do nothing yet."""
+
+    user: User
+
+    def plan(self, catalog: Catalog) -> Plan[User]:
+        """See `plan`.
+
+        Raises:
+            InvalidArgument: the name is empty or holds a NUL.
+            PreconditionFailed: there is a user of this name.
+        """
+        name = self.user.name
+        check_user_name(name)
+        if name in catalog.users:
+            raise PreconditionFailed(f"user '{name}'", f"user '{name}' exists; change or delete it instead")
+        return _put(catalog.users, self.user)
+
+
+@dataclass(frozen=True, slots=True)
+class PutUser:
+    """There shall be this user; all that was known of it before is replaced, but for its permissions."""
+
+    user: User
+
+    def plan(self, catalog: Catalog) -> Plan[User]:
+        """See `plan`.
+
+        Raises:
+            InvalidArgument: the name is empty or holds a NUL.
+        """
+        check_user_name(self.user.name)
+        return _put(catalog.users, self.user)
+
+
+@dataclass(frozen=True, slots=True)
+class SetPassword:
+    """A user shall have another password; with None nobody can log in with one."""
+
+    name: str
+    password: PasswordRecord | None
+
+    def plan(self, catalog: Catalog) -> Plan[User]:
+        """See `plan`.
+
+        Raises:
+            NotFound: there is no such user.
+        """
+        return _put(catalog.users, replace(catalog.users.lookup(self.name), password=self.password))
+
+
+@dataclass(frozen=True, slots=True)
+class SetTags:
+    """A user shall have other tags."""
+
+    name: str
+    tags: tuple[str, ...]
+
+    def plan(self, catalog: Catalog) -> Plan[User]:
+        """See `plan`.
+
+        Raises:
+            NotFound: there is no such user.
+        """
+        return _put(catalog.users, replace(catalog.users.lookup(self.name), tags=self.tags))
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeUserLimits:
+    """Some limits of a user shall be others; what is open already stays open.
+
+    Attributes:
+        name: the user's.
+        limits: by name, as `UserLimits.read` takes them; those that are not named stay.
+    """
+
+    name: str
+    limits: Mapping[str, Any] = field(hash=False)
+
+    def plan(self, catalog: Catalog) -> Plan[User]:
+        """See `plan`.
+
+        Raises:
+            NotFound: there is no such user.
+            InvalidArgument: there is no such limit, or it is no integer.
+        """
+        user = catalog.users.lookup(self.name)
+        limits = UserLimits.read({**user.limits.as_dict(), **self.limits}, f"user '{self.name}'")
+        return _put(catalog.users, replace(user, limits=limits))
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteUser:
+    """A user shall be gone, with its permissions."""
+
+    name: str
+
+    def plan(self, catalog: Catalog) -> Plan[None]:
+        """See `plan`.
+
+        Raises:
+            NotFound: there is no such user.
+        """
+        catalog.users.lookup(self.name)
+        return Plan(None, forgets=[*permissions_of(catalog.users, user=self.name), ("user", self.name)])
+
+
+@dataclass(frozen=True, slots=True)
+class SetPermission:
+    """A user shall have this permission in a virtual host."""
+
+    user: str
+    vhost: str
+    permission: Permission
+
+    def plan(self, catalog: Catalog) -> Plan[None]:
+        """See `plan`.
+
+        Raises:
+            NotFound: there is no such user or virtual host.
+        """
+        catalog.lookup_vhost(self.vhost)
+        catalog.users.lookup(self.user)
+        if catalog.users.permission(self.user, self.vhost) == self.permission:
+            return Plan(None)
+        return Plan(None, [Put(("permission", self.user, self.vhost), self.permission)])
+
+
+@dataclass(frozen=True, slots=True)
+class ClearPermission:
+    """A user shall not enter a virtual host any more; nothing happens if it could not."""
+
+    user: str
+    vhost: str
+
+    def plan(self, catalog: Catalog) -> Plan[None]:
+        """See `plan`.
+
+        Raises:
+            NotFound: there is no such user or virtual host.
+        """
+        catalog.lookup_vhost(self.vhost)
+        catalog.users.lookup(self.user)
+        if catalog.users.permission(self.user, self.vhost) is None:
+            return Plan(None)
+        return Plan(None, forgets=[("permission", self.user, self.vhost)])
+
+
+@dataclass(frozen=True, slots=True)
+class SetTopicPermission:
+    """A user's routing keys at a topic exchange, which need not exist yet, shall be restricted."""
+
+    user: str
+    vhost: str
+    exchange: str
+    permission: TopicPermission
+
+    def plan(self, catalog: Catalog) -> Plan[None]:
+        """See `plan`.
+
+        Raises:
+            NotFound: there is no such user or virtual host.
+        """
+        catalog.lookup_vhost(self.vhost)
+        catalog.users.lookup(self.user)
+        if catalog.users.topic_permission(self.user, self.vhost, self.exchange) == self.permission:
+            return Plan(None)
+        key = ("topic_permission", self.user, self.vhost, self.exchange)
+        return Plan(None, [Put(key, self.permission)])
+
+
+@dataclass(frozen=True, slots=True)
+class ClearTopicPermission:
+    """The restriction at one exchange, with `exchange` None at all of the virtual host, shall be lifted."""
+
+    user: str
+    vhost: str
+    exchange: str | None = None
+
+    def plan(self, catalog: Catalog) -> Plan[None]:
+        """See `plan`.
+
+        Raises:
+            NotFound: there is no such user or virtual host.
+        """
+        catalog.lookup_vhost(self.vhost)
+        catalog.users.lookup(self.user)
+        return Plan(
+            None,
+            forgets=[
+                ("topic_permission", user, vhost, exchange)
+                for user, vhost, exchange, _ in catalog.users.topic_permissions()
+                if (user, vhost) == (self.user, self.vhost) and self.exchange in (None, exchange)
+            ],
+        )
+
+
+# --- steps of the above ---------------------------------------------------------------------------
+
+
+def permissions_of(users: Users, *, user: str | None = None, vhost: str | None = None) -> list[Key]:
+    """The keys of all permissions of a user, or in a virtual host."""
+    return [
+        *(
+            ("topic_permission", whose, where, exchange)
+            for whose, where, exchange, _ in users.topic_permissions()
+            if user in (None, whose) and vhost in (None, where)
+        ),
+        *(
+            ("permission", whose, where)
+            for whose, where, _ in users.permissions()
+            if user in (None, whose) and vhost in (None, where)
+        ),
+    ]
+
+
+def _put(users: Users, user: User) -> Plan[User]:
+    return Plan(user) if users.find(user.name) == user else Plan(user, [Put(("user", user.name), user)])

@@ -1,0 +1,198 @@
+"""Users, their password records, tags, permissions and limits.
+
+Plain state; nothing here verifies a password or decides about access (that is `security`). Every
+change raises `Users.version`, by which whoever remembers a decision learns that it may be stale.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
+
+from amqp10broker.errors import InvalidArgument, NotFound
+from amqp10broker.metadata.limits import UserLimits
+from amqp10broker.metadata.patterns import check_pattern
+
+ALL: Final = ".*"
+
+
+class PasswordAlgorithm(StrEnum):
+    """How a password is kept; RabbitMQ's names are those of its definitions files."""
+
+    PLAIN = "plain"
+    ARGON2ID = "argon2id"
+    RABBIT_SHA256 = "rabbit_password_hashing_sha256"
+    RABBIT_SHA512 = "rabbit_password_hashing_sha512"
+    RABBIT_MD5 = "rabbit_password_hashing_md5"
+
+
+@dataclass(frozen=True, slots=True)
+class ScramRecord:
+    """What SCRAM-SHA-256 needs to know a password by (RFC 5802, section 3); not the password."""
+
+    salt: bytes = field(repr=False)
+    iterations: int
+    stored_key: bytes = field(repr=False)
+    server_key: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class PasswordRecord:
+    """A password as it is kept. The value does not appear in the repr, so not in logs either."""
+
+    algorithm: PasswordAlgorithm
+    value: str = field(repr=False)
+    """Plain text, argon2's encoded form, or base64 of RabbitMQ's salt and digest."""
+    scram: ScramRecord | None = field(default=None, repr=False)
+    """None when the password was never known in plain: such a user cannot log in by SCRAM."""
+    rabbit_sha256: str | None = field(default=None, repr=False)
+    """Beside argon2, for an export: base64 of RabbitMQ's salt and digest of the same password."""
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """Who may log in.
+
+    Attributes:
+        name: unique.
+        password: None lets nobody log in with a password; other mechanisms may still.
+        tags: ``administrator``, ``monitoring``, ``impersonator``..., in the order that they were given in.
+        limits: connections and channels.
+    """
+
+    name: str
+    password: PasswordRecord | None = None
+    tags: tuple[str, ...] = ()
+    limits: UserLimits = field(default_factory=UserLimits)
+
+
+@dataclass(frozen=True, slots=True)
+class Permission:
+    """What a user may do in one virtual host: three patterns over names of queues and exchanges."""
+
+    configure: str = ALL
+    write: str = ALL
+    read: str = ALL
+
+    def __post_init__(self) -> None:
+        for what in ("configure", "write", "read"):
+            check_pattern(getattr(self, what), f"{what} permission")
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPermission:
+    """What a user may do with routing keys of one topic exchange: two patterns over routing keys."""
+
+    write: str = ALL
+    read: str = ALL
+
+    def __post_init__(self) -> None:
+        for what in ("write", "read"):
+            check_pattern(getattr(self, what), f"topic {what} permission")
+
+
+class Users:
+    """All users and what they may do.
+
+    Attributes:
+        version: raised by every change.
+        on_change: called after every change; must not raise.
+    """
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self.version = 0
+        self.on_change: Callable[[], None] = lambda: None
+        self._users: dict[str, User] = {}
+        self._permissions: dict[tuple[str, str], Permission] = {}
+        self._topic_permissions: dict[tuple[str, str, str], TopicPermission] = {}
+
+    def __iter__(self) -> Iterator[User]:
+        return iter(list(self._users.values()))
+
+    def __len__(self) -> int:
+        return len(self._users)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._users
+
+    def find(self, name: str) -> User | None:
+        """The user of this name, or None."""
+        return self._users.get(name)
+
+    def lookup(self, name: str) -> User:
+        """The user of this name.
+
+        Raises:
+            NotFound: there is none.
+        """
+        user = self._users.get(name)
+        if user is None:
+            raise NotFound(f"user '{name}'", f"no user '{name}'; add it first")
+        return user
+
+    def put_user(self, user: User) -> None:
+        """Add a user, or replace all that is known of it but its permissions."""
+        self._users[user.name] = user
+        self._changed()
+
+    def drop_user(self, name: str) -> None:
+        """Forget a user, whose permissions are gone."""
+        del self._users[name]
+        self._changed()
+
+    # --- permissions ------------------------------------------------------------------------------
+
+    def permission(self, user: str, vhost: str) -> Permission | None:
+        """What a user may do in a virtual host; None: it may not even enter."""
+        return self._permissions.get((user, vhost))
+
+    def permissions(self) -> Iterator[tuple[str, str, Permission]]:
+        """All permissions as (user, virtual host, permission)."""
+        for (user, vhost), permission in list(self._permissions.items()):
+            yield user, vhost, permission
+
+    def put_permission(self, user: str, vhost: str, permission: Permission) -> None:
+        """Say what a user may do in a virtual host."""
+        self._permissions[user, vhost] = permission
+        self._changed()
+
+    def drop_permission(self, user: str, vhost: str) -> None:
+        """Let a user enter a virtual host no more."""
+        del self._permissions[user, vhost]
+        self._changed()
+
+    def topic_permission(self, user: str, vhost: str, exchange: str) -> TopicPermission | None:
+        """What a user may do with routing keys of a topic exchange; None: everything."""
+        return self._topic_permissions.get((user, vhost, exchange))
+
+    def topic_permissions(self) -> Iterator[tuple[str, str, str, TopicPermission]]:
+        """All topic permissions as (user, virtual host, exchange, permission)."""
+        for (user, vhost, exchange), permission in list(self._topic_permissions.items()):
+            yield user, vhost, exchange, permission
+
+    def put_topic_permission(self, user: str, vhost: str, exchange: str, permission: TopicPermission) -> None:
+        """Restrict a user's routing keys at a topic exchange, which need not exist yet."""
+        self._topic_permissions[user, vhost, exchange] = permission
+        self._changed()
+
+    def drop_topic_permission(self, user: str, vhost: str, exchange: str) -> None:
+        """Lift the restriction at one exchange."""
+        del self._topic_permissions[user, vhost, exchange]
+        self._changed()
+
+    def _changed(self) -> None:
+        self.version += 1
+        self.on_change()
+
+
+def check_user_name(name: str) -> None:
+    """Refuse a name that no SASL mechanism could send.
+
+    Raises:
+        InvalidArgument: the name is empty or holds a NUL.
+    """
+    if not name or "\0" in name:
+        raise InvalidArgument(f"user '{name}'", f"user name {name!r} is empty or holds a NUL; give another")

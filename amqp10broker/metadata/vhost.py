@@ -1,0 +1,322 @@
+"""One virtual host: its queues by name, its exchanges and bindings, its policies, and what it is called.
+
+Virtual hosts share nothing with each other. This is plain state, read by whoever has the processor and
+changed by `Catalog.apply` alone. What may be declared is said in `queue_requests`, `exchange_requests` and
+`vhost_requests`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Final
+
+from amqp10broker.errors import NotFound, ResourceLocked
+from amqp10broker.metadata.effective import alternate_exchange, effective
+from amqp10broker.metadata.limits import VhostLimits
+from amqp10broker.metadata.plan import VhostFacts
+from amqp10broker.metadata.policies import Changed, Policies
+from amqp10broker.metadata.queue import (
+    NO_POLICY,
+    DeclaredQueue,
+    QueueHandle,
+    QueueHost,
+    QueueSpec,
+    QueueType,
+)
+from amqp10broker.queues.commands import DELETE, Configure
+from amqp10broker.queues.counters import QueueConsumption, QueuesGone, given_up
+from amqp10broker.routing.declaration import DIRECT_REPLY_TO
+from amqp10broker.routing.exchange import Binding, Choose, Exchange, Headers, no_headers
+from amqp10broker.routing.topology import Topology, in_turn
+
+VOLATILE: Final = "volatile"
+"""Type of the queues of direct reply-to."""
+RESERVED_PREFIX: Final = "amq."
+REPLIES_PREFIX: Final = f"{DIRECT_REPLY_TO}."
+"""So begin the names of queues of direct reply-to."""
+
+
+class VirtualHost:
+    """A name space of queues and exchanges.
+
+    Attributes:
+        name: unique.
+        facts: what is declared of it besides; replaced as a whole.
+        topology: its exchanges and bindings.
+        queues: by name, those of direct reply-to among them.
+        policies: a change of them acts at once on the queues and exchanges that they are for.
+        deleted: no queue can be declared any more.
+        choose: where routing, and the id of a stream, leave something to chance.
+    """
+
+    def __init__(
+        self,
+        facts: VhostFacts,
+        host: QueueHost,
+        *,
+        node_queue_type: QueueType = QueueType.CLASSIC,
+        choose: Choose | None = None,
+        find_reply_queue: Callable[[VirtualHost, str], DeclaredQueue | None] | None = None,
+    ) -> None:
+        """Make an empty virtual host with the exchanges that every one has.
+
+        Args:
+            facts: see the attribute.
+            host: who runs its queues.
+            node_queue_type: what counts when no default type is among the facts.
+            choose: see the attribute; None takes turns.
+            find_reply_queue: finds a queue of direct reply-to that another node has and this one has not
+                heard of yet.
+        """
+        self.name = facts.name
+        self.facts = facts
+        self.queues: dict[str, DeclaredQueue] = {}
+        self.policies = Policies(self._apply_policies)
+        self.topology = Topology(
+            facts.name,
+            lambda name: self.find(name) is not None,
+            choose=choose,
+            policy_alternate=lambda exchange: alternate_exchange(self.policies, exchange),
+        )
+        self.deleted = False
+        self.choose = choose or in_turn()
+        self._find_reply_queue = find_reply_queue
+        self._host = host
+        self._queue_changes = 0
+        self._volatile = 0
+        self._gone = QueuesGone()
+        # Names of exclusive queues by owner: connections come and go however many queues there are.
+        self._owned: dict[object, dict[str, None]] = {}
+        self._node_queue_type = node_queue_type
+
+    def named(self) -> str:
+        """Its name, for a request: there may be another of that name as soon as this one is deleted.
+
+        Raises:
+            NotFound: it was deleted.
+        """
+        if self.deleted:
+            raise NotFound(f"vhost '{self.name}'", f"vhost {self.name} not found")
+        return self.name
+
+    @property
+    def limits(self) -> VhostLimits:
+        """What it may have."""
+        return self.facts.limits
+
+    @property
+    def default_queue_type(self) -> str | None:
+        """The kind of a queue that is declared without ``x-queue-type``; None takes the node's."""
+        return self.facts.default_queue_type
+
+    @property
+    def description(self) -> str:
+        """For people."""
+        return self.facts.description
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """For people."""
+        return self.facts.tags
+
+    @property
+    def version(self) -> int:
+        """Grows with every change of queues, exchanges or bindings: what was found before may be stale."""
+        return self._queue_changes + self.topology.version
+
+    @property
+    def declared(self) -> int:
+        """How many queues there are, those of direct reply-to left out."""
+        return len(self.queues) - self._volatile
+
+    def __iter__(self) -> Iterator[DeclaredQueue]:
+        """The declared queues; the volatile ones of direct reply-to are nobody's business."""
+        return (queue for queue in self.queues.values() if queue.type != VOLATILE)
+
+    def counted(self) -> Counter[str]:
+        """What is counted of its queues, those that are gone and those of direct reply-to included."""
+        total = self._gone.counted()
+        for queue in self.queues.values():
+            total.update(queue.counted())
+        return total
+
+    def given_up(self) -> Counter[tuple[str, str, str]]:
+        """What its queues gave up, those that are gone included; see `queues.counters.given_up`."""
+        total = self._gone.given_up()
+        for queue in self.queues.values():
+            total.update(given_up(queue.type, queue.handle.counters))
+        return total
+
+    def member_gone(self, queue: DeclaredQueue) -> None:
+        """This node has no member of a queue any more, and what that has counted is kept."""
+        self._gone.add(queue.type, queue.handle.counters, QueueConsumption())
+
+    def __repr__(self) -> str:
+        return f"<VirtualHost {self.name!r}>"
+
+    # --- finding ----------------------------------------------------------------------------------
+
+    def find(self, name: str) -> DeclaredQueue | None:
+        """The queue of this name, or None."""
+        queue = self.queues.get(name)
+        if queue is None and name.startswith(REPLIES_PREFIX) and self._find_reply_queue is not None:
+            return self._find_reply_queue(self, name)
+        return queue
+
+    def lookup(self, name: str) -> DeclaredQueue:
+        """The queue of this name.
+
+        Raises:
+            NotFound: there is none.
+        """
+        queue = self.find(name)
+        if queue is None:
+            raise NotFound(f"queue '{name}'", f"no queue '{name}' in vhost '{self.name}'")
+        return queue
+
+    def for_connection(self, queue: DeclaredQueue, connection: object) -> DeclaredQueue:
+        """Check that a connection may use a queue at all.
+
+        Raises:
+            ResourceLocked: another connection has it exclusively.
+            NotFound: the node that has it cannot be reached.
+        """
+        if queue.owner is not None and queue.owner != connection:
+            raise self.locked(queue.name)
+        queue.check_up()
+        return queue
+
+    def queues_owned_by(self, connection: object) -> list[DeclaredQueue]:
+        """The queues that go with this connection; those of direct reply-to go with their links."""
+        return [self.queues[name] for name in self._owned.get(connection, ())]
+
+    def route(
+        self,
+        exchange: Exchange,
+        keys: Sequence[str],
+        headers: Headers = no_headers,
+        properties: Headers = no_headers,
+    ) -> tuple[list[DeclaredQueue], bool]:
+        """The queues that a message goes to, each once, and whether that may be remembered.
+
+        Args:
+            exchange: where it was published to.
+            keys: its routing key, and those of CC and BCC.
+            headers: gives what a headers exchange compares; called only if one is met.
+            properties: gives its properties by their AMQP 0-9-1 name, likewise.
+        """
+        names, cacheable = self.topology.route(exchange, keys, headers, properties)
+        find = self.find
+        return [queue for name in names if (queue := find(name)) is not None], cacheable
+
+    def is_kept(self, binding: Binding) -> bool:
+        """Whether a binding, whose ends are there, outlives the process: if both of them do."""
+        exchanges, destination = self.topology, binding.destination
+        if not exchanges.lookup_exchange(binding.source).durable:
+            return False
+        if destination.kind == "exchange":
+            return exchanges.lookup_exchange(destination.name).durable
+        return self.queues[destination.name].lasting
+
+    def type_of(
+        self, *, durable: bool, exclusive: bool, auto_delete: bool, server_named: bool = False
+    ) -> QueueType:
+        """What a queue becomes that is declared without a kind."""
+        if exclusive or auto_delete or server_named or not durable:
+            # Only a classic queue can be so; a default must not make such a request fail.
+            return QueueType.CLASSIC
+        return QueueType(self.default_queue_type or self._node_queue_type)
+
+    @property
+    def type_of_new(self) -> QueueType:
+        """What a queue becomes that is declared without a kind and is to stay."""
+        return self.type_of(durable=True, exclusive=False, auto_delete=False)
+
+    def locked(self, name: str) -> ResourceLocked:
+        """The refusal to let anybody but its owner have a queue."""
+        return ResourceLocked(
+            f"queue '{name}'",
+            f"cannot obtain exclusive access to locked queue '{name}' in vhost '{self.name}'. It could be "
+            "originally declared on another connection or the exclusive property value does not match "
+            "that of the original declaration.",
+        )
+
+    # --- changing, by `Catalog.apply` -------------------------------------------------------------
+
+    def put_queue(self, spec: QueueSpec) -> bool:
+        """Begin to run a queue; its settings are made of the policies that there are now.
+
+        Returns:
+            Whether it is new. One of the same name runs already, and has other members now.
+        """
+        there = self.queues.get(spec.name)
+        if there is not None:
+            there.members = spec.members
+            return False
+        counts = effective(self.policies, spec.name, spec.type, spec.arguments)
+        if counts is not NO_POLICY:
+            spec = replace(spec, settings=counts.settings, warnings=counts.warnings)
+        handle = self._host.start_queue(spec)
+        self.queues[spec.name] = DeclaredQueue(
+            *(spec.name, spec.vhost, spec.type, spec.durable, spec.owner, spec.auto_delete, spec.arguments),
+            handle=handle,
+            effective=counts,
+            number=spec.number,
+            declaration_id=spec.declaration_id,
+            home=spec.home,
+            members=spec.members,
+            incarnation=spec.incarnation,
+        )
+        if spec.owner is not None:
+            self._owned.setdefault(spec.owner, {})[spec.name] = None
+        self._queue_changes += 1
+        return True
+
+    def drop_queue(self, name: str, *, farewell: bool) -> None:
+        """Forget a queue whose bindings are gone; with `farewell` it is told to delete itself."""
+        queue = self.queues.pop(name)
+        self._gone.add(queue.type, queue.handle.counters, queue.consumption)
+        if queue.owner is not None:
+            owned = self._owned[queue.owner]
+            del owned[name]
+            if not owned:
+                del self._owned[queue.owner]
+        self._queue_changes += 1
+        if farewell:
+            queue.handle.post(DELETE)
+
+    def _apply_policies(self, concerns: Changed) -> None:
+        """Policies have changed: what acts otherwise now is told so."""
+        for queue in self:
+            if concerns(queue.name, queue.type):
+                before = queue.effective.settings
+                queue.effective = effective(self.policies, queue.name, queue.type, queue.arguments)
+                if queue.effective.settings != before:
+                    queue.handle.post(Configure(queue.effective.settings))
+        self.topology.refresh_alternates()
+
+    # --- direct reply-to: an address of a consumer, which is declared nowhere -------------------------
+
+    def add_volatile(self, name: str, owner: object, handle: QueueHandle) -> DeclaredQueue:
+        """Make a queue for direct reply-to, which lives as long as its consumer.
+
+        Args:
+            name: made by the broker, not to be guessed.
+            owner: the connection that consumes from it.
+            handle: where its letters go.
+        """
+        queue = DeclaredQueue(name, self.name, VOLATILE, False, owner, True, {}, handle)
+        self.queues[name] = queue
+        self._queue_changes += 1
+        self._volatile += 1
+        return queue
+
+    def remove_volatile(self, queue: DeclaredQueue) -> None:
+        """Forget a queue of direct reply-to, which the caller tells to delete itself; twice is fine."""
+        if self.queues.get(queue.name) is queue:
+            del self.queues[queue.name]
+            self._gone.add(queue.type, queue.handle.counters, queue.consumption)
+            self._queue_changes += 1
+            self._volatile -= 1

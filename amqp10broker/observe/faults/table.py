@@ -1,0 +1,469 @@
+"""The faults that a broker injects on request: the active ones, their targets, and what they hold back.
+
+Sessions and channels that inject them (`parts`) call this module when commands and effects cross between them
+and queues, or frames leave them. A broker makes such parts in test mode only, so that in production no branch
+depends on it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from fnmatch import fnmatchcase
+from itertools import count
+from typing import Final
+
+from amqp10broker.errors import BadRequest, NotFound
+from amqp10broker.metadata.queue import QueueHandle
+from amqp10broker.metadata.vhost import VirtualHost
+from amqp10broker.operations.snapshot import FaultView
+from amqp10broker.protocols.amqp091.errors import ReplyCode
+from amqp10broker.protocols.amqp10.link import ReceiverLink, SenderLink
+from amqp10broker.queues.commands import (
+    Command,
+    ConsumerRef,
+    PeerId,
+    Publish,
+    PublisherRef,
+    Settle,
+    Verdict,
+)
+from amqp10broker.queues.effects import Confirmed, Effect, Rejected, Unconfirmed
+
+FAULTS_MAX: Final = 64
+
+
+class FaultKind(StrEnum):
+    """The kinds of faults that can be injected."""
+
+    REJECT_PUBLISHES = "reject-publishes"
+    RELEASE_PUBLISHES = "release-publishes"
+    MODIFY_PUBLISHES = "modify-publishes"
+    RETURN_PUBLISHES = "return-publishes"
+    HOLD_PUBLISHES = "hold-publishes"
+    HOLD_CONFIRMS = "hold-confirms"
+    REDELIVER = "redeliver"
+    PAUSE_QUEUE = "pause-queue"
+    LIMIT_CREDIT = "limit-credit"
+    IGNORE_DRAINS = "ignore-drains"
+    HOLD_ECHOES = "hold-echoes"
+    WRONG_DELIVERY_COUNT = "wrong-delivery-count"
+    CLOSE_WINDOW = "close-window"
+    STOP_PUBLISHERS = "stop-publishers"
+    FRAME_SIZE = "frame-size"
+    HOLD_BYTES = "hold-bytes"
+    SLOW_SOCKET = "slow-socket"
+    CUT_FRAMES = "cut-frames"
+    RESET_AFTER = "reset-after"
+    STOP_HEARTBEATS = "stop-heartbeats"
+    REFUSE_ATTACHES = "refuse-attaches"
+    DETACH = "detach"
+    END = "end"
+    CLOSE = "close"
+
+
+OF_MAIL: Final = frozenset(
+    {
+        FaultKind.REJECT_PUBLISHES,
+        FaultKind.RELEASE_PUBLISHES,
+        FaultKind.MODIFY_PUBLISHES,
+        FaultKind.RETURN_PUBLISHES,
+        FaultKind.HOLD_PUBLISHES,
+        FaultKind.HOLD_CONFIRMS,
+        FaultKind.REDELIVER,
+        FaultKind.PAUSE_QUEUE,
+    }
+)
+"""Faults of commands to queues."""
+OF_FLOWS: Final = frozenset(
+    {
+        FaultKind.LIMIT_CREDIT,
+        FaultKind.IGNORE_DRAINS,
+        FaultKind.HOLD_ECHOES,
+        FaultKind.WRONG_DELIVERY_COUNT,
+    }
+)
+OF_STATES: Final = frozenset({FaultKind.CLOSE_WINDOW, FaultKind.STOP_PUBLISHERS})
+"""Faults that change the state of sessions or channels when they begin and when they are lifted."""
+OF_BYTES: Final = frozenset(
+    {
+        FaultKind.HOLD_BYTES,
+        FaultKind.SLOW_SOCKET,
+        FaultKind.CUT_FRAMES,
+        FaultKind.RESET_AFTER,
+        FaultKind.STOP_HEARTBEATS,
+    }
+)
+"""Faults below sessions and channels: injected by the connection's stream (`tasks.faults`)."""
+OF_CLIENTS: Final = OF_STATES | OF_BYTES | {FaultKind.FRAME_SIZE}
+"""Faults of whole sessions, channels or connections, which do not name a queue or link."""
+FRAME_BYTES_MIN: Final = 512
+LEAST: Final = {
+    FaultKind.FRAME_SIZE: FRAME_BYTES_MIN,
+    FaultKind.SLOW_SOCKET: 100,
+    FaultKind.CUT_FRAMES: 1,
+    FaultKind.RESET_AFTER: 1,
+}
+"""The least count of each kind, which is also the default."""
+AT_ONCE: Final = frozenset({FaultKind.DETACH, FaultKind.END, FaultKind.CLOSE})
+"""Faults that are injected once, on what is there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unwanted(Unconfirmed):
+    """Messages that are not taken because a fault has them modified; a channel's are refused."""
+
+
+@dataclass(eq=False, slots=True)
+class Fault:
+    """An active fault.
+
+    Attributes:
+        queue: a shell pattern for the queue, or the address of a link; None: any.
+        client: a shell pattern for the client's container-id or connection name; None: any.
+        link: a shell pattern for the link's name; None: any.
+        most: how many messages or attaches it concerns, how much credit it leaves, by how much a
+            delivery-count is wrong, or one of `LEAST`; None: all, none, one, or the least.
+        condition: for a client of AMQP 1.0.
+        code: for a client of AMQP 0-9-1.
+        text: for both.
+        hits: how often it was injected: messages, commands, flows, attaches, links, sessions, connections,
+            frames, reads and writes.
+        mail: publishes and other commands that are held, for their queues.
+        effects: confirms that are held, for their publishers.
+        watched: messages published since, with confirms that are held.
+        flows: the last flow of each link that was held or changed, as the broker made it.
+        limits: up to which delivery-count each link was given credit.
+        echoes: flows that are to be answered, as sessions, and their links or None for the session; whether
+            the answer was held.
+        frames: sent to each connection that is to be reset, by its number.
+        bytes: of streams that are held.
+        ahead: sessions and channels that a fault at once has not reached yet.
+    """
+
+    number: int
+    kind: FaultKind
+    vhost: str
+    queue: str | None
+    client: str | None
+    link: str | None
+    most: int | None
+    condition: str
+    code: ReplyCode
+    text: str
+    hits: int = 0
+    mail: list[tuple[QueueHandle, Command]] = field(default_factory=list)
+    effects: list[Confirmed] = field(default_factory=list)
+    watched: set[tuple[PublisherRef, int]] = field(default_factory=set)
+    flows: dict[SenderLink | ReceiverLink, tuple[PeerId, bytes]] = field(default_factory=dict)
+    limits: dict[SenderLink | ReceiverLink, int] = field(default_factory=dict)
+    echoes: dict[tuple[PeerId, SenderLink | ReceiverLink | None], bool] = field(default_factory=dict)
+    frames: dict[int, int] = field(default_factory=dict)
+    bytes: int = 0
+    ahead: set[PeerId] = field(default_factory=set)
+
+    def concerns(self, client: str) -> bool:
+        """Return whether it applies to a client."""
+        return self.client is None or fnmatchcase(client, self.client)
+
+    def matches(self, link: str | None, *queues: str | None) -> bool:
+        """Return whether it applies to a link (None: a channel) and a queue that has any of these names."""
+        if self.link is not None and (link is None or not fnmatchcase(link, self.link)):
+            return False
+        return self.queue is None or any(fnmatchcase(each, self.queue) for each in queues if each)
+
+    def take(self, wanted: int) -> int:
+        """Reserve up to `wanted` messages of those that it still applies to; return how many."""
+        taken = wanted if self.most is None else min(wanted, max(0, self.most - self.hits))
+        self.hits += taken
+        return taken
+
+    @property
+    def held(self) -> int:
+        """The number of messages, commands, confirms, flows and bytes held back, and of sessions and channels
+        to come.
+        """
+        mail = sum(len(each.ids) if isinstance(each, Publish) else 1 for _, each in self.mail)
+        flows = len(self.flows) + sum(self.echoes.values())
+        effects = sum(len(each.ids) for each in self.effects)
+        return mail + effects + flows + self.bytes + len(self.ahead)
+
+    def view(self) -> FaultView:
+        whom = self.vhost, self.queue, self.client, self.link
+        return FaultView(self.number, str(self.kind), *whom, self.most, self.hits, self.held)
+
+
+class Faults:
+    """All faults of a broker.
+
+    Attributes:
+        changed: called when one was injected or lifted.
+    """
+
+    def __init__(
+        self, post: Callable[[Mapping[PeerId, list[Effect]]], None], client_of: Callable[[object], str]
+    ) -> None:
+        """Begin without faults.
+
+        Args:
+            post: puts effects into the mailboxes of sessions and channels.
+            client_of: returns the container-id or name of a connection's client.
+        """
+        self._post = post
+        self.client_of = client_of
+        self.changed: Callable[[], None] = lambda: None
+        self._on: dict[int, Fault] = {}
+        self._numbers = count(1)
+        self._parts: dict[PeerId, str] = {}
+        self._due: defaultdict[PeerId, list[tuple[SenderLink | ReceiverLink, bytes]]] = defaultdict(list)
+        self._owed: defaultdict[PeerId, list[SenderLink | ReceiverLink | None]] = defaultdict(list)
+
+    # --- requests ---------------------------------------------------------------------------------
+
+    def inject(
+        self,
+        kind: str,
+        vhost: str,
+        queue: str | None,
+        client: str | None,
+        link: str | None,
+        most: int | None,
+        condition: str,
+        code: int,
+        text: str,
+    ) -> FaultView:
+        """Inject a fault until `lift`.
+
+        Raises:
+            BadRequest: the code is not one of AMQP 0-9-1, the fault does not take a queue or link, the count
+                is too small, or there are too many faults.
+        """
+        if len(self._on) >= FAULTS_MAX:
+            raise BadRequest("fault", f"{FAULTS_MAX} faults are on already: lift one with lift-fault")
+        try:
+            reply = ReplyCode(code)
+        except ValueError:
+            codes = ", ".join(str(each.value) for each in ReplyCode)
+            raise BadRequest("fault", f"{code} is no reply code of AMQP 0-9-1, which are {codes}") from None
+        kept = FaultKind(kind)
+        if kept in OF_CLIENTS and (queue is not None or link is not None):
+            text = f"{kind} is for all of a client, whatever its queues and links: leave them out, or name it"
+            raise BadRequest("fault", text)
+        if kept in LEAST:
+            most = LEAST[kept] if most is None else most
+            if most < LEAST[kept]:
+                raise BadRequest("fault", f"count {most} is too small for {kind}: give {LEAST[kept]} or more")
+        number = next(self._numbers)
+        whom = vhost, queue, client, link
+        fault = self._on[number] = Fault(number, kept, *whom, most, condition, reply, text)
+        if kept in AT_ONCE:
+            fault.ahead = self._parts_of(vhost)
+            self._wake(fault.ahead)
+        elif kept in OF_STATES:
+            self._wake(self._parts_of(vhost))
+        self.changed()
+        return fault.view()
+
+    def lift(self, number: int) -> FaultView:
+        """End a fault, and release what it has held back.
+
+        Returns:
+            The fault as it was when it was lifted.
+
+        Raises:
+            NotFound: it is not active.
+        """
+        fault = self._on.pop(number, None)
+        if fault is None:
+            on = ", ".join(f"{each.number} ({each.kind})" for each in self._on.values()) or "none"
+            raise NotFound(f"fault {number}", f"fault {number} is not on; {on} is")
+        view = fault.view()
+        for handle, command in fault.mail:
+            handle.post(command)
+        confirms: defaultdict[PeerId, list[Effect]] = defaultdict(list)
+        for effect in fault.effects:
+            confirms[effect.publisher.reply_to].append(effect)
+        self._post(confirms)
+        for link, (peer, frame) in fault.flows.items():
+            if peer in self._parts:
+                self._due[peer].append((link, frame))
+        for (peer, asked), held in fault.echoes.items():
+            if held and peer in self._parts:
+                self._owed[peer].append(asked)
+        self._wake({*self._due, *self._owed})
+        if fault.kind in OF_STATES:
+            self._wake(self._parts_of(fault.vhost))
+        self.changed()
+        return view
+
+    def views(self) -> list[FaultView]:
+        """Return the active faults."""
+        return [fault.view() for fault in self._on.values()]
+
+    def _parts_of(self, vhost: str) -> set[PeerId]:
+        return {peer for peer, its_vhost in self._parts.items() if its_vhost == vhost}
+
+    def _wake(self, peers: set[PeerId]) -> None:
+        # Sessions and channels run a step without an event.
+        self._post({peer: [] for peer in peers})
+
+    # --- injection --------------------------------------------------------------------------------
+
+    def join(self, peer: PeerId, vhost: str) -> None:
+        """Register a session or channel; active faults at once do not apply to it."""
+        self._parts[peer] = vhost
+
+    def at_once(self, peer: PeerId, client: str) -> list[Fault]:
+        """Return the faults to inject in this step of a session or channel."""
+        reached = [fault for fault in self._on.values() if peer in fault.ahead]
+        for fault in reached:
+            fault.ahead.discard(peer)
+        return [fault for fault in reached if fault.concerns(client)]
+
+    def leave(self, peer: PeerId) -> None:
+        for fault in self._on.values():
+            fault.ahead.discard(peer)
+            fault.echoes = {key: held for key, held in fault.echoes.items() if key[0] != peer}
+        self._parts.pop(peer, None)
+        self._due.pop(peer, None)
+        self._owed.pop(peer, None)
+
+    def end(self, connection: int) -> None:
+        for fault in self._on.values():
+            fault.frames.pop(connection, None)
+
+    def on(self, kinds: frozenset[FaultKind], vhost: str, client: str) -> list[Fault]:
+        """Return the faults of some kinds that apply to a client."""
+        return [
+            fault
+            for fault in self._on.values()
+            if fault.kind in kinds and fault.vhost == vhost and fault.concerns(client)
+        ]
+
+    @property
+    def any(self) -> bool:
+        """Whether any fault is active."""
+        return bool(self._on)
+
+    def begins(self, kind: FaultKind, vhost: str, client: str) -> int | None:
+        """Note that a session or channel begins, which a fault of this kind may apply to.
+
+        Returns:
+            The count of the fault, the least of several; None if none applies.
+        """
+        faults = self.on(frozenset({kind}), vhost, client)
+        for fault in faults:
+            fault.hits += 1
+        return min((each.most or 0 for each in faults), default=None)
+
+    def take_due(self, peer: PeerId) -> list[bytes]:
+        """Return flows that were held back, and are to be sent now."""
+        return [frame for link, frame in self._due.pop(peer, ()) if link.attached]
+
+    def take_owed(self, peer: PeerId) -> list[SenderLink | ReceiverLink | None]:
+        """Return links with an echo that was held back and is to be sent now; None stands for the session."""
+        return [link for link in self._owed.pop(peer, ()) if link is None or link.attached]
+
+    def posted(
+        self,
+        faults: list[Fault],
+        vhost: VirtualHost,
+        link_of: Callable[[PublisherRef | ConsumerRef], str | None],
+        mail: Sequence[tuple[QueueHandle, Command]],
+    ) -> list[tuple[QueueHandle, Command]]:
+        """Return what faults leave of a part's commands to queues."""
+        left: list[tuple[QueueHandle, Command]] = []
+        for handle, command in mail:
+            queue = next((each.name for each in vhost if each.handle is handle), "")
+            ref = getattr(command, "publisher", None) or getattr(command, "consumer", None)
+            link = None if ref is None else link_of(ref)
+            commands: Sequence[Command] = (command,)
+            for fault in faults:
+                if fault.matches(link, queue):
+                    commands = [
+                        rest
+                        for each in commands
+                        for rest in self._posted(fault, queue, handle, each, of_channel=link is None)
+                    ]
+            left += [(handle, each) for each in commands]
+        return left
+
+    def _posted(
+        self, fault: Fault, queue: str, handle: QueueHandle, command: Command, *, of_channel: bool
+    ) -> Sequence[Command]:
+        # Returns what a fault leaves of a command.
+        if fault.kind is FaultKind.PAUSE_QUEUE:
+            if not queue:  # it answers by itself (direct reply-to), or was deleted meanwhile
+                return (command,)
+            fault.hits += 1
+            fault.mail.append((handle, command))
+            return ()
+        if fault.kind is FaultKind.REDELIVER:
+            return self._settled(fault, command) if isinstance(command, Settle) else (command,)
+        if not isinstance(command, Publish):
+            return (command,)
+        if fault.kind is FaultKind.RETURN_PUBLISHES and of_channel:
+            return (command,)  # by its own `Publishing`, which has the mandatory flag
+        rest = self._published(fault, queue, handle, command, of_channel=of_channel)
+        return (rest,) if rest.ids else ()
+
+    def _settled(self, fault: Fault, settle: Settle) -> Sequence[Command]:
+        # Accepted deliveries go back, as if the settlement had been lost.
+        if settle.verdict is not Verdict.ACCEPT or not (taken := fault.take(len(settle.keys))):
+            return (settle,)
+        back, rest = settle.keys[:taken], settle.keys[taken:]
+        if not rest:
+            return (replace(settle, keys=back, verdict=Verdict.REQUEUE_FAILED),)
+        # One answer, if one is requested.
+        return (
+            replace(settle, keys=back, verdict=Verdict.REQUEUE_FAILED, answer=False),
+            replace(settle, keys=rest),
+        )
+
+    def _published(
+        self, fault: Fault, queue: str, handle: QueueHandle, publish: Publish, *, of_channel: bool
+    ) -> Publish:
+        # Returns what a fault leaves of a publish.
+        taken = fault.take(len(publish.ids))
+        ids, publisher, settled = publish.ids[:taken], publish.publisher, publish.settled
+        if not taken:
+            return publish
+        match fault.kind:
+            case FaultKind.HOLD_CONFIRMS:
+                fault.watched.update((publisher, each) for each in ids)
+                return publish
+            case FaultKind.HOLD_PUBLISHES:
+                fault.mail.append((handle, Publish(publisher, ids, publish.messages[:taken], settled)))
+            case FaultKind.REJECT_PUBLISHES:
+                self._post({publisher.reply_to: [Rejected(publisher, ids, settled, queue)]})
+            case FaultKind.MODIFY_PUBLISHES:
+                unwanted = Unwanted(publisher, ids, settled, failed=True, queue=queue)
+                self._post({publisher.reply_to: [unwanted]})
+            case _:
+                # A session releases what a queue does not take; for a channel the queue must have failed.
+                released = Unconfirmed(publisher, ids, settled, failed=of_channel, queue=queue)
+                self._post({publisher.reply_to: [released]})
+        return Publish(publisher, publish.ids[taken:], publish.messages[taken:], settled)
+
+    def confirmed(self, effects: Sequence[Effect]) -> list[Effect]:
+        """Return effects for a part without those confirms that are held."""
+        holding = [fault for fault in self._on.values() if fault.watched]
+        if not holding:
+            return list(effects)
+        left: list[Effect] = []
+        for effect in effects:
+            if isinstance(effect, Confirmed):
+                ids = list(effect.ids)
+                for fault in holding:
+                    held = [each for each in ids if (effect.publisher, each) in fault.watched]
+                    if held:
+                        fault.effects.append(Confirmed(effect.publisher, held, effect.settled))
+                    fault.watched.difference_update((effect.publisher, each) for each in held)
+                    ids = [each for each in ids if each not in held]
+                if not ids:
+                    continue
+                effect = Confirmed(effect.publisher, ids, effect.settled)
+            left.append(effect)
+        return left

@@ -1,0 +1,167 @@
+"""Samples of a session or a channel: one of each link, and of each consumer.
+
+The same state that `status` shows, read by the same rules (`why_publisher`, `why_consumer`, `channels.why`),
+without the sentences: samples are taken twenty times a second, and the sentences cost many times as much.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, Final, NamedTuple
+
+from amqp10broker.observe.flow.trail import UINT_MAX, State
+from amqp10broker.observe.flow_events.schema import CHANNEL_HANDLE, Kind, LimitReason, Reason
+from amqp10broker.protocols.amqp10.credit import INITIAL_DELIVERY_COUNT
+from amqp10broker.sessions.amqp091.channel import BrokerChannel
+from amqp10broker.sessions.amqp091.consumer import Consumer as ChannelConsumer
+from amqp10broker.sessions.amqp091.publishing import Publishing
+from amqp10broker.sessions.amqp10.consumer import Consumer
+from amqp10broker.sessions.amqp10.publisher import Publisher
+from amqp10broker.sessions.amqp10.session import BrokerSession
+from amqp10broker.sessions.auto_limit import Why
+from amqp10broker.sessions.circumstances import Circumstances
+from amqp10broker.sessions.diagnosis.waits import Wait
+from amqp10broker.sessions.diagnosis.why_channel import channel_wait
+from amqp10broker.sessions.diagnosis.why_channel import consumer_wait as channel_consumer_wait
+from amqp10broker.sessions.diagnosis.why_consumer import consumer_wait
+from amqp10broker.sessions.diagnosis.why_publisher import publisher_wait
+
+NUMBERS: Final[dict[Wait | None, int]] = {
+    None: int(Reason.NONE),
+    **{wait: int(Reason[wait.name]) for wait in Wait},
+}
+"""The numbers of waits in flow events."""
+
+LIMIT_NUMBERS: Final[dict[Why, int]] = {why: int(LimitReason[why.name]) for why in Why}
+"""The numbers of the reasons of automatic limits in flow events."""
+
+LATER: Final[dict[int, int]] = {Kind.LINK_IN: Kind.CONFIRM, Kind.LINK_OUT: Kind.SETTLE}
+"""The kind of the latency events of each kind of link."""
+
+
+class Sample(NamedTuple):
+    """A sample of a link, or of its counterpart in AMQP 0-9-1: publishing on a channel, or a consumer."""
+
+    part: Any
+    """The sampled object; see `progress`."""
+    kind: Kind
+    handle: int | None
+    """None: its observer assigns the next one."""
+    name: str
+    address: str
+    deliveries: int
+    """The number so far, modulo 2**32."""
+    state: State
+    limit: tuple[int, int] | None = None
+    """The limit of its credit, and the number of the `LimitReason`; None: it is fixed."""
+
+
+def session_samples(session: BrokerSession, around: Circumstances) -> Iterator[Sample]:
+    """Return samples of the links of a session of AMQP 1.0."""
+    window = session.session.incoming.advertised
+    for publisher in session.publishers:
+        link, credit = publisher.link, publisher.link.credit
+        reason = NUMBERS[publisher_wait(session, publisher, around)]
+        depth = 0 if publisher.queue is None else publisher.queue.handle.ready
+        state = reason, credit.link_credit, window, credit.outstanding, depth
+        address = publisher.address or ""
+        yield Sample(
+            publisher,
+            Kind.LINK_IN,
+            _handle(link.remote_handle),
+            link.name,
+            address,
+            credit.delivery_count,
+            state,
+            _limit(publisher),
+        )
+    window = session.session.outgoing.remote_incoming_window
+    for consumer in session.consumers:
+        link_out = consumer.link
+        reason = NUMBERS[consumer_wait(session, consumer, around)]
+        state = reason, link_out.credit.link_credit, window, consumer.credit.left, consumer.ready
+        handle = _handle(link_out.remote_handle)
+        limit = _limit(consumer)
+        where = handle, link_out.name, consumer.address
+        yield Sample(consumer, Kind.LINK_OUT, *where, consumer.sent, state, limit)
+
+
+def _limit(end: Publisher | Consumer) -> tuple[int, int] | None:
+    if end.auto is None:
+        return None
+    auto = end.auto.auto
+    return auto.limit, LIMIT_NUMBERS[auto.why]
+
+
+def _handle(handle: int | None) -> int:
+    # Handles of 2**31 and above would be mistaken for AMQP 0-9-1; no session has so many links.
+    return (handle or 0) % CHANNEL_HANDLE
+
+
+def channel_samples(channel: BrokerChannel, around: Circumstances) -> Iterator[Sample]:
+    """Return samples of publishing on a channel, if anything was or seems about to be published, and of its
+    consumers.
+    """
+    publishing = channel.publishing
+    published = publishing.published
+    if published or publishing.confirming or around.holds_reader or around.blocked_ms is not None:
+        # Without confirmation: of the client, or if it wants none, of the queues.
+        unconfirmed = publishing.waiting if publishing.confirming else publishing.unconfirmed
+        reason = NUMBERS[channel_wait(channel, around)]
+        state = reason, max(0, around.reader_credit), 0, unconfirmed, 0
+        yield Sample(publishing, Kind.LINK_IN, CHANNEL_HANDLE, "", "", published, state)
+    for consumer in channel.consuming.consumers.values():
+        reason = NUMBERS[channel_consumer_wait(channel, consumer, around)]
+        terms, credit, queue = consumer.terms, consumer.credit, consumer.queue
+        left = max(0, terms.prefetch - consumer.holds) if terms.prefetch else 0
+        state = reason, left, 0, max(0, credit.granted), queue.handle.ready
+        yield Sample(consumer, Kind.LINK_OUT, None, terms.tag, queue.name, credit.written, state)
+
+
+# --- properties of parts, also of those that are gone ---------------------------------------------
+
+
+def progress(part: object) -> tuple[int, int]:
+    """Return the numbers of deliveries that have come (or went), and of those that are done, modulo 2**32."""
+    return _PROGRESS[type(part)](part)
+
+
+def first_count(part: object) -> int:
+    """Return the count of a part without deliveries."""
+    if not isinstance(part, Publisher):
+        return 0
+    attach = part.link.remote_attach
+    given = attach.initial_delivery_count if attach is not None else None
+    return INITIAL_DELIVERY_COUNT if given is None else given
+
+
+def is_answered(part: object) -> bool:
+    """Return whether there is a latency: deliveries that are sent settled are done at once."""
+    return _IS_ANSWERED[type(part)](part)
+
+
+def _publisher(part: Publisher) -> tuple[int, int]:
+    credit = part.link.credit
+    return credit.delivery_count, (credit.delivery_count - credit.outstanding) & UINT_MAX
+
+
+def _publishing(part: Publishing) -> tuple[int, int]:
+    return part.published, part.published - part.waiting
+
+
+def _channel_consumer(part: ChannelConsumer) -> tuple[int, int]:
+    return part.credit.written, part.credit.written - part.unacked
+
+
+_PROGRESS: Final[dict[type, Callable[[Any], tuple[int, int]]]] = {
+    Publisher: _publisher,
+    Consumer: lambda part: (part.sent, part.settled),
+    Publishing: _publishing,
+    ChannelConsumer: _channel_consumer,
+}
+_IS_ANSWERED: Final[dict[type, Callable[[Any], bool]]] = {
+    Publisher: lambda part: True,
+    Consumer: lambda part: not part.link.settled,
+    Publishing: lambda part: part.confirming,
+    ChannelConsumer: lambda part: not part.terms.no_ack,
+}

@@ -1,0 +1,113 @@
+"""The last observation of one link, and the events that follow from the next one."""
+
+from __future__ import annotations
+
+from typing import Final, Protocol
+
+from amqp10broker.observe.flow_events.schema import Kind
+
+UINT_MAX: Final = 0xFFFF_FFFF
+QUIET_NS: Final = 1_000_000_000
+"""An unchanged link has an event of its own so often, not at each observation."""
+
+State = tuple[int, int, int, int, int]
+"""Number of the `Reason` why a link waits; link_credit, incoming_window, queue_credit, queue_depth."""
+
+NOTHING: Final[State] = (0, 0, 0, 0, 0)
+
+
+class Emit(Protocol):
+    """Takes one event, without waiting: `flowevents.ring.Ring.add`."""
+
+    def __call__(
+        self,
+        ts_ns: int,
+        kind: int,
+        reason: int,
+        connection: int,
+        channel: int,
+        handle: int,
+        link_credit: int,
+        incoming_window: int,
+        queue_credit: int,
+        n: int,
+        size_bytes: int,
+        value_ns: int,
+        queue_depth: int,
+        /,
+    ) -> None:
+        """Take the columns of an event, see `flowevents.schema.FIELDS`."""
+
+
+class OnLink(Protocol):
+    """Called with the identity of a link when it is observed first, once per link."""
+
+    def __call__(self, now_ns: int, kind: int, channel: int, handle: int, link: str, address: str, /) -> None:
+        """Take the identity of a link.
+
+        Args:
+            now_ns: the present, by a monotonic clock.
+            kind: `LINK_IN` or `LINK_OUT`.
+            channel, handle: the numbers that its events have.
+            link: its name.
+            address: where it publishes to or consumes from.
+        """
+
+
+class Trail:
+    """The last observation of one link (AMQP 0-9-1: channel or consumer).
+
+    Attributes:
+        kind: of its events.
+        where: its connection, channel and handle.
+        limit: of its credit if that is automatic, and the number of its reason; else None.
+        turn: number of the observation that found it last, so that the observer can find links that are gone.
+    """
+
+    __slots__ = ("_count", "_since_ns", "_state", "kind", "limit", "turn", "where")
+
+    def __init__(self, kind: int, where: tuple[int, int, int], now_ns: int, count: int) -> None:
+        """Begin.
+
+        Args:
+            now_ns: the present, by a monotonic clock.
+            count: deliveries so far, which are not counted.
+        """
+        self.kind = kind
+        self.where = where
+        self.turn = 0
+        self.limit: tuple[int, int] | None = None
+        self._since_ns = now_ns
+        self._count = count
+        self._state = NOTHING
+
+    def see_limit(self, emit: Emit, ts_ns: int, limit: tuple[int, int] | None) -> None:
+        """Record a new limit of its credit; None: it is fixed, as the run's metadata state."""
+        self.limit = limit
+        if limit is not None:
+            emit(ts_ns, Kind.LIMIT, limit[1], *self.where, limit[0], *[0] * 6)
+
+    def see(
+        self, emit: Emit, now_ns: int, ts_ns: int, count: int, state: State, *, whole: bool = False
+    ) -> None:
+        """Compare with the last observation, and emit an event with the state that held until now.
+
+        Args:
+            emit: takes the event.
+            now_ns: the present, by a monotonic clock.
+            ts_ns: the same by the wall clock.
+            count: deliveries so far, modulo 2**32.
+            state: from now on.
+            whole: emit the elapsed time up to now even without changes.
+        """
+        n = (count - self._count) & UINT_MAX
+        elapsed = now_ns - self._since_ns
+        if n == 0 and state == self._state and elapsed < QUIET_NS and not (whole and elapsed):
+            return
+        if n or elapsed:
+            reason, link_credit, window, queue_credit, depth = self._state
+            emit(
+                *(ts_ns, self.kind, reason, *self.where, link_credit, window, queue_credit),
+                *(n, 0, elapsed, depth),
+            )
+        self._since_ns, self._count, self._state = now_ns, count, state

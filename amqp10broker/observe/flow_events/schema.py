@@ -1,0 +1,250 @@
+"""The definition of a flow event, of a run, and of the layout of their files.
+
+An event is a record of fixed size (`PACK`); its columns in Parquet have the same names and order. The meaning
+of a column depends on the kind of event (`Kind`); a column that a kind does not mention is 0. A recording is
+a folder::
+
+    DIR/runs.parquet/RUN_ID.parquet               one row with the columns `RUN_FIELDS`
+    DIR/events/run_id=RUN_ID/part-WRITER-NUMBER.parquet   zstd; WRITER: broker, clients
+    DIR/names/RUN_ID.jsonl                        names of the links (`recording.link_names`)
+
+A file gets its name when it is complete; until then its name begins with ``_``, which readers ignore.
+(Recordings before 2026-11-22 have no ``part-`` prefix.) A run id belongs to the one broker that created the
+folder of its events. Numpy and Arrow forms are derived from `FIELDS` where they are needed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from struct import Struct
+from typing import Final
+
+SCHEMA_VERSION: Final = 1
+"""Version of the layout, in the metadata of every file (`VERSION_KEY`)."""
+VERSION_KEY: Final = b"amqp10broker.observe.recording.version"
+
+EVENTS: Final = "events"
+"""Folder of the event files, partitioned by run."""
+RUNS: Final = "runs.parquet"
+"""Folder of the rows of runs."""
+NAMES: Final = "names"
+"""Folder of the names of links, a file per run."""
+RUN_PARTITION: Final = "run_id="
+
+CHANNEL_HANDLE: Final = 1 << 31
+"""The first handle in AMQP 0-9-1, which has none of its own: the publishing side of a channel has this
+one, its consumers have the next ones. Handles of AMQP 1.0 are below, so that a handle determines the
+protocol.
+"""
+
+
+class Kind(IntEnum):
+    """The kind of an event. Numbers never change.
+
+    *Elapsed* is the time since the same object was last observed, in ns, in `value_ns`; the sum of a link's
+    elapsed times is the time it was observed. `n` and `bytes` count since then, too. Columns that are not
+    counts (reason, credit, window, depth) apply to the whole elapsed time, as found at its beginning: so sums
+    of `value_ns` by reason, and averages weighted by `value_ns`, are right.
+    """
+
+    LINK_IN = 1
+    """A link (0-9-1: a channel, handle `CHANNEL_HANDLE`) on which a client publishes. n: deliveries that
+    arrived. value_ns: elapsed. reason: why it waited during the elapsed time. link_credit: the client's
+    remaining credit. incoming_window: the remaining window of the session, from the client's view.
+    queue_credit: deliveries without confirmation. queue_depth: ready messages of its queue, 0 if it publishes
+    to an exchange.
+    """
+    LINK_OUT = 2
+    """A link (0-9-1: a consumer, handle above `CHANNEL_HANDLE`) on which a client receives. n: deliveries
+    written. value_ns: elapsed. reason. link_credit: the broker's remaining credit. incoming_window: the
+    client's remaining window. queue_credit: deliveries that the queue may still make of the last grant.
+    queue_depth: ready messages of its queue.
+    """
+    CONFIRM = 3
+    """n deliveries that queues confirmed, value_ns after they arrived: the broker's own confirm latency."""
+    SETTLE = 4
+    """n deliveries that the client settled, value_ns after they were written."""
+    CLIENT_CONFIRM = 5
+    """A load generator: n messages confirmed value_ns after they were sent. channel: number of the stream."""
+    CLIENT_DELIVERY = 6
+    """A load generator: n messages received value_ns after they were sent (end to end). channel likewise."""
+    CONNECTION_IN = 7
+    """bytes read from the socket; value_ns: elapsed; reason CREDIT_FLOW: reading has stopped (0-9-1)."""
+    CONNECTION_OUT = 8
+    """bytes written to the socket; value_ns: elapsed; queue_depth: bytes that waited to be written."""
+    QUEUE = 9
+    """queue_depth: ready messages of the queue with the number handle (in this run). n: unsettled. value_ns:
+    elapsed. `settings` of the run has the queues by number.
+    """
+    DROPPED = 10
+    """n events were lost since the last one of this kind: the recorder's buffers were full."""
+    CLIENT_SENT = 11
+    """A load generator: n messages (bytes of payload) sent in the elapsed value_ns. channel: the stream."""
+    CLIENT_RECEIVED = 12
+    """A load generator: n messages (bytes of payload) received in the elapsed value_ns. channel likewise."""
+    PROCESS = 13
+    """The broker's process. bytes: its resident memory at the end of the elapsed value_ns. n: ns of processor
+    time in it.
+    """
+    LIMIT = 14
+    """The limit of a link's credit is automatic, and is link_credit from now on; for a receiving client, the
+    messages requested from its queue at a time. reason: a `LimitReason`.
+    """
+
+
+class LimitReason(IntEnum):
+    """The reason for an automatic limit of a link's credit (`Kind.LIMIT`).
+
+    Numbers never change; members are named as those of `service.auto_limit.Why`.
+    """
+
+    DEFAULT = 0
+    GROWING = 1
+    GROWN = 2
+    NO_GAIN = 3
+    CONFIRMS_SLOW = 4
+    MEMORY_TIGHT = 5
+    MESSAGES_BOUND = 6
+    BYTES_BOUND = 7
+
+
+class Reason(IntEnum):
+    """The reason why a link, a consumer or a channel waits.
+
+    Numbers never change; members are named as those of `service.waits.Wait`, which has all but the first two.
+    Many are cases of a more general one (`general`); before 2026-11-22 only the general ones were recorded.
+    """
+
+    NONE = 0
+    # In recordings before 2026-11-22; later ones have its cases.
+    NO_CREDIT = 1
+    CREDIT_WITHHELD = 2
+    PEER_WINDOW_CLOSED = 3
+    BLOCKED_BY_ALARM = 4
+    QUEUE_EMPTY = 5
+    NOT_ACTIVE = 6
+    QUEUE_CREDIT_IN_FLIGHT = 7
+    WRITER_BLOCKED = 8
+    DRAINING = 9
+    # AMQP 0-9-1: the reader of the connection has stopped because one of its queues is too slow.
+    CREDIT_FLOW = 10
+    # AMQP 0-9-1: the consumer has as many unacknowledged deliveries as its prefetch-count allows.
+    PREFETCH_FULL = 11
+    NO_CREDIT_NEVER_GRANTED = 12
+    NO_CREDIT_USED_UP = 13
+    NO_CREDIT_SET_TO_ZERO = 14
+    NO_CREDIT_REVOKED = 15
+    NO_CREDIT_DRAINED = 16
+    NO_CREDIT_STALE_FLOW = 17
+    QUEUE_EMPTY_EXPIRED = 18
+    QUEUE_EMPTY_NOTHING_ROUTED = 19
+    UNSETTLED_HERE = 20
+    UNSETTLED_ELSEWHERE = 21
+    LOWER_PRIORITY = 22
+    MESSAGES_DELAYED = 23
+    MESSAGES_NOT_SYNCED = 24
+    FILTER_PASSED_NONE = 25
+    STREAM_END = 26
+    CHANNEL_PREFETCH_FULL = 27
+    CREDIT_WITHHELD_BY_SYNC = 28
+    CREDIT_WITHHELD_BY_FULL_DISK = 29
+    DELIVERY_UNFINISHED = 30
+    COUNT_JUMPED = 31
+    READER_HELD = 32
+    METHOD_IN_FLIGHT = 33
+    TIMED_OUT = 34
+    UNSETTLED_INCOMPLETE = 35
+    NO_LEADER = 36
+    NO_MESSAGE_MATCHES = 37
+
+    @property
+    def general(self) -> Reason:
+        """Return the reason that this one is a case of, or itself; pictures and sums group by it."""
+        return _GENERAL.get(self, self)
+
+
+_GENERAL: Final = {
+    Reason.NO_CREDIT_NEVER_GRANTED: Reason.NO_CREDIT,
+    Reason.NO_CREDIT_USED_UP: Reason.NO_CREDIT,
+    Reason.NO_CREDIT_SET_TO_ZERO: Reason.NO_CREDIT,
+    Reason.NO_CREDIT_REVOKED: Reason.NO_CREDIT,
+    Reason.NO_CREDIT_DRAINED: Reason.NO_CREDIT,
+    Reason.NO_CREDIT_STALE_FLOW: Reason.NO_CREDIT,
+    Reason.COUNT_JUMPED: Reason.NO_CREDIT,
+    Reason.QUEUE_EMPTY_EXPIRED: Reason.QUEUE_EMPTY,
+    Reason.QUEUE_EMPTY_NOTHING_ROUTED: Reason.QUEUE_EMPTY,
+    Reason.FILTER_PASSED_NONE: Reason.QUEUE_EMPTY,
+    Reason.STREAM_END: Reason.QUEUE_EMPTY,
+    Reason.NO_MESSAGE_MATCHES: Reason.QUEUE_EMPTY,
+    Reason.LOWER_PRIORITY: Reason.NOT_ACTIVE,
+    Reason.CHANNEL_PREFETCH_FULL: Reason.PREFETCH_FULL,
+    Reason.CREDIT_WITHHELD_BY_SYNC: Reason.CREDIT_WITHHELD,
+    Reason.CREDIT_WITHHELD_BY_FULL_DISK: Reason.CREDIT_WITHHELD,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One column of an event.
+
+    Attributes:
+        code: of `struct`, little-endian, without padding; numpy's letter is the same.
+        parquet: the Arrow type in the file. Spark has no unsigned integers: larger values have a wider type.
+    """
+
+    name: str
+    code: str
+    parquet: str
+
+
+FIELDS: Final[tuple[Field, ...]] = (
+    Field("ts_ns", "q", "int64"),  # wall clock since 1970, at the end of the elapsed time
+    Field("kind", "b", "int8"),
+    Field("reason", "b", "int8"),
+    Field("connection", "I", "int64"),
+    Field("channel", "H", "int32"),
+    Field("handle", "I", "int64"),
+    Field("link_credit", "I", "int64"),
+    Field("incoming_window", "I", "int64"),
+    Field("queue_credit", "I", "int64"),
+    Field("n", "q", "int64"),
+    Field("bytes", "q", "int64"),
+    Field("value_ns", "q", "int64"),
+    Field("queue_depth", "q", "int64"),
+)
+
+PACK: Final = Struct("<" + "".join(field.code for field in FIELDS))
+"""Packs one event: the values of `FIELDS`, in order."""
+
+RUN_FIELDS: Final[tuple[tuple[str, str], ...]] = (
+    ("run_id", "string"),
+    ("benchmark", "string"),  # "sweep", "two_senders", ...; "broker" for a broker's own recording
+    ("case", "string"),  # the measured case; equal for all repetitions of all settings
+    ("repetition", "int32"),  # from 0; a broker counts those of one configuration in one recording
+    ("began_ns", "int64"),  # events before are warm-up
+    ("ended_ns", "int64"),  # null during the run: up to the last event
+    ("max_link_credit", "int64"),
+    ("max_incoming_window", "int64"),
+    ("max_queue_credit", "int64"),
+    ("message_size_bytes", "int64"),  # null if unknown, as the next ones
+    ("queue_type", "string"),
+    ("protocol", "string"),  # "amqp10", "amqp091"; null: unknown, or both ("protocols" in the settings)
+    ("publishers", "int32"),
+    ("consumers", "int32"),
+    ("rate_limit_per_s", "double"),  # null: unlimited
+    ("durable", "bool"),
+    ("sample_ms", "int64"),  # null: every iteration of every session, in recordings before 2026-11-23
+    ("events_dropped", "int64"),  # null during the run
+    ("broker_version", "string"),
+    ("python_version", "string"),
+    ("machine", "string"),
+    ("settings", "string"),  # all other settings, as a JSON object
+)
+"""Columns of a run: name and Arrow type."""
+
+CONFIGURATION: Final[tuple[str, ...]] = (
+    "benchmark", "case", "protocol", "queue_type", "message_size_bytes", "publishers", "consumers",
+    "rate_limit_per_s", "durable", "max_link_credit", "max_incoming_window", "max_queue_credit",
+)  # fmt: skip
+"""Columns that repetitions of a run have in common."""

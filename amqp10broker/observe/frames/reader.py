@@ -1,0 +1,153 @@
+"""Reads the frames of one direction of a connection for observers: `trace`, recordings, lint.
+
+It parses the bytes a second time, so that the engine of the connection has no cost.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from amqp10broker.observe.frames import words091, words10
+from amqp10broker.protocols.amqp091.framing import method_frame
+from amqp10broker.protocols.amqp091.methods import Method
+from amqp10broker.protocols.amqp10.errors import DecodeError
+from amqp10broker.protocols.amqp10.frames import FRAME_HEADER, FRAME_HEADER_BYTES, TYPE_SASL
+from amqp10broker.protocols.amqp10.performatives import Composite, decode_composite
+from amqp10broker.protocols.preface import AMQP_10_HEADER, Protocol, answer
+
+PAYLOAD_SHOWN_BYTES: Final = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One frame, or a part of the stream that is not a frame.
+
+    Attributes:
+        channel: -1 if it is not a frame.
+        body: the performative or method; None if there is none, or none that can be read.
+        data: the bytes up to the payload of a transfer or the content of a body frame, without secrets; empty
+            for SASL frames, and for unreadable bytes, since any of them may be a password.
+        payload: that payload or content; empty if it was not recorded.
+        said: text shown instead of the body, if there is none or `data` is incomplete.
+    """
+
+    channel: int = -1
+    body: Composite | Method | None = None
+    data: bytes = b""
+    payload: bytes = b""
+    payload_bytes: int = 0
+    said: str | None = None
+
+    @property
+    def text(self) -> str:
+        """Return the frame as one readable line, without secrets."""
+        if self.said is not None:
+            return self.said
+        if self.body is None:
+            return f"ch {self.channel} body{self._payload_text}"
+        if isinstance(self.body, Method):
+            return f"ch {self.channel} {words091.describe(self.body)}"
+        text = f"ch {self.channel} {words10.describe(self.body)}"
+        return f"{text} payload{self._payload_text}" if self.payload_bytes else text
+
+    @property
+    def _payload_text(self) -> str:
+        shown = self.payload[:PAYLOAD_SHOWN_BYTES].hex()
+        more = "..." if len(self.payload) > PAYLOAD_SHOWN_BYTES else ""
+        length = f"({self.payload_bytes} bytes)"
+        return f"{length}={shown}{more}" if self.payload or not self.payload_bytes else length
+
+
+class FrameReader:
+    """Finds the frames in one direction's bytes, beginning between two frames.
+
+    Args:
+        protocol: replaced when a protocol header is read.
+        rest: bytes already received that belong to the first frame.
+        logged_in: no password follows.
+    """
+
+    def __init__(
+        self, protocol: Protocol = Protocol.AMQP_10, rest: bytes = b"", *, logged_in: bool = False
+    ) -> None:
+        self._rest = rest
+        self._lost = False
+        self._logged_in = logged_in
+        self.protocol = protocol
+
+    def feed(self, data: bytes) -> list[Frame]:
+        if self._lost:
+            return []
+        self._rest += data
+        return self._frames()
+
+    def _frames(self) -> list[Frame]:
+        frames: list[Frame] = []
+        buf = self._rest
+        pos = 0
+        while len(buf) - pos >= FRAME_HEADER_BYTES:
+            if buf[pos : pos + 4] == b"AMQP":
+                header = buf[pos : pos + 8]
+                frames.append(Frame(data=header, said=words10.header_text(header)))
+                self._logged_in = self._logged_in or header == AMQP_10_HEADER
+                greeting = answer(header)
+                if greeting is not None and greeting.protocol is not None:
+                    self.protocol = greeting.protocol
+                pos += 8
+                continue
+            if self.protocol is Protocol.AMQP_091:
+                try:
+                    found = words091.next_frame(buf, pos)
+                except ValueError as error:
+                    frames.append(self._lose(f"not a frame ({error})", buf[pos:]))
+                    break
+                if found is None:
+                    break
+                frames.append(_frame091(buf, pos, found))
+                pos = found.end
+                continue
+            size, doff, kind, channel = FRAME_HEADER.unpack_from(buf, pos)
+            if size < FRAME_HEADER_BYTES or doff < 2 or doff * 4 > size:
+                frames.append(self._lose("not a frame", buf[pos:]))
+                break
+            if len(buf) - pos < size:
+                break
+            frames.append(_frame(buf[pos : pos + size], doff * 4, channel, kind))
+            pos += size
+        self._rest = buf[pos:]
+        return frames
+
+    def _lose(self, why: str, rest: bytes) -> Frame:
+        # The boundaries of frames are unknown from here on, and before login, which bytes are a password.
+        self._lost = True
+        shown = rest[:FRAME_HEADER_BYTES].hex(" ") if self._logged_in else f"{len(rest)} bytes"
+        return Frame(said=f"{why}: {shown}; what follows is not shown")
+
+
+def _frame(frame: bytes, start: int, channel: int, kind: int) -> Frame:
+    if len(frame) == start:
+        return Frame(channel, data=frame, said=f"ch {channel} (empty frame)")
+    try:
+        performative, end = decode_composite(frame, start)
+    except DecodeError as error:
+        # The reason may repeat the bytes.
+        size = len(frame) - start
+        why = f"a SASL frame of {size} bytes" if kind == TYPE_SASL else error.description
+        return Frame(channel, said=f"ch {channel} undecodable: {why}")
+    if kind == TYPE_SASL:
+        return Frame(channel, performative, said=f"ch {channel} {words10.describe(performative)}")
+    return Frame(channel, performative, frame[:end], frame[end:], len(frame) - end)
+
+
+def _frame091(buf: bytes, pos: int, found: words091.Found) -> Frame:
+    if not found.readable:
+        return Frame(found.channel, said=found.said)
+    if found.method is not None and type(found.method) in words091.SECRET:
+        said = f"ch {found.channel} {words091.describe(found.method)}"
+        bare = words091.without_secrets(found.method)
+        return Frame(found.channel, bare, method_frame(found.channel, bare), said=said)
+    if found.content is None:
+        return Frame(found.channel, found.method, buf[pos : found.end], said=found.said)
+    content = buf[found.content : found.end - 1]
+    return Frame(found.channel, None, buf[pos : found.content], content, len(content))

@@ -1,0 +1,59 @@
+"""Sessions and channels that are traced: commands and effects are reported to `spans`.
+
+The class is chosen when a connection begins, so that a connection without tracing has no cost.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from amqp10broker.metadata.queue import QueueHandle
+from amqp10broker.observe.telemetry.spans import PartSpans, Traces
+from amqp10broker.queues.commands import Command
+from amqp10broker.sessions.amqp091.channel import BrokerChannel
+from amqp10broker.sessions.amqp091.context import ChannelContext
+from amqp10broker.sessions.amqp10.session import BrokerSession
+from amqp10broker.sessions.context import SessionContext
+from amqp10broker.sessions.mail import SessionLetter
+
+
+class TracedSession(BrokerSession):
+    def __init__(
+        self, traces: Traces, channel: int, begin: Any, context: SessionContext, **rest: Any
+    ) -> None:
+        self._spans = PartSpans(traces, "1.0", context.vhost.name)
+        context.on_unroutable = self._spans.unroutable
+        super().__init__(channel, begin, context, **rest)
+
+    def handle(self, letter: SessionLetter) -> None:
+        self._spans.heard(letter)
+        super().handle(letter)
+
+    def take_mail(self) -> list[tuple[QueueHandle, Command]]:
+        mail = super().take_mail()
+        self._spans.posted(mail)
+        return mail
+
+    def release(self) -> None:
+        self._spans.close()
+        super().release()
+
+
+class TracedChannel(BrokerChannel):
+    def __init__(self, traces: Traces, number: int, context: ChannelContext) -> None:
+        self._spans = PartSpans(traces, "0.9.1", context.vhost.name)
+        context.on_unroutable = self._spans.unroutable
+        super().__init__(number, context)
+
+    def handle(self, letter: SessionLetter) -> None:
+        self._spans.heard(letter)
+        super().handle(letter)
+
+    def take_mail(self) -> list[tuple[QueueHandle, Command]]:
+        mail = super().take_mail()
+        self._spans.posted(mail)
+        return mail
+
+    def release(self) -> None:
+        self._spans.close()
+        super().release()

@@ -1,0 +1,401 @@
+"""Spans of the messages of one session or channel, made of its commands to and effects from queues.
+
+A publish, its routing, a delivery and its settlement all cross the boundary between a session or channel and
+its queues, so tracing needs to observe only these commands and effects.
+
+===========  ========  ======================================================================================
+span         kind      from, to
+===========  ========  ======================================================================================
+``publish``  server    the iteration that processed the message; the last of its queues has answered
+``route``    internal  the same beginning; its queues are known. Child of ``publish``
+``deliver``  server    the queue's delivery has come; the client has settled it, or it was returned
+``settle``   server    the iteration that processed the client's outcome; it goes to the queue. Child of
+                       ``deliver``
+===========  ========  ======================================================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Final
+
+from opentelemetry.context import Context
+from opentelemetry.trace import (
+    Link,
+    SpanKind,
+    Status,
+    StatusCode,
+    Tracer,
+    get_current_span,
+    set_span_in_context,
+)
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+from amqp10broker.message.message import Message
+from amqp10broker.message.trace_context import destination, ids, trace_fields
+from amqp10broker.metadata.queue import QueueHandle
+from amqp10broker.queues.commands import (
+    Cancel,
+    Command,
+    ConsumerRef,
+    GiveBack,
+    Publish,
+    PublisherRef,
+    Settle,
+    Subscribe,
+    Unsubscribe,
+)
+from amqp10broker.queues.effects import (
+    Confirmed,
+    Deliver,
+    Effect,
+    QueueDeleted,
+    QueueDown,
+    Rejected,
+    TimedOut,
+    Unconfirmed,
+)
+
+SYSTEM: Final = "amqp10broker"
+# Limit of spans that have begun and not ended, in the whole broker. Others are not begun, and count as lost.
+OPEN_MAX: Final = 10_000
+_PROPAGATOR: Final = TraceContextTextMapPropagator()
+
+Attributes = dict[str, Any]
+
+
+class Traces:
+    """The state shared by all sessions and channels of a broker. `open` counts spans that have not ended.
+
+    Args:
+        tracer: its sampler decides about spans without a parent.
+        roots: messages without a trace may begin one.
+        now_ns: returns the time since 1970.
+        lost: called for each span that could not be begun.
+    """
+
+    def __init__(
+        self,
+        tracer: Tracer,
+        *,
+        roots: bool,
+        now_ns: Callable[[], int],
+        queue_name: Callable[[QueueHandle], str],
+        lost: Callable[[], None],
+    ) -> None:
+        self.tracer = tracer
+        self.now_ns = now_ns
+        self.queue_name = queue_name
+        self.open = 0
+        self._roots = roots
+        self._lost = lost
+
+    def context_of(self, message: Message, *, may_begin: bool) -> Context | None:
+        """Return the trace context of a message; None if it is not traced.
+
+        `may_begin` allows a new trace for a message without one.
+        """
+        fields = trace_fields(message)
+        if fields is None:
+            return None
+        if fields:
+            context = _PROPAGATOR.extract(fields, Context())
+            span_context = get_current_span(context).get_span_context()
+            if span_context.is_valid:
+                return context if span_context.trace_flags.sampled else None
+        return Context() if may_begin and self._roots else None
+
+    def begin(
+        self,
+        name: str,
+        context: Context,
+        attributes: Attributes,
+        at_ns: int,
+        *,
+        kind: SpanKind = SpanKind.SERVER,
+        links: Sequence[Link] = (),
+    ) -> Any:
+        """Begin a span; return None if it is not sampled, or there are too many."""
+        if self.open >= OPEN_MAX:
+            self._lost()
+            return None
+        span = self.tracer.start_span(name, context, kind, attributes, links, at_ns)
+        if not span.is_recording():
+            return None
+        self.open += 1
+        return span
+
+    def end(self, span: Any, at_ns: int, error: str = "") -> None:
+        """End a span; `error` is a short reason, empty for success."""
+        if error:
+            span.set_attribute("error.type", error)
+            span.set_status(Status(StatusCode.ERROR))
+        span.end(at_ns)
+        self.open -= 1
+
+
+class _Publish:
+    # A message being routed. `left` counts queues that have not answered, under one of `keys`.
+
+    __slots__ = ("error", "keys", "left", "span")
+
+    def __init__(self, span: Any, left: int, keys: set[tuple[PublisherRef, int]]) -> None:
+        self.span = span
+        self.left = left
+        self.keys = keys
+        self.error = ""
+
+
+class _Consumer:
+    """The deliveries of a consumer.
+
+    Attributes:
+        settled: all deliveries are sent settled.
+        epoch: of its last `GiveBack`; older deliveries do not count.
+        cancelled: no further deliveries count.
+        held: spans by the queue's number of the delivery.
+    """
+
+    __slots__ = ("cancelled", "epoch", "held", "queue", "settled")
+
+    def __init__(self, queue: str, settled: bool) -> None:
+        self.queue = queue
+        self.settled = settled
+        self.epoch = 0
+        self.cancelled = False
+        self.held: dict[int, Any] = {}
+
+
+class PartSpans:
+    """The spans of one session or channel."""
+
+    def __init__(self, traces: Traces, version: str, vhost: str) -> None:
+        self._traces = traces
+        self._common: Attributes = {
+            "messaging.system": SYSTEM,
+            "network.protocol.name": "amqp",
+            "network.protocol.version": version,
+            "amqp10broker.vhost": vhost,
+        }
+        self._began_ns: int | None = None
+        self._publishes: dict[tuple[PublisherRef, int], _Publish] = {}
+        self._consumers: dict[ConsumerRef, _Consumer] = {}
+        # Deliveries of this iteration that are not settled by the client.
+        self._sent: list[Any] = []
+
+    # --- events -------------------------------------------------------------------------------------
+
+    def heard(self, letter: object) -> None:
+        """Observe an effect from a queue before it is processed."""
+        if self._began_ns is None:
+            self._began_ns = self._traces.now_ns()
+        if isinstance(letter, list):
+            for effect in letter:
+                self._heard(effect)
+
+    def _heard(self, effect: Effect) -> None:
+        match effect:
+            case Confirmed():
+                self._answered(effect.publisher, effect.ids, "")
+            case Unconfirmed():
+                self._answered(effect.publisher, effect.ids, "unavailable" if effect.failed else "deleted")
+            case Rejected():
+                self._answered(effect.publisher, effect.ids, "full")
+            case Deliver():
+                self._deliver(effect)
+            case TimedOut():
+                self._back(effect.consumer, effect.keys, "timed out")
+            case QueueDeleted(ref=ConsumerRef() as consumer):
+                self._gone(consumer, "deleted")
+            case QueueDown():
+                self._gone(effect.consumer, "unavailable")
+            case _:
+                return
+
+    def posted(self, mail: Sequence[tuple[QueueHandle, Command]]) -> None:
+        """Observe the commands of an iteration after it, when they go to queues."""
+        now_ns = self._traces.now_ns()
+        began_ns = now_ns if self._began_ns is None else self._began_ns
+        self._began_ns = None
+        # A message that goes to several queues is in one list, shared by them.
+        batches: dict[int, list[tuple[QueueHandle, Publish]]] = {}
+        for handle, command in mail:
+            match command:
+                case Publish():
+                    batches.setdefault(id(command.messages), []).append((handle, command))
+                case Settle():
+                    self._settle(command, began_ns, now_ns)
+                case Subscribe():
+                    name = self._traces.queue_name(handle)
+                    self._consumers[command.consumer] = _Consumer(name, command.settled)
+                case GiveBack():
+                    self._back(command.consumer, command.keys, "")
+                    if (consumer := self._consumers.get(command.consumer)) is not None:
+                        consumer.epoch = command.epoch
+                case Cancel():
+                    if (consumer := self._consumers.get(command.consumer)) is not None:
+                        consumer.cancelled = True
+                        self._forget_if_idle(command.consumer, consumer)
+                case Unsubscribe():
+                    self._gone(command.consumer, "")
+                case _:
+                    pass
+        for batch in batches.values():
+            self._publish(batch, began_ns, now_ns)
+        for span in self._sent:
+            self._traces.end(span, now_ns)
+        self._sent.clear()
+
+    def unroutable(self, messages: Sequence[Message]) -> None:
+        """Record messages of the client without a queue."""
+        now_ns = self._traces.now_ns()
+        began_ns = now_ns if self._began_ns is None else self._began_ns
+        for message in messages:
+            span = self._begin_publish(message, began_ns)
+            if span is not None:
+                self._traces.end(span, now_ns, "unroutable")
+
+    def close(self) -> None:
+        now_ns = self._traces.now_ns()
+        for publish in {id(each): each for each in self._publishes.values()}.values():
+            self._traces.end(publish.span, now_ns, "connection ended")
+        self._publishes.clear()
+        for ref in list(self._consumers):
+            self._gone(ref, "connection ended")
+
+    # --- publishing ---------------------------------------------------------------------------------
+
+    def _publish(self, batch: list[tuple[QueueHandle, Publish]], began_ns: int, now_ns: int) -> None:
+        first = batch[0][1]
+        names: list[str] = []
+        for number, message in zip(first.ids, first.messages, strict=True):
+            span = self._begin_publish(message, began_ns)
+            if span is None:
+                continue
+            names = names or [self._traces.queue_name(handle) for handle, _ in batch]
+            exchange, _ = destination(message)
+            route = self._traces.begin(
+                f"route {exchange or names[0]}",
+                set_span_in_context(span, Context()),
+                {**self._common, "messaging.operation.name": "route", "amqp10broker.queues": names},
+                began_ns,
+                kind=SpanKind.INTERNAL,
+            )
+            if route is not None:
+                self._traces.end(route, now_ns)
+            # In AMQP 1.0 all queues answer under one reference, in 0-9-1 each under another.
+            keys = {(command.publisher, number) for _, command in batch}
+            publish = _Publish(span, len(batch), keys)
+            self._publishes.update(dict.fromkeys(keys, publish))
+
+    def _begin_publish(self, message: Message, began_ns: int) -> Any:
+        context = self._traces.context_of(message, may_begin=True)
+        if context is None:
+            return None
+        exchange, key = destination(message)
+        attributes = self._of_message(message, "publish", "send")
+        attributes["messaging.rabbitmq.destination.routing_key"] = key
+        attributes["messaging.destination.name"] = (
+            f"{exchange}:{key}" if exchange and key else exchange or key
+        )
+        return self._traces.begin(f"publish {exchange or key}", context, attributes, began_ns)
+
+    def _answered(self, publisher: PublisherRef, numbers: Iterable[int], error: str) -> None:
+        if not self._publishes:
+            return
+        for number in numbers:
+            publish = self._publishes.get((publisher, number))
+            if publish is None:
+                continue
+            publish.left -= 1
+            publish.error = publish.error or error
+            if publish.left == 0:
+                for key in publish.keys:
+                    del self._publishes[key]
+                self._traces.end(publish.span, self._traces.now_ns(), publish.error)
+
+    # --- consuming ----------------------------------------------------------------------------------
+
+    def _deliver(self, effect: Deliver) -> None:
+        consumer = self._consumers.get(effect.consumer)
+        if consumer is None or consumer.cancelled or effect.epoch != consumer.epoch:
+            return  # the session rejects them, too
+        traces = self._traces
+        for key, message in zip(effect.keys, effect.messages, strict=True):
+            context = traces.context_of(message, may_begin=False)
+            if context is None:
+                continue
+            attributes = self._of_message(message, "deliver", "receive")
+            attributes["messaging.destination.name"] = consumer.queue
+            # The consumer's span links to the span that created the message, whatever its parent there is.
+            links = [Link(get_current_span(context).get_span_context())]
+            name = f"deliver {consumer.queue}"
+            span = traces.begin(name, context, attributes, traces.now_ns(), links=links)
+            if span is None:
+                continue
+            if consumer.settled:
+                self._sent.append(span)
+            else:
+                consumer.held[key] = span
+
+    def _settle(self, command: Settle, began_ns: int, now_ns: int) -> None:
+        consumer = self._consumers.get(command.consumer)
+        if consumer is None:
+            return
+        verdict, queue = command.verdict.name.lower(), consumer.queue
+        for span in self._taken(command.consumer, command.keys):
+            settle = self._traces.begin(
+                f"settle {queue}",
+                set_span_in_context(span, Context()),
+                {
+                    **self._common,
+                    "messaging.operation.name": "settle",
+                    "messaging.operation.type": "settle",
+                    "messaging.destination.name": queue,
+                    "amqp10broker.verdict": verdict,
+                },
+                began_ns,
+            )
+            if settle is not None:
+                self._traces.end(settle, now_ns)
+            self._traces.end(span, now_ns)
+        self._forget_if_idle(command.consumer, consumer)
+
+    def _forget_if_idle(self, ref: ConsumerRef, consumer: _Consumer) -> None:
+        # After a consumer was cancelled, a channel observes only the settlement of its deliveries.
+        if consumer.cancelled and not consumer.held:
+            del self._consumers[ref]
+
+    def _back(self, ref: ConsumerRef, keys: Iterable[int], error: str) -> None:
+        for span in self._taken(ref, keys):
+            span.add_event("given back", timestamp=self._traces.now_ns())
+            self._traces.end(span, self._traces.now_ns(), error)
+
+    def _gone(self, ref: ConsumerRef, error: str) -> None:
+        consumer = self._consumers.get(ref)
+        if consumer is not None:
+            self._back(ref, list(consumer.held), error)
+            del self._consumers[ref]
+
+    def _taken(self, ref: ConsumerRef, keys: Iterable[int]) -> Iterator[Any]:
+        consumer = self._consumers.get(ref)
+        if consumer is None or not consumer.held:
+            return
+        for key in keys:
+            span = consumer.held.pop(key, None)
+            if span is not None:
+                yield span
+
+    def _of_message(self, message: Message, operation: str, kind: str) -> Attributes:
+        message_id, correlation_id = ids(message)
+        attributes = {
+            **self._common,
+            "messaging.operation.name": operation,
+            "messaging.operation.type": kind,
+            "messaging.message.envelope.size": len(message[0]) + len(message[1]),
+        }
+        if message_id is not None:
+            attributes["messaging.message.id"] = message_id
+        if correlation_id is not None:
+            attributes["messaging.message.conversation_id"] = correlation_id
+        return attributes

@@ -1,0 +1,195 @@
+"""Operations on bindings, and the path segment that identifies a binding.
+
+The segment is ``src=<exchange>;dstq=<queue>;key=<key>;args=<hash>``, or ``dste=<exchange>``. Values are
+percent-encoded; the hash stands for the arguments and is empty without any. A missing permission raises
+`PermissionDenied`, a name with a line end `BadRequest`, a queue of another connection `ResourceLocked`.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+from urllib.parse import quote
+
+from amqp10broker.errors import BadRequest
+from amqp10broker.metadata.exchange_requests import Bind, Unbind
+from amqp10broker.operations.caller import Caller, Proposal
+from amqp10broker.operations.names import check_name, check_not_default
+from amqp10broker.operations.uri import UriError, decode
+from amqp10broker.routing.declaration import check_not_direct_reply_to
+from amqp10broker.routing.exchange import Binding, Destination
+from amqp10broker.routing.topology import DEFAULT_EXCHANGE
+
+PATH: Final = "/bindings/"
+_SEGMENT: Final = re.compile(r"src=([^;]*);dst([qe])=([^;]*);key=([^;]*);args=([^;]*)")
+
+
+def bind(
+    caller: Caller,
+    source: str,
+    destination_queue: str | None,
+    destination_exchange: str | None,
+    binding_key: str,
+    arguments: dict[str, Any],
+) -> Proposal:
+    """Bind a queue or an exchange to an exchange, unless the binding exists.
+
+    Returns:
+        The binding as `list_bindings` returns it.
+
+    Raises:
+        AccessRefused: source or destination is the default exchange, or a queue of direct replies.
+        BadRequest: a name contains a line end, or there is not exactly one destination.
+        NotFound: source or destination does not exist.
+        InvalidArgument: the exchange cannot use this key or these arguments.
+    """
+    destination = _one_destination(destination_queue, destination_exchange)
+    binding = Binding(source, destination, binding_key, arguments)
+    _check_change(caller, source, destination, binding_key)
+    return Proposal(Bind(caller.vhost.named(), binding), lambda new: describe(binding))
+
+
+def unbind(
+    caller: Caller,
+    source: str,
+    destination_queue: str | None,
+    destination_exchange: str | None,
+    binding_key: str,
+    arguments: dict[str, Any],
+) -> Proposal:
+    """Remove a binding; a missing one is not an error.
+
+    Raises:
+        AccessRefused, BadRequest, ResourceLocked, PermissionDenied: as `bind`.
+    """
+    destination = _one_destination(destination_queue, destination_exchange)
+    _check_change(caller, source, destination, binding_key)
+    return _unbound(caller, Binding(source, destination, binding_key, arguments))
+
+
+def unbind_by_segment(caller: Caller, segment: str) -> Proposal | None:
+    """Remove the binding of a path segment; a missing one is not an error.
+
+    Raises:
+        BadRequest: the segment is not valid.
+        AccessRefused: source or destination is the default exchange, or a queue of direct replies.
+    """
+    named = parse_segment(segment)
+    _check_change(caller, named.source, named.destination, named.binding_key)
+    topology = caller.vhost.topology
+    binding = topology.find_binding(named.source, named.destination, named.binding_key, named.arguments_hash)
+    return None if binding is None else _unbound(caller, binding)
+
+
+def get_bindings(
+    caller: Caller,
+    source: str,
+    destination_queue: str | None,
+    destination_exchange: str | None,
+    binding_key: str,
+) -> list[dict[str, Any]]:
+    """List bindings between an exchange and a queue or exchange with one key; they differ in arguments.
+
+    Raises:
+        BadRequest: there is not exactly one destination.
+    """
+    destination = _one_destination(destination_queue, destination_exchange)
+    caller.may_write(destination.kind, destination.name)
+    caller.may_read("exchange", source)
+    found = caller.vhost.topology.bindings(source=source, destination=destination)
+    return [describe(binding) for binding in found if binding.routing_key == binding_key]
+
+
+def list_bindings(caller: Caller) -> list[dict[str, Any]]:
+    """List all bindings of the virtual host with a permission of the user on either end.
+
+    Those of the default exchange, of which every queue has one, come first.
+    """
+    names = sorted(queue.name for queue in caller.vhost)
+    defaults = [Binding(DEFAULT_EXCHANGE, Destination("queue", name), name) for name in names]
+    return [
+        describe(binding)
+        for binding in (*defaults, *caller.vhost.topology.bindings())
+        if caller.sees("exchange", binding.source)
+        or caller.sees(binding.destination.kind, binding.destination.name)
+    ]
+
+
+def describe(binding: Binding) -> dict[str, Any]:
+    """Describe a binding for all front ends."""
+    return {
+        "source": binding.source,
+        f"destination_{binding.destination.kind}": binding.destination.name,
+        "binding_key": binding.routing_key,
+        "arguments": dict(binding.arguments),
+        "location": location(binding),
+    }
+
+
+def location(binding: Binding) -> str:
+    """Return the path under which a binding is deleted."""
+    destination = binding.destination
+    return (
+        f"{PATH}src={quote(binding.source, safe='')};"
+        f"dst{'q' if destination.kind == 'queue' else 'e'}={quote(destination.name, safe='')};"
+        f"key={quote(binding.routing_key, safe='')};args={binding.arguments_hash}"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class NamedBinding:
+    """The content of a binding's path segment."""
+
+    source: str
+    destination: Destination
+    binding_key: str
+    arguments_hash: str
+
+
+def parse_segment(segment: str) -> NamedBinding:
+    """Decode a binding's path segment, still percent-encoded.
+
+    Raises:
+        BadRequest: it is not valid.
+    """
+    found = _SEGMENT.fullmatch(segment)
+    try:
+        if found is None:
+            raise UriError("it is not src=...;dstq=...;key=...;args=... (dste for an exchange)")
+        kind: Literal["queue", "exchange"] = "queue" if found[2] == "q" else "exchange"
+        return NamedBinding(decode(found[1]), Destination(kind, decode(found[3])), decode(found[4]), found[5])
+    except UriError as error:
+        raise BadRequest("binding", f"bad binding path segment '{segment}': {error}") from error
+
+
+def _unbound(caller: Caller, binding: Binding) -> Proposal:
+    return Proposal(Unbind(caller.vhost.named(), binding), lambda gone: None)
+
+
+def _one_destination(queue: str | None, exchange: str | None) -> Destination:
+    if (queue is None) == (exchange is None):
+        raise BadRequest(
+            "binding",
+            "binding properties 'destination_queue' and 'destination_exchange': give one of them, not "
+            + ("both" if queue is not None else "none"),
+        )
+    return Destination("queue", queue) if queue is not None else Destination("exchange", str(exchange))
+
+
+def _check_change(caller: Caller, source: str, destination: Destination, binding_key: str) -> None:
+    for kind, name in (("exchange", source), (destination.kind, destination.name)):
+        if kind == "exchange":
+            check_not_default(name)
+        else:
+            check_not_direct_reply_to(name)
+        check_name(kind, name)
+    caller.may_write(destination.kind, destination.name)
+    caller.may_read("exchange", source)
+    exchange = caller.vhost.topology.find_exchange(source)
+    if exchange is not None and exchange.type == "topic":
+        caller.may_read_topic(source, binding_key)
+    if destination.kind == "queue":
+        queue = caller.vhost.find(destination.name)
+        if queue is not None:
+            caller.for_use(queue)

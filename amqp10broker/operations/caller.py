@@ -1,0 +1,240 @@
+"""The caller of an operation, and the intermediate results of operations."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+from amqp10broker.auth.authorise import Access, Kind
+from amqp10broker.errors import NotSupported, PermissionDenied
+from amqp10broker.metadata.catalog import Catalog, Request
+from amqp10broker.metadata.proposing import LATER, Decided, Propose
+from amqp10broker.metadata.queue import DeclaredQueue, QueueHandle
+from amqp10broker.metadata.users import PasswordRecord
+from amqp10broker.metadata.vhost import VirtualHost
+from amqp10broker.operations.node import Node, Sink
+from amqp10broker.queues.commands import Command, PeerId, ReplyTo, RequestRef
+from amqp10broker.queues.effects import Answer
+
+
+class RecordMaker(Protocol):
+    """Makes records of passwords: `security.passwords.Passwords`, or one that runs it in a thread."""
+
+    def make(self, password: str) -> PasswordRecord:
+        """Return the record of a new password."""
+
+    def exportable(self, record: PasswordRecord | None) -> PasswordRecord | None:
+        """Return the record in the form for a definitions file."""
+
+
+class Report(Protocol):
+    """A logger of operations."""
+
+    def __call__(self, operation: str, subject: str, refusal: str | None) -> None:
+        """Report an operation as done or refused.
+
+        Args:
+            subject: its object, without secrets: ``queue name='orders'``.
+            refusal: reason of a refusal; None: it is done.
+        """
+
+
+_NOBODY: Final = ReplyTo(PeerId(0, 0, 0), "nobody")
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """The client and the context of an operation.
+
+    Attributes:
+        vhost: the virtual host of names of queues and exchanges.
+        access: the user's permissions; None: the machine's owner at the local socket, without restrictions.
+        connection: identity of the connection, the owner of exclusive queues; None: there can be none.
+        node: the running node; None if the front end does not offer it.
+        propose: sends requests to the catalog; None: the catalog decides at once.
+        reply_to: receiver of later decisions.
+        new_name: makes a name for a queue that is declared without; None: it must have one.
+        passwords: makes records of passwords; None where they cannot be set.
+        report: called for each operation that changes something.
+    """
+
+    catalog: Catalog
+    vhost: VirtualHost
+    access: Access | None
+    connection: object
+    node_name: str = "amqp10broker"
+    node: Node | None = None
+    propose: Propose | None = None
+    reply_to: ReplyTo = _NOBODY
+    new_name: Callable[[], str] | None = None
+    passwords: RecordMaker | None = None
+    report: Report | None = None
+
+    def may_configure(self, kind: Kind, name: str) -> None:
+        """Check that the user may create and delete it; raises `PermissionDenied`."""
+        if self.access is not None:
+            self.access.configure(kind, name)
+
+    def may_write(self, kind: Kind, name: str) -> None:
+        """Check that the user may write to it; raises `PermissionDenied`."""
+        if self.access is not None:
+            self.access.write(kind, name)
+
+    def may_read(self, kind: Kind, name: str) -> None:
+        """Check that the user may read from it; raises `PermissionDenied`."""
+        if self.access is not None:
+            self.access.read(kind, name)
+
+    def may_read_topic(self, exchange: str, routing_key: str) -> None:
+        """Check that the user may receive messages of a topic; raises `PermissionDenied`."""
+        if self.access is not None:
+            self.access.read_topic(exchange, routing_key)
+
+    def may_see(self, kind: Kind, name: str) -> None:
+        """Check that the user has any permission on it; raises `PermissionDenied`."""
+        if self.access is not None:
+            self.access.any(kind, name)
+
+    def may_administer(self, what: str) -> None:
+        """Check that the user is an administrator of the broker; raises `PermissionDenied`.
+
+        Args:
+            what: the operation, for the text.
+        """
+        if self.access is not None and not self.is_administrator:
+            raise PermissionDenied(
+                f"user '{self.access.user}'",
+                f"{what} refused for user '{self.access.user}': it needs the tag '{ADMINISTRATOR}'",
+            )
+
+    def administered(self, what: str) -> Node:
+        """Return the running node, for an administrator.
+
+        Args:
+            what: the operation, for the text.
+
+        Raises:
+            PermissionDenied: the user is not an administrator.
+            NotSupported: this front end does not offer the node.
+        """
+        self.may_administer(what)
+        if self.node is None:
+            raise NotSupported(
+                "node", f"{what} cannot be asked for here: use the command line's local socket"
+            )
+        return self.node
+
+    @property
+    def is_administrator(self) -> bool:
+        """Whether the user has the administrator tag; the machine's owner needs none."""
+        if self.access is None:
+            return True
+        return ADMINISTRATOR in self.access.tags
+
+    def sees(self, kind: Kind, name: str) -> bool:
+        """Return whether the user has any permission on it."""
+        try:
+            self.may_see(kind, name)
+        except PermissionDenied:
+            return False
+        return True
+
+    def for_use(self, queue: DeclaredQueue) -> DeclaredQueue:
+        """Return the queue, if this connection may use it.
+
+        Raises:
+            ResourceLocked: another connection has it exclusively.
+            NotFound: its node cannot be reached.
+        """
+        if self.access is not None:
+            self.vhost.for_connection(queue, self.connection)
+        queue.check_up()
+        return queue
+
+
+ADMINISTRATOR = "administrator"
+"""The tag of users who may manage users, permissions and virtual hosts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """The result of an operation that changes the catalog.
+
+    Attributes:
+        then: makes the result from the answer, or an `Ask`.
+    """
+
+    request: Request[Any]
+    then: Callable[[Any], Any] = lambda answer: None
+
+    def carried_out(self, caller: Caller) -> Any:
+        """Execute the change, and return the result, or an `Ask` or a `Wait`.
+
+        Raises:
+            RefusedError: nothing was changed.
+        """
+        if caller.propose is None:
+            return self.then(caller.catalog.propose(self.request))
+        ref = caller.reply_to.request()
+        answer = caller.propose(self.request, ref)
+        if answer is LATER:
+            return Wait(ref, lambda decided: self.then(decided.result()))
+        return self.then(answer)
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """The result of an operation that needs a later decision.
+
+    When the `Decided` for `ref` comes, the result is ``then(decided)``, which may be an `Ask`.
+
+    Attributes:
+        ref: of the proposal.
+        then: continues, or raises the `RefusedError` of the decision.
+    """
+
+    ref: RequestRef
+    then: Callable[[Decided], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """The result of an operation that needs a queue's answer.
+
+    Post ``command(RequestRef(...))`` to `handle`; when its `Answer` comes, the result is ``then(answer)``.
+
+    Attributes:
+        command: makes the request.
+        then: makes the result, or raises a `RefusedError`.
+    """
+
+    handle: QueueHandle
+    command: Callable[[RequestRef], Command]
+    then: Callable[[Answer], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """The result of an operation that takes time, for front ends that can wait.
+
+    Attributes:
+        run: does the work.
+        then: makes the result.
+    """
+
+    run: Callable[[], Awaitable[Any]]
+    then: Callable[[Any], Any] = lambda done: done
+
+
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """The result of an operation that consists of lines until one side ends it.
+
+    Attributes:
+        begin: starts writing into a sink of the front end, and returns the answer that precedes the lines.
+        end: ends it from the front end's side, with a reason.
+    """
+
+    begin: Callable[[Sink], Any]
+    end: Callable[[str], Any]

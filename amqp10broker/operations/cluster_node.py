@@ -1,0 +1,216 @@
+"""The cluster in the view of the running node, for operations. Nodes are identified by numbers.
+
+A node in no cluster is number 0, and its quorum queues have one member, there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from amqp10broker.metadata.queue import DeclaredQueue
+
+if TYPE_CHECKING:
+    from amqp10broker.cluster.bootstrap import Membership as OfCluster
+    from amqp10broker.cluster.membership import Membership
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSeen:
+    """The members of a group, in the log of this node's member.
+
+    Attributes:
+        voters: nodes whose members vote.
+        promotable: nodes whose members will vote when they have caught up.
+        non_voters: nodes whose members never will.
+    """
+
+    voters: tuple[int, ...]
+    promotable: tuple[int, ...] = ()
+    non_voters: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class MemberState:
+    """The state of a member of a group; unknown values are None.
+
+    Attributes:
+        state: ``leader``, ``follower``, ``candidate``, ``pre_vote``, ``receive_snapshot``; ``noproc``: the
+            node has no such member, or it does not run.
+        membership: ``voter``, ``promotable``, ``non_voter`` or ``unknown``.
+        last_index, last_written: of its log; the second is durable.
+    """
+
+    state: str = "noproc"
+    membership: str = "unknown"
+    last_index: int | None = None
+    last_written: int | None = None
+    last_applied: int | None = None
+    commit_index: int | None = None
+    snapshot_index: int | None = None
+    term: int | None = None
+    machine_version: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Leaderless:
+    """Quorum queues with a member at a node and without a known leader.
+
+    Attributes:
+        queues: number of such queues.
+        names: of some of them, with their virtual hosts.
+        stuck: number of those without a majority.
+        missing: names of the nodes that those lack.
+        elections: number of this node's members that request votes now; the others wait.
+        seconds: how long there have been any.
+    """
+
+    queues: int
+    names: tuple[str, ...]
+    stuck: int
+    missing: tuple[str, ...]
+    elections: int
+    seconds: float
+
+    @property
+    def reason(self) -> str:
+        """The reason and the progress, for display."""
+        clauses = []
+        if self.stuck:
+            clauses.append(
+                f"{self.stuck} have no majority without {', '.join(self.missing)}: start these nodes"
+            )
+        if self.queues > self.stuck:
+            clauses.append(f"{self.queues - self.stuck} elect one, {self.elections} at a time from here")
+        return "; ".join(clauses)
+
+
+class ClusterNode(Protocol):
+    """The running node as a member of a cluster.
+
+    Attributes:
+        target_size: number of nodes that make the cluster whole.
+        rebalancing: a rebalance that was requested here is under way.
+    """
+
+    number: int
+    target_size: int
+    rebalancing: bool
+
+    def group(self, queue: DeclaredQueue | None) -> GroupSeen | None:
+        """Return the members of a queue's group, or of the metadata's (None); None: no member is here."""
+
+    def chief(self) -> int | None:
+        """Return the node that leads the metadata; None: none is known."""
+
+    def leaderless(self) -> Leaderless | None:
+        """Return the quorum queues with a member here that have no leader; None: there are none."""
+
+    def alarms(self) -> Mapping[int, Collection[str]]:
+        """Return the names of the present alarms by node; nodes without any may be left out."""
+
+    def listeners(self) -> Sequence[tuple[str, str, int]]:
+        """Return protocol (``amqp``, ``amqp/ssl``, ``clustering``), host and port of the listeners."""
+
+    async def add_member(
+        self,
+        queue: DeclaredQueue,
+        node: int,
+        membership: Membership,
+        timeout_s: float,
+        *,
+        among_voters: bool = False,
+    ) -> int:
+        """Add a member to a quorum queue, on a node that runs and has none, and return their number.
+
+        Args:
+            membership: of the new member.
+            timeout_s: after which the change is reverted.
+            among_voters: refuse it while the queue has a member that is still to become a voter.
+
+        Raises:
+            PreconditionFailed: another change is under way, or it cannot be made now.
+            Unavailable: it was not done in time, or there is no leader.
+        """
+
+    async def delete_member(self, queue: DeclaredQueue, node: int, timeout_s: float) -> int:
+        """Remove the member on a node, which need not run, and return the number of those left.
+
+        Raises:
+            PreconditionFailed, Unavailable: as `add_member`; or it is the last.
+        """
+
+    async def transfer(self, queue: DeclaredQueue, node: int) -> None:
+        """Hand the leadership of a queue over to the member on a node.
+
+        Raises:
+            PreconditionFailed: that cannot lead, or leads.
+            Unavailable: there is no leader, or it still leads.
+        """
+
+    async def shrink_to_here(self, queue: DeclaredQueue) -> None:
+        """Make this node's member the only one, by force: data that only other members have are lost.
+
+        Raises:
+            PreconditionFailed: there is none here.
+        """
+
+    async def member_states(
+        self, queue: DeclaredQueue | None, nodes: Collection[int]
+    ) -> Mapping[int, MemberState]:
+        """Return the states of the members on nodes, of a queue's group or the metadata's (None).
+
+        The requests are concurrent; ``state`` marks nodes that do not answer within a second.
+        """
+
+    async def drain(self) -> None:
+        """Take the node out of service: no clients and no leadership."""
+
+    async def revive(self) -> None:
+        """Take the node back into service."""
+
+    async def let_in_by(self, node: str) -> OfCluster:
+        """Request membership of another node's cluster for this one, which must be alone.
+
+        Args:
+            node: its name, or ``NAME=HOST:PORT``.
+
+        Returns:
+            The argument for `begin_anew`.
+
+        Raises:
+            RefusedError: nothing was changed.
+        """
+
+    async def leave_by(self, node: int) -> None:
+        """Let another node remove this one from the cluster.
+
+        Raises:
+            RefusedError: it is not decided in time; this node is still a member.
+        """
+
+    async def leave(self) -> None:
+        """Hand leaderships over, as far as others can take them within 2 s."""
+
+    def begin_anew(self, as_: OfCluster | None) -> None:
+        """Stop in order, delete all data, and then begin as a member, or, with None, end."""
+
+    async def run_at(self, node: int, operation: str, given: Mapping[str, Any], vhost: str | None) -> Any:
+        """Execute an operation on another node, and return its result.
+
+        Raises:
+            RefusedError: it refuses.
+            Unavailable: it does not answer within 5 s.
+        """
+
+    async def run_at_each(
+        self, nodes: Collection[int], operation: str, given: Mapping[str, Any], vhost: str | None
+    ) -> Mapping[int, Any]:
+        """Execute an operation on other nodes concurrently, and return the results by node.
+
+        A node that refuses, or does not answer within 5 s, is left out.
+        """
+
+    async def pause(self, seconds: float) -> None:
+        """Sleep for some seconds."""

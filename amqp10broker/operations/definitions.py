@@ -1,0 +1,89 @@
+"""Operations on all definitions at once: export and import of RabbitMQ's JSON document."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from amqp10broker.errors import BadRequest, ConfigError
+from amqp10broker.metadata import definitions, definitions_export
+from amqp10broker.metadata.catalog import Catalog
+from amqp10broker.metadata.definitions import ImportDefinitions, Report
+from amqp10broker.metadata.plan import Plan
+from amqp10broker.operations.caller import Caller, Job, Proposal
+
+ENTRIES_AT_ONCE: Final = 200
+"""Entries that are made in one step, which takes a millisecond or two."""
+
+
+def export_definitions(caller: Caller) -> dict[str, Any] | Job:
+    """Export all definitions as one document for `import_definitions`.
+
+    It is consistent, although it is made in steps. Passwords are exported as hashes, or left out where no
+    hashes can be made.
+
+    Raises:
+        PermissionDenied: the caller is not an administrator.
+    """
+    caller.may_administer("export-definitions")
+    passwords, node = caller.passwords, caller.node
+    conceal = passwords.exportable if passwords is not None else lambda record: None
+    if node is None:
+        return definitions.export(caller.catalog, conceal=conceal)
+    cluster, sections = node.cluster, definitions_export.sections(caller.catalog, conceal)
+
+    async def gather() -> dict[str, Any]:
+        document: dict[str, Any] = {}
+        for name, section in sections.items():
+            if not isinstance(section, definitions_export.Section):
+                document[name] = section
+                continue
+            made = document[name] = []
+            for begin in range(0, len(section.things), ENTRIES_AT_ONCE):
+                made += section.made(begin, begin + ENTRIES_AT_ONCE)
+                await cluster.pause(0)
+        return document
+
+    return Job(gather)
+
+
+def import_definitions(caller: Caller, document: object) -> Proposal:
+    """Import a document, except for those exchanges, queues, bindings and policies that are refused.
+
+    Returns:
+        ``{"loaded": {section: entries}, "skipped": [reasons], "unknown": [names]}``.
+
+    Raises:
+        BadRequest: the document is refused; the text contains the place.
+        PermissionDenied: the caller is not an administrator.
+    """
+    node = caller.administered("import-definitions")
+    passwords = caller.passwords
+    try:
+        request = definitions.importing(
+            document,
+            make_password=passwords.make if passwords is not None else None,
+            vhost=caller.vhost.name,
+            user=caller.access.user if caller.access is not None else None,
+        )
+    except ConfigError as error:
+        raise BadRequest("definitions", str(error)) from error
+
+    def then(report: Report) -> dict[str, Any]:
+        node.definitions_imported(report.skipped)
+        return {"loaded": report.loaded, "skipped": report.skipped, "unknown": report.unknown}
+
+    return Proposal(_Refusable(request), then)
+
+
+@dataclass(frozen=True, slots=True)
+class _Refusable:
+    """A document whose faults are those of the request."""
+
+    document: ImportDefinitions
+
+    def plan(self, catalog: Catalog) -> Plan[Report]:
+        try:
+            return self.document.plan(catalog)
+        except ConfigError as error:
+            raise BadRequest("definitions", str(error)) from error

@@ -1,0 +1,163 @@
+"""Facts that a running node determines about itself and its machine, for `checklist`.
+
+Unknown facts are None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from amqp10broker.operations.snapshot import NodeView
+
+
+@dataclass(frozen=True, slots=True)
+class ListenerSeen:
+    """A listening socket.
+
+    Attributes:
+        purpose: ``amqp``, ``http``, ``metrics`` or ``clustering``.
+        address: ``host:port``.
+        loopback: only this machine can reach it.
+    """
+
+    purpose: str
+    address: str
+    tls: bool
+    loopback: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CertificateSeen:
+    """A file with certificates in its present state.
+
+    Attributes:
+        setting: name of the setting with the path.
+        ends_at_ms: when the first of its certificates expires, since 1970; None: the file is not readable.
+        changed: it was written after the broker had started, and so after the broker had read it.
+    """
+
+    setting: str
+    path: str
+    ends_at_ms: int | None
+    changed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ClockSeen:
+    """The machine's clock.
+
+    Attributes:
+        ahead_ms: difference to the time that the broker counts since its start, after a change of the clock.
+        synchronised: whether the system reports a synchronisation; None: it reports nothing.
+        told_by: source of that report.
+        notes: faults of this clock, of other nodes' and of the time of queues, a sentence each.
+    """
+
+    ahead_ms: int
+    synchronised: bool | None
+    told_by: str
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class FileSystem:
+    """The file system of a folder.
+
+    Attributes:
+        type: the system's name: ``ext4``, ``tmpfs``, ``nfs4``.
+        mounted_at: its mount point.
+        total_bytes: its size.
+    """
+
+    type: str
+    mounted_at: str
+    total_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """The configuration of logins and limits.
+
+    Attributes:
+        passwords: users can log in with passwords that the broker has.
+        plain_needs_tls: passwords are accepted on TLS connections only.
+        loopback_users: users that may log in from this machine only.
+        anonymous_user: user of SASL ANONYMOUS; empty: it is off.
+        cluster_tls: nodes use TLS.
+        connection_max: connections of clients.
+        http_connection_max: of HTTP; 0: no HTTP.
+        trace_frames: all frames are logged.
+        test_mode: faults may be injected.
+    """
+
+    passwords: bool
+    plain_needs_tls: bool
+    loopback_users: tuple[str, ...]
+    anonymous_user: str
+    cluster_tls: bool
+    connection_max: int
+    http_connection_max: int
+    trace_frames: bool
+    test_mode: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Inspection:
+    """All facts that a node has by itself.
+
+    Attributes:
+        guest: the user guest has the password guest; None: the user does not exist.
+        at_ms: the broker's time, since 1970.
+        boot_id: differs for each start of each machine.
+        files_open: of the process.
+        files_max: limit of open files; None: any number.
+        memory_total_bytes: of the machine.
+        memory_allowed_bytes: of the process: the machine's, or a lower limit.
+        file_system: of the data folder; None without one, too.
+        format: of the data folder; None without one.
+        formats: the format that this broker writes.
+    """
+
+    node: NodeView
+    rules: Rules
+    listeners: tuple[ListenerSeen, ...]
+    guest: bool | None
+    certificates: tuple[CertificateSeen, ...]
+    clock: ClockSeen
+    at_ms: int
+    boot_id: str | None
+    files_open: int | None
+    files_max: int | None
+    memory_total_bytes: int | None
+    memory_allowed_bytes: int | None
+    file_system: FileSystem | None
+    format: int | None
+    formats: int
+
+
+def mount_of(path: str, mounts: str) -> tuple[str, str] | None:
+    """Return type and mount point of the file system of a path.
+
+    Args:
+        path: absolute, without symbolic links.
+        mounts: content of ``/proc/self/mountinfo``, proc_pid_mountinfo(5).
+    """
+    best = None
+    for at, kind in _mounts(mounts):
+        # Of two at one place the later one covers the other.
+        if (path == at or path.startswith(at.rstrip("/") + "/")) and (
+            best is None or len(at) >= len(best[1])
+        ):
+            best = (kind, at)
+    return best
+
+
+def _mounts(written: str) -> Iterator[tuple[str, str]]:
+    for line in written.splitlines():
+        front, dash, back = line.partition(" - ")
+        fields, kinds = front.split(" "), back.split(" ")
+        if dash and len(fields) >= 6:
+            # Blanks, tabs and line breaks in a name are written as three octal digits.
+            at = fields[4].encode().decode("unicode_escape").encode("latin-1").decode(errors="replace")
+            yield at, kinds[0]

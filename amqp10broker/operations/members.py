@@ -1,0 +1,442 @@
+"""Operations on the members and leaders of quorum queues.
+
+They are for administrators (users with that tag, and the machine's owner at the local socket), and raise
+`PermissionDenied` for others. Refusals begin with RabbitMQ's word. On a node in no cluster each queue has one
+member, on that node. Operations on one queue raise `NotFound` if it does not exist, and `NotSupported` if it
+is not a quorum queue. A missing node raises `NotFound`, one that must run and does not `PreconditionFailed`,
+and a pattern that is not valid `InvalidArgument`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any, Final
+
+from amqp10broker.cluster.balance import Led, next_move
+from amqp10broker.cluster.ids import node_of
+from amqp10broker.cluster.membership import Membership
+from amqp10broker.errors import NotFound, NotSupported, PreconditionFailed, RefusedError, Unavailable
+from amqp10broker.metadata.patterns import Finding
+from amqp10broker.metadata.queue import DeclaredQueue
+from amqp10broker.operations.caller import Caller, Job
+from amqp10broker.operations.cluster_node import ClusterNode, MemberState
+
+AGAIN_S: Final = 0.5
+"""Delay after which a change that met another one is tried once more."""
+TIMEOUT_S: Final = 5.0
+"""For one queue of many."""
+CHANGE_NOT_PERMITTED: Final = "cluster_change_not_permitted"
+TIMED_OUT: Final = "the operation timed out and may not have been completed"
+LAST_NODE: Final = "the last node cannot be removed"
+
+Row = dict[str, Any]
+
+
+def add_member(caller: Caller, name: str, node: str, membership: str, timeout: int) -> Job | Row:
+    """Add a member to a quorum queue; an existing one is not an error.
+
+    Returns:
+        ``{"added": bool, "size": int}``.
+    """
+    cluster = caller.administered("add-member").cluster
+    queue = quorum_queue(caller, name)
+    number = running_node(caller, node)
+    if number in member_nodes(queue):
+        return {"added": False, "size": len(member_nodes(queue))}
+    kind = Membership(membership)
+    return Job(
+        lambda: cluster.add_member(queue, number, kind, timeout), lambda size: {"added": True, "size": size}
+    )
+
+
+def delete_member(caller: Caller, name: str, node: str, timeout: int) -> Job | Row:
+    """Remove a member of a quorum queue with its data; a missing one is not an error.
+
+    Returns:
+        ``{"deleted": bool, "size": int}``.
+
+    Raises:
+        PreconditionFailed: it is the last one.
+    """
+    cluster = caller.administered("delete-member").cluster
+    queue = quorum_queue(caller, name)
+    number = node_named(caller, node)
+    held = member_nodes(queue)
+    if number not in held:
+        return {"deleted": False, "size": len(held)}
+    _check_not_last(queue)
+    return Job(
+        lambda: cluster.delete_member(queue, number, timeout), lambda size: {"deleted": True, "size": size}
+    )
+
+
+def transfer_leadership(caller: Caller, name: str, node: str) -> Job:
+    """Hand the leadership of a quorum queue over to another voter.
+
+    Raises:
+        PreconditionFailed: the node leads it already, or has no member of it.
+    """
+    cluster = caller.administered("transfer-leadership").cluster
+    queue = quorum_queue(caller, name)
+    number = node_named(caller, node)
+    if number == leader_number(caller, queue):
+        raise refused(queue, "already_leader", f"node '{node}' leads it")
+    if number not in member_nodes(queue):
+        raise refused(queue, "not_a_member", f"node '{node}' has no member of it; add one with add-member")
+    return Job(lambda: cluster.transfer(queue, number), lambda done: {"leader": names(caller)[number]})
+
+
+def force_shrink(caller: Caller, name: str) -> Job | Row:
+    """Make this node's member of a quorum queue the only one, when the others are lost for good.
+
+    Raises:
+        PreconditionFailed: none of its members is here.
+    """
+    cluster = caller.administered("force-shrink-member-to-current-member").cluster
+    queue = quorum_queue(caller, name)
+    if cluster.number not in member_nodes(queue):
+        raise refused(queue, "not_a_member", "this node has no member of it; ask one that has")
+    if len(member_nodes(queue)) == 1:
+        return {"size": 1}
+    return Job(lambda: cluster.shrink_to_here(queue), lambda done: {"size": 1})
+
+
+def quorum_status(caller: Caller, name: str) -> Job:
+    """Return the state of each member of a quorum queue: a row each, by name of the node."""
+    cluster = caller.administered("quorum-status").cluster
+    queue = quorum_queue(caller, name)
+    named = names(caller)
+
+    async def rows() -> list[Row]:
+        states = await cluster.member_states(queue, member_nodes(queue))
+        found = [raft_row(named.get(number, f"node {number}"), each) for number, each in states.items()]
+        return sorted(found, key=lambda row: str(row["Node Name"]))
+
+    return Job(rows)
+
+
+def raft_row(node: str, state: MemberState) -> Row:
+    """Format a member in the columns of RabbitMQ's `quorum_status` and `metadata_store_status`."""
+    return {
+        "Node Name": node,
+        "Raft State": state.state,
+        "Membership": state.membership,
+        "Last Log Index": state.last_index,
+        "Last Written": state.last_written,
+        "Last Applied": state.last_applied,
+        "Commit Index": state.commit_index,
+        "Snapshot Index": state.snapshot_index,
+        "Term": state.term,
+        "Machine Version": state.machine_version,
+    }
+
+
+def grow(
+    caller: Caller,
+    node: str,
+    strategy: str,
+    vhost_pattern: str,
+    queue_pattern: str,
+    membership: str,
+    errors_only: bool,
+) -> Job:
+    """Add a member on a node to every quorum queue that has none there; with `even` only to even numbers.
+
+    Returns:
+        ``[{"vhost": str, "name": str, "size": int | "?", "result": str}]``.
+    """
+    cluster = caller.administered("grow").cluster
+    number = running_node(caller, node)
+    kind = Membership(membership)
+    chosen = [
+        queue
+        for queue in _matching(caller, vhost_pattern, queue_pattern)
+        if number not in member_nodes(queue) and _fits(queue, strategy)
+    ]
+
+    def act(queue: DeclaredQueue) -> Awaitable[int]:
+        return cluster.add_member(queue, number, kind, TIMEOUT_S, among_voters=True)
+
+    return Job(partial(_each, chosen, act, errors_only))
+
+
+def grow_to_count(
+    caller: Caller,
+    count: int,
+    strategy: str,
+    vhost_pattern: str,
+    queue_pattern: str,
+    membership: str,
+    errors_only: bool,
+) -> Job:
+    """Add members to quorum queues up to a number, on the nodes with the fewest members.
+
+    Returns:
+        As `grow`.
+
+    Raises:
+        PreconditionFailed: not so many nodes run.
+    """
+    cluster = caller.administered("grow-to-count").cluster
+    running = [number for number in names(caller) if runs(caller, number)]
+    if count > len(running):
+        raise PreconditionFailed(
+            "cluster", f"node_not_running: {count} members need as many nodes, and {len(running)} run"
+        )
+    kind = Membership(membership)
+    chosen = [
+        queue
+        for queue in _matching(caller, vhost_pattern, queue_pattern)
+        if len(member_nodes(queue)) < count and _fits(queue, strategy)
+    ]
+    held = [number for queue in caller.catalog for number in map(node_of, queue.members)]
+
+    async def act(queue: DeclaredQueue) -> int:
+        taken = list(member_nodes(queue))
+        while len(taken) < count:
+            free = [number for number in running if number not in taken]
+            number = min(free, key=held.count)
+            fresh = taken == list(member_nodes(queue))
+            await cluster.add_member(queue, number, kind, TIMEOUT_S, among_voters=fresh)
+            taken.append(number)
+            held.append(number)
+        return len(taken)
+
+    return Job(partial(_each, chosen, act, errors_only))
+
+
+def shrink(caller: Caller, node: str, errors_only: bool) -> Job:
+    """Remove the members of all quorum queues on a node, which need not run.
+
+    Returns:
+        As `grow`.
+    """
+    cluster = caller.administered("shrink").cluster
+    number = node_named(caller, node)
+    chosen = [queue for queue in quorum_queues(caller) if number in member_nodes(queue)]
+
+    async def act(queue: DeclaredQueue) -> int:
+        _check_not_last(queue)
+        try:
+            return await cluster.delete_member(queue, number, TIMEOUT_S)
+        except PreconditionFailed as refusal:
+            if not refusal.description.startswith(CHANGE_NOT_PERMITTED):
+                raise
+        await cluster.pause(AGAIN_S)
+        return await cluster.delete_member(queue, number, TIMEOUT_S)
+
+    return Job(partial(_each, chosen, act, errors_only))
+
+
+def force_shrink_all(caller: Caller, vhost_pattern: str, queue_pattern: str, errors_only: bool) -> Job:
+    """Make this node's members of quorum queues the only ones, when most others are lost for good.
+
+    Queues without a member here, and those with a single member, are not changed.
+
+    Returns:
+        As `grow`.
+    """
+    cluster = caller.administered("force-all-queues-shrink-member-to-current-member").cluster
+    chosen = [
+        queue
+        for queue in _matching(caller, vhost_pattern, queue_pattern)
+        if cluster.number in (held := member_nodes(queue)) and len(held) > 1
+    ]
+
+    async def act(queue: DeclaredQueue) -> int:
+        await cluster.shrink_to_here(queue)
+        return 1
+
+    return Job(partial(_each, chosen, act, errors_only))
+
+
+def change_not_permitted(queue: DeclaredQueue) -> PreconditionFailed:
+    """Return the refusal of a change during another one, or by a leader that is too new."""
+    text = "another change of its members is under way, or its leader is new; try again in a moment"
+    return refused(queue, CHANGE_NOT_PERMITTED, text)
+
+
+def last_node(queue: DeclaredQueue) -> PreconditionFailed:
+    """Return the refusal to remove the last member."""
+    return refused(queue, "last_node", LAST_NODE)
+
+
+async def _each(
+    queues: Sequence[DeclaredQueue], act: Callable[[DeclaredQueue], Awaitable[int]], errors_only: bool
+) -> list[Row]:
+    rows = []
+    for queue in queues:
+        row: Row = {"vhost": queue.vhost, "name": queue.name}
+        try:
+            row |= {"size": await act(queue), "result": "ok"}
+        except Unavailable:
+            row |= {"size": "?", "result": f"error: {TIMED_OUT}"}
+        except RefusedError as refusal:
+            text = refusal.description
+            last = text.startswith("last_node")
+            row |= {"size": len(member_nodes(queue)), "result": f"error: {LAST_NODE if last else text}"}
+        if not errors_only or row["result"] != "ok":
+            rows.append(row)
+    return rows
+
+
+def rebalance(caller: Caller, kind: str, vhost_pattern: str, queue_pattern: str) -> Job:
+    """Hand leaderships over until no node has more than its share; one run at a time in the cluster.
+
+    Returns:
+        ``[{"Node name": str, "Number of quorum queues": int, "Number of streams": int}]``.
+
+    Raises:
+        PreconditionFailed: one is under way already.
+    """
+    cluster = caller.administered("rebalance").cluster
+    queues = [] if kind == "stream" else _matching(caller, vhost_pattern, queue_pattern)
+    chief = cluster.chief()
+    if chief is not None and chief != cluster.number:
+        given = {"kind": kind, "vhost_pattern": vhost_pattern, "queue_pattern": queue_pattern}
+        return Job(lambda: cluster.run_at(chief, "rebalance", given, None))
+    if cluster.rebalancing:
+        raise PreconditionFailed("cluster", "rebalance_in_progress: wait until the other one is over")
+
+    async def run() -> list[Row]:
+        cluster.rebalancing = True
+        try:
+            return await _rebalanced(caller, cluster, list(queues))
+        finally:
+            cluster.rebalancing = False
+
+    return Job(run)
+
+
+async def _rebalanced(caller: Caller, cluster: ClusterNode, queues: list[DeclaredQueue]) -> list[Row]:
+    catalog = caller.catalog
+    by_number = {queue.number: queue for queue in queues}
+    leaders: dict[int, int] = {}
+    for queue in queues:
+        leader = leader_number(caller, queue)
+        if leader is not None:
+            leaders[queue.number] = leader
+    stuck: set[int] = set()
+    while True:
+        ready = {node.number for node in catalog.nodes.values() if not node.draining}
+        led = [
+            Led(group, leader, tuple(each for each in member_nodes(by_number[group]) if each != leader))
+            for group, leader in leaders.items()
+        ]
+        move = next_move(led, {number for number in ready if catalog.runs(number)}, stuck)
+        if move is None:
+            break
+        try:
+            await cluster.transfer(by_number[move.group], move.to)
+        except RefusedError:
+            stuck.add(move.group)
+        else:
+            leaders[move.group] = move.to
+    counts = list(leaders.values())
+    return [
+        {
+            "Node name": name,
+            "Number of quorum queues": counts.count(number),
+            "Number of streams": sum(queue.kind.replays and queue.home == number for queue in catalog),
+        }
+        for number, name in sorted(names(caller).items(), key=lambda each: each[1])
+        if runs(caller, number)
+    ]
+
+
+def names(caller: Caller) -> dict[int, str]:
+    """Return the names of the cluster's nodes by number, of this one alone if it is in none."""
+    nodes = caller.catalog.nodes.values()
+    return {node.number: node.name for node in nodes} or {0: caller.node_name}
+
+
+def runs(caller: Caller, number: int) -> bool:
+    """Return whether a node can be reached."""
+    return number == 0 or caller.catalog.runs(number)
+
+
+def others(caller: Caller, cluster: ClusterNode) -> list[int]:
+    """Return the other running nodes of the cluster."""
+    return [number for number in names(caller) if number != cluster.number and runs(caller, number)]
+
+
+def node_named(caller: Caller, name: str) -> int:
+    """Return the number of a node; the part of the name behind an @ is ignored. Raises `NotFound`."""
+    known = {each: number for number, each in names(caller).items()}
+    for each in (name, name.partition("@")[0]):
+        if each in known:
+            return known[each]
+    raise NotFound(f"node '{name}'", f"no node '{name}' in the cluster; its nodes are: {', '.join(known)}")
+
+
+def running_node(caller: Caller, name: str) -> int:
+    """Return the number of a node that runs. Raises `PreconditionFailed` for all others."""
+    try:
+        number = node_named(caller, name)
+    except NotFound as error:
+        raise PreconditionFailed(error.resource, f"node_not_running: {error.description}") from error
+    if not runs(caller, number):
+        raise PreconditionFailed(f"node '{name}'", f"node_not_running: node '{name}' cannot be reached")
+    return number
+
+
+def leader_number(caller: Caller, queue: DeclaredQueue) -> int | None:
+    """Return the node that leads a quorum queue; None: none is known."""
+    if not queue.members:
+        return 0
+    leader = caller.catalog.leader_of(queue)
+    return None if leader is None else leader.number
+
+
+def member_nodes(queue: DeclaredQueue) -> tuple[int, ...]:
+    """Return the nodes where a quorum queue has a member."""
+    return tuple(map(node_of, queue.members)) or (0,)
+
+
+def quorum_queue(caller: Caller, name: str) -> DeclaredQueue:
+    """Return a quorum queue.
+
+    Raises:
+        NotFound: it does not exist.
+        NotSupported: it is of another kind.
+    """
+    queue = caller.vhost.lookup(name)
+    if not queue.kind.replicated:
+        word = "not_quorum_queue" if queue.kind.replays else "classic_queue_not_supported"
+        text = f"{word}: queue '{name}' in vhost '{queue.vhost}' is no quorum queue, so it has no members"
+        raise NotSupported(f"queue '{name}'", text)
+    return queue
+
+
+def quorum_queues(caller: Caller) -> Iterator[DeclaredQueue]:
+    """Iterate over all quorum queues, by virtual host and name."""
+    queues: Iterable[DeclaredQueue] = caller.catalog
+    return iter(
+        sorted(
+            (queue for queue in queues if queue.kind.replicated),
+            key=lambda queue: (queue.vhost, queue.name),
+        )
+    )
+
+
+def _matching(caller: Caller, vhost_pattern: str, queue_pattern: str) -> list[DeclaredQueue]:
+    # Patterns may match anywhere in the names.
+    in_vhost, in_name = (Finding(each, "queues") for each in (vhost_pattern, queue_pattern))
+    return [queue for queue in quorum_queues(caller) if in_vhost(queue.vhost) and in_name(queue.name)]
+
+
+def _fits(queue: DeclaredQueue, strategy: str) -> bool:
+    return strategy == "all" or len(member_nodes(queue)) % 2 == 0
+
+
+def _check_not_last(queue: DeclaredQueue) -> None:
+    if len(member_nodes(queue)) == 1:
+        raise last_node(queue)
+
+
+def refused(queue: DeclaredQueue, word: str, text: str) -> PreconditionFailed:
+    """Return a refusal that begins with RabbitMQ's word."""
+    return PreconditionFailed(
+        f"queue '{queue.name}'", f"{word}: queue '{queue.name}' in vhost '{queue.vhost}': {text}"
+    )

@@ -1,0 +1,379 @@
+"""Operations on queues: get, declare, delete, purge, list.
+
+A missing permission raises `PermissionDenied`, a name with a line end `BadRequest`, a queue of another
+connection `ResourceLocked`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from functools import partial
+from typing import Any
+
+from amqp10broker.cluster.ids import node_of
+from amqp10broker.errors import (
+    BadRequest,
+    InUse,
+    InvalidArgument,
+    NotFound,
+    NotSupported,
+    Unavailable,
+)
+from amqp10broker.metadata.queue import DeclaredQueue, Owner
+from amqp10broker.metadata.queue_requests import Declared, DeclareQueue, DeleteQueue
+from amqp10broker.operations.caller import Ask, Caller, Job, Proposal
+from amqp10broker.operations.members import others
+from amqp10broker.operations.names import check_name, check_not_reserved
+from amqp10broker.queues.commands import Delete, Inspect, Purge
+from amqp10broker.queues.effects import Answer, Refusal
+from amqp10broker.routing.declaration import check_not_direct_reply_to
+
+DEAD_LETTER_EXCHANGE = "x-dead-letter-exchange"
+STREAM = "stream"
+FIRST_OFFSET = "first_offset"
+NEXT_OFFSET = "next_offset"
+"""Of a stream: of its oldest message, and of the next one that is published."""
+DECLARATION_ID = "declaration_id"
+"""Of a stream: changes if it is deleted and declared again, so that its offsets mean other messages."""
+VOLATILE_TYPE = "rabbit_volatile_queue"
+"""The type of a queue for direct replies in answers."""
+
+
+def get_queue(caller: Caller, name: str, for_use: bool = False) -> Ask:
+    """Describe a queue with its counts.
+
+    Raises:
+        NotFound: it does not exist.
+        ResourceLocked: another connection has it exclusively, and `for_use` is set.
+    """
+    caller.may_see("queue", name)
+    queue = caller.vhost.lookup(name)
+    if for_use:
+        caller.for_use(queue)
+    return Ask(queue.handle, Inspect, partial(_report, caller, queue))
+
+
+def declare_queue(
+    caller: Caller, name: str, durable: bool, exclusive: bool, auto_delete: bool, arguments: dict[str, Any]
+) -> Proposal:
+    """Declare a queue, unless it exists with the same properties.
+
+    Returns:
+        ``{"created": bool, "queue": map}``.
+
+    Raises:
+        BadRequest: the name is empty, and none is made here; or it contains a line end.
+        ReservedName: the name of a new queue is reserved.
+        Inequivalent: it exists with other properties.
+        InvalidArgument: an argument is not valid.
+        LimitExceeded: the virtual host has its maximum number of queues.
+    """
+    named = name != ""
+    if not named:
+        if caller.new_name is None:
+            raise BadRequest("queue ''", "declare queue with empty name not allowed")
+        name = caller.new_name()
+    check_name("queue", name)
+    caller.may_configure("queue", name)
+    if caller.vhost.find(name) is None:
+        if named:
+            check_not_reserved("queue", name)
+        dead_letter_exchange = arguments.get(DEAD_LETTER_EXCHANGE)
+        # An argument of another type is refused with the declaration, which has a better text.
+        if isinstance(dead_letter_exchange, str):
+            caller.may_read("queue", name)
+            caller.may_write("exchange", dead_letter_exchange)
+    if exclusive and caller.connection is None:
+        raise InvalidArgument(
+            "queue",
+            "a queue for one connection only must be declared on that connection: leave out exclusive",
+        )
+    owner = caller.connection if exclusive else None
+    request = DeclareQueue(caller.vhost.named(), name, durable, owner, auto_delete, arguments, not named)
+
+    def then(declared: Declared) -> dict[str, Any] | Ask:
+        caller.catalog.usage.queues_declared += 1
+        queue = caller.vhost.lookup(declared.name)
+        if declared.created:
+            return {"created": True, "queue": describe(caller, queue, 0, 0, next_offset=0)}
+        queue.check_up()
+        return Ask(
+            queue.handle,
+            Inspect,
+            lambda answer: {"created": False, "queue": _report(caller, queue, answer)},
+        )
+
+    return Proposal(request, then)
+
+
+def delete_queue(
+    caller: Caller, name: str, if_unused: bool = False, if_empty: bool = False
+) -> dict[str, Any] | Ask | Proposal:
+    """Delete a queue with its messages; a missing one is not an error.
+
+    Returns:
+        ``{"message_count": int}``, the messages that were ready.
+
+    Raises:
+        AccessRefused: it is a queue of direct replies.
+        InUse: it has consumers or messages, and the condition excludes that.
+        NotSupported: its kind does not support such a condition.
+    """
+    check_name("queue", name)
+    check_not_direct_reply_to(name)
+    caller.may_configure("queue", name)
+    vhost = caller.vhost
+    queue = vhost.find(name)
+    if queue is None:
+        return {"message_count": 0}
+    caller.for_use(queue)
+    if (if_unused or if_empty) and not queue.kind.conditional_delete:
+        flag = "if-unused" if if_unused else "if-empty"
+        raise NotSupported(
+            f"queue '{name}'",
+            f"cannot delete queue '{name}' in vhost '{vhost.name}'. queue.delete operations with {flag} "
+            f"flag set are not supported by {queue.type} queues",
+        )
+
+    def then(answer: Answer) -> dict[str, Any]:
+        if answer.refused in (Refusal.IN_USE, Refusal.NOT_EMPTY):
+            why = "in use" if answer.refused is Refusal.IN_USE else "not empty"
+            raise InUse(f"queue '{name}'", f"queue '{name}' in vhost '{vhost.name}' {why}")
+        if answer.refused is Refusal.NO_LEADER and (if_unused or if_empty):
+            raise _no_leader(queue)
+        return {"message_count": answer.ready if answer.refused is None else 0}
+
+    ask = Ask(queue.handle, partial(Delete, if_unused=if_unused, if_empty=if_empty), then)
+    if if_unused or if_empty:
+        # The queue decides, and is forgotten when it has ended (`QueueEnded`).
+        return ask
+    # It is forgotten first: a declaration behind this request makes another one.
+    return Proposal(DeleteQueue(vhost.named(), name, farewell=False), lambda there: ask)
+
+
+def purge_queue(caller: Caller, name: str) -> Ask:
+    """Drop the ready messages of a queue.
+
+    Returns:
+        ``{"message_count": int}``.
+
+    Raises:
+        NotFound: it does not exist.
+        NotSupported: its kind cannot be purged.
+    """
+    caller.may_read("queue", name)
+    queue = caller.for_use(caller.vhost.lookup(name))
+    if queue.kind.replays:
+        raise NotSupported(
+            f"queue '{name}'", f"purge not supported by queue '{name}' in vhost '{caller.vhost.name}'"
+        )
+
+    def then(answer: Answer) -> dict[str, Any]:
+        if answer.refused is Refusal.GONE:
+            raise _gone(queue)
+        if answer.refused is Refusal.NO_LEADER:
+            raise _no_leader(queue)
+        return {"message_count": answer.ready}
+
+    return Ask(queue.handle, Purge, then)
+
+
+def list_queues(
+    caller: Caller,
+    online: bool = False,
+    offline: bool = False,
+    local: bool = False,
+    names: Sequence[str] = (),
+    counts: bool = True,
+) -> list[dict[str, Any]] | Job:
+    """List queues of the virtual host on which the user has any permission, by name.
+
+    The counts do not include commands on their way to a queue. In addition to `describe` there are
+    ``members``, ``online``, ``state``, ``owner`` (number of the connection that has it exclusively, at its
+    node), ``delivery_limit`` of a quorum queue, and of reachable queues ``messages_unsettled``,
+    ``messages_dlx``, ``messages_delayed``, ``single_active_consumer_tag``, ``publishers``, ``counters``,
+    ``full``, ``dead_lettered``, ``limits``, ``segments``, ``weight`` (`queues.figures.QueueWeight`); and the
+    effect of policies: ``policy``, ``operator_policy``, ``effective_policy_definition``,
+    ``ineffective_policy_keys``. Counts are None if the leader does not answer.
+
+    Args:
+        online: only those whose leader, or node, can be reached.
+        offline: only the others.
+        local: only those that this node leads, or has.
+        names: only these, if there are any; missing ones are left out.
+        counts: without it no request is sent to queues, and counts are None.
+
+    Raises:
+        BadRequest: both `online` and `offline`.
+    """
+    if online + offline + local > 1:
+        raise BadRequest("queue", "queues are listed online, offline or local: give one of them, or none")
+    queues = [
+        queue
+        for queue in sorted(_chosen(caller, names), key=lambda each: each.name)
+        if caller.sees("queue", queue.name)
+        and (not local or _is_here(caller, queue))
+        and (not (online or offline) or _is_up(caller, queue) is online)
+    ]
+    remote = [queue for queue in queues if not _is_here(caller, queue)] if counts else []
+    if not remote or caller.node is None:
+        return [_listed(caller, queue, known=counts) for queue in queues]
+    cluster = caller.node.cluster
+    given = {"local": True} | ({"names": [queue.name for queue in remote]} if names else {})
+
+    async def gather() -> list[dict[str, Any]]:
+        rows = {queue.name: _listed(caller, queue, known=queue not in remote) for queue in queues}
+        asked = others(caller, cluster)  # queues of nodes that do not answer are listed from the catalog
+        answers = await cluster.run_at_each(asked, "list-queues", given, caller.vhost.name)
+        for there in answers.values():
+            rows |= {row["name"]: row for row in there if row["name"] in rows}
+        return list(rows.values())
+
+    return Job(gather)
+
+
+def _chosen(caller: Caller, names: Sequence[str]) -> Iterable[DeclaredQueue]:
+    if not names:
+        return caller.vhost
+    found = (caller.vhost.queues.get(name) for name in dict.fromkeys(names))
+    return (queue for queue in found if queue is not None and not queue.kind.volatile)
+
+
+def _listed(caller: Caller, queue: DeclaredQueue, *, known: bool) -> dict[str, Any]:
+    # `known`: its counts are available here.
+    figures = queue.handle.figures() if known else None
+    ready, consumers = (None, None) if figures is None else (figures.messages_ready, figures.consumers)
+    next_offset = None if figures is None else figures.next_offset
+    described = describe(caller, queue, ready, consumers, next_offset=next_offset)
+    described["members"] = described["replicas"]
+    described["online"] = _online(caller, queue)
+    described["state"] = _state(caller, queue)
+    described["messages_unsettled"] = None
+    described["messages_dlx"] = None if figures is None else figures.messages_dlx
+    described["messages_delayed"] = None if figures is None else figures.messages_delayed
+    described["counters"] = {}
+    described["weight"] = None
+    described["single_active_consumer_tag"] = None if figures is None else figures.single_active_consumer_tag
+    described["owner"] = queue.owner.connection if isinstance(queue.owner, Owner) else None
+    if queue.kind.replicated:
+        described["delivery_limit"] = queue.effective.settings.delivery_limit
+    if figures is not None:
+        described["messages_unsettled"] = figures.messages_unsettled
+        described["segments"] = figures.segments
+        described["publishers"] = figures.publishers
+        described["dead_lettered"] = dict(queue.handle.counters.dead_lettered)
+        described["full"] = figures.full
+        described["limits"] = None if figures.limits is None else asdict(figures.limits)
+        described["counters"] = queue.counted()
+        weight = queue.handle.weight()
+        described["weight"] = None if weight is None else weight._asdict()
+    described["policy"] = queue.effective.policy
+    described["operator_policy"] = queue.effective.operator_policy
+    described["effective_policy_definition"] = dict(queue.effective.definition)
+    described["ineffective_policy_keys"] = list(queue.effective.ineffective)
+    return described
+
+
+def _nodes(queue: DeclaredQueue) -> tuple[int, ...]:
+    # 0 is a node in no cluster.
+    return tuple(map(node_of, queue.members)) or (queue.home,)
+
+
+def _named(caller: Caller, number: int) -> str:
+    node = caller.catalog.node_of(number)
+    return caller.node_name if number == 0 else f"node {number}" if node is None else node.name
+
+
+def _online(caller: Caller, queue: DeclaredQueue) -> list[str]:
+    catalog = caller.catalog
+    return [_named(caller, each) for each in _nodes(queue) if each == 0 or catalog.runs(each)]
+
+
+def _leader(caller: Caller, queue: DeclaredQueue) -> str | None:
+    if not queue.members and not queue.home:
+        return caller.node_name
+    leader = caller.catalog.leader_of(queue)
+    return None if leader is None else leader.name
+
+
+def _last_leader(caller: Caller, queue: DeclaredQueue) -> int:
+    # The leader, or the last known one, or the node of the first member; of other kinds the queue's node.
+    nodes = _nodes(queue)
+    whereabouts = caller.catalog.whereabouts
+    if queue.members and whereabouts is not None:
+        for known in (whereabouts.leader(queue), whereabouts.last_leader(queue)):
+            if known in nodes:
+                return known
+    return nodes[0]
+
+
+def _is_here(caller: Caller, queue: DeclaredQueue) -> bool:
+    return _leader(caller, queue) == caller.node_name
+
+
+def _is_up(caller: Caller, queue: DeclaredQueue) -> bool:
+    return _leader(caller, queue) in _online(caller, queue)
+
+
+def _state(caller: Caller, queue: DeclaredQueue) -> str:
+    # RabbitMQ's word; ``minority``: no leader, and most of the queue's nodes do not run.
+    if _is_up(caller, queue):
+        return "running"
+    lacks = queue.members and 2 * len(_online(caller, queue)) <= len(queue.members)
+    return "minority" if lacks else "down"
+
+
+def describe(
+    caller: Caller,
+    queue: DeclaredQueue,
+    ready: int | None,
+    consumers: int | None,
+    *,
+    next_offset: int | None = None,
+) -> dict[str, Any]:
+    """Describe a queue for all front ends; ``leader`` of a queue without one is the last node that led it.
+
+    Clients need ``leader`` (RabbitMQ's one for Python fails without).
+    """
+    return {
+        "name": queue.name,
+        "vhost": caller.vhost.name,
+        "durable": queue.durable,
+        "auto_delete": queue.auto_delete,
+        "exclusive": queue.owner is not None,
+        "type": VOLATILE_TYPE if queue.kind.volatile else queue.type,
+        "arguments": dict(queue.arguments),
+        "message_count": ready,
+        "consumer_count": consumers,
+        "leader": _named(caller, _last_leader(caller, queue)),
+        "replicas": [_named(caller, each) for each in _nodes(queue)],
+        **_facts_of_stream(queue, ready, next_offset),
+    }
+
+
+def _facts_of_stream(queue: DeclaredQueue, ready: int | None, next_offset: int | None) -> dict[str, Any]:
+    # Nothing for other kinds of queues.
+    if not queue.kind.replays:
+        return {}
+    return {
+        DECLARATION_ID: queue.declaration_id,
+        FIRST_OFFSET: None if ready is None or next_offset is None else next_offset - ready,
+        NEXT_OFFSET: next_offset,
+    }
+
+
+def _report(caller: Caller, queue: DeclaredQueue, answer: Answer) -> dict[str, Any]:
+    # Without a leader the counts are 0, since the queue exists all the same.
+    if answer.refused is Refusal.GONE:
+        raise _gone(queue)
+    return describe(caller, queue, answer.ready, answer.consumers, next_offset=answer.next_offset)
+
+
+def _no_leader(queue: DeclaredQueue) -> Unavailable:
+    resource = f"queue '{queue.name}'"
+    return Unavailable(resource, f"{resource} in vhost '{queue.vhost}' has had no leader for too long")
+
+
+def _gone(queue: DeclaredQueue) -> NotFound:
+    return NotFound(f"queue '{queue.name}'", f"no queue '{queue.name}' in vhost '{queue.vhost}'")

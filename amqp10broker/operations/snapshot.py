@@ -1,0 +1,720 @@
+"""Views of the broker's state at one moment: immutable records, and their document for `amqp10broker status`.
+
+All front ends read these records, the command line through `document`. They are made between two awaits of a
+single-threaded program, so their values are consistent. A field that a protocol or a kind of queue does not
+have is None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, is_dataclass
+from functools import cache
+from typing import Any, Final, TypeVar, cast, get_args, get_type_hints
+
+from amqp10broker.metadata.last_error import LastError
+from amqp10broker.queues.figures import QueueFigures
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class WaitView:
+    """The reason of a wait (`service.waits`).
+
+    Attributes:
+        waits: the reason's code, None: it does not wait.
+        waits_why: one sentence with evidence.
+        waits_for_s: duration, None if it does not wait or the duration is not known.
+    """
+
+    waits: str | None = None
+    waits_why: str | None = None
+    waits_for_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LinkView:
+    """A link of AMQP 1.0.
+
+    Attributes:
+        handle: the client's, None: the client has detached the link.
+        role: of the client: ``sender`` or ``receiver``.
+        address: of the source or target, None: the anonymous terminus.
+        queue: the queue's name, None: it has none, or any.
+        unsettled: deliveries.
+        available: messages that the sending end has ready, None: it has not stated any.
+        queue_credit: deliveries that the queue may still send, of a receiver.
+        queue_delivery_count: the delivery-count between queue and session, of a receiver.
+        pending: messages from the queue that are not written yet, of a receiver.
+        properties: of the client's attach.
+        counters: of `service.counters`; null where they mean nothing for the role.
+        snd_settle_mode: that both ends agreed on; 1: all deliveries are sent settled.
+        max_message_size: bytes that the receiving end accepts; 0: no limit.
+        credit_limit: credit of a sender after a grant; of a receiver: messages requested from a queue.
+        credit_limit_why: reason of an automatic limit (`service.auto_limit`); None: it is fixed.
+        credit_limit_for_s: for how long it has had this value.
+    """
+
+    name: str
+    handle: int | None
+    role: str
+    address: str | None
+    queue: str | None
+    credit: int
+    delivery_count: int | None
+    unsettled: int
+    available: int | None
+    drain: bool
+    queue_credit: int | None
+    queue_delivery_count: int | None
+    pending: int | None
+    properties: Mapping[str, Any] | None
+    last_error: LastError | None
+    counters: Mapping[str, int | None]
+    wait: WaitView
+    snd_settle_mode: int = 2
+    max_message_size: int = 0
+    credit_limit: int | None = None
+    credit_limit_why: str | None = None
+    credit_limit_for_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionView:
+    """An open transaction of AMQP 1.0.
+
+    Attributes:
+        id: its txn-id, in hexadecimal.
+        link: name of the control link.
+        age_s: since its declare.
+        bytes: of the contents of messages.
+        deliveries: that are settled in it.
+        failed: reason for which it can only be rolled back; None: it can be committed.
+    """
+
+    id: str
+    link: str
+    age_s: float
+    messages: int
+    bytes: int
+    deliveries: int
+    failed: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class SessionView:
+    """A session of AMQP 1.0; windows and ids are those of the specification, section 2.5.6.
+
+    Attributes:
+        incoming_window: transfers that the client may still send.
+        remote_incoming_window: transfers that the client still accepts.
+        unsettled_in: deliveries from the client.
+        unsettled_out: deliveries to the client.
+        pending_out: messages from queues that are not written yet.
+        counters: of its links, including those that are gone.
+        links: by handle.
+        remote_outgoing_window: the client's outgoing window.
+        transactions: open ones, the oldest first.
+    """
+
+    channel: int
+    incoming_window: int
+    remote_incoming_window: int
+    next_incoming_id: int | None
+    next_outgoing_id: int
+    unsettled_in: int
+    unsettled_out: int
+    pending_out: int
+    last_error: LastError | None
+    counters: Mapping[str, int | None]
+    links: tuple[LinkView, ...]
+    remote_outgoing_window: int = 0
+    handle_max: int = 0
+    incoming_window_limit: int = 0
+    transactions: tuple[TransactionView, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerView:
+    """A consumer of AMQP 0-9-1.
+
+    Attributes:
+        no_ack: it acknowledges nothing.
+        prefetch: limit of unacknowledged messages, 0: none.
+        unsent: messages from the queue that are not written yet.
+        exclusive: the queue may have no other.
+        timeout_ms: requested time limit of a delivery, None: none requested.
+        arguments: x-arguments.
+    """
+
+    tag: str
+    queue: str
+    no_ack: bool
+    prefetch: int
+    unacknowledged: int
+    unsent: int
+    wait: WaitView
+    exclusive: bool = False
+    timeout_ms: int | None = None
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelView:
+    """A channel of AMQP 0-9-1.
+
+    Attributes:
+        confirm: whether publishes are confirmed.
+        unconfirmed: publishes that queues have not answered.
+        unacknowledged: messages that its consumers hold.
+        prefetch: of its next consumers.
+        global_prefetch: of all its consumers together.
+        reader_credit: bytes that the connection may still read for it (credit_flow).
+        consumers: in the order of their beginning.
+        counters: of `service.counters`.
+    """
+
+    number: int
+    state: str
+    confirm: bool
+    transactional: bool
+    unconfirmed: int
+    unacknowledged: int
+    prefetch: int
+    global_prefetch: int
+    reader_credit: int
+    consumers: tuple[ConsumerView, ...]
+    last_error: LastError | None
+    counters: Mapping[str, int | None]
+    wait: WaitView
+
+
+@dataclass(frozen=True, slots=True)
+class OriginView:
+    """The origin of a client.
+
+    Attributes:
+        local: the broker's address of the connection; empty if there is none.
+        connected_at_ms: milliseconds since the epoch.
+        mechanism: of SASL; empty before the login.
+        properties: client-properties, or those of the client's open.
+        transport: ``tcp`` or ``websocket``.
+    """
+
+    local: str = ""
+    connected_at_ms: int = 0
+    mechanism: str = ""
+    tls: bool = False
+    properties: Mapping[Any, Any] = field(default_factory=dict)
+    transport: str = "tcp"
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionView:
+    """A connection of either protocol.
+
+    Attributes:
+        protocol: name and version.
+        peer: the client's address.
+        container_id: of AMQP 1.0.
+        client: of AMQP 0-9-1: connection_name, product and version, as far as they are known; else empty.
+        channel_max: the highest channel number.
+        idle_timeout_ms: as requested by the client.
+        bytes_in: from the client.
+        bytes_out: to the client.
+        writer_waiting_bytes: not accepted by the socket yet.
+        counters: of its sessions or channels, including those that are gone.
+        sessions: of AMQP 1.0, by channel.
+        channels: of AMQP 0-9-1, by number.
+        node: name of the node to which it is connected; empty: the node of the request.
+    """
+
+    id: int
+    protocol: str
+    peer: str
+    user: str
+    vhost: str
+    container_id: str | None
+    client: Mapping[str, str]
+    state: str
+    channel_max: int
+    frame_max: int
+    idle_timeout_ms: int | None
+    bytes_in: int
+    bytes_out: int
+    writer_waiting_bytes: int
+    last_error: LastError | None
+    counters: Mapping[str, int | None]
+    sessions: tuple[SessionView, ...] = ()
+    channels: tuple[ChannelView, ...] = ()
+    origin: OriginView = field(default_factory=OriginView)
+    node: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class QueueView:
+    """A queue.
+
+    Attributes:
+        dead_lettered: messages sent to a dead-letter exchange, by reason.
+        counters: of `queues.counters`.
+    """
+
+    name: str
+    vhost: str
+    type: str
+    durable: bool
+    figures: QueueFigures
+    dead_lettered: Mapping[str, int]
+    counters: Mapping[str, int]
+    last_error: LastError | None
+
+
+@dataclass(frozen=True, slots=True)
+class ExchangeView:
+    """An exchange to which something was published.
+
+    Attributes:
+        counters: published; unroutable of these; returned to their publisher of these.
+    """
+
+    name: str
+    vhost: str
+    counters: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingView:
+    """A link, channel or consumer that waits.
+
+    Attributes:
+        kind: ``link``, ``channel`` or ``consumer``.
+        local: the broker's address of the connection; empty if there is none.
+        channel: the session's or channel's number.
+        name: of the link, or tag of the consumer.
+        to_do: advice of one or two sentences.
+        idle: it has nothing to do, which is not a fault.
+    """
+
+    kind: str
+    connection: int
+    user: str
+    vhost: str
+    peer: str
+    local: str
+    channel: int
+    name: str | None
+    role: str | None
+    queue: str | None
+    wait: WaitView
+    to_do: str
+    idle: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SummaryView:
+    """The numbers of chosen things, and of those that wait.
+
+    Attributes:
+        chosen: whether the choice excludes anything.
+        connections_in_all: without the choice.
+        waiting: of all of these, those that wait because of a fault.
+        reasons: number of waiting ones by reason, the most frequent first.
+        queues_full: of `queues`, those at a limit of length.
+        idle_reasons: of `reasons`, those of links and consumers that have nothing to do.
+    """
+
+    chosen: bool
+    connections: int
+    connections_in_all: int
+    links: int
+    consumers: int
+    channels: int
+    waiting: int
+    links_waiting: int
+    consumers_waiting: int
+    channels_waiting: int
+    reasons: Mapping[str, int]
+    queues: int
+    queues_full: int
+    idle_reasons: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FlowView:
+    """The settings of flow control."""
+
+    max_link_credit: int | str
+    max_incoming_window: int | str
+    max_queue_credit: int | str
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceView:
+    """Memory or disk, as the alarms see it.
+
+    Attributes:
+        setting: the limit as configured.
+        limit_bytes: None: there is none.
+        alarm_ends_at_bytes: threshold at which an alarm ends.
+        causes: reasons of the alarm.
+        since: beginning of the alarm, ISO 8601.
+    """
+
+    setting: str | None
+    limit_bytes: int | None
+    alarm_ends_at_bytes: int | None
+    alarm: bool
+    causes: tuple[str, ...]
+    since: str | None
+    on_for_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryView:
+    """Used and total memory, and the alarm."""
+
+    used_bytes: int | None
+    total_bytes: int | None
+    resource: ResourceView
+
+
+@dataclass(frozen=True, slots=True)
+class DiskView:
+    """Free disk space, its folder, and the alarm."""
+
+    free_bytes: int | None
+    path: str
+    resource: ResourceView
+
+
+@dataclass(frozen=True, slots=True)
+class ResourcesView:
+    """The resources that alarms watch."""
+
+    memory: MemoryView
+    disk: DiskView
+
+
+@dataclass(frozen=True, slots=True)
+class JournalView:
+    """The journal of durable queues. Until it is read, all but `recovered` are None.
+
+    Attributes:
+        recovered: whether it has been read since the start.
+        bytes: size of the files.
+        live_bytes: of these, those that are still needed.
+        spool_bytes: of messages that are out of memory and not durable.
+        commits: since the start.
+        disk_full: whether published messages wait for room.
+        reserve_bytes: bytes that can be written on a full disk.
+    """
+
+    recovered: bool
+    files: int | None = None
+    bytes: int | None = None
+    live_bytes: int | None = None
+    spool_bytes: int | None = None
+    commits: int | None = None
+    last_sync_ms: float | None = None
+    sync_running: bool | None = None
+    disk_full: bool | None = None
+    reserve_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RecordingView:
+    """The present recording of flow events.
+
+    Attributes:
+        every_ms: interval of samples.
+        began_ns: beginning of the run, by the wall clock.
+        looks: number of samples.
+        processor_percent: cost of sampling, of one processor.
+        cost_percent: share of the broker's processor time.
+        events_written: of these, those in files.
+        events_dropped: of these, those that were lost.
+        buffered_bytes: of events that wait.
+    """
+
+    folder: str
+    run_id: str
+    every_ms: int
+    began_ns: int
+    looks: int
+    processor_percent: float
+    cost_percent: float
+    events: int
+    events_written: int
+    events_dropped: int
+    buffered_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class RecordingFailed:
+    """A recording that failed.
+
+    Attributes:
+        run_id: of its last run.
+        events: of that run.
+        events_written: of these, those in files.
+        events_lost: the others.
+    """
+
+    folder: str
+    run_id: str
+    reason: str
+    events: int
+    events_written: int
+    events_lost: int
+
+
+@dataclass(frozen=True, slots=True)
+class RecordingsView:
+    """The present recording, and the last failure; None: there is none."""
+
+    recording: RecordingView | None
+    failed: RecordingFailed | None
+
+
+@dataclass(frozen=True, slots=True)
+class TraceView:
+    """A trace of frames.
+
+    Attributes:
+        what: as requested.
+        target: its object.
+        into: a file's name, ``log``, or ``a terminal``.
+        lines: written so far.
+        ended: reason of its end, None: it goes on.
+    """
+
+    what: str
+    target: str
+    into: str
+    lines: int
+    ended: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class WatchView:
+    """A link of AMQP 1.0, or a channel or consumer of AMQP 0-9-1, whose frames are recorded.
+
+    Attributes:
+        watch: its number, for requests of the timeline.
+        channel: of the session, or the channel.
+        link: name of the link, or the consumer's tag; None: all of a channel.
+        role: of the link's client: ``sender`` or ``receiver``; ``consumer`` or ``channel``.
+        address: of the source or target, None: the anonymous terminus.
+        queue: the queue's name, None: it has none, or any.
+        began_ns: its beginning, by the clock of its steps' ``at_ns``.
+        began_at_ns: the same by the wall clock, since 1970.
+        client: the client's name, such as its container-id; empty if it has none.
+    """
+
+    watch: int
+    connection: int
+    user: str
+    channel: int
+    link: str | None
+    role: str
+    handle: int | None
+    address: str | None
+    queue: str | None
+    began_ns: int
+    began_at_ns: int
+    client: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class FollowedView:
+    """A virtual host whose links and channels are watched from their beginning on.
+
+    Attributes:
+        watches: in the order of their beginning, including those that have ended.
+        left_out: number of those that are not watched, because there were too many.
+    """
+
+    vhost: str
+    watches: tuple[WatchView, ...]
+    left_out: int
+
+
+@dataclass(frozen=True, slots=True)
+class SuspendedLinkView:
+    """A durable link of AMQP 1.0 that is not attached.
+
+    Attributes:
+        container_id: of its client.
+        user: that may resume it.
+        role: its client's: receiver or sender.
+        unsettled: number of stored deliveries.
+        age_s: since it was suspended.
+        left_s: until it ends; None: its timer has not started.
+    """
+
+    link: int
+    name: str
+    container_id: str
+    user: str
+    vhost: str
+    role: str
+    unsettled: int
+    age_s: float
+    left_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class FaultView:
+    """A fault that the broker commits on request (`service.faults`).
+
+    Attributes:
+        queue: a pattern for queues, or addresses of links; None: any.
+        client: a pattern for container-ids and connection names; None: any.
+        link: a pattern for names of links; None: any.
+        count: number of messages or attaches, remaining credit, error of a delivery-count, or size of frames;
+            None: all, none, one, or the least.
+        hits: number of times it was committed so far.
+        held: messages, confirms and flows that are held back; of one that is committed once, sessions and
+            channels that it has not reached yet.
+    """
+
+    fault: int
+    kind: str
+    vhost: str
+    queue: str | None
+    client: str | None
+    link: str | None
+    count: int | None
+    hits: int
+    held: int
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """The broker itself.
+
+    Attributes:
+        container_id: of AMQP 1.0.
+        uptime_s: since its start.
+        listeners: ``host:port``.
+        tls_listeners: likewise, with TLS.
+        data_dir: None: everything is in memory.
+        journal: None without a data folder.
+        rss_bytes: resident memory.
+        recording: None: the broker does not record.
+        recording_failed: the last one, if it failed.
+        suspended_links: the first hundred of them.
+        kept_links: number of durable links, attached or suspended.
+    """
+
+    container_id: str
+    version: str
+    pid: int
+    uptime_s: float
+    listeners: tuple[str, ...]
+    tls_listeners: tuple[str, ...]
+    flow: FlowView
+    data_dir: str | None
+    journal: JournalView | None
+    alarms: tuple[str, ...]
+    rss_bytes: int
+    resources: ResourcesView
+    recording: RecordingView | None
+    recording_failed: RecordingFailed | None
+    traces: tuple[TraceView, ...]
+    suspended_links: tuple[SuspendedLinkView, ...] = ()
+    kept_links: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TotalsView:
+    """Sums of counters over all clients since the start, including those that are gone (`service.counters`).
+
+    Attributes:
+        queues: by virtual host, of its queues' messages, including deleted queues.
+    """
+
+    protocols: Mapping[str, Mapping[str, int | None]]
+    vhosts: Mapping[str, Mapping[str, int | None]]
+    users: Mapping[str, Mapping[str, int | None]]
+    queues: Mapping[str, Mapping[str, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerView:
+    """All views of a broker.
+
+    Attributes:
+        exchanges: those to which something was published.
+        waiting: what waits, longest first; behind it idle ones, if requested.
+    """
+
+    broker: NodeView
+    totals: TotalsView
+    exchanges: tuple[ExchangeView, ...]
+    summary: SummaryView
+    waiting: tuple[WaitingView, ...]
+    connections: tuple[ConnectionView, ...]
+    queues: tuple[QueueView, ...]
+
+
+_INLINE: Final = (WaitView, QueueFigures, ResourceView)
+"""Records whose fields are included in those of the record that contains them."""
+
+
+def document(view: Any) -> dict[str, Any]:
+    """Convert a record to values for JSON, field by field."""
+    result: dict[str, Any] = {}
+    for name in view.__dataclass_fields__:
+        value = getattr(view, name)
+        if isinstance(value, _INLINE):
+            result |= document(value)
+        else:
+            result[name] = _plain(value)
+    return result
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, LastError):
+        return value.shown()
+    if isinstance(value, tuple):
+        return [_plain(each) for each in value]
+    return document(value) if is_dataclass(value) else value
+
+
+def view_of(kind: Callable[..., T], told: Mapping[str, Any]) -> T:
+    """Restore a record from its `document` from another node.
+
+    Properties and arguments of clients that JSON cannot represent have become texts.
+
+    Args:
+        told: the document. Missing fields get their defaults, and additional ones are ignored.
+
+    Raises:
+        TypeError: a field is missing that has no default.
+    """
+    fields: dict[str, Any] = {}
+    for name, hint in _hints(kind).items():
+        if hint in _INLINE:
+            fields[name] = view_of(hint, told)
+        elif name in told:
+            fields[name] = _viewed(hint, told[name])
+    return kind(**fields)
+
+
+@cache
+def _hints(kind: Callable[..., object]) -> Mapping[str, Any]:
+    return get_type_hints(kind)
+
+
+def _viewed(hint: Any, value: Any) -> Any:
+    inner = next((each for each in (hint, *get_args(hint)) if is_dataclass(each)), None)
+    if inner is None or value is None:
+        return value
+    if inner is LastError:
+        return LastError(value.pop("time"), value.pop("event"), value)
+    if isinstance(value, list):
+        return tuple(_viewed(inner, each) for each in value)
+    return view_of(cast("Callable[..., object]", inner), value)

@@ -1,1 +1,0 @@
-"""The persistence of queues: messages and decisions as records of the journal, and back."""

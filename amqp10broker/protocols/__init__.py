@@ -1,0 +1,1 @@
+"""The wire protocols and what they share."""

@@ -1,0 +1,465 @@
+"""One AMQP 0-9-1 connection, the server's end: section 2.2.4 of the specification.
+
+Bytes go in (`receive`) and events come out; commands go in and bytes come out (`take_output`). It begins
+behind the protocol header, negotiates, and then passes on the items for channels unchanged: a channel is only
+a number here.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from enum import Enum, auto
+from typing import Any, Final, assert_never
+
+from amqp10broker.protocols.amqp091.closing import ClosingReader
+from amqp10broker.protocols.amqp091.content import ContentOpened, Item
+from amqp10broker.protocols.amqp091.errors import Amqp091Error, AmqpHardError, ReplyCode, cut_reply_text
+from amqp10broker.protocols.amqp091.events import (
+    ChannelItems,
+    CloseOkReceived,
+    CloseReceived,
+    ConnectionEvent,
+    ConnectionFailed,
+    OpenReceived,
+    SecureOkReceived,
+    StartOkReceived,
+    TuneDone,
+    UpdateSecretReceived,
+)
+from amqp10broker.protocols.amqp091.frames import CONTENT_BYTES_MAX, FrameReader
+from amqp10broker.protocols.amqp091.framing import FRAME_MIN_SIZE, method_frame
+from amqp10broker.protocols.amqp091.items import Heartbeat, MethodFrame
+from amqp10broker.protocols.amqp091.methods import (
+    ConnectionBlocked,
+    ConnectionClose,
+    ConnectionCloseOk,
+    ConnectionOpen,
+    ConnectionOpenOk,
+    ConnectionSecure,
+    ConnectionSecureOk,
+    ConnectionStart,
+    ConnectionStartOk,
+    ConnectionTune,
+    ConnectionTuneOk,
+    ConnectionUnblocked,
+    ConnectionUpdateSecret,
+    ConnectionUpdateSecretOk,
+    Method,
+)
+from amqp10broker.protocols.budget import Budget
+
+CHANNEL_MAX: Final = 65535
+"""The largest number that the wire allows, for a connection without another limit."""
+
+
+class ConnectionState(Enum):
+    """The state of the negotiation. In AUTHENTICATING and OPEN_RECEIVED the owner has to act, in the other
+    states before RUNNING the client.
+    """
+
+    START = auto()
+    STARTING = auto()
+    AUTHENTICATING = auto()
+    SECURING = auto()
+    TUNING = auto()
+    OPENING = auto()
+    OPEN_RECEIVED = auto()
+    RUNNING = auto()
+    CLOSE_RECEIVED = auto()
+    CLOSING = auto()
+    END = auto()
+
+
+class ConnectionInput(Enum):
+    """The inputs of a connection's state machine."""
+
+    SEND_START = auto()
+    RECEIVE_START_OK = auto()
+    SEND_SECURE = auto()
+    RECEIVE_SECURE_OK = auto()
+    SEND_TUNE = auto()
+    RECEIVE_TUNE_OK = auto()
+    RECEIVE_OPEN = auto()
+    SEND_OPEN_OK = auto()
+    RECEIVE_UPDATE_SECRET = auto()
+    RECEIVE_CLOSE = auto()
+    SEND_CLOSE_OK = auto()
+    SEND_CLOSE = auto()
+    RECEIVE_CLOSE_OK = auto()
+
+
+_S = ConnectionState
+_I = ConnectionInput
+
+_TALKING: Final = (
+    _S.STARTING,
+    _S.AUTHENTICATING,
+    _S.SECURING,
+    _S.TUNING,
+    _S.OPENING,
+    _S.OPEN_RECEIVED,
+    _S.RUNNING,
+)
+
+# A pair that is absent is refused: from the client it is a 504, from our owner a fault of ours. The client
+# may close whenever it may send at all; with our close on its way already, its close is answered and has no
+# other effect.
+CONNECTION_TRANSITIONS: Final[dict[tuple[ConnectionState, ConnectionInput], ConnectionState]] = {
+    (_S.START, _I.SEND_START): _S.STARTING,
+    (_S.STARTING, _I.RECEIVE_START_OK): _S.AUTHENTICATING,
+    (_S.AUTHENTICATING, _I.SEND_SECURE): _S.SECURING,
+    (_S.SECURING, _I.RECEIVE_SECURE_OK): _S.AUTHENTICATING,
+    (_S.AUTHENTICATING, _I.SEND_TUNE): _S.TUNING,
+    (_S.TUNING, _I.RECEIVE_TUNE_OK): _S.OPENING,
+    (_S.OPENING, _I.RECEIVE_OPEN): _S.OPEN_RECEIVED,
+    (_S.OPEN_RECEIVED, _I.SEND_OPEN_OK): _S.RUNNING,
+    (_S.RUNNING, _I.RECEIVE_UPDATE_SECRET): _S.RUNNING,
+    **{(state, _I.RECEIVE_CLOSE): _S.CLOSE_RECEIVED for state in _TALKING},
+    **{(state, _I.SEND_CLOSE): _S.CLOSING for state in _TALKING},
+    (_S.CLOSE_RECEIVED, _I.SEND_CLOSE_OK): _S.END,
+    (_S.CLOSING, _I.RECEIVE_CLOSE): _S.CLOSING,
+    (_S.CLOSING, _I.RECEIVE_CLOSE_OK): _S.END,
+}
+
+_OWNERS_TURN: Final = (_S.START, _S.AUTHENTICATING, _S.OPEN_RECEIVED)
+_CLOSED: Final = (_S.CLOSE_RECEIVED, _S.CLOSING, _S.END)
+
+_RECEIVED: Final[dict[type[Method], ConnectionInput]] = {
+    ConnectionStartOk: _I.RECEIVE_START_OK,
+    ConnectionSecureOk: _I.RECEIVE_SECURE_OK,
+    ConnectionTuneOk: _I.RECEIVE_TUNE_OK,
+    ConnectionOpen: _I.RECEIVE_OPEN,
+    ConnectionUpdateSecret: _I.RECEIVE_UPDATE_SECRET,
+    ConnectionClose: _I.RECEIVE_CLOSE,
+    ConnectionCloseOk: _I.RECEIVE_CLOSE_OK,
+}
+
+
+class Connection091:
+    """The server's end of one connection.
+
+    Attributes:
+        frame_max: bytes, the largest frame in either direction; 0 for no limit.
+        channel_max: how many channels may be open at one time. The owner counts them, and does not check
+            their numbers: so does RabbitMQ, and clients choose numbers freely.
+        heartbeat_s: seconds of silence after which the other side is taken for half dead; 0 for never.
+        client_properties: of start-ok.
+        capabilities: names in the client's capabilities table that are true.
+        fault: why we closed the connection, None before a fault.
+    """
+
+    def __init__(
+        self,
+        *,
+        content_bytes_max: int = CONTENT_BYTES_MAX,
+        unfinished_bytes_max: int = CONTENT_BYTES_MAX,
+        frames_singly_max: int = sys.maxsize,
+    ) -> None:
+        """Make a connection before its first frame.
+
+        Args:
+            content_bytes_max: a body announced larger is reported as `ContentTooLarge` and not collected.
+            unfinished_bytes_max: bytes of incomplete contents; with more the connection is closed. Twice
+                `content_bytes_max` is always allowed.
+            frames_singly_max: see `FrameReader.singly_max`.
+        """
+        self.state = ConnectionState.START
+        self.frame_max = FRAME_MIN_SIZE
+        self.channel_max = CHANNEL_MAX
+        self.heartbeat_s = 0
+        self.client_properties: dict[str, Any] = {}
+        self.capabilities: frozenset[str] = frozenset()
+        self.fault: Amqp091Error | None = None
+        self._reader = FrameReader(
+            FRAME_MIN_SIZE, content_bytes_max=content_bytes_max, unfinished_bytes_max=unfinished_bytes_max
+        )
+        self._reader.singly_max = frames_singly_max
+        self._reader.open = False
+        self._closing = ClosingReader()
+        self._offered = ConnectionTune()
+        self._early: list[bytes] = []
+        self._out = bytearray()
+
+    def take_output(self) -> bytes:
+        """Return the bytes to write now."""
+        out = bytes(self._out)
+        self._out.clear()
+        return out
+
+    @property
+    def publishing(self) -> bool:
+        """Whether the client is in the middle of a content that is wanted."""
+        return self._reader.publishing
+
+    @property
+    def unfinished(self) -> Budget:
+        """The bound on the stored bytes of incomplete contents."""
+        return self._reader.unfinished
+
+    def discard(self, opened: ContentOpened) -> None:
+        """Drop a content that is not wanted: stored parts are freed, and its further frames are skipped."""
+        self._reader.discard(opened)
+
+    # --- bytes in ---------------------------------------------------------------------------------
+
+    def receive(self, data: bytes) -> list[ConnectionEvent]:
+        """Take bytes from the socket, the first of them behind the protocol header.
+
+        A fault of the client becomes a `ConnectionFailed` event, the last of its batch. Bytes that came while
+        the owner has to act are retained: call this without bytes after the answer, and read no more from the
+        socket until then. Likewise as long as there is `more`.
+        """
+        events: list[ConnectionEvent] = []
+        try:
+            self._receive(data, events)
+        except AmqpHardError as fault:
+            self._send_close(fault)
+            events.append(ConnectionFailed(fault))
+        return events
+
+    @property
+    def more(self) -> bool:
+        """Whether `receive` has left bytes for its next call, so that one call does not take long."""
+        return self._reader.more and self.state is ConnectionState.RUNNING
+
+    @property
+    def frames_read(self) -> int:
+        """The number of complete methods and contents read."""
+        return self._reader.frames
+
+    @property
+    def unread(self) -> bytes:
+        """Bytes that were taken in and belong to frames that are not read yet."""
+        return b"".join((self._reader.unread, *self._early))
+
+    def _receive(self, data: bytes, events: list[ConnectionEvent]) -> None:
+        if self._early:
+            self._early.append(data)
+            data = b"".join(self._early)
+            self._early.clear()
+        while self.state is not ConnectionState.RUNNING:
+            if self.state in _OWNERS_TURN:
+                if data:
+                    self._early.append(data)
+                return
+            if self.state in _CLOSED:
+                if self.state is ConnectionState.CLOSING:
+                    self._receive_closing(data, events)
+                return
+            # One frame at a time: each may change what the bytes after it mean.
+            items = self._reader.feed(data, stop_after_first=True)
+            data = b""
+            if not items:
+                return
+            self._on_channel_0(items[0], events)
+        self._dispatch(self._reader.feed(data), events)
+        if self._reader.fault is not None and self.state is ConnectionState.RUNNING:
+            raise self._reader.fault
+
+    def _dispatch(self, items: list[Item], events: list[ConnectionEvent]) -> None:
+        groups: dict[int, list[Item]] = {}
+        for item in items:
+            channel = item.channel
+            if channel:
+                group = groups.get(channel)
+                if group is None:
+                    group = groups[channel] = []
+                    events.append(ChannelItems(channel, group))
+                group.append(item)
+            else:
+                if not isinstance(item, Heartbeat):
+                    groups.clear()
+                    self._on_channel_0(item, events)
+                    if self.state is not ConnectionState.RUNNING:
+                        return  # frames of the client behind its close do not count
+
+    def _on_channel_0(self, item: Item, events: list[ConnectionEvent]) -> None:
+        if isinstance(item, Heartbeat):
+            return
+        assert isinstance(item, MethodFrame), "the reader lets only methods of class connection through"
+        method = item.method
+        state = self.state
+        received = _RECEIVED.get(type(method))
+        if received is None or (state, received) not in CONNECTION_TRANSITIONS:
+            raise AmqpHardError(
+                ReplyCode.CHANNEL_ERROR,
+                f"unexpected method {method.NAME} in connection state {state.name.lower()}",
+                method.CLASS_ID,
+                method.METHOD_ID,
+            )
+        self._move(received)
+        match method:
+            case ConnectionStartOk():
+                self._on_start_ok(method, events)
+            case ConnectionSecureOk():
+                events.append(SecureOkReceived(method.response))
+            case ConnectionTuneOk():
+                self._on_tune_ok(method, events)
+            case ConnectionOpen():
+                events.append(OpenReceived(method.virtual_host))
+            case ConnectionUpdateSecret():
+                events.append(UpdateSecretReceived(method.new_secret, method.reason))
+            case ConnectionClose():
+                events.append(_close_received(method))
+            case _:
+                raise AssertionError(f"{method.NAME} has a row and no meaning here")
+
+    def _on_start_ok(self, method: ConnectionStartOk, events: list[ConnectionEvent]) -> None:
+        self.client_properties = method.client_properties
+        capabilities = method.client_properties.get("capabilities")
+        if isinstance(capabilities, dict):
+            self.capabilities = frozenset(name for name, value in capabilities.items() if value is True)
+        events.append(StartOkReceived(method.mechanism, method.response, method.client_properties))
+
+    def _on_tune_ok(self, method: ConnectionTuneOk, events: list[ConnectionEvent]) -> None:
+        offered = self._offered
+        frame_min = min(FRAME_MIN_SIZE, offered.frame_max or FRAME_MIN_SIZE)
+        _check_negotiated("frame_max", method.frame_max, frame_min, offered.frame_max)
+        _check_negotiated("channel_max", method.channel_max, 1, offered.channel_max)
+        self.frame_max = self._reader.frame_max = method.frame_max
+        self.channel_max = method.channel_max or CHANNEL_MAX
+        self.heartbeat_s = method.heartbeat
+        events.append(TuneDone(self.channel_max, self.frame_max, self.heartbeat_s))
+
+    def _receive_closing(self, data: bytes, events: list[ConnectionEvent]) -> None:
+        for method in self._closing.feed(data):
+            if self.state is not ConnectionState.CLOSING:
+                return
+            self._move(_RECEIVED[type(method)])
+            match method:
+                case ConnectionClose():
+                    self._write(ConnectionCloseOk())
+                    events.append(_close_received(method))
+                case ConnectionCloseOk():
+                    events.append(CloseOkReceived())
+                case _:
+                    assert_never(method)
+
+    # --- orders of the owner ----------------------------------------------------------------------
+
+    def start(
+        self,
+        mechanisms: Sequence[str],
+        locales: Sequence[str] = ("en_US",),
+        server_properties: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Send start, the answer to the protocol header.
+
+        Args:
+            mechanisms: SASL mechanisms offered, in the order of preference.
+            locales: offered for reply texts.
+            server_properties: a field table.
+        """
+        self._move(ConnectionInput.SEND_START)
+        self._write(
+            ConnectionStart(
+                version_major=0,
+                version_minor=9,
+                server_properties=dict(server_properties or {}),
+                mechanisms=" ".join(mechanisms).encode(),
+                locales=" ".join(locales).encode(),
+            )
+        )
+
+    def secure(self, challenge: bytes) -> None:
+        """Request another response of the client."""
+        self._move(ConnectionInput.SEND_SECURE)
+        self._write(ConnectionSecure(challenge))
+
+    def tune(self, *, channel_max: int, frame_max: int, heartbeat_s: int) -> None:
+        """Accept the client's authentication, and send our limits.
+
+        Args:
+            channel_max: largest channel number; 0 for no limit.
+            frame_max: bytes; 0 for no limit.
+            heartbeat_s: seconds, a proposal: the client decides.
+        """
+        self._move(ConnectionInput.SEND_TUNE)
+        self._offered = ConnectionTune(channel_max=channel_max, frame_max=frame_max, heartbeat=heartbeat_s)
+        self._write(self._offered)
+
+    def open_ok(self) -> None:
+        """Permit the client to use channels."""
+        self._move(ConnectionInput.SEND_OPEN_OK)
+        self._reader.open = True
+        self._write(ConnectionOpenOk())
+
+    def blocked(self, reason: str) -> bool:
+        """Notify the client that its publishes are not read; return False if it does not support that."""
+        return self._notify(ConnectionBlocked(cut_reply_text(reason)))
+
+    def unblocked(self) -> bool:
+        """Notify the client that its publishes are read again; return False if it does not support that."""
+        return self._notify(ConnectionUnblocked())
+
+    def _notify(self, method: Method) -> bool:
+        if self.state is not ConnectionState.RUNNING or "connection.blocked" not in self.capabilities:
+            return False
+        self._write(method)
+        return True
+
+    def update_secret_ok(self) -> None:
+        """Answer a new secret. Nothing is sent on a connection that is closing."""
+        if self.state is ConnectionState.RUNNING:
+            self._write(ConnectionUpdateSecretOk())
+
+    def abandon(self) -> None:
+        """Stop: nothing more is sent or handled."""
+        self.state = ConnectionState.END
+
+    def fail(self, error: Amqp091Error) -> None:
+        """Close for a fault; without effect on a connection that is closing already."""
+        if self.state not in _CLOSED:
+            self._send_close(error)
+
+    def close(self, code: ReplyCode, text: str) -> None:
+        """Close on the broker's initiative; without effect on a connection that is closing already.
+
+        Args:
+            code: the reply code.
+            text: the reason, without the name of the code.
+        """
+        self.fail(AmqpHardError(code, text))
+
+    def close_ok(self) -> None:
+        """Answer the client's close; the last bytes."""
+        self._move(ConnectionInput.SEND_CLOSE_OK)
+        self._write(ConnectionCloseOk())
+
+    # --- common -----------------------------------------------------------------------------------
+
+    def _send_close(self, error: Amqp091Error) -> None:
+        self._move(ConnectionInput.SEND_CLOSE)
+        self.fault = error
+        self._write(ConnectionClose(int(error.code), error.reply_text, error.class_id, error.method_id))
+        # The faulty frame is the first of the rest, and may be one that does not count: skip it.
+        self._early.insert(0, self._reader.take_rest())
+
+    def _move(self, moved_by: ConnectionInput) -> None:
+        target = CONNECTION_TRANSITIONS.get((self.state, moved_by))
+        assert target is not None, f"{moved_by.name} in connection state {self.state.name}"
+        self.state = target
+
+    def _write(self, method: Method) -> None:
+        self._out += method_frame(0, method)
+
+
+def _check_negotiated(name: str, value: int, minimum: int, maximum: int) -> None:
+    # 0 means no limit, on either side.
+    if 0 < value < minimum:
+        problem = f"lower than the minimum allowed value ({minimum})"
+    elif maximum and (value == 0 or value > maximum):
+        problem = f"higher than the maximum allowed value ({maximum})"
+    else:
+        return
+    raise AmqpHardError(
+        ReplyCode.NOT_ALLOWED,
+        f"negotiated {name} = {value} is {problem}",
+        ConnectionTune.CLASS_ID,
+        ConnectionTune.METHOD_ID,
+    )
+
+
+def _close_received(method: ConnectionClose) -> CloseReceived:
+    return CloseReceived(method.reply_code, method.reply_text, method.class_id, method.method_id)

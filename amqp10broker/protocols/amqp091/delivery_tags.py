@@ -1,0 +1,215 @@
+"""The deliveries of one channel that wait for basic.ack, basic.nack or basic.reject, by delivery tag.
+
+Tags grow by one, and adjacent ones mostly belong to one consumer: they are stored as runs, so that a run is
+added, and acknowledged, at once. The channel determines the meaning of keys and consumers.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Generic, TypeVar
+
+from amqp10broker.protocols.amqp091.errors import AmqpChannelError, ReplyCode
+
+C = TypeVar("C")
+K = TypeVar("K")
+
+_RUN_TAGS_MAX: Final = 256
+# A run grows no longer, because its gaps are only freed with the whole of it.
+
+_GONE: Final[Any] = object()
+
+
+@dataclass(slots=True)
+class Taken(Generic[C, K]):
+    """Deliveries of one consumer that are no longer outstanding, ascending by tag."""
+
+    consumer: C
+    tags: Sequence[int]
+    keys: list[K]
+
+
+class _Run(Generic[C, K]):
+    # Adjacent tags of one consumer; a key that was taken is `_GONE`.
+    __slots__ = ("consumer", "first", "keys", "left")
+
+    def __init__(self, first: int, consumer: C, keys: list[K]) -> None:
+        self.first = first
+        self.consumer = consumer
+        self.keys = keys
+        self.left = len(keys)
+
+    @property
+    def stop(self) -> int:
+        return self.first + len(self.keys)
+
+    def take(self, first: int, stop: int) -> Taken[C, K] | None:
+        start, end = max(first - self.first, 0), min(stop - self.first, len(self.keys))
+        keys = self.keys[start:end]
+        tags: Sequence[int] = range(self.first + start, self.first + end)
+        if self.left < len(self.keys):
+            pairs = [(tag, key) for tag, key in zip(tags, keys, strict=True) if key is not _GONE]
+            if not pairs:
+                return None
+            tags, keys = [tag for tag, _ in pairs], [key for _, key in pairs]
+        self.left -= len(keys)
+        if self.left:
+            self.keys[start:end] = [_GONE] * (end - start)
+        return Taken(self.consumer, tags, keys)
+
+
+class Unacked(Generic[C, K]):
+    """The outstanding deliveries of a channel."""
+
+    __slots__ = ("_firsts", "_runs", "outstanding")
+
+    def __init__(self) -> None:
+        self.outstanding = 0
+        self._runs: list[_Run[C, K]] = []
+        self._firsts: list[int] = []
+
+    def __len__(self) -> int:
+        return self.outstanding
+
+    def __contains__(self, tag: int) -> bool:
+        index = bisect_right(self._firsts, tag) - 1
+        run = self._runs[index] if index >= 0 else None
+        return run is not None and tag < run.stop and run.keys[tag - run.first] is not _GONE
+
+    def add(self, first_tag: int, consumer: C, keys: Sequence[K]) -> None:
+        """Add deliveries.
+
+        Args:
+            first_tag: of the first, higher than all before; the others follow without a gap.
+            consumer: of all of them.
+            keys: one each.
+        """
+        self.outstanding += len(keys)
+        if self._runs:
+            last = self._runs[-1]
+            assert first_tag >= last.stop, f"delivery tag {first_tag} was used already"
+            if (
+                last.stop == first_tag
+                and last.consumer == consumer
+                and len(last.keys) + len(keys) <= _RUN_TAGS_MAX
+            ):
+                last.keys += keys
+                last.left += len(keys)
+                return
+        if keys:
+            self._runs.append(_Run(first_tag, consumer, list(keys)))
+            self._firsts.append(first_tag)
+
+    def ack(self, tag: int, multiple: bool) -> list[Taken[C, K]]:
+        """Take the deliveries that a basic.ack, nack or reject is about.
+
+        Args:
+            tag: must be outstanding; with `multiple`, 0 stands for all.
+            multiple: take all up to the tag.
+
+        Returns:
+            Ascending by tag; a consumer may be there more than once. Empty only for all of none.
+
+        Raises:
+            AmqpChannelError: 406, the tag is not outstanding; nothing was taken.
+        """
+        if multiple and tag == 0:
+            return self._take(0, self._runs[-1].stop) if self._runs else []
+        index = bisect_right(self._firsts, tag) - 1
+        run = self._runs[index] if index >= 0 else None
+        if run is None or tag >= run.stop or run.keys[tag - run.first] is _GONE:
+            raise AmqpChannelError(ReplyCode.PRECONDITION_FAILED, f"unknown delivery tag {tag}")
+        if multiple:
+            return self._take(0, tag + 1)
+        key = run.keys[tag - run.first]
+        run.left -= 1
+        self.outstanding -= 1
+        if run.left:
+            run.keys[tag - run.first] = _GONE
+        else:
+            del self._runs[index], self._firsts[index]
+        return [Taken(run.consumer, (tag,), [key])]
+
+    def ack_run(self, tags: Sequence[tuple[int, bool]], taken: list[Taken[C, K]]) -> None:
+        """Take the deliveries of several basic.ack.
+
+        Args:
+            tags: tag and multiple of each, as in `items.AckRun`.
+            taken: is extended by the deliveries.
+
+        Raises:
+            AmqpChannelError: 406, as `ack`; deliveries before it have been taken and are in `taken`.
+        """
+        position = 0
+        while position < len(tags):
+            tag, multiple = tags[position]
+            if multiple:
+                taken += self.ack(tag, True)
+                position += 1
+                continue
+            count = 1
+            while position + count < len(tags) and tags[position + count] == (tag + count, False):
+                count += 1
+            if count > 1 and self._whole(tag, tag + count):
+                taken += self._take(tag, tag + count)
+            else:
+                for one in range(tag, tag + count):
+                    taken += self.ack(one, False)
+            position += count
+
+    def restore(self, taken: Sequence[Taken[C, K]]) -> None:
+        """Make deliveries outstanding again after a rollback."""
+        for part in taken:
+            for tag, key in zip(part.tags, part.keys, strict=True):
+                self._restore_one(tag, part.consumer, key)
+
+    def take_all(self) -> list[Taken[C, K]]:
+        """Take all deliveries, as for basic.recover or the end of the channel."""
+        return self.ack(0, True)
+
+    def _restore_one(self, tag: int, consumer: C, key: K) -> None:
+        index = bisect_right(self._firsts, tag)
+        run = self._runs[index - 1] if index else None
+        if run is not None and tag < run.stop:
+            assert run.keys[tag - run.first] is _GONE, f"delivery tag {tag} is outstanding"
+            run.keys[tag - run.first] = key
+            run.left += 1
+        else:
+            self._runs.insert(index, _Run(tag, consumer, [key]))
+            self._firsts.insert(index, tag)
+        self.outstanding += 1
+
+    def _whole(self, first: int, stop: int) -> bool:
+        index = bisect_right(self._firsts, first) - 1
+        if index < 0:
+            return False
+        while index < len(self._runs):
+            run = self._runs[index]
+            if not run.first <= first < run.stop:
+                return False
+            if run.left < len(run.keys) and _GONE in run.keys[first - run.first : stop - run.first]:
+                return False
+            first = run.stop
+            if first >= stop:
+                return True
+            index += 1
+        return False
+
+    def _take(self, first: int, stop: int) -> list[Taken[C, K]]:
+        begin = max(bisect_right(self._firsts, first) - 1, 0)
+        end = bisect_right(self._firsts, stop - 1)
+        taken: list[Taken[C, K]] = []
+        empty = 0
+        for run in self._runs[begin:end]:
+            part = run.take(first, stop) if run.stop > first else None
+            if part is not None:
+                taken.append(part)
+                self.outstanding -= len(part.keys)
+            empty += not run.left
+        if empty:
+            kept = [run for run in self._runs[begin:end] if run.left]
+            self._runs[begin:end] = kept
+            self._firsts[begin:end] = [run.first for run in kept]
+        return taken

@@ -1,0 +1,492 @@
+"""One AMQP 1.0 connection end: part 2, section 2.4, with the SASL layer of part 5, section 5.3.
+
+Bytes go in (`receive`) and events come out; commands go in and bytes come out (`take_output`). It negotiates
+protocol headers, SASL and open, numbers channels, and passes on the frames of each session unchanged. It
+serves either role; `server` only decides which end speaks first and which chooses the mechanism.
+"""
+
+from __future__ import annotations
+
+import sys
+from enum import Enum, auto
+from typing import Any, Final
+
+from amqp10broker.protocols.amqp10.errors import AmqpConnectionError, AmqpError, Condition
+from amqp10broker.protocols.amqp10.events import (
+    BeginReceived,
+    CloseReceived,
+    ConnectionEvent,
+    ConnectionFailed,
+    FramesReceived,
+    OpenReceived,
+    SaslFinished,
+    SaslInitReceived,
+    SaslResponseReceived,
+)
+from amqp10broker.protocols.amqp10.faults import to_error
+from amqp10broker.protocols.amqp10.frames import (
+    PRE_OPEN_FRAME_SIZE_MAX,
+    TYPE_AMQP,
+    TYPE_SASL,
+    FrameReader,
+    encode_frame,
+)
+from amqp10broker.protocols.amqp10.performatives import (
+    MIN_MAX_FRAME_SIZE,
+    Begin,
+    Close,
+    End,
+    Open,
+    SaslChallenge,
+    SaslInit,
+    SaslMechanisms,
+    SaslOutcome,
+    SaslResponse,
+)
+from amqp10broker.protocols.amqp10.types import Symbol
+
+HEADER_AMQP: Final = b"AMQP\x00\x01\x00\x00"
+HEADER_SASL: Final = b"AMQP\x03\x01\x00\x00"
+ESTABLISHMENT_FAILED: Final = Symbol("amqp:connection-establishment-failed")
+"""Property of an open which announces a close with the reason; Apache's brokers send it and Apache's clients
+look for it.
+"""
+
+IDLE_TIMEOUT_MS_MIN: Final = 1000
+"""A server refuses shorter ones of a client: they cost more frames than they find dead peers. A client
+accepts its server's value, which is half of 1000 for a broker with the least setting.
+"""
+
+
+class ConnectionState(Enum):
+    """Section 2.4.6, with the SASL layer's phases before it. Pipelined states are those of a client that does
+    not wait: it may be OPEN_PIPE or OPEN_SENT before our answers have reached it.
+    """
+
+    START = auto()
+    SASL_HEADER_SENT = auto()
+    SASL_NEGOTIATING = auto()
+    SASL_DONE = auto()
+    HEADER_SENT = auto()
+    HEADER_EXCHANGED = auto()
+    OPEN_PIPE = auto()
+    OPEN_SENT = auto()
+    OPEN_RECEIVED = auto()
+    OPENED = auto()
+    CLOSE_SENT = auto()
+    CLOSE_RECEIVED = auto()
+    DISCARDING = auto()
+    END = auto()
+
+
+class ConnectionInput(Enum):
+    """The inputs of a connection end's state machine."""
+
+    RECEIVE_SASL_HEADER = auto()
+    SEND_SASL_HEADER = auto()
+    SASL_OK = auto()
+    SASL_FAILED = auto()
+    RECEIVE_HEADER = auto()
+    SEND_HEADER = auto()
+    RECEIVE_OPEN = auto()
+    SEND_OPEN = auto()
+    RECEIVE_CLOSE = auto()
+    SEND_CLOSE = auto()
+    SEND_CLOSE_ERROR = auto()
+
+
+_S = ConnectionState
+_I = ConnectionInput
+
+# Section 2.4.6. A pair that is absent is refused: the connection is closed. The rows are the same for both
+# roles: a server is moved by RECEIVE_ before SEND_, a client the other way round.
+CONNECTION_TRANSITIONS: Final[dict[tuple[ConnectionState, ConnectionInput], ConnectionState]] = {
+    (_S.START, _I.SEND_SASL_HEADER): _S.SASL_HEADER_SENT,
+    (_S.START, _I.RECEIVE_SASL_HEADER): _S.SASL_NEGOTIATING,
+    (_S.SASL_HEADER_SENT, _I.RECEIVE_SASL_HEADER): _S.SASL_NEGOTIATING,
+    (_S.SASL_NEGOTIATING, _I.SASL_OK): _S.SASL_DONE,
+    (_S.SASL_NEGOTIATING, _I.SASL_FAILED): _S.END,
+    (_S.SASL_DONE, _I.SEND_HEADER): _S.HEADER_SENT,
+    (_S.SASL_DONE, _I.RECEIVE_HEADER): _S.HEADER_EXCHANGED,  # the server answers in the same step
+    (_S.HEADER_SENT, _I.RECEIVE_HEADER): _S.HEADER_EXCHANGED,
+    (_S.HEADER_SENT, _I.SEND_OPEN): _S.OPEN_PIPE,
+    (_S.OPEN_PIPE, _I.RECEIVE_HEADER): _S.OPEN_SENT,
+    (_S.HEADER_EXCHANGED, _I.SEND_OPEN): _S.OPEN_SENT,
+    (_S.HEADER_EXCHANGED, _I.RECEIVE_OPEN): _S.OPEN_RECEIVED,
+    (_S.OPEN_SENT, _I.RECEIVE_OPEN): _S.OPENED,
+    (_S.OPEN_RECEIVED, _I.SEND_OPEN): _S.OPENED,
+    (_S.OPENED, _I.RECEIVE_CLOSE): _S.CLOSE_RECEIVED,
+    (_S.OPENED, _I.SEND_CLOSE): _S.CLOSE_SENT,
+    (_S.OPENED, _I.SEND_CLOSE_ERROR): _S.DISCARDING,
+    (_S.CLOSE_RECEIVED, _I.SEND_CLOSE): _S.END,
+    (_S.CLOSE_RECEIVED, _I.SEND_CLOSE_ERROR): _S.END,
+    (_S.CLOSE_SENT, _I.RECEIVE_CLOSE): _S.END,
+    (_S.DISCARDING, _I.RECEIVE_CLOSE): _S.END,
+}
+
+_READING_HEADER: Final = (_S.START, _S.SASL_HEADER_SENT, _S.SASL_DONE, _S.HEADER_SENT, _S.OPEN_PIPE)
+
+
+class Connection:
+    """One connection end.
+
+    Attributes:
+        server: whether we are the listening side.
+        remote_open: the peer's open, None before it.
+        channel_max: largest channel either side may use.
+        frame_size_max: bytes, the largest frame that the peer takes; 4294967295 if it set no limit.
+        frames: the frame reader; its counters are shown in the status.
+        fault: why we closed the connection, None before a fault.
+    """
+
+    def __init__(
+        self,
+        *,
+        server: bool,
+        frame_size_max: int,
+        channel_max: int,
+        mechanisms: tuple[str, ...] = (),
+        frames_singly_max: int = sys.maxsize,
+    ) -> None:
+        """Make an unopened connection end.
+
+        Args:
+            server: whether we are the listening side.
+            frame_size_max: bytes, the largest frame we take, at least 512.
+            channel_max: largest channel we accept.
+            mechanisms: server: SASL mechanisms offered, in the order of preference.
+            frames_singly_max: see `FrameReader.singly_max`.
+        """
+        self.server = server
+        self.state = ConnectionState.START
+        self.remote_open: Open | None = None
+        self.channel_max = channel_max
+        self.frame_size_max = MIN_MAX_FRAME_SIZE
+        self.frames = FrameReader()
+        self.frames.singly_max = frames_singly_max
+        self.fault: AmqpError | None = None
+        self._local_frame_size_max = frame_size_max
+        self._mechanisms = mechanisms
+        self._out = bytearray()
+        self._head = b""
+        self._channels: set[int] = set()
+        self._credentials: tuple[str, bytes, str | None] | None = None
+        self._sasl_awaited: type[SaslInit | SaslResponse] | None = SaslInit
+
+    def take_output(self) -> bytes:
+        """Return the bytes to write now."""
+        out = bytes(self._out)
+        self._out.clear()
+        return out
+
+    # --- bytes in ---------------------------------------------------------------------------------
+
+    def receive(self, data: bytes) -> list[ConnectionEvent]:
+        """Take bytes from the socket.
+
+        A fault of the peer becomes a `ConnectionFailed` event, the last of its batch; bytes after it are
+        discarded. Bytes of a phase that waits for an answer of the owner (SASL outcome, open) are retained:
+        call `receive` without bytes after the answer, and as long as there is `more`.
+        """
+        events: list[ConnectionEvent] = []
+        if self.state is ConnectionState.END:
+            return events
+        if self.fault is not None and self.frames.fault is not None and not self.frames.recover():
+            return events  # only the end of the bytes can still come
+        try:
+            self._receive(data, events)
+        except AmqpConnectionError as fault:
+            self.fail(fault)
+            events.append(ConnectionFailed(fault))
+        return events
+
+    @property
+    def more(self) -> bool:
+        """Whether `receive` has left frames for its next call, so that one call does not take long."""
+        return self.frames.more and self.state is ConnectionState.OPENED
+
+    @property
+    def frames_read(self) -> int:
+        """The number of frames read."""
+        return self.frames.frames
+
+    @property
+    def unread(self) -> bytes:
+        """Bytes that were taken in and belong to frames that are not read yet."""
+        return self._head + self.frames.unread
+
+    def _receive(self, data: bytes, events: list[ConnectionEvent]) -> None:
+        while self._reading_header():
+            # A client that does not wait has sent its header behind the frame we answered.
+            self._head += self.frames.take_rest() + data
+            data = b""
+            if len(self._head) < len(HEADER_AMQP):
+                self._refuse_hopeless(self._head)
+                return
+            header, data = self._head[:8], self._head[8:]
+            self._head = b""
+            self._on_header(header)
+        while self.state is not ConnectionState.OPENED:
+            if self.state is ConnectionState.END:
+                return
+            # One frame at a time: each may change what the bytes after it mean.
+            groups = self.frames.read(data, stop_after_first=True)
+            data = b""
+            if self.frames.fault is not None:
+                raise self.frames.fault
+            if not groups:
+                return
+            for channel, items in groups:
+                for item in items:
+                    self._on_early(channel, item, events)
+            if self._reading_header():
+                self._receive(b"", events)
+                return
+            if self._owner_must_answer():
+                return
+        for channel, items in self.frames.read(data):
+            self._dispatch(channel, items, events)
+        if self.frames.fault is not None and self.state is ConnectionState.OPENED:
+            raise self.frames.fault
+
+    def _reading_header(self) -> bool:
+        return self.state in _READING_HEADER
+
+    def _owner_must_answer(self) -> bool:
+        return self.state in (ConnectionState.SASL_NEGOTIATING, ConnectionState.OPEN_RECEIVED) and self.server
+
+    def _refuse_hopeless(self, head: bytes) -> None:
+        if not HEADER_AMQP.startswith(head) and not HEADER_SASL.startswith(head):
+            self._bad_header(head)
+
+    def _on_header(self, header: bytes) -> None:
+        state = self.state
+        if state in (ConnectionState.START, ConnectionState.SASL_HEADER_SENT):
+            if header != HEADER_SASL:
+                self._bad_header(header)
+            self._move(ConnectionInput.RECEIVE_SASL_HEADER)
+            self.frames.frame_type = TYPE_SASL
+            if self.server:
+                self._out += HEADER_SASL
+                offered = tuple(Symbol(name) for name in self._mechanisms)
+                self._write_sasl(SaslMechanisms(sasl_server_mechanisms=offered))
+            return
+        if header != HEADER_AMQP:
+            self._bad_header(header)
+        self._move(ConnectionInput.RECEIVE_HEADER)
+        self.frames.frame_type = TYPE_AMQP
+        if self.server:
+            self._out += HEADER_AMQP
+
+    def _bad_header(self, header: bytes) -> None:
+        # "the server MUST write a supported protocol header and close the socket" (2.2).
+        if self.server:
+            self._out += HEADER_SASL if self.state is ConnectionState.START else HEADER_AMQP
+        text = f"unsupported protocol header {header!r}"
+        if self.state is ConnectionState.START and header == HEADER_AMQP:
+            text = "the client began without SASL, which is needed: let it log in, by ANONYMOUS if that is on"
+        self.state = ConnectionState.END
+        raise AmqpConnectionError(Condition.FRAMING_ERROR, text)
+
+    def _on_early(self, channel: int, item: object, events: list[ConnectionEvent]) -> None:
+        # For the phases before the connection is open, and after close was sent.
+        match item:
+            case Close() if self.state is not ConnectionState.SASL_NEGOTIATING:
+                self._on_close(item, events)
+            case _ if self.state in (ConnectionState.DISCARDING, ConnectionState.CLOSE_SENT):
+                return
+            case SaslMechanisms() if not self.server:
+                self._choose(item)
+            case SaslInit() if self._sasl_awaited is SaslInit:
+                self._sasl_awaited = None
+                events.append(SaslInitReceived(item.mechanism, item.initial_response, item.hostname))
+            case SaslResponse() if self._sasl_awaited is SaslResponse:
+                self._sasl_awaited = None
+                events.append(SaslResponseReceived(item.response))
+            case SaslChallenge() if not self.server:
+                self._write_sasl(SaslResponse(response=b""))
+            case SaslOutcome() if not self.server:
+                events.append(SaslFinished(item.code))
+                self._move(ConnectionInput.SASL_OK if item.code == 0 else ConnectionInput.SASL_FAILED)
+                if item.code == 0:
+                    self._out += HEADER_AMQP
+                    self._move(ConnectionInput.SEND_HEADER)
+            case Open():
+                self._on_open(item, events)
+            case _:
+                raise AmqpConnectionError(
+                    Condition.ILLEGAL_STATE,
+                    f"{type(item).__name__} frame in connection state {self.state.name.lower()}",
+                )
+
+    def _on_open(self, performative: Open, events: list[ConnectionEvent]) -> None:
+        self._move(ConnectionInput.RECEIVE_OPEN)
+        self.remote_open = performative
+        self.channel_max = min(self.channel_max, performative.channel_max)
+        self.frame_size_max = max(performative.max_frame_size, MIN_MAX_FRAME_SIZE)
+        self.frames.frame_size_max = self._local_frame_size_max
+        if performative.max_frame_size < MIN_MAX_FRAME_SIZE:
+            self._fail_open(
+                Condition.FRAME_SIZE_TOO_SMALL,
+                f"max-frame-size {performative.max_frame_size} is below the minimum of {MIN_MAX_FRAME_SIZE}",
+            )
+        idle = performative.idle_time_out
+        if self.server and idle is not None and 0 < idle < IDLE_TIMEOUT_MS_MIN:
+            self._fail_open(
+                Condition.NOT_ALLOWED,
+                f"idle-time-out ({idle} ms) < minimum idle-time-out ({IDLE_TIMEOUT_MS_MIN} ms)",
+            )
+        events.append(OpenReceived(performative))
+
+    def _fail_open(self, condition: str, description: str) -> None:
+        raise AmqpConnectionError(condition, description)
+
+    def _dispatch(self, channel: int, items: list[object], events: list[ConnectionEvent]) -> None:
+        first = items[0]
+        if self.state is not ConnectionState.OPENED:
+            # After close nothing but the peer's close counts.
+            if isinstance(first, Close):
+                self._on_close(first, events)
+            return
+        if isinstance(first, Begin) and channel not in self._channels:
+            if channel > self.channel_max:
+                raise AmqpConnectionError(
+                    Condition.FRAMING_ERROR,
+                    f"channel number ({channel}) exceeds maximum channel number ({self.channel_max})",
+                )
+            if self.server and first.remote_channel is not None:
+                # "If a session is locally initiated, the remote-channel MUST NOT be set" (2.7.2).
+                raise AmqpConnectionError(
+                    Condition.INVALID_FIELD,
+                    f"begin names remote-channel {first.remote_channel}, but no session was begun from there",
+                )
+            self._channels.add(channel)
+            events.append(BeginReceived(channel, first))
+        elif isinstance(first, Close):
+            self._on_close(first, events)
+        elif isinstance(first, Open):
+            raise AmqpConnectionError(Condition.ILLEGAL_STATE, "open was received twice")
+        elif channel not in self._channels:
+            raise AmqpConnectionError(
+                Condition.ILLEGAL_STATE,
+                f"{type(first).__name__.lower()} on channel {channel} without a session: send begin first",
+            )
+        else:
+            ended = isinstance(first, End)
+            if ended:
+                self._channels.discard(channel)
+            events.append(FramesReceived(channel, items, ended))
+
+    def _on_close(self, performative: Close, events: list[ConnectionEvent]) -> None:
+        if (self.state, ConnectionInput.RECEIVE_CLOSE) in CONNECTION_TRANSITIONS:
+            self._move(ConnectionInput.RECEIVE_CLOSE)
+        else:
+            self.state = ConnectionState.END
+        events.append(CloseReceived(performative.error))
+
+    # --- SASL -------------------------------------------------------------------------------------
+
+    def sasl_challenge(self, challenge: bytes) -> None:
+        """Server: request another response of the client."""
+        self._sasl_awaited = SaslResponse
+        self._write_sasl(SaslChallenge(challenge=challenge))
+
+    def sasl_outcome(self, code: int, additional_data: bytes | None = None) -> None:
+        """Server: send the outcome; 0 lets the client continue, any other ends the connection.
+
+        Args:
+            code: a `SaslCode`.
+            additional_data: the mechanism's last data, for the client to verify.
+        """
+        self._write_sasl(SaslOutcome(code=code, additional_data=additional_data))
+        self._move(ConnectionInput.SASL_OK if code == 0 else ConnectionInput.SASL_FAILED)
+
+    def start(self, mechanism: str, initial_response: bytes, hostname: str | None = None) -> None:
+        """Client: begin with the SASL header; the rest follows as the server answers."""
+        assert not self.server
+        self._credentials = (mechanism, initial_response, hostname)
+        self._out += HEADER_SASL
+        self._move(ConnectionInput.SEND_SASL_HEADER)
+
+    def _choose(self, offered: SaslMechanisms) -> None:
+        assert self._credentials is not None
+        mechanism, initial_response, hostname = self._credentials
+        if mechanism not in offered.sasl_server_mechanisms:
+            raise AmqpConnectionError(
+                Condition.UNAUTHORIZED_ACCESS,
+                f"SASL {mechanism} is not offered, only {', '.join(offered.sasl_server_mechanisms)}",
+            )
+        self._write_sasl(
+            SaslInit(mechanism=Symbol(mechanism), initial_response=initial_response, hostname=hostname)
+        )
+
+    def _write_sasl(self, performative: Any) -> None:
+        self._out += encode_frame(0, performative.encode(), TYPE_SASL)
+
+    # --- open, sessions, close --------------------------------------------------------------------
+
+    def open(
+        self,
+        container_id: str,
+        *,
+        hostname: str | None = None,
+        idle_time_out_ms: int | None = None,
+        offered_capabilities: tuple[Symbol, ...] | None = None,
+        properties: Any = None,
+    ) -> None:
+        """Send open: as the answer to the peer's, or first.
+
+        Args:
+            container_id: ours.
+            hostname: client: the requested host, or virtual host.
+            idle_time_out_ms: the peer must not be silent for longer; None for no limit.
+            offered_capabilities: of our end.
+            properties: of our end.
+        """
+        self._move(ConnectionInput.SEND_OPEN)
+        self._write(
+            Open(
+                container_id=container_id,
+                hostname=hostname,
+                max_frame_size=self._local_frame_size_max,
+                channel_max=self.channel_max,
+                idle_time_out=idle_time_out_ms,
+                offered_capabilities=offered_capabilities,
+                properties=properties,
+            )
+        )
+        if self.state is ConnectionState.OPEN_SENT:
+            self.frames.frame_size_max = max(self._local_frame_size_max, PRE_OPEN_FRAME_SIZE_MAX)
+
+    def close(self, error: AmqpError | None = None) -> None:
+        """Send close: as the answer to the peer's, or first."""
+        self._move(ConnectionInput.SEND_CLOSE if error is None else ConnectionInput.SEND_CLOSE_ERROR)
+        self._write(Close(error=to_error(error)))
+
+    def abandon(self) -> None:
+        """Stop: nothing more is sent or handled."""
+        self.state = ConnectionState.END
+
+    def fail(self, fault: AmqpError) -> None:
+        """Close because of a fault, and notify the peer as well as the phase allows."""
+        self.fault = fault
+        if self.state in (ConnectionState.OPENED, ConnectionState.CLOSE_RECEIVED):
+            self.close(fault)
+        elif self.state in (ConnectionState.OPEN_RECEIVED, ConnectionState.HEADER_EXCHANGED) and self.server:
+            # "each peer sends exactly one open before close": without ours the reason is not legal.
+            self._write(Open(container_id="", max_frame_size=self._local_frame_size_max))
+            self._write(Close(error=to_error(fault)))
+            self.state = ConnectionState.DISCARDING
+        elif self.state not in (ConnectionState.CLOSE_SENT, ConnectionState.DISCARDING):
+            self.state = ConnectionState.END
+
+    def _write(self, performative: Open | Close) -> None:
+        self._out += encode_frame(0, performative.encode())
+
+    def _move(self, step: ConnectionInput) -> None:
+        state = CONNECTION_TRANSITIONS.get((self.state, step))
+        if state is None:
+            raise AmqpConnectionError(
+                Condition.ILLEGAL_STATE, f"{step.name.lower()} in connection state {self.state.name.lower()}"
+            )
+        self.state = state

@@ -1,0 +1,273 @@
+"""Link credit: part 2, section 2.6.7.
+
+The receiver of a link *sets* the credit, never adds to it, and always counts it from a delivery-count, so
+that grants and deliveries that cross on the wire cannot be counted twice. The sender computes
+``link-credit(snd) := delivery-count(rcv) + link-credit(rcv) - delivery-count(snd)``.
+
+There is one class for each end, which a broker and a client can use alike.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+from typing import Final, NamedTuple
+
+from amqp10broker.protocols.serial import MASK, diff, limit_left
+
+# "not a count but a sequence number initialized at an arbitrary point by the sender" (2.6.7). We
+# start at 0: proton 0.40 sends a flow counted from 0 before it has seen our attach, and with any
+# other start that flow would be read as a grant of another size.
+INITIAL_DELIVERY_COUNT: Final = 0
+
+_INT32_MAX: Final = 0x7FFF_FFFF
+_MODULUS: Final = 0x1_0000_0000
+_BELOW_ZERO_MAX: Final = 0x100_0000
+# A client's buffer is smaller than this, and so is the number by which it can be ahead of its own limit.
+
+
+class Spent(Enum):
+    """The cause that ended a receiver's credit, or will when it is used."""
+
+    NEVER_GRANTED = auto()
+    USED_UP = auto()
+    SET_TO_ZERO = auto()
+    """By a flow, when some was left."""
+    REVOKED = auto()
+    """By a flow that lowers it to less than was sent already, when some was left."""
+    DRAINED = auto()
+    STALE_FLOW = auto()
+    """It was ended before, and a flow meant to grant some; but nothing is left of its grant."""
+
+
+class Grant(NamedTuple):
+    """A flow of the receiver that sets a credit, and its effect."""
+
+    delivery_count: int
+    """The base of the flow's credit."""
+    link_credit: int
+    """The credit in the flow."""
+    drain: bool
+    before: int
+    """Deliveries that might be started before it."""
+    left: int
+    """Deliveries that might be started after it."""
+
+
+class SenderCredit:
+    """The sending end: how many deliveries may be started.
+
+    Attributes:
+        delivery_count: sequence number, +1 for each delivery started or given up by drain.
+        link_credit: deliveries that may be started now.
+        drain: the receiver requested to use or forfeit the credit at once.
+        spent: the cause that ended the credit, if it is 0.
+        last: the last flow, None before the first.
+        granted: the last flow after which there was credit, None before the first.
+        useless: flows since `granted` after which there was none.
+        forfeited: credit given up by the last drain.
+    """
+
+    __slots__ = (
+        "_large",
+        "_limit",
+        "delivery_count",
+        "drain",
+        "forfeited",
+        "granted",
+        "last",
+        "link_credit",
+        "spent",
+        "useless",
+    )
+
+    def __init__(self, delivery_count: int = INITIAL_DELIVERY_COUNT) -> None:
+        self._limit: int | None = None
+        self._large = False
+        self.delivery_count = delivery_count
+        self.link_credit = 0
+        self.drain = False
+        self.spent = Spent.NEVER_GRANTED
+        self.last: Grant | None = None
+        self.granted: Grant | None = None
+        self.useless = 0
+        self.forfeited = 0
+
+    def set(self, delivery_count: int | None, link_credit: int, *, drain: bool) -> None:
+        """Apply the credit of a flow.
+
+        Args:
+            delivery_count: the receiver's; None when it has not received our attach yet, which stands for our
+                initial value (2.7.4).
+            link_credit: 0 .. 2**32 - 1, counted from `delivery_count`.
+            drain: as in the flow.
+        """
+        base = INITIAL_DELIVERY_COUNT if delivery_count is None else delivery_count
+        limit = (base + link_credit) & MASK
+        before = self.link_credit
+        if link_credit <= _INT32_MAX or self._is_large_grant(base, link_credit, limit):
+            self.link_credit = limit_left(base, link_credit, self.delivery_count)
+        elif limit != self._limit:
+            self.link_credit = 0
+        self._limit = limit
+        self.drain = drain
+        self._note(Grant(base, link_credit, drain, before, self.link_credit))
+
+    def _note(self, flow: Grant) -> None:
+        self.last = flow
+        if flow.left:
+            self.granted = flow
+            self.useless = 0
+            self.spent = Spent.USED_UP
+            return
+        self.useless += 1
+        if flow.before:
+            self.spent = Spent.REVOKED if flow.link_credit else Spent.SET_TO_ZERO
+        elif 0 < flow.link_credit <= _INT32_MAX:
+            self.spent = Spent.STALE_FLOW
+
+    def _is_large_grant(self, base: int, link_credit: int, limit: int) -> bool:
+        # Whether a credit of 2**31 and more is one, and not a negative number of a signed 32-bit client.
+        # Every uint is a legal grant. But proton counts credit in a signed integer that goes below 0 when its
+        # user takes back more than is left (stop while deliveries are under way), and writes -n as 2**32 - n.
+        # Then n is at most the number that it has received; a limit that was in its flow before is not a new
+        # grant; and 2**32 - 1 is the one large number that people write, and is taken literally. A client
+        # that has once made a large grant beyond doubt is taken literally from then on.
+        if not self._large:
+            below_zero = _MODULUS - link_credit
+            received = diff(base, INITIAL_DELIVERY_COUNT)
+            self._large = limit != self._limit and not 1 < below_zero <= min(received, _BELOW_ZERO_MAX)
+        return self._large
+
+    def spend(self, deliveries: int) -> None:
+        """Count deliveries started, which must be within `link_credit`."""
+        assert deliveries <= self.link_credit, "a delivery without credit must never be started"
+        self.delivery_count = (self.delivery_count + deliveries) & MASK
+        self.link_credit -= deliveries
+
+    def forfeit(self) -> None:
+        """End a drain: advance the delivery-count by the credit that is left, which becomes 0."""
+        if self.link_credit or self.spent is not Spent.DRAINED:
+            self.forfeited = self.link_credit
+        if self.granted is not None:
+            self.spent = Spent.DRAINED
+        self.delivery_count = (self.delivery_count + self.link_credit) & MASK
+        self.link_credit = 0
+
+
+class ReceiverCredit:
+    """The receiving end: the credit granted, and when to grant more.
+
+    The top-up rule grants again up to `limit` when no more than half of it is left and fewer than `limit`
+    deliveries are outstanding, that is received and not finished. So a target that does not finish deliveries
+    withholds credit from the links that feed it, and from no others.
+
+    Attributes:
+        delivery_count: of the last delivery received.
+        link_credit: the number that the peer may still send, as of the last grant.
+        limit: grants are topped up to this; 0 leaves granting to the application.
+        outstanding: deliveries received and not finished.
+        granted: ``(delivery_count, link_credit)`` of a grant not yet sent to the peer, or None.
+        last_granted: likewise the last grant, sent or not.
+        jumped: credits that the sender has given up since then, by a flow with a higher delivery-count than
+            it has sent.
+    """
+
+    __slots__ = (
+        "_tolerated",
+        "delivery_count",
+        "granted",
+        "jumped",
+        "last_granted",
+        "limit",
+        "link_credit",
+        "outstanding",
+    )
+
+    def __init__(self, delivery_count: int, limit: int) -> None:
+        self.delivery_count = delivery_count
+        self.limit = limit
+        self.link_credit = 0
+        self.outstanding = 0
+        self._tolerated = 0
+        self.granted: tuple[int, int] | None = None
+        self.last_granted: tuple[int, int] | None = None
+        self.jumped = 0
+
+    @property
+    def withheld(self) -> bool:
+        """Whether credit is due by its level but held back because too much is outstanding."""
+        return self.link_credit <= self.limit // 2 and self.outstanding >= self.limit > 0
+
+    @property
+    def covers_one(self) -> bool:
+        """Whether one more delivery may begin."""
+        return self.link_credit > 0 or self._tolerated > 0
+
+    def grant(self, link_credit: int) -> None:
+        """Set the credit, counted from the present delivery-count.
+
+        Deliveries that a smaller credit no longer covers may be on the wire already, and are tolerated.
+        """
+        self._tolerated = max(0, self._tolerated + self.link_credit - link_credit)
+        self.link_credit = link_credit
+        self._note(self.delivery_count)
+
+    def _note(self, delivery_count: int) -> None:
+        self.granted = self.last_granted = (delivery_count, self.link_credit)
+        self.jumped = 0
+
+    def follow(self, delivery_count: int) -> None:
+        """Follow a flow of the sender with a higher delivery-count than has come."""
+        left = limit_left(self.delivery_count, self.link_credit, delivery_count)
+        self.jumped += self.link_credit - left
+        self.link_credit = left
+        self.delivery_count = delivery_count
+        self.top_up()
+
+    def receive(self, deliveries: int) -> int:
+        """Count deliveries in, with top-ups as if they came one by one.
+
+        Batches must not change the grants: the rule is checked after each delivery, so a batch that crosses
+        the half-way mark is granted at the mark, and the rest counts against the new grant. Where no grant
+        can follow, whole stretches are counted at once.
+
+        Returns:
+            How many deliveries the credit covered. Fewer than given means that the peer has sent without
+                credit.
+        """
+        left = deliveries
+        limit = self.limit
+        half = limit // 2
+        while left:
+            credit = self.link_credit
+            if credit <= 0:
+                late = min(left, self._tolerated)
+                self._tolerated -= late
+                self.delivery_count = (self.delivery_count + late) & MASK
+                self.outstanding += late
+                return deliveries - left + late
+            # The first delivery after which at most half of the limit is left:
+            to_mark = credit - half if credit > half else 1
+            if to_mark > left or self.outstanding + to_mark >= limit:
+                step = left if left < credit else credit
+                self.link_credit = credit - step
+            else:
+                step = to_mark
+                self._tolerated = 0
+                self.link_credit = limit
+                self._note((self.delivery_count + step) & MASK)
+            self.delivery_count = (self.delivery_count + step) & MASK
+            self.outstanding += step
+            left -= step
+        return deliveries
+
+    def finish(self, deliveries: int) -> None:
+        """Count deliveries as finished and top up if the rule now allows it."""
+        self.outstanding -= deliveries
+        assert self.outstanding >= 0, "more deliveries finished than received"
+        self.top_up()
+
+    def top_up(self) -> None:
+        """Grant if the rule allows it now; also called after a change of the limit."""
+        if self.link_credit <= self.limit // 2 and self.outstanding < self.limit:
+            self.grant(self.limit)

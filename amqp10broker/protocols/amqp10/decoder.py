@@ -1,0 +1,479 @@
+"""Bytes to values: the reading half of the AMQP 1.0 codec (part 1, section 1.6). Import it from `codec`.
+
+Reading is strict, since the bytes are untrusted: anything that is not exactly an encoding of the
+specification raises `DecodeError`, and no allocation depends on a count that the bytes at hand do not
+support. Messages of errors contain the byte offset in the buffer given.
+
+A reader is found by the constructor byte in a table. It takes the buffer, the position after the constructor,
+the end of the enclosing value, and the number of enclosing values; it returns the value and the position
+after it.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, Final
+from uuid import UUID
+
+from amqp10broker.protocols.amqp10.encoder import encode
+from amqp10broker.protocols.amqp10.errors import DecodeError
+from amqp10broker.protocols.amqp10.types import (
+    DEPTH_MAX,
+    ZERO_WIDTH_ITEMS_MAX,
+    Array,
+    Byte,
+    Char,
+    Decimal32,
+    Decimal64,
+    Decimal128,
+    Described,
+    Float,
+    Int,
+    Long,
+    Map,
+    Short,
+    Symbol,
+    Timestamp,
+    UByte,
+    UInt,
+    ULong,
+    UShort,
+)
+
+Reader = Callable[[bytes, int, int, int], tuple[Any, int]]
+
+_UINT32: Final = struct.Struct(">I").unpack_from
+_SIZE_COUNT32: Final = struct.Struct(">II").unpack_from
+
+
+def decode(data: bytes, pos: int = 0, end: int | None = None) -> tuple[Any, int]:
+    """Read one value.
+
+    Args:
+        data: the buffer; bytes, so that slices of it are bytes.
+        pos: of the constructor of the value.
+        end: of the enclosing frame or value, at most ``len(data)``, which is also the default.
+
+    Returns:
+        The value, as described in `types`, and the position after it.
+
+    Raises:
+        DecodeError: the bytes do not encode a value, or it is nested deeper than `DEPTH_MAX`. Close the
+            connection.
+    """
+    if end is None:
+        end = len(data)
+    if not pos < end <= len(data):
+        raise truncated("value", pos)
+    return READERS[data[pos]](data, pos + 1, end, 0)
+
+
+def type_name(data: bytes, pos: int, end: int) -> str:
+    """Return the name of the type of the value at `pos`, for a message: ``uint``, or ``described value
+    amqp:open:list``.
+    """
+    if pos >= end:
+        return "nothing"
+    code = data[pos]
+    if code:
+        return TYPE_NAMES.get(code, f"unknown constructor 0x{code:02x}")
+    try:
+        descriptor = decode(data, pos + 1, end)[0]
+    except DecodeError:
+        return "described value"
+    return f"described value {hex(descriptor) if type(descriptor) is ULong else descriptor}"
+
+
+def truncated(what: str, pos: int) -> DecodeError:
+    return DecodeError(f"truncated {what} at offset {pos}")
+
+
+def _read_unknown(data: bytes, pos: int, end: int, depth: int) -> tuple[Any, int]:
+    raise DecodeError(f"unknown constructor 0x{data[pos - 1]:02x} at offset {pos - 1}")
+
+
+# Fixed widths
+
+
+def _constant(value: Any) -> Reader:
+    # For width 0, where the constructor is the whole value.
+    def read(data: bytes, pos: int, end: int, depth: int) -> tuple[Any, int]:
+        return value, pos
+
+    return read
+
+
+def _integer(kind: type[int], layout: str) -> Reader:
+    fields = struct.Struct(layout)
+    unpack, width, name, new = fields.unpack_from, fields.size, kind.__name__.lower(), int.__new__
+
+    def read(data: bytes, pos: int, end: int, depth: int) -> tuple[Any, int]:
+        stop = pos + width
+        if stop > end:
+            raise truncated(name, pos)
+        return new(kind, unpack(data, pos)[0]), stop
+
+    return read
+
+
+def _one_byte(kind: type[int], *, signed: bool) -> Reader:
+    # All 256 values are made in advance.
+    name = kind.__name__.lower()
+    values = tuple(kind(n - 256 if signed and n > 127 else n) for n in range(256))
+
+    def read(data: bytes, pos: int, end: int, depth: int) -> tuple[Any, int]:
+        if pos >= end:
+            raise truncated(name, pos)
+        return values[data[pos]], pos + 1
+
+    return read
+
+
+def _bytes_of(kind: Callable[[bytes], Any], name: str, width: int) -> Reader:
+    def read(data: bytes, pos: int, end: int, depth: int) -> tuple[Any, int]:
+        stop = pos + width
+        if stop > end:
+            raise truncated(name, pos)
+        return kind(data[pos:stop]), stop
+
+    return read
+
+
+def read_boolean(data: bytes, pos: int, end: int, depth: int) -> tuple[bool, int]:
+    """Read the boolean of constructor 0x56, which has a byte of its own."""
+    if pos >= end:
+        raise truncated("boolean", pos)
+    octet = data[pos]
+    if octet > 1:
+        raise DecodeError(f"boolean byte 0x{octet:02x} at offset {pos} is neither 0x00 nor 0x01")
+    return octet == 1, pos + 1
+
+
+def _read_char(data: bytes, pos: int, end: int, depth: int) -> tuple[Char, int]:
+    if pos + 4 > end:
+        raise truncated("char", pos)
+    point: int = _UINT32(data, pos)[0]
+    if point > 0x10FFFF or 0xD800 <= point <= 0xDFFF:
+        raise DecodeError(f"char 0x{point:x} at offset {pos} is not a Unicode scalar value")
+    return str.__new__(Char, chr(point)), pos + 4
+
+
+def _read_float(data: bytes, pos: int, end: int, depth: int) -> tuple[Float, int]:
+    if pos + 4 > end:
+        raise truncated("float", pos)
+    return float.__new__(Float, _BINARY32(data, pos)[0]), pos + 4
+
+
+def _read_double(data: bytes, pos: int, end: int, depth: int) -> tuple[float, int]:
+    if pos + 8 > end:
+        raise truncated("double", pos)
+    value: float = _BINARY64(data, pos)[0]
+    return value, pos + 8
+
+
+_BINARY32: Final = struct.Struct(">f").unpack_from
+_BINARY64: Final = struct.Struct(">d").unpack_from
+
+
+# Variable widths
+
+
+def extent8(data: bytes, pos: int, end: int, what: str) -> tuple[int, int]:
+    """Return start and stop of the content of a variable-width value with a one-byte size."""
+    if pos >= end:
+        raise truncated(what, pos)
+    stop = pos + 1 + data[pos]
+    if stop > end:
+        raise DecodeError(f"{what} of {data[pos]} bytes at offset {pos} has only {end - pos - 1}")
+    return pos + 1, stop
+
+
+def extent32(data: bytes, pos: int, end: int, what: str) -> tuple[int, int]:
+    """Return the same for a size of four bytes."""
+    start = pos + 4
+    if start > end:
+        raise truncated(what, pos)
+    size: int = _UINT32(data, pos)[0]
+    if size > end - start:
+        raise DecodeError(f"{what} of {size} bytes at offset {pos} has only {end - start}")
+    return start, start + size
+
+
+def read_binary8(data: bytes, pos: int, end: int, depth: int) -> tuple[bytes, int]:
+    start, stop = extent8(data, pos, end, "binary")
+    return data[start:stop], stop
+
+
+def read_binary32(data: bytes, pos: int, end: int, depth: int) -> tuple[bytes, int]:
+    start, stop = extent32(data, pos, end, "binary")
+    return data[start:stop], stop
+
+
+def _not_utf8(pos: int, error: UnicodeDecodeError) -> DecodeError:
+    return DecodeError(f"string at offset {pos} is not UTF-8 at its byte {error.start}")
+
+
+def read_string8(data: bytes, pos: int, end: int, depth: int) -> tuple[str, int]:
+    # The bounds are checked inline: strings are the most frequent values of all.
+    if pos >= end:
+        raise truncated("string", pos)
+    start = pos + 1
+    stop = start + data[pos]
+    if stop > end:
+        raise DecodeError(f"string of {data[pos]} bytes at offset {pos} has only {end - start}")
+    try:
+        return data[start:stop].decode(), stop
+    except UnicodeDecodeError as error:
+        raise _not_utf8(pos, error) from None
+
+
+def read_string32(data: bytes, pos: int, end: int, depth: int) -> tuple[str, int]:
+    start, stop = extent32(data, pos, end, "string")
+    try:
+        return data[start:stop].decode(), stop
+    except UnicodeDecodeError as error:
+        raise _not_utf8(pos, error) from None
+
+
+# Symbols come from small sets (capabilities, annotation keys, outcomes); 1024 of at most 255 bytes are
+# cached.
+@lru_cache(maxsize=1024)
+def _symbol(content: bytes) -> Symbol:
+    return str.__new__(Symbol, content, "ascii")
+
+
+def read_symbol8(data: bytes, pos: int, end: int, depth: int) -> tuple[Symbol, int]:
+    if pos >= end:
+        raise truncated("symbol", pos)
+    start = pos + 1
+    stop = start + data[pos]
+    if stop > end:
+        raise DecodeError(f"symbol of {data[pos]} bytes at offset {pos} has only {end - start}")
+    try:
+        return _symbol(data[start:stop]), stop
+    except UnicodeDecodeError:
+        raise DecodeError(f"symbol at offset {pos} is not ASCII") from None
+
+
+def read_symbol32(data: bytes, pos: int, end: int, depth: int) -> tuple[Symbol, int]:
+    start, stop = extent32(data, pos, end, "symbol")
+    try:
+        return str.__new__(Symbol, data[start:stop], "ascii"), stop
+    except UnicodeDecodeError:
+        raise DecodeError(f"symbol at offset {pos} is not ASCII") from None
+
+
+# Compounds
+
+
+def open8(data: bytes, pos: int, end: int, what: str) -> tuple[int, int, int]:
+    """Return start and stop of the items of a compound with one-byte size and count, and the encoded
+    count.
+    """
+    if pos + 2 > end:
+        raise truncated(what, pos)
+    stop = pos + 1 + data[pos]
+    if stop > end or stop < pos + 2:
+        raise DecodeError(f"{what} of {data[pos]} bytes at offset {pos} in {end - pos - 1}")
+    return pos + 2, stop, data[pos + 1]
+
+
+def open32(data: bytes, pos: int, end: int, what: str) -> tuple[int, int, int]:
+    """Return the same for size and count of four bytes."""
+    start = pos + 8
+    if start > end:
+        raise truncated(what, pos)
+    size, count = _SIZE_COUNT32(data, pos)
+    stop = pos + 4 + size
+    if stop > end or stop < start:
+        raise DecodeError(f"{what} of {size} bytes at offset {pos} in {end - pos - 4}")
+    return start, stop, count
+
+
+def check_room(what: str, pos: int, stop: int, count: int, depth: int) -> None:
+    """Refuse a compound that cannot hold its items, at one byte each at least, or is nested too deeply."""
+    if count > stop - pos:
+        raise DecodeError(f"{what} of {count} items at offset {pos} has only {stop - pos} bytes")
+    if depth >= DEPTH_MAX:
+        raise DecodeError(f"{what} at offset {pos} is nested more than {DEPTH_MAX} deep")
+
+
+def check_used_up(what: str, pos: int, stop: int) -> None:
+    if pos != stop:
+        raise DecodeError(f"{what} whose items end at offset {pos} was to end at {stop}")
+
+
+def _read_list0(data: bytes, pos: int, end: int, depth: int) -> tuple[list[Any], int]:
+    return [], pos
+
+
+def _read_list8(data: bytes, pos: int, end: int, depth: int) -> tuple[list[Any], int]:
+    pos, stop, count = open8(data, pos, end, "list")
+    return _items(data, pos, stop, count, depth, "list"), stop
+
+
+def _read_list32(data: bytes, pos: int, end: int, depth: int) -> tuple[list[Any], int]:
+    pos, stop, count = open32(data, pos, end, "list")
+    return _items(data, pos, stop, count, depth, "list"), stop
+
+
+def _items(data: bytes, pos: int, stop: int, count: int, depth: int, what: str) -> list[Any]:
+    check_room(what, pos, stop, count, depth)
+    depth += 1
+    readers = READERS
+    items = []
+    for _ in range(count):
+        if pos >= stop:
+            raise truncated(what, pos)
+        item, pos = readers[data[pos]](data, pos + 1, stop, depth)
+        items.append(item)
+    check_used_up(what, pos, stop)
+    return items
+
+
+def read_map8(data: bytes, pos: int, end: int, depth: int) -> tuple[dict[Any, Any] | Map, int]:
+    pos, stop, count = open8(data, pos, end, "map")
+    return _pairs(data, pos, stop, count, depth), stop
+
+
+def read_map32(data: bytes, pos: int, end: int, depth: int) -> tuple[dict[Any, Any] | Map, int]:
+    pos, stop, count = open32(data, pos, end, "map")
+    return _pairs(data, pos, stop, count, depth), stop
+
+
+def _pairs(data: bytes, pos: int, stop: int, count: int, depth: int) -> dict[Any, Any] | Map:
+    if count & 1:
+        raise DecodeError(f"map at offset {pos} has an odd count of {count}")
+    items = _items(data, pos, stop, count, depth, "map")
+    keys, values = items[::2], items[1::2]
+    if distinct(keys, pos):
+        return dict(zip(keys, values, strict=True))
+    return Map(tuple(zip(keys, values, strict=True)))
+
+
+def distinct(keys: list[Any], pos: int) -> bool:
+    """Return whether a dict can distinguish the keys. Refuses keys that are the same in AMQP too."""
+    try:
+        if len(set(keys)) == len(keys):
+            return True
+    except TypeError:  # unhashable
+        pass
+    # Not-a-number differs from everything, also in a dict.
+    encodings = [encode(key) for key in keys if key == key]
+    if len(set(encodings)) != len(encodings):
+        raise DecodeError(f"map at offset {pos} has the same key twice")
+    return False
+
+
+def _read_described(data: bytes, pos: int, end: int, depth: int) -> tuple[Described, int]:
+    if depth >= DEPTH_MAX:
+        raise DecodeError(f"described value at offset {pos} is nested more than {DEPTH_MAX} deep")
+    if pos >= end:
+        raise truncated("descriptor", pos)
+    descriptor, pos = READERS[data[pos]](data, pos + 1, end, depth + 1)
+    if pos >= end:
+        raise truncated("described value", pos)
+    value, pos = READERS[data[pos]](data, pos + 1, end, depth + 1)
+    return Described(descriptor, value), pos
+
+
+# Arrays
+
+
+def read_array8(data: bytes, pos: int, end: int, depth: int) -> tuple[Array, int]:
+    pos, stop, count = open8(data, pos, end, "array")
+    return _array(data, pos, stop, count, depth), stop
+
+
+def read_array32(data: bytes, pos: int, end: int, depth: int) -> tuple[Array, int]:
+    pos, stop, count = open32(data, pos, end, "array")
+    return _array(data, pos, stop, count, depth), stop
+
+
+def _array(data: bytes, pos: int, stop: int, count: int, depth: int) -> Array:
+    descriptors, code, pos = array_head(data, pos, stop, count, depth)
+    reader = READERS[code]
+    items = []
+    for _ in range(count):
+        item, pos = reader(data, pos, stop, depth + 1)
+        items.append(item)
+    check_used_up("array", pos, stop)
+    return Array(code, tuple(items), descriptors)
+
+
+def array_head(data: bytes, pos: int, stop: int, count: int, depth: int) -> tuple[tuple[Any, ...], int, int]:
+    """Return descriptors and constructor of an array, and where its items start, after checking the count."""
+    check_room("array", pos, stop, 0, depth)
+    descriptors = []
+    while pos < stop and data[pos] == 0:
+        if pos + 1 >= stop:
+            raise truncated("descriptor", pos + 1)
+        descriptor, pos = READERS[data[pos + 1]](data, pos + 2, stop, depth + 1)
+        descriptors.append(descriptor)
+    if pos >= stop:
+        raise truncated("constructor of an array", pos)
+    code = data[pos]
+    pos += 1
+    width = WIDTHS_MIN[code]
+    if width < 0:
+        _read_unknown(data, pos, stop, depth)
+    if width == 0:
+        if count > ZERO_WIDTH_ITEMS_MAX:
+            raise DecodeError(f"array of {count} items of width 0 at offset {pos}")
+    elif count > (stop - pos) // width:
+        raise DecodeError(f"array of {count} items at offset {pos} has only {stop - pos} bytes")
+    return tuple(descriptors), code, pos
+
+
+# The tables. Type name, least width of the content in bytes, reader; then how to skip it, where
+# reading would cost more.
+_TABLE: Final[dict[int, tuple[str, int, Reader]]] = {
+    0x00: ("described value", -1, _read_described),
+    0x40: ("null", 0, _constant(None)),
+    0x41: ("boolean", 0, _constant(True)),
+    0x42: ("boolean", 0, _constant(False)),
+    0x43: ("uint", 0, _constant(UInt(0))),
+    0x44: ("ulong", 0, _constant(ULong(0))),
+    0x45: ("list", 0, _read_list0),
+    0x50: ("ubyte", 1, _one_byte(UByte, signed=False)),
+    0x51: ("byte", 1, _one_byte(Byte, signed=True)),
+    0x52: ("uint", 1, _one_byte(UInt, signed=False)),
+    0x53: ("ulong", 1, _one_byte(ULong, signed=False)),
+    0x54: ("int", 1, _one_byte(Int, signed=True)),
+    0x55: ("long", 1, _one_byte(Long, signed=True)),
+    0x56: ("boolean", 1, read_boolean),
+    0x60: ("ushort", 2, _integer(UShort, ">H")),
+    0x61: ("short", 2, _integer(Short, ">h")),
+    0x70: ("uint", 4, _integer(UInt, ">I")),
+    0x71: ("int", 4, _integer(Int, ">i")),
+    0x72: ("float", 4, _read_float),
+    0x73: ("char", 4, _read_char),
+    0x74: ("decimal32", 4, _bytes_of(Decimal32, "decimal32", 4)),
+    0x80: ("ulong", 8, _integer(ULong, ">Q")),
+    0x81: ("long", 8, _integer(Long, ">q")),
+    0x82: ("double", 8, _read_double),
+    0x83: ("timestamp", 8, _integer(Timestamp, ">q")),
+    0x84: ("decimal64", 8, _bytes_of(Decimal64, "decimal64", 8)),
+    0x94: ("decimal128", 16, _bytes_of(Decimal128, "decimal128", 16)),
+    0x98: ("uuid", 16, _bytes_of(lambda raw: UUID(bytes=raw), "uuid", 16)),
+    0xA0: ("binary", 1, read_binary8),
+    0xA1: ("string", 1, read_string8),
+    0xA3: ("symbol", 1, read_symbol8),
+    0xB0: ("binary", 4, read_binary32),
+    0xB1: ("string", 4, read_string32),
+    0xB3: ("symbol", 4, read_symbol32),
+    0xC0: ("list", 2, _read_list8),
+    0xC1: ("map", 2, read_map8),
+    0xD0: ("list", 8, _read_list32),
+    0xD1: ("map", 8, read_map32),
+    0xE0: ("array", 3, read_array8),
+    0xF0: ("array", 9, read_array32),
+}
+
+READERS: Final[list[Reader]] = [_TABLE[code][2] if code in _TABLE else _read_unknown for code in range(256)]
+"""A reader for every constructor byte; it takes the position after that byte."""
+
+TYPE_NAMES: Final = {code: row[0] for code, row in _TABLE.items()}
+WIDTHS_MIN: Final = [_TABLE[code][1] if code in _TABLE else -1 for code in range(256)]

@@ -1,0 +1,254 @@
+"""Deliveries: part 2, sections 2.6.12 to 2.6.14. Assembly and fragmentation of multi-frame messages.
+
+A message larger than a frame is sent as several transfers: all but the last have `more`, the first has
+delivery-id and tag, and no other transfer of the same link comes between them.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Sequence
+from typing import Any, Final
+
+from amqp10broker.protocols.amqp10.errors import AmqpLinkError, AmqpSessionError, Condition
+from amqp10broker.protocols.amqp10.performatives import TransactionalState, Transfer
+
+DELIVERY_TAG_BYTES_MAX: Final = 32
+"""Section 2.8.7: "a delivery-tag can be up to 32 octets of binary data"."""
+
+Parts = tuple[bytes, bytes]
+"""A message to send: the part that the sender writes anew (header, annotations), and the part that it must
+not change.
+"""
+
+
+class PartialDelivery:
+    """A multi-frame delivery of the peer that has begun and not ended.
+
+    Attributes:
+        held_bytes: its bytes, as `Unfinished` counts.
+        resumed: its first transfer has the resume flag; later ones may omit it.
+        txn_id: the transaction to which it belongs; None: it does not belong to one.
+    """
+
+    __slots__ = (
+        "chunks",
+        "delivery_id",
+        "held_bytes",
+        "message_format",
+        "resumed",
+        "settled",
+        "size_bytes",
+        "tag",
+        "txn_id",
+    )
+
+    def __init__(self, first: Transfer) -> None:
+        assert first.delivery_id is not None
+        self.delivery_id = first.delivery_id
+        self.tag = first.delivery_tag or b""
+        self.message_format = first.message_format
+        self.settled = bool(first.settled)
+        self.resumed = bool(first.resume)
+        self.chunks: list[bytes] = []
+        self.size_bytes = 0
+        self.held_bytes = 0
+        self.txn_id = first.state.txn_id if type(first.state) is TransactionalState else None
+
+    def check_continuation(self, transfer: Transfer) -> None:
+        """Refuse a continuation that contradicts the first frame (2.7.5).
+
+        Raises:
+            AmqpLinkError: delivery-id, delivery-tag, message-format, settled or transaction differ.
+        """
+        if transfer.delivery_id is not None and transfer.delivery_id != self.delivery_id:
+            raise AmqpLinkError(
+                Condition.INVALID_FIELD,
+                f"delivery-id of continuation transfer ({transfer.delivery_id}) differs from "
+                f"delivery-id on first transfer ({self.delivery_id})",
+            )
+        if transfer.delivery_tag is not None and transfer.delivery_tag != self.tag:
+            raise AmqpLinkError(
+                Condition.INVALID_FIELD,
+                f"delivery-tag of continuation transfer ({transfer.delivery_tag.hex()}) differs from "
+                f"delivery-tag on first transfer ({self.tag.hex()})",
+            )
+        if transfer.message_format is not None and transfer.message_format != (self.message_format or 0):
+            raise AmqpLinkError(
+                Condition.INVALID_FIELD,
+                f"message-format of continuation transfer ({transfer.message_format}) differs from "
+                f"message-format on first transfer ({self.message_format or 0})",
+            )
+        if type(transfer.state) is TransactionalState and transfer.state.txn_id != self.txn_id:
+            raise AmqpLinkError(
+                Condition.INVALID_FIELD,
+                f"txn-id of continuation transfer (0x{transfer.state.txn_id.hex()}) differs from that of the "
+                f"first transfer ({'none' if self.txn_id is None else '0x' + self.txn_id.hex()})",
+            )
+        if transfer.settled is not None and transfer.settled != self.settled:
+            raise AmqpLinkError(
+                Condition.INVALID_FIELD,
+                f"field 'settled' of continuation transfer ({str(transfer.settled).lower()}) differs from "
+                f"(interpreted) field 'settled' on first transfer ({str(self.settled).lower()})",
+            )
+
+    def add(self, payload: bytes) -> None:
+        self.chunks.append(payload)
+        self.size_bytes += len(payload)
+
+
+def check_first(transfer: Transfer) -> None:
+    """Refuse a delivery if its first transfer lacks a field that only the first can have.
+
+    Raises:
+        AmqpSessionError: delivery-id is absent; without it the session cannot account for the rest.
+        AmqpLinkError: delivery-tag is absent or longer than 32 bytes.
+    """
+    if transfer.delivery_id is None:
+        raise AmqpSessionError(
+            Condition.INVALID_FIELD, "delivery-id is not set on the first transfer of a delivery"
+        )
+    if transfer.delivery_tag is None:
+        raise AmqpLinkError(
+            Condition.INVALID_FIELD, "delivery-tag is not set on the first transfer of a delivery"
+        )
+    if len(transfer.delivery_tag) > DELIVERY_TAG_BYTES_MAX:
+        raise AmqpLinkError(
+            Condition.INVALID_FIELD,
+            f"delivery-tag of {len(transfer.delivery_tag)} bytes exceeds {DELIVERY_TAG_BYTES_MAX} bytes",
+        )
+
+
+class DeliveryBatch:
+    """Deliveries handed to a sender link that were not sent yet.
+
+    Attributes:
+        keys: the application's number for each; ascending is not required.
+        messages: the parts of each.
+        position: how many were sent.
+    """
+
+    __slots__ = ("keys", "messages", "position")
+
+    def __init__(self, keys: Sequence[int], messages: Sequence[Parts]) -> None:
+        self.keys = keys
+        self.messages = messages
+        self.position = 0
+
+    def left(self) -> int:
+        """Return the number of deliveries not sent."""
+        return len(self.messages) - self.position
+
+    def cut(self, keep: int) -> tuple[Sequence[int], Sequence[Parts]]:
+        """Retain the next `keep` deliveries, return the keys and messages behind them."""
+        at = self.position + keep
+        keys, messages = self.keys[at:], self.messages[at:]
+        self.keys, self.messages = self.keys[:at], self.messages[:at]
+        return keys, messages
+
+    def discard(self, keys: Collection[int]) -> int:
+        """Remove deliveries not sent that have these keys; return how many."""
+        before = self.left()
+        left = [
+            (key, message)
+            for key, message in zip(self.keys[self.position :], self.messages[self.position :], strict=True)
+            if key not in keys
+        ]
+        if len(left) < before:
+            self.keys = [key for key, _ in left]
+            self.messages = [message for _, message in left]
+            self.position = 0
+        return before - len(left)
+
+
+class ResumedDelivery:
+    """A delivery from before the link was attached that is to be resumed (2.6.13).
+
+    Attributes:
+        key: its number, from which its tag is made.
+        message: its parts; empty: both ends have its outcome, or it is aborted.
+        state: the outcome, or the position from which its content is sent.
+        settled: no further disposition is expected.
+    """
+
+    __slots__ = ("aborted", "key", "message", "settled", "state")
+
+    def __init__(
+        self, key: int, message: Parts = (b"", b""), *, state: Any, settled: bool, aborted: bool = False
+    ) -> None:
+        self.key = key
+        self.message = message
+        self.state = state
+        self.settled = settled
+        self.aborted = aborted
+
+    def abort(self) -> None:
+        self.message, self.state, self.settled, self.aborted = (b"", b""), None, True, True
+
+
+class OutgoingDelivery:
+    """A multi-frame delivery of ours that has begun and not ended.
+
+    Attributes:
+        position: bytes of it that were taken.
+        size_bytes: of all of it.
+        resumed: the parameters of one that is resumed; None: it is new.
+        txn_id: the transaction in which it is acquired; None: in none.
+    """
+
+    __slots__ = (
+        "_left",
+        "aborted",
+        "delivery_id",
+        "key",
+        "message",
+        "position",
+        "resumed",
+        "size_bytes",
+        "txn_id",
+    )
+
+    def __init__(
+        self,
+        delivery_id: int,
+        key: int,
+        message: Parts,
+        resumed: ResumedDelivery | None = None,
+        txn_id: bytes | None = None,
+    ) -> None:
+        self.resumed = resumed
+        self.txn_id = txn_id
+        self.aborted = False
+        self.delivery_id = delivery_id
+        self.key = key
+        self.message = message
+        self.position = 0
+        self.size_bytes = sum(map(len, message))
+        # The rest of both parts; the message may be large, and is not copied.
+        self._left = [memoryview(part) for part in message if part]
+
+    def abort(self) -> None:
+        """Give the delivery up: only the abort is still sent."""
+        self.aborted = True
+        self._left.clear()
+        self.size_bytes = self.position
+
+    def take(self, room: int) -> list[memoryview]:
+        """Return the next bytes, as many as there is room for, in pieces."""
+        pieces = []
+        while room and self._left:
+            piece = self._left[0][:room]
+            if len(piece) == len(self._left[0]):
+                del self._left[0]
+            else:
+                self._left[0] = self._left[0][len(piece) :]
+            room -= len(piece)
+            self.position += len(piece)
+            pieces.append(piece)
+        return pieces
+
+
+Pending = deque[object]
+"""The queue of a sender link, in order: `ResumedDelivery` and `DeliveryBatch` objects, and markers of the
+application.
+"""

@@ -1,0 +1,133 @@
+"""Frames for links that their owners cannot accept yet, held in order.
+
+An owner that must wait before it accepts a link holds the link (`hold`). Everything for its handle is held
+then, also an attach that takes the handle or the name of the link again: it has another meaning before the
+link is attached than after. A link that is attached may be held as well, by an owner that still waits with
+deliveries of it: these pass, and so do flows, but its detach, and frames behind that, are held.
+
+A frame is held after it has been counted against the session's window. The size of held frames is bounded
+together with the connection's incomplete deliveries (`unfinished.py`): a peer need not send anything on a
+link before that is attached, and has no credit to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from amqp10broker.protocols.amqp10.link import LinkState, ReceiverLink, SenderLink
+from amqp10broker.protocols.amqp10.performatives import Attach, Detach, Flow
+from amqp10broker.protocols.amqp10.transfer import TransferFrame, TransferRun
+from amqp10broker.protocols.amqp10.unfinished import FRAME_BYTES, Unfinished
+
+LinkFrame = TransferRun | TransferFrame | Flow | Attach | Detach
+
+FIELDS_BYTES: Final = 65_536
+"""The size counted for a held frame with fields of any length."""
+
+PLAIN_BYTES: Final = 448
+"""The size counted for a flow or a detach without such fields: on a connection that attaches thousands of
+links together, each may have one.
+"""
+
+
+class HeldFrames:
+    """The held frames of all links of a session.
+
+    Attributes:
+        by_remote: the peer's handle -> its held frames. An attach that waits for another link of its name
+            shares those of that link.
+    """
+
+    __slots__ = ("_unfinished", "by_remote")
+
+    def __init__(self, unfinished: Unfinished) -> None:
+        """Begin without frames.
+
+        Args:
+            unfinished: bounds their size, together with the rest of the connection.
+        """
+        self._unfinished = unfinished
+        self.by_remote: dict[int, Held] = {}
+
+    def __iter__(self) -> Iterator[SenderLink | ReceiverLink]:
+        """Iterate over the held links, in the order in which they came."""
+        return iter(dict.fromkeys(held.link for held in self.by_remote.values()))
+
+    def hold(self, link: SenderLink | ReceiverLink) -> None:
+        """Hold frames for a link from now on; or continue, if it now waits for something else."""
+        assert link.remote_handle is not None
+        self.by_remote.setdefault(link.remote_handle, Held(link))
+
+    def take(self, frame: LinkFrame) -> bool:
+        """Hold a frame, if its link is held; return whether it is.
+
+        Raises:
+            AmqpSessionError: too much is held; the session must be ended.
+        """
+        handle = frame.performative.handle if isinstance(frame, TransferFrame) else frame.handle
+        assert handle is not None
+        held = self.by_remote.get(handle)
+        if held is None:
+            if type(frame) is not Attach:
+                return False
+            held = next((each for each in self.by_remote.values() if each.is_named_in(frame)), None)
+            if held is None:
+                return False
+            self.by_remote[handle] = held
+        elif held.lets_pass(frame):
+            return False
+        held.held_bytes += self._unfinished.keep(_size(frame))
+        held.frames.append(frame)
+        return True
+
+    def release(self, link: SenderLink | ReceiverLink) -> Sequence[LinkFrame]:
+        """Return the frames of a link, which is not held any more."""
+        frames: Sequence[LinkFrame] = ()
+        for handle, held in list(self.by_remote.items()):
+            if held.link is link:
+                del self.by_remote[handle]
+                frames = held.frames
+                self._unfinished.give_back(held.held_bytes)
+                held.held_bytes = 0
+        return frames
+
+    def clear(self) -> None:
+        for link in list(self):
+            self.release(link)
+
+
+class Held:
+    """The held frames of one link.
+
+    Attributes:
+        held_bytes: their counted size.
+    """
+
+    __slots__ = ("frames", "held_bytes", "link")
+
+    def __init__(self, link: SenderLink | ReceiverLink) -> None:
+        self.link = link
+        self.frames: list[LinkFrame] = []
+        self.held_bytes = 0
+
+    def is_named_in(self, attach: Attach) -> bool:
+        """Return whether an attach is of a link of the same name and direction."""
+        return attach.name == self.link.name and attach.role == (type(self.link) is SenderLink)
+
+    def lets_pass(self, frame: LinkFrame) -> bool:
+        """Return whether a frame is to be handled now."""
+        if self.frames or self.link.state is LinkState.ATTACH_RECEIVED:
+            return False
+        return type(frame) is not Detach and type(frame) is not Attach
+
+
+def _size(frame: LinkFrame) -> int:
+    # In addition to the fixed size of each frame.
+    if type(frame) is TransferRun:
+        return sum(map(len, frame.payloads)) + FRAME_BYTES * (len(frame.payloads) - 1)
+    if type(frame) is TransferFrame:
+        return len(frame.payload)
+    if type(frame) is Flow:
+        return PLAIN_BYTES if frame.properties is None else FIELDS_BYTES
+    return PLAIN_BYTES if type(frame) is Detach and frame.error is None else FIELDS_BYTES

@@ -1,0 +1,216 @@
+"""Links: part 2, section 2.6. The state of one link end, and its transition table.
+
+A link is a one-way route between two nodes; each peer holds one end. `SenderLink` is the end from which
+deliveries leave, `ReceiverLink` the end at which they arrive; the broker's end depends on the client's role.
+Driven by `session.Session`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection, Sequence
+from enum import Enum, auto
+from typing import Any, Final
+
+from amqp10broker.protocols.amqp10.credit import ReceiverCredit, SenderCredit
+from amqp10broker.protocols.amqp10.delivery import (
+    DeliveryBatch,
+    OutgoingDelivery,
+    PartialDelivery,
+    Parts,
+    Pending,
+    ResumedDelivery,
+)
+from amqp10broker.protocols.amqp10.errors import AmqpLinkError, AmqpSessionError
+from amqp10broker.protocols.amqp10.performatives import Attach, SenderSettleMode
+from amqp10broker.protocols.amqp10.transfer import TransferHead
+
+
+class LinkState(Enum):
+    """The state of one link end."""
+
+    DETACHED = auto()
+    ATTACH_SENT = auto()
+    ATTACH_RECEIVED = auto()
+    ATTACHED = auto()
+    DETACH_SENT = auto()
+    """We detached; frames for the handle are discarded until the peer's detach."""
+    DETACH_RECEIVED = auto()
+
+
+class LinkInput(Enum):
+    """The inputs of a link end's state machine."""
+
+    SEND_ATTACH = auto()
+    RECEIVE_ATTACH = auto()
+    SEND_DETACH = auto()
+    RECEIVE_DETACH = auto()
+
+
+# Sections 2.6.3 to 2.6.6. A pair that is absent is refused: from the peer it is an error of the session (a
+# handle used as it must not be), from ourselves a broken invariant. The table is the same for both roles, and
+# does not cover deliveries, which the session handles.
+LINK_TRANSITIONS: Final[dict[tuple[LinkState, LinkInput], LinkState]] = {
+    (LinkState.DETACHED, LinkInput.SEND_ATTACH): LinkState.ATTACH_SENT,
+    (LinkState.DETACHED, LinkInput.RECEIVE_ATTACH): LinkState.ATTACH_RECEIVED,
+    (LinkState.ATTACH_SENT, LinkInput.RECEIVE_ATTACH): LinkState.ATTACHED,
+    (LinkState.ATTACH_RECEIVED, LinkInput.SEND_ATTACH): LinkState.ATTACHED,
+    (LinkState.ATTACHED, LinkInput.SEND_DETACH): LinkState.DETACH_SENT,
+    (LinkState.ATTACHED, LinkInput.RECEIVE_DETACH): LinkState.DETACH_RECEIVED,
+    (LinkState.DETACH_SENT, LinkInput.RECEIVE_DETACH): LinkState.DETACHED,
+    (LinkState.DETACH_RECEIVED, LinkInput.SEND_DETACH): LinkState.DETACHED,
+    # A pipelined detach crosses the peer's attach, which then has no effect.
+    (LinkState.ATTACH_SENT, LinkInput.SEND_DETACH): LinkState.DETACH_SENT,
+    (LinkState.DETACH_SENT, LinkInput.RECEIVE_ATTACH): LinkState.DETACH_SENT,
+}
+
+
+class Link:
+    """The state common to both kinds of end.
+
+    Attributes:
+        name: chosen by the end that attached first.
+        handle: our number for the link in frames we send.
+        remote_handle: the peer's number in frames it sends; None until its attach arrived.
+        snd_settle_mode: negotiated.
+        rcv_settle_mode: negotiated.
+        remote_attach: the peer's attach as received, None before it.
+        peer_max_message_size: bytes the peer takes; 0 for no limit.
+        peer_available: `available` of the peer's last flow, None if it never set it.
+        peer_properties: `properties` of the peer's last flow that had any.
+        address: of the node at our end; None for an anonymous terminus, and for a coordinator.
+    """
+
+    __slots__ = (
+        "address",
+        "handle",
+        "name",
+        "peer_available",
+        "peer_max_message_size",
+        "peer_properties",
+        "rcv_settle_mode",
+        "remote_attach",
+        "remote_handle",
+        "snd_settle_mode",
+        "state",
+    )
+
+    def __init__(self, name: str, handle: int) -> None:
+        self.name = name
+        self.handle = handle
+        self.remote_handle: int | None = None
+        self.state = LinkState.DETACHED
+        self.snd_settle_mode = int(SenderSettleMode.MIXED)
+        self.rcv_settle_mode = 0
+        self.remote_attach: Attach | None = None
+        self.peer_max_message_size = 0
+        self.peer_available: int | None = None
+        self.peer_properties: Any = None
+        self.address: Any = None
+
+    def move(self, step: LinkInput) -> None:
+        """Apply a transition; the caller has checked that it is in the table."""
+        self.state = LINK_TRANSITIONS[self.state, step]
+
+    @property
+    def attached(self) -> bool:
+        """Whether frames may be sent and received."""
+        return self.state is LinkState.ATTACHED
+
+
+class SenderLink(Link):
+    """The end from which deliveries leave.
+
+    Attributes:
+        pending: deliveries and markers not sent yet, in order.
+        resuming: of those, deliveries that are resumed.
+        partial: a multi-frame delivery under way.
+        head: frame heads of single-frame deliveries; None until attached.
+        settled: deliveries are sent settled.
+        queued: whether the session has the link in its round.
+        left: keys of the deliveries that were unsettled when the link ended.
+        txn_id: the transaction in which it acquires; None: in none.
+    """
+
+    __slots__ = ("credit", "head", "left", "partial", "pending", "queued", "resuming", "settled", "txn_id")
+
+    def __init__(self, name: str, handle: int) -> None:
+        super().__init__(name, handle)
+        self.credit = SenderCredit()
+        self.pending: Pending = deque()
+        self.resuming = 0
+        self.partial: OutgoingDelivery | None = None
+        self.head: TransferHead | None = None
+        self.settled = False
+        self.queued = False
+        self.left: Sequence[int] = ()
+        self.txn_id: bytes | None = None
+
+    def pending_deliveries(self) -> int:
+        """Return the number of deliveries handed over and not begun."""
+        return sum(entry.left() for entry in self.pending if type(entry) is DeliveryBatch)
+
+    def withdraw(self, keep: int) -> list[tuple[int, Parts]]:
+        """Take back all but the first `keep` deliveries that have not begun: keys and messages."""
+        taken: list[tuple[int, Parts]] = []
+        for entry in self.pending:
+            if type(entry) is not DeliveryBatch:
+                continue
+            left = entry.left()
+            if left <= keep:
+                keep -= left
+                continue
+            keys, messages = entry.cut(keep)
+            taken.extend(zip(keys, messages, strict=True))
+            keep = 0
+        return taken
+
+    def discard(self, keys: Collection[int]) -> int:
+        """Remove deliveries that have not begun, wherever they are; return how many.
+
+        One that is to be resumed is aborted.
+        """
+        count = 0
+        for entry in self.pending:
+            if type(entry) is DeliveryBatch:
+                count += entry.discard(keys)
+            elif type(entry) is ResumedDelivery and entry.key in keys:
+                entry.abort()
+        return count
+
+
+class ReceiverLink(Link):
+    """The end at which deliveries arrive.
+
+    Attributes:
+        credit: replaced when the sender's attach contains its delivery-count.
+        max_message_size: bytes we take; 0 for no limit.
+        partial: a multi-frame delivery under way.
+        drain: we requested a drain.
+        whole_frames_only: a delivery of several frames is a fault of the link.
+        escalate: converts a fault of this link to one of the session; None: it stays the link's.
+        looks_ahead: its owner needs the first transfer of a delivery of several.
+        resumes: its owner handles deliveries that the peer resumes; else they are ignored.
+    """
+
+    __slots__ = (
+        "credit",
+        "drain",
+        "escalate",
+        "looks_ahead",
+        "max_message_size",
+        "partial",
+        "resumes",
+        "whole_frames_only",
+    )
+
+    def __init__(self, name: str, handle: int) -> None:
+        super().__init__(name, handle)
+        self.credit = ReceiverCredit(0, 0)
+        self.max_message_size = 0
+        self.partial: PartialDelivery | None = None
+        self.drain = False
+        self.whole_frames_only = False
+        self.looks_ahead = False
+        self.resumes = False
+        self.escalate: Callable[[AmqpLinkError], AmqpSessionError] | None = None

@@ -1,0 +1,157 @@
+"""Message sections: part 3, section 3.2. Where each begins and ends, without decoding the body.
+
+A message is header, delivery-annotations, message-annotations (the annotated part, which nodes may rewrite),
+then properties, application-properties, body (the bare message, which must not be changed), then footer.
+Order, count and well-formedness are checked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from amqp10broker.protocols.amqp10.codec import decode, skip
+from amqp10broker.protocols.amqp10.errors import DecodeError
+from amqp10broker.protocols.amqp10.performatives import (
+    AMQP_SEQUENCE,
+    AMQP_VALUE,
+    APPLICATION_PROPERTIES,
+    DATA,
+    DELIVERY_ANNOTATIONS,
+    FOOTER,
+    HEADER,
+    MESSAGE_ANNOTATIONS,
+    PROPERTIES,
+    Properties,
+    decode_composite,
+)
+from amqp10broker.protocols.amqp10.types import Symbol, ULong
+
+SECTIONS_MAX: Final = 10_000
+"""RabbitMQ's limit; only data and amqp-sequence may be repeated at all."""
+
+_LIST: Final = frozenset((0x45, 0xC0, 0xD0))
+_MAP: Final = frozenset((0xC1, 0xD1))
+_BINARY: Final = frozenset((0xA0, 0xB0))
+
+_CONSTRUCTORS: Final = {
+    HEADER: _LIST,
+    DELIVERY_ANNOTATIONS: _MAP,
+    MESSAGE_ANNOTATIONS: _MAP,
+    PROPERTIES: _LIST,
+    APPLICATION_PROPERTIES: _MAP,
+    DATA: _BINARY,
+    AMQP_SEQUENCE: _LIST,
+    AMQP_VALUE: None,
+    FOOTER: _MAP,
+}
+
+SECTION_CODES: Final[Mapping[str, int]] = {
+    "amqp:header:list": HEADER,
+    "amqp:delivery-annotations:map": DELIVERY_ANNOTATIONS,
+    "amqp:message-annotations:map": MESSAGE_ANNOTATIONS,
+    "amqp:properties:list": PROPERTIES,
+    "amqp:application-properties:map": APPLICATION_PROPERTIES,
+    "amqp:data:binary": DATA,
+    "amqp:amqp-sequence:list": AMQP_SEQUENCE,
+    "amqp:amqp-value:*": AMQP_VALUE,
+    "amqp:footer:map": FOOTER,
+}
+"""Codes of all sections by their symbolic descriptors."""
+
+_SMALL_DESCRIPTOR: Final = b"\x00\x53"
+_BODY: Final = (DATA, AMQP_SEQUENCE, AMQP_VALUE)
+
+
+class Sections:
+    """Byte ranges within one message; a section that is absent is None.
+
+    Attributes:
+        header: the whole section, descriptor included, as are all others.
+        message_annotations: merged by the broker with its own.
+        properties: decoded, because there are rules about its fields; None if absent.
+        bare: where the bare message and the footer begin; they run to the end, and may be empty.
+    """
+
+    __slots__ = ("bare", "header", "message_annotations", "properties")
+
+    def __init__(self) -> None:
+        self.header: tuple[int, int] | None = None
+        self.message_annotations: tuple[int, int] | None = None
+        self.properties: Properties | None = None
+        self.bare = 0
+
+
+def locate(payload: bytes, found: Sections | None = None) -> Sections:
+    """Find the sections of a message and check their order and form.
+
+    The body may be absent, although 3.2 requires one: JMS's plain Message, go-amqp and other clients send
+    none.
+
+    Args:
+        found: receives the sections before a fault.
+
+    Raises:
+        DecodeError: out of order, repeated, unknown, of a wrong type, or cut off.
+    """
+    found = found or Sections()
+    end = len(payload)
+    pos = 0
+    previous = 0
+    body = 0
+    count = 0
+    bare: int | None = None
+    while pos < end:
+        start = pos
+        if payload.startswith(_SMALL_DESCRIPTOR, pos) and pos + 2 < end and payload[pos + 2] in _CONSTRUCTORS:
+            code = payload[pos + 2]
+            pos += 3
+        else:
+            code, pos = _descriptor(payload, pos, end)
+        count += 1
+        if count > SECTIONS_MAX:
+            raise DecodeError(f"failed to parse message: more than {SECTIONS_MAX} sections")
+        if code in _BODY:
+            if body and (code != body or code == AMQP_VALUE):
+                raise DecodeError(
+                    f"failed to parse message: section 0x{code:02x} after body section 0x{body:02x}"
+                )
+            body = code
+        if code < previous or (code == previous and code not in (DATA, AMQP_SEQUENCE)):
+            raise DecodeError(f"failed to parse message: section 0x{code:02x} after section 0x{previous:02x}")
+        allowed = _CONSTRUCTORS[code]
+        if pos >= end or (allowed is not None and payload[pos] not in allowed):
+            raise DecodeError(f"failed to parse message: section 0x{code:02x} has a value of a wrong type")
+        if code == PROPERTIES:
+            found.properties, pos = _properties(payload, start, end)
+        else:
+            pos = skip(payload, pos, end)
+        if code == HEADER:
+            found.header = (start, pos)
+        elif code == MESSAGE_ANNOTATIONS:
+            found.message_annotations = (start, pos)
+        if bare is None and code >= PROPERTIES:
+            bare = start
+        previous = code
+    found.bare = end if bare is None else bare
+    return found
+
+
+def _properties(payload: bytes, start: int, end: int) -> tuple[Properties, int]:
+    properties, pos = decode_composite(payload, start, end)
+    assert isinstance(properties, Properties)
+    return properties, pos
+
+
+def _descriptor(payload: bytes, pos: int, end: int) -> tuple[int, int]:
+    if payload[pos] != 0:
+        raise DecodeError(f"failed to parse message: no section begins at byte {pos}")
+    descriptor, pos = decode(payload, pos + 1, end)
+    # Section 1.3.3 of part 1: a symbol or a ulong; a string or another number describes no section.
+    if isinstance(descriptor, Symbol):
+        code = SECTION_CODES.get(descriptor)
+    else:
+        code = int(descriptor) if isinstance(descriptor, ULong) else None
+    if code is None or code not in _CONSTRUCTORS:
+        raise DecodeError(f"failed to parse message: unknown section {descriptor!r}")
+    return code, pos

@@ -1,0 +1,482 @@
+"""One AMQP 1.0 session end: part 2, sections 2.5 and 2.6. It drives the other parts of the engine.
+
+Frame bodies go in (`receive`); `events` and frames (`take_output`) come out. Commands are given to its parts:
+`links` (attach, accept, refuse, detach), `inbound` (deliveries that came, and their credit), `outbound`
+(deliveries to send) and `settling` (outcomes in both directions). It owns the session's windows
+(`windows.py`), does not involve brokers or queues, and serves either role.
+
+The peer's faults are handled here: an `AmqpLinkError` raised while a link's frame is handled detaches that
+link, an `AmqpSessionError` ends the session, and an `AmqpConnectionError` leaves `receive` for the owner,
+which must close the connection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final, assert_never
+
+from amqp10broker.protocols.amqp10.disposition import DispositionRun
+from amqp10broker.protocols.amqp10.errors import (
+    AmqpConnectionError,
+    AmqpError,
+    AmqpLinkError,
+    AmqpSessionError,
+    Condition,
+)
+from amqp10broker.protocols.amqp10.events import (
+    LinkDetached,
+    LinkFlowed,
+    PumpEvent,
+    SessionEnded,
+    SessionEvent,
+)
+from amqp10broker.protocols.amqp10.faults import to_error
+from amqp10broker.protocols.amqp10.held import HeldFrames, LinkFrame
+from amqp10broker.protocols.amqp10.link import LinkState, ReceiverLink, SenderLink
+from amqp10broker.protocols.amqp10.links import Links
+from amqp10broker.protocols.amqp10.output import Output
+from amqp10broker.protocols.amqp10.performatives import Attach, Begin, Detach, Disposition, End, Flow
+from amqp10broker.protocols.amqp10.receiving import Inbound, ones_of_run, part_of_run
+from amqp10broker.protocols.amqp10.sending import Outbound
+from amqp10broker.protocols.amqp10.session_state import SESSION_TRANSITIONS, SessionInput, SessionState
+from amqp10broker.protocols.amqp10.settling import Settling
+from amqp10broker.protocols.amqp10.tap import FrameTap
+from amqp10broker.protocols.amqp10.transfer import TransferFrame, TransferRun
+from amqp10broker.protocols.amqp10.unfinished import Unfinished
+from amqp10broker.protocols.amqp10.windows import OUTGOING_WINDOW, IncomingWindow, OutgoingWindow
+from amqp10broker.protocols.serial import diff
+
+ROLE_SENDER: Final = False
+ROLE_RECEIVER: Final = True
+
+
+class Session:
+    """One session end.
+
+    Attributes:
+        channel: our channel number, on which `take_output` frames go.
+        incoming: the window for transfers from the peer.
+        outgoing: the window for transfers to the peer.
+        links: the links with a handle.
+        inbound: deliveries from the peer.
+        outbound: deliveries to the peer.
+        settling: outcomes, in both directions.
+        held: frames for links that their owners cannot accept yet.
+        remote_begin: the peer's begin, None before it.
+        on_fault: called with each error sent to the peer, its link (None: the session has ended with it), and
+            whether that link's attach was refused.
+    """
+
+    def __init__(
+        self,
+        channel: int,
+        *,
+        incoming_window: int,
+        handle_max: int,
+        frame_size_max: int,
+        window_closed: bool = False,
+        unfinished: Unfinished | None = None,
+    ) -> None:
+        """Make an unmapped session end.
+
+        Args:
+            channel: our channel.
+            incoming_window: transfer frames, 1 .. 2**32 - 1.
+            handle_max: largest handle we accept, 0 .. 2**32 - 1.
+            frame_size_max: bytes, the largest frame that the *peer* takes.
+            window_closed: begin with the incoming-window held closed (an alarm is on).
+            unfinished: bounds the incomplete deliveries of all sessions of this connection; None: no bound.
+        """
+        self.channel = channel
+        self.state = SessionState.UNMAPPED
+        self.incoming = IncomingWindow(incoming_window, closed=window_closed)
+        self.outgoing = OutgoingWindow()
+        self.remote_begin: Begin | None = None
+        self.on_fault: Callable[[SenderLink | ReceiverLink | None, AmqpError, bool], None] | None = None
+        self._remote_channel = channel
+        self._link_fault: tuple[ReceiverLink, AmqpLinkError] | None = None
+        self._rest: TransferRun | None = None
+        self._output = output = Output(channel, frame_size_max)
+        unfinished = unfinished or Unfinished()
+        self.held = HeldFrames(unfinished)
+        self.inbound = Inbound(self.incoming, unfinished)
+        self.outbound = Outbound(self.outgoing, output, channel, frame_size_max)
+        self.settling = Settling(channel, output, self.inbound.unsettled, self.outbound.unsettled)
+        self.links = Links(
+            channel, handle_max, output, self.inbound, self.outbound, self.settling, self._told
+        )
+
+    # --- queries of the owner ---------------------------------------------------------------------
+
+    @property
+    def ended(self) -> bool:
+        """Whether at most the peer's end is still expected."""
+        return self.state not in (SessionState.MAPPED, SessionState.BEGIN_SENT, SessionState.BEGIN_RECEIVED)
+
+    @property
+    def has_pending(self) -> bool:
+        """Whether any link has deliveries or markers that are not written."""
+        return bool(self.outbound.turns)
+
+    @property
+    def tap(self) -> FrameTap | None:
+        """The observer of this session's frames; None: there is none."""
+        return self._output.tap
+
+    @tap.setter
+    def tap(self, tap: FrameTap | None) -> None:
+        self._output.tap = tap
+
+    @property
+    def unsettled(self) -> int:
+        """The number of unsettled deliveries, in both directions."""
+        return len(self.inbound.unsettled) + len(self.outbound.unsettled)
+
+    def take_output(self) -> list[bytes | memoryview]:
+        """Return the bytes to write now, in pieces to be joined: dispositions first, then the rest.
+
+        Dispositions are collected until this call, so call it once per batch.
+        """
+        self._flush()
+        return self._output.take()
+
+    # --- begin and end ----------------------------------------------------------------------------
+
+    def begin(self, *, properties: Any = None) -> None:
+        """Send begin: as the answer to the peer's, or first."""
+        answer = self.state is SessionState.BEGIN_RECEIVED
+        self._move(SessionInput.SEND_BEGIN)
+        self._output.write(
+            Begin(
+                remote_channel=self._remote_channel if answer else None,
+                next_outgoing_id=self.outgoing.next_outgoing_id,
+                incoming_window=self.incoming.advertised,
+                outgoing_window=OUTGOING_WINDOW,
+                handle_max=self.links.handle_max,
+                properties=properties,
+            )
+        )
+        self.incoming.flow_due = False
+
+    def receive_begin(self, channel: int, begin: Begin) -> None:
+        """Apply the peer's begin, whichever came first.
+
+        Args:
+            channel: the peer's channel.
+        """
+        self._move(SessionInput.RECEIVE_BEGIN)
+        self._remote_channel = channel
+        self.remote_begin = begin
+        self.incoming.next_incoming_id = begin.next_outgoing_id
+        self.outgoing.remote_incoming_window = begin.incoming_window
+        self.outgoing.remote_outgoing_window = begin.outgoing_window
+        self.links.handle_max = min(self.links.handle_max, begin.handle_max)
+
+    def end(self, error: AmqpError | None = None) -> None:
+        """Send end; all links are gone with it."""
+        self._flush()
+        if self.state is SessionState.MAPPED and error is not None:
+            self._move(SessionInput.SEND_END_ERROR)
+        else:
+            self._move(SessionInput.SEND_END)
+        self._output.write(End(error=to_error(error)))
+        self.held.clear()
+        self.links.forget_all()
+        self.outbound.close()
+        if error is not None:
+            self._told(None, error, False)
+
+    def _told(self, link: SenderLink | ReceiverLink | None, error: AmqpError, refused: bool) -> None:
+        if self.on_fault is not None:
+            self.on_fault(link, error, refused)
+
+    # --- frames in --------------------------------------------------------------------------------
+
+    def receive(self, items: Sequence[object]) -> list[SessionEvent]:
+        """Handle frame bodies of this session in order; see `receive_each`."""
+        return list(self.receive_each(items))
+
+    def release(self, link: SenderLink | ReceiverLink) -> Iterator[SessionEvent]:
+        """Handle the frames that were held for a link, as `receive_each` does."""
+        return self._each(self.held.release(link), self._on_link_frame)
+
+    def receive_each(self, items: Sequence[object]) -> Iterator[SessionEvent]:
+        """Handle frame bodies of this session in order, and yield each event at once.
+
+        The owner must act on an event before it requests the next, so that its action (answer an attach,
+        refuse a message) takes effect on the frames behind. A fault comes after the events of the frames
+        before it, and only if the owner has not ended the link or the session by then.
+
+        Raises:
+            AmqpConnectionError: the peer broke a rule with the connection as its scope.
+        """
+        return self._each(items, self._handle)
+
+    def _each(
+        self, items: Sequence[Any], handle: Callable[[Any, list[SessionEvent]], None]
+    ) -> Iterator[SessionEvent]:
+        for item in items:
+            if self.state is not SessionState.MAPPED:
+                if self.state is SessionState.UNMAPPED:
+                    raise self._not_permitted(item)
+                if self.state in (SessionState.DISCARDING, SessionState.END_SENT) and type(item) is not End:
+                    continue
+            events: list[SessionEvent] = []
+            session_fault: AmqpSessionError | None = None
+            try:
+                handle(item, events)
+            except AmqpSessionError as fault:
+                session_fault = fault
+            faulty, self._link_fault = self._link_fault, None
+            rest, self._rest = self._rest, None
+            yield from events
+            if rest is not None:
+                # One by one: how many can go together would have to be determined anew after each.
+                yield from self._each(list(ones_of_run(rest)), self._on_link_frame)
+            if faulty is not None and faulty[0].attached and not self.ended:
+                link, link_fault = faulty
+                if link.escalate is not None:
+                    session_fault = link.escalate(link_fault)
+                else:
+                    unsent = self.links.detach(link, link_fault)
+                    yield LinkDetached(link, True, None, link_fault, unsent)
+            if session_fault is not None and not self.ended:
+                self.end(session_fault)
+                yield SessionEnded(to_error(session_fault), session_fault)
+
+    def _handle(self, item: object, events: list[SessionEvent]) -> None:
+        if self._output.tap is not None:
+            self._output.tap.received(item)
+        match item:
+            case TransferRun():
+                self._on_run(item, events)
+            case DispositionRun():
+                self.settling.on_run(item, events)
+            case Flow():
+                self._on_flow(item, events)
+            case TransferFrame():
+                self._on_transfer(item, events)
+            case Disposition():
+                self.settling.on_disposition(item, events)
+            case Attach() | Detach():
+                self._on_link_frame(item, events)
+            case End():
+                self._on_end(item, events)
+            case Begin():
+                text = f"Unexpected frame: begin on channel {self._remote_channel}, which is in use"
+                raise AmqpSessionError(Condition.ILLEGAL_STATE, text)
+            case _:
+                raise self._not_permitted(item)
+
+    def _not_permitted(self, item: object) -> AmqpConnectionError:
+        return AmqpConnectionError(
+            Condition.ILLEGAL_STATE,
+            f"{type(item).__name__.lower()} is not permitted on channel {self.channel} now",
+        )
+
+    def _on_run(self, run: TransferRun, events: list[SessionEvent]) -> None:
+        count = len(run.delivery_ids)
+        violation = self.inbound.count(count)
+        if violation is not None:
+            run = part_of_run(run, 0, violation)
+        self._on_link_frame(run, events)
+        if violation is not None:
+            raise self.incoming.violation()
+
+    def _on_transfer(self, frame: TransferFrame, events: list[SessionEvent]) -> None:
+        if self.inbound.count(1) is not None:
+            raise self.incoming.violation()
+        self._on_link_frame(frame, events)
+
+    def _on_link_frame(self, frame: LinkFrame, events: list[SessionEvent]) -> None:
+        # The session's part of the frame is already handled.
+        if self.held.by_remote and self.held.take(frame):
+            return
+        match frame:
+            case TransferRun():
+                link = self._receiver(frame.handle)
+                if link is not None and frame.delivery_ids:
+                    try:
+                        self._rest = self.inbound.take_run(link, frame, events)
+                    except AmqpLinkError as fault:
+                        self._link_fault = (link, fault)
+            case TransferFrame():
+                link = self._receiver(frame.performative.handle)
+                if link is not None:
+                    try:
+                        self.inbound.take_transfer(link, frame.performative, frame.payload, events)
+                    except AmqpLinkError as fault:
+                        self._link_fault = (link, fault)
+            case Flow():
+                self._on_link_flow(frame, events)
+            case Attach():
+                self.links.on_attach(frame, events)
+            case Detach():
+                self.links.on_detach(frame, events)
+            case _:
+                assert_never(frame)
+
+    def _receiver(self, handle: int) -> ReceiverLink | None:
+        # None when the link's frames are to be discarded.
+        link = self.links.by_remote.get(handle)
+        if link is None:
+            raise AmqpSessionError(Condition.UNATTACHED_HANDLE, f"Unknown link handle: {handle}")
+        if link.state is LinkState.DETACH_SENT:
+            return None
+        if type(link) is not ReceiverLink:
+            raise AmqpSessionError(
+                Condition.ERRANT_LINK, f"transfer on handle {handle}, whose peer end is the receiver"
+            )
+        return link
+
+    def _on_flow(self, flow: Flow, events: list[SessionEvent]) -> None:
+        self.outgoing.update(flow)
+        # "the endpoint MUST update next-incoming-id directly from next-outgoing-id of the frame" (2.5.6).
+        self.incoming.next_incoming_id = flow.next_outgoing_id
+        if flow.handle is None:
+            if flow.echo:
+                self.send_session_flow()
+            return
+        self._on_link_frame(flow, events)
+
+    def _on_link_flow(self, flow: Flow, events: list[SessionEvent]) -> None:
+        assert flow.handle is not None
+        link = self.links.by_remote.get(flow.handle)
+        if link is None:
+            raise AmqpSessionError(Condition.UNATTACHED_HANDLE, f"Unattached link handle: {flow.handle}")
+        if link.state is LinkState.DETACH_SENT:
+            return
+        if flow.available is not None:
+            link.peer_available = flow.available
+        if flow.properties is not None:
+            link.peer_properties = flow.properties
+        if type(link) is SenderLink:
+            if flow.link_credit is not None:
+                link.credit.set(flow.delivery_count, flow.link_credit, drain=flow.drain)
+        else:
+            assert type(link) is ReceiverLink
+            if flow.delivery_count is not None:
+                self._follow_sender(link, flow.delivery_count)
+            if flow.echo:
+                self.send_flow(link)
+        events.append(LinkFlowed(link, flow))
+
+    def _follow_sender(self, link: ReceiverLink, delivery_count: int) -> None:
+        # A sender that drained has advanced its delivery-count: the credit is used up to there.
+        credit = link.credit
+        if diff(delivery_count, credit.delivery_count) > 0:
+            credit.follow(delivery_count)
+            self.inbound.note_grant(link)
+
+    def _on_end(self, performative: End, events: list[SessionEvent]) -> None:
+        answered = self.state is SessionState.MAPPED
+        self._move(SessionInput.RECEIVE_END)
+        self.held.clear()
+        if answered:
+            events.append(SessionEnded(performative.error, None))
+
+    # --- flow -------------------------------------------------------------------------------------
+
+    def send_session_flow(self) -> None:
+        """Send the session's windows in a flow without a link."""
+        self._output.write(self._flow())
+        self.incoming.flow_due = False
+
+    def send_flow(
+        self,
+        link: SenderLink | ReceiverLink,
+        *,
+        available: int | None = None,
+        drain: bool | None = None,
+        echo: bool = False,
+        properties: Any = None,
+    ) -> None:
+        """Send the present state of the link and the session in a flow.
+
+        Args:
+            link: an attached link.
+            available: sender links: deliveries that could be sent if there were credit.
+            drain: sender links repeat the receiver's last value; None takes it from the link.
+            echo: request the peer's state.
+            properties: link state properties.
+        """
+        flow = self._flow()
+        flow.handle = link.handle
+        flow.delivery_count = link.credit.delivery_count
+        flow.link_credit = max(0, link.credit.link_credit)
+        flow.available = available
+        if type(link) is SenderLink:
+            flow.drain = link.credit.drain if drain is None else drain
+        else:
+            assert type(link) is ReceiverLink
+            flow.drain = link.drain
+            link.credit.granted = None
+        flow.echo = echo
+        flow.properties = properties
+        self._output.write(flow)
+
+    def drained(self, link: SenderLink, *, available: int, properties: Any = None) -> None:
+        """End a drain: forfeit the remaining credit and notify the peer in one flow."""
+        link.credit.forfeit()
+        self.send_flow(link, available=available, drain=True, properties=properties)
+
+    def grant(self, link: ReceiverLink, credit: int, *, drain: bool = False, echo: bool = False) -> None:
+        """Set a receiver link's credit by hand and notify the peer."""
+        link.credit.grant(credit)
+        link.drain = drain
+        self.send_flow(link, echo=echo)
+
+    def _flow(self) -> Flow:
+        incoming = self.incoming
+        return Flow(
+            next_incoming_id=incoming.next_incoming_id,
+            incoming_window=incoming.advertised,
+            next_outgoing_id=self.outgoing.next_outgoing_id,
+            outgoing_window=OUTGOING_WINDOW,
+        )
+
+    def _flush(self) -> None:
+        # The order: outcomes, then grants, then the session's own window.
+        if self.state not in (SessionState.MAPPED, SessionState.END_RECEIVED):
+            self.settling.forget()  # no frame may follow our end (2.5.5)
+            return
+        self.settling.flush()
+        if self.state is SessionState.END_RECEIVED:
+            return
+        for link in self.inbound.grants:
+            if link.credit.granted is None or not link.attached:
+                continue
+            delivery_count, link_credit = link.credit.granted
+            flow = self._flow()
+            flow.handle = link.handle
+            flow.delivery_count = delivery_count
+            flow.link_credit = link_credit
+            link.credit.granted = None
+            self._output.write(flow)
+        self.inbound.grants.clear()
+        if self.incoming.flow_due:
+            self.send_session_flow()
+
+    # --- deliveries out ---------------------------------------------------------------------------
+
+    def pump(self, budget_bytes: int) -> tuple[int, list[PumpEvent]]:
+        """Write transfers of the links in rotation; see `sending.Outbound.pump`.
+
+        Call again until no event is returned.
+        """
+        written, events, failed = self.outbound.pump(budget_bytes)
+        if failed is not None:
+            link, fault = failed
+            unsent = self.links.detach(link, fault)
+            events.append(LinkDetached(link, True, None, fault, unsent))
+        return written, events
+
+    # --- helpers ----------------------------------------------------------------------------------
+
+    def _move(self, step: SessionInput) -> None:
+        state = SESSION_TRANSITIONS.get((self.state, step))
+        if state is None:
+            raise AmqpConnectionError(
+                Condition.ILLEGAL_STATE, f"{step.name.lower()} in session state {self.state.name.lower()}"
+            )
+        self.state = state

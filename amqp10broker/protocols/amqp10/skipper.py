@@ -1,0 +1,184 @@
+"""Skipping values without building them: the walking part of the AMQP 1.0 codec. Import it from `codec`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from amqp10broker.protocols.amqp10.decoder import (
+    READERS,
+    TYPE_NAMES,
+    WIDTHS_MIN,
+    Reader,
+    array_head,
+    check_room,
+    check_used_up,
+    distinct,
+    extent8,
+    extent32,
+    open8,
+    open32,
+    read_string8,
+    read_symbol8,
+    truncated,
+)
+from amqp10broker.protocols.amqp10.errors import DecodeError
+from amqp10broker.protocols.amqp10.types import DEPTH_MAX
+
+Skipper = Callable[[bytes, int, int, int], int]
+"""As `decoder.Reader`, but returns the position only."""
+
+
+def skip(data: bytes, pos: int = 0, end: int | None = None) -> int:
+    """Walk over one value without building it, and return the position after it.
+
+    Accepts and refuses exactly the same bytes as `decode`: texts and the uniqueness of map keys are checked
+    too. Args and raises: as `decode`.
+    """
+    if end is None:
+        end = len(data)
+    elif end > len(data):
+        raise truncated("value", pos)
+    return _skip(data, pos, end, 0)
+
+
+def _skip(data: bytes, pos: int, end: int, depth: int) -> int:
+    if pos >= end:
+        raise truncated("value", pos)
+    code = data[pos]
+    width = _OPAQUE_WIDTHS[code]
+    if width < 0:
+        return _SKIPPERS[code](data, pos + 1, end, depth)
+    pos += 1 + width
+    if pos > end:
+        raise truncated(TYPE_NAMES[code], pos - width)
+    return pos
+
+
+def _by_reading(reader: Reader) -> Skipper:
+    return lambda data, pos, end, depth: reader(data, pos, end, depth)[1]
+
+
+def _skip_binary8(data: bytes, pos: int, end: int, depth: int) -> int:
+    return extent8(data, pos, end, "binary")[1]
+
+
+def _skip_binary32(data: bytes, pos: int, end: int, depth: int) -> int:
+    return extent32(data, pos, end, "binary")[1]
+
+
+def _skip_string8(data: bytes, pos: int, end: int, depth: int) -> int:
+    # ASCII is valid UTF-8 without decoding; the reader checks any other text.
+    start, stop = extent8(data, pos, end, "string")
+    if not data[start:stop].isascii():
+        read_string8(data, pos, end, depth)
+    return stop
+
+
+def _skip_symbol8(data: bytes, pos: int, end: int, depth: int) -> int:
+    start, stop = extent8(data, pos, end, "symbol")
+    if not data[start:stop].isascii():
+        read_symbol8(data, pos, end, depth)
+    return stop
+
+
+def _skip_list8(data: bytes, pos: int, end: int, depth: int) -> int:
+    pos, stop, count = open8(data, pos, end, "list")
+    return _skip_items(data, pos, stop, count, depth)
+
+
+def _skip_list32(data: bytes, pos: int, end: int, depth: int) -> int:
+    pos, stop, count = open32(data, pos, end, "list")
+    return _skip_items(data, pos, stop, count, depth)
+
+
+def _skip_items(data: bytes, pos: int, stop: int, count: int, depth: int) -> int:
+    check_room("list", pos, stop, count, depth)
+    depth += 1
+    widths = _OPAQUE_WIDTHS
+    for _ in range(count):
+        if pos >= stop:
+            raise truncated("list", pos)
+        # As `_skip`, inline. An item of fixed width may run over the end here: that is found below.
+        code = data[pos]
+        pos += 1
+        pos = pos + widths[code] if widths[code] >= 0 else _SKIPPERS[code](data, pos, stop, depth)
+    check_used_up("list", pos, stop)
+    return stop
+
+
+def _skip_map8(data: bytes, pos: int, end: int, depth: int) -> int:
+    pos, stop, count = open8(data, pos, end, "map")
+    return _skip_pairs(data, pos, stop, count, depth)
+
+
+def _skip_map32(data: bytes, pos: int, end: int, depth: int) -> int:
+    pos, stop, count = open32(data, pos, end, "map")
+    return _skip_pairs(data, pos, stop, count, depth)
+
+
+def _skip_pairs(data: bytes, pos: int, stop: int, count: int, depth: int) -> int:
+    # Keys are built after all, since they must differ; values are walked over.
+    if count & 1:
+        raise DecodeError(f"map at offset {pos} has an odd count of {count}")
+    check_room("map", pos, stop, count, depth)
+    start = pos
+    keys = []
+    for _ in range(count >> 1):
+        if pos >= stop:
+            raise truncated("map", pos)
+        key, pos = READERS[data[pos]](data, pos + 1, stop, depth + 1)
+        keys.append(key)
+        pos = _skip(data, pos, stop, depth + 1)
+    check_used_up("map", pos, stop)
+    distinct(keys, start)
+    return stop
+
+
+def _skip_described(data: bytes, pos: int, end: int, depth: int) -> int:
+    if depth >= DEPTH_MAX:
+        raise DecodeError(f"described value at offset {pos} is nested more than {DEPTH_MAX} deep")
+    return _skip(data, _skip(data, pos, end, depth + 1), end, depth + 1)
+
+
+def _skip_array8(data: bytes, pos: int, end: int, depth: int) -> int:
+    pos, stop, count = open8(data, pos, end, "array")
+    return _skip_array(data, pos, stop, count, depth)
+
+
+def _skip_array32(data: bytes, pos: int, end: int, depth: int) -> int:
+    pos, stop, count = open32(data, pos, end, "array")
+    return _skip_array(data, pos, stop, count, depth)
+
+
+def _skip_array(data: bytes, pos: int, stop: int, count: int, depth: int) -> int:
+    _descriptors, code, pos = array_head(data, pos, stop, count, depth)
+    width = _OPAQUE_WIDTHS[code]
+    if width >= 0:
+        pos += width * count
+    else:
+        skipper = _SKIPPERS[code]
+        for _ in range(count):
+            pos = skipper(data, pos, stop, depth + 1)
+    check_used_up("array", pos, stop)
+    return stop
+
+
+_SKIPPERS: Final[list[Skipper]] = [_by_reading(reader) for reader in READERS]
+_SKIPPERS[0x00] = _skip_described
+_SKIPPERS[0xA0] = _skip_binary8
+_SKIPPERS[0xA1] = _skip_string8
+_SKIPPERS[0xA3] = _skip_symbol8
+_SKIPPERS[0xB0] = _skip_binary32
+_SKIPPERS[0xC0] = _skip_list8
+_SKIPPERS[0xC1] = _skip_map8
+_SKIPPERS[0xD0] = _skip_list32
+_SKIPPERS[0xD1] = _skip_map32
+_SKIPPERS[0xE0] = _skip_array8
+_SKIPPERS[0xF0] = _skip_array32
+
+# The width of content without invalid values, or -1 where a skipper must check it.
+_OPAQUE_WIDTHS: Final = [
+    width if width >= 0 and code < 0xA0 and TYPE_NAMES[code] != "char" and code != 0x56 else -1
+    for code, width in enumerate(WIDTHS_MIN)
+]

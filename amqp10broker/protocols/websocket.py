@@ -1,0 +1,171 @@
+"""An open WebSocket at the server's end, without I/O: messages in, AMQP's bytes out, and the reverse.
+
+AMQP is a stream of bytes here as over TCP: where a message begins and ends means nothing when it comes. What
+goes out are messages of whole AMQP frames. Framing, masks and the closing handshake are done by the package
+`websockets` (docs/adr/0081); this says what becomes of them::
+
+    layer.receive(bytes of the socket)      # AMQP's bytes in them
+    layer.wrap(whole AMQP frames)           # bytes for the socket, with what the layer has to say by itself
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final, TypeAlias
+
+from websockets.frames import CloseCode, Opcode
+from websockets.protocol import OPEN, Protocol, Side
+
+from amqp10broker.protocols.preface import Protocol as Spoken
+
+MESSAGE_BYTES: Final = 65_536
+"""A message has more only if a single AMQP frame has."""
+_BINARY: Final = 0x80 | Opcode.BINARY
+_SIZES_OF_16_BITS: Final = 126
+_SIZES_OF_64_BITS: Final = 127
+_UINT16_MAX: Final = 65_535
+_HEADER_AMQP: Final = b"AMQP"
+_HEADER_BYTES: Final = 8
+_NOT_BINARY: Final = "AMQP comes in binary messages"
+
+Measure: TypeAlias = Callable[[bytes, int], int]
+"""Bytes of the AMQP frame, or protocol header, that begins at a place."""
+
+
+class WebSocketLayer:
+    """The server's end.
+
+    Attributes:
+        message_bytes_max: AMQP frames are sent together up to so many bytes.
+        pieces: messages, and fragments of them, in the last bytes that came.
+        fault: why the WebSocket was closed by us though the client had not asked for it; empty if it was not.
+    """
+
+    def __init__(self, piece_bytes_max: int) -> None:
+        """Begin behind the handshake.
+
+        Args:
+            piece_bytes_max: of a message, or of one fragment of it, from the client.
+        """
+        self._protocol = Protocol(Side.SERVER, max_size=(None, piece_bytes_max))
+        self._measure: Measure = _amqp10
+        self._pong = b""
+        self._close = b""
+        self.message_bytes_max = MESSAGE_BYTES
+        self.pieces = 0
+        self.fault = ""
+
+    @property
+    def open(self) -> bool:
+        """Whether neither side has closed it."""
+        return self._protocol.state is OPEN
+
+    @property
+    def closed_by_client(self) -> bool:
+        """Whether the client's close has come: nothing comes behind it."""
+        return self._protocol.close_rcvd is not None
+
+    def speaks(self, protocol: Spoken) -> None:
+        """Say what is spoken, for where frames end."""
+        self._measure = _amqp10 if protocol is Spoken.AMQP_10 else _amqp091
+
+    # --- in ---------------------------------------------------------------------------------------
+
+    def receive(self, data: bytes | memoryview) -> bytes:
+        """Take bytes of the socket; those of AMQP in them. After a close or a fault there are none."""
+        protocol = self._protocol
+        protocol.receive_data(data)
+        frames = protocol.events_received()
+        self.pieces = len(frames)
+        parts: list[bytes] = []
+        for frame in frames:
+            if frame.opcode is Opcode.BINARY or frame.opcode is Opcode.CONT:
+                parts.append(frame.data)
+            elif frame.opcode is Opcode.TEXT:
+                self.fault = _NOT_BINARY
+                if protocol.state is OPEN:
+                    protocol.fail(CloseCode.UNSUPPORTED_DATA, _NOT_BINARY)
+                break
+        if protocol.parser_exc is not None and not self.fault:
+            self.fault = str(protocol.parser_exc)
+        self._collect()
+        return b"".join(parts)
+
+    # --- out --------------------------------------------------------------------------------------
+
+    def wrap(self, data: bytes | bytearray | memoryview) -> bytes:
+        """Messages of AMQP frames, behind what the layer has to say by itself.
+
+        Args:
+            data: whole frames, or a protocol header; nothing: no message.
+        """
+        pieces: list[bytes | bytearray | memoryview] = [self.take_output()]
+        if len(data) > self.message_bytes_max:
+            for part in whole_frames(bytes(data), self.message_bytes_max, self._measure):
+                pieces += (_head(len(part)), part)
+        elif data:
+            pieces += (_head(len(data)), data)
+        return b"".join(pieces)
+
+    def close(self) -> None:
+        """Close in order, unless it is closed."""
+        if self._protocol.state is OPEN:
+            self._protocol.send_close(CloseCode.NORMAL_CLOSURE)
+            self._collect()
+
+    @property
+    def has_output(self) -> bool:
+        """Whether it has something to say by itself."""
+        return bool(self._pong or self._close)
+
+    def take_output(self) -> bytes:
+        """What it has to say by itself: an answer to the last ping (RFC 6455, 5.5.3), a close."""
+        data = self._pong + self._close
+        self._pong = self._close = b""
+        return data
+
+    def _collect(self) -> None:
+        for data in self._protocol.data_to_send():
+            if data and data[0] & 0x0F == Opcode.PONG:
+                self._pong = data
+            elif data:
+                self._close = data
+
+
+def whole_frames(data: bytes, most: int, measure: Measure) -> Iterator[bytes | memoryview]:
+    """Cut AMQP frames into parts of whole ones.
+
+    Args:
+        data: whole frames.
+        most: bytes of a part, unless one frame has more.
+        measure: says where a frame ends.
+    """
+    view = memoryview(data)
+    begin = at = 0
+    while at < len(data):
+        size = measure(data, at)
+        if at > begin and at + size - begin > most:
+            yield view[begin:at]
+            begin = at
+        at += size
+    yield view[begin:]
+
+
+def _head(size: int) -> bytes:
+    """What stands before a message (RFC 6455, 5.2); so its bytes are copied once, and not three times."""
+    if size < _SIZES_OF_16_BITS:
+        return bytes((_BINARY, size))
+    if size <= _UINT16_MAX:
+        return bytes((_BINARY, _SIZES_OF_16_BITS)) + size.to_bytes(2, "big")
+    return bytes((_BINARY, _SIZES_OF_64_BITS)) + size.to_bytes(8, "big")
+
+
+def _amqp10(data: bytes, at: int) -> int:
+    if data.startswith(_HEADER_AMQP, at):
+        return _HEADER_BYTES
+    return int.from_bytes(data[at : at + 4], "big")
+
+
+def _amqp091(data: bytes, at: int) -> int:
+    """Type, channel and size before the payload, one octet behind it."""
+    return int.from_bytes(data[at + 3 : at + 7], "big") + 8

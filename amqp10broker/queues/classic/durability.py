@@ -1,0 +1,84 @@
+"""The durability backend of a durable classic queue: messages are confirmed when they are durable.
+
+With another `confirm_when` they are confirmed when they have been written, and survive the end of the process
+only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from amqp10broker.queues.classic.journal_store import ClassicStore
+from amqp10broker.queues.classic.queue import ClassicQueue
+from amqp10broker.queues.durability import Commits, Keeper
+from amqp10broker.queues.outlook import Progress
+from amqp10broker.queues.settings import ConfirmWhen
+
+MakeQueue = Callable[[ClassicQueue | None], ClassicQueue]
+"""Makes an empty machine, with the settings and counters of one that failed, if it is given."""
+
+
+class ClassicInJournal(Keeper[ClassicQueue]):
+    """The backend of one durable classic queue."""
+
+    __slots__ = ("_asked_for", "_commits", "_confirm_when", "_make", "_store")
+
+    def __init__(
+        self,
+        make: MakeQueue,
+        commits: Commits,
+        store: ClassicStore,
+        confirm_when: ConfirmWhen = ConfirmWhen.SYNCED,
+    ) -> None:
+        """Create the backend.
+
+        Args:
+            make: makes its machine.
+            store: the queue's part of the journal.
+            confirm_when: default for settings without one.
+        """
+        super().__init__(make(None), commits)
+        self._make = make
+        self._commits = commits
+        self._store = store
+        self._confirm_when = confirm_when
+        self._asked_for = 0  # the ticket whose durability wakes the queue
+
+    def recover(self, now_ms: int) -> Iterator[int]:
+        self.queue.recover(self._store.backlogs())
+        self.recovered = True
+        return iter(())
+
+    def delete(self) -> None:
+        self._store.delete()
+        self._commits.forget(self._store.group)
+
+    def keep(self, now_ms: int) -> None:
+        wrote = self._store.flush()
+        self.queue.safe_up_to(self._commits.journal.durable)
+        ticket = self.queue.unsafe_ticket
+        if ticket is not None and self._confirms_written:
+            self.queue.safe_up_to(self._commits.write_early())
+            ticket, wrote = self.queue.unsafe_ticket, True
+        if ticket is not None and ticket > self._asked_for:
+            self._asked_for = ticket
+            self._commits.when_durable(ticket, self.wake)
+        elif wrote:
+            # Also during a sync, which may not cover this.
+            self._commits.write_soon()
+
+    @property
+    def _confirms_written(self) -> bool:
+        return (self.queue.settings.confirm_when or self._confirm_when) is ConfirmWhen.WRITTEN
+
+    def progress(self, *, busy: bool) -> Progress:
+        waits = bool(self.admission.waiting) or self.queue.unsafe_ticket is not None
+        return self._commits.progress(busy=busy, waits=waits)
+
+    def storage_failed(self) -> None:
+        self.queue.refuse_unsafe()
+        self.tell()
+
+    def begin_again(self) -> None:
+        self.queue = self._make(self.queue)
+        self.recovered = False

@@ -1,0 +1,511 @@
+"""A classic queue in the journal: the `queues.classic.store.Store` of a durable queue with a data folder.
+
+Messages are written as they come, removals as ranges, once a step. The middle of a long backlog is read back
+from the same records when it is needed; a page with messages that are not in the journal goes to the spool.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Final, NamedTuple
+
+from amqp10broker.errors import DamagedFile, StorageError
+from amqp10broker.message.batch import batch_lengths, decode_batch
+from amqp10broker.message.message import Message
+from amqp10broker.queues.classic.backlog import Page, content_bytes
+from amqp10broker.queues.classic.extents import Extent, Extents
+from amqp10broker.queues.classic.records import (
+    DELAYED_GONE,
+    DELIVERED,
+    GONE,
+    MESSAGES,
+    Start,
+    decode_gone,
+    decode_start,
+    encode_gone,
+    encode_messages,
+    runs_of,
+)
+from amqp10broker.queues.classic.store import (
+    DELAYED,
+    PAGE_BYTES_MAX,
+    PAGE_MESSAGES_MAX,
+    Handle,
+    chosen,
+)
+from amqp10broker.queues.journal import JournalRecord, RecordLog
+from amqp10broker.queues.spool import Place, Spool
+
+RECORD_MESSAGES_MAX: Final = 8192
+"""Messages of one record: a larger publish becomes several."""
+
+_BUCKET: Final = 256
+"""Number of consecutive delayed messages for which a start remembers the first due time only."""
+
+_FIRST: Final = attrgetter("first")
+
+
+@dataclass(frozen=True, slots=True)
+class JournalPage:
+    """Messages that are read back from the journal."""
+
+    level: int
+    first: int
+    count: int
+
+
+class _Read:
+    """A record of messages, decoded once for all parts of it that are wanted."""
+
+    __slots__ = ("_at", "_dues", "_expiries", "_lengths", "_messages", "count", "first", "payload")
+
+    def __init__(self, first: int, start: Start, payload: bytes) -> None:
+        self.first = first
+        self.count = start.messages
+        self.payload = payload
+        self._expiries = start.expiries
+        self._dues = start.dues
+        self._at = start.at
+        self._messages: Sequence[Message] | None = None
+        self._lengths: Sequence[int] | None = None
+
+    def messages(self, wanted: slice) -> Sequence[Message]:
+        if self._messages is None:
+            self._messages = decode_batch(self.payload, self._at)
+        return self._messages[wanted]
+
+    def size(self, wanted: slice) -> int:
+        if self._lengths is None:
+            self._lengths = batch_lengths(self.payload, self._at)
+        return sum(self._lengths[wanted])
+
+    def expiries(self, wanted: slice) -> Sequence[int] | None:
+        return None if self._expiries is None else self._expiries[wanted]
+
+    def dues(self, wanted: slice) -> Sequence[int] | None:
+        return None if self._dues is None else self._dues[wanted]
+
+
+class _Part(NamedTuple):
+    first: int
+    """Position of the first of them."""
+    wanted: slice
+    """Slice of the record's messages."""
+    record: _Read
+
+    def messages(self) -> Sequence[Message]:
+        return self.record.messages(self.wanted)
+
+    def size(self) -> int:
+        return self.record.size(self.wanted)
+
+    @property
+    def expiries(self) -> Sequence[int] | None:
+        return self.record.expiries(self.wanted)
+
+    @property
+    def dues(self) -> Sequence[int] | None:
+        return self.record.dues(self.wanted)
+
+
+class _Level:
+    """The state of one level.
+
+    Attributes:
+        extents: places of its messages.
+        next: position of the next message.
+        may_expire: a record with times to live was found at start.
+        delivered: messages up to this position may have been delivered; -1: none.
+        written: the value of `delivered` in the journal.
+        gone: removed positions that are not in the journal yet.
+        soonest: of delayed messages found at start: the first due time or expiry in each `_BUCKET` positions,
+            also if that message has gone.
+    """
+
+    __slots__ = ("delivered", "extents", "gone", "may_expire", "next", "soonest", "written")
+
+    def __init__(self, log: RecordLog) -> None:
+        self.extents = Extents(log)
+        self.next = 0
+        self.may_expire = False
+        self.delivered = -1
+        self.written = -1
+        self.gone: list[tuple[int, int]] = []
+        self.soonest: dict[int, int] = {}
+
+    def leave(self, positions: Sequence[int]) -> int:
+        """Remove delayed messages that entered a level; return how many of them were present."""
+        found = 0
+        for start, stop in runs_of(positions):
+            found += self.extents.remove(start, stop)
+            self.next = max(self.next, stop)
+        return found
+
+    def soonest_in(self, start: int, stop: int) -> int:
+        """Return a lower bound of the due times and expiries in a range of positions."""
+        return min(self.soonest.get(each, 0) for each in range(start // _BUCKET, (stop - 1) // _BUCKET + 1))
+
+
+class ClassicStore:
+    """The store of one classic queue.
+
+    Attributes:
+        live: number of messages in the journal.
+    """
+
+    durable: Final = True
+    in_memory: Final = False
+
+    def __init__(self, group: int, log: RecordLog, spool: Spool, record_bytes: int) -> None:
+        """Create an empty store.
+
+        Args:
+            group: the queue's number, never used before.
+            record_bytes: size of a record without its payload.
+        """
+        self.group = group
+        self.live = 0
+        self._log = log
+        self._spool = spool
+        self._record_bytes = record_bytes
+        self._levels: dict[int, _Level] = {}
+        self._appended = False  # records for which no client waits, since the last flush
+        # The extent with holes that was read last: the next page is mostly behind the next hole.
+        self._last: tuple[tuple[int, int, int, int], list[_Read]] | None = None
+
+    def _level(self, number: int) -> _Level:
+        level = self._levels.get(number)
+        if level is None:
+            level = self._levels[number] = _Level(self._log)
+        return level
+
+    def keep(
+        self,
+        level: int,
+        first: int,
+        messages: Sequence[Message],
+        expiries: Sequence[int] | None,
+        *,
+        dues: Sequence[int] | None = None,
+        moved: Sequence[int] | None = None,
+    ) -> int:
+        ticket = 0
+        if len(messages) <= RECORD_MESSAGES_MAX:
+            return self._append(level, first, messages, expiries, dues, moved)
+        for start in range(0, len(messages), RECORD_MESSAGES_MAX):
+            part = slice(start, start + RECORD_MESSAGES_MAX)
+            times, their_dues, positions = (
+                None if each is None else each[part] for each in (expiries, dues, moved)
+            )
+            ticket = self._append(level, first + start, messages[part], times, their_dues, positions)
+        return ticket
+
+    def _append(
+        self,
+        number: int,
+        first: int,
+        messages: Sequence[Message],
+        expiries: Sequence[int] | None,
+        dues: Sequence[int] | None,
+        moved: Sequence[int] | None,
+    ) -> int:
+        pieces = encode_messages(number, messages, expiries, dues, moved)
+        ticket, file, offset = self._log.append(self.group, MESSAGES, first, pieces)
+        level = self._level(number)
+        count = len(messages)
+        length = self._record_bytes + sum(map(len, pieces))
+        level.extents.add(first, count, file, offset, length, content_bytes(messages))
+        level.next = max(level.next, first + count)
+        self.live += count
+        if moved is not None:
+            self.live -= self._level(DELAYED).leave(moved)
+            self._appended = True
+        return ticket
+
+    def forget(self, level: int, positions: Sequence[int]) -> None:
+        if not self.live:
+            return
+        kept = self._level(level)
+        for start, stop in runs_of(positions):
+            found = kept.extents.remove(start, stop)
+            if found:
+                self.live -= found
+                kept.gone.append((start, stop))
+
+    def delivered(self, level: int, position: int) -> None:
+        if self.live:
+            kept = self._level(level)
+            if position > kept.delivered:
+                kept.delivered = position
+
+    def flush(self) -> bool:
+        """Append removals and deliveries of this step; return whether there were any."""
+        wrote, self._appended = self._appended, False
+        for number, level in self._levels.items():
+            if level.gone:
+                kind = DELAYED_GONE if number == DELAYED else GONE
+                self._log.append(self.group, kind, 0, [encode_gone(number, level.gone)])
+                level.gone = []
+                wrote = True
+            if level.delivered != level.written and level.extents:
+                self._write_delivered(number, level)
+                wrote = True
+        return wrote
+
+    def _write_delivered(self, number: int, level: _Level) -> None:
+        self._log.append(self.group, DELIVERED, level.delivered, [bytes((number,))])
+        level.written = level.delivered
+
+    def delete(self) -> None:
+        for level in self._levels.values():
+            level.extents.clear()
+            level.gone = []
+        self.live = 0
+        self._last = None
+
+    def page_out(
+        self, level: int, first: int, messages: Sequence[Message], expiries: Sequence[int] | None
+    ) -> Handle:
+        if self.live and self._level(level).extents.covers(first, len(messages)):
+            return JournalPage(level, first, len(messages))
+        return self.pack(level, messages, expiries)
+
+    def pack(self, level: int, messages: Sequence[Message], expiries: Sequence[int] | None) -> Handle:
+        pieces = encode_messages(level, messages, expiries)
+        try:
+            return self._spool.write(pieces)
+        except OSError:
+            # No room on the disk for the spool: then the page takes memory, packed.
+            return b"".join(pieces)
+
+    def is_packed(self, handle: Handle) -> bool:
+        return not isinstance(handle, JournalPage)
+
+    def page_in(self, handle: Handle) -> tuple[Sequence[Message], Sequence[int] | None]:
+        if isinstance(handle, Place | bytes):
+            found = self._unpack(handle)
+            self.drop_page(handle)
+            return found
+        assert isinstance(handle, JournalPage)
+        _, messages, expiries, _ = self._from_journal(handle)
+        assert len(messages) == handle.count, "messages of a page are gone"
+        return messages, expiries
+
+    def look(self, handle: Handle, ranks: Sequence[int]) -> tuple[Sequence[Message], Sequence[int] | None]:
+        # Removed messages of a page in the journal are not read.
+        if isinstance(handle, Place | bytes):
+            return chosen(*self._unpack(handle), ranks)
+        assert isinstance(handle, JournalPage)
+        positions, messages, expiries, _ = self._from_journal(handle)
+        places = dict(zip(positions, range(len(positions)), strict=True))
+        found = [places[handle.first + rank] for rank in ranks]
+        return chosen(messages, expiries, found)
+
+    def look_delayed(
+        self, handle: Handle
+    ) -> tuple[Sequence[int], Sequence[Message], Sequence[int] | None, Sequence[int]]:
+        assert isinstance(handle, JournalPage)
+        return self._from_journal(handle)
+
+    def _unpack(self, handle: Place | bytes) -> tuple[Sequence[Message], Sequence[int] | None]:
+        payload = handle if isinstance(handle, bytes) else self._peek_spool(handle)
+        start = decode_start(payload)
+        return decode_batch(payload, start.at), start.expiries
+
+    def _from_journal(
+        self, handle: JournalPage
+    ) -> tuple[list[int], list[Message], Sequence[int] | None, list[int]]:
+        # What is left of a page: positions, messages, expiries, and due times of delayed ones.
+        positions: list[int] = []
+        messages: list[Message] = []
+        times: list[int] = []
+        dues: list[int] = []
+        expire = False
+        wanted = range(handle.first, handle.first + handle.count)
+        for extent in self._level(handle.level).extents.overlapping(wanted.start, wanted.stop):
+            for part in self._parts(handle.level, extent, wanted):
+                found = part.messages()
+                positions += range(part.first, part.first + len(found))
+                messages += found
+                expire = expire or part.expiries is not None
+                times += [0] * len(found) if part.expiries is None else part.expiries
+                dues += part.dues or ()
+            if wanted.stop >= extent.stop:
+                self._last = None
+        return positions, messages, times if expire else None, dues
+
+    def _peek_spool(self, place: Place) -> bytes:
+        try:
+            return self._spool.peek(place)
+        except OSError as error:
+            raise StorageError(
+                "a file of messages that need not survive a restart",
+                f"cannot be read back: {error.strerror}",
+                "look at the disk, and start again: those messages are lost",
+            ) from error
+
+    def drop_page(self, handle: Handle) -> None:
+        if isinstance(handle, Place):
+            self._spool.drop(handle)
+
+    def _parts(self, number: int, extent: Extent, wanted: range) -> Iterator[_Part]:
+        start, stop = max(wanted.start, extent.first), min(wanted.stop, extent.stop)
+        records = self._read(number, extent)
+        for at in range(max(0, bisect_right(records, start, key=_FIRST) - 1), len(records)):
+            record = records[at]
+            first = record.first
+            if first >= stop:
+                break
+            low, high = max(start, first), min(stop, first + record.count)
+            if low < high:
+                yield _Part(low, slice(low - first, high - first), record)
+
+    def _read(self, number: int, extent: Extent) -> list[_Read]:
+        # By position. Between the records are those of others, of other levels too, and some whose messages
+        # are gone.
+        key = number, extent.file, extent.offset, extent.length
+        if self._last is not None and self._last[0] == key:
+            return self._last[1]
+        records: list[_Read] = []
+        for record in self._log.read_run(extent.file, extent.offset, extent.length):
+            if record.group == self.group and record.kind == MESSAGES:
+                start = decode_start(record.payload)
+                if start.level == number:
+                    records.append(_Read(record.index, start, record.payload))
+        records.sort(key=_FIRST)
+        self._last = (key, records) if extent.gone_count else None
+        return records
+
+    def relocate(self, file: int) -> Iterator[None]:
+        """Append again the live records of a file that will be removed.
+
+        Yields:
+            After some records each, so that other tasks can run.
+        """
+        for number, level in list(self._levels.items()):
+            for extent in level.extents.of_file(file):
+                if file not in level.extents.files:
+                    break  # the queue was deleted meanwhile
+                # Read before anything is appended: that replaces the extent.
+                parts = [part for run in extent.live_runs() for part in self._parts(number, extent, run)]
+                for part in parts:
+                    self._append_again(number, part)
+                self._last = None
+                yield
+            if level.extents and level.delivered >= 0:
+                # The record of `delivered` may be in that file.
+                self._write_delivered(number, level)
+
+    def _append_again(self, number: int, part: _Part) -> None:
+        payload, count = part.record.payload, part.record.count
+        first, last = part.wanted.start, part.wanted.stop
+        if last - first == count:
+            _, file, offset = self._log.append(self.group, MESSAGES, part.first, [payload])
+            length = self._record_bytes + len(payload)
+            self._level(number).extents.add(part.first, count, file, offset, length, part.size())
+        else:
+            self._append(number, part.first, part.messages(), part.expiries, part.dues, None)
+            self.live -= last - first  # they were counted before
+
+    def restore(self, records: Iterable[JournalRecord]) -> None:
+        """Receive records of this queue at start, in the order of the journal.
+
+        Raises:
+            DamagedFile: one cannot be decoded.
+        """
+        for record in records:
+            try:
+                self._restore(record)
+            except ValueError as error:
+                raise DamagedFile(
+                    f"file {record.file} of the journal at offset {record.offset}",
+                    str(error),
+                    "restore the data folder from a copy",
+                ) from error
+
+    def _restore(self, record: JournalRecord) -> None:
+        payload = record.payload
+        if record.kind == MESSAGES:
+            self._restore_messages(record, decode_start(payload))
+        elif record.kind in (GONE, DELAYED_GONE) and payload:
+            level = self._level(payload[0] if record.kind == GONE else DELAYED)
+            for start, stop in decode_gone(payload):
+                level.extents.remove(start, stop)
+                level.next = max(level.next, stop)
+        elif record.kind == DELIVERED and payload:
+            level = self._level(payload[0])
+            level.delivered = level.written = record.index
+            level.next = max(level.next, record.index + 1)
+        else:
+            raise ValueError(f"a record of kind {record.kind} is none of a classic queue")
+
+    def _restore_messages(self, record: JournalRecord, start: Start) -> None:
+        level = self._level(start.level)
+        first, count, expiries, dues = record.index, start.messages, start.expiries, start.dues
+        level.may_expire = level.may_expire or expiries is not None
+        size = sum(batch_lengths(record.payload, start.at))
+        level.extents.add(first, count, record.file, record.offset, record.length, size)
+        level.next = max(level.next, first + count)
+        if start.moved is not None:
+            self._level(DELAYED).leave(start.moved)
+        if dues is not None:
+            times = [when for when in expiries or () if when]
+            when = min([*dues, *times])
+            for bucket in range(first // _BUCKET, (first + count - 1) // _BUCKET + 1):
+                level.soonest[bucket] = min(when, level.soonest.get(bucket, when))
+
+    def backlogs(self) -> dict[int, tuple[list[Page], int]]:
+        """Return the recovered messages by level or `DELAYED`: pages in order, and the next position."""
+        backlogs = {}
+        self.live = 0
+        for number, level in self._levels.items():
+            pages: list[Page] = []
+            for extent in level.extents:
+                for run in extent.live_runs():
+                    size = extent.size if len(run) == extent.count else self._size_of(number, extent, run)
+                    self.live += len(run)
+                    _add_run(pages, number, run, size, level)
+            if number == DELAYED:
+                for page in pages:
+                    page.soonest_ms = level.soonest_in(page.first, page.first + page.count)
+                level.soonest = {}
+            backlogs[number] = pages, level.next
+        self._last = None
+        return backlogs
+
+    def _size_of(self, number: int, extent: Extent, run: range) -> int:
+        return sum(part.size() for part in self._parts(number, extent, run))
+
+
+def _add_run(pages: list[Page], number: int, run: range, size: int, level: _Level) -> None:
+    # Joins neighbours.
+    average = size // len(run)
+    most = min(PAGE_MESSAGES_MAX, max(1, PAGE_BYTES_MAX // max(1, average)))
+    start = run.start
+    while start < run.stop:
+        stop = min(run.stop, start + most)
+        if start <= level.delivered < stop - 1:
+            stop = level.delivered + 1
+        count = stop - start
+        # Rounding goes to the last part.
+        part = size if stop == run.stop else average * count
+        size -= part
+        redelivered = start <= level.delivered
+        last = pages[-1] if pages else None
+        if (
+            last is not None
+            and last.first + last.count == start
+            and last.redelivered == redelivered
+            and last.count + count <= PAGE_MESSAGES_MAX
+            and last.size + part <= PAGE_BYTES_MAX
+        ):
+            last.count += count
+            last.size += part
+            last.handle = JournalPage(number, last.first, last.count)
+        else:
+            page = JournalPage(number, start, count)
+            pages.append(Page(start, count, page, part, redelivered, level.may_expire))
+        start = stop

@@ -1,0 +1,222 @@
+"""The base class of queues' durability backends, which stores nothing itself.
+
+The queue's task (`tasks.queue_task`) calls it in this order, once a step::
+
+    admission   which publishes there is room for
+    carry_out   let the machine apply commands
+    keep        write what was decided, and see what is durable
+    tell        send effects that may be sent by now
+
+No method waits: a completed operation calls `wake`, and the next step goes on with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
+
+from amqp10broker.queues.admission import Admission, Room
+from amqp10broker.queues.commands import Command, PeerId
+from amqp10broker.queues.effects import DeadLetters, Effect
+from amqp10broker.queues.machine import QueueMachine
+from amqp10broker.queues.outlook import Outlook, Progress
+
+MachineT = TypeVar("MachineT", bound=QueueMachine)
+
+
+class Commits(Room, Protocol):
+    """The node's journal, and notifications of its durability."""
+
+    def when_durable(self, ticket: int, callback: Callable[[], None]) -> None:
+        """Call a function when a ticket is durable; never, if storage fails."""
+
+    def write_early(self) -> int:
+        """Write appended records as far as possible now, and return the ticket up to which they are written.
+
+        `write_soon` must be called too, or they stay unsynced until the next request.
+
+        Raises:
+            StorageError: the journal cannot be written.
+        """
+
+    def write_soon(self) -> None:
+        """Request a sync soon, for records for which no client waits."""
+
+    def forget(self, group: int) -> None:
+        """Forget a queue that is gone."""
+
+    def abandoned(self, group: int) -> None:
+        """Leave a failed queue's records to the next start: until then nothing is cleaned."""
+
+    def progress(self, *, busy: bool, waits: bool) -> Progress:
+        """Return the reasons that keep a queue from going on.
+
+        Args:
+            busy: it has commands that it has not applied yet.
+            waits: it waits for something to be durable.
+        """
+
+
+class HandOver(Protocol):
+    """Sends the results of a queue's step."""
+
+    def __call__(
+        self,
+        effects: Mapping[PeerId, list[Effect]],
+        dead_letters: Sequence[DeadLetters] = (),
+        dead: Sequence[Any] = (),
+        *,
+        index: int = 0,
+    ) -> None:
+        """Send effects and dead letters.
+
+        Args:
+            dead_letters: to be sent at most once.
+            dead: to be sent at least once.
+            index: of the log's entry that caused all this; 0: there is no log.
+        """
+
+
+class Keeper(Generic[MachineT]):
+    """A backend without storage: effects are sent at once.
+
+    Attributes:
+        by_log: commands are applied in `keep`, in the order of a log; until then the backend holds them.
+        admission: commands that wait for room on the disk.
+        kept: the queue's messages survive a restart.
+        recovered: the queue has its former state, and may apply commands.
+        due_ms: when `keep` must be called without a command; None: not needed.
+        wake: requests a step although there may be no command.
+        hand_over: sends effects.
+    """
+
+    __slots__ = ("admission", "due_ms", "hand_over", "kept", "queue", "recovered", "wake")
+
+    by_log: ClassVar[bool] = False
+    wake: Callable[[], None]
+    hand_over: HandOver
+
+    def __init__(self, queue: MachineT, commits: Commits | None = None) -> None:
+        """Create the backend of a new queue, or of one to be recovered.
+
+        Args:
+            commits: the journal, if the queue is stored there.
+        """
+        self.queue = queue
+        self.admission = Admission(commits, lambda: self.wake())
+        self.kept = commits is not None
+        self.recovered = not self.kept
+        self.due_ms: int | None = None
+
+    @property
+    def busy(self) -> bool:
+        """Whether there are effects that have not been sent."""
+        return False
+
+    def deadline(self) -> int | None:
+        """Return when time has to pass for the queue, in ms (`QueueMachine.deadline`)."""
+        due_ms: int | None = self.queue.deadline()
+        return due_ms
+
+    @property
+    def tells(self) -> bool:
+        """Whether effects are sent by this node, and not by another one."""
+        return True
+
+    @property
+    def shared(self) -> bool:
+        """Whether other nodes have the queue too, and go on with it if this one cannot."""
+        return False
+
+    def carried_out(self, commands: list[Command]) -> Sequence[Command]:
+        """Return the commands that were applied in this step, of those that it was given."""
+        return commands
+
+    def unheard(self) -> list[Command]:
+        """Return commands that were not applied; the caller has to answer them."""
+        return []
+
+    def recover(self, now_ms: int) -> Iterator[int]:
+        """Recover the former state, when the journal has been read; yields bytes read, in steps.
+
+        Raises:
+            StorageError: it is damaged, or cannot be read; the broker must stop.
+        """
+        return iter(())
+
+    def go_on(self) -> None:
+        """Apply what the journal has for a queue with files of its own, when both have been read."""
+
+    def carry_out(self, commands: list[Command], now_ms: int) -> None:
+        apply = self.queue.apply
+        for command in commands:
+            apply(command, now_ms)
+
+    @property
+    def transacts(self) -> bool:
+        """Whether the queue may take part in a commit over several queues."""
+        return True
+
+    @property
+    def starting(self) -> bool:
+        """Whether it cannot take part yet; the end of this is followed by a step."""
+        return False
+
+    def hasten(self) -> None:
+        """Apply pending commands now, so that a commit comes behind them."""
+
+    def takes_part(self, size: int) -> bool:
+        """Return whether the next commit can be applied and stored.
+
+        Args:
+            size: about its bytes here.
+        """
+        return not self.admission.holds
+
+    def carry_out_part(self, commands: list[Command], now_ms: int) -> None:
+        """Apply and store the queue's part of a commit at once: the journal joins it with the other queues'
+        parts.
+        """
+        self.carry_out(commands, now_ms)
+        self.keep(now_ms)
+
+    def delete(self) -> None:
+        """Remove everything that is stored of a deleted queue; idempotent."""
+
+    def keep(self, now_ms: int) -> None:
+        """Write what was decided, and check what is durable."""
+
+    def tell(self) -> None:
+        """Send the effects that may be sent."""
+        queue = self.queue
+        self.hand_over(queue.take_effects(), queue.take_dead_letters())
+
+    def close(self) -> None:
+        """Release resources when the task ends."""
+
+    def end(self) -> None:
+        """Release resources of a queue that is gone, or stays down, and has no task any more."""
+
+    def outlook(self) -> Outlook:
+        return self.admission.told(self.queue.outlook())
+
+    def progress(self, *, busy: bool) -> Progress:
+        """Return the reasons that keep the queue from going on.
+
+        Args:
+            busy: it has commands that it has not applied yet.
+        """
+        return Progress(busy)
+
+    def storage_failed(self) -> None:
+        """Refuse publishes that are not safe, since storage has failed."""
+
+    def abandon(self) -> None:
+        """Give up the machine after a fault; the queue stays down, and its records are for the next start."""
+
+    def begin_again(self) -> None:
+        """Replace the machine after a fault by another, which `recover` fills.
+
+        Used only for kinds of `tasks.queues.AFTER_FAULT`.
+        """
+        raise NotImplementedError

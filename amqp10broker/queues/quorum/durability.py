@@ -1,0 +1,745 @@
+"""Durability backends of quorum queues: in memory, or the log of a Raft group.
+
+Without a data folder effects are sent at once. With one, the commands of a step are proposed to the group as
+one entry, which is applied when it is committed (for a group of one: durable), and its effects are sent then.
+Further entries are proposed meanwhile. A leader applies with effects; a follower applies without effects or
+counters, a few entries at a time, since no client waits for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import ClassVar, Final, NamedTuple, Protocol
+
+from amqp10broker.queues import machine_version
+from amqp10broker.queues.commands import (
+    DELETE,
+    TICK,
+    Command,
+    Configure,
+    Delete,
+    GiveBack,
+    PeerId,
+    Publish,
+    Subscribe,
+    Unsubscribe,
+)
+from amqp10broker.queues.durability import Commits, Keeper
+from amqp10broker.queues.effects import Confirmed, DeadLetters, Effect, Unconfirmed
+from amqp10broker.queues.outlook import Outlook, Progress
+from amqp10broker.queues.quorum.commands import CHANGES_NOTHING, Letters, QuorumCommand, RaiseVersion, joined
+from amqp10broker.queues.quorum.dead_letters import DeadMessage
+from amqp10broker.queues.quorum.log_store import LogEntry, QuorumStore
+from amqp10broker.queues.quorum.log_time import RIGHT, Corrected, LogTime
+from amqp10broker.queues.quorum.queue import QuorumQueue
+from amqp10broker.queues.quorum.remote_admission import LaneAdmission
+from amqp10broker.queues.quorum.selecting import encoded
+from amqp10broker.raft.entries import Kind, Point
+from amqp10broker.raft.errors import Full, NotLeader, NotReady
+from amqp10broker.raft.ready import Status
+
+APPLIED_BYTES_MAX: Final = 4 * 1024 * 1024
+"""Size of entries that are applied in one step: a member that catches up with many lets other tasks run
+between.
+"""
+
+LATE_ENTRIES: Final = 16
+LATE_BYTES: Final = 4096
+"""Number, and bytes, of committed entries that a follower accumulates before it applies them. More would
+delay other work.
+"""
+
+RETRY_MS: Final = 100
+"""Interval after which a leader tries again what it could not propose."""
+
+
+_WITH_COPIES: Final = frozenset((GiveBack, Unsubscribe))
+"""Commands that may contain messages of which there is a copy here."""
+
+
+def _is_farewell(command: Command) -> bool:
+    # The catalog has forgotten the queue.
+    return isinstance(command, Delete) and command.request is None
+
+
+def _selects(command: QuorumCommand) -> bool:
+    # Machine version 1 has no consumers that select.
+    if type(command) is Letters:
+        return any(map(_selects, command.commands))
+    return type(command) is Subscribe and not command.browse and encoded(command.filters) is not None
+
+
+def _published(commands: Sequence[QuorumCommand]) -> int:
+    # Includes those in batches of remote nodes.
+    count = 0
+    for command in commands:
+        if type(command) is Letters:
+            count += _published(command.commands)
+        elif type(command) is Publish:
+            count += len(command.ids)
+    return count
+
+
+def _nobody(leads: bool) -> None:
+    """The initial value of a callback."""
+
+
+class States(Protocol):
+    """Snapshots on their way to other nodes (`replication.snapshots.Snapshots`)."""
+
+    def begin(self, group: int, to: int) -> None:
+        """Send the state to a member of a group that is led here."""
+
+    def stop(self, group: int) -> None:
+        """Stop sending, since the group is not led here any more."""
+
+
+class GroupMember(Protocol):
+    """The member of the queue's group (`replication.member.Member`).
+
+    Attributes:
+        leads: it takes proposals.
+    """
+
+    leads: bool
+
+    @property
+    def alone(self) -> bool:
+        """Whether it is the whole group."""
+
+    def propose(self, payloads: Sequence[bytes]) -> int:
+        """Append entries, and return the index of the first."""
+
+    def has_room(self, size: int) -> bool:
+        """Return whether `propose` would accept an entry of so many bytes now."""
+
+    def campaign(self) -> None:
+        """Start an election."""
+
+    def advance(self) -> None:
+        """Process outstanding work of the group."""
+
+    def later(self, callback: Callable[[], None]) -> None:
+        """Call a function when there is nothing more urgent."""
+
+    def stop(self) -> None:
+        """Leave the group's communication."""
+
+
+class Told(NamedTuple):
+    """The effects of one entry."""
+
+    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody needs
+    effects: dict[PeerId, list[Effect]]
+    dead_letters: Sequence[DeadLetters]
+    dead: list[DeadMessage]
+
+
+class QuorumInMemory(Keeper[QuorumQueue]):
+    """The backend without storage."""
+
+    __slots__ = ()
+
+    def carry_out(self, commands: list[Command], now_ms: int) -> None:
+        if commands:
+            if self.queue.browsers.by_ref or Subscribe in map(type, commands):
+                commands = self.queue.browsers.marked(commands)  # type: ignore[assignment]
+            decided = joined(commands)
+            if isinstance(decided[0], CHANGES_NOTHING):
+                due_ms = self.deadline()
+                if due_ms is not None and due_ms <= now_ms:
+                    decided.insert(0, TICK)  # time does not pass with it, and passes before whatever follows
+            self._decide(decided, now_ms)
+
+    def _decide(self, commands: list[QuorumCommand], now_ms: int) -> None:
+        for command in commands:
+            self.queue.apply(command, now_ms)
+
+    def keep(self, now_ms: int) -> None:
+        selected = self.queue.look(self.queue.browsers.scan_max)
+        if selected is not None:
+            self.queue.apply(selected, now_ms)
+        self._show_on()
+        # There may be more, when other queues have been served.
+        self.due_ms = None if selected is None else now_ms
+
+    def _show_on(self) -> None:
+        # No time passes with it.
+        if self.queue.show_on():
+            self.wake()
+
+    def tell(self) -> None:
+        told = self._take(0)
+        self.hand_over(told.effects, told.dead_letters, told.dead)
+
+    def _take(self, index: int) -> Told:
+        queue = self.queue
+        dead = [] if queue.deleted or not queue.dlx or queue.replaying else queue.take_dlx()
+        return Told(index, queue.take_effects(), queue.take_dead_letters(), dead)
+
+
+class QuorumInLog(QuorumInMemory):
+    """The backend with a replicated log, which decides the order of commands.
+
+    Attributes:
+        on_lead: called with True when this member leads and has applied everything that was committed before,
+            and with False when it ceases to lead.
+        lanes: admission of commands from other nodes.
+        usable: returns the machine version of the cluster, which all members support; 0: not known. Outside a
+            cluster that is the newest.
+        on_ahead: called when this member leads and the time of the log is ahead of its clock.
+    """
+
+    __slots__ = (
+        "_begin",
+        "_carried_out",
+        "_clocks",
+        "_commits",
+        "_committed",
+        "_done",
+        "_early",
+        "_failed",
+        "_hurries",
+        "_late",
+        "_late_bytes",
+        "_leads",
+        "_looked",
+        "_member",
+        "_newer_state",
+        "_questions",
+        "_seen",
+        "_settings",
+        "_states",
+        "_store",
+        "_time",
+        "_told",
+        "_waiting",
+        "_waits_since_ms",
+        "_wanted",
+        "lanes",
+        "on_ahead",
+        "on_lead",
+        "usable",
+    )
+
+    by_log: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        queue: QuorumQueue,
+        commits: Commits,
+        store: QuorumStore,
+        begin: Callable[[QuorumInLog], GroupMember],
+        states: States | None = None,
+        clocks: Corrected = RIGHT,
+    ) -> None:
+        """Create the backend.
+
+        Args:
+            queue: only its settings are used.
+            store: the queue's part of the journal.
+            begin: starts this node's member of the group after recovery.
+            states: sends snapshots to members; None: the node is in no cluster.
+            clocks: correction of this node's clock.
+        """
+        super().__init__(queue, commits)
+        self.admission = self.lanes = LaneAdmission(commits, lambda: self.wake())
+        self.on_lead: Callable[[bool], None] = _nobody
+        self.usable: Callable[[], int] = lambda: machine_version.NEWEST
+        self.on_ahead: Callable[[QuorumInLog], None] = lambda _: None
+        self._clocks = clocks
+        self._time = LogTime(clocks)
+        self._commits = commits
+        self._store = store
+        self._begin = begin
+        self._states = states
+        self._settings = queue.settings
+        store.on_installed = self._installed
+        self._member: GroupMember | None = None
+        self._committed = 0
+        self._early = 0
+        """Entries up to this one were carried out before they were committed (`hasten`)."""
+        self._done: list[tuple[int, dict[tuple[int, int], int]]] = []
+        """While that is so: how far the letters of nodes were carried out, by entry."""
+        self._wanted: list[int] = []
+        """Members that get the state when it is so no more."""
+        self._failed = False
+        self._leads = False
+        self._late = self._hurries = False
+        """Committed entries are applied later; or soon, because of their size."""
+        self._late_bytes = 0
+        self._looked = 0
+        """Index of the last entry with a result for selecting consumers."""
+        self._waiting: list[QuorumCommand] = []
+        self._waits_since_ms: int | None = None
+        self._questions: list[tuple[int, list[QuorumCommand]]] = []
+        """Requests to be answered when the entry of this index has been applied."""
+        self._told: list[Told] = []
+        self._carried_out: list[QuorumCommand] = []
+        self._newer_state = 0
+        self._seen = 0  # the ticket seen by the last `keep`
+
+    @property
+    def member(self) -> GroupMember | None:
+        """This node's member of the group, while it takes part."""
+        return self._member
+
+    @property
+    def member_id(self) -> int:
+        return self._store.me
+
+    @property
+    def applied(self) -> int:
+        return self._store.applied
+
+    @property
+    def version(self) -> int:
+        """The machine version at the last applied entry."""
+        return self.queue.version
+
+    @property
+    def newer(self) -> int:
+        """The version of entries that this member does not support; 0: none."""
+        return self._store.newer or self._newer_state
+
+    @property
+    def busy(self) -> bool:
+        if self._told or self._waiting or self._questions:
+            return True
+        return any(entry.commands for entry in self._store.tail)
+
+    def deadline(self) -> int | None:
+        # None while a `Tick` is in the log and not applied, or cannot be proposed.
+        due_ms = self.queue.deadline()
+        member, store = self._member, self._store
+        if due_ms is None or member is None or self._waiting or not member.leads:
+            return None
+        return None if store.tail and store.now_ms >= due_ms else self._time.when(due_ms)
+
+    @property
+    def tells(self) -> bool:
+        return not self.queue.replaying
+
+    @property
+    def shared(self) -> bool:
+        return self._states is not None and not self._store.alone
+
+    def recover(self, now_ms: int) -> Iterator[int]:
+        scan_max = self.queue.browsers.scan_max
+        self.queue = self._store.recovered(self.queue.settings, now_ms)
+        self.queue.browsers.scan_max = scan_max
+        self.recovered = True
+        self._committed = self._store.applied
+        if not self.queue.deleted:
+            self._member = self._begin(self)
+            if self._store.alone:
+                self._member.campaign()
+                self._member.advance()
+        self.wake()  # messages found at start may have expired meanwhile
+        return iter(())
+
+    def carry_out(self, commands: list[Command], now_ms: int) -> None:
+        for command in commands:
+            if type(command) is Configure:
+                self._settings = command.settings  # the catalog notifies every member
+        if self._states is not None and any(map(_is_farewell, commands)):
+            # The queue is forgotten, and its number never reused: no member waits for others to agree.
+            super()._decide([DELETE], now_ms)
+            self._note(self._store.applied)
+            return
+        if self._waiting:
+            waiting, self._waiting = self._waiting, []
+            commands = [*waiting, *commands]  # type: ignore[list-item]
+        super().carry_out(commands, now_ms)
+
+    def _decide(self, commands: list[QuorumCommand], now_ms: int) -> None:
+        member, store = self._member, self._store
+        if member is None:
+            super()._decide(commands, now_ms)  # the queue is gone
+        elif not (member.leads or member.alone):
+            pass  # the sender tries again when it finds the leader
+        elif all(isinstance(each, CHANGES_NOTHING) for each in commands):
+            if self._questions or any(entry.kind is Kind.COMMAND for entry in store.tail):
+                self._questions.append((store.last, commands))
+            else:
+                super()._decide(commands, now_ms)
+                self._note(store.applied)
+        else:
+            if store.version < self.usable():
+                self._raise_version(now_ms)  # before commands that may need it
+            if store.version < machine_version.SELECTING and any(map(_selects, commands)):
+                self._wait(commands, now_ms)  # a member may be behind a node that knows that all support it
+                return
+            proposal = store.propose(self._without_copies(commands), self._time.at(now_ms))
+            try:
+                member.propose([proposal.payload])
+            except (NotLeader, NotReady, Full):
+                self._wait(commands, now_ms)
+            else:
+                self.due_ms = self._waits_since_ms = None
+                member.advance()
+
+    def _wait(self, commands: list[QuorumCommand], now_ms: int) -> None:
+        if self._waits_since_ms is None:
+            self._waits_since_ms = now_ms
+        self._waiting = commands
+        self.due_ms = now_ms + RETRY_MS if self._member is not None and self._member.leads else None
+
+    def _without_copies(self, commands: list[QuorumCommand]) -> list[QuorumCommand]:
+        # Returned messages of which there is a copy here are left out of the log; settled ones may have none.
+        # Whether a consumer's deliveries are sent settled never changes. If it is gone when the entry is
+        # applied, its messages are ignored, with or without copies.
+        has = self.queue.has_copies_for
+        for at, command in enumerate(commands):
+            if type(command) is Letters:
+                if _WITH_COPIES.isdisjoint(map(type, command.commands)):
+                    continue
+                commands[at] = replace(command, commands=self._without_copies([*command.commands]))
+            elif type(command) is GiveBack and command.messages and has(command.consumer):
+                commands[at] = replace(command, messages=())
+            elif type(command) is Unsubscribe and command.unsent_messages and has(command.consumer):
+                commands[at] = replace(command, unsent_messages=())
+        return commands
+
+    def committed(self, index: int) -> None:
+        """Note that entries up to this one may be applied: by a leader at once, since clients wait for it."""
+        before, self._committed = self._committed, index
+        member, store = self._member, self._store
+        if self._early > before:
+            self._note_early()
+            if not self.ahead:
+                wanted, self._wanted = self._wanted, []
+                for to in wanted:
+                    self.snapshot_for(to)
+        if self._leads or member is None or member.leads:
+            self.wake()
+            return
+        if store.tail:
+            first = store.tail[0].index
+            for at in range(max(before + 1, first), index + 1):
+                self._late_bytes += len(store.tail[at - first].payload)
+        enough = self._late_bytes >= LATE_BYTES or index - store.applied >= LATE_ENTRIES
+        if enough and not self._hurries:
+            self._hurries = True
+            # The leader waits for records of the same step, which are written and answered first.
+            self._commits.when_durable(store.ticket, self.wake)
+        if not self._late:
+            self._late = True
+            member.later(self._carry_out_late)  # also if the disk takes its time
+
+    def _carry_out_late(self) -> None:
+        self._late = False
+        if self._behind:
+            self.wake()
+
+    def status(self, status: Status) -> None:
+        """Note that the member has another role, or takes proposals now."""
+        if not status.open and not self._store.alone:
+            self._follow()
+        self.wake()
+
+    def _follow(self) -> None:
+        # Senders of undecided commands find the leader, and send them there.
+        self.queue.follow()
+        self.lanes.follow()
+        self._looked = 0
+        self._waiting = []
+        self._waits_since_ms = self.due_ms = None
+        self._questions.clear()
+        self._wanted.clear()
+        if self._states is not None:
+            self._states.stop(self._store.group)
+        if self._leads:
+            self._leads = False
+            self._time = LogTime(self._clocks)
+            self.on_lead(False)
+
+    def ahead_ms(self, now_ms: int) -> int:
+        """Return by how much the log's time is ahead of this node's clock; 0 if it does not lead."""
+        return self._time.ahead_ms(now_ms) if self._leads and not self.queue.deleted else 0
+
+    def _lead(self, now_ms: int) -> None:
+        if self.queue.replaying:
+            self.queue.lead()
+        self._time = LogTime(self._clocks, self._store.now_ms, now_ms)
+        self._leads = True
+        if self.ahead_ms(now_ms):
+            self.on_ahead(self)
+        self.on_lead(True)
+        if self.queue.settings != self._settings:
+            # Changed while no member led, or never set: a group of several begins without settings.
+            self._decide([Configure(self._settings)], now_ms)
+        # Dead letters of the former leader are offered now, since no entry may come for long.
+        self._note(self._store.applied)
+
+    def _raise_version(self, now_ms: int) -> None:
+        # From the next entry on, if all members support a newer version.
+        self._propose(RaiseVersion(self.usable()), now_ms)
+
+    def _look(self, now_ms: int) -> None:
+        # Not before the last result has been applied.
+        if self._looked <= self._store.applied and not self._waiting:
+            selected = self.queue.look(self.queue.browsers.scan_max)
+            if selected is not None and self._propose(selected, now_ms):
+                self._looked = self._store.last
+
+    def _propose(self, command: QuorumCommand, now_ms: int) -> bool:
+        # For commands without a sender; returns whether it was possible.
+        member = self._member
+        assert member is not None, "it leads"
+        proposal = self._store.propose([command], self._time.at(now_ms))
+        try:
+            member.propose([proposal.payload])
+        except (NotLeader, NotReady, Full):
+            self.due_ms = now_ms + RETRY_MS
+            return False
+        member.advance()
+        return True
+
+    def snapshot_for(self, to: int) -> None:
+        """Send the state to a member that needs it."""
+        assert self._states is not None, "a group of one has nobody who needs a state"
+        if self.ahead:
+            self._wanted.append(to)  # a state that is sent is a committed one
+        else:
+            self._states.begin(self._store.group, to)
+
+    def read_done(self, token: int, index: int) -> None:
+        """Ignore completed reads: requests to a queue use its log."""
+        raise AssertionError("nobody asked")
+
+    def snapshot(self) -> tuple[Point, bytes, Iterator[bytes], Callable[[], None]]:
+        return self._store.snapshot()
+
+    def stage(self, transfer: int, messages: bytes) -> None:
+        self._store.stage(transfer, messages)
+        self._commits.write_soon()
+
+    def staged(self, transfer: int, state: bytes) -> bytes:
+        """Complete a transfer, as `QuorumStore.staged`.
+
+        Raises:
+            NewerMachine: this broker does not support its version.
+        """
+        try:
+            return self._store.staged(transfer, state)
+        except machine_version.NewerMachine as error:
+            self._newer_state = error.version
+            raise
+
+    def unstage(self) -> None:
+        self._store.unstage()
+
+    def _installed(self, queue: QuorumQueue) -> None:
+        queue.browsers.scan_max = self.queue.browsers.scan_max
+        self.queue = queue
+        self._early = 0
+        self._told.clear()
+        self._questions.clear()
+
+    def keep(self, now_ms: int) -> None:
+        store, queue = self._store, self.queue
+        size = self._late_bytes = 0
+        self._hurries = False
+        self._carried_out = []
+        if self._failed:
+            return
+        while (entry := self._apply_next(self._committed, now_ms)) is not None:
+            size += len(entry.payload)
+            if size > APPLIED_BYTES_MAX:
+                self.wake()
+                break
+        if queue.deleted:
+            # Commands behind the deletion are too late.
+            super()._decide(self._under_way(), now_ms)
+            self._note(store.applied)
+        elif not self._leads and self._member is not None and self._member.leads and not self._behind:
+            self._lead(now_ms)
+        if self._leads and not queue.deleted and store.version < self.usable():
+            self._raise_version(now_ms)
+        if self._leads and not queue.deleted:
+            self._look(now_ms)
+            self._show_on()
+        if store.ticket > self._seen:
+            self._seen = store.ticket
+            self._commits.write_soon()
+
+    def _apply_next(self, until: int, now_ms: int) -> LogEntry | None:
+        if self.queue.deleted or (entry := self._store.apply(until)) is None:
+            return None
+        self._carried_out += entry.commands or ()
+        self._note(entry.index)
+        while self._questions and self._questions[0][0] <= entry.index:
+            super()._decide(self._questions.pop(0)[1], now_ms)
+            self._note(entry.index)
+        return entry
+
+    def _show_on(self) -> None:
+        if self.queue.browsers.unfinished:
+            super()._show_on()
+            self._note(self._store.applied)
+
+    @property
+    def transacts(self) -> bool:
+        """See `Keeper`: other members would carry out a part when they hear of it."""
+        return self._states is None or self._store.alone
+
+    @property
+    def starting(self) -> bool:
+        # Alone, its member leads when its first vote is on the disk.
+        return self.transacts and not self._leads and not self._failed
+
+    def hasten(self) -> None:
+        # Alone, an appended entry will be committed, so that it can be applied at once; its effects are sent
+        # when it is committed. An entry that deletes the queue is left, since its commit is not reported.
+        store = self._store
+        if not self._leads_alone or any(type(each) is Delete for each in self._asked):
+            return
+        if not self.ahead:
+            self._done = [(store.applied, self._letters())]
+        self._early = store.last
+        self._note_early()
+        self._carried_out = []
+        while self._apply_next(store.last, store.now_ms) is not None:
+            self._done.append((store.applied, self._letters()))
+
+    @property
+    def ahead(self) -> bool:
+        """Whether something was carried out that is not committed: nobody may hear of it yet."""
+        return self._early > self._committed and not self.queue.deleted
+
+    def done(self, node: int, incarnation: int) -> int:
+        """The number of the last letter of a node that was carried out by a committed entry; 0: none was."""
+        if not self.ahead:
+            return self.queue.lane_last(node, incarnation)
+        return self._done[0][1].get((node, incarnation), 0)
+
+    def _letters(self) -> dict[tuple[int, int], int]:
+        return {key: lane.last for key, lane in self.queue.node_lanes.by_node.items()}
+
+    def _note_early(self) -> None:
+        self._store.compact_max = self._committed if self._early > self._committed else None
+
+    @property
+    def _leads_alone(self) -> bool:
+        return self._leads and not self._failed and self.transacts and self._store.alone
+
+    @property
+    def _asked(self) -> list[QuorumCommand]:
+        # Without requests that change nothing.
+        return [each for entry in self._store.tail for each in entry.commands or ()] + self._waiting
+
+    def takes_part(self, size: int) -> bool:
+        # Only when all commands have been applied.
+        if not super().takes_part(size) or not self._leads_alone or self._store.tail or self._waiting:
+            return False
+        return self._member is not None and self._member.has_room(size)
+
+    def carry_out_part(self, commands: list[Command], now_ms: int) -> None:
+        # One entry, applied together with the other queues' parts.
+        self.carry_out(commands, now_ms)
+        self.hasten()
+
+    @property
+    def _behind(self) -> bool:
+        tail = self._store.tail
+        return bool(tail) and tail[0].index <= self._committed
+
+    def _note(self, index: int) -> None:
+        told = self._take(index)
+        # Nodes with sessions are notified that their commands were applied.
+        if told.effects or told.dead_letters or told.dead or (self.queue.lanes and not self.queue.replaying):
+            self._told.append(told)
+
+    def tell(self) -> None:
+        # The effects of several entries are sent together, with the index of the last. The numbers of applied
+        # commands come from the state: sent with an earlier entry's effects, they would let a node drop
+        # commands whose answers it does not have.
+        told = self._told
+        if self.ahead:
+            told = [each for each in told if each.index <= self._committed]
+            while len(self._done) > 1 and self._done[1][0] <= self._committed:
+                del self._done[0]
+        if not told:
+            return
+        (index, effects, dead_letters, dead), *rest = told
+        del self._told[: len(told)]
+        for more in rest:
+            index = more.index
+            for peer, some in more.effects.items():
+                effects.setdefault(peer, []).extend(some)
+            dead_letters, dead = [*dead_letters, *more.dead_letters], [*dead, *more.dead]
+        self.hand_over(effects, dead_letters, dead, index=index)
+
+    def _under_way(self) -> list[QuorumCommand]:
+        # The caller becomes responsible for these commands.
+        asked: list[QuorumCommand] = []
+        for entry in self._store.tail:
+            asked += entry.commands or ()
+            entry.commands = ()
+            while self._questions and self._questions[0][0] <= entry.index:
+                asked += self._questions.pop(0)[1]
+        asked += self._waiting
+        self._waiting = []
+        return asked
+
+    def delete(self) -> None:
+        if self._member is not None:
+            self._member.stop()
+            self._member = None
+        self._store.delete()
+        self._commits.forget(self._store.group)
+
+    def carried_out(self, commands: list[Command]) -> Sequence[Command]:
+        return self._carried_out  # type: ignore[return-value]
+
+    def unheard(self) -> list[Command]:
+        return self._under_way()  # type: ignore[return-value]
+
+    def outlook(self) -> Outlook:
+        entries = [entry for entry in self._store.tail if entry.commands]
+        published = _published(self._asked)
+        since_ms = entries[0].now_ms if entries else self._waits_since_ms
+        outlook = replace(
+            self.queue.outlook(),
+            unsynced=published,
+            unsynced_ms=since_ms if published else None,
+            unconfirmed=published,
+            unconfirmed_ms=since_ms if published else None,
+        )
+        return self.admission.told(outlook)
+
+    def progress(self, *, busy: bool) -> Progress:
+        waits = self.busy or self.admission.holds
+        return self._commits.progress(busy=busy, waits=waits)
+
+    def storage_failed(self) -> None:
+        # Entries whose senders were refused are not applied, though a late sync may yet commit them: a state
+        # without them could still get into the journal.
+        self._failed = True
+        told, self._told = self._told, []
+        answers = [each for one in told for some in one.effects.values() for each in some]
+        for each in (*answers, *self._under_way()):
+            if type(each) is Publish or type(each) is Confirmed:
+                publisher = each.publisher
+                refused = Unconfirmed(publisher, each.ids, each.settled, failed=True, queue=self.queue.name)
+                self.hand_over({publisher.reply_to: [refused]})
+
+    def abandon(self) -> None:
+        if self._member is not None:
+            self._member.stop()
+            self._member = None
+        if self.shared:
+            self._follow()
+        self._store.abandon()
+        self._commits.abandoned(self._store.group)
+        self.tell()
+        if self._told:
+            self._commits.when_durable(self._store.ticket, self._tell_rest)
+
+    def _tell_rest(self) -> None:
+        # Effects of entries that were applied before they were committed: they are durable, and a member that
+        # takes no part gets no report of that.
+        self._early = 0
+        self.tell()

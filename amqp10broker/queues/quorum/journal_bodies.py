@@ -1,0 +1,214 @@
+"""The messages of a durable quorum queue, in pages for reading and in the journal for recovery.
+
+A queue adds and removes messages while it applies an entry, whose record holds them. So these changes are
+collected, and applied to the index of the journal then (`placed`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
+
+from amqp10broker.message.message import Message
+from amqp10broker.queues.classic.extents import Accounts, Extents
+from amqp10broker.queues.quorum.bodies import Packs, PagedBodies, ranges_of
+from amqp10broker.queues.quorum.command_codec import Place
+
+RELOCATED_MAX: Final = 1024
+"""Messages in one record of cleaning."""
+
+
+class _Put(NamedTuple):
+    first: int
+    messages: int
+
+
+class JournalBodies:
+    """A `queues.quorum.bodies.BodyStore` with the places of its messages in the journal.
+
+    Attributes:
+        recovering: entries are applied again. Messages may be missing, since their present record comes later
+            in the journal.
+    """
+
+    def __init__(self, accounts: Accounts, packs: Packs | None = None) -> None:
+        self.recovering = False
+        self._messages = PagedBodies(packs)
+        self._extents = Extents(accounts)
+        self._noted: list[_Put | Sequence[int]] = []
+        self._readers = 0
+        self._dropped: set[int] = set()
+        """To be forgotten when no reader is left."""
+        self._abandoned = False
+        # Messages put again during recovery that no record read so far contains.
+        self._unplaced: set[int] = set()
+        # Extents join consecutive indexes; here the messages that were put one after the other.
+        self._end = 0
+
+    def __len__(self) -> int:
+        return len(self._messages)
+
+    def put(self, first: int, messages: Sequence[Message]) -> None:
+        self._messages.put(first, messages)
+        self._noted.append(_Put(first, len(messages)))
+
+    def put_again(self, index: int, message: Message) -> None:
+        if index in self._dropped:
+            self._dropped.discard(index)
+            self._messages.drop([index])
+        if not self.recovering:
+            self._messages.put_again(index, message)
+            self._noted.append(_Put(index, 1))
+        elif index not in self._messages:
+            self._messages.put_again(index, message)
+            self._unplaced.add(index)
+
+    def fetch(self, indexes: Sequence[int]) -> list[Message]:
+        return self._messages.fetch(indexes)
+
+    def drop(self, indexes: Sequence[int]) -> None:
+        if self.recovering:
+            indexes = [index for index in indexes if index in self._messages]
+        if self._readers:
+            self._dropped.update(indexes)
+        else:
+            self._messages.drop(indexes)
+        self._noted.append(indexes)
+
+    def renumber(self, indexes: Sequence[int], first: int) -> None:
+        # Only commands of old journals renumber. A record behind them has the messages under their new
+        # numbers, if it was written whole.
+        assert self.recovering
+        for index, new in zip(indexes, range(first, first + len(indexes)), strict=True):
+            if index in self._messages:
+                (message,) = self._messages.fetch([index])
+                self.put_again(new, message)
+        self.drop(indexes)
+
+    def clear(self) -> None:
+        self._messages.clear()
+        self._dropped.clear()
+        self._noted.clear()
+        if not self._abandoned:
+            self._extents.clear()
+
+    def read_all(self, indexes: Sequence[int], size: int) -> Iterator[tuple[int, list[Message]]]:
+        """Iterate over runs of messages as they are now, even if they are dropped meanwhile, until
+        `read_done`.
+
+        Args:
+            indexes: sorted.
+            size: bytes of contents of a run, about.
+
+        Yields:
+            The index of the first of a run, and its messages.
+        """
+        self._readers += 1
+        return self._runs(indexes, size)
+
+    def _runs(self, indexes: Sequence[int], size: int) -> Iterator[tuple[int, list[Message]]]:
+        for start, end in ranges_of(indexes):
+            first, bytes_ = start, 0
+            run: list[Message] = []
+            for index in range(start, end):
+                (message,) = self._messages.fetch([index])
+                if run and (bytes_ + len(message[1]) > size or len(run) == RELOCATED_MAX):
+                    yield first, run
+                    first, run, bytes_ = index, [], 0
+                run.append(message)
+                bytes_ += len(message[1])
+            yield first, run
+
+    def read_done(self) -> None:
+        self._readers -= 1
+        if not self._readers and self._dropped:
+            self._messages.drop(sorted(self._dropped))
+            self._dropped.clear()
+
+    def abandon(self) -> None:
+        """Leave dropped messages in the journal from now on, until `delete`."""
+        self._abandoned = True
+
+    def delete(self) -> None:
+        self._abandoned = False
+        self.clear()
+
+    def placed(self, file: int, places: Sequence[Place]) -> list[tuple[int, int]]:
+        """Apply collected changes after an entry, whose record is in this file.
+
+        Args:
+            places: of all messages of the entry, also of those that the queue did not accept.
+
+        Returns:
+            Runs (first, end) of messages that were put again and are in no record: append them.
+        """
+        place_of = {place.first: place for place in places}
+        unplaced: dict[int, None] = {}
+        for each in self._noted:
+            if isinstance(each, _Put):
+                place = place_of.get(each.first)
+                if place is not None:
+                    self._place(file, each.first, each.messages, place.length)
+                elif each.first in self._messages:
+                    unplaced[each.first] = None
+            elif each:
+                for first, end in ranges_of(sorted(each)):
+                    self._extents.remove(first, end)
+        self._noted.clear()
+        return ranges_of(sorted(unplaced))
+
+    def relocated(self, file: int, places: Sequence[Place]) -> None:
+        for place in places:
+            self._place(file, place.first, place.messages, place.length)
+
+    def found(self, file: int, place: Place, messages: Sequence[Message]) -> None:
+        """Add messages of a record that is read from the journal.
+
+        The latest record of an index counts: a settled delivery that was given back may have another head.
+        """
+        for index, message in enumerate(messages, place.first):
+            if index in self._messages:
+                self._messages.drop([index])
+            self._messages.put_again(index, message)
+            self._unplaced.discard(index)
+        self._place(file, place.first, place.messages, place.length)
+
+    def _place(self, file: int, first: int, messages: int, length: int) -> None:
+        self._extents.add(first, messages, file, self._end, length, 0)
+        self._end += length
+
+    def in_file(self, file: int) -> Iterator[tuple[int, int]]:
+        """Iterate over runs (first, end) of at most `RELOCATED_MAX` messages of a file, until it has none.
+
+        The caller must relocate each run before the next.
+        """
+        while not self._abandoned and (extents := self._extents.of_file(file)):
+            run = next(extents[0].live_runs())
+            yield run.start, min(run.stop, run.start + RELOCATED_MAX)
+
+    def unplaced(self) -> list[tuple[int, int]]:
+        """Return runs (first, end) of messages that recovery found in no record of their own: append them."""
+        runs = ranges_of(sorted(index for index in self._unplaced if index in self._messages))
+        self._unplaced.clear()
+        return runs
+
+    def forget_from(self, index: int) -> None:
+        """Remove messages from an index on: their entries were never applied, and indexes are reused."""
+        self._messages.drop([each for each in self._messages.indexes() if each >= index])
+        self._extents.remove(index, 1 << 64)
+
+    def keep_only(self, indexes: Sequence[int]) -> list[int]:
+        """End recovery, remove all other messages, and return the indexes of missing ones."""
+        self.recovering = False
+        self._noted.clear()
+        wanted, there = sorted(indexes), self._messages.indexes()
+        missing: set[int] = set()
+        if wanted != there:  # deliveries that were settled behind the last record of their messages
+            missing = set(wanted).difference(there)
+            self._messages.drop(sorted(set(there).difference(wanted)))
+            wanted = sorted(set(wanted))
+        at = 0
+        for first, end in (*ranges_of(wanted), (1 << 64, 1 << 64)):
+            self._extents.remove(at, first)
+            at = end
+        return sorted(missing)

@@ -1,0 +1,944 @@
+"""A quorum queue's member of its Raft group, in the journal: entries, term and vote, and snapshots.
+
+The commands of one step are one entry: `propose` encodes them, the group has the entry written (`write`), and
+`apply` applies it when it is committed. Entries in between are the *tail*; another leader's entries may
+replace them.
+
+A snapshot of the state is appended when the log since the last one is long enough, and whenever the file with
+the last one is cleaned; the tail is appended again behind it, so that everything that is needed with a state
+stands behind its record. So recovery begins with the first state that is still in the journal. Older records
+matter for their messages only, which are found by their places.
+
+In a group of one, everything in the journal is committed. So a start applies it, and appends the loss of the
+former sessions, before the group begins.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
+
+from amqp10broker.errors import DamagedFile, StorageError
+from amqp10broker.message.batch import decode_batch, encode_batch
+from amqp10broker.message.message import Message
+from amqp10broker.queues import machine_version
+from amqp10broker.queues.commands import Configure
+from amqp10broker.queues.journal import JournalRecord, RecordLog
+from amqp10broker.queues.quorum.bodies import Packs
+from amqp10broker.queues.quorum.command_codec import (
+    Place,
+    decode_commands,
+    decode_old_commands,
+    encode_commands,
+    entry_head,
+)
+from amqp10broker.queues.quorum.commands import NodeGone, QuorumCommand, RaiseVersion, split
+from amqp10broker.queues.quorum.entry_index import EntryIndex
+from amqp10broker.queues.quorum.journal_bodies import JournalBodies
+from amqp10broker.queues.quorum.queue import QuorumQueue
+from amqp10broker.queues.quorum.records import (
+    APPLIED,
+    BEGINS,
+    COMMANDS,
+    CONFIG,
+    EMPTY,
+    ENTRIES,
+    HARD,
+    INSTALLED,
+    MEMBER,
+    OLD_COMMANDS,
+    OLD_ENTRY,
+    OLD_SNAPSHOT,
+    OLD_STATE,
+    RELOCATED,
+    STAGED,
+    STATE,
+    TRANSFER,
+    decode_places,
+    decode_state,
+    encode_places,
+    encode_state,
+)
+from amqp10broker.queues.quorum.snapshot import decode_snapshot, encode_snapshot, version_of
+from amqp10broker.queues.settings import DEFAULTS, QueueSettings
+from amqp10broker.raft.codec import decode_config, decode_hard, encode_hard
+from amqp10broker.raft.config import Configuration
+from amqp10broker.raft.entries import Hard, Kind, Point, Run, Snapshot, Stored, new_member, run_of
+from amqp10broker.raft.errors import BadBytes
+from amqp10broker.raft.ready import Ready
+
+SNAPSHOT_AFTER_BYTES: Final = 32 * 1024 * 1024
+"""Log after which the state is written again; applying so much takes less than a second at start."""
+
+SNAPSHOT_GROWTH: Final = 4
+"""And not before the log is so many times as long as the last snapshot."""
+
+STAGED_BYTES: Final = 768 * 1024
+"""Contents of messages in one record of a state that is sent."""
+
+FOUNDER: Final = 1 << 32
+"""The member of a group of one on a node that is in no cluster (`replication.ids.member_id(1)`)."""
+
+WhenDurable = Callable[[int, Callable[[], None]], None]
+
+
+class Proposal(NamedTuple):
+    """An entry before the group has it."""
+
+    payload: bytes
+    now_ms: int
+    first: int
+    end: int
+    """Index behind its last message."""
+    places: Sequence[Place]
+    commands: Sequence[QuorumCommand]
+    """Including commands without effect, to be answered in order."""
+    version: int
+    """Of the machine behind it."""
+
+
+@dataclass(slots=True, eq=False)
+class LogEntry:
+    """One entry of the log.
+
+    Attributes:
+        end: index behind its last message.
+        places: of its messages.
+        commands: as proposed by this member; None: they are in the payload only.
+        file: the journal's file that contains it.
+        version: of the machine behind it.
+    """
+
+    index: int
+    term: int
+    kind: Kind
+    payload: bytes
+    now_ms: int
+    end: int
+    places: Sequence[Place]
+    commands: Sequence[QuorumCommand] | None
+    file: int
+    version: int
+
+
+_NO_ENTRIES: Final[deque[LogEntry]] = deque()
+"""Shared by queues at rest, since an empty deque takes 600 bytes. It stays empty."""
+
+
+class QuorumStore:
+    """One member's part of the journal.
+
+    Attributes:
+        bodies: messages of what was applied.
+        tail: entries that are in the log and not applied, in order.
+        stored: the initial state of the group, after `recovered`.
+        on_compact: called with the index up to which entries cannot be read any more.
+        on_installed: called with the queue that replaces the present one.
+        compact_max: upper bound for `on_compact`, while entries are applied before the group has committed
+            them, which it does not read since it is alone; None: no bound.
+    """
+
+    __slots__ = (
+        "_again",
+        "_base",
+        "_before",
+        "_begin_file",
+        "_entries",
+        "_failing",
+        "_gone",
+        "_hard",
+        "_hard_file",
+        "_held",
+        "_joins",
+        "_last",
+        "_log",
+        "_mine",
+        "_name",
+        "_next_index",
+        "_now_ms",
+        "_old",
+        "_packs",
+        "_point",
+        "_proposal",
+        "_queue",
+        "_since",
+        "_snapshot",
+        "_staged",
+        "_staged_state",
+        "_ticket",
+        "_transfer",
+        "_version",
+        "_when_durable",
+        "bodies",
+        "compact_max",
+        "group",
+        "me",
+        "on_compact",
+        "on_installed",
+        "stored",
+        "tail",
+    )
+
+    def __init__(
+        self,
+        group: int,
+        name: str,
+        log: RecordLog,
+        packs: Packs | None = None,
+        *,
+        when_durable: WhenDurable,
+        me: int = FOUNDER,
+        members: Sequence[int] = (),
+        joins: bool = False,
+        node: int = 0,
+        incarnation: int = 1,
+    ) -> None:
+        """Create the store of a new or existing queue.
+
+        Args:
+            group: the queue's number in the journal.
+            log: the journal, which need not be recovered yet.
+            packs: store of packed messages; None: in memory.
+            members: initial members of the group; empty: this one alone.
+            joins: it is added to a group, and gets its state from the leader.
+            incarnation: of this start of the node; sessions of earlier ones are gone (`recovered`).
+        """
+        self.group = group
+        self.me = me
+        self.bodies = JournalBodies(log, packs)
+        self.tail = _NO_ENTRIES
+        self.stored: Stored | None = None
+        self.on_compact: Callable[[int], None] = _nobody
+        self.compact_max: int | None = None
+        self._name = name
+        self._log = log
+        self._when_durable = when_durable
+        self._packs = packs
+        self._joins = joins
+        self._mine = not joins
+        """Records that are read belong to this member, not to an earlier one of this node."""
+        self._begin_file = 0
+        """File of the record with which the member begins."""
+        self.on_installed: Callable[[QuorumQueue], None] = _no_keeper
+        self._staged: JournalBodies | None = None
+        """Messages of a state that is being received."""
+        self._transfer = 0
+        self._staged_state = b""
+        self._gone = NodeGone(node, incarnation - 1)
+        self._queue: QuorumQueue | None = None
+        self._hard = Hard(0, None, 0)
+        self._hard_file = 0
+        # The applied part: the place in the log, and where messages and time stood behind it.
+        first = Point(1, 0, Configuration(tuple(sorted(members)) or (me,)))
+        self._point = new_member().point if joins else first
+        self._next_index = 0
+        self._now_ms = 0
+        self._version = 1
+        self._last = self._point.index
+        self._entries = EntryIndex()
+        self._base = self._point
+        """Entries behind this point can be read."""
+        self._proposal: Proposal | None = None
+        self._failing: LogEntry | None = None
+        self._held: tuple[JournalRecord, list[Place], int] | None = None
+        """The last entry of format 3 read at start, its places, and where its commands begin: another may
+        replace it.
+        """
+        self._old = True
+        """No record of the present format has been read."""
+        self._before = self._again = 0
+        """The indexes up to which entries stand before the last state that was read, and again behind it."""
+        self._snapshot: tuple[int, int] | None = None
+        """File and length of the last state."""
+        self._since = 0
+        """Bytes of entries appended since then."""
+        self._ticket = 0
+
+    @property
+    def ticket(self) -> int:
+        """The ticket of the last record appended here."""
+        return self._ticket
+
+    @property
+    def applied(self) -> int:
+        return self._point.index
+
+    @property
+    def last(self) -> int:
+        return self._last
+
+    @property
+    def now_ms(self) -> int:
+        return self.tail[-1].now_ms if self.tail else self._now_ms
+
+    @property
+    def next_index(self) -> int:
+        """Index behind the last message in the log."""
+        return self.tail[-1].end if self.tail else self._next_index
+
+    @property
+    def version(self) -> int:
+        """The machine version behind the last entry, by which the next one is encoded."""
+        return self.tail[-1].version if self.tail else self._version
+
+    @property
+    def newer(self) -> int:
+        """The version of the next entry, if this broker does not support it; else 0."""
+        newer = bool(self.tail) and self.tail[0].version > machine_version.NEWEST
+        return self.tail[0].version if newer else 0
+
+    @property
+    def alone(self) -> bool:
+        """Whether this member is certainly the whole group."""
+        changing = any(entry.kind is Kind.CONFIG for entry in self.tail)
+        return self._point.config.members == (self.me,) and not changing
+
+    def propose(self, commands: Sequence[QuorumCommand], now_ms: int) -> Proposal:
+        """Encode commands, at least one, as the next entry of the log, without any change.
+
+        Args:
+            now_ms: this node's clock; the time of an entry is never before that of the last one.
+        """
+        commands = split(commands)
+        now_ms = max(now_ms, self.now_ms)
+        first = self.next_index
+        version = self.version
+        encoded = encode_commands(commands, now_ms, first, version)
+        payload = b"".join((encode_places(encoded.places), *encoded.pieces))
+        if type(commands[0]) is RaiseVersion:
+            version = max(version, commands[0].version)
+        self._proposal = Proposal(payload, now_ms, first, encoded.end, encoded.places, commands, version)
+        return self._proposal
+
+    def write(self, ready: Ready, on_durable: Callable[[], None]) -> None:
+        """Append what a group wants written.
+
+        Args:
+            ready: term, vote and entries; the first may have an index that exists.
+            on_durable: called when they are durable.
+        """
+        if ready.hard is not None:
+            # What was applied is committed for sure; a part of what is written with it may get lost.
+            self._write_hard(replace(ready.hard, commit=self._point.index))
+        if ready.snapshot is not None:
+            self._install(ready.snapshot)
+        for run in ready.entries:
+            if run.first <= self._last:
+                self._truncate(run.first)
+            for index, payload in enumerate(run.payloads, run.first):
+                self._append(self._entry(index, run.term, run.kind, payload))
+        self._proposal = None
+        self._when_durable(self._ticket, on_durable)
+
+    def _entry(self, index: int, term: int, kind: Kind, payload: bytes) -> LogEntry:
+        proposal = self._proposal
+        if proposal is not None and proposal.payload is payload:
+            return LogEntry(
+                index, term, kind, payload, proposal.now_ms, proposal.end, proposal.places,
+                proposal.commands, 0, proposal.version,
+            )  # fmt: skip
+        if kind is not Kind.COMMAND:
+            return LogEntry(index, term, kind, payload, self.now_ms, self.next_index, (), (), 0, self.version)
+        places, start = decode_places(payload)
+        now_ms, first, raised = entry_head(payload, start)
+        end = places[-1].first + places[-1].messages if places else first
+        version = max(raised, self.version)
+        return LogEntry(index, term, kind, payload, now_ms, end, places, None, 0, version)
+
+    def _append(self, entry: LogEntry) -> None:
+        offset = self._append_record(entry)
+        self._entries.add(entry.index, entry.term, entry.kind, entry.file, offset)
+        self._add_to_tail(entry)
+
+    def _add_to_tail(self, entry: LogEntry) -> None:
+        if self.tail is _NO_ENTRIES:
+            self.tail = deque()
+        self.tail.append(entry)
+        self._last = entry.index
+
+    def _append_record(self, entry: LogEntry) -> int:
+        payload = (APPLIED.pack(self._point.index), entry.payload)
+        self._ticket, entry.file, offset = self._log.append(
+            self.group, ENTRIES + entry.kind, entry.index, payload, term=entry.term
+        )
+        self._since += len(entry.payload)
+        return offset
+
+    def _truncate(self, first: int) -> None:
+        # Entries from this index on are another leader's, and were not committed.
+        assert first > self._point.index, "an entry that was applied is replaced"
+        while self.tail and self.tail[-1].index >= first:
+            self.tail.pop()
+        self._entries.truncate(first)
+        self._last = first - 1
+
+    def _write_beginning(self, again: int) -> None:
+        payload = [MEMBER.pack(self.me)]
+        self._ticket, self._begin_file, _ = self._log.append(self.group, BEGINS, again, payload)
+
+    def _write_hard(self, hard: Hard) -> None:
+        self._hard = hard
+        self._ticket, self._hard_file, _ = self._log.append(self.group, HARD, 0, [encode_hard(hard)])
+
+    def snapshot(self) -> tuple[Point, bytes, Iterator[bytes], Callable[[], None]]:
+        """Return the place, state, and message records of the applied part; the last item must be called once
+        when the records have been read.
+        """
+        queue = self._queue
+        assert queue is not None
+        runs = self.bodies.read_all(sorted(queue.live_indexes()), STAGED_BYTES)
+        records = (_record_of(*run) for run in runs)
+        return self._point, encode_snapshot(queue), records, self.bodies.read_done
+
+    def stage(self, transfer: int, messages: bytes) -> None:
+        """Store messages of a state that is being received; another transfer replaces the last one."""
+        self._find_staged(transfer, self._append_staged(transfer, [messages]), messages)
+
+    def staged(self, transfer: int, state: bytes) -> bytes:
+        """Complete a transfer, and return the data by which `Ready.snapshot` refers to it.
+
+        Raises:
+            NewerMachine: this broker does not support its version.
+        """
+        machine_version.check(version_of(state))
+        self._stage_of(transfer)
+        self._staged_state = state
+        return TRANSFER.pack(transfer)
+
+    def unstage(self) -> None:
+        """Drop staged messages that no `Ready` has taken."""
+        self._drop_staged()
+
+    def _append_staged(self, transfer: int, payload: Sequence[bytes]) -> int:
+        self._ticket, file, _ = self._log.append(self.group, STAGED, transfer, payload)
+        return file
+
+    def _stage_of(self, transfer: int) -> JournalBodies:
+        if self._staged is None or self._transfer != transfer:
+            self._drop_staged()
+            self._staged = JournalBodies(self._log, self._packs)
+            self._transfer = transfer
+        return self._staged
+
+    def _drop_staged(self) -> None:
+        if self._staged is not None:
+            self._staged.clear()
+        self._staged, self._staged_state, self._transfer = None, b"", 0
+
+    def _find_staged(self, transfer: int, file: int, payload: bytes) -> None:
+        self._find(file, payload, 0, self._stage_of(transfer))
+
+    def _install(self, snapshot: Snapshot) -> None:
+        # The state takes effect before it is durable: no effect depends on it before, and a start without it
+        # has the old state.
+        state, staged = self._staged_state, self._staged
+        assert staged is not None, "what was staged has been dropped"
+        assert TRANSFER.pack(self._transfer) == snapshot.data, "what is staged is of another transfer"
+        pieces = [snapshot.data, *encode_state(snapshot.point, state)]
+        self._ticket, file, _ = self._log.append(
+            self.group, INSTALLED, snapshot.point.index, pieces, term=snapshot.point.term
+        )
+        queue = self._take_state(snapshot.point, state, staged)
+        self._remember_snapshot(file, sum(map(len, pieces)))
+        missing = staged.keep_only(queue.live_indexes())
+        assert not missing, f"the leader has not sent message {missing[0]}, and {len(missing) - 1} others"
+        self.on_installed(queue)
+
+    def _take_state(self, point: Point, state: bytes, staged: JournalBodies) -> QuorumQueue:
+        self.bodies.clear()
+        self.bodies, self._staged = staged, None
+        self._drop_staged()
+        queue = self._queue = decode_snapshot(self._name, state, staged)
+        queue.follow()
+        self._point = self._base = point
+        self._last = point.index
+        self._next_index, self._now_ms, self._version = queue.next_index, queue.now_ms, queue.version
+        self.tail.clear()
+        self._entries.clear()
+        return queue
+
+    def read(self, first: int, last: int, size: int, /) -> Sequence[Run]:
+        runs: list[Run] = []
+        payloads: list[bytes] = []
+        start, of = first, self._entries.kind(first)
+        for index, file, offset in self._entries.places(first, last):
+            kind = self._entries.kind(index)
+            if kind != of:
+                runs.append(run_of(start, *of, tuple(payloads)))
+                start, of, payloads = index, kind, []
+            payloads.append(self._log.read(file, offset)[APPLIED.size :])
+            size -= len(payloads[-1])
+            if size <= 0:
+                break
+        runs.append(run_of(start, *of, tuple(payloads)))
+        return runs
+
+    def apply(self, committed: int) -> LogEntry | None:
+        """Let the queue apply the next entry of the log; the queue holds the effects.
+
+        Args:
+            committed: entries up to this index are.
+
+        Returns:
+            The entry; None if none is committed, or its machine version is newer (`newer`): applying it might
+                lead to another state than on other members.
+        """
+        if not self.tail or self.tail[0].index > committed or self.newer:
+            return None
+        queue = self._queue
+        assert queue is not None, "recover first"
+        entry = self._failing = self.tail[0]
+        if entry.kind is Kind.COMMAND:
+            commands = entry.commands
+            if commands is None:
+                commands = decode_commands(entry.payload[decode_places(entry.payload)[1] :]).commands
+            queue.begin_entry(entry.index)
+            for command in commands:
+                queue.apply(command, entry.now_ms)
+        self._failing = None
+        self._applied(entry)
+        for first, end in self.bodies.placed(entry.file, entry.places):
+            self._relocate(first, end)
+        last = 0 if self._snapshot is None else self._snapshot[1]
+        if self._since > max(SNAPSHOT_AFTER_BYTES, SNAPSHOT_GROWTH * last) and not queue.deleted:
+            self._write_state(queue)
+        return entry
+
+    def _applied(self, entry: LogEntry) -> None:
+        self.tail.popleft()
+        if not self.tail:
+            self.tail = _NO_ENTRIES
+        config = decode_config(entry.payload) if entry.kind is Kind.CONFIG else self._point.config
+        self._point = Point(entry.index, entry.term, config)
+        self._next_index, self._now_ms, self._version = entry.end, entry.now_ms, entry.version
+
+    def _relocate(self, first: int, end: int) -> None:
+        batch = encode_batch(self.bodies.fetch(range(first, end)))
+        place = Place(first, end - first, 0, sum(map(len, batch)))
+        payload = [encode_places([place]), *batch]
+        self._ticket, file, _ = self._log.append(
+            self.group, RELOCATED, first, payload, term=self._point.index
+        )
+        self.bodies.relocated(file, [place])
+
+    def _relocate_staged(self, staged: JournalBodies, first: int, end: int) -> None:
+        record = _record_of(first, staged.fetch(range(first, end)))
+        staged.relocated(self._append_staged(self._transfer, [record]), decode_places(record)[0])
+
+    def _write_state(self, queue: QuorumQueue) -> None:
+        pieces = encode_state(self._point, encode_snapshot(queue))
+        self._ticket, file, _ = self._log.append(
+            self.group, STATE, self._point.index, pieces, term=self._point.term
+        )
+        self._remember_snapshot(file, sum(map(len, pieces)))
+        self._append_tail_again()
+        if self.alone:
+            self._compact(self._point.index)  # no other member reads entries
+
+    def _append_tail_again(self) -> None:
+        for entry in self.tail:
+            offset = self._append_record(entry)
+            self._entries.move(entry.index, entry.file, offset)
+
+    def _remember_snapshot(self, file: int, length: int) -> None:
+        if self._snapshot is not None:
+            self._log.add_dead(*self._snapshot)
+        self._snapshot = file, length
+        self._log.add_live(file, length)
+        self._since = 0
+
+    def _compact(self, index: int) -> None:
+        if self.compact_max is not None:
+            index = min(index, self.compact_max)
+        self._entries.forget_until(index)
+        self.on_compact(index)
+
+    def relocate(self, file: int) -> Iterator[None]:
+        # First apply what is committed: its messages would be in the file otherwise.
+        if any(entry.file <= file for entry in self.tail):
+            self._append_tail_again()
+            yield
+        # Staged messages may become the queue's own at each pause: then its messages are collected anew.
+        while True:
+            if run := next(self.bodies.in_file(file), None):
+                self._relocate(*run)
+            elif (staged := self._staged) is not None and (run := next(staged.in_file(file), None)):
+                self._relocate_staged(staged, *run)
+            else:
+                break
+            yield
+        if self._queue is None:
+            return
+        begins = 0 < self._begin_file <= file
+        if begins:
+            self._write_beginning(1)
+        # Messages in the file may be settled by entries of which no record states that they are committed:
+        # the next start would miss the messages.
+        settled = not self.alone and self._hard.commit < self._point.index
+        if begins or 0 < self._hard_file <= file or settled:
+            self._write_hard(replace(self._hard, commit=max(self._hard.commit, self._point.index)))
+            yield
+        # The commands behind the last state may be in the file too.
+        if self._snapshot is not None and (begins or self._snapshot[0] <= file):
+            self._write_state(self._queue)
+            yield
+        last = self._entries.last_in(file)
+        if last is not None:
+            self._compact(last)
+
+    def delete(self) -> None:
+        self._drop_staged()
+        self.bodies.delete()
+        if self._snapshot is not None:
+            self._log.add_dead(*self._snapshot)
+            self._snapshot = None
+        self.tail.clear()
+        self._queue = None
+
+    def abandon(self) -> None:
+        """Give up the queue's state, and leave the journal's records to the next start.
+
+        Its live records are not known any more, so no file with records of it may be cleaned. In a group of
+        one, an entry that the queue failed at, and those behind it, are replaced by empty ones, since the
+        next start would fail, too; their senders are notified that they were not applied.
+        """
+        entry, self._failing = self._failing, None
+        if entry is not None and self.alone:
+            term = max(self._hard.term, self.tail[-1].term) + 1
+            self._write_hard(Hard(term, self.me, self._point.index))
+            self._truncate(entry.index)
+            self._append(self._entry(entry.index, term, Kind.EMPTY, b""))
+        self.tail.clear()
+        self.bodies.abandon()
+        self._queue = None
+
+    def restore(self, records: Sequence[JournalRecord]) -> None:
+        """Receive records of this queue at start, in the order of the journal.
+
+        Raises:
+            DamagedFile: one cannot be decoded.
+        """
+        self.bodies.recovering = True
+        for record in records:
+            try:
+                self._restore(record)
+            except (ValueError, BadBytes) as error:
+                raise self._damaged(record, error) from error
+
+    def _damaged(self, record: JournalRecord, error: Exception) -> StorageError:
+        where = f"file {record.file} of the journal at offset {record.offset}"
+        if isinstance(error, machine_version.NewerMachine):
+            return self._too_new(where, error)
+        return DamagedFile(
+            where,
+            f"{error} (quorum queue '{self._name}')",
+            "restore the data folder from a copy",
+        )
+
+    def _too_new(self, where: str, error: Exception) -> StorageError:
+        return StorageError(
+            where, f"quorum queue '{self._name}' {error}", "nothing was changed; start a newer broker"
+        )
+
+    def _restore(self, record: JournalRecord) -> None:
+        kind, payload = record.kind, record.payload
+        if kind == BEGINS:
+            self._restore_beginning(record)
+            return
+        if not self._mine and kind in (HARD, STATE, INSTALLED):
+            return
+        held = self._held
+        if held is not None and not (kind == OLD_ENTRY and record.index <= held[0].index):
+            self._carry_out_held()
+        self._held = None
+        if kind in (EMPTY, COMMANDS, CONFIG):
+            self._restore_entry(record)
+        elif kind == HARD:
+            self._hard, self._hard_file = decode_hard(payload), record.file
+        elif kind == STATE:
+            self._restore_state(record, *decode_state(payload))
+        elif kind == STAGED:
+            self._find_staged(record.index, record.file, payload)
+        elif kind == INSTALLED:
+            (transfer,) = TRANSFER.unpack_from(payload)
+            staged = self._stage_of(transfer)
+            self._take_state(*decode_state(payload[TRANSFER.size :]), staged)
+            staged.recovering = True
+            self._old = False
+            self._remember_snapshot(record.file, len(payload))
+        elif kind in (OLD_STATE, OLD_SNAPSHOT):
+            if self._queue is None:
+                self._begin_with(decode_snapshot(self._name, payload, self.bodies))
+                self._point = replace(self._point, index=record.index if kind == OLD_STATE else 0)
+            self._remember_snapshot(record.file, len(payload))
+        elif kind in (OLD_ENTRY, OLD_COMMANDS) and self._queue is not None:
+            self._since += len(payload)
+            places, start = decode_places(payload)
+            if kind == OLD_COMMANDS:
+                self._repeat_old(self._queue, record, places, start)
+            else:
+                self._held = record, places, start
+        elif kind in (RELOCATED, OLD_ENTRY, OLD_COMMANDS):
+            if self._queue is not None:
+                self._replay(record.term)
+            self._find(record.file, payload, 0, self.bodies)
+        else:
+            raise ValueError(f"a record has kind {kind}, which this version does not know")
+
+    def _restore_beginning(self, record: JournalRecord) -> None:
+        self._mine = MEMBER.unpack(record.payload)[0] == self.me
+        self._begin_file = record.file
+        if record.index == 0 or not self._mine:
+            # The existing records belong to another member.
+            self._drop_staged()
+            self.bodies.clear()
+            self._queue = None
+            self._hard, self._hard_file, self._old = Hard(0, None, 0), 0, True
+            self._point = self._base = new_member().point
+            self._last = self._point.index
+            self._next_index = self._now_ms = self._before = self._again = 0
+            self.tail.clear()
+            self._entries.clear()
+
+    @staticmethod
+    def _find(file: int, payload: bytes, at: int, bodies: JournalBodies) -> None:
+        # Other parts of the record belong to a state that is being received.
+        places, start = decode_places(payload, at)
+        for place in places:
+            begin = start + place.at
+            messages = decode_batch(payload[begin : begin + place.length])[: place.messages]
+            bodies.found(file, place, messages)
+
+    def _begin_with(self, queue: QuorumQueue) -> None:
+        self._queue = queue
+        queue.follow()
+        # An entry before that was replaced may have had messages.
+        self.bodies.forget_from(queue.next_index)
+        self._next_index, self._now_ms, self._version = queue.next_index, queue.now_ms, queue.version
+
+    def _restore_state(self, record: JournalRecord, point: Point, state: bytes) -> None:
+        self._remember_snapshot(record.file, len(record.payload))
+        if self._queue is not None and not self._old:
+            self._replay(point.index)
+            if point.index == self._point.index:
+                self._before, self._again = self._last, point.index
+                return
+            if point.index < self._point.index:
+                raise ValueError(f"a state of entry {point.index} stands behind entry {self._point.index}")
+            # Missing entries in between have been cleaned away: this state includes them.
+            self.tail.clear()
+            self._entries.clear()
+        if self._queue is None or not self._old:
+            self._begin_with(decode_snapshot(self._name, state, self.bodies))
+        self._old = False
+        self._point = self._base = point
+        self._last = point.index
+        self._before = self._again = 0
+
+    def _restore_entry(self, record: JournalRecord) -> None:
+        if self._queue is None:
+            if record.kind == COMMANDS:
+                self._find(record.file, record.payload, APPLIED.size, self.bodies)
+            return
+        (applied,) = APPLIED.unpack_from(record.payload)
+        self._replay(applied)
+        index, term, kind = record.index, record.term, Kind(record.kind - ENTRIES)
+        if self._base.index < index <= self._last and self._entries.kind(index)[0] == term:
+            self._entries.move(index, record.file, record.offset)
+            if index == self._again + 1:
+                self._again = index
+            if index > self._point.index:
+                self.tail[index - self.tail[0].index].file = record.file
+            return
+        if index <= self._point.index:
+            raise ValueError(f"entry {index} of term {term} does not follow entry {self._point.index}")
+        if index <= self._last:
+            self._truncate(index)
+        elif index > self._last + 1:
+            self._skip_to(index)
+        self._before = min(self._before, self._last)
+        entry = self._entry(index, term, kind, record.payload[APPLIED.size :])
+        entry.file = record.file
+        self._entries.add(index, term, kind, record.file, record.offset)
+        self._add_to_tail(entry)
+        self._since += len(entry.payload)
+
+    def _skip_to(self, index: int) -> None:
+        # Earlier entries are in a file that was given up (`amqp10broker storage accept`).
+        self._replay(self._last)
+        self._point = self._base = Point(index - 1, self._point.term, self._point.config)
+        self._entries.clear()
+
+    def _replay(self, until: int) -> None:
+        # Only entries that were applied before the stop, or are known to be committed.
+        queue = self._queue
+        assert queue is not None
+        while self.tail and self.tail[0].index <= until:
+            entry = self.tail[0]
+            machine_version.check(entry.version)
+            if entry.kind is Kind.COMMAND:
+                decoded = decode_commands(entry.payload[decode_places(entry.payload)[1] :])
+                if decoded.first < queue.next_index:
+                    raise ValueError(
+                        f"entry {entry.index} has message {decoded.first}, and before it was message "
+                        f"{queue.next_index - 1}"
+                    )
+                # Entries in between are missing only if a lost file was given up.
+                queue.skip_to(decoded.first)
+                queue.begin_entry(entry.index)
+                for command in decoded.commands:
+                    queue.apply(command, decoded.now_ms)
+            self._applied(entry)
+            if self.bodies.placed(entry.file, entry.places):
+                raise ValueError("an entry puts messages that its record does not say")
+
+    def _carry_out_held(self) -> None:
+        # An entry of format 3 counts when it is followed by another record.
+        queue, held = self._queue, self._held
+        assert queue is not None
+        assert held is not None
+        record, places, start = held
+        decoded = decode_commands(record.payload[start:])
+        if record.index <= self._point.index or decoded.first < queue.next_index:
+            raise ValueError(
+                f"entry {record.index} with message {decoded.first} does not follow entry "
+                f"{self._point.index}, behind which message {queue.next_index} is the next"
+            )
+        # Entries in between are missing only if a lost file was given up (`amqp10broker storage accept`).
+        queue.skip_to(decoded.first)
+        for command in decoded.commands:
+            queue.apply(command, decoded.now_ms)
+        self._point = replace(self._point, index=record.index)
+        if self.bodies.placed(record.file, places):
+            raise ValueError("an entry puts messages that its record does not say")
+
+    def _repeat_old(
+        self, queue: QuorumQueue, record: JournalRecord, places: Sequence[Place], start: int
+    ) -> None:
+        decoded = decode_old_commands(record.payload[start:])
+        queue.old_rules = True
+        for command in decoded.commands:
+            queue.apply(command, decoded.now_ms)
+        queue.old_rules = False
+        if self.bodies.placed(record.file, places):
+            raise ValueError("commands put messages that their record does not say")
+
+    def recovered(self, settings: QueueSettings, now_ms: int) -> QuorumQueue:
+        """Return the recovered or new queue, without clients, when all records have been read.
+
+        Args:
+            settings: of the catalog.
+
+        Raises:
+            DamagedFile: messages are missing.
+        """
+        held = self._held
+        if held is not None:
+            try:
+                self._carry_out_held()
+            except ValueError as error:
+                raise self._damaged(held[0], error) from error
+            self._held = None
+        self._drop_staged()  # the rest did not come before the stop
+        if self._queue is None:
+            return self._begin_new(settings, now_ms)
+        queue = self._queue
+        # Alone, all entries are committed; otherwise those recorded as such.
+        known = self._last if self.alone else self._hard.commit
+        try:
+            self._replay(known)
+        except machine_version.NewerMachine as error:
+            raise self._too_new("the journal", error) from error
+        except ValueError as error:
+            raise DamagedFile(
+                "the journal", f"{error} (quorum queue '{self._name}')", "restore the data folder from a copy"
+            ) from error
+        missing = self.bodies.keep_only(queue.live_indexes())
+        if missing:
+            raise DamagedFile(
+                "the journal",
+                f"{len(missing)} messages of quorum queue '{self._name}' are in no record, the first of them "
+                f"with index {missing[0]}",
+                "restore the data folder from a copy",
+            )
+        # The power went between the record of what a queue decided, and those of the messages it put again.
+        for first, end in self.bodies.unplaced():
+            self._relocate(first, end)
+        if self._old:
+            self._point = self._base = replace(self._point, index=max(self._point.index, 1))
+            self._last = self._point.index
+            self._next_index, self._now_ms = queue.next_index, queue.now_ms
+            if not queue.deleted:
+                self._write_state(queue)
+        elif self._again < self._before and not queue.deleted:
+            # The power went between a state and what was to stand behind it again.
+            self._write_state(queue)
+        if self.alone:
+            queue.lead()
+            self._begin_alone(queue, settings, now_ms)
+        self.stored = self._what_is_stored()
+        return queue
+
+    def _begin_new(self, settings: QueueSettings, now_ms: int) -> QuorumQueue:
+        # All first members begin with the same state: without time and settings, if they are several.
+        self.bodies.keep_only([])
+        if not self.alone:
+            settings, now_ms = DEFAULTS, 0
+        queue = self._queue = QuorumQueue(self._name, settings=settings, now_ms=now_ms, bodies=self.bodies)
+        if not self.alone:
+            queue.follow()
+        self._now_ms = now_ms
+        if self._joins:
+            self._write_beginning(0)
+        else:
+            self._write_state(queue)
+        self.stored = self._what_is_stored()
+        return queue
+
+    def _begin_alone(self, queue: QuorumQueue, settings: QueueSettings, now_ms: int) -> None:
+        # Former sessions are gone: this needs an entry of a new term, as if this member had been elected. Its
+        # effects are sent when a later record is durable, and this one with it.
+        term = self._hard.term + 1
+        self._write_hard(Hard(term, self.me, self._point.index))
+        commands: list[QuorumCommand] = [self._gone]
+        if self._gone.node:
+            # Before the node was one of a cluster it had no number.
+            commands.append(NodeGone(0, self._gone.incarnation))
+        if settings != queue.settings:
+            commands.append(Configure(settings))
+        payload = self.propose(commands, now_ms).payload
+        self._append(self._entry(self._last + 1, term, Kind.COMMAND, payload))
+        self._proposal = None
+        self.apply(self._last)
+        self._base = self._point
+        self._entries.clear()
+
+    def _what_is_stored(self) -> Stored:
+        base = self._base
+        stretches = list(self._entries.terms(base.index))
+        configs = [
+            (index, decode_config(self._log.read(file, offset)[APPLIED.size :]))
+            for at, (first, _, kind) in enumerate(stretches)
+            if kind is Kind.CONFIG
+            for index, file, offset in self._entries.places(
+                first, stretches[at + 1][0] - 1 if at + 1 < len(stretches) else self._last
+            )
+        ]
+        hard = replace(self._hard, commit=max(self._hard.commit, self._point.index))
+        return Stored(base, hard, self._last, [(first, term) for first, term, _ in stretches], configs)
+
+
+def _record_of(first: int, messages: Sequence[Message]) -> bytes:
+    batch = encode_batch(messages)
+    place = Place(first, len(messages), 0, sum(map(len, batch)))
+    return b"".join((encode_places([place]), *batch))
+
+
+def _no_keeper(queue: QuorumQueue) -> None:
+    """The initial value of a callback."""
+
+
+def _nobody(index: int) -> None:
+    """The initial value of a callback."""

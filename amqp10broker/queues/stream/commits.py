@@ -1,0 +1,120 @@
+"""Commits over several queues into one stream: records of the journal, as long as the stream's files lack
+them.
+
+A stream has files of its own, but a commit must be whole or absent. So its messages are written to the
+journal first, with a number that grows from commit to commit. When they are durable they are written to the
+stream as one chunk, and each chunk records which commits are in the stream up to it. A start writes the
+commits that the journal has beyond that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
+
+from amqp10broker.errors import DamagedFile
+from amqp10broker.message.batch import decode_batch, encode_batch
+from amqp10broker.message.message import Message
+from amqp10broker.queues.journal import JournalRecord, RecordLog
+
+PART: Final = 1
+"""Kind of a record with the messages of a commit, whose number is the record's index."""
+
+WRITTEN: Final = 2
+"""The stream has all commits up to the record's index. Chunks with this information may go by age or size."""
+
+
+class _Place(NamedTuple):
+    file: int
+    offset: int
+    length: int
+
+
+class StreamCommits:
+    """The commits of one stream.
+
+    Attributes:
+        bytes: of messages that the stream's files do not have.
+    """
+
+    def __init__(self, group: int, log: RecordLog) -> None:
+        self.group = group
+        self.bytes = 0
+        self._log = log
+        self._places: dict[int, _Place] = {}
+        self._last = 0
+
+    def append(self, messages: Sequence[Message]) -> int:
+        """Append the messages of a commit to the journal, and return its number."""
+        self._last += 1
+        self._append(self._last, encode_batch(messages))
+        return self._last
+
+    def _append(self, number: int, payload: Sequence[bytes]) -> None:
+        _, file, offset = self._log.append(self.group, PART, number, payload)
+        self._keep(number, _Place(file, offset, sum(map(len, payload))))
+
+    def _keep(self, number: int, place: _Place) -> None:
+        self._let_go(number)
+        self._places[number] = place
+        self._log.add_live(place.file, place.length)
+        self.bytes += place.length
+
+    def _let_go(self, number: int) -> None:
+        place = self._places.pop(number, None)
+        if place is not None:
+            self._log.add_dead(place.file, place.length)
+            self.bytes -= place.length
+
+    def written(self, number: int) -> None:
+        """Note that the stream's files durably have all commits up to this one."""
+        gone = [each for each in self._places if each <= number]
+        for each in gone:
+            self._let_go(each)
+        if gone:
+            self._log.append(self.group, WRITTEN, number, ())
+
+    def missing(self, number: int) -> Iterator[tuple[int, Sequence[Message]]]:
+        """Iterate over numbers and messages of commits that the stream lacks, when all records were read.
+
+        Args:
+            number: of the last commit according to the stream's chunks.
+        """
+        self._last = max(self._last, number)
+        self.written(number)
+        for each in sorted(self._places):
+            yield each, decode_batch(self._read(each))
+
+    def _read(self, number: int) -> bytes:
+        place = self._places[number]
+        return self._log.read(place.file, place.offset)
+
+    def restore(self, records: Sequence[JournalRecord]) -> None:
+        """Receive records found at start.
+
+        Raises:
+            DamagedFile: one cannot be decoded.
+        """
+        for record in records:
+            number = record.index
+            self._last = max(self._last, number)
+            if record.kind == PART:
+                self._keep(number, _Place(record.file, record.offset, len(record.payload)))
+            elif record.kind == WRITTEN:
+                for each in [each for each in self._places if each <= number]:
+                    self._let_go(each)
+            else:
+                raise DamagedFile(
+                    f"file {record.file} of the journal at offset {record.offset}",
+                    f"this version does not know kind {record.kind} of a record of stream {self.group}",
+                    "restore the data folder from a copy",
+                )
+
+    def relocate(self, file: int) -> Iterator[None]:
+        for number in [each for each, place in self._places.items() if place.file <= file]:
+            self._append(number, [self._read(number)])
+            yield
+
+    def delete(self) -> None:
+        for number in list(self._places):
+            self._let_go(number)

@@ -1,0 +1,1 @@
+"""The administration socket and the operations behind it."""

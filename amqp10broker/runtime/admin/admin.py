@@ -1,0 +1,206 @@
+"""The admin socket: a Unix socket in a private folder, one JSON line in, one JSON line out.
+
+Only this user can reach it (folder 0700, socket 0600, and the peer's uid is asked of the kernel), so
+it needs no password, and whoever is there may do everything. The CLI is its client. Requests of one
+client are answered in their order; clients do not wait for each other. What can be asked is in
+`management.table`.
+
+::
+
+    {"op": "purge-queue", "vhost": "/", "arguments": {"name": "q"}}
+    {"op": "status", "arguments": {"choose": {"user": "ann", "limit": 20}}}
+    {"op": "trace", "arguments": {"what": "3", "on": true}}      lines may follow, see `trace_lines`
+
+    {"ok": true, "result": ...}
+    {"ok": false, "error": "a sentence", "kind": "NotFound", "resource": "queue 'q'"}
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from typing import Any, Final
+
+import trio
+
+from amqp10broker.errors import AdminSocketError, BadRequest, BrokerError, RefusedError
+from amqp10broker.operations.caller import Lines
+from amqp10broker.operations.table import OPERATIONS
+from amqp10broker.runtime.admin import path as adminpath
+from amqp10broker.runtime.admin.node import Administered
+from amqp10broker.runtime.admin.operations import run_operation
+from amqp10broker.runtime.admin.trace_lines import send_lines
+from amqp10broker.runtime.connections.connection_lifecycle import READ_BYTES
+from amqp10broker.runtime.connections.sockets import OUT_OF_FILES, OUT_OF_FILES_PAUSE_S
+from amqp10broker.runtime.log import Log
+
+_log = Log("amqp10broker.admin")
+
+REQUEST_BYTES_MAX: Final = 64 * 1024 * 1024
+"""A definitions file with a hundred thousand bindings has some 20 MB."""
+CLIENTS_MAX: Final = 32
+_HALF: Final = re.compile(rb"\\u[dD][89a-fA-F]|\xed[\xa0-\xbf]")
+"""What may be a surrogate, as JSON escapes it or as bytes; two that belong together are a character."""
+IDLE_S: Final = 300.0
+
+
+async def serve_admin(
+    broker: Administered, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+) -> None:
+    """Serve the admin socket until cancelled; without one when it is switched off.
+
+    Raises:
+        AdminSocketError: a place that was asked for by name cannot be used.
+    """
+    configured = broker.config.admin_socket
+    if configured == "":
+        task_status.started()
+        return
+    path = configured or adminpath.default_path(broker.addresses[0][1])
+    try:
+        listening = adminpath.listen(path)
+    except AdminSocketError as error:
+        if configured is not None:
+            raise
+        _log.warning("no admin socket: 'amqp10broker status' will not reach this broker", reason=str(error))
+        task_status.started()
+        return
+    try:
+        listener = trio.SocketListener(trio.socket.from_stdlib_socket(listening))
+        async with trio.open_nursery() as clients, listener:
+            task_status.started()
+            while True:
+                try:
+                    stream = await listener.accept()
+                except OSError as error:
+                    if error.errno not in OUT_OF_FILES:
+                        raise
+                    _log.error("cannot accept an admin client", reason=str(error))
+                    await trio.sleep(OUT_OF_FILES_PAUSE_S)
+                    continue
+                if len(clients.child_tasks) >= CLIENTS_MAX:
+                    await stream.aclose()
+                    continue
+                clients.start_soon(_serve_client, broker, stream)
+    finally:
+        adminpath.remove(path)
+
+
+async def _serve_client(broker: Administered, stream: trio.SocketStream) -> None:
+    async with stream:
+        uid = adminpath.peer_uid(stream.socket)  # type: ignore[arg-type]
+        if uid is not None and uid != os.getuid():
+            _log.warning("admin request of another user refused", uid=uid)
+            return
+        await serve_lines(broker, stream)
+
+
+async def serve_lines(broker: Administered, stream: trio.abc.Stream) -> None:
+    """Answer the requests of one client until it has gone, or has said nothing for long."""
+    buffer = bytearray()
+    with trio.CancelScope() as idle:
+        try:
+            while True:
+                idle.deadline = trio.current_time() + IDLE_S
+                data = await stream.receive_some(READ_BYTES)
+                if not data:
+                    return
+                searched = len(buffer)
+                buffer += data
+                while (end := buffer.find(b"\n", searched)) >= 0:
+                    line = bytes(buffer[:end])
+                    del buffer[: end + 1]
+                    searched = 0
+                    # What is asked for is carried out, and told, however long it takes.
+                    idle.deadline = float("inf")
+                    response = await answer(broker, line)
+                    lines = response.get("result")
+                    if isinstance(lines, Lines):
+                        try:
+                            await send_lines(stream, lines)
+                        except RefusedError as refusal:
+                            await stream.send_all(_encoded(_refusal(refusal)))
+                        return
+                    await stream.send_all(_written(response, line))
+                if len(buffer) > REQUEST_BYTES_MAX:
+                    text = f"the request is longer than {REQUEST_BYTES_MAX} bytes: split it"
+                    await stream.send_all(_encoded({"ok": False, "error": text}))
+                    return
+        except trio.BrokenResourceError as error:
+            _log.debug("admin client lost", reason=str(error))
+
+
+async def answer(broker: Administered, line: bytes) -> dict[str, Any]:
+    """The response to one request line; its result may be `Lines`, which only a stream can be given."""
+    request, name = _read(line)
+    if name not in OPERATIONS:
+        names = ", ".join(sorted(OPERATIONS))
+        return {"ok": False, "error": f"not a request: send one JSON object a line with op one of {names}"}
+    if _HALF.search(line) and not _is_text(request):
+        # A name with half a character could be declared, and no frame or file could hold it afterwards.
+        return {
+            "ok": False,
+            "error": "a text has half a character in it, a lone surrogate: write it in UTF-8",
+        }
+    try:
+        given = request.get("arguments", {})
+        vhost = request.get("vhost")
+        if not isinstance(given, dict) or not isinstance(vhost, str | None):
+            raise BadRequest("request", "'arguments' must be an object and 'vhost' a string")
+        return {"ok": True, "result": await run_operation(broker, name, given, vhost)}
+    except BrokerError as error:
+        return _refusal(error)
+    except Exception as error:
+        return _fault(error, name)
+
+
+def _written(response: dict[str, Any], line: bytes) -> bytes:
+    try:
+        return _encoded(response)
+    except (TypeError, ValueError, RecursionError) as error:
+        return _encoded(_fault(error, _read(line)[1]))
+
+
+def _refusal(error: BrokerError) -> dict[str, Any]:
+    if isinstance(error, RefusedError):
+        kind = type(error).__name__
+        return {"ok": False, "error": error.description, "kind": kind, "resource": error.resource}
+    return {"ok": False, "error": str(error)}
+
+
+def _fault(error: Exception, operation: str) -> dict[str, Any]:
+    _log.error("request failed by a fault in the broker", operation=operation, exc_info=error)
+    return {"ok": False, "error": f"a fault in the broker ({type(error).__name__}); its log says more"}
+
+
+def _read(line: bytes) -> tuple[dict[str, Any], str]:
+    """A request and what it asks for; an empty name if it is none."""
+    try:
+        request = json.loads(line)
+    except (ValueError, RecursionError):
+        return {}, ""
+    name = request.get("op") if isinstance(request, dict) else None
+    return (request, name) if isinstance(name, str) else ({}, "")
+
+
+def _is_text(request: dict[str, Any]) -> bool:
+    """Whether all texts in it have a form in UTF-8."""
+    try:
+        json.dumps(request, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _encoded(response: dict[str, Any]) -> bytes:
+    return json.dumps(response, default=_plain).encode() + b"\n"
+
+
+def _plain(value: object) -> object:
+    """What JSON has no form for: arguments that AMQP clients gave may hold it."""
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value).decode(errors="backslashreplace")
+    if isinstance(value, set | frozenset):
+        return sorted(map(str, value))
+    return str(value)

@@ -1,0 +1,285 @@
+"""The running broker as operations see it (`management.node.Node`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from amqp10broker.auth.login import Authenticator
+from amqp10broker.auth.passwords import Passwords
+from amqp10broker.errors import NotFound
+from amqp10broker.metadata.proposing import Propose
+from amqp10broker.metadata.queue import QueueHost
+from amqp10broker.operations.cluster_node import ClusterNode
+from amqp10broker.operations.inspection import Inspection
+from amqp10broker.operations.node import Sink
+from amqp10broker.operations.snapshot import (
+    BrokerView,
+    ConnectionView,
+    FollowedView,
+    NodeView,
+    RecordingFailed,
+    RecordingsView,
+    RecordingView,
+    SummaryView,
+    SuspendedLinkView,
+    TraceView,
+    WaitingView,
+    WatchView,
+)
+from amqp10broker.runtime.connections.connections import Connections, what_waits
+from amqp10broker.runtime.connections.listeners import Doors
+from amqp10broker.runtime.context import ConnectionSurroundings, Surroundings
+from amqp10broker.runtime.journal.afterwards import Afterwards
+from amqp10broker.runtime.journal.bootstrap import tell_idle_patterns
+from amqp10broker.runtime.journal.data import Data
+from amqp10broker.runtime.journal.definitions_file import tell_left_out
+from amqp10broker.runtime.log import Log
+from amqp10broker.runtime.observe.clock_watch import ClockWatch
+from amqp10broker.runtime.observe.trace_sinks import FileSink
+from amqp10broker.runtime.observe.tracing import Tracing
+from amqp10broker.runtime.observe.watches import Watches
+from amqp10broker.sessions.amqp10.kept import KeptLinks
+from amqp10broker.sessions.diagnosis.survey import Selection
+
+if TYPE_CHECKING:
+    from amqp10broker.observe.faults.table import Faults
+
+_log = Log("amqp10broker.admin")
+
+BY_ADMIN_SOCKET: Final = "admin socket"
+"""Who did it, in the log: the machine's owner, the only one who reaches the socket."""
+
+
+class Recordings(Protocol):
+    """Of flow events.
+
+    Attributes:
+        failed: how the last one failed, until another one begins; None if it did not.
+    """
+
+    failed: RecordingFailed | None
+
+    async def start(self, folder: str, *, every_ms: object, run_id: str | None) -> RecordingView:
+        """Begin one."""
+
+    async def stop(self) -> RecordingView:
+        """End it; when this returns its files are complete."""
+
+    def view(self) -> RecordingView | None:
+        """What is shown of it; None if there is none."""
+
+
+class Administered(Surroundings, QueueHost, Protocol):
+    """What the admin socket may touch of the broker.
+
+    Attributes:
+        container_id: the broker's name.
+        addresses: ``(host, port)`` of each listening socket.
+        tls_addresses: of those that speak TLS.
+        http_addresses: of those that speak HTTP.
+        metrics_addresses: of those that tell metrics alone.
+        propose: has changes of the catalog decided.
+        passwords: makes records of passwords.
+        authenticator: the rules of logging in.
+        data: the data folder; None in memory only.
+        clock_watch: what is wrong with clocks.
+        connections: by number, of both protocols.
+        tracing: who is traced.
+        watches: links that somebody looks at.
+        doors: where clients come in; None before it serves.
+        afterwards: what is to be done with the folder when the broker has stopped.
+        faults: that it commits on request; None: it is not in test mode.
+    """
+
+    container_id: str
+    addresses: list[tuple[str, int]]
+    tls_addresses: list[tuple[str, int]]
+    http_addresses: list[tuple[str, int]]
+    metrics_addresses: list[tuple[str, int]]
+    propose: Propose
+    passwords: Passwords
+    authenticator: Authenticator
+    data: Data | None
+    clock_watch: ClockWatch
+    connections: Connections
+    tracing: Tracing
+    watches: Watches
+    doors: Doors | None
+    afterwards: Afterwards | None
+    faults: Faults | None
+
+    def stop(self) -> None:
+        """End in order."""
+
+    @property
+    def as_member(self) -> ClusterNode:
+        """It as one of a cluster."""
+
+    @property
+    def kept(self) -> KeptLinks:
+        """Links of AMQP 1.0 that outlive their sessions."""
+
+    @property
+    def recordings(self) -> Recordings:
+        """Of flow events."""
+
+    def set_flow(self, name: str, value: object, *, source: str) -> None:
+        """Change a flow setting."""
+
+    def set_limit(self, name: str, value: object, *, source: str) -> int | None:
+        """Change a limit of the alarms."""
+
+    def set_alarm(self, name: str, *, on: bool) -> None:
+        """Give an alarm a cause, or take it away."""
+
+    def view(self, selection: Selection) -> BrokerView:
+        """What is shown of everything."""
+
+    def node_view(self) -> NodeView:
+        """What is shown of the process."""
+
+
+class Served(Administered, ConnectionSurroundings, Protocol):
+    """A broker, for those who come by HTTP: to be operated, and with logins."""
+
+
+class RunningNode:
+    """What operations may ask of a broker that runs: see the protocol."""
+
+    def __init__(self, broker: Administered, by: str = BY_ADMIN_SOCKET) -> None:
+        self._broker = broker
+        self._by = by
+
+    @property
+    def cluster(self) -> ClusterNode:
+        return self._broker.as_member
+
+    def now_ms(self) -> int:
+        return self._broker.clock.now_ms()
+
+    @property
+    def faults(self) -> Faults | None:
+        return self._broker.faults
+
+    async def inspect(self) -> Inspection:
+        from amqp10broker.runtime.admin.inspection import inspect  # few ask
+
+        return await inspect(self._broker)
+
+    def view(self, choose: Mapping[str, Any]) -> BrokerView:
+        return self._broker.view(Selection.asked("status", choose))
+
+    # --- settings, alarms -------------------------------------------------------------------------
+
+    def set_flow(self, name: str, value: int | str) -> None:
+        self._broker.set_flow(name, value, source=f"set {name}")
+
+    def set_limit(self, name: str, value: str) -> int | None:
+        return self._broker.set_limit(name, value, source=f"set {name}")
+
+    def set_alarm(self, name: str, on: bool) -> None:
+        self._broker.set_alarm(name, on=on)
+
+    def alarms(self) -> list[str]:
+        return sorted(self._broker.alarms)
+
+    def clock_notes(self) -> list[str]:
+        return list(self._broker.clock_watch.notes().values())
+
+    def definitions_imported(self, left_out: Sequence[str]) -> None:
+        tell_left_out(left_out)
+        tell_idle_patterns(self._broker.catalog)
+
+    # --- connections ------------------------------------------------------------------------------
+
+    async def waiting(
+        self, choose: Mapping[str, Any], *, queues: bool
+    ) -> tuple[SummaryView, Sequence[WaitingView]]:
+        counted = self._broker.catalog if queues else ()
+        return await what_waits(self._broker.connections, counted, Selection.asked("waiting", choose))
+
+    async def connections(self, after: int, most: int | None) -> Sequence[ConnectionView]:
+        return await self._broker.connections.views(after, most)
+
+    def close_connection(self, number: int, reason: str) -> None:
+        connection = self._broker.connections.get(number)
+        if connection is None:
+            raise NotFound(f"connection {number}", f"no connection {number}")
+        _log.info(
+            "operation",
+            operation="close-connection",
+            object=f"connection {number}",
+            by=self._by,
+            peer=connection.peer,
+            user=connection.user,
+            reason=reason,
+        )
+        connection.close(reason)
+
+    def close_connections(self, reason: str, *, user: str | None = None, vhost: str | None = None) -> None:
+        for connection in list(self._broker.connections.values()):
+            if user in (None, connection.user) and vhost in (None, connection.vhost):
+                connection.close(reason)
+
+    def suspended_links(self) -> Sequence[SuspendedLinkView]:
+        return self._broker.kept.suspended_views(None)
+
+    def end_suspended_link(self, number: int) -> SuspendedLinkView:
+        ended = self._broker.kept.end_suspended(number)
+        _log.info(
+            "operation",
+            operation="end-suspended-link",
+            object=f"link '{ended.name}' of container '{ended.container_id}'",
+            by=self._by,
+            user=ended.user,
+            vhost=ended.vhost,
+            unsettled=ended.unsettled,
+        )
+        return ended
+
+    # --- recordings, traces -----------------------------------------------------------------------
+
+    async def start_recording(self, folder: str, every_ms: int | None, run_id: str | None) -> RecordingView:
+        every_ms = self._broker.config.record_every if every_ms is None else every_ms
+        return await self._broker.recordings.start(folder, every_ms=every_ms, run_id=run_id)
+
+    async def stop_recording(self) -> RecordingView:
+        return await self._broker.recordings.stop()
+
+    def recording(self) -> RecordingsView:
+        return RecordingsView(self._broker.recordings.view(), self._broker.recordings.failed)
+
+    def trace_into_file(self, what: str, file: str, *, frames: bool) -> TraceView:
+        sink = FileSink(file)
+        try:
+            return self._broker.tracing.begin(what, sink, file, frames=frames).view
+        except BaseException:
+            sink.close("it did not begin")
+            raise
+
+    def trace_into(self, what: str, sink: Sink, *, frames: bool) -> TraceView:
+        return self._broker.tracing.begin(what, sink, "a terminal", frames=frames).view
+
+    def end_trace(self, what: str, reason: str | None = None) -> TraceView:
+        tracing = self._broker.tracing
+        return (tracing.end(what) if reason is None else tracing.end(what, reason)).view
+
+    def watch_link(
+        self, connection: int, link: str | None, channel: int | None, role: str | None
+    ) -> WatchView:
+        return self._broker.watches.begin(connection, link, channel, role)
+
+    def watches(self) -> Sequence[WatchView]:
+        return self._broker.watches.views()
+
+    def unwatch_link(self, watch: int, user: str | None) -> WatchView:
+        return self._broker.watches.end(watch, user)
+
+    def follow_links(self, vhost: str, *, on: bool) -> FollowedView:
+        return self._broker.watches.follow(vhost) if on else self._broker.watches.unfollow(vhost)
+
+    def timeline(
+        self, watch: int, since: int | None, limit: int, *, frames: bool, user: str | None
+    ) -> tuple[WatchView, dict[str, Any]]:
+        return self._broker.watches.timeline(watch, since, limit, frames=frames, user=user)

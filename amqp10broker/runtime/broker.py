@@ -1,0 +1,585 @@
+"""The broker: root nursery, order of start, order of stop.
+
+::
+
+    Broker nursery
+    |-- queues nursery             one task a queue; ends last
+    `-- service nursery
+        |-- connections nursery    one task a connection, see connection_lifecycle.py
+        |-- listeners              one task an address; end first
+        |-- HTTP                   one task a connection; ends with the listeners
+        `-- admin socket           for `amqp10broker status`
+
+Stopping is an order, not a cancellation: stop accepting; connections end (sessions give back what is
+unsettled, writers flush, close frames go out); queues end. A deadline cancels what does not follow.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import secrets
+import socket
+from collections.abc import AsyncIterator, Callable, Collection
+from contextlib import ExitStack, asynccontextmanager
+from functools import partial
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+import trio
+
+from amqp10broker import __version__
+from amqp10broker.auth.login import Peer
+from amqp10broker.auth.passwords import Passwords
+from amqp10broker.config import Config
+from amqp10broker.errors import BrokerError, ConfigError, DamagedFile
+from amqp10broker.metadata.catalog import Catalog
+from amqp10broker.metadata.proposing import at_once
+from amqp10broker.metadata.queue import DeclaredQueue, QueueHandle, QueueSpec
+from amqp10broker.metadata.vhost import VirtualHost
+from amqp10broker.operations.alarms import AlarmCause
+from amqp10broker.operations.snapshot import BrokerView, FlowView, NodeView, document
+from amqp10broker.protocols.budget import UserBudgets
+from amqp10broker.queues.volatile import VolatileQueue
+from amqp10broker.routing.declaration import DIRECT_REPLY_TO
+from amqp10broker.runtime.admin.admin import serve_admin
+from amqp10broker.runtime.admin.pid_file import pid_file
+from amqp10broker.runtime.clock import WallClock
+from amqp10broker.runtime.cluster.cluster import Cluster
+from amqp10broker.runtime.cluster.cluster_node import NodeAlone
+from amqp10broker.runtime.cluster.node_of_cluster import NodeOfCluster
+from amqp10broker.runtime.connections.connections import Connections
+from amqp10broker.runtime.connections.listener import SHUTTING_DOWN, Listener
+from amqp10broker.runtime.connections.listeners import Doors
+from amqp10broker.runtime.connections.log_limits import LogLimits
+from amqp10broker.runtime.connections.login import Logins, authenticator
+from amqp10broker.runtime.connections.rights import Rights
+from amqp10broker.runtime.connections.socket_transport import Stream
+from amqp10broker.runtime.connections.sockets import BoundSockets, addresses_of, peer_text
+from amqp10broker.runtime.connections.suspended_links import SuspendedLinks
+from amqp10broker.runtime.http.http_listener import HttpListener
+from amqp10broker.runtime.journal.bootstrap import (
+    bootstrap,
+    bootstrap_folder,
+    configured_users,
+    tell_idle_patterns,
+)
+from amqp10broker.runtime.journal.data import Data, opened_data
+from amqp10broker.runtime.journal.journal_task import JournalTask, opened_journal
+from amqp10broker.runtime.log import Log
+from amqp10broker.runtime.observe.clock_watch import ClockWatch
+from amqp10broker.runtime.observe.meters import Meter, SystemMeter, rss_bytes
+from amqp10broker.runtime.observe.recordings import Recordings
+from amqp10broker.runtime.observe.resource_monitor import ResourceMonitor
+from amqp10broker.runtime.observe.tracing import Tracing
+from amqp10broker.runtime.observe.watches import Watches
+from amqp10broker.runtime.queues.dead_letters import DeadLetterOffice
+from amqp10broker.runtime.queues.handles import InlineQueue
+from amqp10broker.runtime.queues.queues import Queues
+from amqp10broker.runtime.queues.reply_registry import Askers
+from amqp10broker.sessions.amqp091.channel import BrokerChannel
+from amqp10broker.sessions.amqp10.kept import KeptLinks
+from amqp10broker.sessions.amqp10.session import BrokerSession
+from amqp10broker.sessions.diagnosis.survey import EVERYTHING, Selection
+from amqp10broker.sessions.mail import ConfigChanged
+from amqp10broker.sessions.overview import overview
+
+if TYPE_CHECKING:
+    from amqp10broker.observe.faults.table import Faults
+    from amqp10broker.runtime.cluster.cluster import Cluster
+    from amqp10broker.runtime.cluster.node_of_cluster import NodeOfCluster
+    from amqp10broker.runtime.journal.afterwards import Afterwards
+
+_log = Log("amqp10broker.broker")
+
+
+class Broker:
+    """A broker inside a Trio program.
+
+    Use as ``async with Broker(config) as broker:``; the addresses it listens on are then in
+    `broker.addresses`. Leaving the block stops it in order.
+
+    Attributes:
+        config: the present configuration; `set_flow` replaces it.
+        container_id: ours, in open frames.
+        addresses: ``(host, port)`` of each listening socket.
+        tls_addresses: of those that speak TLS.
+        http_addresses: of those that speak HTTP.
+        metrics_addresses: of those that tell metrics alone.
+        catalog: what is declared: virtual hosts with queues and exchanges, users.
+        propose: has changes of the catalog decided.
+        passwords: makes and verifies password records.
+        authenticator: the rules of logging in.
+        logins: whose password is verified when.
+        rights: sees to it that who is connected loses what is taken away.
+        connections: by number, of both protocols.
+        alarms: names of the alarms that are on; publishers are held back while there is any.
+        resource_monitor: measures memory and disk, and raises and clears the alarms.
+        data: the data folder; None in memory only, and before the broker runs.
+        cluster: this node as one of a cluster; None if it has no name, and before the broker runs.
+        journal_task: what durable queues keep there.
+        over: set when the broker cannot go on, or was told to `stop`: whoever runs it leaves the block.
+        failure: why it cannot go on; leaving the block raises it.
+        afterwards: what is to be done with the folder when the broker has stopped; None: nothing.
+        clock: the time of day, while it runs.
+        clock_watch: what is wrong with clocks.
+        askers: the sessions and others that may ask queues, while it runs.
+        dead_letters: hands on what queues give up, while it runs.
+        recordings: of flow events.
+        tracing: who is traced.
+        watches: links that somebody looks at.
+        suspended: links of AMQP 1.0 that outlive their sessions, and their time.
+        log_limits: how many warnings clients may cause.
+        unfinished: bounds what is kept of messages that are not whole, by user.
+        session_type: makes sessions.
+        channel_type: makes channels.
+        faulty_stream: makes streams that commit faults; None: it is not in test mode.
+        faults: that it commits on request; None: it is not in test mode.
+        doors: where clients come in; None before it serves.
+        http: where those of HTTP do.
+        prometheus: where metrics are asked for.
+        as_member: what operations may ask of it as one of a cluster.
+    """
+
+    clock: WallClock
+    askers: Askers
+    dead_letters: DeadLetterOffice
+
+    def __init__(self, config: Config | None = None, *, meter: Meter | None = None) -> None:
+        """Make a broker that does nothing yet.
+
+        Args:
+            config: None for the defaults.
+            meter: measures memory and disk for the alarms; None for this machine's.
+        """
+        self.config = config or Config()
+        self.container_id = self.config.container_id_on(socket.gethostname())
+        self.addresses: list[tuple[str, int]] = []
+        self.tls_addresses: list[tuple[str, int]] = []
+        self.http_addresses: list[tuple[str, int]] = []
+        self.metrics_addresses: list[tuple[str, int]] = []
+        config = self.config
+        self.catalog = Catalog(
+            self,
+            default_queue_type=config.default_queue_type,
+            relaxed_quorum_checks=config.quorum_relaxed_checks_on_redeclaration,
+            choose=random.randrange,
+        )
+        self.propose = at_once(self.catalog)
+        self.data: Data | None = None
+        self.cluster: Cluster | None = None
+        self.journal_task: JournalTask | None = None
+        self.failure: BrokerError | None = None
+        self.over = trio.Event()
+        self.afterwards: Afterwards | None = None
+        self.passwords = Passwords(self.catalog.users, secrets.token_bytes, config.password_hash_export)
+        self.authenticator = authenticator(
+            config, self.catalog.users, self.passwords, lambda: self.clock.now_ms() / 1000
+        )
+        self.logins = Logins()
+        self.clock_watch = ClockWatch(self)
+        self.connections = Connections(self.catalog)
+        self.rights = Rights(self.connections)
+        self.catalog.users.on_change = self.rights.note
+        self.alarms: frozenset[str] = frozenset()
+        self.resource_monitor = ResourceMonitor(self, meter or SystemMeter())
+        self.recordings = Recordings(self)
+        self.tracing: Tracing = Tracing(self.connections, self.catalog.users, everything=config.trace_frames)
+        self.suspended = SuspendedLinks(self)
+        self.catalog.on_left = self.suspended.left
+        self.log_limits = LogLimits()
+        self.unfinished = UserBudgets(config.unfinished_bytes_max_per_node, config.max_message_size_bytes)
+        self.session_type: Callable[..., BrokerSession] = BrokerSession
+        self.channel_type: Callable[..., BrokerChannel] = BrokerChannel
+        self.faulty_stream: Callable[..., Stream] | None = None
+        self.faults: Faults | None = None
+        if config.test_mode and config.otel_endpoint is None:
+            from amqp10broker.runtime.observe.faults import faulty
+
+            self.faults, self.session_type, self.channel_type, self.faulty_stream = faulty(self)
+        self.doors: Doors | None = None
+        self.http = HttpListener(self.resource_monitor.wake)
+        self.prometheus = HttpListener(metrics=True)
+        self.as_member: NodeAlone | NodeOfCluster = NodeAlone(self)
+        self.watches = Watches(self.connections)
+        self._listener = Listener(self, self.connections, self.tracing, self.watches, self.resource_monitor)
+        self._queues: Queues | None = None
+        self._connections_nursery: trio.Nursery | None = None
+        self._context: Any = None
+        self._started_at = 0.0
+
+    # --- life -------------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        self._context = self._running()
+        await self._context.__aenter__()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool | None:
+        result: bool | None = await self._context.__aexit__(kind, error, traceback)
+        return result
+
+    @asynccontextmanager
+    async def _running(self) -> AsyncIterator[None]:
+        """The stages, each around the next: folder, recording, sockets, journal, queues, clients."""
+        failure: Exception | None = None
+        self.clock = WallClock()
+        with ExitStack() as stack:
+            self.data = stack.enter_context(opened_data(self.config.data_dir))
+            if self.data is not None and self.config.node_name is not None:
+                stack.enter_context(pid_file(self.data.folder.path))
+            if self.config.record_frames is not None:
+                self.tracing.record(self.config.record_frames)
+            stack.callback(self.tracing.close)
+            async with (
+                self.recordings.opened(),
+                self._bound() as sockets,
+                self._in_cluster(),
+                self._keeping_journal(),
+                self._running_queues(),
+                self._telling_of_messages(),
+                self._serving_clients(sockets) as listen,
+            ):
+                try:
+                    await self._recovered()
+                    if not self.over.is_set():
+                        listen()
+                    yield
+                except Exception as error:
+                    # Out of the block at once it would cancel the connections: they are stopped first.
+                    failure = error
+        if failure is not None:
+            raise failure
+        if self.failure is not None:
+            raise self.failure
+
+    @asynccontextmanager
+    async def _bound(self) -> AsyncIterator[BoundSockets]:
+        """Sockets that nobody listens at yet: a wrong port is told before anything is read."""
+        sockets = BoundSockets()
+        try:
+            await sockets.bind(self.config)
+            await self.http.bind(self.config, sockets.tls)
+            await self.prometheus.bind(self.config, sockets.tls)
+            self.addresses = addresses_of(sockets.plain)
+            self.tls_addresses = addresses_of(sockets.encrypted)
+            self.http_addresses = self.http.addresses
+            self.metrics_addresses = self.prometheus.addresses
+            yield sockets
+        finally:
+            self.log_limits.finish()
+            sockets.close()
+            self.http.close()
+            self.prometheus.close()
+
+    @asynccontextmanager
+    async def _in_cluster(self) -> AsyncIterator[None]:
+        """With a name, a node finds its cluster before it looks at what its folder has."""
+        if self.config.node_name is None:
+            yield
+            return
+
+        if self.data is None:
+            raise ConfigError("data_dir", "is missing beside node_name", "give the node a folder")
+        self.cluster = Cluster(self, self.data)
+        async with self.cluster.running(*self.addresses[0]):
+            yield
+
+    @asynccontextmanager
+    async def _keeping_journal(self) -> AsyncIterator[None]:
+        self._started_at = trio.current_time()
+        self.askers = Askers(
+            node=0 if self.cluster is None else self.cluster.membership.number,
+            incarnation=1 if self.data is None else self.data.incarnation,
+        )
+        self.dead_letters = DeadLetterOffice(self.catalog, self.askers, self.clock)
+        async with opened_journal(
+            self.data,
+            self.clock,
+            sync_delay_ms=self.config.fault_injection.sync_delay_ms,
+            relay=self.askers.relay,
+            on_full=self._on_disk_full,
+            on_failed=self._on_storage_failed,
+        ) as self.journal_task:
+            yield
+
+    @asynccontextmanager
+    async def _running_queues(self) -> AsyncIterator[None]:
+        """Queues begin with what is declared, and end last, when nobody asks them any more."""
+        async with trio.open_nursery() as nursery:
+            self._queues = Queues(self, nursery, self.journal_task, self.cluster)
+            self._bootstrap()
+            if self.journal_task is not None:
+                if self.cluster is None:
+                    self.suspended.begin(self.journal_task)
+                self.journal_task.begin()
+            try:
+                yield
+                await self._queues.settle()
+                if self.failure is None:
+                    await self.as_member.leave()
+            finally:
+                self._queues.close()
+                nursery.cancel_scope.cancel()
+        self._queues.finish()
+
+    @asynccontextmanager
+    async def _telling_of_messages(self) -> AsyncIterator[None]:
+        """Traces and metrics by OpenTelemetry, where they are asked for; it ends after the clients."""
+        if self.config.otel_endpoint is None:
+            yield
+            return
+        try:
+            from amqp10broker.runtime.observe.telemetry import telling
+        except ModuleNotFoundError as error:
+            raise ConfigError(
+                "otel_endpoint",
+                f"needs the package {error.name}, which is not installed",
+                "install it with: pip install 'amqp10broker[otel]'",
+            ) from error
+        async with telling(self, self.config.otel_endpoint) as traced:
+            if traced is not None:
+                self.session_type, self.channel_type = traced
+            yield
+
+    @asynccontextmanager
+    async def _serving_clients(self, sockets: BoundSockets) -> AsyncIterator[Callable[[], None]]:
+        """Connections, and what serves them; gives what lets clients come.
+
+        Listeners stop first, then each connection in order.
+        """
+        async with trio.open_nursery() as connections, trio.open_nursery() as listeners:
+            self._connections_nursery = connections
+            self.resource_monitor.start()
+            listeners.start_soon(self.resource_monitor.run)
+            listeners.start_soon(self.logins.run)
+            listeners.start_soon(self.log_limits.run)
+            listeners.start_soon(self.clock_watch.run)
+            listeners.start_soon(self.rights.run)
+            listeners.start_soon(self.suspended.run)
+            listeners.start_soon(self.as_member.run)
+            await listeners.start(serve_admin, self)
+            try:
+                self.doors = Doors(self._listener, sockets, connections)
+                yield partial(self._listen, self.doors, listeners)
+            finally:
+                listeners.cancel_scope.cancel()
+                sockets.close()
+                timeout_s = self.config.shutdown_timeout_ms / 1000
+                connections.cancel_scope.deadline = trio.current_time() + timeout_s
+                self.connections.stop(SHUTTING_DOWN)
+
+    def _listen(self, doors: Doors, nursery: trio.Nursery) -> None:
+        doors.listen(nursery)
+        nursery.start_soon(self.http.run, self)
+        nursery.start_soon(self.prometheus.run, self)
+
+    async def _recovered(self) -> None:
+        """Wait until the folder is read and queues have what they had, or until the broker is to stop.
+
+        Raises:
+            StorageError: a file is damaged, or cannot be read; no client has been served.
+        """
+        assert self._queues is not None
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._cancel_when_over, nursery.cancel_scope)
+            if self.journal_task is not None:
+                await self.journal_task.recovered.wait()
+            await self._queues.begun()
+            self.suspended.restore()
+            if self.cluster is not None:
+                await self.cluster.caught_up()
+                await self._queues.begun()
+                self._see_to_anonymous(configured_users(self.config, self.passwords))
+            nursery.cancel_scope.cancel()
+        if self.failure is not None:
+            raise self.failure
+
+    async def _cancel_when_over(self, scope: trio.CancelScope) -> None:
+        await self.over.wait()
+        scope.cancel()
+
+    def stop(self) -> None:
+        """Tell whoever runs the broker that it is to end; it may be before it is up."""
+        self.over.set()
+
+    def _on_disk_full(self, full: bool) -> None:
+        self.set_alarm("disk", on=full, cause=AlarmCause.STORAGE)
+
+    def _on_storage_failed(self, error: BrokerError) -> None:
+        """Publishers hear that nothing is kept; whoever runs the broker stops it."""
+        self.failure = error
+        if self.cluster is not None and isinstance(error, DamagedFile):
+            name = self.cluster.name
+            _log.error(
+                "the other nodes have what this one's quorum queues have; without a copy of the folder run "
+                f"'amqp10broker forget-cluster-node {name}' at one of them, start this node with an empty "
+                f"folder, and give it members again with 'amqp10broker grow {name} all'"
+            )
+        if self._queues is not None:
+            self._queues.storage_failed()
+        self.over.set()
+
+    def _bootstrap(self) -> None:
+        """Declare what was declared before, and what the configuration says."""
+        if self.data is None:
+            users = bootstrap(self.catalog, self.config, self.passwords)
+        else:
+            if self.cluster is None:
+                users = bootstrap_folder(self.catalog, self.config, self.passwords, self.data)
+            else:
+                # The founder's configuration is in it, and no other node's counts.
+                assert self._queues is not None
+                self.cluster.prepare()
+                self.catalog.on_members = partial(self.cluster.members_changed, queues=self._queues)
+                self.data.load_state(self.catalog)
+                self.propose = self.cluster.begin().propose
+                self.as_member = _member_of(self, self.cluster)
+                users = frozenset({self.config.anonymous_login_user})
+            if self.journal_task is not None:
+                streams = (queue.number for queue in self.catalog if queue.kind.own_files)
+                self.journal_task.remove_deleted_streams(streams)
+        tell_idle_patterns(self.catalog)
+        self._see_to_anonymous(users)
+
+    def _see_to_anonymous(self, users: Collection[str]) -> None:
+        """Let everybody in as a user of the configuration that is as it says, and as no other one."""
+        if self.config.anonymous_login_user not in users:
+            # Nobody said that guest of a definitions file is for everybody.
+            self.authenticator.anonymous_user = ""
+
+    @property
+    def http_clients(self) -> int:
+        """Connections of HTTP that are served."""
+        return self.http.serving
+
+    @property
+    def kept(self) -> KeptLinks:
+        """Links of AMQP 1.0 that outlive their sessions."""
+        return self.suspended.links
+
+    # --- what others ask --------------------------------------------------------------------------
+
+    def start_queue(self, queue: QueueSpec) -> QueueHandle:
+        """Begin to run a queue (see `catalog.QueueHost`)."""
+        assert self._queues is not None, "the broker is not running"
+        if self.cluster is not None:
+            return self.cluster.start_queue(queue, self._queues.start)
+        return self._queues.start(queue)
+
+    def make_volatile(
+        self, vhost: VirtualHost, connection: object, allowed: Callable[[str], None]
+    ) -> DeclaredQueue:
+        """A queue of direct reply-to for one connection (see `service.context.MakeVolatile`)."""
+        if self.cluster is not None:
+            return self.cluster.queues.make_volatile(vhost, connection, allowed)
+        name = f"{DIRECT_REPLY_TO}.{self.new_id()}"
+        allowed(name)
+        return vhost.add_volatile(name, connection, InlineQueue(VolatileQueue(name), self.askers))
+
+    def serve(self, stream: Stream, *, peer: str = "in-process", loopback: bool = True) -> None:
+        """Serve a stream that was made elsewhere, as if it had been accepted from an address `peer`."""
+        assert self._connections_nursery is not None, "the broker is not running"
+        self._connections_nursery.start_soon(self._listener.serve_stream, stream, peer, Peer(loopback, peer))
+
+    def logged_in(self, connection: int) -> None:
+        """The user of a connection is known from now on."""
+        self.tracing.join(self.connections[connection])
+
+    def part_begun(self, connection: int, part: int) -> None:
+        """A connection has a session, or a channel, of this number from now on."""
+        self.recordings.join(self.connections[connection], part)
+        self.watches.join(self.connections[connection], part)
+
+    def is_memory_tight(self) -> bool:
+        """Whether memory is near to where its alarm begins."""
+        return self.resource_monitor.alarms.is_memory_tight
+
+    def new_id(self) -> str:
+        """A fresh token that nobody can guess, for generated names."""
+        return secrets.token_urlsafe(16)
+
+    def set_flow(self, name: str, value: object, *, source: str) -> None:
+        """Change one of the three flow settings while running; grants from now on follow it.
+
+        Args:
+            name: `max_link_credit`, `max_incoming_window` or `max_queue_credit`.
+            value: 1 .. 2**32 - 1, or ``auto`` where that may be.
+            source: who asked, for the error.
+
+        Raises:
+            ConfigError: no such setting, or out of range; nothing was changed.
+        """
+        config = self.config.with_flow(self.config.flow.changed(name, value, source=source))
+        self.recordings.configured(config)  # first: what has happened until now is of the run before
+        self.config = config
+        self.connections.tell(ConfigChanged(self.config))
+        _log.info("setting changed", name=name, value=value)
+
+    def set_alarm(self, name: str, *, on: bool, cause: AlarmCause = AlarmCause.BY_HAND) -> None:
+        """Give an alarm a cause, or take it away; publishers are held back while any alarm has any.
+
+        What was measured is a cause of its own, which only a measurement, or another limit, takes away.
+
+        Raises:
+            ValueError: no alarm of this name.
+        """
+        self.resource_monitor.put(name, on=on, cause=cause)
+
+    def set_limit(self, name: str, value: object, *, source: str) -> int | None:
+        """Change a limit of the alarms while running: see `ResourceMonitor.set_limit`.
+
+        Raises:
+            ConfigError: it cannot be read; nothing was changed.
+        """
+        return self.resource_monitor.set_limit(name, value, source=source)
+
+    def status(self, selection: Selection = EVERYTHING) -> dict[str, Any]:
+        """What `amqp10broker status` shows, as one JSON-ready document; also for who embeds a broker.
+
+        Args:
+            selection: what of connections and queues.
+        """
+        return document(self.view(selection))
+
+    def view(self, selection: Selection = EVERYTHING) -> BrokerView:
+        """Everything that doors show, as of now.
+
+        Args:
+            selection: what of connections and queues.
+        """
+        connections = self.connections
+        return overview(self.node_view(), connections.totals(), connections.values(), self.catalog, selection)
+
+    def node_view(self) -> NodeView:
+        """The process, as doors show it."""
+        flow = self.config.flow
+        return NodeView(
+            container_id=self.container_id,
+            version=__version__,
+            pid=os.getpid(),
+            uptime_s=round(trio.current_time() - self._started_at, 3),
+            listeners=tuple(map(peer_text, self.addresses)),
+            tls_listeners=tuple(map(peer_text, self.tls_addresses)),
+            flow=FlowView(flow.max_link_credit, flow.max_incoming_window, flow.max_queue_credit),
+            data_dir=None if self.data is None else self.data.folder.path,
+            journal=None if self.journal_task is None else self.journal_task.view(),
+            alarms=tuple(sorted(self.alarms)),
+            rss_bytes=rss_bytes(),
+            resources=self.resource_monitor.view(),
+            recording=self.recordings.view(),
+            recording_failed=self.recordings.failed,
+            traces=self.tracing.views(),
+            suspended_links=self.kept.suspended_views(),
+            kept_links=len(self.kept),
+        )
+
+
+def _member_of(broker: Broker, cluster: Cluster) -> NodeOfCluster:
+
+    return NodeOfCluster(broker, cluster)

@@ -1,0 +1,1 @@
+"""This node as a member of a cluster."""

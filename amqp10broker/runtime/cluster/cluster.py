@@ -1,0 +1,741 @@
+"""This node as one of a cluster: its connections to the others, and what comes over them to whom it concerns.
+
+First the node finds out of which cluster it is (`forming`), before anything of its data folder is used. Then
+it is told what is declared, as a member of the system group (`replication.system`), and only when it knows
+all of that it serves clients. It lives around all that does: what ends there still tells other nodes.
+"""
+
+from __future__ import annotations
+
+import random
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Final, Protocol, cast
+
+import trio
+
+from amqp10broker import __version__
+from amqp10broker.auth.passwords import Passwords
+from amqp10broker.auth.tls import mutual_tls
+from amqp10broker.cluster.asking import Document
+from amqp10broker.cluster.bootstrap import (
+    Address,
+    ClusterRefused,
+    MemberAt,
+    Membership,
+    check_name,
+    check_still_member,
+    read_nodes,
+)
+from amqp10broker.cluster.hello import OTHER_VERSION, Hello, Identity, Refused
+from amqp10broker.cluster.ids import SYSTEM_GROUP, node_of
+from amqp10broker.cluster.letters_codec import BadLetter
+from amqp10broker.cluster.placement import ByCount
+from amqp10broker.cluster.snapshots import Snapshots
+from amqp10broker.cluster.system import System
+from amqp10broker.cluster.system_store import used_version
+from amqp10broker.cluster.wire import Frame, FrameKind, Purpose
+from amqp10broker.errors import BadRequest, BrokerError, ConfigError, RefusedError, Stopped, StorageError
+from amqp10broker.metadata.node_requests import ForgetNode, JoinNode, NodeStarted
+from amqp10broker.metadata.nodes import NodeFacts
+from amqp10broker.metadata.queue import DeclaredQueue, Owner, QueueSpec
+from amqp10broker.queues.machine_version import carried_out, why_not
+from amqp10broker.runtime.cluster.cluster_listener import bind_cluster
+from amqp10broker.runtime.cluster.cluster_secret import read_secret
+from amqp10broker.runtime.cluster.forming import FIRST, JOIN_S, LOOK_S, NAME_TAKEN, Former, let_in
+from amqp10broker.runtime.cluster.founding import declare_when_whole, prepare_folder
+from amqp10broker.runtime.cluster.leaderless import LeaderlessQueues
+from amqp10broker.runtime.cluster.node_news import NodeNews
+from amqp10broker.runtime.cluster.node_queues import NodeQueues
+from amqp10broker.runtime.cluster.nodes import Whereabouts
+from amqp10broker.runtime.cluster.peer_streams import Wires
+from amqp10broker.runtime.cluster.peers import Peers
+from amqp10broker.runtime.cluster.raft_node import RaftNode
+from amqp10broker.runtime.cluster.system_node import SystemNode
+from amqp10broker.runtime.connections.connections import Connections
+from amqp10broker.runtime.context import Surroundings
+from amqp10broker.runtime.journal.data import Data
+from amqp10broker.runtime.journal.journal_task import JournalTask
+from amqp10broker.runtime.log import Log
+from amqp10broker.runtime.observe.clock_watch import ClockWatch
+from amqp10broker.runtime.observe.resource_monitor import ResourceMonitor
+from amqp10broker.runtime.queues.queue_task import QueueTask
+from amqp10broker.runtime.queues.queues import Queues
+from amqp10broker.runtime.queues.remote_queue import RemoteQueue
+
+if TYPE_CHECKING:
+    from amqp10broker.queues.quorum.durability import QuorumInLog
+
+_log = Log("amqp10broker.cluster")
+
+SWEEP_EACH_S: Final = 30.0
+"""How often the lanes to queues that are no more are let go of."""
+FOR_STRANGERS: Final = ("look", "join")
+"""What a node may ask that is not a member."""
+Answer = Callable[[int, Document], Awaitable[Document]]
+"""Answers a question of a node, which is 0 if it is not a member yet."""
+
+
+class ClusterSurroundings(Surroundings, Protocol):
+    """What of the broker a cluster touches.
+
+    Attributes:
+        passwords: of the catalog's users.
+        connections: of clients.
+        resource_monitor: has its alarms.
+        clock_watch: what is wrong with clocks.
+        journal_task: what is kept here; None before it is.
+        over: set when the broker is to end.
+        failure: why it is.
+    """
+
+    passwords: Passwords
+    connections: Connections
+    resource_monitor: ResourceMonitor
+    clock_watch: ClockWatch
+    journal_task: JournalTask | None
+    over: trio.Event
+    failure: BrokerError | None
+
+
+class Cluster:
+    """See the module; tells `Peers` what it wants to know, and is told (`peer_events.PeerEvents`).
+
+    Attributes:
+        name: of this node.
+        membership: of which cluster it is.
+        peers: the other nodes.
+        raft: this node's members of groups.
+        leaderless: the queues here that have no leader.
+        snapshots: states of groups on their way.
+        queues: how queues are reached; not there before `prepare`.
+        system: what is declared; None before `begin`.
+        news: what nodes tell each other of themselves beside.
+        facts: by node, what it has told.
+        slow: set when the disk is so slow that other nodes should lead; whoever sees to that puts another.
+        answers: by what is asked, who answers other nodes.
+    """
+
+    membership: Membership
+    peers: Peers
+
+    def __init__(self, surroundings: ClusterSurroundings, data: Data) -> None:
+        """Read what the node is told of its cluster.
+
+        Args:
+            surroundings: the broker.
+            data: the folder, taken and not used.
+
+        Raises:
+            ConfigError, ClusterRefused: something that it is told cannot be.
+        """
+        config = surroundings.config
+        assert config.node_name is not None
+        check_name(config.node_name)
+        if config.cluster_secret_file is None:
+            raise ConfigError(
+                "cluster_secret_file",
+                "is missing beside node_name",
+                "make one with 'amqp10broker cluster new-secret FILE', and give the same to all nodes",
+            )
+        self.name = config.node_name
+        self._surroundings = surroundings
+        self._catalog = surroundings.catalog
+        self._data = data
+        self._listed = read_nodes(config.cluster_nodes or "")
+        self._secret = read_secret(config.cluster_secret_file)
+        self.news = NodeNews(surroundings)
+        self.facts: dict[int, Document] = {}
+        self.slow = trio.Event()
+        self.raft = RaftNode(self._send_to_group)
+        self.raft.groups.lost = data.lost
+        self.raft.groups.elects = False
+        self.raft.on_failed = self._on_storage_failed
+        self.leaderless = LeaderlessQueues(self._catalog, self.raft.groups, self._name_of)
+        self.snapshots = Snapshots(self.raft.groups, self._send_state, random.random)
+        self.raft.give_turns(lambda: self.snapshots.deadline, self.snapshots.tick)
+        self.system: SystemNode | None = None
+        self.queues: NodeQueues = None  # type: ignore[assignment]
+        self._ending: set[int] = set()
+        # By node and queue: said once, when the connection came up, and perhaps before there are lanes here.
+        self._early: dict[int, dict[int, Frame]] | None = {}
+        self._refusals: set[str] = set()
+        """Said so far."""
+        self.answers: dict[str, Answer] = {
+            "look": self._looked_at,
+            "join": self._let_in,
+            "leave": self._let_go,
+        }
+
+    # --- life ---------------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def running(self, host: str, port: int) -> AsyncIterator[None]:
+        """Be reachable by other nodes, and of a cluster.
+
+        Args:
+            host: where clients come to this node.
+            port: likewise.
+
+        Raises:
+            ClusterRefused: it cannot be of one; says what to do.
+            ConfigError: the cluster port cannot be used.
+            Stopped: the broker was told to end meanwhile.
+        """
+        config, data = self._surroundings.config, self._data
+        sockets = await bind_cluster(config, port)
+        self.address = self._listed.get(self.name, Address(host, sockets[0].getsockname()[1]))
+        known = data.membership
+        self._stands_back = False
+        self._used = used_version(data.catalog_log)
+        self._check_version()
+        # Durable before the first hello: others refuse a start that is not above what they saw.
+        data.catalog_log.sync()
+        self.peers = Peers(
+            self._identity(known),
+            self._secret,
+            self,
+            sockets=sockets,
+            wires=self._wires(),
+            suspect_ms=config.cluster_suspect_ms,
+        )
+        async with trio.open_nursery() as nursery:
+            await nursery.start(self.peers.run)
+            if known is None:
+                known = await self._formed()
+            elif known.name != self.name:
+                raise ConfigError(
+                    "node_name",
+                    f"is '{self.name}', and the data folder is that of node '{known.name}'",
+                    "give the node its old name, or an empty folder",
+                )
+            elif config.discard_my_data:
+                _log.warning(
+                    "--discard-my-data does nothing: the folder is that of a member of a cluster; "
+                    "'amqp10broker reset' takes the node out of it and discards its data",
+                    node=self.name,
+                )
+            prepare_folder(data, config, known)
+            self._used = used_version(data.catalog_log)
+            self.membership = known
+            self.peers.identity = self._identity(known)
+            for member in known.members:
+                self._know(member)
+            nursery.start_soon(self.raft.run)
+            self._nursery = nursery
+            yield
+            nursery.cancel_scope.cancel()
+
+    async def _formed(self) -> Membership:
+        """Found or join, and keep what this node is from now on.
+
+        Raises:
+            ClusterRefused, Stopped: see `running`.
+        """
+        surroundings, data = self._surroundings, self._data
+        former = Former(
+            self.name,
+            self.address,
+            self._listed,
+            self.peers.ask_address,
+            lambda: secrets.token_hex(16),
+            has_data=data.served and not surroundings.config.discard_my_data,
+        )
+        membership: Membership | None = None
+        failure: BrokerError | None = None
+        async with trio.open_nursery() as nursery:
+
+            async def stop() -> None:
+                await surroundings.over.wait()
+                nursery.cancel_scope.cancel()
+
+            nursery.start_soon(stop)
+            try:
+                membership = await former.find()
+            except BrokerError as error:  # as itself, not in a group
+                failure = error
+            nursery.cancel_scope.cancel()
+        if failure is not None:
+            raise failure
+        if membership is None:
+            raise Stopped("told to end before it was of a cluster")
+        if membership.number != FIRST and data.served:
+            data.discard("--discard-my-data was given, and the node joins a cluster")
+        data.belong(membership)
+        return membership
+
+    def _identity(self, known: Membership | None) -> Identity:
+        incarnation = self._data.incarnation
+        if known is None:
+            return Identity(0, self.name, incarnation)
+        return Identity(known.number, known.name, incarnation, known.cluster, self._used)
+
+    def _wires(self) -> Wires:
+        config = self._surroundings.config
+        tls = None
+        if config.cluster_tls_cert_file is not None:
+            tls = mutual_tls(
+                config.cluster_tls_cert_file, config.cluster_tls_key_file, config.cluster_tls_ca_file
+            )
+        return Wires(tls, plaintext=config.cluster_plaintext)
+
+    def prepare(self) -> None:
+        """Before queues begin: how they are reached, and who says where new ones are."""
+        surroundings, number = self._surroundings, self.membership.number
+        askers = surroundings.askers
+        self.queues = NodeQueues(
+            *(number, self.peers, askers, surroundings.clock.now_ms, self._name_of),
+            lambda name: self._catalog.find_vhost(name),
+        )
+        lanes = self.queues.lanes
+        lanes.on_leader = self._has_leader
+        self.queues.wait_ms = surroundings.config.cluster_decide_ms
+        config, whereabouts = (
+            surroundings.config,
+            Whereabouts(number, self.peers.liveness, lanes, self.queues.replies, self.raft.groups),
+        )
+        self._catalog.whereabouts = whereabouts
+        self._catalog.placement = ByCount(
+            number,
+            askers.incarnation,
+            random.randrange,
+            runs=whereabouts.runs,
+            leader_of=whereabouts.leader,
+            group_size=config.quorum_initial_group_size,
+            locator=config.queue_leader_locator,
+        )
+        self._nursery.start_soon(self.queues.run)
+        self._nursery.start_soon(self._sweep)
+        self._nursery.start_soon(self.leaderless.run)
+        for member in self.membership.members:
+            # They may have come, or be known to be gone, before this.
+            if self.peers.connected(member.number, Purpose.LETTERS):
+                self.queues.connected(member.number)
+            if member.number in self.raft.groups.suspected:
+                self.queues.suspected(member.number)
+        early, self._early = self._early or {}, None
+        for node, said in early.items():
+            # One that cannot be read is in the log: the others count.
+            with suppress(BadLetter):
+                self.queues.frames(node, list(said.values()))
+
+    def begin(self) -> System:
+        """Take part in the system group: the catalog is what it has agreed on from now on.
+
+        What the folder has of it is in the catalog already.
+        """
+        surroundings = self._surroundings
+        self.system = SystemNode(
+            self.membership.number,
+            surroundings,
+            surroundings.passwords,
+            self._data,
+            self.raft,
+            self._send_of_system,
+        )
+        system = self.system.system
+        system.decided_within_ms = surroundings.config.cluster_decide_ms
+        system.is_open = self._is_open
+        system.has_leader = lambda queue: self.queues.lanes.leader_of(queue) is not None
+        self._catalog.on_nodes = self._nodes_changed
+        self._nodes_changed()
+        return system
+
+    def start_queue(
+        self, spec: QueueSpec, start: Callable[[QueueSpec], QueueTask]
+    ) -> RemoteQueue | QueueTask:
+        """Begin to run what of a queue is at this node, and say how it is reached (`catalog.QueueHost`).
+
+        Args:
+            spec: as declared.
+            start: begins to run a queue, or a member of it, here.
+        """
+        me, group = self.membership.number, spec.number
+        here = spec.home == me or me in map(node_of, spec.members)
+        task = start(spec) if here else None
+        return self.queues.reach(spec, task, lambda: self._term(group))
+
+    def members_changed(self, queue: DeclaredQueue, queues: Queues) -> None:
+        """A queue has other members (`Catalog.on_members`): this node's begins, or goes."""
+        handle = queue.handle
+        if not isinstance(handle, RemoteQueue):
+            return
+        me, group = self.membership.number, queue.number
+        mine = next((member for member in queue.members if node_of(member) == me), None)
+        if handle.member is None:
+            if mine is not None and group not in self._ending:
+                spec = replace(queue.spec, settings=queue.effective.settings)
+                self.queues.member_begun(group, handle, queues.start(spec), lambda: self._term(group))
+        elif cast("QuorumInLog", handle.member.keeper).member_id != mine:
+            if (vhost := self._catalog.find_vhost(queue.vhost)) is not None:
+                vhost.member_gone(queue)
+            task = self.queues.member_gone(group, handle)
+            assert task is not None
+            self._ending.add(group)
+
+            def ended() -> None:
+                self._ending.discard(group)
+                vhost = self._catalog.find_vhost(queue.vhost)
+                if vhost is not None and vhost.find(queue.name) is queue:
+                    self.members_changed(queue, queues)
+
+            queues.end_member(task, ended)
+
+    async def _sweep(self) -> None:
+        while True:
+            await trio.sleep(SWEEP_EACH_S)
+            self.queues.sweep({queue.number for queue in self._catalog})
+
+    def _term(self, group: int) -> int:
+        member = self.raft.groups.get(group)
+        return 0 if member is None else member.raft.status.term
+
+    def _has_leader(self, group: int) -> None:
+        """A queue's leader has said so."""
+        if self.system is not None:
+            self.system.system.leader_is(group)
+
+    def _name_of(self, number: int) -> str:
+        return self._catalog.node_name(number)
+
+    async def caught_up(self) -> None:
+        """Wait until this node knows all that was declared before it started.
+
+        Raises:
+            BrokerError: no majority of the cluster was there in all that time.
+        """
+        assert self.system is not None
+        self.raft.groups.elects = True
+        at = self.address
+        started = NodeStarted(self.name, self._data.incarnation, at.host, at.port, __version__, carried_out())
+        await self.system.caught_up(started, self._missing, self._check_membership)
+        if self.membership.number == FIRST:
+            config, propose = self._surroundings.config, self.system.propose
+            self._nursery.start_soon(declare_when_whole, config, self._catalog, propose)
+
+    async def let_in_by(self, written: str) -> Membership:
+        """Ask a node of another cluster to let this one in, which is alone and goes on until it is.
+
+        Args:
+            written: the other's name, if the list of nodes has it, or ``NAME=HOST:PORT``.
+
+        Returns:
+            As what this node shall begin anew.
+
+        Raises:
+            RefusedError: it is not let in.
+        """
+        try:
+            listed = read_nodes(written) if "=" in written else self._listed
+        except ClusterRefused as error:
+            raise BadRequest("node", str(error)) from error
+        name = next(iter(listed)) if "=" in written else written.partition("@")[0]
+        if name not in listed:
+            raise BadRequest(
+                "node",
+                f"the list of nodes has no node '{name}': give it as NAME=HOST:PORT, with its cluster port",
+            )
+        stranger = Identity(0, self.name, self._data.incarnation)
+        ask = partial(self.peers.ask_address, identity=stranger)
+        return await let_in(ask, name, listed[name], self.name, self.address)
+
+    async def leave_by(self, node: int) -> None:
+        """Have another node see to it that this one is a member no more.
+
+        Args:
+            node: its number.
+
+        Raises:
+            RefusedError: it is not decided in time.
+        """
+        other = next(each for each in self.membership.members if each.number == node)
+        at = self._listed.get(other.name, other.address)
+        # On a connection of its own: those of a member end when it is none.
+        await self.peers.ask_address((at.host, at.port), {"what": "leave"}, JOIN_S)
+
+    async def _check_membership(self) -> None:
+        """Ask the others whether this node is still a member: of one that is not they do not hear.
+
+        Raises:
+            ClusterRefused: it was forgotten, or the others carry out other versions.
+        """
+        me = self.membership
+        question = {"what": "look", "name": me.name}
+        for member in me.members:
+            if member.number == me.number:
+                continue
+            at = self._listed.get(member.name, member.address)
+            try:
+                answer = await self.peers.ask_address((at.host, at.port), question, LOOK_S)
+            except Refused as refusal:
+                if refusal.reason.startswith(OTHER_VERSION):
+                    raise ClusterRefused(str(refusal)) from refusal
+                # Said, and no more: it may be that one which is of another cluster now, and the rest go on.
+                if str(refusal) not in self._refusals:
+                    self._refusals.add(str(refusal))
+                    _log.warning("a node of this cluster refuses this one", reason=str(refusal))
+                continue
+            except BrokerError:
+                continue
+            check_still_member(me, answer)
+
+    def _missing(self) -> str:
+        hears = self.peers.liveness.hears
+        silent = [
+            name
+            for name, number in self._numbers().items()
+            if number not in hears and number != self.membership.number
+        ]
+        return ", ".join(silent) or "a leader"
+
+    def _numbers(self) -> dict[str, int]:
+        if self._catalog.nodes:
+            return {node.name: node.number for node in self._catalog.nodes.values()}
+        return {member.name: member.number for member in self.membership.members}
+
+    # --- who is in the cluster ----------------------------------------------------------------------
+
+    def _know(self, member: MemberAt, incarnation: int = 0) -> None:
+        at = self._listed.get(member.name, member.address)
+        self.peers.know(member.number, member.name, (at.host, at.port), incarnation)
+
+    def stand_back(self) -> None:
+        """The node is about to stop: from now on its members shall not lead."""
+        self._stands_back = True
+        self._nodes_changed()
+
+    def _nodes_changed(self) -> None:
+        """Nodes are other ones, elsewhere, or in maintenance or no more, which a start ends, too."""
+        self._use_version()
+        nodes = self._catalog.nodes
+        if not nodes:
+            return
+        here = nodes.get(self.name)
+        self.raft.groups.backward = self._stands_back or (here is not None and here.draining)
+        members = tuple(
+            MemberAt(node.number, node.name, Address(node.host, node.port)) for node in nodes.values()
+        )
+        for node in nodes.values():
+            self._know(MemberAt(node.number, node.name, Address(node.host, node.port)), node.incarnation)
+        self.queues.know({node.number: node.incarnation for node in nodes.values()})
+        there = {member.number for member in members}
+        for gone in [each for each in self.membership.members if each.number not in there]:
+            self.peers.forget(gone.number)
+            self._surroundings.clock_watch.others.forget(gone.number)
+        if members != self.membership.members:
+            me = self.membership
+            self.membership = Membership(me.cluster, me.number, me.name, members)
+
+    def _use_version(self) -> None:
+        """The cluster may use another version of the machines: leaders of queues have theirs raised."""
+        cluster = self._catalog.cluster
+        if cluster is None or cluster.version == self._used:
+            return
+        self._used = cluster.version
+        self.peers.identity = replace(self.peers.identity, used=self._used)
+        _log.info("the cluster uses another machine version", version=self._used)
+        for member in self.raft.groups:
+            if member.leads and member.group != SYSTEM_GROUP:
+                cast("QuorumInLog", member.machine).wake()
+        try:
+            self._check_version()
+        except ClusterRefused as refusal:
+            self._surroundings.failure = refusal
+            self._surroundings.over.set()
+
+    def _check_version(self) -> None:
+        """What the cluster uses must be carried out here.
+
+        Raises:
+            ClusterRefused: it is not.
+        """
+        reason = why_not(self.name, carried_out(), self._used) if self._used else None
+        if reason is not None:
+            raise ClusterRefused(reason)
+
+    def _is_open(self, owner: Owner) -> bool:
+        """Whether a connection of this start of this node is there."""
+        return owner.connection in self._surroundings.connections
+
+    # --- questions of other nodes -------------------------------------------------------------------
+
+    async def asked(self, node: int, question: Document) -> Document:
+        """See `PeerEvents`."""
+        what = question.get("what")
+        answer = self.answers.get(what) if isinstance(what, str) else None
+        if answer is None or (node == 0 and what not in FOR_STRANGERS):
+            raise BadRequest("node", f"node '{self.name}' does not answer a question about {what!r}")
+        return await answer(node, question)
+
+    async def _looked_at(self, node: int, question: Document) -> Document:
+        """A node that is in no cluster asks what this one is."""
+        known = self._catalog.nodes.get(str(question.get("name")))
+        return {
+            "name": self.name,
+            "cluster": self.peers.identity.cluster or None,
+            "taken": known is not None and not _is_new(known),
+            "names": list(self._catalog.nodes),
+            "numbers": [node.number for node in self._catalog.nodes.values()],
+            "highest": self._catalog.highest_node,
+        }
+
+    async def _let_go(self, node: int, question: Document) -> Document:
+        """A member wants to be one no more."""
+        assert self.system is not None, "it has members"
+        leaving = self._catalog.node_of(node)
+        if leaving is not None:
+            await self.system.propose(ForgetNode(leaving.name))
+        return {}
+
+    async def _let_in(self, node: int, question: Document) -> Document:
+        """A node wants to be a member: it gets a number, and becomes a member of the system group."""
+        name, host, port = (question.get(key) for key in ("name", "host", "port"))
+        if type(name) is not str or type(host) is not str or type(port) is not int:
+            raise BadRequest("node", "a node must give its name, host and port")
+        if self.system is None or not self.peers.identity.cluster:
+            raise RefusedError("cluster", f"node '{self.name}' is in no cluster yet")
+        known = self._catalog.nodes.get(name)
+        if known is None:
+            known = await self.system.propose(
+                JoinNode(name, host, port, str(question.get("version", "")), _machines_of(question))
+            )
+        elif not _is_new(known):
+            raise RefusedError(NAME_TAKEN, f"the cluster has a node '{name}' already")
+        assert isinstance(known, NodeFacts)
+        known = self._catalog.nodes.get(name, known)
+        return Membership(self.membership.cluster, known.number, name, self.membership.members).document()
+
+    # --- what other nodes tell ----------------------------------------------------------------------
+
+    def admit(self, hello: Hello) -> str | None:
+        """See `PeerEvents`: the greeting has looked at all there is."""
+        return None
+
+    def frames(self, node: int, purpose: Purpose, frames: Sequence[Frame]) -> None:
+        """See `PeerEvents`."""
+        try:
+            self._frames(node, purpose, frames)
+        except StorageError as error:  # of this node's own disk: there is nothing wrong with the frames
+            self._on_storage_failed(error)
+
+    def _frames(self, node: int, purpose: Purpose, frames: Sequence[Frame]) -> None:
+        if purpose is Purpose.RAFT:
+            self.raft.received(node, frames)
+        elif purpose is Purpose.BULK:
+            for frame in frames:
+                if frame.group != SYSTEM_GROUP:
+                    self.snapshots.received(node, frame.kind, frame.group, frame.body)
+                elif self.system is not None:
+                    self.system.received(node, frame)
+        else:
+            if self._early is None:
+                self.queues.frames(node, frames)
+            else:
+                said = {frame.group: frame for frame in frames if frame.kind is FrameKind.LEADER_IS}
+                self._early.setdefault(node, {}).update(said)
+            proposed = [frame.body for frame in frames if frame.kind is FrameKind.PROPOSE]
+            if proposed and self.system is not None:
+                self.system.system.proposed(node, proposed)
+
+    def connected(self, node: int, purpose: Purpose) -> None:
+        """See `PeerEvents`."""
+        if purpose is Purpose.LETTERS and self.queues is not None:
+            self.queues.connected(node)
+
+    def disconnected(self, node: int, purpose: Purpose) -> None:
+        """See `PeerEvents`."""
+        if purpose is Purpose.RAFT:
+            self.raft.disconnected(node)
+        elif purpose is Purpose.BULK:
+            self.snapshots.disconnected(node)
+            if self.system is not None:
+                self.system.disconnected(node)
+        elif self._early is None:
+            self.queues.disconnected(node)
+        else:
+            self._early.pop(node, None)
+
+    def _on_storage_failed(self, error: StorageError) -> None:
+        """What a group wanted to write or read cannot be: the broker stops, as for any queue."""
+        journal = self._surroundings.journal_task
+        if journal is None:
+            raise error
+        journal.failed(error)
+
+    def suspected(self, node: int) -> None:
+        """See `PeerEvents`."""
+        try:
+            self.raft.groups.suspect(node)
+        except StorageError as error:
+            self._on_storage_failed(error)
+        self.news.lost(node)
+        if self.queues is not None:
+            self.queues.suspected(node)
+        if self.system is not None:
+            self.system.system.node_down(node, gone=not self.peers.connected(node, Purpose.RAFT))
+
+    def heard(self, node: int, incarnation: int) -> None:
+        """See `PeerEvents`."""
+        try:
+            self.raft.groups.heard(node)
+        except StorageError as error:
+            self._on_storage_failed(error)
+        self.news.heard(node, self.facts.get(node, {}))
+        if self.queues is not None:
+            self.queues.heard(node, incarnation)
+        if self.system is not None:
+            self.system.system.node_up(node)
+
+    def heartbeat(self) -> Document:
+        """See `PeerEvents`."""
+        return self.news.told()
+
+    def clock_ms(self) -> int:
+        """See `PeerEvents`."""
+        return self._surroundings.clock.now_ms()
+
+    def clock_told(self, node: int, clock_ms: int) -> None:
+        """See `PeerEvents`."""
+        self._surroundings.clock_watch.others.heard(node, clock_ms - self.clock_ms())
+
+    def told(self, node: int, facts: Document) -> None:
+        """See `PeerEvents`."""
+        self.facts[node] = facts
+        if node not in self.raft.groups.suspected:
+            self.news.heard(node, facts)
+
+    def unsynced_ms(self) -> int:
+        """See `PeerEvents`: for how long a sync has been running."""
+        journal = self._surroundings.journal_task
+        began = None if journal is None else journal.committer.began
+        return 0 if began is None else int((trio.current_time() - began) * 1000)
+
+    def hand_over(self) -> None:
+        """See `PeerEvents`."""
+        self.slow.set()
+
+    # --- ways to other nodes --------------------------------------------------------------------------
+
+    def _send_to_group(self, node: int, group: int, message: bytes) -> None:
+        self.peers.send(node, Purpose.RAFT, FrameKind.RAFT, group, (message,))
+
+    def _send_state(self, node: int, kind: FrameKind, group: int, body: bytes) -> bool:
+        return self.peers.send(node, Purpose.BULK, kind, group, (body,))
+
+    def _send_of_system(self, node: int, purpose: Purpose, kind: FrameKind, body: bytes) -> bool:
+        return self.peers.send(node, purpose, kind, SYSTEM_GROUP, (body,))
+
+
+def _machines_of(question: Document) -> tuple[int, int]:
+    machines = question.get("machines")
+    if not isinstance(machines, list) or [type(each) for each in machines] != [int, int]:
+        raise BadRequest("node", "a node must say which machine versions it carries out")
+    return machines[0], machines[1]
+
+
+def _is_new(node: NodeFacts) -> bool:
+    """It was let in, and has never started since: no data of it could be missed."""
+    return node.incarnation == 0

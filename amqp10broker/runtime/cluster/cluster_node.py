@@ -1,0 +1,177 @@
+"""The running node to operations on the cluster (`management.cluster_node`), while it is in none."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol, cast
+
+import trio
+
+from amqp10broker.config import Config
+from amqp10broker.errors import NotSupported
+from amqp10broker.metadata.queue import DeclaredQueue
+from amqp10broker.operations.cluster_node import GroupSeen, MemberState
+from amqp10broker.runtime.cluster.member_states import state_of
+from amqp10broker.runtime.connections.connections import Connections
+from amqp10broker.runtime.connections.listeners import Doors
+from amqp10broker.runtime.queues.queue_task import QueueTask
+
+if TYPE_CHECKING:
+    from amqp10broker.cluster.bootstrap import Membership as OfCluster
+    from amqp10broker.cluster.member import Member
+    from amqp10broker.cluster.membership import Membership
+    from amqp10broker.queues.quorum.durability import QuorumInLog
+
+MAINTENANCE: Final = "Node was put into maintenance mode"
+"""What clients hear when the node is drained; RabbitMQ's words."""
+
+
+class Served(Protocol):
+    """What of the broker is taken out of service.
+
+    Attributes:
+        connections: of clients.
+        doors: its sockets; None before it serves.
+        addresses, tls_addresses, http_addresses: host and port of its sockets.
+    """
+
+    connections: Connections
+    doors: Doors | None
+    addresses: list[tuple[str, int]]
+    tls_addresses: list[tuple[str, int]]
+    http_addresses: list[tuple[str, int]]
+
+    @property
+    def config(self) -> Config:
+        """The present configuration."""
+
+    @property
+    def alarms(self) -> frozenset[str]:
+        """Names of the alarms that are on."""
+
+
+def stop_serving(broker: Served) -> None:
+    """Accept no clients, and close the connections that there are."""
+    if broker.doors is not None:
+        broker.doors.shut()
+    broker.connections.turn_out(MAINTENANCE)
+
+
+def client_listeners(broker: Served) -> list[tuple[str, str, int]]:
+    """Where clients find it: see `ClusterNode.listeners`."""
+    by_protocol = (
+        ("amqp", broker.addresses),
+        ("amqp/ssl", broker.tls_addresses),
+        *((each, broker.http_addresses) for each in _over_http(broker)),
+    )
+    return [(protocol, host, port) for protocol, addresses in by_protocol for host, port in addresses]
+
+
+def _over_http(broker: Served) -> list[str]:
+    """What is spoken at the HTTP port, as RabbitMQ's listings name it."""
+    scheme = "https" if broker.config.http_tls else "http"
+    return [scheme, f"{scheme}/web-amqp"] if broker.config.websocket else [scheme]
+
+
+async def serve_again(broker: Served) -> None:
+    """Accept clients as before.
+
+    Raises:
+        OSError, ConfigError: another program has an address by now.
+    """
+    if broker.doors is not None:
+        await broker.doors.reopen(broker.config)
+
+
+class NodeAlone:
+    """A node in no cluster: its quorum queues have one member, which is here and leads."""
+
+    number = 0
+    target_size = 1
+    rebalancing = False
+
+    def __init__(self, broker: Served) -> None:
+        self._broker = broker
+
+    async def run(self) -> None:
+        """Nothing is to be seen to."""
+
+    async def leave(self) -> None:
+        """There is no other that could lead."""
+
+    def group(self, queue: DeclaredQueue | None) -> GroupSeen | None:
+        return GroupSeen((0,))
+
+    def chief(self) -> int | None:
+        return None
+
+    def leaderless(self) -> None:
+        return None
+
+    def alarms(self) -> Mapping[int, Collection[str]]:
+        return {0: self._broker.alarms}
+
+    def listeners(self) -> Sequence[tuple[str, str, int]]:
+        return client_listeners(self._broker)
+
+    async def add_member(
+        self,
+        queue: DeclaredQueue,
+        node: int,
+        membership: Membership,
+        timeout_s: float,
+        *,
+        among_voters: bool = False,
+    ) -> int:
+        _refuse()
+
+    async def delete_member(self, queue: DeclaredQueue, node: int, timeout_s: float) -> int:
+        _refuse()
+
+    async def transfer(self, queue: DeclaredQueue, node: int) -> None:
+        _refuse()
+
+    async def shrink_to_here(self, queue: DeclaredQueue) -> None:
+        _refuse()
+
+    async def member_states(
+        self, queue: DeclaredQueue | None, nodes: Collection[int]
+    ) -> Mapping[int, MemberState]:
+        return {0: self._state(queue)}
+
+    def _state(self, queue: DeclaredQueue | None) -> MemberState:
+        handle = None if queue is None else queue.handle
+        if not isinstance(handle, QueueTask) or not handle.keeper.by_log:
+            return MemberState("leader", "voter")  # in memory there is no log
+
+        return state_of(cast("Member | None", cast("QuorumInLog", handle.keeper).member))
+
+    async def drain(self) -> None:
+        stop_serving(self._broker)
+
+    async def revive(self) -> None:
+        await serve_again(self._broker)
+
+    async def let_in_by(self, node: str) -> OfCluster:
+        _refuse()
+
+    async def leave_by(self, node: int) -> None:
+        _refuse()
+
+    def begin_anew(self, as_: OfCluster | None) -> None:
+        _refuse()
+
+    async def run_at(self, node: int, operation: str, given: Mapping[str, Any], vhost: str | None) -> Any:
+        _refuse()
+
+    async def run_at_each(
+        self, nodes: Collection[int], operation: str, given: Mapping[str, Any], vhost: str | None
+    ) -> Mapping[int, Any]:
+        return {}
+
+    async def pause(self, seconds: float) -> None:
+        await trio.sleep(seconds)
+
+
+def _refuse() -> NoReturn:
+    raise NotSupported("node", "this node is in no cluster; start it with --cluster-nodes")

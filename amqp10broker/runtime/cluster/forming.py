@@ -1,0 +1,240 @@
+"""The start of a node that is in no cluster yet: it looks at the nodes of its list until it founds or joins.
+
+What to do is decided in `replication.bootstrap`; here the nodes are asked, again and again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Protocol
+
+import trio
+
+from amqp10broker import __version__
+from amqp10broker.cluster.bootstrap import (
+    Address,
+    ClusterRefused,
+    Found,
+    Heard,
+    Join,
+    MemberAt,
+    Membership,
+    Wait,
+    next_step,
+    taken,
+)
+from amqp10broker.cluster.hello import Refused
+from amqp10broker.errors import BrokerError, PreconditionFailed, RefusedError, Unavailable
+from amqp10broker.queues.machine_version import carried_out
+from amqp10broker.runtime.log import Log
+
+_log = Log("amqp10broker.cluster")
+
+LOOK_EACH_S: Final = 0.1
+"""Pause between two looks at the nodes of the list."""
+LOOK_S: Final = 2.0
+"""How long one node may take to say what it is."""
+JOIN_S: Final = 35.0
+"""How long it may take to let a node in, which is a change of the metadata."""
+TOLD_EACH_S: Final = 10.0
+"""How often a node says for whom it waits."""
+PATIENCE_S: Final = 300.0
+"""How long it waits: RabbitMQ's time for a metadata leader at start."""
+
+FIRST: Final = 1
+"""The number of the node that founds."""
+
+
+class Ask(Protocol):
+    """Asks a node that need not be known."""
+
+    async def __call__(
+        self, address: tuple[str, int], question: dict[str, Any], timeout_s: float
+    ) -> dict[str, Any]:
+        """Its answer.
+
+        Raises:
+            Refused: it does not talk to this node, or this one not to it.
+            RefusedError: it does not do it.
+            BrokerError: it cannot be reached, or has not answered.
+        """
+
+
+class Former:
+    """Finds a node's cluster."""
+
+    def __init__(
+        self,
+        name: str,
+        at: Address,
+        listed: Mapping[str, Address],
+        ask: Ask,
+        new_id: Callable[[], str],
+        *,
+        has_data: bool,
+    ) -> None:
+        """Begin.
+
+        Args:
+            name: of this node.
+            at: its cluster port, as the others reach it.
+            listed: the nodes of its list, in order.
+            ask: asks one.
+            new_id: makes an id for a cluster.
+            has_data: the folder has been served from.
+        """
+        self._name = name
+        self._at = at
+        self._listed = listed
+        self._ask = ask
+        self._new_id = new_id
+        self._has_data = has_data
+        self._said = ""
+
+    async def find(self) -> Membership:
+        """Look until this node is in a cluster.
+
+        Raises:
+            ClusterRefused: it cannot be; says what to do.
+        """
+        started = told = trio.current_time()
+        while True:
+            heard = await self._look()
+            step = next_step(self._name, tuple(self._listed), heard, has_data=self._has_data)
+            if isinstance(step, Found):
+                _log.info("a cluster begins with this node", node=self._name)
+                me = MemberAt(FIRST, self._name, self._at)
+                return Membership(self._new_id(), FIRST, self._name, (me,))
+            if isinstance(step, Join):
+                membership = await self._join(step.by)
+                if membership is not None:
+                    _log.info("joined a cluster", node=self._name, by=step.by, number=membership.number)
+                    return membership
+                step = Wait((step.by,), f"node '{step.by}' cannot let this node in yet: {self._said}")
+            now = trio.current_time()
+            if now - started > PATIENCE_S:
+                raise ClusterRefused(
+                    f"no cluster was found for {PATIENCE_S:.0f} s: {step.why}; waited for "
+                    f"{', '.join(step.names)}: start them, or correct cluster_nodes"
+                )
+            if now - told > TOLD_EACH_S:
+                told = now
+                _log.warning("waiting for other nodes", names=", ".join(step.names), reason=step.why)
+            await trio.sleep(LOOK_EACH_S)
+
+    async def _look(self) -> dict[str, Heard]:
+        """Ask all others of the list at once what they are."""
+        heard: dict[str, Heard] = {}
+        refused: list[str] = []
+        async with trio.open_nursery() as nursery:
+            for name, address in self._listed.items():
+                if name != self._name:
+                    nursery.start_soon(self._look_at, name, address, heard, refused)
+        if refused:
+            raise ClusterRefused(refused[0])
+        return heard
+
+    async def _look_at(
+        self, name: str, address: Address, heard: dict[str, Heard], refused: list[str]
+    ) -> None:
+        try:
+            answer = await self._ask(
+                (address.host, address.port), {"what": "look", "name": self._name}, LOOK_S
+            )
+            found = Heard(
+                str(answer["name"]),
+                None if answer["cluster"] is None else str(answer["cluster"]),
+                bool(answer["taken"]),
+                tuple(map(str, answer["names"])),
+            )
+        except Refused as error:
+            refused.append(f"node '{name}' at {address}: {error}")
+        except (BrokerError, KeyError, TypeError):
+            return
+        else:
+            if found.name != name:
+                refused.append(
+                    f"the list of nodes says that node '{name}' is at {address}, where node '{found.name}' "
+                    "is: correct cluster_nodes"
+                )
+            heard[name] = found
+
+    async def _join(self, by: str) -> Membership | None:
+        """Ask to be let in; None if it cannot be now.
+
+        Raises:
+            ClusterRefused: never as it is.
+        """
+        try:
+            return await _asked_to_join(self._ask, self._listed[by], self._name, self._at)
+        except Refused as error:
+            raise ClusterRefused(f"node '{by}' at {self._listed[by]}: {error}") from error
+        except RefusedError as error:
+            if error.resource == NAME_TAKEN:
+                raise taken(self._name, by) from error
+            self._said = str(error)
+        except (BrokerError, KeyError, TypeError, ValueError) as error:
+            self._said = str(error)
+        return None
+
+
+NAME_TAKEN: Final = "name of a node"
+"""Resource of the refusal of a node that wants to join under a name that there is."""
+
+
+async def let_in(ask: Ask, by: str, where: Address, name: str, at: Address) -> Membership:
+    """Ask a node to let this one into its cluster; nothing is changed here.
+
+    Args:
+        ask: asks it, as one that is in no cluster.
+        by: its name.
+        where: it is.
+        name: of this node.
+        at: where others reach it.
+
+    Raises:
+        PreconditionFailed: it is not let in, or the other cannot be reached.
+        Unavailable: the other's cluster cannot decide it now.
+    """
+    resource = f"node '{by}'"
+    try:
+        told = await ask((where.host, where.port), {"what": "look", "name": name}, LOOK_S)
+        if told["name"] != by:
+            raise PreconditionFailed(resource, f"node '{told['name']}' is at {where}, not node '{by}'")
+        if told["cluster"] is None:
+            raise Unavailable(resource, f"node '{by}' is in no cluster yet: try again when it is")
+        if told["taken"]:
+            raise PreconditionFailed(resource, str(taken(name, by)))
+        return await _asked_to_join(ask, where, name, at)
+    except RefusedError:
+        raise
+    except BrokerError as error:
+        raise PreconditionFailed(resource, f"node '{by}' at {where}: {error}") from error
+    except (KeyError, TypeError, ValueError) as error:
+        raise PreconditionFailed(resource, f"node '{by}' at {where} has not answered as a node") from error
+
+
+async def _asked_to_join(ask: Ask, where: Address, name: str, at: Address) -> Membership:
+    question = {
+        "what": "join",
+        "name": name,
+        "host": at.host,
+        "port": at.port,
+        "version": __version__,
+        "machines": list(carried_out()),
+    }
+    return Membership.of(await ask((where.host, where.port), question, JOIN_S))
+
+
+async def told_each(why: Callable[[], str | None], names: Callable[[], str]) -> None:
+    """Say again and again for whom this node waits, while it waits for anybody.
+
+    Args:
+        why: a clause; None: for nobody.
+        names: of the nodes.
+    """
+    while True:
+        await trio.sleep(TOLD_EACH_S)
+        reason = why()
+        if reason is not None:
+            _log.warning("waiting for other nodes", names=names(), reason=reason)

@@ -1,0 +1,57 @@
+"""What every node of a cluster tells the others of itself: alarms, and counts against limits.
+
+It goes with heartbeats when it has changed. A node that cannot be reached takes its alarms, and what its
+clients count, with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any, Protocol
+
+from amqp10broker.metadata.catalog import Catalog
+from amqp10broker.runtime.observe.resource_monitor import ResourceMonitor
+
+
+class Telling(Protocol):
+    """What of the broker is told of, and told to.
+
+    Attributes:
+        catalog: has limits, and what is counted against them.
+        resource_monitor: has the alarms.
+    """
+
+    catalog: Catalog
+    resource_monitor: ResourceMonitor
+
+
+class NodeNews:
+    """See the module."""
+
+    def __init__(self, broker: Telling) -> None:
+        self._broker = broker
+
+    def told(self) -> dict[str, Any]:
+        """What this node tells; small, and equal if nothing has changed."""
+        broker = self._broker
+        return {
+            "alarms": sorted(broker.resource_monitor.alarms.names()),
+            "usage": broker.catalog.usage.limited(broker.catalog.vhosts.values(), broker.catalog.users),
+        }
+
+    def heard(self, node: int, news: Mapping[str, Any]) -> None:
+        """Another node has told something, which takes the place of what it told before."""
+        alarms = news.get("alarms")
+        known = [each for each in alarms if isinstance(each, str)] if isinstance(alarms, list) else []
+        self._broker.resource_monitor.hear(node, frozenset(known))
+        usage = news.get("usage")
+        self._broker.catalog.usage.hear(node, usage if isinstance(usage, dict) else {})
+
+    def lost(self, node: int) -> None:
+        """A node cannot be reached."""
+        self.heard(node, {})
+
+    def alarms(self, me: int) -> Mapping[int, Collection[str]]:
+        """The alarms that are on, by node."""
+        monitor = self._broker.resource_monitor
+        return {me: monitor.alarms.names(), **monitor.elsewhere}

@@ -1,0 +1,231 @@
+"""How a node of a cluster reaches queues, and other nodes those that are here: its lanes, and their feed.
+
+A quorum queue is reached by a lane, also at the node of its leader; a classic queue or a stream likewise, but
+not at its home, where it is reached as in a broker without a cluster.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Final, cast
+
+import trio
+
+from amqp10broker.cluster.home_lane import HomeClient
+from amqp10broker.cluster.lane_server import HomeServer, LaneServer
+from amqp10broker.cluster.lane_table import LANE_KINDS, Lanes
+from amqp10broker.cluster.lanes import NO_LEADER_MS, LaneClient
+from amqp10broker.cluster.letters_codec import BadLetter
+from amqp10broker.cluster.reply_queues import REPLY_KINDS, ReplyQueues
+from amqp10broker.cluster.wire import Frame, FrameKind, Purpose
+from amqp10broker.metadata.queue import DeclaredQueue, QueueSpec
+from amqp10broker.metadata.queue_kind import QUORUM
+from amqp10broker.metadata.vhost import VirtualHost
+from amqp10broker.queues.volatile import VolatileQueue
+from amqp10broker.runtime.cluster.peers import Peers
+from amqp10broker.runtime.log import Log
+from amqp10broker.runtime.queues.handles import InlineQueue
+from amqp10broker.runtime.queues.queue_task import QueueTask
+from amqp10broker.runtime.queues.remote_queue import Led, RemoteQueue
+from amqp10broker.runtime.queues.reply_registry import Askers
+
+if TYPE_CHECKING:
+    from amqp10broker.queues.quorum.durability import QuorumInLog
+
+_log = Log("amqp10broker.cluster")
+
+TICK_S: Final = 0.1
+"""How often lanes that wait for something look whether it is due."""
+
+
+class _Ways:
+    """Connections to other nodes, as lanes use them."""
+
+    def __init__(self, peers: Peers) -> None:
+        self._peers = peers
+        self.up: dict[int, None] = {}
+
+    def send(self, node: int, kind: FrameKind, group: int, body: Sequence[bytes]) -> bool:
+        return self._peers.send(node, Purpose.LETTERS, kind, group, body)
+
+    def waiting_bytes(self, node: int) -> int:
+        return self._peers.backlog_bytes(node)
+
+    @property
+    def connected(self) -> Collection[int]:
+        return self.up
+
+
+class NodeQueues:
+    """How this node of a cluster reaches queues, and others reach those that are here.
+
+    Attributes:
+        lanes: all of them.
+        wait_ms: how long one waits for the leader of a queue who does not wait for ever.
+        replies: queues of direct reply-to.
+    """
+
+    def __init__(
+        self,
+        node: int,
+        peers: Peers,
+        askers: Askers,
+        now_ms: Callable[[], int],
+        name_of: Callable[[int], str],
+        find_vhost: Callable[[str], VirtualHost | None],
+    ) -> None:
+        """Begin without queues, and without connections.
+
+        Args:
+            node: this node's number.
+            peers: the other nodes.
+            askers: sessions of this node.
+            now_ms: the time of day: since when a queue waits is told to clients.
+            name_of: names of nodes, by number.
+            find_vhost: finds a virtual host.
+        """
+        self._askers = askers
+        self._name_of = name_of
+        self._ways = _Ways(peers)
+        self._gone: set[int] = set()
+        self.lanes = Lanes(node, askers.incarnation, self._ways, askers.post, askers.is_open, now_ms)
+        self.wait_ms = NO_LEADER_MS
+        self.replies = ReplyQueues(
+            node,
+            lambda: self.lanes.incarnations,
+            self._ways,
+            find_vhost,
+            lambda queue: InlineQueue(queue, askers),
+            lambda: secrets.token_urlsafe(16),
+        )
+
+    # --- queues -------------------------------------------------------------------------------------
+
+    def reach(
+        self, spec: QueueSpec, task: QueueTask | None, term: Callable[[], int]
+    ) -> RemoteQueue | QueueTask:
+        """How sessions of this node reach a queue, and those of other nodes, if it is here.
+
+        Args:
+            spec: as declared.
+            task: of this node's member, or of the queue, if it is here.
+            term: of the member's group.
+        """
+        if spec.type == QUORUM.name:
+            return self._reach_group(spec, task, term)
+        lanes, group = self.lanes, spec.number
+        if task is not None:
+            server = HomeServer(group, task, lanes)
+            lanes.servers[group] = server
+            task.teller = server.tell
+            return task
+        reachable = lanes.reachable(spec.home)
+        client = HomeClient(spec.name, group, spec.home, lanes, reachable=reachable)
+        lanes.add_client(client)
+        return RemoteQueue(client, None, self._name_of)
+
+    def _reach_group(self, spec: QueueSpec, task: QueueTask | None, term: Callable[[], int]) -> RemoteQueue:
+        lanes, group = self.lanes, spec.number
+        client = LaneClient(spec.name, group, lanes.incarnation, lanes, wait_ms=self.wait_ms)
+        if task is not None:
+            self._serve_group(group, task, term)
+        lanes.add_client(client)
+        return RemoteQueue(client, task, self._name_of)
+
+    def _serve_group(self, group: int, task: QueueTask, term: Callable[[], int]) -> None:
+        server = LaneServer(group, Led(task), self.lanes)
+        self.lanes.servers[group] = server
+        task.teller = server.tell
+        keeper = cast("QuorumInLog", task.keeper)
+        keeper.on_lead = lambda leads: server.lead(term()) if leads else server.follow()
+        keeper.lanes.on_refused, keeper.lanes.on_room = server.refused, server.room
+
+    def make_volatile(
+        self, vhost: VirtualHost, connection: object, allowed: Callable[[str], None]
+    ) -> DeclaredQueue:
+        """See `service.context.MakeVolatile`: as in a broker without a cluster, and the others are told."""
+        name = self.replies.new_name()
+        allowed(name)
+        gone = partial(self.replies.closed, vhost.name, name)
+        queue = vhost.add_volatile(name, connection, InlineQueue(VolatileQueue(name), self._askers, gone))
+        self.replies.opened(vhost.name, name)
+        return queue
+
+    def member_begun(self, group: int, queue: RemoteQueue, task: QueueTask, term: Callable[[], int]) -> None:
+        """This node has a member of a queue from now on; see `reach`."""
+        self._serve_group(group, task, term)
+        queue.member = task
+
+    def member_gone(self, group: int, queue: RemoteQueue) -> QueueTask | None:
+        """This node's member of a queue is one no more: what it says from now on is for nobody."""
+        task, queue.member = queue.member, None
+        self.lanes.servers.pop(group, None)
+        if task is not None:
+            task.teller = lambda effects, index: None
+        return task
+
+    def sweep(self, declared: Collection[int]) -> None:
+        """Let go of queues that were deleted and have had the time since the last call for their last words.
+
+        Args:
+            declared: numbers of those that there are.
+        """
+        lanes = self.lanes
+        gone = {group for group in (*lanes.servers, *lanes.clients) if group not in declared}
+        for group in gone & self._gone:
+            lanes.servers.pop(group, None)
+            lanes.remove_client(group)
+        self._gone = gone - self._gone
+
+    # --- other nodes --------------------------------------------------------------------------------
+
+    def frames(self, node: int, frames: Sequence[Frame]) -> None:
+        """Frames of one read have come by the connection for letters; those of other kinds are passed over.
+
+        Raises:
+            BadLetter: one of them cannot be read; the connection must end.
+        """
+        received = self.lanes.received
+        for frame in frames:
+            if frame.kind in LANE_KINDS or frame.kind in REPLY_KINDS:
+                try:
+                    (received if frame.kind in LANE_KINDS else self.replies.received)(node, frame)
+                except BadLetter as error:
+                    _log.error("a node sent what cannot be read", node=self._name_of(node), reason=str(error))
+                    raise
+
+    def connected(self, node: int) -> None:
+        """The connection for letters is there."""
+        self._ways.up[node] = None
+        self.lanes.connected(node)
+        self.replies.connected(node)
+
+    def disconnected(self, node: int) -> None:
+        """It is gone."""
+        self._ways.up.pop(node, None)
+        self.lanes.disconnected(node)
+        self.replies.disconnected(node)
+
+    def suspected(self, node: int) -> None:
+        """See `PeerEvents`."""
+        self.lanes.suspect(node)
+
+    def heard(self, node: int, incarnation: int) -> None:
+        """See `PeerEvents`."""
+        self.lanes.heard(node, incarnation)
+
+    def know(self, nodes: Mapping[int, int]) -> None:
+        """Which nodes are of the cluster: number to the last start that is known, 0 for none."""
+        self.lanes.know(nodes)
+
+    async def run(self) -> None:
+        """Look after what is due, until cancelled; while no lane waits for anything the node sleeps."""
+        while True:
+            if not self.lanes.stirred:
+                stirred = trio.Event()
+                self.lanes.on_stirred = stirred.set
+                await stirred.wait()
+            await trio.sleep(TICK_S)
+            self.lanes.tick()

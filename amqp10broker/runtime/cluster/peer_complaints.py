@@ -1,0 +1,54 @@
+"""Log entries about nodes that cannot connect: each once a minute, and few about one address.
+
+Whoever can reach the cluster port could fill the log otherwise.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import trio
+
+from amqp10broker.runtime.log import Log
+
+_log = Log("amqp10broker.peers")
+
+AGAIN_S: Final = 60.0
+REASONS_MAX: Final = 10
+"""Entries about one in that time."""
+KEPT_MAX: Final = 1_000
+"""So many are remembered; there are no entries about others until some of these are older."""
+
+
+class Complaints:
+    """What was said, and when."""
+
+    def __init__(self) -> None:
+        # By whom, since when, and which reasons were written from then on.
+        self._said: dict[str, tuple[float, set[str]]] = {}
+
+    def warn(self, event: str, who: str, reason: str, **details: object) -> None:
+        """Write an entry, unless the same, or too much, was written within a minute.
+
+        Args:
+            event: what happens.
+            who: the other side: a host, or a node's address.
+            reason: one line.
+        """
+        now = trio.current_time()
+        if who not in self._said and len(self._said) >= KEPT_MAX:
+            self._said = {each: it for each, it in self._said.items() if now < it[0] + AGAIN_S}
+            if len(self._said) >= KEPT_MAX:
+                return
+        since, reasons = self._said.get(who, (now, set()))
+        if now >= since + AGAIN_S:
+            since, reasons = now, set()
+        self._said[who] = since, reasons
+        if reason in reasons or len(reasons) >= REASONS_MAX:
+            return
+        reasons.add(reason)
+        _log.warning(event, peer=who, reason=reason, **details)
+
+    def forget(self, who: str) -> None:
+        """It goes well with this one: what comes next is news."""
+        self._said.pop(who, None)

@@ -1,0 +1,227 @@
+"""How connections to other nodes begin: who dials, who is let in, what a stranger may ask."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import trio
+
+from amqp10broker.cluster.asking import Document
+from amqp10broker.cluster.frames import BadFrame
+from amqp10broker.cluster.hello import (
+    NONCE_BYTES,
+    START_BYTES,
+    Acquaintances,
+    Greeting,
+    Hello,
+    Identity,
+    Judge,
+    Refused,
+)
+from amqp10broker.cluster.wire import Frame, FrameKind, Purpose
+from amqp10broker.errors import BrokerError, PeerUnreachable
+from amqp10broker.runtime.cluster.peer_calls import Calls
+from amqp10broker.runtime.cluster.peer_complaints import Complaints
+from amqp10broker.runtime.cluster.peer_events import PeerEvents
+from amqp10broker.runtime.cluster.peer_link import PeerLink
+from amqp10broker.runtime.cluster.peer_streams import Dial, Transport, close, greet, why
+from amqp10broker.runtime.connections.sockets import Address, peer_text
+
+QUESTION_BYTES_MAX: Final = 1024 * 1024
+"""The largest question of a node that is not a member yet, and the largest answer."""
+QUESTION_S: Final = 300.0
+"""How long a connection for questions may last."""
+LOST: Final = (OSError, trio.BrokenResourceError, trio.ClosedResourceError)
+
+
+class Doors:
+    """Greets for one node.
+
+    Args:
+        identity: this node's.
+        secret: the cluster's.
+        acquaintances: whom it knows.
+        events: asked whom to admit, and what strangers ask.
+        calls: carries questions.
+        complaints: told who is refused.
+        dial: connects to an address.
+    """
+
+    def __init__(
+        self,
+        identity: Callable[[], Identity],
+        secret: bytes,
+        acquaintances: Acquaintances,
+        events: PeerEvents,
+        calls: Calls,
+        complaints: Complaints,
+        dial: Dial,
+    ) -> None:
+        self._identity = identity
+        self._secret = secret
+        self._acquaintances = acquaintances
+        self._events = events
+        self._calls = calls
+        self._complaints = complaints
+        self._dial = dial
+        self._start = secrets.token_bytes(START_BYTES)
+
+    async def meet(self, transport: Transport, proved: Callable[[], None]) -> Greeting | None:
+        """Greet one that has come.
+
+        Args:
+            transport: it is closed unless a greeting is returned.
+            proved: called when it is no stranger any more.
+
+        Returns:
+            None: it was refused, or lost.
+        """
+        greeting = self._greeting(Purpose.QUESTION, self.judge, transport, dials=False)
+        try:
+            await greet(transport, greeting)
+        except (Refused, *LOST) as error:
+            name = greeting.peer.name if greeting.peer is not None else None
+            self._complaints.warn("connection of a node refused", transport.host, why(error), says_it_is=name)
+            await close(transport.stream)
+            return None
+        except BaseException:
+            await close(transport.stream)
+            raise
+        proved()
+        return greeting
+
+    async def visit(
+        self, node: int, name: str, address: Address, purpose: Purpose
+    ) -> tuple[Transport, Greeting] | None:
+        """Dial a node that is known, and greet it.
+
+        Returns:
+            None: it was refused, or cannot be reached.
+        """
+
+        def judge(hello: Hello) -> str | None:
+            if not hello.node and hello.name == name:
+                return f"node '{name}' is not ready to be a member yet"
+            if hello.node != node:
+                return (
+                    f"node '{hello.name}' answers at {peer_text(address)}, which should be the address of "
+                    f"node '{name}': correct the addresses of the nodes"
+                )
+            return self.judge(hello)
+
+        who = f"{peer_text(address)} ('{name}')"
+        transport: Transport | None = None
+        try:
+            transport = await self._dial(address)
+            greeting = self._greeting(purpose, judge, transport, dials=True)
+            await greet(transport, greeting)
+        except (Refused, *LOST) as error:
+            self._complaints.warn("cannot connect to a node", who, why(error))
+            if transport is not None:
+                await close(transport.stream)
+            return None
+        except BaseException:
+            if transport is not None:
+                await close(transport.stream)
+            raise
+        self._complaints.forget(who)
+        return transport, greeting
+
+    async def ask(
+        self, address: Address, question: Document, timeout_s: float, identity: Identity
+    ) -> Document:
+        """See `Peers.ask_address`."""
+
+        def judge(hello: Hello) -> str | None:
+            return self._acquaintances.judge(identity, hello)
+
+        place = peer_text(address)
+        transport: Transport | None = None
+        try:
+            with trio.move_on_after(timeout_s):
+                transport = await self._dial(address)
+                greeting = self._greeting(Purpose.QUESTION, judge, transport, dials=True, identity=identity)
+                await greet(transport, greeting)
+                return await self._ask(transport, greeting, question, timeout_s)
+            raise PeerUnreachable(f"{place} has not answered within {timeout_s:g} s")
+        except LOST as error:
+            raise PeerUnreachable(f"{place} cannot be reached: {why(error)}") from error
+        finally:
+            if transport is not None:
+                await close(transport.stream)
+
+    async def answer(self, transport: Transport, greeting: Greeting) -> None:
+        """Serve a connection for questions until it is over."""
+        assert greeting.peer is not None
+        async with trio.open_nursery() as nursery:
+
+            def frames(link: PeerLink, frames: Sequence[Frame]) -> None:
+                for frame in frames:
+                    if frame.kind is not FrameKind.REQUEST:
+                        raise BadFrame(f"a frame of kind {frame.kind} on a connection for questions")
+                    self._calls.asked(link, frame, nursery)
+
+            link = self._question_link(transport, greeting, frames)
+            with trio.move_on_after(QUESTION_S):
+                await link.run()
+            nursery.cancel_scope.cancel()
+
+    def judge(self, hello: Hello) -> str | None:
+        """Whether a node is let in, or spoken to."""
+        return self._judge_known(hello) or self._events.admit(hello)
+
+    def _judge_known(self, hello: Hello) -> str | None:
+        return self._acquaintances.judge(self._identity(), hello)
+
+    async def _ask(
+        self, transport: Transport, greeting: Greeting, question: Document, timeout_s: float
+    ) -> Document:
+        def frames(link: PeerLink, frames: Sequence[Frame]) -> None:
+            for frame in frames:
+                if frame.kind is not FrameKind.RESPONSE:
+                    raise BadFrame(f"a frame of kind {frame.kind} where an answer is awaited")
+                self._calls.answered(link, frame)
+
+        link = self._question_link(transport, greeting, frames)
+
+        async def run() -> None:
+            await link.run()
+            self._calls.lost(link)
+
+        answer: Document = {}
+        failed: BrokerError | None = None
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(run)
+            try:
+                answer = await self._calls.call(link, question, timeout_s)
+            except BrokerError as error:  # as itself, not in a group
+                failed = error
+            nursery.cancel_scope.cancel()
+        if failed is not None:
+            raise failed
+        return answer
+
+    def _question_link(
+        self,
+        transport: Transport,
+        greeting: Greeting,
+        frames: Callable[[PeerLink, Sequence[Frame]], None],
+    ) -> PeerLink:
+        assert greeting.peer is not None
+        return PeerLink(
+            transport.stream, greeting.peer, greeting.rest, frames, body_bytes_max=QUESTION_BYTES_MAX
+        )
+
+    def _greeting(
+        self,
+        purpose: Purpose,
+        judge: Judge,
+        transport: Transport,
+        *,
+        dials: bool,
+        identity: Identity | None = None,
+    ) -> Greeting:
+        own = Hello(identity or self._identity(), purpose, self._start, secrets.token_bytes(NONCE_BYTES))
+        return Greeting(own, self._secret, judge, dials=dials, binding=transport.binding)

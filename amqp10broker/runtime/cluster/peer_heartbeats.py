@@ -1,0 +1,150 @@
+"""Heartbeats to the other nodes and of them (`replication.liveness` decides)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from typing import Final
+
+import trio
+
+from amqp10broker.cluster.asking import Document, encode_document, read_document
+from amqp10broker.cluster.frames import encode
+from amqp10broker.cluster.hello import Identity
+from amqp10broker.cluster.liveness import HAND_OVER_MS, Heartbeat, Liveness, News, Suspected, read_heartbeat
+from amqp10broker.cluster.wire import FrameKind
+from amqp10broker.runtime.cluster.peer_events import PeerEvents
+from amqp10broker.runtime.cluster.peer_link import PeerLink
+from amqp10broker.runtime.log import Log
+
+_log = Log("amqp10broker.peers")
+
+SILENT_TIMES: Final = 2
+"""So many suspicion times without a frame, and the connections to a node are made anew: on one that was cut
+the kernel waits longer and longer before it tries again."""
+
+
+CLOCK: Final = "clock_ms"
+"""Beside the facts of a heartbeat: the sender's time, since 1970."""
+CLOCK_TOLD_S: Final = 60
+"""It is told as often: clocks drift."""
+
+BACKLOG_BYTES_MAX: Final = 16 * 1024 * 1024
+
+
+class Heart:
+    """What is said and heard each `Liveness.beat_ms`.
+
+    Args:
+        liveness: which nodes are alive.
+        events: told of it.
+        identity: this node's.
+        links: the connections for groups.
+        silent: told of each node from whose connection nothing has come for long.
+        name_of: names of nodes, by number.
+    """
+
+    def __init__(
+        self,
+        liveness: Liveness,
+        events: PeerEvents,
+        identity: Callable[[], Identity],
+        links: Callable[[], Collection[PeerLink]],
+        silent: Callable[[int], None],
+        name_of: Callable[[int], str],
+    ) -> None:
+        self._liveness = liveness
+        self._events = events
+        self._identity = identity
+        self._links = links
+        self._silent = silent
+        self._name_of = name_of
+        self._handed_over = False
+        self._looked_at = 0.0
+        self._facts: Document = {}
+        self._version = 0
+
+    async def run(self) -> None:
+        """Beat until cancelled."""
+        at = trio.current_time()
+        while True:
+            self._look()
+            at = max(at + self._liveness.beat_ms / 1000, trio.current_time())
+            await trio.sleep_until(at)
+
+    def beat(self, link: PeerLink) -> None:
+        """Send a heartbeat over a connection for groups, before what waits there."""
+        if link.backlog_bytes > BACKLOG_BYTES_MAX:
+            return  # it does not read: more of them would only wait
+        told = self._version, int(trio.current_time() / CLOCK_TOLD_S)
+        facts = b""
+        if self._version and link.facts_told != told:
+            facts = encode_document({**self._facts, CLOCK: self._events.clock_ms()})
+            link.facts_told = told
+        beat = Heartbeat(
+            self._identity().incarnation, self._events.unsynced_ms(), self._liveness.hears, facts
+        )
+        link.put(encode(FrameKind.HEARTBEAT, 0, [beat.encode()]), first=True)
+
+    def received(self, link: PeerLink, body: bytes) -> None:
+        """A heartbeat has come.
+
+        Raises:
+            BadHeartbeat, BadDocument: it is none.
+        """
+        beat, node = read_heartbeat(body), link.peer.node
+        facts = read_document(beat.facts) if beat.facts else None
+        clock_ms = None if facts is None else facts.pop(CLOCK, None)
+        known = node in self._liveness.hears
+        if type(clock_ms) is int:
+            self._events.clock_told(node, clock_ms)  # before anything is led by what it says
+        # What it says of its start was proved in its hello.
+        beat = beat._replace(incarnation=link.peer.identity.incarnation)
+        self.tell(self._liveness.received(node, beat, _now_ms()))
+        if (node in self._liveness.hears) != known:
+            self.beat(link)  # it waits for that
+        if facts is not None:
+            self._events.told(node, facts)
+
+    def seen(self, link: PeerLink) -> None:
+        """Frames of groups have come."""
+        self._liveness.seen(link.peer.node, _now_ms())
+
+    def lost(self, link: PeerLink) -> None:
+        """A connection for groups is over."""
+        self.tell(self._liveness.lost(link.peer.node))
+
+    def tell(self, news: Iterable[News]) -> None:
+        """Tell the rest of the node."""
+        for each in news:
+            if isinstance(each, Suspected):
+                _log.warning("node is not alive", node=self._name_of(each.node))
+                self._events.suspected(each.node)
+            else:
+                _log.info("node is alive", node=self._name_of(each.node))
+                self._events.heard(each.node, each.incarnation)
+
+    def _look(self) -> None:
+        slow = self._events.unsynced_ms() >= HAND_OVER_MS
+        if slow and not self._handed_over:
+            _log.warning("the disk is slow: other nodes should lead", unsynced_ms=self._events.unsynced_ms())
+            self._events.hand_over()
+        self._handed_over = slow
+        facts = self._events.heartbeat()
+        if facts != self._facts or not self._version:
+            self._facts = facts
+            self._version += 1
+        self.tell(self._liveness.tick(_now_ms()))
+        now = trio.current_time()
+        # A loop that hung has not read what came meanwhile.
+        late = now - self._looked_at > 3 * self._liveness.beat_ms / 1000
+        self._looked_at = now
+        silent_s = SILENT_TIMES * self._liveness.suspect_ms / 1000
+        for link in self._links():
+            if now - link.read_at >= silent_s and not late:
+                self._silent(link.peer.node)
+            else:
+                self.beat(link)
+
+
+def _now_ms() -> int:
+    return int(trio.current_time() * 1000)

@@ -1,0 +1,187 @@
+"""One connection to another node, from the end of its greeting to its own end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import trio
+
+from amqp10broker.cluster.frames import BODY_BYTES_MAX, Decoder
+from amqp10broker.cluster.hello import Hello
+from amqp10broker.cluster.wire import Frame
+from amqp10broker.errors import BrokerError
+from amqp10broker.runtime.cluster.peer_streams import close
+from amqp10broker.runtime.connections.socket_transport import SocketTransport, Stream
+from amqp10broker.runtime.log import Log
+
+_log = Log("amqp10broker.peers")
+
+READ_BYTES: Final = 65_536
+
+FRAMES_A_TURN: Final = 256
+"""Of one read so many are worked off before others have their turn: ten milliseconds for as many groups."""
+
+JOIN_S: Final = 0.0005
+"""What is put so soon behind a frame that went out at once goes with all that its turn of the loop brings."""
+
+
+class PeerLink:
+    """A connection whose other side is known and welcome.
+
+    Attributes:
+        peer: what the other side proved to be.
+        backlog_bytes: put and not sent.
+        read_at: when a whole frame came last, by Trio's clock: bytes may be the garbled end of a stream.
+        facts_told: which facts a heartbeat said beside, and in which minute (`peer_heart`).
+        end: how it ended, for the log.
+    """
+
+    def __init__(
+        self,
+        stream: Stream,
+        peer: Hello,
+        rest: bytes,
+        on_frames: Callable[[PeerLink, Sequence[Frame]], None],
+        *,
+        body_bytes_max: int = BODY_BYTES_MAX,
+    ) -> None:
+        """Begin.
+
+        Args:
+            stream: the transport, greeted.
+            peer: the other side's hello.
+            rest: bytes that came behind the greeting.
+            on_frames: told the frames of each read. A `BrokerError` that it raises ends the connection: the
+                other side sent what cannot be understood.
+            body_bytes_max: a larger body ends the connection.
+        """
+        self.peer = peer
+        self.backlog_bytes = 0
+        # Asked twice a message: by `trio.current_time` it takes as many calls again.
+        self._now = trio.lowlevel.current_clock().current_time
+        self.read_at = self._now()
+        self.facts_told = (0, 0)
+        self.end = "closed by the other node"
+        self._stream = stream
+        self._direct = stream if isinstance(stream, SocketTransport) else None
+        self._rest = rest
+        self._on_frames = on_frames
+        self._decoder = Decoder(body_bytes_max)
+        self._first: list[bytes] = []
+        self._queue: list[bytes] = []
+        self._wake = trio.Event()
+        self._sent = trio.Event()
+        self._scope = trio.CancelScope()
+        self._over = False
+        self._direct_at = -JOIN_S
+        """When a frame went out at once, by Trio's clock."""
+
+    def put(self, pieces: Sequence[bytes], *, first: bool = False) -> None:
+        """Send a frame, never waiting: from here when nothing is before it, as `writer.Writer` does.
+
+        Of many at a time, those of several hundred groups, only the first goes alone: a call of the system
+        costs more than what is in it.
+
+        Args:
+            pieces: of the frame (`frames.encode`).
+            first: before all that waits, behind what was put so before.
+        """
+        if (
+            self._direct is not None
+            and not self.backlog_bytes
+            and (now := self._now()) - self._direct_at >= JOIN_S
+        ):
+            self._direct_at = now
+            data = b"".join(pieces)
+            try:
+                sent = self._direct.try_send(data)
+            except trio.BrokenResourceError:
+                sent = 0  # the task will meet the error and end the connection
+            if sent == len(data):
+                return
+            # The rest of a frame of which a part is gone goes before any other.
+            self._first.append(data[sent:])
+            self.backlog_bytes = len(data) - sent
+        else:
+            (self._first if first else self._queue).extend(pieces)
+            self.backlog_bytes += sum(map(len, pieces))
+        self._wake.set()
+
+    async def wait_room(self, most_bytes: int) -> bool:
+        """Wait until less is waiting to be sent; False: the connection is over."""
+        while self.backlog_bytes >= most_bytes and not self._over:
+            await self._sent.wait()
+        return not self._over
+
+    def close(self, reason: str) -> None:
+        """End it, from any task."""
+        if not self._over:
+            self._over = True
+            self.end = reason
+            self._scope.cancel()
+            self._sent.set()
+
+    async def run(self) -> None:
+        """Serve until it is over, for whatever reason; closes the stream."""
+        try:
+            with self._scope:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._write)
+                    await self._read()
+                    self.close(self.end)
+        finally:
+            self.close("the node stops")
+            await close(self._stream)
+
+    async def _read(self) -> None:
+        data = self._rest
+        self._rest = b""
+        try:
+            while True:
+                if data:
+                    frames = self._decoder.feed(data)
+                    for at in range(0, len(frames), FRAMES_A_TURN):
+                        if at:
+                            await trio.lowlevel.checkpoint()
+                        self._take(frames[at : at + FRAMES_A_TURN])
+                data = bytes(await self._stream.receive_some(READ_BYTES))
+                if not data:
+                    return
+        except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+            self.close(f"lost: {error}")
+        except BrokerError as error:
+            _log.error(
+                "node sent what this version does not understand", peer=self.peer.name, reason=str(error)
+            )
+            self.close(str(error))
+
+    def _take(self, frames: Sequence[Frame]) -> None:
+        self.read_at = self._now()
+        if self._over:  # that was told already
+            return
+        try:
+            self._on_frames(self, frames)
+        except BrokerError:  # it says what is wrong with the bytes
+            raise
+        except Exception as error:
+            # It must not end the other connections. What was lost with this one is asked for on the next.
+            _log.error(
+                "frames of a node failed by a fault in the broker", node=self.peer.name, exc_info=error
+            )
+            self.close("a fault in the broker")
+
+    async def _write(self) -> None:
+        try:
+            while True:
+                await self._wake.wait()
+                self._wake = trio.Event()
+                data = b"".join(self._first + self._queue)
+                self._first.clear()
+                self._queue.clear()
+                await self._stream.send_all(data)
+                self.backlog_bytes -= len(data)
+                self._sent.set()
+                self._sent = trio.Event()
+        except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+            self.close(f"lost: {error}")

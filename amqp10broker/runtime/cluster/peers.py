@@ -1,0 +1,353 @@
+"""The other nodes of the cluster: connections to each, and which of them are alive.
+
+Of two nodes the one with the lower number dials: a connection for each of `LINKS`. Who comes is greeted
+(`replication.hello`) before anything is read; a second connection for a purpose takes the place of the first
+then. Nothing here waits for a node but `call`, `ask_address` and `send_bulk`.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from socket import socket
+from typing import Final
+
+import trio
+
+from amqp10broker.cluster.asking import Document
+from amqp10broker.cluster.frames import BadFrame, encode
+from amqp10broker.cluster.hello import Acquaintances, Greeting, Identity
+from amqp10broker.cluster.liveness import Liveness
+from amqp10broker.cluster.wire import Frame, FrameKind, Purpose
+from amqp10broker.errors import PeerUnreachable
+from amqp10broker.runtime.cluster.cluster_listener import ClusterListener
+from amqp10broker.runtime.cluster.peer_calls import Calls
+from amqp10broker.runtime.cluster.peer_complaints import Complaints
+from amqp10broker.runtime.cluster.peer_events import PeerEvents
+from amqp10broker.runtime.cluster.peer_greeting import Doors
+from amqp10broker.runtime.cluster.peer_heartbeats import Heart
+from amqp10broker.runtime.cluster.peer_link import PeerLink
+from amqp10broker.runtime.cluster.peer_streams import Dial, Transport, Wires, close
+from amqp10broker.runtime.connections.sockets import Address
+
+LINKS: Final = (Purpose.RAFT, Purpose.LETTERS, Purpose.BULK)
+RAFT_BYTES_MAX: Final = 8 * 1024 * 1024
+"""Bytes of messages of groups that may wait for a node: what is beyond is dropped, `raft` sends it again."""
+BULK_BYTES_MAX: Final = 1024 * 1024
+"""Bytes of states that may wait for a node before `send_bulk` waits."""
+BACK_OFF_S: Final = (0.05, 1.0)
+"""The first wait before another attempt to connect, and the longest; it doubles."""
+
+
+class _Peer:
+    """One other member."""
+
+    def __init__(self, name: str, address: Address) -> None:
+        self.name = name
+        self.address = address
+        self.links: dict[Purpose, PeerLink] = {}
+        self.dialing = trio.CancelScope()
+
+
+class Peers:
+    """All connections to other nodes.
+
+    Attributes:
+        identity: who this node is. Set it when it has become a member, before it knows the others.
+        liveness: which nodes are alive.
+        dropped: frames for groups that were dropped because too much waited.
+    """
+
+    def __init__(
+        self,
+        identity: Identity,
+        secret: bytes,
+        events: PeerEvents,
+        *,
+        sockets: Sequence[socket] = (),
+        wires: Wires | None = None,
+        dial: Dial | None = None,
+        suspect_ms: int = 1_000,
+        chance: Callable[[], float] = random.random,
+    ) -> None:
+        """Connect to nobody yet.
+
+        Args:
+            identity: who this node is.
+            secret: the cluster's (`cluster_secret.read_secret`).
+            events: told what happens.
+            sockets: the cluster port, bound (`cluster_listener.bind_cluster`).
+            wires: with which TLS; None: plain, on this machine only.
+            dial: connects to an address; None: as `wires` does.
+            suspect_ms: silence after which a node is suspected.
+            chance: gives numbers from 0 to below 1.
+        """
+        self._identity = identity
+        self._events = events
+        self._chance = chance
+        self._peers: dict[int, _Peer] = {}
+        self._acquaintances = Acquaintances()
+        self._calls = Calls(events)
+        complaints = Complaints()
+        wires = wires or Wires()
+        self._doors = Doors(
+            self._own, secret, self._acquaintances, events, self._calls, complaints, dial or wires.dial
+        )
+        self._listener = ClusterListener(sockets, wires, complaints, self.serve)
+        self._nursery: trio.Nursery | None = None
+        self.liveness = Liveness(identity.node, suspect_ms)
+        self._heart = Heart(self.liveness, events, self._own, self._raft_links, self._silent, self._name_of)
+        self.dropped = 0
+
+    @property
+    def identity(self) -> Identity:
+        """Who this node is."""
+        return self._identity
+
+    @identity.setter
+    def identity(self, identity: Identity) -> None:
+        self._identity = identity
+        self.liveness.node = identity.node
+
+    # -- whom it knows
+
+    def know(self, node: int, name: str, address: Address, incarnation: int = 0) -> None:
+        """A node is a member, or has another address. It is suspected until it is heard.
+
+        Args:
+            node: its number; this node's own is left out.
+            name: its name.
+            address: host and port of its cluster port.
+            incarnation: the last of its starts that the cluster has noted.
+        """
+        if node == self._identity.node:
+            return
+        self._acquaintances.know(node, name, incarnation)
+        peer = self._peers.get(node)
+        if peer is not None:
+            peer.name, peer.address = name, address
+            return
+        self._peers[node] = _Peer(name, address)
+        for news in self.liveness.know(node):
+            self._events.suspected(news.node)
+        self._begin_dialing(node)
+
+    def forget(self, node: int) -> None:
+        """A node is a member no more: its connections end, and it is not let in again."""
+        peer = self._peers.get(node)
+        if peer is None:
+            return
+        for link in list(peer.links.values()):
+            self._drop(link, "the node was forgotten")
+        del self._peers[node]
+        peer.dialing.cancel()
+        self._acquaintances.forget(node)
+        self.liveness.forget(node)
+
+    def connected(self, node: int, purpose: Purpose) -> bool:
+        """Whether there is a connection."""
+        return self._link(node, purpose) is not None
+
+    def backlog_bytes(self, node: int, purpose: Purpose = Purpose.LETTERS) -> int:
+        """Bytes that wait to be sent; 0 without a connection."""
+        link = self._link(node, purpose)
+        return 0 if link is None else link.backlog_bytes
+
+    # -- sending
+
+    def send(self, node: int, purpose: Purpose, kind: FrameKind, group: int, body: Sequence[bytes]) -> bool:
+        """Send a frame, never waiting. All of one wake are sent together.
+
+        Returns:
+            False: there is no connection, or too much waits on that for groups: the frame was dropped.
+            True: it is sent unless the connection is lost, which is told then.
+
+        Raises:
+            ValueError: the body is above `frames.BODY_BYTES_MAX`.
+        """
+        link = self._link(node, purpose)
+        if link is None:
+            return False
+        waits = link.backlog_bytes if purpose is Purpose.RAFT else 0
+        # One that is larger by itself goes when nothing waits: it could never be sent otherwise.
+        if waits and waits + sum(map(len, body)) > RAFT_BYTES_MAX:
+            self.dropped += 1
+            return False
+        link.put(encode(kind, group, body))
+        return True
+
+    async def send_bulk(self, node: int, kind: FrameKind, group: int, body: Sequence[bytes]) -> bool:
+        """Send a part of a state when there is room.
+
+        Returns:
+            False: there is no connection, or it was lost while room was awaited.
+        """
+        link = self._link(node, Purpose.BULK)
+        if link is None or not await link.wait_room(BULK_BYTES_MAX):
+            return False
+        link.put(encode(kind, group, body))
+        return True
+
+    async def call(self, node: int, question: Document, timeout_s: float) -> Document:
+        """Ask a member.
+
+        Raises:
+            PeerUnreachable: it is not connected, or does not answer in time.
+            RefusedError: as the other node raised it.
+        """
+        link = self._link(node, Purpose.LETTERS)
+        if link is None:
+            peer = self._peers.get(node)
+            name = f"node '{peer.name}'" if peer is not None else f"node number {node}"
+            raise PeerUnreachable(f"{name} is not connected")
+        return await self._calls.call(link, question, timeout_s)
+
+    async def ask_address(
+        self, address: Address, question: Document, timeout_s: float, identity: Identity | None = None
+    ) -> Document:
+        """Ask a node that is not known, or of whose cluster this one is not yet, on a connection of its own.
+
+        Args:
+            address: where.
+            question: what.
+            timeout_s: it must have answered by then.
+            identity: of whom to ask as; None: as this node is.
+
+        Raises:
+            PeerUnreachable: nobody answers there in time.
+            Refused: one of the two does not talk to the other; the message is one line for people.
+            RefusedError: as the other node raised it.
+        """
+        return await self._doors.ask(address, question, timeout_s, identity or self._identity)
+
+    # -- running
+
+    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Listen, dial, and say that this node is alive, until cancelled. Started when it listens."""
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            try:
+                self._listener.start(nursery)
+                nursery.start_soon(self._heart.run)
+                for node in self._peers:
+                    self._begin_dialing(node)
+                task_status.started()
+                await trio.sleep_forever()
+            finally:
+                self._nursery = None
+
+    async def serve(self, transport: Transport, proved: Callable[[], None]) -> None:
+        """Serve one connection that has come, from its greeting to its end.
+
+        Args:
+            transport: closed afterwards.
+            proved: called when the other side has proved the secret.
+        """
+        greeting = await self._doors.meet(transport, proved)
+        if greeting is None or greeting.peer is None:
+            return
+        if greeting.peer.purpose is Purpose.QUESTION:
+            await self._doors.answer(transport, greeting)
+        else:
+            await self._run_link(transport, greeting)
+
+    def _begin_dialing(self, node: int) -> None:
+        if self._nursery is not None and self._identity.node < node:
+            self._nursery.start_soon(self._dial, node, self._peers[node])
+
+    async def _dial(self, node: int, peer: _Peer) -> None:
+        with peer.dialing:
+            async with trio.open_nursery() as nursery:
+                for purpose in LINKS:
+                    nursery.start_soon(self._dial_forever, node, peer, purpose)
+
+    async def _dial_forever(self, node: int, peer: _Peer, purpose: Purpose) -> None:
+        first, longest = BACK_OFF_S
+        pause = first
+        while True:
+            met = await self._doors.visit(node, peer.name, peer.address, purpose)
+            if met is not None:
+                began = trio.current_time()
+                await self._run_link(*met)
+                if trio.current_time() - began >= longest:
+                    pause = first
+            await trio.sleep(pause * (0.5 + self._chance() / 2))
+            pause = min(2 * pause, longest)
+
+    async def _run_link(self, transport: Transport, greeting: Greeting) -> None:
+        hello = greeting.peer
+        assert hello is not None
+        peer = self._peers.get(hello.node)
+        # It may have been forgotten, or have started anew, since it was judged.
+        if peer is None or self._doors.judge(hello) is not None:
+            await close(transport.stream)
+            return
+        if self._acquaintances.proved(hello):
+            for old in list(peer.links.values()):
+                self._drop(old, "the node has started anew")
+        if hello.purpose in peer.links:
+            self._drop(peer.links[hello.purpose], "another connection took its place")
+        link = PeerLink(transport.stream, hello, greeting.rest, self._frames)
+        peer.links[hello.purpose] = link
+        self._events.connected(hello.node, hello.purpose)
+        if hello.purpose is Purpose.RAFT:
+            self._heart.beat(link)
+        try:
+            await link.run()
+        finally:
+            self._drop(link, link.end)
+
+    def _frames(self, link: PeerLink, frames: Sequence[Frame]) -> None:
+        node, purpose = link.peer.node, link.peer.purpose
+        others: list[Frame] = []
+        for frame in frames:
+            kind = frame.kind
+            if kind is FrameKind.HEARTBEAT:
+                if purpose is not Purpose.RAFT:
+                    raise BadFrame("a heartbeat on a connection that is not for groups")
+                self._heart.received(link, frame.body)
+            elif kind is FrameKind.REQUEST or kind is FrameKind.RESPONSE:
+                if purpose is not Purpose.LETTERS or self._nursery is None:
+                    raise BadFrame("a question on a connection that is not for letters")
+                if kind is FrameKind.REQUEST:
+                    self._calls.asked(link, frame, self._nursery)
+                else:
+                    self._calls.answered(link, frame)
+            else:
+                others.append(frame)
+        if others:
+            if purpose is Purpose.RAFT:
+                self._heart.seen(link)
+            self._events.frames(node, purpose, others)
+
+    # -- the table
+
+    def _name_of(self, node: int) -> str:
+        return self._peers[node].name
+
+    def _own(self) -> Identity:
+        return self._identity
+
+    def _link(self, node: int, purpose: Purpose) -> PeerLink | None:
+        peer = self._peers.get(node)
+        return None if peer is None else peer.links.get(purpose)
+
+    def _raft_links(self) -> list[PeerLink]:
+        links = (peer.links.get(Purpose.RAFT) for peer in self._peers.values())
+        return [link for link in links if link is not None]
+
+    def _silent(self, node: int) -> None:
+        for link in list(self._peers[node].links.values()):
+            self._drop(link, "nothing has come for long")
+
+    def _drop(self, link: PeerLink, reason: str) -> None:
+        """End a connection, and tell so; nothing if that was done."""
+        node, purpose = link.peer.node, link.peer.purpose
+        link.close(reason)
+        if self._link(node, purpose) is not link:
+            return
+        del self._peers[node].links[purpose]
+        self._calls.lost(link)
+        self._events.disconnected(node, purpose)
+        if purpose is Purpose.RAFT:
+            self._heart.lost(link)

@@ -1,0 +1,226 @@
+"""The system group at this node: what is declared in the cluster, and who is in it.
+
+`replication.system` decides; here are the ways to it for what waits. Who is a member of the group follows the
+nodes of the cluster (`replication.system_members`).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+import trio
+
+from amqp10broker.auth.passwords import Passwords
+from amqp10broker.cluster.ids import SYSTEM_GROUP, member_id, node_of
+from amqp10broker.cluster.member import Member
+from amqp10broker.cluster.system import System
+from amqp10broker.cluster.system_members import next_change
+from amqp10broker.cluster.system_store import SystemStore
+from amqp10broker.cluster.wire import Frame, FrameKind, Purpose
+from amqp10broker.errors import BrokerError
+from amqp10broker.metadata.catalog import Request
+from amqp10broker.metadata.node_requests import NodeStarted, RaiseMachines, newest_of_all
+from amqp10broker.metadata.proposing import LATER, Decided
+from amqp10broker.queues.commands import RequestRef
+from amqp10broker.raft.codec import encode_message
+from amqp10broker.raft.errors import ChangeRefused, NotLeader, NotReady
+from amqp10broker.raft.messages import InstallSnapshot
+from amqp10broker.runtime.cluster.raft_node import RaftNode, now_ms
+from amqp10broker.runtime.context import Surroundings
+from amqp10broker.runtime.journal.data import Data
+from amqp10broker.runtime.log import Log
+from amqp10broker.runtime.mailbox import Mailbox
+
+_log = Log("amqp10broker.cluster")
+
+SendFrame = Callable[[int, Purpose, FrameKind, bytes], bool]
+"""Sends a frame of the group to a node; False: there is no way to it."""
+
+CATCH_UP_S: Final = 300.0
+"""How long a node waits at its start for a majority of the cluster (T2)."""
+LOOK_EACH_S: Final = 2.0
+"""How often it looks whether it is still a member."""
+TOLD_EACH_S: Final = 10.0
+"""How often it says for whom."""
+
+
+class SystemNode:
+    """See the module.
+
+    Attributes:
+        system: the group's machine at this node.
+        member: this node's member of the group.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        surroundings: Surroundings,
+        passwords: Passwords,
+        data: Data,
+        raft: RaftNode,
+        send: SendFrame,
+    ) -> None:
+        """Take part in the group; the catalog is what it has agreed on from now on.
+
+        Args:
+            number: of this node.
+            surroundings: the catalog has what the folder has of the group's state.
+            passwords: of the catalog's users.
+            data: the folder.
+            raft: the node's groups.
+            send: sends a frame to a node; whether there is a way to it.
+        """
+        self._raft = raft
+        self._send = send
+        self._sent_states: dict[int, tuple[int, int]] = {}
+        self._lost_states: set[int] = set()
+        self._raising_to = 0
+        self._catalog = surroundings.catalog
+        self._askers = surroundings.askers
+        self._incarnation = data.incarnation
+        store = SystemStore(data.catalog_log)
+        self.system = System(
+            number,
+            data.incarnation,
+            store,
+            self._catalog,
+            passwords.exportable,
+            send=lambda node, data: send(node, Purpose.LETTERS, FrameKind.PROPOSE, data),
+            tell=self._askers.tell,
+            now_ms=now_ms,
+        )
+        self.member = Member(SYSTEM_GROUP, member_id(number), store, self.system, raft.groups, random.random)
+        self.system.member = self.member
+        self.system.on_snapshot_wanted = self._send_state
+        self.system.on_deadline = raft.awaken
+        self.system.is_asking = self._askers.is_open
+        self._catalog.decide = self.system.see_to
+        raft.groups.add(self.member)
+        raft.give_turns(lambda: self.system.deadline, self._turn)
+
+    # --- who waits ----------------------------------------------------------------------------------
+
+    async def caught_up(
+        self, started: NodeStarted, missing: Callable[[], str], look: Callable[[], Awaitable[None]]
+    ) -> None:
+        """Wait until this node knows all that was declared before it started.
+
+        Args:
+            started: what the others are told.
+            missing: names of the nodes that are not there.
+            look: asked now and then whether it makes sense to wait; raises if not.
+
+        Raises:
+            BrokerError: no majority of the cluster was there in all that time.
+        """
+        done = trio.Event()
+        self.system.start(started, done.set)
+        began = told = trio.current_time()
+        while True:
+            with trio.move_on_after(LOOK_EACH_S):
+                await done.wait()
+                return
+            await look()
+            now = trio.current_time()
+            if now - began > CATCH_UP_S:
+                raise BrokerError(
+                    f"no majority of the cluster's nodes was there for {CATCH_UP_S:.0f} s; waited for "
+                    f"{missing()}: start them, then this one again"
+                )
+            if now - told > TOLD_EACH_S:
+                told = now
+                _log.warning(
+                    "waiting for a majority of the cluster before clients are served", names=missing()
+                )
+
+    async def propose(self, request: Request[Any]) -> Any:
+        """Have a request decided, and wait for it.
+
+        Raises:
+            RefusedError: it is refused, or not decided within 30 s.
+        """
+        mailbox: Mailbox[Any] = Mailbox()
+        reply_to = self._askers.open("cluster", mailbox)
+        try:
+            ref: RequestRef = reply_to.request()
+            answer = self.system.propose(request, ref)
+            while answer is LATER:
+                for letter in await mailbox.take_all():
+                    if isinstance(letter, Decided) and letter.ref == ref:
+                        return letter.result()
+            return answer
+        finally:
+            self._askers.close(reply_to)
+            mailbox.close()
+
+    # --- states -------------------------------------------------------------------------------------
+
+    def _send_state(self, to: int) -> None:
+        """A member needs the state: it is small, and goes as one frame."""
+        message = InstallSnapshot(self.member.me, to, self.member.raft.status.term, self.system.snapshot())
+        node = node_of(to)
+        self._sent_states[node] = to, message.snapshot.point.index
+        if not self._send(node, Purpose.BULK, FrameKind.SNAPSHOT, encode_message(message)):
+            # The member is not to be called while it says what it wants.
+            self._lost_states.add(node)
+            self._raft.awaken()
+
+    def received(self, node: int, frame: Frame) -> None:
+        """The state of the group's leader has come, or a member has got ours."""
+        if frame.kind is FrameKind.SNAPSHOT:
+            self._raft.groups.received(node, [(SYSTEM_GROUP, frame.body)])
+            self._send(node, Purpose.BULK, FrameKind.SNAPSHOT_ANSWER, b"")
+        else:
+            self._state_sent(node, arrived=True)
+
+    def disconnected(self, node: int) -> None:
+        """The way for states to a node is lost."""
+        self._state_sent(node, arrived=False)
+
+    def _state_sent(self, node: int, *, arrived: bool) -> None:
+        sent = self._sent_states.pop(node, None)
+        if sent is not None:
+            to, index = sent
+            self.member.snapshot_done(to, index if arrived else None)
+            self.member.advance()
+
+    # --- time ---------------------------------------------------------------------------------------
+
+    def _turn(self) -> None:
+        while self._lost_states:
+            self._state_sent(self._lost_states.pop(), arrived=False)
+        deadline = self.system.deadline
+        if deadline is not None and deadline <= now_ms():
+            self.system.tick()
+        self._see_to_members()
+        self._see_to_version()
+
+    def _see_to_members(self) -> None:
+        """The leader has the group's members follow the nodes of the cluster."""
+        member = self.member
+        if not member.leads or not self._catalog.nodes:
+            return
+        raft = member.raft
+        change = next_change(raft.config, self._catalog.nodes.values(), raft.matches(), raft.last)
+        if change is None:
+            return
+        try:
+            member.change(change)
+        except (ChangeRefused, NotLeader, NotReady):
+            return  # one is under way: this is looked at again
+        kind, node = type(change).__name__.lower(), self._catalog.node_name(node_of(change.member))
+        _log.info("the system group changes its members", change=kind, node=node)
+        member.advance()
+
+    def _see_to_version(self) -> None:
+        """The leader has the cluster use the newest machine version that all nodes carry out."""
+        newest = newest_of_all(self._catalog)
+        if not self.member.leads or newest <= self.system.version:
+            self._raising_to = 0
+        elif newest != self._raising_to:
+            self._raising_to = newest
+            _log.info("all nodes carry out a newer machine version", version=newest)
+            self.system.see_to(RaiseMachines())

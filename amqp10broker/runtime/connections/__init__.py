@@ -1,0 +1,1 @@
+"""Listeners, connections, sessions and channels as tasks."""

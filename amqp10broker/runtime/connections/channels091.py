@@ -1,0 +1,247 @@
+"""The channels of one AMQP 0-9-1 connection, and what its reader gives them.
+
+The reader gives contents to a channel as long as that has credit for them. Then it waits, and with it
+everything on the connection: see `connection091`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final
+
+import trio
+
+from amqp10broker.errors import RefusedError
+from amqp10broker.operations.snapshot import ChannelView
+from amqp10broker.protocols.amqp091.connection import Connection091 as Engine
+from amqp10broker.protocols.amqp091.content import ContentOpened, Item
+from amqp10broker.protocols.amqp091.errors import Amqp091Error, AmqpHardError, ReplyCode
+from amqp10broker.protocols.amqp091.events import ChannelItems, ConnectionEvent
+from amqp10broker.runtime.connections.channel import RunningChannel
+from amqp10broker.runtime.connections.connection_shell import ConnectionShell
+from amqp10broker.runtime.connections.parts import RunningParts
+from amqp10broker.runtime.context import ConnectionSurroundings
+from amqp10broker.runtime.mailbox import Mailbox
+from amqp10broker.runtime.queues.commits import SessionCommits
+from amqp10broker.sessions.amqp091.channel import ChannelState
+from amqp10broker.sessions.amqp091.context import ChannelContext
+from amqp10broker.sessions.amqp091.credit_flow import CreditFlowSettings, contents_of
+from amqp10broker.sessions.amqp091.status import channel_view
+from amqp10broker.sessions.circumstances import Circumstances
+from amqp10broker.sessions.mail import AccessChanged, AlarmChanged, ConfigChanged, Frames, SessionLetter
+from amqp10broker.sessions.moment import Moment
+
+FLOW_SHOWN_S: Final = 1.0
+"""A connection is shown in state `flow` for so long after the reader went on."""
+
+
+class Channels(RunningParts[RunningChannel]):
+    """See the module."""
+
+    word = "channel"
+
+    def __init__(
+        self,
+        surroundings: ConnectionSurroundings,
+        connection: ConnectionShell[ConnectionEvent, Amqp091Error, RunningChannel],
+        engine: Engine,
+    ) -> None:
+        super().__init__(surroundings, connection)
+        self._engine = engine
+        self.unfinished = engine.unfinished
+        self._flow = CreditFlowSettings.of(surroundings.config)
+        self._held_until = -FLOW_SHOWN_S
+        # The one that the reader waits for, for its credit or until it has taken its mail; and since when.
+        self._waited_for: RunningChannel | None = None
+        self._waits_at = 0.0
+        self._published = False
+
+    @property
+    def full(self) -> bool:
+        """Whether the reader waits, or soon will, for a channel."""
+        return self.held_by is not None or any(channel.reads.full for channel in self.by_number.values())
+
+    @property
+    def flows(self) -> bool:
+        """Whether the reader waits for a channel, or did a moment ago."""
+        return self.held_by is not None or trio.current_time() < self._held_until + FLOW_SHOWN_S
+
+    def views(self) -> tuple[ChannelView, ...]:
+        """What doors show of them."""
+        return tuple(
+            channel_view(channel.service, self.around(channel))
+            for _, channel in sorted(self.by_number.items())
+        )
+
+    def around(self, channel: RunningChannel) -> Circumstances:
+        """What the connection does for one of its channels at present."""
+        other = self._waited_for
+        return self._circumstances(channel.lane)._replace(
+            reader_credit=channel.credit.credit,
+            holds_reader=self.held_by is channel,
+            held_by=None if other is None or other is channel else f"channel {other.service.number}",
+            held_ms=self._surroundings.clock.ms_at(self._waits_at),
+        )
+
+    # --- alarms -----------------------------------------------------------------------------------
+
+    async def wait_out_alarm(self) -> None:
+        """A connection that has published during an alarm is not read until its end; others go on.
+
+        One that is in the middle of a content publishes.
+        """
+        while self._surroundings.alarms and self._publishes:
+            low = " & ".join(f"low on {name}" for name in sorted(self._surroundings.alarms, reverse=True))
+            told = self._engine.blocked(low)
+            self._connection.flush()
+            await self._wait_for_no_alarm()
+            self._published = False
+            if told:
+                self._engine.unblocked()
+                self._connection.flush()
+
+    def tell(self, letter: AlarmChanged | ConfigChanged | AccessChanged) -> None:
+        """Put a letter into every mailbox; an alarm is the reader's business alone."""
+        if not isinstance(letter, AlarmChanged):
+            super().tell(letter)
+
+    @property
+    def _publishes(self) -> bool:
+        return self._published or self._engine.publishing
+
+    def _discard(self, opened: ContentOpened) -> None:
+        """A channel does not want a content that is coming."""
+        self._engine.discard(opened)
+        if self.no_alarm is not None and not self._publishes:
+            self.no_alarm.set()
+
+    # --- what the reader gives --------------------------------------------------------------------
+
+    async def pass_on(self, event: ChannelItems) -> None:
+        """Give a channel what the client sent on it, as much in one turn as others can wait for."""
+        turn = self._connection.turn
+        for items in turn.portions(event.items):
+            await self._give(event.channel, items)
+            if turn.over:
+                await self._connection.let_others()
+
+    async def _give(self, number: int, items: Sequence[Item]) -> None:
+        """Give a channel what the client sent on it, waiting as long as its credit says."""
+        channel = self._channel(number)
+        batch: list[object] = []
+        for item in items:
+            if self._surroundings.alarms and contents_of(item):
+                self._published = True
+            rest: Item | None = item
+            while channel is not None and rest is not None:
+                now, rest = channel.credit.admit(rest)
+                if now is not None:
+                    batch.append(now)
+                if rest is not None:
+                    # More than it may be given now: what it may, and then everybody waits.
+                    channel = await self._put(channel, batch)
+                    batch = []
+                    if channel is not None:
+                        await self._hold_for(channel)
+                        channel = self._lasting(channel)
+            if channel is None:
+                return
+        channel = await self._put(channel, batch)
+        if channel is not None and channel.credit.blocked:
+            await self._hold_for(channel)
+
+    def _channel(self, number: int) -> RunningChannel | None:
+        """The channel of this number, begun now if there is none; None if there may be no more."""
+        return self.by_number.get(number) or self._start_channel(number)
+
+    def _lasting(self, channel: RunningChannel) -> RunningChannel | None:
+        """The channel, or if it ended while the reader waited for it, the next one of its number."""
+        if not channel.inbox.closed:
+            return channel
+        following = self._channel(channel.service.number)
+        if following is not None:
+            # What is behind the close was sent before its answer was read.
+            following.service.state = ChannelState.CLOSED
+        return following
+
+    async def _put(self, channel: RunningChannel | None, batch: list[object]) -> RunningChannel | None:
+        """Give frames to a channel, or to the next one of its number; returns which."""
+        if channel is None or not batch:
+            return channel
+        if channel.reads.full:
+            self._connection.flush()
+            with self._waiting_for(channel):
+                await channel.reads.wait()
+            lasting = self._lasting(channel)
+            if lasting is None:
+                return None
+            channel = lasting
+        channel.reads.add()
+        relay = self._surroundings.askers.relay
+        relay.open = self._connection.goes_on
+        if not channel.inbox.put(Frames(batch)):
+            channel.reads.done()
+        relay.carry()
+        return channel
+
+    async def _hold_for(self, channel: RunningChannel) -> None:
+        """The reader of the whole connection waits until one channel takes contents again."""
+        self._connection.flush()
+        self.held_by = channel
+        try:
+            with self._waiting_for(channel):
+                await channel.wait_for_credit()
+        finally:
+            self.held_by = None
+            self._held_until = trio.current_time()
+            if channel.on_wake is not None:
+                channel.on_wake()  # until now it has waited for us
+
+    @contextmanager
+    def _waiting_for(self, channel: RunningChannel) -> Iterator[None]:
+        self._waited_for, self._waits_at = channel, trio.current_time()
+        try:
+            yield
+        finally:
+            self._waited_for = None
+
+    def _start_channel(self, number: int) -> RunningChannel | None:
+        surroundings, connection, engine = self._surroundings, self._connection, self._engine
+        limit = engine.channel_max
+        if len(self.by_number) >= limit:
+            text = f"number of channels opened ({limit}) has reached the negotiated channel_max ({limit})"
+            connection.fail(AmqpHardError(ReplyCode.NOT_ALLOWED, text, 20, 10), channel=number)
+            return None
+        try:
+            self._count()
+        except RefusedError as refusal:
+            error = AmqpHardError(ReplyCode.NOT_ALLOWED, refusal.description, 20, 10)
+            connection.fail(error, channel=number)
+            return None
+        inbox: Mailbox[SessionLetter] = Mailbox(surroundings.askers.relay)
+        reply_to = self._address(number, inbox)
+        context = ChannelContext(
+            catalog=surroundings.catalog,
+            vhost=connection.home,
+            propose=surroundings.propose,
+            access=self._access(),
+            config=surroundings.config,
+            reply_to=reply_to,
+            user=connection.user,
+            connection=connection.owner,
+            capabilities=engine.capabilities,
+            frame_max=engine.frame_max,
+            new_id=surroundings.new_id,
+            volatile=surroundings.make_volatile,
+            log=connection.log,
+            moment=Moment(surroundings.clock.now_ms(), self.measures),
+            commits=SessionCommits(inbox, surroundings.journal_task),
+        )
+        service = surroundings.channel_type(number, context)
+        channel = RunningChannel(service, inbox, self._lane(inbox), self._flow, surroundings.clock)
+        self._start(number, channel, reply_to, counted=True)
+        return channel
+
+    async def _work(self, number: int, part: RunningChannel) -> None:
+        await part.run(lambda fault: self._connection.fail(fault, channel=number), self._discard)

@@ -1,0 +1,108 @@
+"""The log of one connection: warnings that name it, at a bounded rate, and what went wrong last."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from amqp10broker.auth.login import Failure
+from amqp10broker.metadata.catalog import Catalog
+from amqp10broker.metadata.last_error import LastError
+from amqp10broker.runtime.clock import utc_text
+from amqp10broker.runtime.connections.log_limits import LogLimits
+from amqp10broker.runtime.log import Log
+
+_log = Log("amqp10broker.connection")
+
+
+class Client(Protocol):
+    """What an entry says of a connection."""
+
+    number: int
+    peer: str
+    user: str
+
+    @property
+    def vhost(self) -> str:
+        """The virtual host it is in, empty before it is open."""
+
+
+class ConnectionLog:
+    """See the module; implements `service.context.ClientLog`.
+
+    Attributes:
+        last_error: what went wrong last, at the connection or at anything in it.
+    """
+
+    __slots__ = ("_catalog", "_client", "_limits", "last_error")
+
+    def __init__(self, client: Client, limits: LogLimits, catalog: Catalog) -> None:
+        self._client = client
+        self._limits = limits
+        self._catalog = catalog
+        self.last_error: LastError | None = None
+
+    def warning(self, event: str, **details: Any) -> LastError:
+        """Write a warning, or count it where there are too many; it is the last error from now on.
+
+        Before login many connections of one client have one warning each: then its address counts.
+
+        Args:
+            event: a short sentence of a closed set.
+            details: where and why: `text` is what the client got, `queue` the queue that is concerned.
+        """
+        self._write(_log.warning, "warnings", event, details)
+        return self.noted(event, **details)
+
+    def login_failed(self, failure: Failure, *, text: str | None) -> None:
+        """Write that a client was not let in; only a name that somebody has is shown."""
+        user = {"user": failure.user} if failure.user else {}
+        self.warning("login failed", **user, reason=failure.reason, text=text)
+
+    def noted(self, event: str, **details: Any) -> LastError:
+        """Remember an error of which the log says nothing, as a rejected message."""
+        error = LastError(utc_text(), event, {"connection": self._client.number, **details})
+        self.last_error = error
+        queue = details.get("queue")
+        if queue:
+            vhost = self._catalog.find_vhost(self._client.vhost)
+            declared = None if vhost is None else vhost.find(queue)
+            if declared is not None:
+                declared.last_error = error
+        return error
+
+    def info(self, event: str, **details: Any) -> None:
+        """Write an entry that names the connection, or count it where there are too many."""
+        self._write(_log.info, "entries", event, details)
+
+    def _write(self, write: Callable[..., None], kind: str, event: str, details: Mapping[str, Any]) -> None:
+        limits, who = self._limits, self.who()
+        if self._client.user:
+            limits.write(write, (kind, self._client.number), event, about=who, **{**who, **details})
+        else:
+            host = host_of(self._client.peer)
+            limits.write(write, (kind, host), event, about={"peer": host}, **{**who, **details})
+
+    def error(self, event: str, **details: Any) -> None:
+        """Write a fault of ours, however many there are; `exc_info` carries its cause."""
+        _log.error(event, **{**self.who(), **details})
+
+    def release(self) -> None:
+        """The connection is over, and its end is written: let go of it."""
+        del self._client
+
+    def who(self) -> dict[str, Any]:
+        """Fields by which entries name the connection, as far as they are known."""
+        client = self._client
+        who: dict[str, Any] = {"connection": client.number, "peer": client.peer}
+        if client.user:
+            who["user"] = client.user
+        if client.vhost:
+            who["vhost"] = client.vhost
+        return who
+
+
+def host_of(peer: str) -> str:
+    """The address of a peer without its port."""
+    host, colon, _ = peer.rpartition(":")
+    return host if colon else peer

@@ -1,0 +1,237 @@
+"""All connections of a broker, of both protocols, from their first byte to their end."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Final, Protocol, TypeAlias
+
+import trio
+
+from amqp10broker.metadata.catalog import Catalog
+from amqp10broker.metadata.queue import DeclaredQueue
+from amqp10broker.operations.snapshot import ConnectionView, QueueView, SummaryView, TotalsView, WaitingView
+from amqp10broker.runtime.connections.connection091 import Connection091
+from amqp10broker.runtime.connections.connection10 import Connection10
+from amqp10broker.runtime.connections.connection_lifecycle import LINGER_BYTES_MAX, READ_BYTES
+from amqp10broker.runtime.connections.socket_transport import Stream
+from amqp10broker.runtime.context import Surroundings
+from amqp10broker.runtime.log import Log
+from amqp10broker.sessions.counters import ClientCounters, Totals, Whose
+from amqp10broker.sessions.diagnosis.survey import Selection, Survey
+from amqp10broker.sessions.mail import AccessChanged, AlarmChanged, ConfigChanged
+from amqp10broker.sessions.measures import Measures
+from amqp10broker.sessions.overview import queue_view
+
+_log = Log("amqp10broker.connection")
+
+Connection: TypeAlias = Connection10 | Connection091
+
+PARTS_AT_ONCE: Final = 100
+"""Connections, and what is in them, that are looked at before others have their turn: a few milliseconds. One
+connection is looked at as a whole."""
+
+
+class Turns:
+    """Lets others have theirs while many connections are looked at."""
+
+    __slots__ = ("_parts",)
+
+    def __init__(self) -> None:
+        self._parts = 0
+
+    async def after(self, view: ConnectionView) -> None:
+        """One more has been looked at."""
+        self._parts += 1 + sum([1 + len(session.links) for session in view.sessions])
+        self._parts += sum([1 + len(channel.consumers) for channel in view.channels])
+        if self._parts >= PARTS_AT_ONCE:
+            self._parts = 0
+            await trio.lowlevel.checkpoint()
+
+
+@dataclass(slots=True)
+class Past:
+    """Of connections that have ended.
+
+    Attributes:
+        connections: how many.
+        parts: sessions or channels that they had, by protocol.
+        measures: of them, by protocol.
+        blocked_s: for how long bytes waited for their sockets.
+        bytes_in: from their clients.
+        bytes_out: to their clients.
+    """
+
+    connections: int = 0
+    parts: Counter[str] = field(default_factory=Counter)
+    measures: defaultdict[str, Measures] = field(default_factory=lambda: defaultdict(Measures))
+    blocked_s: float = 0.0
+    bytes_in: int = 0
+    bytes_out: int = 0
+
+
+class Connections(dict[int, Connection]):
+    """Those that are there, by number.
+
+    Attributes:
+        greetings: of clients that have not said what they speak; cancelled when the broker stops.
+        lingering: of sockets whose connection is over, oldest first; cancelled when the broker stops.
+        stopping: no new connection is served.
+        past: what those that have ended leave to be counted, beside what their clients did.
+    """
+
+    def __init__(self, catalog: Catalog) -> None:
+        super().__init__()
+        self._catalog = catalog
+        self._numbers = count(1)
+        self._totals = Totals()
+        self.past = Past()
+        self.greetings: set[trio.CancelScope] = set()
+        self.lingering: dict[trio.CancelScope, None] = {}
+        self.stopping = False
+
+    def next_number(self) -> int:
+        """A number for a new one, unique in this broker's life."""
+        return next(self._numbers)
+
+    def tell(self, letter: AlarmChanged | ConfigChanged | AccessChanged) -> None:
+        """Put a letter into every session's and channel's mailbox."""
+        for connection in list(self.values()):
+            connection.tell(letter)
+
+    def ended(self, number: int) -> None:
+        """One is over: what it did stays counted."""
+        connection = self.pop(number)
+        self._totals.add(_whose(connection), connection.counted(), self._catalog.users, self._catalog.vhosts)
+        past = self.past
+        past.connections += 1
+        past.parts[connection.protocol] += connection.begun
+        past.measures[connection.protocol].add(connection.measures)
+        past.blocked_s += connection.blocked_s
+        past.bytes_in += connection.line.bytes_received
+        past.bytes_out += connection.line.writer.bytes_sent
+
+    @property
+    def count(self) -> int:
+        """Those that there are, with clients that have not said what they speak."""
+        return len(self) + len(self.greetings)
+
+    def has_room(self, maximum: int) -> bool:
+        """Whether one more may come; a socket that lingers makes room."""
+        if self.count + len(self.lingering) >= maximum and self.lingering:
+            oldest = next(iter(self.lingering))
+            del self.lingering[oldest]
+            oldest.cancel()
+        return self.count < maximum
+
+    async def linger(self, stream: Stream, seconds: float) -> None:
+        """Read and drop what a client still sends on a connection that is over, until it closes the socket.
+
+        Closing it is the client's part: one that finds it closed takes it for lost, whatever it has read. And
+        closed with something unread, the kernel would reset it, and take our last words back.
+
+        Args:
+            stream: to the client; stays open.
+            seconds: that it has.
+        """
+        with trio.move_on_after(seconds) as scope:
+            if self.stopping:
+                scope.cancel()
+            self.lingering[scope] = None
+            try:
+                left = LINGER_BYTES_MAX
+                while left > 0 and (data := await stream.receive_some(READ_BYTES)):
+                    left -= len(data)
+            except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+                _log.debug("connection lost behind its close", reason=str(error))
+            finally:
+                self.lingering.pop(scope, None)
+
+    def stop(self, reason: str) -> None:
+        """Serve no new one, and end those that there are in order."""
+        self.stopping = True
+        self.turn_out(reason)
+
+    def turn_out(self, reason: str) -> None:
+        """End those that there are in order."""
+        for scope in (*self.greetings, *self.lingering):
+            scope.cancel()
+        for connection in list(self.values()):
+            connection.close(reason)
+
+    def totals(self) -> TotalsView:
+        """What clients did and got since the start, by protocol, virtual host and user."""
+        present = [(_whose(each), each.counted()) for each in self.values()]
+        sums = self._totals.by(present, self._catalog.users, self._catalog.vhosts)
+        protocols, vhosts, users = (
+            {name: total.document() for name, total in sorted(each.items())} for each in sums
+        )
+        return TotalsView(
+            protocols,
+            vhosts,
+            users,
+            queues={name: vhost.counted() for name, vhost in sorted(self._catalog.vhosts.items())},
+        )
+
+    def totals_of_vhosts(self) -> dict[str, dict[str, int | None]]:
+        """The same by virtual host alone: no queue is looked at."""
+        present = [(_whose(each), each.counted()) for each in self.values()]
+        _, vhosts, _ = self._totals.by(present, self._catalog.users, self._catalog.vhosts)
+        return {name: total.document() for name, total in vhosts.items()}
+
+    async def views(self, after: int = 0, most: int | None = None) -> list[ConnectionView]:
+        """What doors show of those that have logged in, by number, looked at in portions.
+
+        Args:
+            after: only those with greater numbers.
+            most: so many at most; None: all.
+        """
+        found: list[ConnectionView] = []
+        turns = Turns()
+        for number in sorted(number for number in self if number > after):
+            if len(found) == most:
+                break
+            connection = self.get(number)
+            if connection is not None and connection.member is not None:
+                found.append(connection.view())
+                await turns.after(found[-1])
+        return found
+
+    def past_counters(self) -> dict[str, ClientCounters]:
+        """What clients of connections that have ended did and got, by protocol."""
+        return self._totals.by_protocol()
+
+
+async def what_waits(
+    connections: Connections, queues: Iterable[DeclaredQueue], selection: Selection
+) -> tuple[SummaryView, Sequence[WaitingView]]:
+    """What of connections and queues is asked for, looked at in portions."""
+    survey = Survey(selection, len(connections))
+    turns = Turns()
+    for connection in list(connections.values()):
+        if connection.member is not None and selection.wants(connection.number, connection.user):
+            view = connection.view()
+            survey.add(view)
+            await turns.after(view)
+    counted: list[QueueView] = []
+    for place, queue in enumerate(list(queues), 1):
+        counted.append(queue_view(queue))
+        if not place % PARTS_AT_ONCE:
+            await trio.lowlevel.checkpoint()
+    return survey.summary(survey.queues(counted)), survey.waiting()
+
+
+class Occupied(Surroundings, Protocol):
+    """Surroundings with connections in them: for what looks at those from above.
+
+    Attributes:
+        connections: those that are there.
+    """
+
+    connections: Connections
+
+
+def _whose(connection: Connection) -> Whose:
+    return Whose(connection.protocol, connection.vhost, connection.user)

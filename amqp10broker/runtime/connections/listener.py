@@ -1,0 +1,319 @@
+"""Accepting connections, and keeping one connection's failure from the others."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from dataclasses import dataclass
+from typing import Final
+
+import trio
+
+from amqp10broker.auth.login import Peer
+from amqp10broker.auth.login_queue import turn_address
+from amqp10broker.auth.tls import CertificateUser, certificate_user
+from amqp10broker.protocols.preface import HEADER_BYTES, Protocol, answer
+from amqp10broker.runtime.connections.connection091 import Connection091
+from amqp10broker.runtime.connections.connection10 import Connection10
+from amqp10broker.runtime.connections.connection_lifecycle import READ_BYTES
+from amqp10broker.runtime.connections.connection_log import host_of
+from amqp10broker.runtime.connections.connections import Connections
+from amqp10broker.runtime.connections.socket_transport import SocketTransport, Stream
+from amqp10broker.runtime.connections.sockets import (
+    Address,
+    BoundSockets,
+    accept_forever,
+    is_loopback,
+    peer_text,
+)
+from amqp10broker.runtime.connections.websocket_transport import WebSocketTransport
+from amqp10broker.runtime.context import ConnectionSurroundings
+from amqp10broker.runtime.log import Log
+from amqp10broker.runtime.observe.resource_monitor import ResourceMonitor
+from amqp10broker.runtime.observe.tracing import Tracing
+from amqp10broker.runtime.observe.watches import Watches
+
+_log = Log("amqp10broker.listener")
+
+SHUTTING_DOWN: Final = "the broker is shutting down"
+HTTP_BEGINS: Final = b"GET "
+
+
+@dataclass(frozen=True, slots=True)
+class Greeted:
+    """A client that has said what it speaks.
+
+    Attributes:
+        protocol: what.
+        first_bytes: that it has sent so far, for that protocol's engine.
+        stream: to it: the one that it came by, or a WebSocket over that.
+        origin: what is known of it.
+    """
+
+    protocol: Protocol
+    first_bytes: bytes
+    stream: Stream
+    origin: Peer
+
+
+class Listener:
+    """Makes connections of what comes to the sockets of one broker."""
+
+    def __init__(
+        self,
+        surroundings: ConnectionSurroundings,
+        connections: Connections,
+        tracing: Tracing,
+        watches: Watches,
+        monitor: ResourceMonitor,
+    ) -> None:
+        """Accept nothing yet.
+
+        Args:
+            surroundings: for the connections.
+            connections: where they are entered.
+            tracing: told of those that begin and end.
+            watches: told of those that end.
+            monitor: woken when one begins.
+        """
+        self._surroundings = surroundings
+        self._connections = connections
+        self._tracing = tracing
+        self._watches = watches
+        self._monitor = monitor
+
+    def listen(self, sockets: BoundSockets, listeners: trio.Nursery, connections: trio.Nursery) -> None:
+        """Serve the clients that come.
+
+        Args:
+            sockets: to which; they listen.
+            listeners: where one task for each runs, until cancelled.
+            connections: where one for each client runs.
+        """
+        for sock in sockets.plain:
+            listeners.start_soon(self._accept_forever, sock, connections, None)
+        for sock in sockets.encrypted:
+            listeners.start_soon(self._accept_forever, sock, connections, sockets.tls)
+
+    async def _accept_forever(
+        self, listener: socket.socket, nursery: trio.Nursery, tls: ssl.SSLContext | None
+    ) -> None:
+        def taken(sock: socket.socket, address: Address) -> None:
+            if self.has_room_for(peer_text(address), turn_address(address[0])):
+                nursery.start_soon(self.serve_socket, sock, address, tls)
+            else:
+                sock.close()
+
+        await accept_forever(
+            listener, taken, lambda error: _log.error("cannot accept a connection", reason=str(error))
+        )
+
+    def has_room_for(self, peer: str, turn: str) -> bool:
+        """Whether a client may connect, as far as that depends on others; a warning says if not.
+
+        Args:
+            peer: its address as text.
+            turn: whose logins its own are beside.
+        """
+        maximum = self._surroundings.config.connection_max
+        if not self._connections.has_room(maximum):
+            self._warn("connection refused: connection_max is reached", peer, connection_max=maximum)
+            return False
+        return not self._surroundings.logins.turns_away(turn)
+
+    async def serve_socket(self, sock: socket.socket, address: Address, tls: ssl.SSLContext | None) -> None:
+        """One accepted connection from beginning to end."""
+        peer = peer_text(address)
+        loopback = is_loopback(address[0])
+        turn = turn_address(address[0])
+        try:
+            transport = SocketTransport(sock)
+            local = peer_text(sock.getsockname()[:2])
+        except OSError as error:  # the client has gone already
+            _log.debug("connection lost before it began", peer=peer, reason=str(error))
+            sock.close()
+            return
+        if tls is None:
+            await self.serve_stream(transport, peer, Peer(loopback, turn, local=local))
+            return
+        encrypted = await self._encrypt(sock, tls, peer)
+        if encrypted is None:
+            return
+        user_from = CertificateUser(self._surroundings.config.tls_user_from)
+        user = certificate_user(encrypted.getpeercert(), user_from)
+        origin = Peer(loopback, turn, tls=True, certificate_user=user, local=local, transport="tls")
+        await self.serve_stream(encrypted, peer, origin)
+
+    async def _encrypt(
+        self, sock: socket.socket, tls: ssl.SSLContext, peer: str
+    ) -> trio.SSLStream[trio.SocketStream] | None:
+        """Do the TLS handshake; None, and the socket closed, when it fails."""
+        stream = trio.SSLStream(
+            trio.SocketStream(trio.socket.from_stdlib_socket(sock)),
+            tls,
+            server_side=True,
+            https_compatible=True,
+        )
+        reason = "handshake timed out"
+        with trio.CancelScope() as scope:
+            # It counts as a connection from here on, and stopping does not wait for it.
+            self._connections.greetings.add(scope)
+            if self._connections.stopping:  # accepted a moment before the end
+                scope.cancel()
+            try:
+                with trio.move_on_after(self._surroundings.config.handshake_timeout_ms / 1000):
+                    await stream.do_handshake()
+                    return stream
+            except trio.BrokenResourceError as error:
+                reason = str(error.__cause__ or error)
+            finally:
+                self._connections.greetings.discard(scope)
+        if not scope.cancelled_caught:
+            self._warn("TLS handshake failed", peer, reason=reason)
+        with trio.CancelScope(shield=True):
+            await trio.aclose_forcefully(stream)
+        return None
+
+    async def serve_stream(self, stream: Stream, peer: str, origin: Peer) -> None:
+        """Serve any stream as a client's connection; a fault in it ends only it.
+
+        Args:
+            stream: the transport.
+            peer: the client's address as text.
+            origin: what is known of the client before it logs in.
+        """
+        number = self._connections.next_number()
+        try:
+            greeted = await self._greet(stream, number, peer, origin)
+            if greeted is not None:
+                stream = self._stream_of(greeted, number)
+                linger_s = await self._serve(greeted, stream, number, peer)
+                await self._connections.linger(stream, linger_s)
+        except Exception as error:
+            _log_fault(number, peer, error)
+        except BaseExceptionGroup as group:
+            # `except* Exception` by hand: PyPy 8.0 raises AssertionError in place of what that does not take.
+            faults, rest = group.split(Exception)
+            if faults is None or rest is None:  # a group of Exceptions alone is an Exception
+                raise
+            _log_fault(number, peer, faults)
+            raise rest from None
+        finally:
+            # A socket left open would be a leak; aclose never blocks long.
+            with trio.CancelScope(shield=True):
+                await stream.aclose()
+
+    def _stream_of(self, greeted: Greeted, number: int) -> Stream:
+        """What the connection reads and writes."""
+        stream = greeted.stream
+        if isinstance(stream, WebSocketTransport):
+            stream.speaks(greeted.protocol)
+        elif self._surroundings.faulty_stream is not None:
+            return self._surroundings.faulty_stream(stream, greeted.protocol, number)
+        return stream
+
+    async def _serve(self, greeted: Greeted, stream: Stream, number: int, peer: str) -> float:
+        """Serve a client until its connection is over; returns for how many seconds its socket lingers."""
+        kind = Connection10 if greeted.protocol is Protocol.AMQP_10 else Connection091
+        connection = kind(
+            *(self._surroundings, stream, number, peer),
+            origin=greeted.origin,
+            first_bytes=greeted.first_bytes,
+        )
+        self._connections[number] = connection
+        self._tracing.join(connection, begins=True)
+        self._monitor.wake()
+        if self._connections.stopping:  # accepted a moment before the end
+            connection.close(SHUTTING_DOWN)
+        try:
+            await connection.run()
+            return connection.linger_s
+        finally:
+            self._connections.ended(number)
+            self._tracing.leave(connection)
+            self._watches.leave(connection)
+            if connection.user:
+                connection.log.info("connection closed", reason=connection.end)
+            connection.release()
+
+    async def _greet(self, stream: Stream, number: int, peer: str, origin: Peer) -> Greeted | None:
+        """Read the protocol header and answer one that we do not speak.
+
+        Returns:
+            None if there is nothing to serve, and the stream is to be closed.
+        """
+        with trio.CancelScope() as scope:
+            if self._connections.stopping:  # accepted a moment before the end
+                return None
+            self._connections.greetings.add(scope)
+            try:
+                with trio.move_on_after(self._surroundings.config.handshake_timeout_ms / 1000) as limit:
+                    return await self._read_header(stream, number, peer, origin)
+                if limit.cancelled_caught:
+                    self._warn(
+                        "handshake timed out",
+                        peer,
+                        connection=number,
+                        state="START",
+                        timeout_ms=self._surroundings.config.handshake_timeout_ms,
+                    )
+            except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+                _log.debug("connection lost before its protocol header", peer=peer, reason=str(error))
+            finally:
+                self._connections.greetings.discard(scope)
+        return None
+
+    async def _read_header(self, stream: Stream, number: int, peer: str, origin: Peer) -> Greeted | None:
+        on_port = origin.transport != "websocket"
+        data = b""
+        while True:
+            received = await stream.receive_some(READ_BYTES)
+            if not received:
+                return None
+            data += received
+            if on_port and self._surroundings.config.websocket_on_port:
+                if data.startswith(HTTP_BEGINS):
+                    return await self._go_over(stream, number, peer, origin, data)
+                if HTTP_BEGINS.startswith(data):
+                    continue
+            greeting = answer(data)
+            if greeting is None:
+                continue
+            if greeting.protocol is None:
+                self._tracing.greeting(number, peer, data, greeting.reply)
+                await stream.send_all(greeting.reply)
+                return None
+            # AMQP 1.0's engine reads the header itself, for it has more than one.
+            at = 0 if greeting.protocol is Protocol.AMQP_10 else HEADER_BYTES
+            return Greeted(greeting.protocol, data[at:], stream, origin)
+
+    async def _go_over(
+        self, stream: Stream, number: int, peer: str, origin: Peer, data: bytes
+    ) -> Greeted | None:
+        """Read the header over the WebSocket that a client asks for."""
+        from amqp10broker.runtime.connections.websocket_upgrade import WebSocketDoor, only_websocket
+
+        # It has been given room as it was accepted.
+        door = WebSocketDoor(self._surroundings.config, lambda: True)
+        came = await door.serve(stream, peer, origin, run=only_websocket, first_bytes=data)
+        if came is None:
+            return None
+        websocket, origin = came
+        greeted = None
+        try:
+            greeted = await self._read_header(websocket, number, peer, origin)
+        finally:
+            if greeted is None:
+                with trio.CancelScope(shield=True):
+                    await websocket.aclose()
+        return greeted
+
+    def _warn(self, event: str, peer: str, **details: object) -> None:
+        """Warn of one that has not said what it speaks; limited as `ConnectionLog` is before login."""
+        host = host_of(peer)
+        limits = self._surroundings.log_limits
+        limits.write(_log.warning, ("warnings", host), event, about={"peer": host}, peer=peer, **details)
+
+
+def _log_fault(number: int, peer: str, error: Exception) -> None:
+    _log.error("connection failed by a fault in the broker", connection=number, peer=peer, exc_info=error)

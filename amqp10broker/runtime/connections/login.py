@@ -1,0 +1,234 @@
+"""Running logins: what takes time is done in threads, in a fair order, so that nobody else waits for it."""
+
+from __future__ import annotations
+
+import secrets
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import trio
+
+from amqp10broker.auth.attempts import Attempts
+from amqp10broker.auth.login import (
+    Authentication,
+    Authenticator,
+    Challenge,
+    Failure,
+    Fetch,
+    Slow,
+    Step,
+    Success,
+    Unverified,
+)
+from amqp10broker.auth.login_queue import Turn, Turns
+from amqp10broker.auth.passwords import Passwords
+from amqp10broker.config import Config
+from amqp10broker.metadata.users import Users
+from amqp10broker.protocols.amqp091.codec import decode_table
+from amqp10broker.protocols.amqp091.errors import DecodeError
+from amqp10broker.runtime.log import Log
+
+_log = Log("amqp10broker.login")
+
+VERIFICATIONS_MAX: Final = 2
+"""Passwords verified at one time: each takes 19 MiB and a processor."""
+
+HELD_MAX: Final = 200
+"""Clients of one address held after a failed login at one time: as many a second with the default delay."""
+
+FAULT_TOLD_S: Final = 60.0
+"""Between two entries in the log about faults of ours in logins: whoever knows no password may cause them."""
+
+_CROWDED: Final = Unverified("too many logins from your address wait for their verification; try again later")
+_FAULTY: Final = Unverified("the login was not verified by a fault in the broker: see its log; try again")
+
+_threads = trio.CapacityLimiter(VERIFICATIONS_MAX)
+
+
+async def run_slow(work: Callable[[], Any]) -> Any:
+    """Run work of some milliseconds in a thread."""
+    return await trio.to_thread.run_sync(work, limiter=_threads)
+
+
+class _Verification:
+    """What clients wait for: how to do it, and its result once it is over."""
+
+    __slots__ = ("fault", "over", "result", "slow")
+
+    def __init__(self, slow: Slow) -> None:
+        self.slow = slow
+        self.over = trio.Event()
+        self.result: Any = None
+        self.fault: Exception | None = None
+
+    async def do(self) -> None:
+        """Do it; a fault of ours is for those that wait for it, and for nobody else."""
+        try:
+            self.result = self.slow.shortcut()
+            if self.result is None:
+                self.result = self.slow.conclude(await run_slow(self.slow.work))
+        except Exception as error:
+            self.fault = error
+        self.over.set()
+
+
+class Logins:
+    """The logins of one broker. `run` is a task of its own; without it nobody gets a turn.
+
+    Attributes:
+        attempts: how they went.
+    """
+
+    def __init__(self) -> None:
+        self.attempts = Attempts()
+        self._turns: Turns[_Verification] = Turns()
+        self._more = trio.Event()
+        self._held: Counter[str] = Counter()
+        # Addresses of which the log has told that they are turned away.
+        self._turned_away: set[str] = set()
+        # Address -> how many were refused since it was told in the log that they are.
+        self._refused: dict[str, int] = {}
+        self._fault_due = float("-inf")
+
+    async def settle(
+        self, authentication: Authentication, step: Step, address: str
+    ) -> Success | Failure | Challenge | Unverified:
+        """Do what a step asks for, until the client is concerned.
+
+        Args:
+            authentication: whose step it is.
+            step: what it asks for.
+            address: whose turns it uses up.
+        """
+        try:
+            while isinstance(step, Slow | Fetch):
+                if isinstance(step, Fetch):
+                    await step.fetch()
+                    step = authentication.resume(None)
+                    continue
+                turn = await self._wait(step, address)
+                if turn.refused:
+                    return _CROWDED
+                if turn.work.fault is not None:
+                    raise turn.work.fault
+                step = authentication.resume(turn.work.result)
+        except Exception as error:
+            self._tell_fault(error)
+            return _FAULTY
+        return step
+
+    async def hold(self, address: str, delay_s: float) -> None:
+        """Let a client whose login failed wait for its answer: guessing passwords has to be slow.
+
+        Args:
+            address: where it comes from.
+            delay_s: seconds.
+        """
+        self._held[address] += 1
+        try:
+            await trio.sleep(delay_s)
+        finally:
+            self._held[address] -= 1
+            if not self._held[address]:
+                del self._held[address]
+                self._turned_away.discard(address)
+
+    def turns_away(self, address: str) -> bool:
+        """Whether so many clients of an address failed to log in just now that no more are listened to.
+
+        The handshake of one takes the broker more time than it takes the client: a storm of them would
+        keep everybody else waiting.
+        """
+        if self._held[address] < HELD_MAX:
+            return False
+        if address not in self._turned_away:
+            self._turned_away.add(address)
+            _log.warning("connections are closed: too many failed logins", address=address)
+        return True
+
+    async def run(self) -> None:
+        """Verify what clients wait for, a few at a time, until cancelled."""
+        async with trio.open_nursery() as nursery:
+            for _ in range(VERIFICATIONS_MAX):
+                nursery.start_soon(self._verify)
+
+    async def _wait(self, slow: Slow, address: str) -> Turn[_Verification]:
+        turn, refused = self._turns.join(_Verification(slow), address=address, name=slow.name, key=slow.key)
+        if refused is not None:
+            self._tell_refused(refused)
+        self._more.set()
+        try:
+            await turn.work.over.wait()
+        finally:
+            self._turns.leave(turn)
+            if address in self._refused and not self._turns.waiting(address):
+                count = self._refused.pop(address)
+                _log.info("logins are verified again", address=address, refused=count)
+        return turn
+
+    def _tell_refused(self, turn: Turn[_Verification]) -> None:
+        if turn.address not in self._refused:
+            # Once, until nobody of the address waits: a storm must not become one of the log.
+            _log.warning("logins are refused unverified: too many wait", address=turn.address)
+        self._refused[turn.address] = self._refused.get(turn.address, 0) + turn.waiting
+        turn.work.over.set()
+
+    def _tell_fault(self, fault: Exception) -> None:
+        if trio.current_time() >= self._fault_due:
+            self._fault_due = trio.current_time() + FAULT_TOLD_S
+            _log.error("a login was not verified by a fault in the broker", exc_info=fault)
+
+    async def _verify(self) -> None:
+        while True:
+            turn = self._turns.take()
+            if turn is None:
+                if self._more.is_set():
+                    self._more = trio.Event()
+                await self._more.wait()
+                continue
+            await trio.lowlevel.checkpoint()
+            await turn.work.do()
+            self._turns.done(turn)
+
+
+def authenticator(
+    config: Config, users: Users, passwords: Passwords, now_s: Callable[[], float]
+) -> Authenticator:
+    """The rules of logging in, as configured.
+
+    Args:
+        config: the configuration.
+        users: who may log in.
+        passwords: verifies for them.
+        now_s: the time of day, seconds since the epoch; it is asked when a token comes.
+
+    Raises:
+        ConfigError: a key of tokens cannot be read.
+    """
+    backends = config.auth_backends.split(",")
+    tokens = None
+    if "oauth2" in backends:
+        from amqp10broker.runtime.connections.key_sets import LivingTokens
+
+        tokens = LivingTokens(config, now_s)
+    return Authenticator(
+        users,
+        passwords,
+        token=secrets.token_bytes,
+        read_table=read_field_table,
+        anonymous_user=config.anonymous_login_user,
+        loopback_users=frozenset(config.loopback_users),
+        plain_needs_tls=config.plain_needs_tls,
+        tokens=tokens,
+        backends=backends,
+    )
+
+
+def read_field_table(data: bytes) -> Mapping[str, object] | None:
+    """The pairs of a field table without its length, as AMQPLAIN sends it; None if it is none."""
+    try:
+        table, end = decode_table(len(data).to_bytes(4, "big") + data, 0)
+    except DecodeError:
+        return None
+    return table if end == len(data) + 4 else None

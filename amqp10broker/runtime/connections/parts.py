@@ -1,0 +1,145 @@
+"""What the sessions of an AMQP 1.0 connection and the channels of a 0-9-1 one have alike.
+
+What their reader gives them is in `sessions10` and `channels091`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar, Generic
+
+import trio
+
+from amqp10broker.auth.authorise import Access
+from amqp10broker.auth.grants import account_of
+from amqp10broker.queues.commands import ReplyTo
+from amqp10broker.runtime.connections.connection_shell import ConnectionShell, PartT
+from amqp10broker.runtime.connections.writer import Lane
+from amqp10broker.runtime.context import ConnectionSurroundings
+from amqp10broker.runtime.mailbox import Mailbox
+from amqp10broker.sessions.circumstances import Circumstances
+from amqp10broker.sessions.counters import ClientCounters
+from amqp10broker.sessions.mail import AccessChanged, AlarmChanged, ConfigChanged, SessionLetter
+from amqp10broker.sessions.measures import Measures
+
+
+class RunningParts(ABC, Generic[PartT]):
+    """See the module; what `connection_shell.Parts` asks for.
+
+    Attributes:
+        by_number: those that are there. A session that its client has ended is not, and may still work.
+        working: those whose task is not over.
+        held_by: the one for which the connection is not read.
+        no_alarm: the reader waits for it; None while it does not wait out an alarm.
+        begun: how many there have been.
+        measures: of them.
+    """
+
+    word: ClassVar[str]
+    """What it is, in the log and in the names of those that ask queues."""
+
+    def __init__(
+        self, surroundings: ConnectionSurroundings, connection: ConnectionShell[Any, Any, PartT]
+    ) -> None:
+        self._surroundings = surroundings
+        self._connection = connection
+        self._gone = ClientCounters()
+        self.by_number: dict[int, PartT] = {}
+        self.working: set[PartT] = set()
+        self.held_by: PartT | None = None
+        self.no_alarm: trio.Event | None = None
+        self._blocked_at = 0.0
+        self.begun = 0
+        self.measures = Measures()
+
+    @abstractmethod
+    async def _work(self, number: int, part: PartT) -> None:
+        """The body of its task."""
+
+    @abstractmethod
+    async def wait_out_alarm(self) -> None:
+        """Return when the client may send; connections that have sent little during an alarm go on."""
+
+    def alarm_over(self) -> None:
+        """Let the reader go on."""
+        if self.no_alarm is not None:
+            self.no_alarm.set()
+
+    def tell(self, letter: AlarmChanged | ConfigChanged | AccessChanged) -> None:
+        """Put a letter into every mailbox."""
+        for part in self.by_number.values():
+            part.inbox.put(letter)
+
+    def counted(self) -> ClientCounters:
+        """What they did and got, those that are gone included."""
+        return ClientCounters.sum_of([self._gone, *(part.service.counted() for part in self.working)])
+
+    def release(self) -> None:
+        """The connection is over: let go of it."""
+        del self._connection
+
+    def _access(self) -> Access:
+        connection = self._connection
+        return Access(connection.credential.grants, connection.vhost)
+
+    def _circumstances(self, lane: Lane) -> Circumstances:
+        """Those that are of one kind for sessions and channels."""
+        clock, writer = self._surroundings.clock, self._connection.line.writer
+        waits = writer.waiting_bytes and not writer.broken
+        return Circumstances(
+            clock.now_ms(),
+            writer_blocked=lane.blocked,
+            writer_ms=clock.ms_at(writer.waiting_since) if waits else None,
+            writer_bytes=writer.waiting_bytes,
+            alarms=tuple(sorted(self._surroundings.alarms)),
+            blocked_ms=None if self.no_alarm is None else clock.ms_at(self._blocked_at),
+        )
+
+    async def _wait_for_no_alarm(self) -> None:
+        self.no_alarm, self._blocked_at = trio.Event(), trio.current_time()
+        try:
+            await self.no_alarm.wait()
+        finally:
+            self.no_alarm = None
+
+    def _count(self) -> None:
+        """One more of the user's.
+
+        Raises:
+            RefusedError: there may be no more.
+        """
+        catalog = self._surroundings.catalog
+        catalog.usage.open_channel(account_of(self._connection.credential.grants))
+
+    def _address(self, number: int, inbox: Mailbox[SessionLetter]) -> ReplyTo:
+        """Under which queues answer it."""
+        label = f"connection {self._connection.number}, {self.word} {number}"
+        return self._surroundings.askers.open(label, inbox)
+
+    def _lane(self, inbox: Mailbox[SessionLetter]) -> Lane:
+        return Lane(self._connection.line.writer, inbox, self._surroundings.config.writer_buffer_bytes)
+
+    def _start(self, number: int, part: PartT, reply_to: ReplyTo, *, counted: bool) -> None:
+        """Begin its task; `counted`: it counts among the user's."""
+        self.begun += 1
+        self.by_number[number] = part
+        self.working.add(part)
+        self._surroundings.part_begun(self._connection.number, number)
+        self._connection.line.start_part(self._run_part, number, part, reply_to, counted)
+
+    async def _run_part(self, number: int, part: PartT, reply_to: ReplyTo, counted: bool) -> None:
+        connection, surroundings = self._connection, self._surroundings
+        try:
+            await self._work(number, part)
+        except Exception as error:
+            connection.crash(error)
+        finally:
+            self.working.discard(part)
+            self._gone.add(part.service.counted())
+            surroundings.askers.close(reply_to)
+            if counted:
+                surroundings.catalog.usage.close_channel(connection.user)
+            if self.by_number.get(number) is part:
+                # What the client still sends on it is for nobody.
+                del self.by_number[number]
+            part.service.release()

@@ -1,0 +1,93 @@
+"""How much one connection's reader hands over before others have their turn.
+
+A read of 64 KiB may be two thousand frames, and each may make a task, a link, or a declaration. What
+one read brings is handed over in portions, and between two of them every other task of the broker runs
+once. So the longest wait of others depends on a portion, not on what a client puts into its socket.
+
+Runs (transfers, publishes, acknowledgements of one kind) are one item however long they are, so a client
+that publishes or consumes has everything it sent in one portion.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final, TypeVar
+
+from amqp10broker.protocols.amqp091.items import MethodFrame
+from amqp10broker.protocols.amqp091.methods import ChannelClose, ChannelOpen
+from amqp10broker.protocols.amqp10.performatives import Attach, Detach, End
+
+T = TypeVar("T")
+
+PORTION: Final = 256
+"""What is handed over in one turn, in units of the cheapest frame: some five milliseconds of work."""
+
+HEAVY: Final = 16
+"""What makes or ends a session, a channel or a link: 16 of them a turn."""
+
+_METHOD: Final = 4
+"""A method of AMQP 0-9-1 that declares, binds, consumes, ...: 64 of them a turn."""
+
+_HEAVY_ITEMS: Final = frozenset((Attach, Detach, End))
+_HEAVY_METHODS: Final = frozenset((ChannelOpen, ChannelClose))
+_NOT_LIGHT: Final = _HEAVY_ITEMS | {MethodFrame}
+
+
+class Turn:
+    """One reader's turn.
+
+    Attributes:
+        left: what may still be handed over in it; at 0 or below it is over.
+    """
+
+    __slots__ = ("left",)
+
+    def __init__(self) -> None:
+        self.left = PORTION
+
+    @property
+    def over(self) -> bool:
+        """Whether others are next: the reader lets them, and calls `begin`."""
+        return self.left <= 0
+
+    def begin(self) -> None:
+        """Others had their turn."""
+        self.left = PORTION
+
+    def spend(self, weight: int) -> None:
+        """Count what was not in a list of items."""
+        self.left -= weight
+
+    def portions(self, items: Sequence[T]) -> Iterator[Sequence[T]]:
+        """Cut items of one session or channel into portions; the turn is over between two of them.
+
+        Each is counted before it is given, so that the receiver looks at `over` behind it. What fits is
+        given as it is, not copied.
+        """
+        start = 0
+        while start < len(items):
+            stop = self._fill(items, start)
+            yield items if stop - start == len(items) else items[start:stop]
+            start = stop
+
+    def _fill(self, items: Sequence[object], start: int) -> int:
+        """Count items from `start` on, one at least; where the turn ends."""
+        count = len(items) - start
+        if count * HEAVY <= self.left:
+            self.left -= count * HEAVY
+            return len(items)
+        if _NOT_LIGHT.isdisjoint(map(type, items)):
+            count = max(1, min(count, self.left))
+            self.left -= count
+            return start + count
+        stop = start
+        while stop < len(items) and (stop == start or self.left > 0):
+            self.left -= _weight(items[stop])
+            stop += 1
+        return stop
+
+
+def _weight(item: object) -> int:
+    if type(item) is MethodFrame:
+        return HEAVY if type(item.method) in _HEAVY_METHODS else _METHOD
+    return HEAVY if type(item) in _HEAVY_ITEMS else 1

@@ -1,0 +1,190 @@
+"""The sockets that a broker listens on, and addresses as text."""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+import socket
+import ssl
+from collections.abc import Callable, Iterable
+from importlib.util import find_spec
+from typing import Final, TypeAlias
+
+import trio
+
+from amqp10broker.auth.tls import TlsSettings, Verify, server_context
+from amqp10broker.config import Config
+from amqp10broker.errors import ConfigError
+
+BACKLOG: Final = 1024
+OUT_OF_FILES: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+OUT_OF_FILES_PAUSE_S: Final = 0.1
+
+Address: TypeAlias = tuple[str, int]
+
+
+class BoundSockets:
+    """Those of one broker: bound first, so that a wrong port is told at once, and listening last.
+
+    Attributes:
+        plain: for clients without TLS.
+        encrypted: for those with.
+        tls: their context; None without TLS.
+    """
+
+    def __init__(self) -> None:
+        self.plain: list[socket.socket] = []
+        self.encrypted: list[socket.socket] = []
+        self.tls: ssl.SSLContext | None = None
+
+    async def bind(self, config: Config) -> None:
+        """Bind to the addresses of the configuration; the kernel refuses clients until `listen`.
+
+        Raises:
+            OSError: the address cannot be used.
+            ConfigError: the one for TLS cannot, or one of its files.
+        """
+        if config.websocket_on_port:
+            need_packages("websocket_on_port", ("h11", "websockets"), "leave it off")
+        self.tls = _tls_context(config)
+        self.plain = await open_sockets(config.host, config.port)
+        if self.tls is None:
+            return
+        try:
+            self.encrypted = await open_sockets(config.host, config.tls_port)
+        except OSError as error:
+            raise ConfigError(
+                "tls_port",
+                f"{config.tls_port} on {config.host} cannot be used: {error.strerror or error}",
+                "choose another, 0 for any free one",
+            ) from error
+
+    def listen(self) -> None:
+        """Let clients come."""
+        for sock in (*self.plain, *self.encrypted):
+            sock.listen(BACKLOG)
+
+    def close(self) -> None:
+        """Listen no more. May be called twice."""
+        for sock in (*self.plain, *self.encrypted):
+            sock.close()
+
+
+async def accept_forever(
+    listener: socket.socket,
+    taken: Callable[[socket.socket, Address], None],
+    on_out_of_files: Callable[[OSError], None],
+) -> None:
+    """Accept connections until cancelled, or until the socket is closed.
+
+    Args:
+        listener: listens.
+        taken: is given each connection, and closes it or has it served.
+        on_out_of_files: told each time that no connection could be accepted for want of files or memory.
+    """
+    while listener.fileno() >= 0:  # it is closed when the broker stops, perhaps before this has begun
+        try:
+            await trio.lowlevel.wait_readable(listener)
+            if listener.fileno() < 0:
+                return
+            sock, address = listener.accept()
+        except (BlockingIOError, ConnectionAbortedError):
+            continue
+        except OSError as error:
+            if error.errno not in OUT_OF_FILES:
+                raise
+            # Nothing is lost: the connection waits in the backlog until a file is free.
+            on_out_of_files(error)
+            await trio.sleep(OUT_OF_FILES_PAUSE_S)
+            continue
+        taken(sock, address)
+
+
+def need_packages(setting: str, packages: Iterable[str], otherwise: str) -> None:
+    """Check that packages of the extra for HTTP are there.
+
+    Args:
+        setting: that needs them.
+        packages: names of modules.
+        otherwise: what can be done instead of installing them.
+
+    Raises:
+        ConfigError: one is not.
+    """
+    for package in packages:
+        if find_spec(package) is None:
+            raise ConfigError(
+                setting,
+                f"needs the package {package.replace('_', '-')}, which is not installed",
+                f"install it with: pip install 'amqp10broker[http]', or {otherwise}",
+            )
+
+
+def addresses_of(sockets: list[socket.socket]) -> list[Address]:
+    """Host and port of each."""
+    return [sock.getsockname()[:2] for sock in sockets]
+
+
+def _tls_context(config: Config) -> ssl.SSLContext | None:
+    """The context of the TLS listener; None without one.
+
+    Raises:
+        ConfigError: a file cannot be read or is not what it should be.
+    """
+    if config.tls_certificate is None:
+        return None
+    return server_context(
+        TlsSettings(
+            certificate_file=config.tls_certificate,
+            key_file=config.tls_key,
+            key_password=config.tls_key_password,
+            ca_file=config.tls_ca,
+            verify=Verify(config.tls_verify),
+            minimum_version=config.tls_minimum_version,
+        )
+    )
+
+
+async def open_sockets(host: str, port: int) -> list[socket.socket]:
+    """Bind to every address that the host name has; the kernel refuses clients until the caller listens.
+
+    Raises:
+        OSError: an address cannot be used.
+    """
+    sockets: list[socket.socket] = []
+    try:
+        infos = await trio.socket.getaddrinfo(
+            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+        for family, kind, protocol, _, address in infos:
+            sock = socket.socket(family, kind, protocol)
+            sockets.append(sock)
+            sock.setblocking(False)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            if port == 0 and len(sockets) > 1:  # one number for all addresses
+                address = (address[0], sockets[0].getsockname()[1], *address[2:])
+            sock.bind(address)
+    except BaseException:
+        for sock in sockets:
+            sock.close()
+        raise
+    return sockets
+
+
+def peer_text(address: tuple[str, int]) -> str:
+    """An address as logs and status show it."""
+    host, port = address[0], address[1]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a client's address is this machine's own."""
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return False
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+        return address.ipv4_mapped.is_loopback
+    return address.is_loopback

@@ -1,0 +1,117 @@
+"""Time for suspended links: each ends when it has been kept for as long as was granted."""
+
+from __future__ import annotations
+
+import math
+
+import trio
+
+from amqp10broker.errors import DamagedFile
+from amqp10broker.metadata.plan import Key as PlanKey
+from amqp10broker.protocols.amqp10.errors import AmqpError
+from amqp10broker.protocols.amqp10.performatives import Target
+from amqp10broker.queues.commands import ReplyTo
+from amqp10broker.queues.durable_links import KeptLinksInJournal
+from amqp10broker.runtime.context import Surroundings
+from amqp10broker.runtime.journal.journal_task import JournalTask
+from amqp10broker.runtime.log import Log
+from amqp10broker.runtime.queues.handles import post_mail
+from amqp10broker.sessions.amqp10.kept import Kept, KeptLinks, Mail, survivor
+from amqp10broker.sessions.amqp10.kept_consumer import KeptConsumer
+from amqp10broker.sessions.amqp10.kept_publisher import KeptPublisher
+
+_log = Log("amqp10broker.keeping")
+
+
+class SuspendedLinks:
+    """The broker around `KeptLinks`, and the task that looks at what has run out.
+
+    Attributes:
+        links: those that are kept.
+    """
+
+    def __init__(self, surroundings: Surroundings) -> None:
+        self._surroundings = surroundings
+        self._sooner = trio.Event()
+        self.links = KeptLinks(self)
+
+    def open(self, label: str, box: Kept) -> ReplyTo:
+        """See `kept.Host`."""
+        return self._surroundings.askers.open(label, box)
+
+    def close(self, reply_to: ReplyTo) -> None:
+        """See `kept.Host`."""
+        self._surroundings.askers.close(reply_to)
+
+    def post(self, mail: Mail) -> None:
+        """See `kept.Host`."""
+        post_mail(mail)
+
+    def now_ms(self) -> int:
+        """See `kept.Host`."""
+        return self._surroundings.clock.now_ms()
+
+    def timer_started(self) -> None:
+        """See `kept.Host`."""
+        self._sooner.set()
+
+    def has_account(self, user: str) -> bool:
+        """See `kept.Host`."""
+        return user in self._surroundings.catalog.users
+
+    def left(self, key: PlanKey) -> None:
+        """A user or a virtual host has been deleted (`Catalog.on_left`)."""
+        if key[0] == "user":
+            self.links.revoke(user=key[1])
+        else:
+            self.links.revoke(vhost=key[1])
+
+    def begin(self, journal_task: JournalTask) -> None:
+        """Have what is granted to survive a restart kept in the journal, which is still to be read."""
+        records = KeptLinksInJournal(journal_task.journal, journal_task.write_soon)
+        journal_task.add(records)
+        self.links.records = records
+
+    def restore(self) -> None:
+        """Go on with what the journal had, when queues are there and no client is.
+
+        A link whose virtual host or user is gone is over: the power may have gone before the disk had that.
+
+        Raises:
+            DamagedFile: what it had of one cannot be understood.
+        """
+        records, vhosts = self.links.records, self._surroundings.catalog.vhosts
+        if records is None:
+            return
+        for number, document, tags in records.found():
+            try:
+                found = survivor(document)
+            except (ValueError, TypeError, AmqpError) as error:
+                raise DamagedFile(
+                    "the journal",
+                    f"what it says of link {number} cannot be understood: {error}",
+                    "start the version that wrote it, or restore the data folder from a copy",
+                ) from error
+            if found.key.vhost not in vhosts or (found.account and not self.has_account(found.key.user)):
+                records.end(number)
+                continue
+            kept: Kept
+            if isinstance(found.terminus, Target):
+                kept = KeptPublisher(found.key, self, found.terminus)
+                kept.restore(tags)
+            else:
+                kept = KeptConsumer(found.key, self.links, found.terminus)
+            self.links.restore(kept, number, found.terms, found.deadline_ms)
+        if len(self.links):
+            _log.info("suspended links restored", links=len(self.links))
+        self.links.expire()
+
+    async def run(self) -> None:
+        """End links in time, until cancelled."""
+        while True:
+            self._sooner = trio.Event()
+            due_ms = self.links.deadline_ms
+            due = math.inf if due_ms is None else self._surroundings.clock.trio_time(due_ms)
+            with trio.move_on_at(due):
+                await self._sooner.wait()
+            self.links.expire()

@@ -1,0 +1,97 @@
+"""A connection's place in a virtual host: counted while it lasts, and what goes when it leaves."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Self
+
+from amqp10broker.auth.authorise import check_vhost_access
+from amqp10broker.auth.grants import Grants, account_of
+from amqp10broker.errors import ResourceLocked
+from amqp10broker.metadata.catalog import Catalog
+from amqp10broker.metadata.queue import Owner
+from amqp10broker.metadata.queue_requests import ConnectionEnded
+from amqp10broker.metadata.vhost import VirtualHost
+
+
+class Container(NamedTuple):
+    """Whose connection it is, as its client says in AMQP 1.0."""
+
+    id: str
+    sole: bool
+    """It wants to be the only connection of that id."""
+
+
+class Membership:
+    """One open connection in one virtual host.
+
+    Attributes:
+        vhost: the virtual host.
+    """
+
+    __slots__ = ("_catalog", "_container", "_entry", "_grants", "_left", "_owner", "vhost")
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        vhost: VirtualHost,
+        grants: Grants,
+        owner: Owner,
+        container: Container | None,
+    ) -> None:
+        self._catalog = catalog
+        self._grants = grants
+        self._owner = owner
+        self._container = container
+        self._left = False
+        self._entry = grants.entry(vhost.name)
+        self.vhost = vhost
+
+    @classmethod
+    def enter(
+        cls,
+        catalog: Catalog,
+        vhost: str,
+        grants: Grants,
+        owner: Owner,
+        *,
+        container: Container | None = None,
+    ) -> Self:
+        """Count a connection in.
+
+        Raises:
+            ResourceLocked: its container has a connection, and one of the two is to be the only one.
+            NotFound: there is no such virtual host.
+            NotAllowed: the user may not enter it, or a limit of connections is reached.
+        """
+        found = catalog.lookup_vhost(vhost)
+        check_vhost_access(grants, vhost)
+        usage = catalog.usage
+        usage.open_connection(found, account_of(grants))
+        if container is not None:
+            try:
+                usage.open_container(found.name, container.id, sole=container.sole)
+            except ResourceLocked:
+                usage.close_connection(found.name, grants.user)
+                raise
+        return cls(catalog, found, grants, owner, container)
+
+    def permission_changed(self) -> bool:
+        """Whether the user's permission is another than when this was last asked.
+
+        Raises:
+            NotAllowed: it has none any more; the text is for the client.
+        """
+        check_vhost_access(self._grants, self.vhost.name)
+        before, self._entry = self._entry, self._grants.entry(self.vhost.name)
+        return self._entry != before
+
+    def leave(self) -> None:
+        """Count it out; the queues that it had for itself go. May be called twice."""
+        if self._left:
+            return
+        self._left = True
+        usage = self._catalog.usage
+        usage.close_connection(self.vhost.name, self._grants.user)
+        if self._container is not None:
+            usage.close_container(self.vhost.name, self._container.id)
+        self._catalog.see_to(ConnectionEnded(self.vhost.name, self._owner))

@@ -1,0 +1,99 @@
+"""What the parts of a broker may touch of it: values, and a few verbs.
+
+The broker (`broker.py`) is all of this, and it alone makes parts and hands itself to them. A part says in its
+constructor which of these it takes; what is not in there it cannot reach. Connections have numbers here, so
+that what is below them need not know them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from amqp10broker.auth.login import Authenticator
+from amqp10broker.config import Config
+from amqp10broker.metadata.catalog import Catalog
+from amqp10broker.metadata.proposing import Propose
+from amqp10broker.metadata.queue import DeclaredQueue
+from amqp10broker.metadata.vhost import VirtualHost
+from amqp10broker.protocols.budget import UserBudgets
+from amqp10broker.runtime.clock import WallClock
+from amqp10broker.runtime.connections.log_limits import LogLimits
+from amqp10broker.runtime.connections.login import Logins
+from amqp10broker.runtime.connections.socket_transport import Stream
+from amqp10broker.runtime.journal.journal_task import JournalTask
+from amqp10broker.runtime.queues.reply_registry import Askers
+from amqp10broker.sessions.amqp091.channel import BrokerChannel
+from amqp10broker.sessions.amqp10.kept import KeptLinks
+from amqp10broker.sessions.amqp10.session import BrokerSession
+
+
+class Surroundings(Protocol):
+    """For every part.
+
+    Attributes:
+        catalog: what is declared.
+        clock: the time of day.
+        askers: the sessions and others that may ask queues.
+    """
+
+    catalog: Catalog
+    clock: WallClock
+    askers: Askers
+
+    @property
+    def config(self) -> Config:
+        """The present configuration; replaced as a whole when a setting changes."""
+
+    @property
+    def alarms(self) -> frozenset[str]:
+        """Names of the alarms that are on; publishers are held back while there is any."""
+
+
+class ConnectionSurroundings(Surroundings, Protocol):
+    """For a connection, its sessions and its channels.
+
+    Attributes:
+        container_id: ours, in open frames.
+        propose: has changes of the catalog decided.
+        authenticator: the rules of logging in.
+        logins: whose password is verified when.
+        log_limits: how many warnings clients may cause.
+        unfinished: bounds what is kept of messages that are not whole, by user.
+        journal_task: keeps what durable queues have; None: all is in memory.
+        session_type: makes sessions.
+        channel_type: makes channels.
+        faulty_stream: makes of a stream, for a connection's number, one that commits faults; None: no faults.
+    """
+
+    container_id: str
+    propose: Propose
+    authenticator: Authenticator
+    logins: Logins
+    log_limits: LogLimits
+    unfinished: UserBudgets
+    journal_task: JournalTask | None
+    session_type: Callable[..., BrokerSession]
+    channel_type: Callable[..., BrokerChannel]
+    faulty_stream: Callable[..., Stream] | None
+
+    @property
+    def kept(self) -> KeptLinks:
+        """Links of AMQP 1.0 that outlive their sessions."""
+
+    def is_memory_tight(self) -> bool:
+        """Whether memory is near to where its alarm begins."""
+
+    def new_id(self) -> str:
+        """A fresh token that nobody can guess, for generated names."""
+
+    def make_volatile(
+        self, vhost: VirtualHost, connection: object, allowed: Callable[[str], None]
+    ) -> DeclaredQueue:
+        """A queue of direct reply-to for one connection (see `service.context.MakeVolatile`)."""
+
+    def logged_in(self, connection: int) -> None:
+        """The user of a connection is known from now on."""
+
+    def part_begun(self, connection: int, part: int) -> None:
+        """A connection has a session, or a channel, of this number from now on."""

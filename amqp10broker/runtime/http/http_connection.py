@@ -1,0 +1,414 @@
+"""One HTTP connection: requests in by an engine without I/O (h11), answers out, in their order.
+
+The head of a request says whether there is an answer without its body, which is read when it is asked for. A
+client that sends its head or body slowly, takes its answer slowly, or says nothing, is let go.
+What is no HTTP is answered as the engine says, once, and then nothing more is read as a request: behind it
+may stand a request that another server in front has not seen (ADR 0064).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from email.utils import formatdate
+from http import HTTPStatus
+from typing import Final, TypeAlias
+
+import h11
+import trio
+
+from amqp10broker.api.front import BODY_BYTES_MAX, check_framing, compressed, too_large, wants_gzip
+from amqp10broker.api.messages import Answer, Feed, Refused, Request
+from amqp10broker.api.refusals import fault
+from amqp10broker.api.websocket import asks_for_websocket
+from amqp10broker.runtime.connections.connection_lifecycle import CLOSE_WAIT_S, READ_BYTES
+from amqp10broker.runtime.connections.socket_transport import Stream
+from amqp10broker.runtime.log import Log
+
+_log = Log("amqp10broker.http")
+
+HEAD_BYTES_MAX: Final = 16_384
+"""Of a request's line and headers; names of 255 characters need 2 kB of path."""
+PACKED_HERE_BYTES_MAX: Final = 65_536
+"""A larger body is packed in a thread: a millisecond of everybody's time is enough."""
+PIECE_BYTES: Final = 262_144
+"""Of an answer, that go out at a time."""
+
+HEADERS_MAX: Final = 200
+"""Of a request; parsing a thousand takes some milliseconds."""
+_HEAD_PIECE_BYTES: Final = 2_048
+"""Handed to the engine at a time, of heads, and of what is between the chunks of a body."""
+BETWEEN_CHUNKS_BYTES_MAX: Final = 4_096
+"""Of a chunk's size, or of the fields behind the last chunk."""
+_CHUNKS_FREE: Final = 1_000
+CHUNK_BYTES_MIN: Final = 256
+"""That the chunks beyond the first thousand have, taken together: each costs what such a piece costs."""
+_CHUNKS_AT_A_TIME: Final = 100
+BODIES_BYTES_MAX: Final = 67_108_864
+"""Of all bodies that are in memory, unless one alone may have more."""
+STRANGERS_BYTES_MAX: Final = 1_048_576
+"""Of those, of clients that are not logged in."""
+
+ReadBody: TypeAlias = Callable[[int | None], Awaitable[bytes]]
+"""Reads the request's body, which counts until the request is answered. It is given how many bytes that of a
+client that is not logged in may have; None for others."""
+RunRequest: TypeAlias = Callable[[Request, ReadBody], Awaitable[Answer]]
+"""Is given the request without its body."""
+Switch: TypeAlias = Callable[[Request], Iterable[tuple[str, str]]]
+"""Gives the headers of the answer to a request for a WebSocket; raises `Refused` if there is none."""
+
+
+class Bodies:
+    """Counts the bytes of bodies that are in memory: of clients that are not logged in, and of all."""
+
+    def __init__(self) -> None:
+        self._strangers = 0
+        self._all = 0
+
+    def add(self, size: int, one_max: int, *, stranger: bool) -> None:
+        """Count what came, or is gone.
+
+        Args:
+            size: bytes, below 0 if they are gone.
+            one_max: that one body may have.
+            stranger: the client is not logged in.
+
+        Raises:
+            Refused: 503, there are too many. They are counted.
+        """
+        self._all += size
+        if stranger:
+            self._strangers += size
+        if size > 0 and (
+            self._all > max(BODIES_BYTES_MAX, one_max) or (stranger and self._strangers > STRANGERS_BYTES_MAX)
+        ):
+            reason = "the bodies of other requests fill the room that there is: try again later"
+            raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, "unavailable", reason)
+
+
+@dataclass(frozen=True, slots=True)
+class HttpLimits:
+    """What a client may take its time for, in seconds, and the size of what it sends.
+
+    Attributes:
+        idle_s: between two requests.
+        head_s: from a head's first byte to its last.
+        body_s: for a body.
+        write_s: for taking an answer.
+        body_bytes: of a request.
+        bodies: of all clients.
+    """
+
+    idle_s: float = 60.0
+    head_s: float = 10.0
+    body_s: float = 60.0
+    write_s: float = 60.0
+    body_bytes: int = BODY_BYTES_MAX
+    bodies: Bodies = field(default_factory=lambda: Bodies())
+
+
+class _Gone(Exception):
+    """The client has closed, lost or outstayed its connection."""
+
+
+class HttpConnection:
+    """A client of the HTTP listener."""
+
+    def __init__(
+        self,
+        stream: Stream,
+        peer: str,
+        run: RunRequest,
+        limits: HttpLimits,
+        switch: Switch | None = None,
+        first_bytes: bytes = b"",
+    ) -> None:
+        """Take a connection.
+
+        Args:
+            stream: to the client.
+            peer: its address, for the log.
+            run: answers a request.
+            limits: of time and size.
+            switch: to WebSocket; None: what asks for that is a request like others.
+            first_bytes: what was read from the stream already.
+        """
+        self._stream = stream
+        self._peer = peer
+        self._run = run
+        self._limits = limits
+        self._engine = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES_MAX)
+        self._switch = switch
+        self._switched = False
+        self._unread = memoryview(first_bytes)
+        self._piece_bytes = READ_BYTES
+        self._counted = 0
+        self._stranger = False
+
+    async def serve(self) -> bytes | None:
+        """Answer until the connection is over; the stream is closed then.
+
+        Returns:
+            None; or, of a stream that is a WebSocket from now on and open, what was read of that.
+        """
+        try:
+            while await self._serve_one():
+                self._engine.start_next_cycle()
+                # One read may bring a thousand requests.
+                await trio.lowlevel.checkpoint()
+            if self._switched:
+                return bytes(self._engine.trailing_data[0]) + bytes(self._unread)
+            # Closed with something unread, the kernel would take our last answer back.
+            with trio.move_on_after(CLOSE_WAIT_S):
+                while await self._stream.receive_some(READ_BYTES):
+                    pass
+        except (_Gone, trio.BrokenResourceError, trio.ClosedResourceError) as error:
+            _log.debug("HTTP connection over", peer=self._peer, reason=str(error))
+        finally:
+            if not self._switched:
+                with trio.CancelScope(shield=True):
+                    await self._stream.aclose()
+        return None
+
+    async def _serve_one(self) -> bool:
+        """One request and its answer; whether another one may follow."""
+        head: h11.Request | None = None
+        try:
+            head = await self._head()
+            check_framing(list(head.headers), head.http_version, self._limits.body_bytes)
+            chunked = any(name == b"transfer-encoding" for name, _ in head.headers)
+            self._piece_bytes = _HEAD_PIECE_BYTES if chunked else READ_BYTES
+            try:
+                request = Request.read(head.method, head.target, list(head.headers))
+                if self._switch is not None and asks_for_websocket(list(head.headers), head.http_version):
+                    await self._body(0)
+                    await self._go_over(self._switch(request))
+                    return False
+                answer = await self._answer(request)
+            except Refused as refusal:
+                answer = refusal.answer
+            self._skip_body()
+        except h11.RemoteProtocolError as error:
+            reason = f"this is no request of HTTP/1.1: {error}"
+            answer = Refused(error.error_status_hint, "bad_request", reason).answer
+        except Refused as refusal:
+            answer = refusal.answer
+        finally:
+            self._forget_body()
+        if answer.feed is not None:
+            await self._send_feed(answer, answer.feed)
+            return False
+        await self._send(answer, bodyless=head is not None and head.method == b"HEAD")
+        return self._engine.our_state is h11.DONE and self._engine.their_state is h11.DONE
+
+    # --- in -----------------------------------------------------------------------------------------
+
+    async def _head(self) -> h11.Request:
+        """The next request's line and headers.
+
+        Raises:
+            h11.RemoteProtocolError: it is no HTTP.
+            Refused: 408, it took too long.
+            _Gone: there is no next one.
+        """
+        event = self._engine.next_event()
+        if event is h11.NEED_DATA and not self._engine.trailing_data[0] and not self._unread:
+            with trio.move_on_after(self._limits.idle_s) as idle:
+                await self._read()
+            if idle.cancelled_caught:
+                raise _Gone("idle")
+        lines = 0
+        with trio.move_on_after(self._limits.head_s):
+            while event is h11.NEED_DATA:
+                if lines > HEADERS_MAX:
+                    raise _too_many_headers()
+                lines += (await self._receive(_HEAD_PIECE_BYTES)).count(b"\n")
+                event = self._engine.next_event()
+            if not isinstance(event, h11.Request):
+                raise _Gone("closed by the client")
+            if len(event.headers) > HEADERS_MAX:
+                raise _too_many_headers()
+            # The engine looks at heads that come in parts alone.
+            size = len(event.target) + sum(len(name) + len(value) + 4 for name, value in event.headers)
+            if size > HEAD_BYTES_MAX:
+                status = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
+                raise Refused(status, "bad_request", f"the headers have more than {HEAD_BYTES_MAX} bytes")
+            return event
+        raise _too_slow("its line and headers", self._limits.head_s)
+
+    async def _body(self, stranger_bytes: int | None) -> bytes:
+        """The request's body; see `ReadBody`.
+
+        Raises:
+            h11.RemoteProtocolError: it is not as its headers say.
+            Refused: it is too large, too many are read, or it took too long.
+            _Gone: it was not all.
+        """
+        stranger = stranger_bytes is not None
+        most = self._limits.body_bytes if stranger_bytes is None else stranger_bytes
+        self._stranger = stranger
+        body = bytearray()
+        chunks = between = 0
+        with trio.move_on_after(self._limits.body_s):
+            while True:
+                event = self._engine.next_event()
+                if event is h11.NEED_DATA:
+                    if between > BETWEEN_CHUNKS_BYTES_MAX:
+                        raise _bad_chunks(f"more than {BETWEEN_CHUNKS_BYTES_MAX} bytes are behind a chunk")
+                    if self._engine.they_are_waiting_for_100_continue:
+                        go_on = h11.InformationalResponse(status_code=HTTPStatus.CONTINUE, headers=[])
+                        await self._write([self._engine.send(go_on) or b""])
+                    between += len(await self._receive(self._piece_bytes))
+                elif isinstance(event, h11.Data):
+                    self._counted += len(event.data)
+                    self._limits.bodies.add(len(event.data), self._limits.body_bytes, stranger=stranger)
+                    body += event.data
+                    between = 0
+                    if len(body) > most:
+                        raise too_large(most)
+                    if event.chunk_start:
+                        chunks += 1
+                        if chunks > _CHUNKS_FREE + len(body) // CHUNK_BYTES_MIN:
+                            raise _bad_chunks(f"its chunks have less than {CHUNK_BYTES_MIN} bytes")
+                        if chunks % _CHUNKS_AT_A_TIME == 0:
+                            await trio.lowlevel.checkpoint()
+                elif isinstance(event, h11.EndOfMessage):
+                    return bytes(body)
+                else:
+                    raise _Gone("closed by the client")
+        raise _too_slow("its body", self._limits.body_s)
+
+    def _skip_body(self) -> None:
+        """Drop a body that was not asked for, if all of it is here: the connection goes on then."""
+        try:
+            for _ in range(_CHUNKS_AT_A_TIME):
+                event = self._engine.next_event() if self._engine.their_state is h11.SEND_BODY else None
+                if event is h11.NEED_DATA and self._unread:
+                    self._hand_over(self._piece_bytes)
+                elif not isinstance(event, h11.Data):
+                    return
+        except h11.RemoteProtocolError as error:
+            _log.debug("HTTP body is none", peer=self._peer, reason=str(error))
+
+    def _forget_body(self) -> None:
+        self._limits.bodies.add(-self._counted, self._limits.body_bytes, stranger=self._stranger)
+        self._counted = 0
+
+    async def _receive(self, most: int) -> bytes:
+        """Hand the engine some of what the client has sent."""
+        if not self._unread:
+            await self._read()
+        return self._hand_over(most)
+
+    async def _read(self) -> None:
+        try:
+            self._unread = memoryview(await self._stream.receive_some(READ_BYTES))
+        except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+            raise _Gone(str(error)) from error
+
+    def _hand_over(self, most: int) -> bytes:
+        piece, self._unread = bytes(self._unread[:most]), self._unread[most:]
+        self._engine.receive_data(piece)
+        return piece
+
+    # --- out ----------------------------------------------------------------------------------------
+
+    async def _answer(self, request: Request) -> Answer:
+        try:
+            answer = await self._run(request, self._body)
+        except (Refused, h11.RemoteProtocolError, _Gone):
+            raise
+        except Exception as error:
+            _log.error("request failed by a fault in the broker", peer=self._peer, exc_info=error)
+            return fault(error).answer
+        if not wants_gzip(request, answer):
+            return answer
+        if len(answer.body) <= PACKED_HERE_BYTES_MAX:
+            return compressed(answer)
+        return await trio.to_thread.run_sync(compressed, answer)
+
+    async def _send(self, answer: Answer, *, bodyless: bool) -> None:
+        headers = [(name, value) for name, value in answer.headers]
+        headers.append(("date", formatdate(usegmt=True)))
+        if answer.status not in (HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED):
+            headers.append(("content-length", str(len(answer.body))))
+        if self._engine.their_state is not h11.DONE:
+            headers.append(("connection", "close"))
+        reason = HTTPStatus(answer.status).phrase  # some clients show it instead of the status
+        head = h11.Response(status_code=answer.status, headers=headers, reason=reason)
+        await self._write(self._pieces(head, b"" if bodyless else answer.body))
+
+    def _pieces(self, head: h11.Response, body: bytes) -> Iterator[bytes]:
+        """An answer as it goes out: a long one is not copied as a whole, and others run between its parts."""
+        engine = self._engine
+        data = engine.send(head) or b""
+        for start in range(0, len(body), PIECE_BYTES):
+            if start:
+                yield data
+                data = b""
+            data += engine.send(h11.Data(data=body[start : start + PIECE_BYTES])) or b""
+        yield data + (engine.send(h11.EndOfMessage()) or b"")
+
+    async def _send_feed(self, answer: Answer, feed: Feed) -> None:
+        """Send an answer while it is made, until it ends or the client goes.
+
+        What the client sends meanwhile is dropped: the connection ends with this answer.
+        """
+        headers = [*answer.headers, ("date", formatdate(usegmt=True)), ("connection", "close")]
+        engine = self._engine
+
+        async def send(piece: bytes) -> None:
+            await self._write([engine.send(h11.Data(data=piece)) or b""])
+
+        async def hear(scope: trio.CancelScope) -> None:
+            try:
+                while await self._stream.receive_some(READ_BYTES):
+                    pass
+            except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+                _log.debug("HTTP client gone", peer=self._peer, reason=str(error))
+            scope.cancel()
+
+        try:
+            await self._write([engine.send(h11.Response(status_code=answer.status, headers=headers)) or b""])
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(hear, nursery.cancel_scope)
+                try:
+                    await feed.run(send)
+                    await self._write([engine.send(h11.EndOfMessage()) or b""])
+                except _Gone as error:
+                    _log.debug("HTTP stream over", peer=self._peer, reason=str(error))
+                nursery.cancel_scope.cancel()
+        finally:
+            feed.close()
+
+    async def _go_over(self, headers: Iterable[tuple[str, str]]) -> None:
+        head = h11.InformationalResponse(status_code=HTTPStatus.SWITCHING_PROTOCOLS, headers=list(headers))
+        await self._write([self._engine.send(head) or b""])
+        self._switched = True
+
+    async def _write(self, pieces: Iterable[bytes]) -> None:
+        with trio.move_on_after(self._limits.write_s) as limit:
+            try:
+                for piece in pieces:
+                    await self._stream.send_all(piece)
+            except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+                raise _Gone(str(error)) from error
+        if limit.cancelled_caught:
+            raise _Gone("the client does not take its answer")
+
+
+def _too_many_headers() -> Refused:
+    status = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
+    return Refused(status, "bad_request", f"there are more than {HEADERS_MAX} headers: send fewer")
+
+
+def _bad_chunks(why: str) -> Refused:
+    return Refused(HTTPStatus.BAD_REQUEST, "bad_request", f"the body is cut too small: {why}")
+
+
+def _too_slow(what: str, seconds: float) -> Refused:
+    return Refused(
+        HTTPStatus.REQUEST_TIMEOUT,
+        "request_timeout",
+        f"{what} did not come within {seconds:g} s: send faster",
+    )

@@ -1,0 +1,169 @@
+"""The running broker, as endpoints of the HTTP API may ask it."""
+
+from __future__ import annotations
+
+import os
+import resource
+import secrets
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import trio
+
+from amqp10broker.api.samples import Samples
+from amqp10broker.auth.attempts import Attempts
+from amqp10broker.auth.authorise import Access
+from amqp10broker.config.effective import effective
+from amqp10broker.errors import BrokerError
+from amqp10broker.message.message import Message
+from amqp10broker.metadata.catalog import Catalog
+from amqp10broker.observe.metrics.wanted import Wanted
+from amqp10broker.operations.inspection import CertificateSeen
+from amqp10broker.operations.snapshot import ConnectionView, NodeView, view_of
+from amqp10broker.queues.commands import ReplyTo, Verdict
+from amqp10broker.runtime.admin.inspection import certificates
+from amqp10broker.runtime.admin.node import Served
+from amqp10broker.runtime.admin.operations import Actor, run_operation
+from amqp10broker.runtime.connections.connections import Turns
+from amqp10broker.runtime.connections.login import run_slow
+from amqp10broker.runtime.http.http_live import Lives, Start
+from amqp10broker.runtime.http.page_files import PageFiles
+from amqp10broker.runtime.log import Log
+from amqp10broker.runtime.observe.metrics import text_of
+from amqp10broker.runtime.observe.metrics_source import open_fds
+from amqp10broker.runtime.queues.background_jobs import post, run_errand
+from amqp10broker.sessions.errands import GetSome, PublishOne, check_gettable
+
+_log = Log("amqp10broker.http")
+
+
+class BrokerDoor:
+    """What endpoints may ask of a broker: see the protocol `http.calls.Door`."""
+
+    def __init__(self, broker: Served, start: Start, lives: Lives) -> None:
+        self._broker = broker
+        self._start = start
+        self.follow = lives.open
+        self.page_file = PageFiles().find
+        self.samples = Samples(broker.config.collect_statistics_interval_ms)
+
+    @property
+    def catalog(self) -> Catalog:
+        return self._broker.catalog
+
+    @property
+    def node_name(self) -> str:
+        return self._broker.config.node_name or self._broker.container_id
+
+    @property
+    def interval_ms(self) -> int:
+        return self._broker.config.collect_statistics_interval_ms
+
+    def node(self) -> NodeView:
+        return self._broker.node_view()
+
+    def process(self) -> Mapping[str, int]:
+        tasks, files = trio.lowlevel.current_statistics(), open_fds()
+        told = {
+            "processors": os.cpu_count() or 1,
+            "proc_used": tasks.tasks_living,
+            "run_queue": tasks.tasks_runnable,
+            "fd_total": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+        }
+        return told if files is None else {**told, "fd_used": files}
+
+    def clients(self) -> Mapping[str, Mapping[str, int | None]]:
+        return self._broker.connections.totals_of_vhosts()
+
+    @property
+    def attempts(self) -> Attempts:
+        return self._broker.logins.attempts
+
+    @property
+    def permits_global_qos(self) -> bool:
+        return self._broker.config.permit_global_qos
+
+    def settings(self) -> str:
+        return effective(self._broker.config)
+
+    async def certificates(self) -> Sequence[CertificateSeen]:
+        found: Sequence[CertificateSeen] = await run_slow(partial(certificates, self._broker.config))
+        return found
+
+    def connections_open(self) -> tuple[int, int]:
+        connections = self._broker.connections
+        return connections.count, self._broker.config.connection_max
+
+    async def connections(self) -> Sequence[ConnectionView]:
+        return await self._broker.connections.views()
+
+    async def connections_elsewhere(self) -> Sequence[ConnectionView]:
+        if not self._broker.catalog.nodes:
+            return ()
+        told = await self.run("connections", {"where": "elsewhere"}, vhost=None, user="", access=None)
+        found: list[ConnectionView] = []
+        turns = Turns()
+        for each in told:
+            found.append(view_of(ConnectionView, each))
+            await turns.after(found[-1])
+        return found
+
+    async def metrics(self, wanted: Wanted) -> bytes:
+        return await text_of(self._broker, wanted)
+
+    def random(self, size: int) -> bytes:
+        return secrets.token_bytes(size)
+
+    def now_ms(self) -> int:
+        return self._broker.clock.now_ms()
+
+    async def pause(self) -> None:
+        await trio.lowlevel.checkpoint()
+
+    async def publish(
+        self, access: Access, exchange: str, routing_key: str, properties: Mapping[str, Any], body: bytes
+    ) -> bool:
+        broker = self._broker
+        vhost = broker.catalog.lookup_vhost(access.vhost)
+
+        def begin(reply_to: ReplyTo) -> PublishOne:
+            return PublishOne(
+                *(vhost, access, reply_to, post),
+                exchange=exchange,
+                routing_key=routing_key,
+                properties=properties,
+                body=body,
+                size_max=broker.config.max_message_size_bytes,
+            )
+
+        return (await run_errand(broker.askers, f"user '{access.user}' over HTTP", begin)).routed
+
+    async def get(
+        self, access: Access, queue: str, most: int, verdict: Verdict
+    ) -> tuple[Sequence[Message], int]:
+        access.read("queue", queue)
+        vhost = self._broker.catalog.lookup_vhost(access.vhost)
+        found = vhost.for_connection(vhost.lookup(queue), None)
+        check_gettable(found)
+
+        def begin(reply_to: ReplyTo) -> GetSome:
+            return GetSome(found, reply_to, post, most, verdict)
+
+        got = await run_errand(self._broker.askers, f"user '{access.user}' over HTTP", begin)
+        return got.messages, got.behind
+
+    def begin(self, operation: str, given: Mapping[str, Any], *, user: str) -> None:
+        self._start(partial(self._behind, operation, given, user))
+
+    async def _behind(self, operation: str, given: Mapping[str, Any], user: str) -> None:
+        try:
+            await self.run(operation, given, vhost=None, user=user, access=None)
+        except BrokerError as error:
+            _log.warning("what HTTP began was not done", operation=operation, user=user, reason=str(error))
+
+    async def run(
+        self, operation: str, given: Mapping[str, Any], *, vhost: str | None, user: str, access: Access | None
+    ) -> Any:
+        actor = Actor(f"user '{user}' over HTTP", access)
+        return await run_operation(self._broker, operation, given, vhost, actor)

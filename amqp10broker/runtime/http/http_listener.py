@@ -1,0 +1,247 @@
+"""The HTTP port: bound with the others, served as long as clients are."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from functools import partial
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+import trio
+
+from amqp10broker.auth.login import Peer
+from amqp10broker.auth.login_queue import turn_address
+from amqp10broker.auth.tls import CertificateUser, certificate_user
+from amqp10broker.config import Config
+from amqp10broker.errors import ConfigError
+from amqp10broker.runtime.admin.node import Served
+from amqp10broker.runtime.connections.socket_transport import SocketTransport, Stream
+from amqp10broker.runtime.connections.sockets import (
+    BACKLOG,
+    Address,
+    accept_forever,
+    addresses_of,
+    is_loopback,
+    need_packages,
+    open_sockets,
+    peer_text,
+)
+from amqp10broker.runtime.log import Log
+
+if TYPE_CHECKING:
+    from amqp10broker.runtime.http.http_api import HttpApi
+
+_log = Log("amqp10broker.http")
+
+
+class HttpListener:
+    """Accepts HTTP connections, and keeps one connection's failure from the others."""
+
+    def __init__(self, on_client: Callable[[], None] = lambda: None, *, metrics: bool = False) -> None:
+        """Make one that does nothing yet.
+
+        Args:
+            on_client: called when one more is served.
+            metrics: it answers those who ask for metrics, and nothing else, at a port of its own.
+        """
+        self._metrics = metrics
+        self._on_client = on_client
+        self.addresses: list[Address] = []
+        self.serving = 0
+        self._sockets: list[socket.socket] = []
+        self._tls: ssl.SSLContext | None = None
+        self._open = 0
+        self._api: HttpApi | None = None
+        self._nursery: trio.Nursery | None = None
+
+    async def bind(self, config: Config, tls: ssl.SSLContext | None) -> None:
+        """Bind to the address of the configuration, if it has one.
+
+        Args:
+            config: whose settings ``http_...`` count.
+            tls: context of the TLS listener; None without one.
+
+        Raises:
+            ConfigError: it cannot be served, and is not optional.
+        """
+        port = config.prometheus_port if self._metrics else config.http_port
+        if not config.http or port is None or (self._metrics and not config.prometheus):
+            return
+        try:
+            self._tls = _tls(config, tls)
+            self._sockets = await _bound(config, self._setting, port)
+        except ConfigError as error:
+            if not (config.prometheus_optional if self._metrics else config.http_optional):
+                raise
+            _log.warning(f"no {self._what}", reason=str(error))
+        if self._sockets:
+            _load(websocket=config.websocket and not self._metrics)
+        self.addresses = addresses_of(self._sockets)
+
+    async def run(self, broker: Served) -> None:
+        """Serve the clients that come, until cancelled."""
+
+        def taken(sock: socket.socket, address: Address) -> None:
+            turned_away = broker.logins.turns_away(turn_address(address[0]))
+            if turned_away or self._open >= broker.config.http_connection_max:
+                sock.close()
+                return
+            self._open += 1
+            nursery.start_soon(self._serve, broker, sock, address)
+
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            for sock in self._sockets:
+                sock.listen(BACKLOG)
+                nursery.start_soon(
+                    accept_forever,
+                    sock,
+                    taken,
+                    lambda error: _log.error("cannot accept an HTTP connection", reason=str(error)),
+                )
+            if self.addresses:
+                scheme = "http" if self._tls is None else "https"
+                urls = (f"{scheme}://{peer_text(each)}/" for each in self.addresses)
+                _log.info(self._what, address=", ".join(urls))
+            # What requests begin runs here, also those that come over no socket of ours.
+            await trio.sleep_forever()
+
+    def _start(self, work: Callable[[], Awaitable[None]]) -> None:
+        assert self._nursery is not None, "it does not run"
+        self._nursery.start_soon(work)
+
+    @property
+    def _what(self) -> str:
+        return "metrics" if self._metrics else "HTTP API"
+
+    @property
+    def _setting(self) -> str:
+        return "prometheus_port" if self._metrics else "http_port"
+
+    def close(self) -> None:
+        """Listen no more."""
+        for sock in self._sockets:
+            sock.close()
+
+    async def _serve(self, broker: Served, sock: socket.socket, address: Address) -> None:
+        peer = peer_text(address)
+        goes_on = False
+        try:
+            goes_on = await self._serve_socket(broker, sock, address, peer)
+        except (OSError, trio.BrokenResourceError) as error:
+            _log.debug("HTTP connection lost", peer=peer, reason=str(error.__cause__ or error))
+        except Exception as error:
+            _log.error("HTTP connection failed by a fault in the broker", peer=peer, exc_info=error)
+        finally:
+            self._open -= 1
+            if not goes_on:
+                sock.close()
+
+    async def _serve_socket(self, broker: Served, sock: socket.socket, address: Address, peer: str) -> bool:
+        """Whether it goes on as a connection of AMQP, which closes the socket."""
+        origin = Peer(
+            *(is_loopback(address[0]), turn_address(address[0])),
+            tls=self._tls is not None,
+            local=peer_text(sock.getsockname()[:2]),
+        )
+        if self._tls is None:
+            return await self.serve_stream(broker, SocketTransport(sock), peer, origin)
+        stream = trio.SSLStream(
+            trio.SocketStream(trio.socket.from_stdlib_socket(sock)),
+            self._tls,
+            server_side=True,
+            https_compatible=True,
+        )
+        with trio.move_on_after(broker.config.handshake_timeout_ms / 1000) as limit:
+            await stream.do_handshake()
+        if limit.cancelled_caught:
+            return False
+        user = certificate_user(stream.getpeercert(), CertificateUser(broker.config.tls_user_from))
+        return await self.serve_stream(broker, stream, peer, replace(origin, certificate_user=user))
+
+    async def serve_stream(self, broker: Served, stream: Stream, peer: str, origin: Peer) -> bool:
+        """Serve any stream as a client's HTTP connection.
+
+        Args:
+            broker: behind the API.
+            stream: the transport; closed when this returns, unless it goes on as a connection of AMQP.
+            peer: the client's address as text.
+            origin: what is known of the client before it logs in.
+
+        Returns:
+            Whether it goes on.
+        """
+        self.serving += 1
+        self._on_client()
+        try:
+            return await self._serve_requests(broker, stream, peer, origin)
+        finally:
+            self.serving -= 1
+
+    async def _serve_requests(self, broker: Served, stream: Stream, peer: str, origin: Peer) -> bool:
+        from amqp10broker.runtime.http.http_api import HttpApi
+        from amqp10broker.runtime.http.http_connection import HttpConnection
+
+        if self._api is None:
+            self._api = HttpApi(broker, self._start, metrics=self._metrics)
+        limits, answering = self._api.limits, self._api.answering(origin, peer)
+        doors = broker.doors
+        if self._metrics or doors is None or not broker.config.websocket:
+            await HttpConnection(stream, peer, answering, limits).serve()
+            return False
+        from amqp10broker.runtime.connections.websocket_upgrade import WebSocketDoor
+
+        door = WebSocketDoor(broker.config, partial(doors.has_room_for, peer, origin.address))
+        came = await door.serve(stream, peer, origin, run=answering, limits=limits)
+        if came is None:
+            return False
+        websocket, origin = came
+        doors.take(websocket, peer, origin)
+        return True
+
+
+def _load(*, websocket: bool) -> None:
+    """Import what needs packages of the extra ``http``: later there may be no file left to open."""
+    for name in ("http_api", "http_connection", *(("websocket_door",) if websocket else ())):
+        import_module(f"amqp10broker.runtime.{name}")
+
+
+def _tls(config: Config, tls: ssl.SSLContext | None) -> ssl.SSLContext | None:
+    """The context to serve with; None: plain.
+
+    Raises:
+        ConfigError: HTTPS is asked for without a certificate.
+    """
+    if not config.http_tls:
+        return None
+    if tls is None:
+        raise ConfigError("http_tls", "is on without a certificate", "give one with tls_certificate")
+    return tls
+
+
+async def _bound(config: Config, setting: str, port: int) -> list[socket.socket]:
+    """The sockets, bound.
+
+    Args:
+        config: says where to listen.
+        setting: that gives the port.
+        port: itself.
+
+    Raises:
+        ConfigError: they cannot be had.
+    """
+    packages = ("h11", "prometheus_client", *(("websockets",) if config.websocket else ()))
+    need_packages(setting, packages, "turn HTTP off with --no-http")
+    host = config.http_host or config.host
+    try:
+        return await open_sockets(host, port)
+    except OSError as error:
+        off = "metrics off with --no-prometheus" if "prometheus" in setting else "HTTP off with --no-http"
+        raise ConfigError(
+            setting,
+            f"{port} on {host} cannot be used: {error.strerror or error}",
+            f"choose another, 0 for any free one, or turn {off}",
+        ) from error

@@ -1,0 +1,1 @@
+"""The data folder, the journal and its commits."""

@@ -1,0 +1,46 @@
+"""What becomes of a node's folder when its broker has stopped: the node has left its cluster, or joins one.
+
+It happens after the stop, since a folder in use cannot lose what it has. A crash in between leaves the folder
+as it was: a node that was to join goes on alone, one that has left is told so at its next start.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from amqp10broker.runtime.journal.data import Data
+from amqp10broker.storage.disk import OsDisk
+
+if TYPE_CHECKING:
+    from amqp10broker.cluster.bootstrap import Membership
+
+
+@dataclass(frozen=True, slots=True)
+class Afterwards:
+    """See the module.
+
+    Attributes:
+        membership: of the cluster that has let the node in, whose broker goes on as its member; None: the
+            node is blank, and ends.
+    """
+
+    membership: Membership | None
+
+    def carry_out(self, path: str) -> None:
+        """Empty the folder, and note in it of which cluster the node is. Waits for the disk.
+
+        Args:
+            path: of the folder, which no broker has any more.
+
+        Raises:
+            StorageError, RefusedError: it cannot be written.
+        """
+        data = Data(OsDisk(), os.path.abspath(path))
+        try:
+            data.discard("the node has left its cluster" if self.membership is None else "the node joins one")
+            if self.membership is not None:
+                data.belong(self.membership)
+        finally:
+            data.close()

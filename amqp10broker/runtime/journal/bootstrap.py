@@ -1,0 +1,230 @@
+"""What a broker has when it starts: the users, virtual hosts and queues of its configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
+
+from amqp10broker.auth.passwords import Passwords, plain_record
+from amqp10broker.config import Config
+from amqp10broker.config.records import DEFAULT_USERS
+from amqp10broker.config.records import User as ConfiguredUser
+from amqp10broker.errors import LimitExceeded, StorageError
+from amqp10broker.metadata.catalog import VHOST, Catalog
+from amqp10broker.metadata.patterns import fault_of
+from amqp10broker.metadata.plan import CLUSTER_TAGS, VhostFacts
+from amqp10broker.metadata.queue_requests import DeclareQueue
+from amqp10broker.metadata.user_requests import AddUser, SetPassword, SetPermission
+from amqp10broker.metadata.users import PasswordRecord, Permission, User
+from amqp10broker.metadata.vhost_requests import AddVhost, SetGlobalParameter
+from amqp10broker.runtime.journal.data import Data
+from amqp10broker.runtime.journal.definitions_file import (
+    due_now,
+    import_file,
+    naming_the_file,
+    tell_left_out,
+)
+from amqp10broker.runtime.log import Log
+
+_log = Log("amqp10broker.broker")
+
+ADMINISTRATOR: Final = "administrator"
+
+
+def bootstrap_folder(
+    catalog: Catalog, config: Config, passwords: Passwords, data: Data, *, queues_later: bool = False
+) -> frozenset[str]:
+    """As `bootstrap`, of a catalog whose changes are kept, and that has what the data folder keeps.
+
+    Raises:
+        StorageError: the folder cannot be written.
+        ConfigError: as `bootstrap`.
+    """
+    try:
+        given = data.load(catalog, passwords.exportable)
+        names = bootstrap(catalog, config, passwords, given, queues_later=queues_later)
+        if given is None:
+            data.furnished(default_records(catalog, config, names))
+    except LimitExceeded as error:
+        if isinstance(error.__cause__, StorageError):
+            # No client asked for it: the start is refused, and the file says what to do.
+            raise error.__cause__ from None
+        raise
+    data.catalog_log.sync()
+    return names
+
+
+def bootstrap(
+    catalog: Catalog,
+    config: Config,
+    passwords: Passwords,
+    given: Mapping[str, str] | None = None,
+    *,
+    queues_later: bool = False,
+) -> frozenset[str]:
+    """Put what the configuration names into a catalog.
+
+    Configured users may do everything in every virtual host that is there at start. The default ones are
+    not for a broker that gets its users from a definitions file, whose administrator may have deleted
+    guest, or given it another password.
+
+    A broker that comes up again with a data folder has what it had. The definitions file is applied again;
+    of the rest only what is not there: a user keeps password and permissions, and neither the default
+    users nor the virtual host ``/`` come back after they were deleted.
+
+    Args:
+        catalog: empty so far, or what was restored.
+        config: what to put in.
+        passwords: of the catalog's users.
+        given: None at the first start; later what `default_records` said then.
+        queues_later: queues and bindings must be possible, and are not declared (`definitions_due`).
+
+    Returns:
+        Names of the configuration's users that are now there, with the password that it gives.
+
+    Raises:
+        ConfigError: the definitions file cannot be read or holds something that cannot be.
+    """
+    again = given is not None
+    before = _Known(None, {}) if given is None else _Known(catalog, given)
+    wanted = not again or config.default_vhost != VHOST or bool(config.queues)
+    if wanted and catalog.find_vhost(config.default_vhost) is None:
+        catalog.propose(AddVhost(VhostFacts(config.default_vhost)))
+    if not again:
+        catalog.propose(SetGlobalParameter(CLUSTER_TAGS, {}))
+    if config.definitions is not None:
+        import_file(catalog, config.definitions, passwords.make, queues_later=queues_later)
+    names = _bootstrap_users(catalog, config, passwords, before, again=again)
+    if queues_later:
+        with naming_the_file(config.definitions):
+            tell_left_out(due_now(config, catalog).plan(catalog).answer.skipped)
+        return names
+    for queue in config.queues:
+        vhost = catalog.lookup_vhost(config.default_vhost)
+        if not (again and queue.name in vhost.queues):
+            catalog.propose(DeclareQueue(vhost.name, queue.name, queue.durable, arguments=queue.arguments))
+    return names
+
+
+def configured_users(config: Config, passwords: Passwords) -> frozenset[str]:
+    """Names of the configuration's users that are there, with the password that it gives. It is slow.
+
+    Args:
+        config: of a node whose cluster says who may log in.
+        passwords: of the cluster's users, as far as this node knows them.
+    """
+    return frozenset(user.name for user in config.users if _is_password(passwords, user))
+
+
+def default_records(catalog: Catalog, config: Config, names: Iterable[str]) -> dict[str, str]:
+    """The records that hold the default users' default passwords, by name.
+
+    As long as such a record is the same, so is the password, and need not be verified at later starts,
+    which is slow on purpose.
+
+    Args:
+        catalog: after `bootstrap`.
+        config: what that has put in.
+        names: what it returned.
+    """
+    if config.users != DEFAULT_USERS:
+        return {}
+    found = (catalog.users.find(name) for name in names)
+    return {
+        user.name: user.password.value for user in found if user is not None and user.password is not None
+    }
+
+
+def tell_idle_patterns(catalog: Catalog) -> None:
+    """Log which patterns of permissions and policies are kept from before, and find nothing.
+
+    Args:
+        catalog: after `bootstrap`, or after definitions were imported.
+    """
+    for owner, pattern in _patterns(catalog):
+        fault = fault_of(pattern)
+        if fault is not None:
+            _log.warning("a pattern finds nothing; set another", owner=owner, fault=fault)
+
+
+def _patterns(catalog: Catalog) -> Iterator[tuple[str, str]]:
+    for user, vhost, permission in catalog.users.permissions():
+        for pattern in (permission.configure, permission.write, permission.read):
+            yield f"permissions of user '{user}' in vhost '{vhost}'", pattern
+    for user, vhost, exchange, topic in catalog.users.topic_permissions():
+        for pattern in (topic.write, topic.read):
+            yield f"topic permissions of user '{user}' at exchange '{exchange}' in vhost '{vhost}'", pattern
+    for name, home in catalog.vhosts.items():
+        for policy in home.policies:
+            yield f"policy '{policy.name}' in vhost '{name}'", policy.pattern
+
+
+class _Known:
+    """What a catalog held before the configuration was applied."""
+
+    def __init__(self, catalog: Catalog | None, given: Mapping[str, str]) -> None:
+        self.given = given
+        self.vhosts: frozenset[str] = frozenset()
+        self.passwords: dict[str, PasswordRecord | None] = {}
+        self.permissions: dict[tuple[str, str], Permission] = {}
+        if catalog is not None:
+            self.vhosts = frozenset(catalog.vhosts)
+            self.passwords = {user.name: user.password for user in catalog.users}
+            self.permissions = {(user, vhost): each for user, vhost, each in catalog.users.permissions()}
+
+    def keeps_password(self, user: User | None) -> bool:
+        """Whether a user was there with the password that it has."""
+        return user is not None and user.name in self.passwords and self.passwords[user.name] == user.password
+
+    def has_default_password(self, user: User | None) -> bool:
+        """Whether a default user has the very record that a first start gave it."""
+        return (
+            user is not None
+            and user.password is not None
+            and user.password.value == self.given.get(user.name)
+        )
+
+    def keeps_permission(self, user: str, vhost: str, permission: Permission | None) -> bool:
+        """Whether a user and a virtual host were there, with the permission or without one."""
+        there = user in self.passwords and vhost in self.vhosts
+        return there and self.permissions.get((user, vhost)) == permission
+
+
+def _bootstrap_users(
+    catalog: Catalog, config: Config, passwords: Passwords, before: _Known, *, again: bool
+) -> frozenset[str]:
+    default = config.users == DEFAULT_USERS
+    if default and not again and len(catalog.users):
+        return frozenset()
+    names: set[str] = set()
+    for user in config.users:
+        present = catalog.users.find(user.name)
+        if present is None and default and again:
+            continue
+        if before.keeps_password(present):
+            if (default and before.has_default_password(present)) or _is_password(passwords, user):
+                names.add(user.name)
+            elif not default:
+                _log.warning(
+                    "user keeps the password of the data folder, which is not that of the configuration; "
+                    "change it with: amqp10broker change-password",
+                    user=user.name,
+                )
+        else:
+            # What goes into a data folder is a hash.
+            make = passwords.make if catalog.changes.told else plain_record
+            if present is None:
+                tags = (ADMINISTRATOR,)
+                catalog.propose(AddUser(User(user.name, make(user.password), tags)))
+            else:
+                catalog.propose(SetPassword(user.name, make(user.password)))
+            names.add(user.name)
+        for name in catalog.vhosts:
+            if not before.keeps_permission(user.name, name, catalog.users.permission(user.name, name)):
+                catalog.propose(SetPermission(user.name, name, Permission()))
+    return frozenset(names)
+
+
+def _is_password(passwords: Passwords, user: ConfiguredUser) -> bool:
+    password = user.password.encode()
+    return passwords.quick(user.name, password) or passwords.slow(user.name, password)()

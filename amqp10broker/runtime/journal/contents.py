@@ -1,0 +1,212 @@
+"""What a start makes of the records of a data folder, tried without starting: for `storage check`.
+
+The catalog is declared with nobody to run its queues, and each classic and quorum queue takes in its records
+of the journal, as a start does it. In a folder of a cluster's node the catalog is what its member of the
+system group has applied, and the queues are those that have something here. Nothing is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Final
+
+from amqp10broker.cluster.bootstrap import Membership
+from amqp10broker.cluster.ids import is_first, node_of
+from amqp10broker.cluster.system_store import SystemStore, is_member, left_alone
+from amqp10broker.errors import ConfigError, StorageError
+from amqp10broker.metadata.catalog import Catalog
+from amqp10broker.metadata.changes import Value
+from amqp10broker.metadata.plan import Key
+from amqp10broker.metadata.queue import QueueSpec
+from amqp10broker.metadata.queue_kind import CLASSIC, KINDS, QUORUM, STREAM
+from amqp10broker.metadata.restore import restore
+from amqp10broker.queues.classic.journal_store import ClassicStore
+from amqp10broker.queues.quorum.log_store import FOUNDER, QuorumStore
+from amqp10broker.queues.quorum.records import CONFIG
+from amqp10broker.queues.spool import Scratch, Spool
+from amqp10broker.queues.stream.commits import StreamCommits
+from amqp10broker.queues.volatile import VolatileQueue
+from amqp10broker.raft.errors import BadBytes
+from amqp10broker.runtime.journal.data import FURNISHED, MEMBERSHIP, OF_THE_NODE, last_incarnation
+from amqp10broker.runtime.queues.handles import InlineQueue
+from amqp10broker.runtime.queues.reply_registry import Askers
+from amqp10broker.storage.record import RECORD_BYTES, Record
+
+_NOW_MS: Final = 0
+
+
+class Contents:
+    """A `storage.check.Contents`.
+
+    Attributes:
+        streams: numbers of those that are declared.
+    """
+
+    def __init__(self) -> None:
+        """Nothing is declared so far."""
+        self.streams: Collection[int] = ()
+        self._stores: dict[int, ClassicStore | QuorumStore | StreamCommits] = {}
+        self._specs: dict[int, QueueSpec] = {}
+        self._journal = _Nowhere()
+
+    def declare(self, path: str, entries: Iterable[tuple[Key, Value]]) -> None:
+        """Declare what the catalog says.
+
+        Args:
+            path: of the catalog, for the error.
+            entries: all.
+
+        Raises:
+            StorageError: something needs what is not installed, or cannot be understood.
+        """
+        found = dict(entries)
+        log = _Entries(found)
+        if is_member(log):
+            node, declared = _of_cluster(path, log)
+        elif FURNISHED not in found:
+            return  # a first start that did not come to its end: the next one begins anew
+        else:
+            node, declared = 0, [entry for entry in found.items() if entry[0] not in OF_THE_NODE]
+        host = _Host()
+        try:
+            catalog = Catalog(host)
+            restore(catalog, declared)
+        except ConfigError as error:
+            raise StorageError(path, str(error), "nothing was changed") from error
+        self._specs = {spec.number: spec for spec in host.specs if _is_here(spec, node)}
+        self.streams = {number for number, spec in self._specs.items() if KINDS[spec.type].own_files}
+        incarnation = last_incarnation(found.get) + 1
+        for number, spec in self._specs.items():
+            if spec.type == CLASSIC.name:
+                self._stores[number] = ClassicStore(number, self._journal, Spool(_no_scratch), RECORD_BYTES)
+            elif spec.type == QUORUM.name:
+                self._stores[number] = _quorum_store(spec, self._journal, node, incarnation)
+            elif spec.type == STREAM.name:
+                self._stores[number] = StreamCommits(number, self._journal)
+
+    def take(self, records: Sequence[Record]) -> None:
+        """Give records of the journal to their queues, in order.
+
+        Raises:
+            DamagedFile: one cannot be understood.
+        """
+        for record in records:
+            store = self._stores.get(record.group)
+            if store is not None:
+                self._journal.note(record)
+                store.restore([record])
+
+    def faults(self) -> Iterator[StorageError]:
+        """What queues lack, when all records have been taken."""
+        for number, store in self._stores.items():
+            if isinstance(store, QuorumStore):
+                try:
+                    store.recovered(self._specs[number].settings, _NOW_MS)
+                except StorageError as error:
+                    yield error
+
+
+class _Host:
+    def __init__(self) -> None:
+        self.specs: list[QueueSpec] = []
+
+    def start_queue(self, queue: QueueSpec) -> InlineQueue:
+        """Note it; what runs in its place holds nothing."""
+        self.specs.append(queue)
+        return InlineQueue(VolatileQueue(queue.name), Askers())
+
+
+class _Entries:
+    """Entries of a catalog's log, to be read only."""
+
+    def __init__(self, found: Mapping[Key, Value]) -> None:
+        self._found = found
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._found
+
+    def get(self, key: Key) -> Value:
+        return self._found.get(key)
+
+    def entries(self) -> Iterator[tuple[Key, Value]]:
+        return iter(self._found.items())
+
+    def change(self, puts: Sequence[tuple[Key, Value]], forgets: Sequence[Key]) -> None:
+        raise AssertionError("nothing is written")
+
+    def when_durable(self, told: Callable[[], None]) -> None:
+        raise AssertionError("nothing is written")
+
+
+def _of_cluster(path: str, log: _Entries) -> tuple[int, list[tuple[Key, Value]]]:
+    """The node's number, and the catalog as far as its member of the system group has applied it."""
+    try:
+        number = Membership.of(log.get(MEMBERSHIP)).number
+        SystemStore(log)
+        return number, left_alone(log)
+    except (BadBytes, KeyError, TypeError, ValueError) as error:
+        raise StorageError(
+            path,
+            f"what it says of the cluster cannot be understood: {error}",
+            "nothing was changed: start the version that wrote it",
+        ) from error
+
+
+def _is_here(spec: QueueSpec, node: int) -> bool:
+    """Whether a queue has something in the folder of a node; 0: of one that is in no cluster."""
+    return not node or spec.home == node or node in map(node_of, spec.members)
+
+
+def _quorum_store(spec: QueueSpec, journal: _Nowhere, node: int, incarnation: int) -> QuorumStore:
+    me = next((member for member in spec.members if node_of(member) == node), FOUNDER)
+    return QuorumStore(
+        spec.number,
+        spec.name,
+        journal,
+        when_durable=lambda *_: None,
+        me=me,
+        members=[member for member in spec.members if is_first(member)],
+        joins=not is_first(me),
+        node=node,
+        incarnation=incarnation,
+    )
+
+
+class _Nowhere:
+    """A journal that takes everything and has nothing: what is in it was read already.
+
+    But for changes of members, which a member reads when all its records have been taken.
+    """
+
+    def __init__(self) -> None:
+        self._changes: dict[tuple[int, int], bytes] = {}
+        self._end = 0
+
+    def note(self, record: Record) -> None:
+        """A record is about to be taken by the queue."""
+        if record.kind == CONFIG:
+            self._changes[record.file, record.offset] = record.payload
+
+    def append(
+        self, group: int, kind: int, index: int, payload: Sequence[bytes], *, term: int = 0
+    ) -> tuple[int, int, int]:
+        self._end += 1
+        if kind == CONFIG:
+            self._changes[0, self._end] = b"".join(payload)
+        return 0, 0, self._end
+
+    def read(self, file: int, offset: int) -> bytes:
+        return self._changes[file, offset]
+
+    def read_run(self, file: int, offset: int, length: int) -> Sequence[Record]:
+        raise AssertionError("nothing is read again")
+
+    def add_live(self, file: int, length: int) -> None:
+        """Not counted."""
+
+    def add_dead(self, file: int, length: int) -> None:
+        """Not counted."""
+
+
+def _no_scratch() -> Scratch:
+    raise OSError("nothing is written")

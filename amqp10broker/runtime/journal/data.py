@@ -1,0 +1,295 @@
+"""The data folder of a running broker: taken and read at start, told of every change, left at the end.
+
+Syncing is not done here: whoever commits asks `CatalogLog.fds_to_sync` before anything is confirmed.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, Final
+
+from amqp10broker.cluster.bootstrap import Membership
+from amqp10broker.cluster.system_store import left_alone
+from amqp10broker.errors import RefusedError, StorageError
+from amqp10broker.metadata.catalog import Catalog
+from amqp10broker.metadata.entry_codec import Conceal
+from amqp10broker.metadata.plan import Key
+from amqp10broker.metadata.restore import all_entries, restore
+from amqp10broker.runtime.log import Log
+from amqp10broker.storage.catalog_log import CatalogLog, open_catalog_log
+from amqp10broker.storage.check import missing_files
+from amqp10broker.storage.disk import Disk, OsDisk
+from amqp10broker.storage.folder import DataFolder, open_data_folder, remove_contents
+
+if TYPE_CHECKING:
+    from amqp10broker.cluster.bootstrap import Membership
+
+_log = Log("amqp10broker.data")
+
+FURNISHED: Final[Key] = ("furnished",)
+"""Key of the entry that says that a first start came to its end, and what it gave."""
+
+INCARNATION: Final[Key] = ("incarnation",)
+"""Key of the entry with the number of the last start."""
+
+MEMBERSHIP: Final[Key] = ("membership",)
+"""Key of the entry that says of which cluster this node is."""
+
+LOST: Final[Key] = ("lost",)
+"""Key of the entry with the highest node number of the cluster that `cluster force-standalone` left."""
+
+OF_THE_NODE: Final = (FURNISHED, INCARNATION, MEMBERSHIP, LOST)
+"""Keys of what is no part of the catalog."""
+
+
+class Data:
+    """A data folder that this broker holds.
+
+    Attributes:
+        disk: where it is.
+        folder: its parts.
+        catalog_log: what is declared.
+        when_written: called after each change of the catalog that has been written and is to be synced.
+        incarnation: number of this start of the node, above those of all before; durable when
+            `bootstrap.bootstrap_folder` returns.
+    """
+
+    def __init__(self, disk: Disk, path: str) -> None:
+        """Take a folder, and read what is declared in it.
+
+        Args:
+            disk: where it is.
+            path: the folder; it is made if it is not there.
+
+        Raises:
+            FolderInUse: another broker has it.
+            StorageError: it cannot be used, or is damaged; says what to do.
+        """
+        self.disk = disk
+        self.when_written: Callable[[], None] = lambda: None
+        self._catalog: Catalog | None = None
+        self._open(path)
+
+    def _open(self, path: str) -> None:
+        disk = self.disk
+        self.folder: DataFolder = open_data_folder(disk, path, f"process {os.getpid()}")
+        try:
+            started = perf_counter()
+            for fault in missing_files(disk, self.folder):
+                raise fault
+            part = self.folder.inventory.part("catalog")
+            self.folder.inventory.when_written = lambda: self.when_written()
+            self.catalog_log: CatalogLog = open_catalog_log(
+                disk, self.folder, part, lambda: self.when_written()
+            )
+            self.incarnation = last_incarnation(self.catalog_log.get) + 1
+            self.catalog_log.store([(INCARNATION, self.incarnation)])
+        except BaseException:
+            self.folder.close()
+            raise
+        self._read_s = perf_counter() - started
+        for log in (self.folder.inventory, self.catalog_log):
+            if log.found.torn_bytes:
+                _log.warning(
+                    "the last changes were not written whole and never durable; they are cut off",
+                    path=log.path,
+                    bytes=log.found.torn_bytes,
+                )
+
+    # --- of a node of a cluster ---------------------------------------------------------------------
+
+    @property
+    def served(self) -> bool:
+        """A broker has come up with this folder before."""
+        return self.catalog_log.get(FURNISHED) is not None
+
+    @property
+    def membership(self) -> Membership | None:
+        """Of which cluster this node is; None: of none.
+
+        Raises:
+            StorageError: what the folder says of it cannot be understood.
+        """
+        found = self.catalog_log.get(MEMBERSHIP)
+        if found is None:
+            return None
+
+        try:
+            return Membership.of(found)
+        except (KeyError, TypeError, ValueError) as error:
+            raise StorageError(
+                self.catalog_log.path,
+                f"what it says of the cluster cannot be understood: {error}",
+                "nothing was changed: start the version that wrote it",
+            ) from error
+
+    @property
+    def lost(self) -> int:
+        """Other nodes with numbers up to this one are lost for good; 0: none is."""
+        return int(self.catalog_log.get(LOST) or 0)
+
+    def belong(self, membership: Membership) -> None:
+        """This node is of a cluster from now on, also after a loss of power. Waits for the disk.
+
+        Raises:
+            StorageError: it cannot be kept.
+        """
+        self.catalog_log.store([(MEMBERSHIP, membership.document())])
+        self.catalog_log.sync()
+
+    def discard(self, why: str) -> None:
+        """Lose all that the folder has, before anything of it was used, and begin a new one.
+
+        Args:
+            why: a clause, for the log.
+
+        Raises:
+            StorageError: it cannot be.
+        """
+        assert self._catalog is None, "it is in use"
+        path = self.folder.path
+        self.catalog_log.close()
+        self.folder.inventory.close()
+        self.folder.close()
+        remove_contents(self.disk, path)
+        _log.warning("the data of this node was discarded", reason=why, path=path)
+        self._open(path)
+
+    # --- what is declared ---------------------------------------------------------------------------
+
+    def load(self, catalog: Catalog, conceal: Conceal) -> Mapping[str, str] | None:
+        """Bring what was declared into a new catalog, and keep every change of it from now on.
+
+        Args:
+            catalog: new; its queues begin to run.
+            conceal: turns a password record into one that may be written.
+
+        Returns:
+            What `furnished` was told; None if no broker has ever come up with this folder.
+
+        Raises:
+            ConfigError: something needs what is not installed.
+        """
+        log = self.catalog_log
+        started = perf_counter()
+        furnished = log.get(FURNISHED)
+        if furnished is None:
+            # What a first start left that did not come to its end: nobody has ever been served from it.
+            log.forget([key for key, _ in log.entries() if key not in OF_THE_NODE])
+            log.put(all_entries(catalog, conceal))
+            _log.info("data folder is new", path=self.folder.path)
+        else:
+            with _no_collector():
+                counts = restore(catalog, (entry for entry in log.entries() if entry[0] not in OF_THE_NODE))
+            _log.info(
+                "catalog recovered",
+                path=self.folder.path,
+                bytes=log.found.bytes,
+                changes=log.found.records,
+                seconds=round(self._read_s + perf_counter() - started, 3),
+                vhosts=counts.get("vhost", 0),
+                users=counts.get("user", 0),
+                exchanges=counts.get("exchange", 0),
+                queues=counts.get("queue", 0),
+                bindings=counts.get("binding", 0),
+                policies=counts.get("policy", 0) + counts.get("operator_policy", 0),
+            )
+        catalog.changes.tell(log, conceal)
+        self._catalog = catalog
+        return None if furnished is None else dict(furnished["default_records"])
+
+    def load_state(self, catalog: Catalog) -> None:
+        """Bring what the system group has agreed on, as far as it is here, into a new catalog.
+
+        Args:
+            catalog: new; its queues begin to run. Its changes are not kept by itself.
+
+        Raises:
+            ConfigError: something needs what is not installed.
+        """
+
+        with _no_collector():
+            restore(catalog, left_alone(self.catalog_log))
+        self._catalog = catalog
+
+    def furnished(self, default_records: Mapping[str, str]) -> None:
+        """The configuration is taken over: the next start is not the first.
+
+        Args:
+            default_records: what `bootstrap.default_records` says now.
+
+        Raises:
+            RefusedError: this cannot be written.
+        """
+        self.catalog_log.put([(FURNISHED, {"default_records": dict(default_records)})])
+
+    def close(self) -> None:
+        """Make everything durable, and let another broker have the folder.
+
+        Raises:
+            StorageError: it may not be durable.
+        """
+        try:
+            try:
+                if self._catalog is not None:
+                    self._catalog.changes.give_numbers_back(self._catalog.highest_number)
+            except RefusedError as error:
+                # Some numbers are never used then.
+                _log.warning("queue numbers not given back", reason=error.description)
+            try:
+                self.catalog_log.close()
+                self.catalog_log.mark()
+            finally:
+                self.folder.inventory.close()
+        finally:
+            self.folder.close()
+
+
+def last_incarnation(get: Callable[[Key], Any]) -> int:
+    """The number of the last start.
+
+    Args:
+        get: the entry of a key, None if there is none: in folders of before starts were counted.
+    """
+    return int(get(INCARNATION) or 0)
+
+
+@contextmanager
+def _no_collector() -> Iterator[None]:
+    """What is restored stays: looking for garbage in it takes as long as restoring it."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+@contextmanager
+def opened_data(path: str | None) -> Iterator[Data | None]:
+    """A data folder while a broker runs; None without one.
+
+    Raises:
+        StorageError: it cannot be used, or in the end not be made durable.
+    """
+    if path is None:
+        yield None
+        return
+    data = Data(OsDisk(), os.path.abspath(path))
+    try:
+        yield data
+    except BaseException:
+        # The first failure is the one to tell.
+        try:
+            data.close()
+        except StorageError as error:
+            _log.error("data folder not closed in order", path=path, reason=str(error))
+        except Exception as error:
+            _log.error("data folder not closed in order", path=path, exc_info=error)
+        raise
+    data.close()

@@ -1,0 +1,432 @@
+"""What a broker with a data folder keeps there besides the catalog: the journal, its commits, its cleaning.
+
+::
+
+    start       journal.recover, batch by batch; what belongs to a queue goes to its store
+    then        the committer writes and syncs; queues have what they had, and clients are accepted
+    always      when cleaning pays, each queue appends again what lives in the oldest file
+
+A durable queue waits with its first letter until the journal has been read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Final, Protocol
+
+import trio
+
+from amqp10broker.errors import BrokerError, DiskFull, StorageError
+from amqp10broker.operations.snapshot import JournalView
+from amqp10broker.queues.classic.journal_store import ClassicStore
+from amqp10broker.queues.outlook import Progress
+from amqp10broker.queues.spool import Spool
+from amqp10broker.runtime.clock import WallClock
+from amqp10broker.runtime.journal.committer import Committer
+from amqp10broker.runtime.journal.data import Data
+from amqp10broker.runtime.journal.stream_syncs import StreamSyncs
+from amqp10broker.runtime.journal.syncer import open_syncer
+from amqp10broker.runtime.log import Log
+from amqp10broker.runtime.queues.relay import Relay
+from amqp10broker.storage.disk import Disk
+from amqp10broker.storage.folder import DataFolder
+from amqp10broker.storage.journal import FILE_BYTES_MAX, Journal
+from amqp10broker.storage.reader import Torn
+from amqp10broker.storage.record import RECORD_BYTES, Record
+from amqp10broker.storage.scratch import Scratch
+from amqp10broker.storage.stream_files import FileShelf, part_of, remove_leftovers
+
+_log = Log("amqp10broker.keeping")
+
+UNSAFE_BYTES_MAX: Final = 4 * 1024 * 1024
+"""What cleaning may have appended that is not durable yet, before it waits; and what nobody waits for, before
+it is synced: the sync that others wait for should not find much more to do."""
+
+RECOVERING_MAX: Final = 64
+"""Queues that make of their records what they had, in one turn of the loop: some ten milliseconds. Heartbeats
+to other nodes go out between."""
+
+FILE_BYTES_MIN: Final = 1024 * 1024
+FILES_MIN: Final = 16
+"""A file of the journal is no longer than this part of the file system, nor shorter than `FILE_BYTES_MIN`."""
+
+SOON_S: Final = 0.2
+"""How long it may take until what nobody waits for is given to the disk, if nothing else is: settlements in
+classic queues, and messages that were confirmed when they were written."""
+
+
+class Kept(Protocol):
+    """What a queue has in the journal."""
+
+    group: int
+
+    def restore(self, records: Sequence[Record]) -> None:
+        """Take in records found at start."""
+
+    def relocate(self, file: int) -> Iterator[None]:
+        """Append again what lives in a file."""
+
+
+class JournalTask:
+    """See the module.
+
+    Attributes:
+        journal: the node's.
+        committer: makes it durable.
+        spool: pages of transient messages.
+        stream_syncs: what the committer syncs for streams.
+        recovered: set when the journal has been read.
+        turns: of queues that begin then.
+        failure: why nothing is kept any more.
+    """
+
+    def __init__(
+        self,
+        disk: Disk,
+        folder: DataFolder,
+        journal: Journal,
+        committer: Committer,
+        stream_syncs: StreamSyncs,
+        clock: WallClock,
+        on_failed: Callable[[BrokerError], None],
+        held: Callable[[], bool],
+    ) -> None:
+        """Keep what queues give.
+
+        Args:
+            disk: where.
+            folder: the data folder.
+            journal: not recovered yet.
+            committer: of the journal, not running yet.
+            stream_syncs: what the committer syncs for streams.
+            clock: the time.
+            on_failed: told once when the journal cannot be read, written or synced.
+            held: see `Committer`.
+        """
+        self._held = held
+        self.failure: BrokerError | None = None
+        self._disk = disk
+        self._folder = folder
+        self.stream_syncs = stream_syncs
+        self._clock = clock
+        self._on_failed = on_failed
+        self._begun = trio.Event()
+        self._soon = trio.Event()
+        self.journal = journal
+        self.committer = committer
+        self.spool = Spool(lambda: Scratch(disk, folder.journal))
+        self.recovered = trio.Event()
+        self.turns = trio.CapacityLimiter(RECOVERING_MAX)
+        self._kept: dict[int, Kept] = {}
+        self._abandoned: set[int] = set()
+
+    def write_early(self) -> int:
+        """See `Commits`."""
+        if self._held():
+            self.committer.wake()
+            return self.journal.durable
+        try:
+            return self.journal.write_early()
+        except DiskFull:
+            # The committer meets it again, tells it, and tries until there is room.
+            self.committer.wake()
+            return self.journal.durable
+
+    def write_soon(self) -> None:
+        """Something was appended that nobody waits for: it is synced with the next batch, or soon."""
+        if self.journal.unsynced_bytes > UNSAFE_BYTES_MAX:
+            self.committer.wake()
+        elif not self._soon.is_set():
+            self._soon.set()
+
+    async def _write_always(self) -> None:
+        while True:
+            await self._soon.wait()
+            await trio.sleep(SOON_S)
+            self._soon = trio.Event()
+            self.committer.wake()
+
+    def classic(self, group: int) -> ClassicStore:
+        """The store of a classic queue, new or of before."""
+        store = ClassicStore(group, self.journal, self.spool, RECORD_BYTES)
+        self._kept[group] = store
+        return store
+
+    def stream(self, number: int) -> FileShelf:
+        """The files of a stream, new or of before."""
+        part = part_of(self._folder.inventory, number)
+        when_synced = self.stream_syncs.when_synced
+        return FileShelf(self._disk, self._folder.streams, number, part, when_synced, _tell_torn)
+
+    def remove_deleted_streams(self, numbers: Iterable[int]) -> None:
+        """Remove what is left of streams that are not there any more.
+
+        Args:
+            numbers: of those that are.
+
+        Raises:
+            StorageError: something could not be removed.
+        """
+        for name in remove_leftovers(self._disk, self._folder.streams, numbers, self._folder.inventory):
+            _log.info("files of a deleted stream removed", folder=name)
+
+    def failed(self, error: BrokerError) -> None:
+        """Somebody else than the journal cannot be read or written: the broker stops."""
+        _log.error("storage has failed, the broker stops", reason=str(error))
+        self._fail(error)
+
+    def add(self, kept: Kept) -> None:
+        """Another kind of queue keeps something."""
+        self._kept[kept.group] = kept
+
+    def forget(self, group: int) -> None:
+        """A queue is gone."""
+        self._kept.pop(group, None)
+        self._abandoned.discard(group)
+
+    def abandoned(self, group: int) -> None:
+        """A queue failed, and its records are for the next start: until then nothing is cleaned."""
+        self._abandoned.add(group)
+        _log.warning(
+            "the journal is not cleaned, so that nothing of a failed queue is lost; "
+            "start the broker again, or delete the queue"
+        )
+
+    def when_durable(self, ticket: int, callback: Callable[[], None]) -> None:
+        """See `Committer.when_durable`."""
+        self.committer.when_durable(ticket, callback)
+
+    def when_room(self, callback: Callable[[], None]) -> None:
+        """See `Committer.when_room`."""
+        self.committer.when_room(callback)
+
+    def begin(self) -> None:
+        """Every queue that has something in the journal is there: read it."""
+        self._begun.set()
+
+    async def run(self) -> None:
+        """When told to, recover, then commit and clean, until the committer is told to stop."""
+        await self._begun.wait()
+        try:
+            await self._recover()
+        except StorageError as error:
+            self._fail(error)
+            return
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._clean_always)
+            nursery.start_soon(self._write_always)
+            try:
+                await self.committer.run()
+            except StorageError as error:
+                self._fail(error)
+            nursery.cancel_scope.cancel()
+
+    def _fail(self, error: BrokerError) -> None:
+        if self.failure is None:
+            self.failure = error
+            self._on_failed(error)
+
+    async def _recover(self) -> None:
+        """Read the journal, letting others run between its batches.
+
+        Raises:
+            DamagedFile: the broker must not start.
+        """
+        started_at = trio.current_time()
+        of_deleted_queues = 0
+        for batch in self.journal.recover():
+            of_deleted_queues += self._hand_out(batch)
+            await trio.lowlevel.checkpoint()
+        found = self.journal.found
+        assert found is not None
+        if found.torn is not None and found.torn_path is not None:
+            _tell_torn(found.torn_path, found.torn)
+        _log.info(
+            "journal read",
+            files=found.files,
+            records=found.records,
+            bytes=found.bytes,
+            of_deleted_queues=of_deleted_queues,
+            seconds=round(trio.current_time() - started_at, 3),
+            reserve_bytes=self.journal.room_bytes,
+        )
+        if not self.journal.reserves:
+            _log.warning(
+                "this file system cannot reserve room: while it is full nothing can be settled",
+                folder=self._folder.path,
+            )
+        self.recovered.set()
+
+    def _hand_out(self, batch: Sequence[Record]) -> int:
+        """Give records to the queues they belong to; how many belong to none."""
+        kept: Kept | None = None
+        start = of_deleted_queues = 0
+        group = -1
+        for index in range(len(batch) + 1):
+            if index < len(batch) and batch[index].group == group:
+                continue
+            if kept is not None:
+                kept.restore(batch[start:index])
+            else:
+                of_deleted_queues += index - start
+            if index < len(batch):
+                group = batch[index].group
+                kept = self._kept.get(group)
+                start = index
+        return of_deleted_queues
+
+    async def _clean_always(self) -> None:
+        """Clean the journal whenever it pays."""
+        try:
+            while True:
+                await self.committer.wait_cleaning()
+                while not self._abandoned and (file := self.journal.to_clean()) is not None:
+                    await self._clean(file)
+        except StorageError as error:
+            self._fail(error)
+
+    async def _clean(self, file: int) -> None:
+        for kept in list(self._kept.values()):
+            for _ in kept.relocate(file):
+                self.committer.wake()
+                if self.journal.collected_bytes > UNSAFE_BYTES_MAX:
+                    await self.committer.wait_durable(self.journal.ticket)
+                else:
+                    await trio.lowlevel.checkpoint()
+        if self._abandoned:
+            return  # the file may hold what a queue that failed meanwhile could not append again
+        self.journal.drop(file)
+        self.committer.wake()
+        await self.committer.wait_durable(self.journal.ticket)
+
+    def progress(self, *, busy: bool, waits: bool) -> Progress:
+        """What keeps a queue from getting on.
+
+        Args:
+            busy: it has letters that it has not come to.
+            waits: it waits for something to be durable.
+        """
+        if not self.recovered.is_set():
+            return Progress(busy, recovering=True)
+        committer = self.committer
+        return Progress(
+            busy,
+            sync_ms=self._clock.ms_at(committer.began) if waits and committer.began is not None else None,
+            full_ms=self._clock.ms_at(committer.full_at) if waits and committer.full else None,
+        )
+
+    def view(self) -> JournalView:
+        """What doors show of it."""
+        if not self.recovered.is_set():
+            return JournalView(recovered=False)
+        journal, committer = self.journal, self.committer
+        return JournalView(
+            recovered=True,
+            files=journal.files,
+            bytes=journal.size_bytes,
+            live_bytes=journal.live_bytes,
+            spool_bytes=self.spool.bytes_used,
+            commits=committer.commits,
+            last_sync_ms=round(committer.last_sync_ms, 3),
+            sync_running=committer.began is not None,
+            disk_full=committer.full,
+            reserve_bytes=journal.room_bytes,
+        )
+
+
+def _tell_torn(path: str, torn: Torn) -> None:
+    _log.warning(
+        "the end of a file was torn and is cut off: it had not been confirmed",
+        file=path,
+        offset=torn.offset,
+        bytes=torn.bytes,
+    )
+
+
+def journal_sizes(folder: DataFolder) -> tuple[int, int]:
+    """How long a file of the journal gets, and how much is reserved behind the last: bytes.
+
+    On a small disk files are smaller, so that some of it is free soon. The reserve is for cleaning one, and
+    for settlements half as long.
+
+    Raises:
+        StorageError: the system does not tell the size of the file system.
+    """
+    # Some file systems say that they have none.
+    share = folder.total_bytes() // FILES_MIN or FILE_BYTES_MAX
+    file_bytes_max = min(FILE_BYTES_MAX, max(FILE_BYTES_MIN, share))
+    return file_bytes_max, file_bytes_max + file_bytes_max // 2
+
+
+@asynccontextmanager
+async def opened_journal(
+    data: Data | None,
+    clock: WallClock,
+    *,
+    sync_delay_ms: int,
+    on_full: Callable[[bool], None],
+    on_failed: Callable[[BrokerError], None],
+    relay: Relay,
+) -> AsyncIterator[JournalTask | None]:
+    """Keep what durable queues give, as long as the block lasts; then commit what there is.
+
+    Args:
+        data: the data folder; None: nothing is kept.
+        clock: the time.
+        sync_delay_ms: fault injection: each sync takes so much longer.
+        on_full: told when the disk is full, and when it takes writes again.
+        on_failed: told when nothing can be kept any more: the broker should stop.
+        relay: by which queues go on at once when what they have kept is durable.
+
+    Raises:
+        StorageFailed: the helper that syncs cannot be started.
+    """
+    if data is None:
+        yield None
+        return
+    async with open_syncer(delay_ms=sync_delay_ms) as helper:
+        inventory = data.folder.inventory
+        file_bytes_max, reserve_bytes = journal_sizes(data.folder)
+        journal = Journal(
+            data.disk,
+            data.folder.journal,
+            inventory.part("journal"),
+            file_bytes_max=file_bytes_max,
+            reserve_bytes=reserve_bytes,
+        )
+        streams = StreamSyncs()
+        also = (data.catalog_log, streams, inventory)
+        held = data.catalog_log.holds_journal
+        committer = Committer(
+            journal,
+            helper.sync,
+            also=also,
+            on_full=on_full,
+            held=held,
+            on_mark=data.catalog_log.mark,
+            relay=relay,
+        )
+        streams.wake = committer.wake
+        disk, folder = data.disk, data.folder
+        journal_task = JournalTask(disk, folder, journal, committer, streams, clock, on_failed, held)
+        data.when_written = committer.wake
+        failure: Exception | None = None
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(journal_task.run)
+                try:
+                    yield journal_task
+                except Exception as error:
+                    # What was decided before is committed first, and no group is made of it.
+                    failure = error
+                if journal_task.recovered.is_set():
+                    committer.stop()
+                else:
+                    nursery.cancel_scope.cancel()
+        finally:
+            data.when_written = lambda: None
+            journal_task.spool.close()
+            journal.close()
+        if failure is not None:
+            raise failure

@@ -1,0 +1,1 @@
+"""Recordings, traces, watches, measurements and faults of a running broker."""

@@ -1,0 +1,290 @@
+"""Looks at all sessions, channels, connections and queues of a broker, and has flow events made of it.
+
+Everything is seen by looks, some milliseconds apart. Beside them a few wakes of a session or channel are
+*probed* after each look, so that there are samples of the latencies of confirming and settling, too.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, Final
+
+import trio
+
+from amqp10broker.metadata.queue import DeclaredQueue
+from amqp10broker.observe.flow.observer import Observer
+from amqp10broker.observe.flow.others import ConnectionObserver, ProcessObserver, QueueObserver
+from amqp10broker.observe.flow.samples import Sample, channel_samples, session_samples
+from amqp10broker.observe.flow.trail import Emit
+from amqp10broker.observe.recording.link_names import LinkName
+from amqp10broker.runtime.connections.channel import RunningChannel
+from amqp10broker.runtime.connections.connection10 import Connection10
+from amqp10broker.runtime.connections.connections import Connection, Occupied
+from amqp10broker.runtime.connections.session import RunningSession
+from amqp10broker.runtime.observe.flow_probe import FlowProbe
+from amqp10broker.runtime.observe.meters import rss_bytes
+
+PROBES_MAX: Final = 4
+"""Sessions and channels that are probed after one look."""
+TURN_NS: Final = 1_000_000
+"""Others have their turn when a look has taken so much processor time; a step of it is a connection."""
+QUEUES_A_STEP: Final = 64
+MEMORY_NS: Final = 1_000_000_000
+"""How often memory is measured: reading it takes as long as a dozen links."""
+
+
+class FlowSampler:
+    """See the module.
+
+    Attributes:
+        count: how often everything has been looked at.
+        cost_ns: processor time that all observing took, about.
+        protocols: what the connections that were seen speak, "amqp10" and "amqp091"; whoever empties it hears
+            of those that are still there again.
+    """
+
+    def __init__(
+        self,
+        surroundings: Occupied,
+        emit: Emit,
+        on_crash: Callable[[Exception], None],
+        on_queue: Callable[[int, DeclaredQueue], None],
+        on_link: Callable[[LinkName], None],
+    ) -> None:
+        """Look at nothing yet.
+
+        Args:
+            surroundings: of the broker.
+            emit: takes events.
+            on_crash: told of a fault of ours.
+            on_queue: told of each queue and its number, when it is seen first.
+            on_link: told of each link, channel that publishes, and consumer, when it is seen first.
+        """
+        self._surroundings = surroundings
+        self._emit = emit
+        self._on_crash = on_crash
+        self._on_queue = on_queue
+        self._on_link = on_link
+        self.count = 0
+        self.cost_ns = 0
+        self.protocols: set[str] = set()
+        self._offset_ns = time.time_ns() - time.monotonic_ns()
+        self._probes: dict[RunningSession | RunningChannel, FlowProbe] = {}
+        self._connections: dict[Connection, ConnectionObserver] = {}
+        self._queues: dict[DeclaredQueue, QueueObserver] = {}
+        self._queue_number = 0
+        self._measured_ns = -MEMORY_NS
+        self._rss_bytes = 0
+        self._process = ProcessObserver(emit, time.monotonic_ns(), processor_ns=time.process_time_ns())
+
+    def begin(self) -> None:
+        """What is there already counts from now on."""
+        now_ns, _ = self._set_times()
+        self._process = ProcessObserver(self._emit, now_ns, processor_ns=time.process_time_ns())
+        for connection in self._surroundings.connections.values():
+            line = connection.line
+            self._connections[connection] = ConnectionObserver(
+                *(connection.number, self._emit, now_ns),
+                bytes_in=line.bytes_received,
+                bytes_out=line.writer.bytes_sent,
+            )
+            for running in connection.parts.values():
+                if running not in self._probes:
+                    probe = self._see_first(connection, running)
+                    probe.begin(now_ns)
+        self.look()
+
+    def look(self, *, whole: bool = False) -> None:
+        """Look at everything once, at one time.
+
+        Args:
+            whole: tell the elapsed time up to now, also of what has not moved.
+        """
+        for _ in self._timed(self._steps(whole=whole)):
+            pass
+
+    async def look_in_turns(self) -> None:
+        """Look at everything once, and let others have their turn again and again.
+
+        So each thing is looked at at a time of its own; its elapsed time is right all the same.
+        """
+        pause_ns = self.cost_ns + TURN_NS
+        for _ in self._timed(self._steps(whole=False)):
+            if self.cost_ns >= pause_ns:
+                await trio.lowlevel.checkpoint()
+                pause_ns = self.cost_ns + TURN_NS
+
+    def _timed(self, steps: Iterator[None]) -> Iterator[None]:
+        """Go through steps, count the processor time of each, and end with the first that fails."""
+        more = True
+        while more:
+            began_ns = time.thread_time_ns()
+            try:
+                more = next(steps, self) is not self
+            except Exception as error:
+                self._on_crash(error)
+                more = False
+            self.cost_ns += time.thread_time_ns() - began_ns
+            yield
+
+    def _steps(self, *, whole: bool) -> Iterator[None]:
+        self.count += 1
+        for connection in list(self._surroundings.connections.values()):
+            self._look_at(connection, whole=whole)
+            yield
+        self._look_at_the_rest(whole=whole)
+        yield
+        yield from self._look_at_queues(whole=whole)
+        now_ns, ts_ns = self._set_times()
+        if now_ns - self._measured_ns >= MEMORY_NS:
+            self._measured_ns, self._rss_bytes = now_ns, rss_bytes()
+        self._process.observe(now_ns, ts_ns, rss_bytes=self._rss_bytes, processor_ns=time.process_time_ns())
+        self._probe(now_ns)
+
+    def join(self, connection: Connection, running: RunningSession | RunningChannel) -> None:
+        """A session or a channel begins, of which everything counts."""
+        try:
+            self._see_first(connection, running)
+        except Exception as error:
+            self._on_crash(error)
+
+    def detach(self) -> None:
+        """Leave everybody alone."""
+        for probe in self._probes.values():
+            probe.detach()
+
+    def times(self) -> tuple[int, int]:
+        """The present by a clock that never goes back, and by the wall clock as of the last look."""
+        now_ns = time.monotonic_ns()
+        return now_ns, now_ns + self._offset_ns
+
+    def spent(self, processor_ns: int) -> None:
+        """So much processor time went into observing wakes."""
+        self.cost_ns += processor_ns
+
+    def crash(self, error: Exception) -> None:
+        """A fault of ours in an observer."""
+        self._on_crash(error)
+
+    def _set_times(self) -> tuple[int, int]:
+        now_ns, ts_ns = time.monotonic_ns(), time.time_ns()
+        self._offset_ns = ts_ns - now_ns
+        return now_ns, ts_ns
+
+    # --- sessions, channels, their connections ----------------------------------------------------
+
+    def _look_at(self, connection: Connection, *, whole: bool) -> None:
+        now_ns, ts_ns = self._set_times()
+        self.protocols.add(_protocol_of(connection))
+        observer = self._connections.get(connection)
+        if observer is None:
+            observer = ConnectionObserver(connection.number, self._emit, now_ns, bytes_in=0, bytes_out=0)
+            self._connections[connection] = observer
+        _observe_bytes(observer, connection, now_ns, ts_ns, whole=whole)
+        for running in connection.parts.values():
+            probe = self._probes.get(running) or self._see_first(connection, running)
+            probe.turn = self.count
+            probe.look(now_ns, ts_ns, whole=whole)
+
+    def _look_at_the_rest(self, *, whole: bool) -> None:
+        """Connections that are gone, and sessions and channels that their connections know no more."""
+        now_ns, ts_ns = self._set_times()
+        connections = self._surroundings.connections
+        if len(self._connections) > len(connections):
+            for connection in [each for each in self._connections if each.number not in connections]:
+                self.protocols.add(_protocol_of(connection))
+                _observe_bytes(self._connections.pop(connection), connection, now_ns, ts_ns, whole=True)
+        for running, probe in list(self._probes.items()):
+            if probe.over:
+                del self._probes[running]
+            elif probe.turn != self.count:
+                # What it was sent before its end is still being worked off.
+                probe.look(now_ns, ts_ns, whole=whole)
+
+    def _see_first(self, connection: Connection, running: RunningSession | RunningChannel) -> FlowProbe:
+        self.protocols.add(_protocol_of(connection))  # it may be gone before the next look
+        samples: Callable[[Any], Iterator[Sample]]
+        around: Callable[[], object]
+        if isinstance(connection, Connection10):
+            assert isinstance(running, RunningSession)
+            samples, around = partial(session_samples, running.service), partial(connection.around, running)
+            number = running.service.session.channel
+        else:
+            assert isinstance(running, RunningChannel)
+            samples, around = partial(channel_samples, running.service), partial(connection.around, running)
+            number = running.service.number
+        on_link = partial(self._name_link, connection)
+        observer = Observer(samples, connection.number, number, self._emit, on_link)
+        probe = self._probes[running] = FlowProbe(self, running, observer, around)
+        return probe
+
+    def _name_link(
+        self,
+        connection: Connection,
+        now_ns: int,
+        kind: int,
+        channel: int,
+        handle: int,
+        link: str,
+        address: str,
+    ) -> None:
+        names = link, address, connection.client_name, connection.user, connection.vhost, connection.peer
+        ts_ns = now_ns + self._offset_ns
+        self._on_link(LinkName(ts_ns, kind, connection.number, channel, handle, *names))
+
+    def _probe(self, now_ns: int) -> None:
+        """Probe some of the sessions and channels; all in turn if they are many.
+
+        Others had their turn since these were looked at: some are over by now, and have nothing left to see.
+        """
+        probes = [probe for probe in self._probes.values() if not probe.over]
+        first = self.count * PROBES_MAX % len(probes) if len(probes) > PROBES_MAX else 0
+        for probe in [*probes[first:], *probes[:first]][:PROBES_MAX]:
+            probe.probe(now_ns)
+
+    # --- queues -----------------------------------------------------------------------------------
+
+    def _look_at_queues(self, *, whole: bool) -> Iterator[None]:
+        queues = list(self._surroundings.catalog)
+        for first in range(0, len(queues), QUEUES_A_STEP):
+            now_ns, ts_ns = self._set_times()
+            for queue in queues[first : first + QUEUES_A_STEP]:
+                observer = self._queues.get(queue)
+                if observer is None:
+                    self._queue_number += 1
+                    observer = self._queues[queue] = QueueObserver(self._queue_number, self._emit, now_ns)
+                    self._on_queue(self._queue_number, queue)
+                observer.turn = self.count
+                depth, unsettled = queue.handle.ready, queue.handle.unsettled
+                observer.observe(now_ns, ts_ns, depth=depth, unsettled=unsettled, whole=whole)
+            yield
+        if len(queues) < len(self._queues):
+            now_ns, ts_ns = self._set_times()
+            for queue in [each for each, of in self._queues.items() if of.turn != self.count]:
+                self._queues.pop(queue).observe(now_ns, ts_ns, depth=0, unsettled=0, whole=True)
+
+
+def _protocol_of(connection: Connection) -> str:
+    return "amqp10" if isinstance(connection, Connection10) else "amqp091"
+
+
+def _observe_bytes(
+    observer: ConnectionObserver,
+    connection: Connection,
+    now_ns: int,
+    ts_ns: int,
+    *,
+    whole: bool,
+) -> None:
+    line = connection.line
+    observer.observe(
+        now_ns,
+        ts_ns,
+        bytes_in=line.bytes_received,
+        bytes_out=line.writer.bytes_sent,
+        waiting=line.writer.waiting_bytes,
+        reason=0 if isinstance(connection, Connection10) else connection.reader_waits,
+        whole=whole,
+    )

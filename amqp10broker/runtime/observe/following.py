@@ -1,0 +1,69 @@
+"""A virtual host whose links and channels are all watched, from their beginning on (`watches`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from amqp10broker.operations.snapshot import FollowedView, WatchView
+from amqp10broker.runtime.connections.channel import RunningChannel
+from amqp10broker.runtime.connections.session import RunningSession
+from amqp10broker.sessions.amqp091.channel import ChannelState
+from amqp10broker.sessions.amqp10.consumer import Consumer
+from amqp10broker.sessions.amqp10.publisher import Publisher
+
+FOLLOWED_MAX: Final = 256
+"""Links and channels of one virtual host that are watched; each may keep ten megabytes."""
+
+
+@dataclass(eq=False, slots=True)
+class Followed:
+    """One that is followed.
+
+    Attributes:
+        vhost: its name.
+        parts: sessions that have begun since, and channels that are not open yet, with what looks for new
+            links after each turn.
+        begun: watches so far.
+        left_out: links and channels that came when there were too many.
+    """
+
+    vhost: str
+    parts: dict[RunningSession | RunningChannel, Callable[[], None]] = field(default_factory=dict)
+    begun: int = 0
+    left_out: int = 0
+    _known: set[int] = field(default_factory=set)
+
+    def has_room(self) -> bool:
+        """Whether one more may be watched; it counts."""
+        if self.begun >= FOLLOWED_MAX:
+            self.left_out += 1
+            return False
+        self.begun += 1
+        return True
+
+    def new_links(self, session: RunningSession) -> Iterator[tuple[str, Consumer | Publisher]]:
+        """Links that are attached and not watched yet, each with the role of its client."""
+        service = session.service
+        if service.over:
+            del self.parts[session]
+        ends: list[tuple[str, Consumer | Publisher]] = [("receiver", each) for each in service.consumers]
+        ends += [("sender", each) for each in service.publishers]
+        for role, end in ends:
+            # Its watch keeps a link alive, so that no other has its id.
+            if end.link.attached and id(end.link) not in self._known:
+                self._known.add(id(end.link))
+                if self.has_room():
+                    yield role, end
+
+    def is_new(self, channel: RunningChannel) -> bool:
+        """Whether a channel is open and not watched yet; it is not asked about again then."""
+        if channel.service.state is not ChannelState.OPEN:
+            return False
+        del self.parts[channel]
+        return self.has_room()
+
+    def view(self, watches: Iterable[WatchView]) -> FollowedView:
+        """What doors show of it."""
+        return FollowedView(self.vhost, tuple(watches), self.left_out)

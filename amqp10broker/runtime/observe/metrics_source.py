@@ -1,0 +1,126 @@
+"""The running broker as metrics ask it (`metrics.gather.Source`)."""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections.abc import Mapping, Sequence
+from time import time
+from typing import TYPE_CHECKING, cast
+
+from amqp10broker.metadata.catalog import Catalog
+from amqp10broker.metadata.queue import DeclaredQueue
+from amqp10broker.observe.metrics.gather import PROTOCOLS, Connected, Node, Past
+from amqp10broker.operations.cluster_node import MemberState
+from amqp10broker.runtime.admin.node import Served
+from amqp10broker.runtime.cluster.member_states import state_of
+from amqp10broker.runtime.queues.queue_task import QueueTask
+
+if TYPE_CHECKING:
+    from amqp10broker.cluster.member import Member
+    from amqp10broker.queues.quorum.durability import QuorumInLog
+
+
+async def source_of(broker: Served, client_version: str = "") -> MetricsSource:
+    """A broker as it is asked now.
+
+    Args:
+        broker: that runs.
+        client_version: of the library that writes the text for Prometheus; empty: nobody writes it.
+    """
+    member = None
+    if broker.catalog.cluster is not None:
+        here = broker.as_member.number
+        member = (await broker.as_member.member_states(None, {here})).get(here)
+    return MetricsSource(broker, member, client_version)
+
+
+class MetricsSource:
+    """See the module."""
+
+    def __init__(self, broker: Served, coordination: MemberState | None, client_version: str) -> None:
+        self._broker = broker
+        self._coordination = coordination
+        self._client_version = client_version
+
+    @property
+    def catalog(self) -> Catalog:
+        return self._broker.catalog
+
+    @property
+    def coordination(self) -> MemberState | None:
+        return self._coordination
+
+    @property
+    def attempts(self) -> Mapping[str, tuple[int, int]]:
+        tried = self._broker.logins.attempts.all()
+        return {PROTOCOLS.get(name, name): (each.succeeded, each.failed) for name, each in tried.items()}
+
+    def node(self) -> Node:
+        broker = self._broker
+        facts = broker.node_view()
+        cluster, memory, disk = broker.catalog.cluster, facts.resources.memory, facts.resources.disk
+        name = broker.config.node_name or broker.container_id
+        return Node(
+            name=name,
+            cluster=name if cluster is None else cluster.name,
+            cluster_id=broker.container_id if cluster is None else cluster.id,
+            version=facts.version,
+            client_version=self._client_version,
+            now_s=time(),
+            uptime_s=facts.uptime_s,
+            open_fds=open_fds(),
+            max_fds=resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+            memory=memory.used_bytes,
+            memory_limit=memory.resource.limit_bytes,
+            disk_free=disk.free_bytes,
+            disk_limit=disk.resource.limit_bytes,
+            alarms=facts.alarms,
+            peers_lost=self._peers_lost(),
+            commits=None if facts.journal is None else facts.journal.commits,
+        )
+
+    def clients(self) -> tuple[Past, Sequence[Connected]]:
+        connections = self._broker.connections
+        past = connections.past
+        return (
+            Past(
+                past.connections,
+                dict(past.parts),
+                dict(past.measures),
+                past.blocked_s,
+                past.bytes_in,
+                past.bytes_out,
+                connections.past_counters(),
+            ),
+            list(connections.values()),
+        )
+
+    def member(self, queue: DeclaredQueue) -> MemberState | None:
+        handle = queue.handle
+        if not isinstance(handle, QueueTask) or not handle.keeper.by_log:
+            return None
+
+        return state_of(cast("Member | None", cast("QuorumInLog", handle.keeper).member))
+
+    def is_here(self, queue: DeclaredQueue) -> bool:
+        catalog = self._broker.catalog
+        if catalog.whereabouts is None:
+            return True
+        leader = catalog.leader_of(queue)
+        return leader is not None and leader.number == self._broker.as_member.number
+
+    def _peers_lost(self) -> int:
+        catalog = self._broker.catalog
+        whereabouts = catalog.whereabouts
+        if whereabouts is None:
+            return 0
+        return sum(not whereabouts.runs(node.number) for node in catalog.nodes.values())
+
+
+def open_fds() -> int | None:
+    """None where the system does not say."""
+    try:
+        return len(os.listdir("/proc/self/fd")) - 1  # the one that lists them is closed again
+    except OSError:
+        return None

@@ -1,0 +1,410 @@
+"""Records flow events while the broker runs: hands what `flow_sampler` has seen to the helper process.
+
+A look takes its time from everybody. It is never repeated before 50 times as long has passed as it took, with
+the probes before it: so recording at intervals costs 2 % of a processor at most, with however many links.
+Whatever fails, be it the disk, the helper or an observer, ends the recording, is logged once, and nothing
+else.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import time
+from collections import Counter, deque
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Final
+
+import trio
+
+from amqp10broker import __version__
+from amqp10broker.config import Config, FlowSettings
+from amqp10broker.metadata.queue import DeclaredQueue
+from amqp10broker.observe.flow_events.ring import Ring
+from amqp10broker.observe.flow_events.schema import PACK
+from amqp10broker.observe.recording.errors import RecordingError
+from amqp10broker.observe.recording.link_names import LinkName
+from amqp10broker.observe.recording.names import check_run_name, numbered
+from amqp10broker.observe.recording.runs import Run, new_run_id
+from amqp10broker.operations.snapshot import RecordingFailed, RecordingView
+from amqp10broker.runtime.connections.channel import RunningChannel
+from amqp10broker.runtime.connections.connections import Connection, Occupied
+from amqp10broker.runtime.connections.session import RunningSession
+from amqp10broker.runtime.log import Log
+from amqp10broker.runtime.observe.flow_sampler import FlowSampler
+from amqp10broker.runtime.observe.recorder_process import END, EVENTS, NOTE, RUN, RecorderProcess
+
+_log = Log("amqp10broker.recorder")
+
+LOOK_SHARE: Final = 50
+"""After a look, so many times as long passes as it took."""
+FEED_S: Final = 0.1
+"""How often events are handed to the helper. The ring holds six times as many as a busy broker makes."""
+BACKLOG_BYTES_MAX: Final = 8 * 1024 * 1024
+"""What may wait for the helper beside the ring, when runs follow each other faster than it writes."""
+LINKS_NAMED_MAX: Final = 100_000
+"""Links of a recording whose names are kept, some 250 bytes each; further ones have their numbers only."""
+QUEUES_NAMED_MAX: Final = 10_000
+"""Queues whose names are in the row of a run; further ones have their numbers only."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """What was asked for.
+
+    Attributes:
+        folder: the recording, absolute.
+        every_ms: between looks.
+        run_id: name of the runs: the first one that the folder has of it is called so, the next ones
+            ``NAME-2``, ``NAME-3``, whoever records them. None makes up a name for each run.
+    """
+
+    folder: str
+    every_ms: int
+    run_id: str | None = None
+
+
+class Recorder:
+    """One recording under way. See the module.
+
+    Attributes:
+        recording: what was asked for.
+        run_id: of the present run; a guess until the helper has found a free one, some ms after it began.
+        ended: it is over, its files are complete.
+        failed: how it failed: ``folder``, ``run_id``, ``reason``, ``events``, ``events_written``,
+            ``events_lost``; None if it did not.
+    """
+
+    def __init__(self, surroundings: Occupied, recording: Recording, *, ring: Ring | None = None) -> None:
+        """Prepare; nothing is recorded before `run`.
+
+        Args:
+            surroundings: of the broker.
+            recording: what was asked for.
+            ring: of another size, for tests.
+
+        Raises:
+            RecordingError: the run id is no safe name of a file, or too long.
+        """
+        try:
+            first = None if recording.run_id is None else check_run_name(recording.run_id)
+        except ValueError as error:
+            raise RecordingError(f"{error}; choose another name for the run") from error
+        self.recording = recording
+        self.run_id = self._name = first or new_run_id("broker")
+        self.ended = trio.Event()
+        self.failed: RecordingFailed | None = None
+        self._surroundings = surroundings
+        self._ring = ring or Ring()
+        self._number = 1  # behind the name
+        self._runs = 1
+        self._runs_begun = 0  # that the helper has answered
+        self._repetitions: Counter[FlowSettings] = Counter()
+        self._protocols_told = 0
+        self._row = self._new_row(self._name, surroundings.config)
+        self._repetitions[surroundings.config.flow] += 1
+        self._processor_before_ns = time.process_time_ns()
+        self._before_ns = time.monotonic_ns()
+        self._dropped_before = 0
+        self._offered_before = 0
+        self._written = 0
+        self._process: RecorderProcess | None = None
+        self._backlog: deque[tuple[int, bytes, int]] = deque()
+        self._stopping = trio.Event()
+        self._links: list[LinkName] = []
+        self._links_named = 0
+        self._looks = FlowSampler(surroundings, self._ring.add, self.crash, self._name_queue, self._name_link)
+
+    # --- life -------------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        """Start the helper; it makes the folder and the row of the run.
+
+        Raises:
+            RecordingError: it cannot record there; the message says why.
+        """
+        self._process = await RecorderProcess.start(self.recording.folder, asdict(self._row))
+        self._begun(self._process.begun)
+
+    async def run(self) -> None:
+        """Record until `stop`, or until the helper fails; complete the files."""
+        assert self._process is not None, "open it first"
+        try:
+            self._row = replace(self._row, began_ns=time.time_ns())  # the helper took its time to start
+            self._put(NOTE, json.dumps({"began_ns": self._row.began_ns}).encode())
+            self._looks.begin()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._look_again)
+                nursery.start_soon(self._feed)
+                nursery.start_soon(self._listen)
+                await self._stopping.wait()
+                nursery.cancel_scope.cancel()
+        finally:
+            with trio.CancelScope(shield=True):
+                await self._end()
+            self.ended.set()
+
+    def stop(self) -> None:
+        """Let `run` come to its end."""
+        self._stopping.set()
+
+    def fail(self, reason: str) -> None:
+        """The recording cannot go on; the broker does."""
+        if self.failed is None:
+            events = self._ring.offered - self._offered_before
+            self.failed = RecordingFailed(
+                folder=self.recording.folder,
+                run_id=self.run_id,
+                reason=reason,
+                events=events,
+                events_written=self._written,
+                events_lost=max(0, events - self._written),
+            )
+            _log.error("recording ended: the broker goes on without", **asdict(self.failed))
+        self._stopping.set()
+
+    def crash(self, error: Exception) -> None:
+        """A fault of ours in an observer."""
+        if self.failed is None:
+            _log.error("an observer failed by a fault in the broker", exc_info=error)
+        self.fail(f"fault in the broker: {type(error).__name__}")
+
+    async def _end(self) -> None:
+        """Tell what is left, and let the helper complete its files."""
+        process, self._process = self._process, None
+        assert process is not None
+        ts_ns = self._look_at_all()
+        self._looks.detach()
+        if self.failed is None:
+            try:
+                with trio.move_on_after(_end_s(self._surroundings)) as limit:
+                    self._put_events()
+                    self._put(END, json.dumps({"ended_ns": ts_ns}).encode())
+                    while self._backlog:
+                        await process.send(*self._backlog.popleft())
+                    while (answer := await process.answer()) is not None:
+                        self._hear(answer)
+                if limit.cancelled_caught:
+                    self.fail("the helper process does not follow: its last events are lost")
+            except RecordingError as error:
+                self.fail(str(error))
+        await process.close()
+        if self.failed is None:
+            _log.info("recording complete", run_id=self.run_id, **self._counts())
+
+    # --- the helper -------------------------------------------------------------------------------
+
+    async def _feed(self) -> None:
+        """Hand events to the helper. It may keep this task waiting as long as it likes."""
+        assert self._process is not None
+        try:
+            while True:
+                await trio.sleep(FEED_S)
+                self._put_events()
+                while self._backlog:
+                    await self._process.send(*self._backlog.popleft())
+        except RecordingError as error:
+            self.fail(str(error))
+
+    async def _listen(self) -> None:
+        """Hear what the helper has to say."""
+        assert self._process is not None
+        while (answer := await self._process.answer()) is not None:
+            self._hear(answer)
+        self.fail("the helper process that records has ended")
+
+    def _hear(self, answer: Mapping[str, Any]) -> None:
+        if "ready" in answer:
+            self._begun(answer)
+        if "written" in answer and self._runs_begun == self._runs:
+            self._written = answer["written"]
+        if "failed" in answer:
+            self.fail(str(answer["failed"]))
+
+    def _begun(self, answer: Mapping[str, Any]) -> None:
+        """The helper has begun a run; it may be one of several that wait for it."""
+        self._runs_begun += 1
+        first, run_id = self._runs_begun == 1, answer["run_id"]
+        if self._runs_begun == self._runs:
+            self.run_id, self._number = run_id, answer["number"]
+        _log.info(
+            "recording" if first else "the next run is recorded",
+            **({"folder": self.recording.folder} if first else {}),
+            run_id=run_id,
+            **({"there_is_already": self._name} if first and run_id != self._name else {}),
+        )
+
+    def _put(self, kind: int, payload: bytes) -> None:
+        """Let something wait for `_feed`; events only as long as there is room."""
+        if kind == EVENTS:
+            if sum(len(each) for _, each, _ in self._backlog) + len(payload) > BACKLOG_BYTES_MAX:
+                self._ring.lose(payload)
+                return
+            if not payload and not self._backlog:
+                return
+        self._backlog.append((kind, payload, self._dropped))
+
+    @property
+    def _dropped(self) -> int:
+        """Events of the run that were lost so far."""
+        return self._ring.dropped - self._dropped_before
+
+    def _look_at_all(self) -> int:
+        """The run is at its end: tell everything up to now, and return what time that is (wall clock, ns)."""
+        if self.failed is None:
+            self._looks.look(whole=True)
+            self._tell_protocols()
+        ts_ns = time.time_ns()
+        self._ring.settle(ts_ns)
+        return ts_ns
+
+    # --- runs -------------------------------------------------------------------------------------
+
+    def configured(self, config: Config) -> None:
+        """The configuration is about to be replaced: a run has one, so the next one begins.
+
+        Args:
+            config: the next one.
+        """
+        name = self._name if self.recording.run_id else new_run_id("broker")
+        row = self._new_row(name, config)  # before anything changes: what is wrong with it is said now
+        row = replace(row, began_ns=self._look_at_all())
+        self._put_events()
+        dropped = self._dropped
+        self._runs += 1
+        self._number = self._number + 1 if name == self._name else 1
+        self.run_id, self._name = numbered(name, self._number), name
+        self._row = row
+        self._repetitions[config.flow] += 1
+        self._dropped_before = self._ring.dropped
+        self._offered_before = self._ring.offered
+        self._written = 0
+        self._looks.protocols.clear()
+        self._protocols_told = 0
+        self._backlog.append((RUN, json.dumps(asdict(self._row)).encode(), dropped))
+
+    def _new_row(self, run_id: str, config: Config) -> Run:
+        return Run(
+            run_id=run_id,
+            benchmark="broker",
+            case="",
+            repetition=self._repetitions[config.flow],
+            began_ns=time.time_ns(),
+            max_link_credit=_fixed(config.flow.max_link_credit),
+            max_incoming_window=_fixed(config.flow.max_incoming_window),
+            max_queue_credit=_fixed(config.flow.max_queue_credit),
+            sample_ms=self.recording.every_ms,
+            broker_version=__version__,
+            python_version=platform.python_version(),
+            machine=machine_text(),
+            settings=json.dumps(
+                {
+                    "credit_flow_initial": config.credit_flow_initial,
+                    "credit_flow_more_after": config.credit_flow_more_after,
+                    "writer_buffer_bytes": config.writer_buffer_bytes,
+                    "overrides": len(config.overrides),
+                    "automatic": config.flow.automatic,
+                    "in_memory": config.data_dir is None,
+                }
+            ),
+        )
+
+    # --- looking ----------------------------------------------------------------------------------
+
+    async def _look_again(self) -> None:
+        looks = self._looks
+        every_s = self.recording.every_ms / 1000
+        before_ns = looks.cost_ns
+        while True:
+            began = trio.current_time()
+            await looks.look_in_turns()
+            self._tell_protocols()
+            # With what the probes since the last look have taken.
+            cost_s = (looks.cost_ns - before_ns) / 1e9
+            before_ns = looks.cost_ns
+            await trio.sleep(max(every_s - (trio.current_time() - began), LOOK_SHARE * cost_s))
+
+    def join(self, connection: Connection, running: RunningSession | RunningChannel) -> None:
+        """A session or a channel begins: also one that is over before the next look is told."""
+        if not self._stopping.is_set():
+            self._looks.join(connection, running)
+
+    def _tell_protocols(self) -> None:
+        """What the connections of this run speak, if it is more than was told."""
+        protocols = self._looks.protocols
+        if len(protocols) > self._protocols_told:
+            self._protocols_told = len(protocols)
+            self._put(NOTE, json.dumps({"protocols": sorted(protocols)}).encode())
+
+    def _name_queue(self, number: int, queue: DeclaredQueue) -> None:
+        """A queue has a number in this recording from now on."""
+        if number <= QUEUES_NAMED_MAX:
+            named = {str(number): {"name": queue.name, "vhost": queue.vhost, "type": queue.type}}
+            self._put(NOTE, json.dumps({"queues": named}).encode())
+
+    def _name_link(self, name: LinkName) -> None:
+        """A link has these numbers from now on. It is told with the next events."""
+        if self._links_named < LINKS_NAMED_MAX:
+            self._links_named += 1
+            self._links.append(name)
+
+    def _put_events(self) -> None:
+        """Let events wait for `_feed`, and before them the names of the links that they may be about."""
+        if self._links:
+            self._put(NOTE, json.dumps({"links": list(map(asdict, self._links))}).encode())
+            self._links.clear()
+        self._put(EVENTS, self._ring.take_all())
+
+    # --- status -----------------------------------------------------------------------------------
+
+    def view(self) -> RecordingView:
+        """What `amqp10broker record status` shows."""
+        return RecordingView(
+            folder=self.recording.folder,
+            run_id=self.run_id,
+            every_ms=self.recording.every_ms,
+            began_ns=self._row.began_ns,
+            looks=self._looks.count,
+            processor_percent=self._processor_percent(),
+            cost_percent=self._cost_percent(),
+            **self._counts(),
+        )
+
+    def _processor_percent(self) -> float:
+        """What observing has taken of one processor since the recording began."""
+        past_ns = time.monotonic_ns() - self._before_ns
+        return round(100 * self._looks.cost_ns / max(1, past_ns), 2)
+
+    def _cost_percent(self) -> float:
+        """The observers' share of the broker's processor time since the recording began."""
+        used_ns = time.process_time_ns() - self._processor_before_ns
+        return round(100 * self._looks.cost_ns / max(1, used_ns), 2)
+
+    def _counts(self) -> dict[str, int]:
+        ring = self._ring
+        return {
+            "events": ring.offered - self._offered_before,
+            "events_written": self._written,
+            "events_dropped": self._dropped,
+            "buffered_bytes": ring.waiting * PACK.size,
+        }
+
+
+def _fixed(setting: int | str) -> int | None:
+    """A setting of flow control as a run has it; null if it is automatic."""
+    return None if isinstance(setting, str) else setting
+
+
+def machine_text() -> str:
+    """What the figures were measured on, without the machine's name."""
+    implementation = platform.python_implementation()
+    return (
+        f"{platform.system()} {platform.release()} {platform.machine()}, {os.cpu_count()} processors, "
+        f"{implementation}"
+    )
+
+
+def _end_s(surroundings: Occupied) -> float:
+    return max(1.0, surroundings.config.shutdown_timeout_ms / 1000)

@@ -1,0 +1,272 @@
+"""The helper process that writes a recording: ``python -I recorder_child.py FD DIR PATHS``.
+
+FD is one end of a Unix stream socket, DIR the recording, PATHS the broker's module search path as JSON. The
+broker sends frames: `FRAME`, then so many bytes. The answers are lines of JSON: ``{"ready": true, "run_id":
+"prod-2", "number": 2}`` when a run has begun, ``{"written": N}`` when so many events of the run are in
+complete files, ``{"failed": "a sentence", "written": N}`` as the last line when it cannot go on,
+``{"ended": true}`` after `END`.
+
+A process of its own, because making Parquet takes a tenth of a second at a time, which would hold up every
+client of the broker (`docs/adr/0021`). When the socket is closed, which the system does if the broker dies,
+it completes what it has, and the row of the run. It ends for no signal but the last one: a service manager
+that stops all processes at once must not take it from a broker that still has to tell.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import struct
+import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from amqp10broker.observe.recording.link_names import NamesFile
+    from amqp10broker.observe.recording.parquet import EventWriter
+    from amqp10broker.observe.recording.runs import Run
+    from amqp10broker.observe.recording.sinks import Sink
+
+FRAME = struct.Struct("<BIq")
+"""Kind, bytes that follow, and events that the broker has dropped in the run (`RUN`: in the one before)."""
+EVENTS, RUN, NOTE, END = 1, 2, 3, 4
+"""Kinds: packed events; the row of a new run (JSON; its run id is a name, see `claim_run`), which ends the
+one before; what else is to stand in the row (JSON, see `Scribe.note`); the end (JSON: ``ended_ns``)."""
+
+READ_BYTES = 1 << 20
+TICK_S = 1.0
+"""How often it is looked whether a part is old enough."""
+NICENESS = 5
+"""On a machine that has too little time for both, the broker has more of it."""
+
+
+class Scribe:
+    """Writes the runs of one recording.
+
+    Attributes:
+        dropped: events that the broker has dropped in the run, as the last frame says.
+    """
+
+    def __init__(self, recording: str) -> None:
+        self.dropped = 0
+        self._recording = recording
+        self._run: Run | None = None
+        self._writer: EventWriter | None = None
+        self._room: Sink | None = None
+        self._last_ts_ns = 0
+        self._queues: dict[str, Any] = {}
+        self._links: dict[tuple[int, ...], dict[str, Any]] = {}  # who has these numbers now
+        self._names: NamesFile | None = None
+        self._protocols: list[str] = []
+        self._name = ""
+        self._number = 0
+        self._complete = 0
+
+    @property
+    def complete(self) -> int:
+        """Events of the run that are in complete files."""
+        return self._complete
+
+    def begin(self, row: dict[str, Any]) -> dict[str, Any]:
+        """Begin a run; the one before is at its end.
+
+        A name that has a run gets a number: a run is written by one broker, once.
+
+        Returns:
+            Its run id, and the number: an answer.
+        """
+        from amqp10broker.observe.recording.link_names import NamesFile
+        from amqp10broker.observe.recording.parquet import EventWriter
+        from amqp10broker.observe.recording.runs import Run, claim_run, keep_room
+
+        run = Run(**row)
+        if self._run is not None:
+            self.finish(run.began_ns)
+        number = self._number + 1 if run.run_id == self._name else 1
+        self._name = run.run_id
+        self._last_ts_ns = run.began_ns
+        self.dropped = self._complete = 0
+        self._room = keep_room(self._recording)  # first: a run that cannot be recorded leaves nothing
+        self._run, self._number = claim_run(self._recording, run, number)
+        self._writer = EventWriter(self._recording, self._run.run_id, "broker")
+        self._names = NamesFile(self._recording, self._run.run_id)
+        if self._links:  # of the run before: most of them go on
+            self._names.write(self._links.values())
+        return {"ready": True, "run_id": self._run.run_id, "number": self._number}
+
+    def take(self, events: bytes) -> None:
+        """Write packed events."""
+        from amqp10broker.observe.flow_events.schema import PACK
+
+        assert self._writer is not None, "events before a run"
+        if events:
+            self._last_ts_ns = max(self._last_ts_ns, PACK.unpack_from(events, len(events) - PACK.size)[0])
+            self._writer.write(events)
+            self._count()
+
+    def note(self, given: dict[str, Any]) -> None:
+        """Take note of something about the run: ``queues`` by number, ``links`` that were seen first
+        (`LinkName`), ``protocols`` of its connections, all that were seen so far, or when it ``began_ns``."""
+        from amqp10broker.observe.recording.runs import write_run
+
+        self._queues |= given.get("queues", {})
+        self._protocols = given.get("protocols", self._protocols)
+        if "links" in given:
+            assert self._names is not None, "a link before a run"
+            self._names.write(given["links"])
+            for link in given["links"]:
+                self._links[link["kind"], link["connection"], link["channel"], link["handle"]] = link
+        if "began_ns" in given:
+            assert self._run is not None, "a note before a run"
+            self._run = replace(self._run, began_ns=given["began_ns"])
+            write_run(self._recording, self._run)
+
+    def tick(self) -> None:
+        """Time has passed."""
+        if self._writer is not None:
+            self._writer.tick()
+            self._count()
+
+    def finish(self, ended_ns: int | None = None, *, lost: int = 0) -> None:
+        """Complete the run: its last part, then its row.
+
+        Whoever asked for the run may have replaced its row meanwhile by one that says more: it is kept.
+
+        Args:
+            ended_ns: when it ended; None: with the last event.
+            lost: events that were sent here and not written.
+        """
+        from amqp10broker.observe.recording.runs import read_run, write_run
+
+        run = self._run
+        if run is None:
+            return
+        if self._writer is not None:
+            self._writer.close()
+            self._count()
+            self._writer = None
+        if self._names is not None:
+            self._names.close()
+        self._leave_room()
+        row = read_run(self._recording, run.run_id)
+        settings = json.loads(row.settings)
+        protocol = row.protocol
+        if isinstance(settings, dict):
+            if self._queues:
+                settings["queues"] = self._queues
+            if self._protocols:
+                settings["protocols"] = self._protocols
+        if protocol is None and len(self._protocols) == 1:
+            (protocol,) = self._protocols
+        ended = self._last_ts_ns if ended_ns is None else ended_ns
+        write_run(
+            self._recording,
+            replace(
+                row,
+                ended_ns=ended if row.ended_ns is None else row.ended_ns,
+                events_dropped=self.dropped + lost,
+                protocol=protocol,
+                settings=json.dumps(settings),
+            ),
+        )
+        self._run = None
+        self._protocols = []
+
+    def give_up(self) -> None:
+        """It cannot be written, a full disk for instance: make room, and say in the row what is missing."""
+        from amqp10broker.observe.recording.errors import RecordingError
+
+        writer, self._writer = self._writer, None
+        lost = 0 if writer is None else writer.abandon()
+        try:
+            self.finish(lost=lost)
+        except RecordingError:
+            pass  # the first error is the one that is told
+        self._leave_room()
+
+    def _leave_room(self) -> None:
+        """A row is about to be written, or none will be."""
+        room, self._room = self._room, None
+        if room is not None:
+            room.give_up()
+
+    def _count(self) -> None:
+        if self._writer is not None:
+            self._complete = self._writer.complete
+
+
+def serve(channel: socket.socket, scribe: Scribe) -> None:
+    """Work off frames until the end, or until the other side is gone."""
+    from amqp10broker.observe.recording.errors import RecordingError
+
+    told = 0
+    try:
+        for kind, dropped, payload in frames(channel, scribe.tick):
+            scribe.dropped = dropped
+            if kind == EVENTS:
+                scribe.take(payload)
+            elif kind == RUN:
+                told = 0
+                answer(channel, scribe.begin(json.loads(payload)))
+            elif kind == NOTE:
+                scribe.note(json.loads(payload))
+            elif kind == END:
+                scribe.finish(json.loads(payload)["ended_ns"])
+                answer(channel, {"written": scribe.complete, "ended": True})
+                return
+            if scribe.complete != told:
+                told = scribe.complete
+                answer(channel, {"written": told})
+        scribe.finish()
+    except RecordingError as error:
+        scribe.give_up()
+        answer(channel, {"failed": str(error), "written": scribe.complete})
+
+
+def frames(channel: socket.socket, tick: Any) -> Any:
+    """(kind, dropped, payload) of each frame until the other side is gone; a half frame is left out."""
+    buffer = bytearray()
+    while True:
+        while len(buffer) >= FRAME.size:
+            kind, size, dropped = FRAME.unpack_from(buffer)
+            if len(buffer) < FRAME.size + size:
+                break
+            payload = bytes(buffer[FRAME.size : FRAME.size + size])
+            del buffer[: FRAME.size + size]
+            yield kind, dropped, payload
+        try:
+            data = channel.recv(READ_BYTES)
+        except TimeoutError:
+            tick()
+            continue
+        except ConnectionResetError:
+            return
+        if not data:
+            return
+        buffer += data
+
+
+def answer(channel: socket.socket, line: dict[str, Any]) -> None:
+    """Tell the broker, if it is still there."""
+    try:
+        channel.sendall(json.dumps(line).encode() + b"\n")
+    except OSError:
+        pass  # it is gone: that is told by the end of what it sends
+
+
+def main() -> None:
+    """Serve the socket whose descriptor is the first argument."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    # As the broker finds modules: isolated mode has left out PYTHONPATH, which may be where we are.
+    sys.path[:] = json.loads(sys.argv[3])
+    os.nice(NICENESS)
+    with socket.socket(fileno=int(sys.argv[1])) as channel:
+        channel.settimeout(TICK_S)
+        serve(channel, Scribe(sys.argv[2]))
+
+
+if __name__ == "__main__":
+    main()

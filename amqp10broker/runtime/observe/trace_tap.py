@@ -1,0 +1,207 @@
+"""What listens to one connection, for all traces that it is in."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from amqp10broker.observe.frames.reader import Frame, FrameReader
+from amqp10broker.observe.frames.records import (
+    ARROWS,
+    Direction,
+    Ended,
+    Known,
+    Listening,
+    Role,
+    ended_line,
+    frame_line,
+    known_line,
+    listening_line,
+)
+from amqp10broker.operations.node import Sink
+from amqp10broker.operations.snapshot import TraceView
+from amqp10broker.protocols.preface import Protocol
+from amqp10broker.runtime.connections.connection10 import Connection10
+from amqp10broker.runtime.connections.connections import Connection
+from amqp10broker.runtime.observe.trace_scope import ChannelScope, LinkScope, Matches
+from amqp10broker.sessions.amqp10.consumer import Consumer
+from amqp10broker.sessions.amqp10.publisher import Publisher
+
+
+@dataclass(slots=True)
+class Target:
+    """What is traced.
+
+    Attributes:
+        text: it, for people.
+        covers: whether a connection is to be listened to.
+        address: only frames of this address; None: all of a connection.
+        connection: the number of the one connection that is meant, if it is one.
+    """
+
+    text: str
+    covers: Callable[[Connection], bool]
+    address: Matches | None = None
+    connection: int | None = None
+
+
+@dataclass(eq=False, slots=True)
+class Trace:
+    """One that is on.
+
+    Attributes:
+        what: as it was asked for; `end` takes it.
+        target: what that is.
+        sink: where its lines go.
+        place: a file's name, ``log``, or ``a terminal``.
+        frames: it is a recording of frames; else text.
+        lines: written so far.
+    """
+
+    what: str
+    target: Target
+    sink: Sink
+    place: str
+    frames: bool = False
+    lines: int = field(default=0)
+
+    @property
+    def view(self) -> TraceView:
+        """What doors show of it."""
+        return TraceView(self.what, self.target.text, self.place, self.lines, self.sink.ended)
+
+    def put(self, lines: list[str]) -> None:
+        """Write lines of a recording of frames."""
+        self.lines += len(lines)
+        self.sink.put(lines)
+
+
+class ConnectionTap:
+    """What listens to one connection: both directions, for all traces that it is in."""
+
+    def __init__(self, connection: Connection, *, begins: bool) -> None:
+        """Begin between two frames.
+
+        Args:
+            connection: which.
+            begins: nothing has been read from it yet.
+        """
+        self.traces: dict[Trace, LinkScope | ChannelScope | None] = {}
+        self._connection = connection
+        protocol = Protocol.AMQP_10 if isinstance(connection, Connection10) else Protocol.AMQP_091
+        rest = b"" if begins else connection.engine.unread
+        self._in = FrameReader(protocol, rest, logged_in=not begins)
+        self._out = FrameReader(protocol, logged_in=not begins)
+
+    def add(self, trace: Trace, *, begins: bool = False) -> None:
+        """Listen for another trace too, from the connection's first byte on if it `begins`."""
+        self.traces[trace] = None
+        matches = trace.target.address
+        if matches is not None:
+            self.traces[trace] = _scope(self._connection, matches)
+        if trace.frames:
+            self._begin_recording(trace, begins)
+
+    def _begin_recording(self, trace: Trace, begins: bool) -> None:
+        connection, at_ns = self._connection, time.time_ns()
+        origin = connection.origin
+        listening = Listening(
+            at_ns,
+            connection.number,
+            connection.peer,
+            self._in.protocol,
+            begins,
+            origin.tls,
+            origin.transport,
+        )
+        matches = trace.target.address
+        trace.put(
+            [
+                listening_line(listening),
+                *(
+                    known_line(each)
+                    for each in _known(connection, at_ns)
+                    if matches is None or (each.address is not None and matches(each.address))
+                ),
+            ]
+        )
+
+    def received(self, data: bytes) -> None:
+        """Bytes that came."""
+        self._write("in", self._in.feed(data))
+
+    def sent(self, data: bytes | memoryview) -> None:
+        """Bytes for the writer: whole frames."""
+        self._write("out", self._out.feed(bytes(data)))
+
+    def ended(self, reason: str) -> None:
+        """The connection is over."""
+        record = Ended(time.time_ns(), self._connection.number, reason)
+        for trace in self.traces:
+            if trace.frames:
+                trace.put([ended_line(record)])
+
+    def _write(self, direction: Direction, frames: list[Frame]) -> None:
+        if not frames:
+            return
+        arrow, at_ns = ARROWS[direction], time.time_ns()
+        for trace, scope in self.traces.items():
+            shown = [frame for frame in frames if scope is None or scope.shows(arrow, frame)]
+            if not shown:
+                continue
+            if trace.frames:
+                number = self._connection.number
+                trace.put([frame_line(number, at_ns, direction, frame) for frame in shown])
+            else:
+                trace.lines += len(shown)
+                lines = [f"{arrow} {frame.text}" for frame in shown]
+                trace.sink.write(self._connection.number, self._connection.peer, lines)
+
+
+def _scope(connection: Connection, matches: Matches) -> LinkScope | ChannelScope:
+    """An address's part of a connection, with what is there already."""
+    if not isinstance(connection, Connection10):
+        channels = ChannelScope(matches)
+        for number, channel in connection.parts.items():
+            consumers = channel.service.consuming.consumers.values()
+            channels.know(number, [consumer.queue.name for consumer in consumers])
+        return channels
+    links = LinkScope(matches)
+    for number, session in connection.parts.items():
+        ends: list[Consumer | Publisher] = [*session.service.consumers, *session.service.publishers]
+        for end in ends:
+            # A consumer's address may be a name of the client's; its queue is what both mean.
+            names = (end.address, end.queue.name if end.queue is not None else None)
+            links.know(number, end.link.handle, end.link.remote_handle, [each for each in names if each])
+    return links
+
+
+def _known(connection: Connection, at_ns: int) -> Iterator[Known]:
+    """The links, or consumers of AMQP 0-9-1, that are there already."""
+    if not isinstance(connection, Connection10):
+        for number, channel in connection.parts.items():
+            for tag, consumer in channel.service.consuming.consumers.items():
+                yield Known(at_ns, connection.number, number, "receiver", tag, consumer.queue.name)
+        return
+    for number, session in connection.parts.items():
+        for receiver in session.service.consumers:
+            yield _known_link(connection, at_ns, number, "receiver", receiver)
+        for publisher in session.service.publishers:
+            yield _known_link(connection, at_ns, number, "sender", publisher)
+
+
+def _known_link(
+    connection: Connection, at_ns: int, channel: int, role: Role, end: Consumer | Publisher
+) -> Known:
+    link = end.link
+    return Known(
+        at_ns,
+        connection.number,
+        channel,
+        role,
+        link.name,
+        end.address,
+        link.handle,
+        link.remote_handle,
+    )

@@ -1,0 +1,209 @@
+"""Who is traced, while the broker runs: connections, users, addresses, or everything.
+
+One mechanism for ``--trace-frames`` and ``amqp10broker trace``. A connection that is traced has a
+`ConnectionTap` at its stream and writer, which reads its bytes a second time; one that is not has none, and
+pays one look at an attribute a read and a write.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import time
+from typing import Final
+
+from amqp10broker.errors import NotAllowed, NotFound, StorageError
+from amqp10broker.metadata.users import Users
+from amqp10broker.observe.frames.records import first_line
+from amqp10broker.observe.frames.words10 import header_text
+from amqp10broker.operations.node import Sink
+from amqp10broker.operations.snapshot import TraceView
+from amqp10broker.protocols.preface import AMQP_091_HEADER
+from amqp10broker.runtime.connections.connection10 import Connection10
+from amqp10broker.runtime.connections.connections import Connection, Connections
+from amqp10broker.runtime.log import Log
+from amqp10broker.runtime.observe.trace_scope import matching
+from amqp10broker.runtime.observe.trace_sinks import FileSink, LogSink
+from amqp10broker.runtime.observe.trace_tap import ConnectionTap, Target, Trace
+
+_log = Log("amqp10broker.trace")
+
+EVERYTHING: Final = "everything"
+RECORDED: Final = "recorded frames"
+"""What the configuration has recorded; ``trace`` can end it."""
+_ALL: Final = Target(EVERYTHING, lambda connection: True)
+GONE: Final = "the connection has ended"
+
+
+class Tracing:
+    """All traces of a broker."""
+
+    def __init__(self, connections: Connections, users: Users, *, everything: bool) -> None:
+        """Trace nothing yet, or everything.
+
+        Args:
+            connections: of the broker.
+            users: their names can be asked for.
+            everything: from the first byte, into the log.
+        """
+        self._connections = connections
+        self._users = users
+        self._traces: dict[str, Trace] = {}
+        self._taps: dict[int, ConnectionTap] = {}
+        if everything:
+            self._traces[EVERYTHING] = Trace(EVERYTHING, _ALL, LogSink(), "the log")
+
+    def begin(self, what: str, sink: Sink, place: str, *, frames: bool = False) -> Trace:
+        """Trace a connection, a user or an address from now on.
+
+        Args:
+            what: a connection's number, a user's name, a peer's address (host, or host:port), the
+                address of links (``/queues/orders``, with ``*`` and ``?``), or ``everything``.
+            sink: where to.
+            place: that, for people.
+            frames: as a recording of frames, see `frames.records`; else as text.
+
+        Raises:
+            NotFound: there is nothing of that kind.
+            NotAllowed: it is being traced.
+        """
+        target = self._target(what)
+        if what in self._traces:
+            place = self._traces[what].place
+            raise NotAllowed(
+                "trace", f"{target.text} is being traced already, into {place}: switch that off first"
+            )
+        trace = Trace(what, target, sink, place, frames)
+        self._begin(trace)
+        return trace
+
+    def _begin(self, trace: Trace) -> None:
+        self._traces[trace.what] = trace
+        if trace.frames:
+            trace.sink.put([first_line()])
+        for connection in self._connections.values():
+            self._listen(connection, trace)
+        _log.info("a trace has begun", what=trace.target.text, into=trace.place)
+
+    def record(self, folder: str) -> None:
+        """Record all frames from the start on, into a file of a folder that is made if it is not there.
+
+        Raises:
+            StorageError: the file cannot be made.
+        """
+        try:
+            os.makedirs(folder, mode=0o700, exist_ok=True)
+        except OSError as error:
+            raise StorageError(
+                folder, f"cannot be made: {error.strerror}", "name a folder that the broker's user may write"
+            ) from error
+        begun = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+        path = os.path.join(folder, f"frames-{begun}-{os.getpid()}.jsonl")
+        self.record_into(RECORDED, FileSink(path), path)
+
+    def record_into(self, what: str, sink: Sink, place: str) -> None:
+        """Record all frames from now on.
+
+        Args:
+            what: `end` takes it.
+            sink: where to.
+            place: that, for people.
+        """
+        self._begin(Trace(what, _ALL, sink, place, frames=True))
+
+    def end(self, what: str, reason: str = "it was switched off") -> Trace:
+        """End a trace.
+
+        Raises:
+            NotFound: it is not on.
+        """
+        trace = self._traces.pop(what, None)
+        if trace is None:
+            traced = ", ".join(self._traces) or "nothing"
+            raise NotFound("trace", f"'{what}' is not being traced; {traced} is")
+        for number, tap in list(self._taps.items()):
+            if tap.traces.pop(trace, trace) is not trace and not tap.traces:
+                del self._taps[number]
+                self._connections[number].line.tap = None
+        trace.sink.close(reason)
+        _log.info("a trace has ended", what=trace.target.text, into=trace.place, reason=reason)
+        return trace
+
+    def close(self) -> None:
+        """The broker has ended."""
+        for trace in self._traces.values():
+            trace.sink.close("the broker has ended")
+
+    def join(self, connection: Connection, *, begins: bool = False) -> None:
+        """A connection is there, or its user is known now."""
+        for trace in self._traces.values():
+            self._listen(connection, trace, begins=begins)
+        tap = self._taps.get(connection.number)
+        if begins and tap is not None and not isinstance(connection, Connection10):
+            tap.received(AMQP_091_HEADER)  # the engine of this protocol begins behind it
+
+    def leave(self, connection: Connection) -> None:
+        """A connection is over."""
+        tap = self._taps.pop(connection.number, None)
+        if tap is not None:
+            tap.ended(str(connection.end))
+        for trace in [each for each in self._traces.values() if each.target.connection == connection.number]:
+            self.end(trace.what, f"{GONE}: {connection.end}")
+
+    def greeting(self, number: int, peer: str, data: bytes, reply: bytes) -> None:
+        """What is no protocol of ours, and our answer."""
+        trace = self._traces.get(EVERYTHING)
+        if trace is not None and not trace.frames:
+            lines = [f"<- no protocol header: {data[: len(reply)].hex(' ')}", f"-> {header_text(reply)}"]
+            trace.sink.write(number, peer, lines)
+
+    def views(self) -> tuple[TraceView, ...]:
+        """What is traced."""
+        return tuple(trace.view for trace in self._traces.values())
+
+    def _listen(self, connection: Connection, trace: Trace, *, begins: bool = False) -> None:
+        if not trace.target.covers(connection):
+            return
+        tap = self._taps.get(connection.number)
+        if tap is None:
+            tap = ConnectionTap(connection, begins=begins)
+            self._taps[connection.number] = connection.line.tap = tap
+        if trace not in tap.traces:
+            tap.add(trace, begins=begins)
+
+    def _target(self, what: str) -> Target:
+        if what == EVERYTHING:
+            return _ALL
+        if what.isdecimal() and int(what) in self._connections:
+            number = int(what)
+            connection = self._connections[number]
+            text = f"connection {number} (user {connection.user or '-'}, from {connection.peer})"
+            return Target(text, lambda each: each is connection, connection=number)
+        if what.startswith("/"):
+            return Target(f"address {what}", lambda connection: True, matching(what))
+        if what in self._users:
+            return Target(f"user {what}", lambda connection: connection.user == what)
+        if _is_host(what):
+            return Target(f"peer {what}", lambda connection: what in _ways_to_say(connection.peer))
+        raise NotFound(
+            "trace",
+            f"'{what}' is no connection's number, no user, and no address: see 'amqp10broker "
+            "list-connections' and 'list-users', and write the address of a queue as /queues/NAME",
+        )
+
+
+def _ways_to_say(peer: str) -> tuple[str, ...]:
+    """A peer's host and port, and its host alone."""
+    host = peer.rpartition(":")[0]
+    return peer, host, host.strip("[]")
+
+
+def _is_host(what: str) -> bool:
+    host = (
+        what.rpartition(":")[0] if what.count(":") == 1 or (what.startswith("[") and "]:" in what) else what
+    )
+    try:
+        ipaddress.ip_address(host.strip("[]"))
+    except ValueError:
+        return False
+    return True

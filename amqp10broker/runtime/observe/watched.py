@@ -1,0 +1,156 @@
+"""What can be watched: which link or channel is meant, and where to look for what no frame tells of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from amqp10broker.errors import BadRequest, NotAllowed, NotFound
+from amqp10broker.observe.frames import words091
+from amqp10broker.observe.frames.words10 import describe
+from amqp10broker.observe.timeline.channel_ring import ChannelMark, ChannelRing
+from amqp10broker.observe.timeline.records import Mark
+from amqp10broker.observe.timeline.ring import Ring
+from amqp10broker.operations.snapshot import WatchView
+from amqp10broker.runtime.connections.channel import RunningChannel
+from amqp10broker.runtime.connections.connection091 import Connection091
+from amqp10broker.runtime.connections.connection10 import Connection10
+from amqp10broker.runtime.connections.session import RunningSession
+from amqp10broker.sessions.amqp091.channel import ChannelState
+from amqp10broker.sessions.amqp091.consumer import Consumer as Consumer091
+from amqp10broker.sessions.amqp10.consumer import Consumer
+from amqp10broker.sessions.amqp10.publisher import Publisher
+
+
+def find_link(
+    connection: Connection10, name: str | None, channel: int | None, role: str | None
+) -> tuple[str, RunningSession, Consumer | Publisher]:
+    """An attached link: its client's role, its session, and what has it.
+
+    Raises:
+        BadRequest: it has no name.
+        NotFound: there is none.
+        NotAllowed: there are two.
+    """
+    number = connection.number
+    if name is None:
+        raise BadRequest("watch", f"connection {number} speaks AMQP 1.0: name one of its links")
+    found: list[tuple[str, RunningSession, Consumer | Publisher]] = []
+    for session in connection.parts.values():
+        if channel in (None, session.service.session.channel):
+            found += [("receiver", session, each) for each in session.service.consumers]
+            found += [("sender", session, each) for each in session.service.publishers]
+    found = [
+        each
+        for each in found
+        if each[2].link.name == name and role in (None, each[0]) and each[2].link.attached
+    ]
+    if not found:
+        raise NotFound(
+            f"link '{name}'",
+            f"connection {number} has no attached link '{name}' of that kind: see 'amqp10broker list-links'",
+        )
+    if len(found) > 1:
+        raise NotAllowed("watch", f"connection {number} has {len(found)} links '{name}': give the role")
+    return found[0]
+
+
+def find_channel(
+    connection: Connection091, tag: str | None, channel: int | None
+) -> tuple[RunningChannel, Consumer091 | None]:
+    """An open channel, and one consumer of it if there is a tag.
+
+    Raises:
+        BadRequest: the channel has no number.
+        NotFound: there is none.
+    """
+    number = connection.number
+    if channel is None:
+        raise BadRequest("watch", f"connection {number} speaks AMQP 0-9-1: give the number of a channel")
+    part = connection.parts.get(channel)
+    if part is None or part.service.state is not ChannelState.OPEN:
+        raise NotFound(f"channel {channel}", f"connection {number} has no open channel {channel}")
+    if tag is None:
+        return part, None
+    consumer = part.service.consuming.consumers.get(tag)
+    if consumer is None:
+        raise NotFound(
+            f"consumer '{tag}'",
+            f"channel {channel} of connection {number} has no consumer '{tag}': see 'amqp10broker "
+            "list-consumers'",
+        )
+    return part, consumer
+
+
+def look_at_link(
+    session: RunningSession, end: Consumer | Publisher, connection: Connection10
+) -> Callable[[], Mark]:
+    """What looks at the queue's credit of a link, and at the writer."""
+    writer, lane = connection.line.writer, session.lane
+    if isinstance(end, Consumer):
+        credit = end.credit
+        return lambda: (
+            *(credit.granted, credit.waiting, writer.waiting_bytes, lane.blocked),
+            *(end.queue_credit, _why(end)),
+        )
+    limited = end.link.credit
+    return lambda: (0, 0, writer.waiting_bytes, lane.blocked, limited.limit, _why(end))
+
+
+def _why(end: Consumer | Publisher) -> str | None:
+    return None if end.auto is None else end.auto.auto.why
+
+
+def look_at_channel(
+    channel: RunningChannel, connection: Connection091, consumer: Consumer091 | None
+) -> Callable[[], ChannelMark]:
+    """What looks at the reader's credit for a channel, at the writer, and at a consumer's queue's credit."""
+    writer, lane, reader = connection.line.writer, channel.lane, channel.credit
+    if consumer is None:
+        return lambda: (reader.credit, writer.waiting_bytes, lane.blocked, 0, 0, False)
+    credit = consumer.credit
+    return lambda: (
+        reader.credit,
+        writer.waiting_bytes,
+        lane.blocked,
+        credit.granted,
+        credit.waiting,
+        credit.closed,
+    )
+
+
+def watch_of_link(
+    watch: int,
+    now_ns: Callable[[], int],
+    on_segment: Callable[[], None],
+    connection: Connection10,
+    role: str,
+    session: RunningSession,
+    end: Consumer | Publisher,
+) -> tuple[WatchView, Ring]:
+    """What is shown of a watch of this number that begins now, and what is to hear of the link's frames."""
+    engine, link = session.service.session, end.link
+    ring = Ring(engine, link, look_at_link(session, end, connection), now_ns, describe, on_segment)
+    queue = None if end.queue is None else end.queue.name
+    whose = watch, connection.number, connection.user, engine.channel
+    times = now_ns(), time.time_ns(), connection.client_name
+    return WatchView(*whose, link.name, role, link.remote_handle, end.address, queue, *times), ring
+
+
+def watch_of_channel(
+    watch: int,
+    now_ns: Callable[[], int],
+    on_segment: Callable[[], None],
+    connection: Connection091,
+    channel: RunningChannel,
+    consumer: Consumer091 | None,
+) -> tuple[WatchView, ChannelRing]:
+    """The same of a channel, or of one consumer of it."""
+    look = look_at_channel(channel, connection, consumer)
+    ring = ChannelRing(channel.service, consumer, look, now_ns, words091.describe, on_segment)
+    tag, role, queue = (
+        (None, "channel", None) if consumer is None else (consumer.terms.tag, "consumer", consumer.queue.name)
+    )
+    whose = watch, connection.number, connection.user, channel.service.number
+    times = now_ns(), time.time_ns(), connection.client_name
+    return WatchView(*whose, tag, role, None, None, queue, *times), ring

@@ -1,0 +1,290 @@
+"""Links, channels and consumers that somebody looks at: whose frames are recorded, and until when.
+
+A watch that nobody asks for its timeline ends by itself, so that a page that was closed costs nothing. Those
+of a virtual host that is followed stay until it is followed no more (`following`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+from amqp10broker.errors import NotAllowed, NotFound
+from amqp10broker.observe.timeline.channel_ring import ChannelRing
+from amqp10broker.observe.timeline.document import timeline
+from amqp10broker.observe.timeline.ring import Ring
+from amqp10broker.observe.timeline.taps import Taps
+from amqp10broker.operations.snapshot import FollowedView, WatchView
+from amqp10broker.runtime.connections.channel import RunningChannel
+from amqp10broker.runtime.connections.connection091 import Connection091
+from amqp10broker.runtime.connections.connection10 import Connection10
+from amqp10broker.runtime.connections.connections import Connection, Connections
+from amqp10broker.runtime.connections.session import RunningSession
+from amqp10broker.runtime.observe.following import Followed
+from amqp10broker.runtime.observe.watched import find_channel, find_link, watch_of_channel, watch_of_link
+from amqp10broker.sessions.amqp091.consumer import Consumer as Consumer091
+from amqp10broker.sessions.amqp10.consumer import Consumer
+from amqp10broker.sessions.amqp10.publisher import Publisher
+
+WATCHES_MAX: Final = 32
+"""Each may keep ten megabytes."""
+LEASE_NS: Final = 60_000_000_000
+"""For so long nobody needs to ask; then the watch is over. It is looked at when somebody asks for any watch,
+when a connection ends, and whenever a ring has recorded some hundred frames more."""
+
+
+@dataclass(eq=False, slots=True)
+class Watch:
+    """What is looked at.
+
+    Attributes:
+        number: of the watch.
+        view: what doors show of it.
+        ring: of its frames.
+        part: its session or channel.
+        watchers: who have begun it and not ended it.
+        asked_ns: when somebody asked for it last.
+        followed: the virtual host that it is followed for; None: it is over when nobody asks for it.
+    """
+
+    number: int
+    view: WatchView
+    ring: Ring | ChannelRing
+    part: RunningSession | RunningChannel
+    watchers: int
+    asked_ns: int
+    followed: Followed | None = None
+
+
+class Watches:
+    """All watches of a broker."""
+
+    def __init__(self, connections: Connections, now_ns: Callable[[], int] = time.monotonic_ns) -> None:
+        """Look at nothing yet.
+
+        Args:
+            connections: of the broker.
+            now_ns: a clock that never goes back.
+        """
+        self._connections = connections
+        self._now_ns = now_ns
+        self._watches: dict[int, Watch] = {}
+        self._last = 0
+        self._followed: dict[str, Followed] = {}
+
+    def begin(self, number: int, name: str | None, channel: int | None, role: str | None) -> WatchView:
+        """Record the frames of one link's session, or of a channel, from now on; or go on if they are.
+
+        Args:
+            number: of the connection.
+            name: of the link, or a consumer's tag; None: all of a channel of AMQP 0-9-1.
+            channel: of the session, None: any; or the number of the channel.
+            role: of the link's client, ``sender`` or ``receiver``, None: any.
+
+        Raises:
+            BadRequest: a link has no name, or a channel no number.
+            NotFound: there is no such thing, or no such connection.
+            NotAllowed: it is not clear which link is meant, or too many are watched.
+        """
+        self._forget_old()
+        connection = self._connections.get(number)
+        if connection is None:
+            raise NotFound(f"connection {number}", f"no connection {number}")
+        view, ring, part = (
+            self._link(connection, *find_link(connection, name, channel, role))
+            if isinstance(connection, Connection10)
+            else self._channel(connection, *find_channel(connection, name, channel))
+        )
+        for watch in self._watches.values():
+            if watch.ring.link is ring.link and watch.ring.ended is None:
+                watch.watchers += 1
+                watch.asked_ns = self._now_ns()
+                return watch.view
+        if sum(watch.followed is None for watch in self._watches.values()) >= WATCHES_MAX:
+            raise NotAllowed(
+                "watch",
+                f"{WATCHES_MAX} links are watched already: end one with unwatch-link, or wait a minute",
+            )
+        self._add(view, ring, part)
+        self._listen(part)
+        return view
+
+    def _add(
+        self,
+        view: WatchView,
+        ring: Ring | ChannelRing,
+        part: RunningSession | RunningChannel,
+        followed: Followed | None = None,
+    ) -> None:
+        self._last += 1
+        self._watches[self._last] = Watch(self._last, view, ring, part, 1, view.began_ns, followed)
+
+    def end(self, number: int, user: str | None = None) -> WatchView:
+        """One of those who look at it looks no more; with the last the watch ends.
+
+        Args:
+            number: of the watch.
+            user: only if it is of a connection of this user; None: of anybody.
+
+        Raises:
+            NotFound: there is no such watch, or it is over.
+        """
+        watch = self._get(number, user)
+        watch.watchers -= 1
+        if watch.watchers <= 0:
+            self._drop(watch)
+        return watch.view
+
+    def timeline(
+        self, number: int, since: int | None, limit: int, *, frames: bool, user: str | None = None
+    ) -> tuple[WatchView, dict[str, Any]]:
+        """Of which link, and what happened; see `service.timeline.document`.
+
+        Args:
+            number: of the watch.
+            since, limit, frames: see there.
+            user: as in `end`.
+
+        Raises:
+            NotFound: there is no such watch, or it is over.
+        """
+        watch = self._get(number, user)
+        watch.asked_ns = self._now_ns()
+        if watch.part.inbox.closed:
+            watch.ring.end("its session or channel is over")
+        told = timeline(watch.ring, since, limit, frames=frames)
+        return watch.view, {"now_ns": watch.asked_ns, **told}
+
+    def views(self) -> list[WatchView]:
+        """What is watched now."""
+        self._forget_old()
+        return [watch.view for watch in self._watches.values()]
+
+    def leave(self, connection: Connection) -> None:
+        """A connection is over: nothing more comes of it; what was can still be asked for a while."""
+        self._forget_old()
+        for watch in self._watches.values():
+            if watch.view.connection == connection.number:
+                watch.ring.end(f"its connection is over: {connection.end}")
+
+    def _get(self, number: int, user: str | None) -> Watch:
+        self._forget_old()
+        watch = self._watches.get(number)
+        if watch is None or user not in (None, watch.view.user):
+            raise NotFound(
+                f"watch {number}",
+                f"no watch {number}: it was never begun, or nobody asked for it for {LEASE_NS // 10**9} s; "
+                "begin one with watch-link, or over HTTP with POST /api/timelines",
+            )
+        return watch
+
+    # --- virtual hosts that are followed ----------------------------------------------------------
+
+    def follow(self, vhost: str) -> FollowedView:
+        """Watch every session and channel that begins in a virtual host from now on, and its links.
+
+        Returns:
+            What is watched there by now.
+        """
+        followed = self._followed.setdefault(vhost, Followed(vhost))
+        return followed.view(watch.view for watch in self._watches.values() if watch.followed is followed)
+
+    def unfollow(self, vhost: str) -> FollowedView:
+        """Watch nothing there any more; what was watched to the end.
+
+        Raises:
+            NotFound: it is not followed.
+        """
+        followed = self._followed.get(vhost)
+        if followed is None:
+            raise NotFound("watch", f"virtual host '{vhost}' is not followed: begin with follow-links")
+        view = self.follow(vhost)
+        del self._followed[vhost]
+        for watch in [each for each in self._watches.values() if each.followed is followed]:
+            self._drop(watch)
+        return view
+
+    def join(self, connection: Connection, number: int) -> None:
+        """A connection has a session, or a channel, of this number from now on."""
+        followed = self._followed.get(connection.vhost)
+        if followed is None:
+            return
+        part = connection.parts[number]
+        followed.parts[part] = partial(self._look_for_new, followed, connection, part)
+        self._listen(part)
+
+    def _look_for_new(
+        self, followed: Followed, connection: Connection, part: RunningSession | RunningChannel
+    ) -> None:
+        """A part has had a turn: links that were attached in it, or a channel, are watched from here on."""
+        before = self._last
+        if isinstance(connection, Connection10):
+            assert isinstance(part, RunningSession)
+            for role, end in followed.new_links(part):
+                self._add(*self._link(connection, role, part, end), followed)
+        else:
+            assert isinstance(part, RunningChannel)
+            if followed.is_new(part):
+                self._add(*self._channel(connection, part, None), followed)
+        if self._last != before or part not in followed.parts:
+            self._listen(part)
+
+    # --- who listens ------------------------------------------------------------------------------
+
+    def _listen(self, part: RunningSession | RunningChannel) -> None:
+        """Have a session or channel tell those rings of it that still record, and no others."""
+        if part.inbox.closed:
+            return
+        rings = [each.ring for each in self._watches.values() if each.part is part and not each.ring.ended]
+        if isinstance(part, RunningSession):
+            of_links = [ring for ring in rings if isinstance(ring, Ring)]
+            tap = None if not of_links else of_links[0] if len(of_links) == 1 else Taps(of_links)
+            part.service.session.tap = tap
+        else:
+            part.service.listen(tuple(ring for ring in rings if isinstance(ring, ChannelRing)))
+        turns = [ring.turn_over for ring in rings]
+        turns += [each.parts[part] for each in self._followed.values() if part in each.parts]
+        part.on_turn = None if not turns else turns[0] if len(turns) == 1 else _all(turns)
+
+    def _look_after(self, number: int) -> None:
+        """A ring records much, or has ended by itself."""
+        watch = self._watches.get(number)
+        if watch is not None and watch.ring.ended is not None:
+            self._listen(watch.part)
+        else:
+            self._forget_old()
+
+    def _forget_old(self) -> None:
+        oldest_ns = self._now_ns() - LEASE_NS
+        for watch in [each for each in self._watches.values() if each.asked_ns < oldest_ns]:
+            if watch.followed is None:
+                self._drop(watch)
+
+    def _drop(self, watch: Watch) -> None:
+        del self._watches[watch.number]
+        self._listen(watch.part)
+
+    def _link(
+        self, connection: Connection10, role: str, session: RunningSession, end: Consumer | Publisher
+    ) -> tuple[WatchView, Ring, RunningSession]:
+        number = self._last + 1
+        beginning = number, self._now_ns, lambda: self._look_after(number)
+        return *watch_of_link(*beginning, connection, role, session, end), session
+
+    def _channel(
+        self, connection: Connection091, part: RunningChannel, consumer: Consumer091 | None
+    ) -> tuple[WatchView, ChannelRing, RunningChannel]:
+        number = self._last + 1
+        beginning = number, self._now_ns, lambda: self._look_after(number)
+        return *watch_of_channel(*beginning, connection, part, consumer), part
+
+
+def _all(turns: list[Callable[[], None]]) -> Callable[[], None]:
+    def turn_over() -> None:
+        for each in turns:
+            each()
+
+    return turn_over

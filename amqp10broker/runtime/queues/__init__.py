@@ -1,0 +1,1 @@
+"""The tasks of queues, and the ways to them."""

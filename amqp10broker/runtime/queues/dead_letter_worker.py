@@ -1,0 +1,248 @@
+"""Dead letters that are sent at least once: by a worker of their queue, which waits for no queue itself."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, assert_never
+
+import trio
+
+from amqp10broker.metadata.catalog import Catalog
+from amqp10broker.queues.commands import Command, Configure, Purge
+from amqp10broker.queues.effects import Confirmed, Effect, Rejected, Unconfirmed
+from amqp10broker.queues.settings import QueueSettings
+from amqp10broker.runtime.clock import WallClock
+from amqp10broker.runtime.log import Log
+from amqp10broker.runtime.mailbox import Mailbox
+from amqp10broker.runtime.queues.reply_registry import Askers
+from amqp10broker.sessions.at_least_once_dead_letters import (
+    RETRY_MS,
+    DeadLetter,
+    DeadLetterTarget,
+    Forwarding,
+    Post,
+)
+
+if TYPE_CHECKING:
+    from amqp10broker.queues.quorum.queue import QuorumQueue
+
+_log = Log("amqp10broker.dead_letter")
+
+
+@dataclass(frozen=True, slots=True)
+class Offered:
+    """The queue hands out dead messages."""
+
+    letters: Sequence[DeadLetter]
+
+
+@dataclass(frozen=True, slots=True)
+class Redirected:
+    """The queue has another dead-letter exchange or routing key."""
+
+    destination: DeadLetterTarget
+
+
+@dataclass(frozen=True, slots=True)
+class Forgotten:
+    """The queue has dropped the dead messages that it handed out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The queue is gone."""
+
+
+WorkerLetter = list[Effect] | Offered | Redirected | Forgotten | Ended
+
+
+class DeadLetterWorker:
+    """Forwards the dead messages of one queue at least once; a task of its own (`run`).
+
+    The queue's task calls the other methods; none of them waits.
+    """
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        vhost: str,
+        queue: str,
+        destination: DeadLetterTarget,
+        settle: Callable[[Sequence[int]], None],
+        askers: Askers,
+        clock: WallClock,
+        *,
+        retry_ms: int = RETRY_MS,
+    ) -> None:
+        """Make a worker that has nothing to do yet.
+
+        Args:
+            catalog: where exchanges and target queues are looked up.
+            vhost: name of the virtual host of the queue.
+            queue: whose dead messages it forwards.
+            destination: where they go.
+            settle: tells the queue the keys of messages that it need not keep any more.
+            askers: it becomes one of them, until `run` ends.
+            clock: what records say, and when to send again.
+            retry_ms: how long to wait for a confirm before a message is sent again.
+        """
+        self._catalog = catalog
+        self._vhost = vhost
+        self._queue = queue
+        self._settle = settle
+        self._clock = clock
+        self._mailbox: Mailbox[WorkerLetter] = Mailbox()
+        self._askers = askers
+        self._reply_to = askers.open(f"dead letters of {queue}", self._mailbox)
+        self._forwarding = Forwarding(queue, destination, self._reply_to, retry_ms=retry_ms)
+        self._unrouted_logged = False
+
+    @property
+    def outstanding(self) -> int:
+        """Messages that are on their way."""
+        return len(self._forwarding)
+
+    def offer(self, letters: Sequence[DeadLetter]) -> None:
+        """Forward these too. How many are on their way at once is the queue's to bound."""
+        self._mailbox.put(Offered(letters))
+
+    def redirect(self, destination: DeadLetterTarget) -> None:
+        """Forward to another exchange, or with another key, from now on."""
+        self._mailbox.put(Redirected(destination))
+
+    def forget(self) -> None:
+        """Send nothing again: the queue was purged, or does not want it any more."""
+        self._mailbox.put(Forgotten())
+
+    def end(self) -> None:
+        """The queue is gone: stop."""
+        self._mailbox.put(Ended())
+
+    async def run(self) -> None:
+        """Work until told to end, or cancelled."""
+        try:
+            await self._work_on()
+        finally:
+            self._askers.close(self._reply_to)
+
+    async def _work_on(self) -> None:
+        while True:
+            letters: list[WorkerLetter] = []
+            deadline = self._forwarding.deadline()
+            until = math.inf if deadline is None else self._clock.trio_time(deadline)
+            with trio.move_on_at(until):
+                letters = await self._mailbox.take_all()
+            for letter in letters:
+                if isinstance(letter, Ended):
+                    self._mailbox.close()
+                    return
+                self._work(letter)
+            self._send_again()
+            if not self.outstanding:
+                self._unrouted_logged = False
+
+    def _work(self, letter: list[Effect] | Offered | Redirected | Forgotten) -> None:
+        forwarding = self._forwarding
+        match letter:
+            case list():
+                done: list[int] = []
+                for effect in letter:
+                    if isinstance(effect, Confirmed):
+                        done += forwarding.confirmed(effect)
+                    else:
+                        assert isinstance(effect, Rejected | Unconfirmed), effect
+                        forwarding.refused(effect)
+                if done:
+                    self._settle(done)
+            case Offered():
+                vhost = self._catalog.find_vhost(self._vhost)
+                if vhost is not None:
+                    self._post(forwarding.send(letter.letters, vhost, self._clock.now_ms()))
+            case Redirected():
+                forwarding.redirect(letter.destination, self._clock.now_ms())
+                self._unrouted_logged = False
+            case Forgotten():
+                forwarding.forget()
+            case _:
+                assert_never(letter)
+
+    def _send_again(self) -> None:
+        deadline = self._forwarding.deadline()
+        now_ms = self._clock.now_ms()
+        if deadline is None or deadline > now_ms:
+            return
+        vhost = self._catalog.find_vhost(self._vhost)
+        if vhost is None:
+            self._forwarding.forget()  # the queue goes with it, and will say so
+            return
+        posts, done = self._forwarding.due(vhost, now_ms)
+        self._post(posts)
+        if done:
+            self._settle(done)
+
+    def _post(self, posts: list[Post]) -> None:
+        for target, publish in posts:
+            target.handle.post(publish)
+        if self._forwarding.unrouted and not self._unrouted_logged:
+            self._unrouted_logged = True
+            _log.warning(
+                "dead letters stay in their queue: there is no such exchange, or no queue is bound to it; "
+                "declare or bind one, or change the dead-letter exchange",
+                vhost=self._vhost,
+                queue=self._queue,
+                exchange=self._forwarding.destination.exchange,
+                unrouted=self._forwarding.unrouted,
+            )
+
+
+class AtLeastOnce:
+    """What one queue has forwarded at least once: a worker, started for the first dead message."""
+
+    def __init__(self, start: Callable[[DeadLetterTarget], DeadLetterWorker]) -> None:
+        """Nothing is forwarded.
+
+        Args:
+            start: starts a worker that forwards to there.
+        """
+        self._start = start
+        self._worker: DeadLetterWorker | None = None
+        self._destination: DeadLetterTarget | None = None
+
+    def offer(self, dead: Sequence[DeadLetter], settings: QueueSettings) -> None:
+        """Forward these, to where the queue's settings say."""
+        if self._worker is None:
+            self._destination = _destination(settings)
+            if self._destination is None:
+                return  # a policy has deleted them meanwhile
+            self._worker = self._start(self._destination)
+        self._worker.offer(dead)
+
+    def look_after(self, commands: Sequence[Command], queue: QuorumQueue) -> None:
+        """Tell the worker of what it could not know: another exchange, or messages that are no more.
+
+        Args:
+            commands: that were carried out.
+            queue: since then.
+        """
+        worker = self._worker
+        if worker is None:
+            return
+        kinds = set(map(type, commands))
+        if Purge in kinds or (Configure in kinds and not queue.dlx):
+            worker.forget()
+        destination = _destination(queue.settings)
+        if destination is not None and destination != self._destination:
+            self._destination = destination
+            worker.redirect(destination)
+
+    def end(self) -> None:
+        """The queue is gone."""
+        if self._worker is not None:
+            self._worker.end()
+
+
+def _destination(settings: QueueSettings) -> DeadLetterTarget | None:
+    exchange = settings.dead_letter_exchange
+    return None if exchange is None else DeadLetterTarget(exchange, settings.dead_letter_routing_key)

@@ -1,0 +1,193 @@
+"""What keeps each queue: its machine, with a place in memory, in the journal, or in files of its own.
+
+What is of quorum queues and streams is imported for the first of its kind: the broker starts sooner without.
+"""
+
+from __future__ import annotations
+
+from random import random
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from amqp10broker.cluster.groups import Groups
+from amqp10broker.cluster.ids import is_first, node_of
+from amqp10broker.cluster.member import Member
+from amqp10broker.errors import DiskFull
+from amqp10broker.metadata.queue import QueueSpec
+from amqp10broker.metadata.queue_arguments import selector_in
+from amqp10broker.metadata.queue_kind import CLASSIC, QUORUM, STREAM
+from amqp10broker.operations.alarms import AlarmCause
+from amqp10broker.queues import machine_version
+from amqp10broker.queues.classic.durability import ClassicInJournal
+from amqp10broker.queues.classic.journal_store import ClassicStore
+from amqp10broker.queues.classic.queue import ClassicQueue
+from amqp10broker.queues.durability import Keeper
+from amqp10broker.queues.quorum.durability import GroupMember, QuorumInLog, QuorumInMemory
+from amqp10broker.queues.quorum.log_store import FOUNDER, QuorumStore
+from amqp10broker.queues.quorum.queue import QuorumQueue
+from amqp10broker.queues.settings import ConfirmWhen
+from amqp10broker.queues.spool import SpoolPacks
+from amqp10broker.queues.stream.commits import StreamCommits
+from amqp10broker.queues.stream.durability import StreamKeeper
+from amqp10broker.queues.stream.queue import StreamQueue
+from amqp10broker.runtime.context import Surroundings
+from amqp10broker.runtime.journal.journal_task import JournalTask
+from amqp10broker.runtime.log import Log
+from amqp10broker.runtime.observe.clock_watch import ClockWatch
+from amqp10broker.runtime.queues.dead_letters import DeadLetterOffice
+from amqp10broker.storage.stream_log import StreamLog
+from amqp10broker.storage.stream_memory import MemoryShelf
+
+if TYPE_CHECKING:
+    from amqp10broker.cluster.groups import Groups
+    from amqp10broker.cluster.snapshots import Snapshots
+
+_log = Log("amqp10broker.queues")
+
+COMMIT_WAIT_MS: Final = 100
+"""So long the news of what is committed may wait for the next entry on its way to a queue's followers: they
+only carry it out, and sessions hear of it from the leader."""
+
+
+class QueueSurroundings(Surroundings, Protocol):
+    """For queues.
+
+    Attributes:
+        dead_letters: hands on what they give up.
+        clock_watch: what is wrong with clocks.
+    """
+
+    dead_letters: DeadLetterOffice
+    clock_watch: ClockWatch
+
+    def set_alarm(self, name: str, *, on: bool, cause: AlarmCause) -> None:
+        """Give an alarm a cause, or take it away."""
+
+
+class Keepers:
+    """Makes them, for all queues of a broker."""
+
+    def __init__(
+        self,
+        surroundings: QueueSurroundings,
+        groups: Groups | None = None,
+        snapshots: Snapshots | None = None,
+    ) -> None:
+        """Make keepers for queues of one node.
+
+        Args:
+            surroundings: of the queues.
+            groups: the node's groups; None: it is in no cluster.
+            snapshots: states on their way to and from other nodes; None: it is in no cluster.
+        """
+        self._surroundings = surroundings
+        self._groups = groups
+        self._snapshots = snapshots
+        self._full_streams: set[Keeper[Any]] = set()
+        self._makers = {CLASSIC.name: self._classic, QUORUM.name: self._quorum, STREAM.name: self._stream}
+
+    def make(self, spec: QueueSpec, journal_task: JournalTask | None) -> Keeper[Any]:
+        """Make one, that has yet to begin.
+
+        Args:
+            spec: of the queue.
+            journal_task: where it keeps messages; None: in memory.
+        """
+        return self._makers[spec.type](spec, journal_task)
+
+    def _classic(self, spec: QueueSpec, journal_task: JournalTask | None) -> Keeper[Any]:
+        if journal_task is None:
+            return Keeper(self._classic_queue(spec, None))
+        store = journal_task.classic(spec.number)
+        return ClassicInJournal(
+            lambda before: self._classic_queue(spec, store, before),
+            journal_task,
+            store,
+            ConfirmWhen(self._surroundings.config.classic_confirm),
+        )
+
+    def _quorum(self, spec: QueueSpec, journal_task: JournalTask | None) -> Keeper[Any]:
+
+        queue = QuorumQueue(spec.name, settings=spec.settings, now_ms=self._surroundings.clock.now_ms())
+        queue.browsers.scan_max = self._surroundings.config.selector_scan_max
+        if journal_task is None:
+            queue.version = machine_version.NEWEST  # nobody else carries out what it is told
+            return QuorumInMemory(queue)
+        if self._groups is None:
+            # Without a cluster each group is of one, which sends nothing.
+            self._groups = Groups(self._surroundings.clock.now_ms, lambda *_: None)
+        groups, snapshots = self._groups, self._snapshots
+        askers = self._surroundings.askers
+        me = next((member for member in spec.members if node_of(member) == askers.node), FOUNDER)
+        store = QuorumStore(
+            spec.number,
+            spec.name,
+            journal_task.journal,
+            SpoolPacks(journal_task.spool),
+            when_durable=journal_task.when_durable,
+            me=me,
+            members=[member for member in spec.members if is_first(member)],
+            joins=not is_first(me),
+            node=askers.node,
+            incarnation=askers.incarnation,
+        )
+        journal_task.add(store)
+
+        def begin(machine: QuorumInLog) -> GroupMember:
+            first = spec.members[:1] in ((), (me,))
+            member = Member(
+                spec.number, me, store, machine, groups, random, first=first, commit_wait_ms=COMMIT_WAIT_MS
+            )
+            if snapshots is not None:
+                snapshots.add(spec.number, machine)
+            groups.add(member)
+            return member
+
+        watch = self._surroundings.clock_watch
+        keeper = QuorumInLog(queue, journal_task, store, begin, snapshots, watch.others)
+        keeper.on_ahead = watch.queues.add
+        if snapshots is not None:
+            catalog = self._surroundings.catalog
+            keeper.usable = lambda: 0 if catalog.cluster is None else catalog.cluster.version
+        return keeper
+
+    def _stream(self, spec: QueueSpec, journal_task: JournalTask | None) -> Keeper[Any]:
+
+        log = StreamLog(MemoryShelf() if journal_task is None else journal_task.stream(spec.number))
+        queue = StreamQueue(spec.name, log, settings=spec.settings)
+        if journal_task is None:
+            return StreamKeeper(queue, log, None, self._on_stream_full)
+        parts = StreamCommits(spec.number, journal_task.journal)
+        journal_task.add(parts)
+        return StreamKeeper(queue, log, journal_task.stream_syncs, self._on_stream_full, journal_task, parts)
+
+    def _on_stream_full(self, stream: Keeper[Any], error: DiskFull | None) -> None:
+        name = stream.queue.name
+        if error is not None:
+            _log.error("no room for what was published to a stream", queue=name, reason=str(error))
+            self._full_streams.add(stream)
+        else:
+            _log.warning("there is room again for a stream", queue=name)
+            self._full_streams.discard(stream)
+        self._surroundings.set_alarm("disk", on=bool(self._full_streams), cause=AlarmCause.STREAMS)
+
+    def _classic_queue(
+        self, spec: QueueSpec, store: ClassicStore | None, before: ClassicQueue | None = None
+    ) -> ClassicQueue:
+        """Empty, or to be recovered.
+
+        Args:
+            spec: as declared.
+            store: the queue's part of the journal.
+            before: the state that failed; its settings and counters are taken over.
+        """
+        return ClassicQueue(
+            spec.name,
+            durable=spec.lasting,
+            auto_delete=spec.auto_delete,
+            settings=spec.settings if before is None else before.settings,
+            store=store,
+            now_ms=self._surroundings.clock.now_ms(),
+            counters=None if before is None else before.counters,
+            selector=selector_in(spec.arguments),
+            scan_max=self._surroundings.config.selector_scan_max,
+        )

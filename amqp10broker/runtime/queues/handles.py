@@ -1,0 +1,159 @@
+"""How a queue is reached in this room: `LetterBox`, and the one queue that has no task, `InlineQueue`.
+
+A queue of another node is a `remote_queue.RemoteQueue`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Final
+
+from amqp10broker.metadata.queue import QueueHandle
+from amqp10broker.queues.commands import Command, joined
+from amqp10broker.queues.counters import QueueCounters
+from amqp10broker.queues.figures import QueueFigures, QueueWeight
+from amqp10broker.queues.machine import QueueMachine
+from amqp10broker.queues.outlook import UP_TO_DATE, Outlook, Progress
+from amqp10broker.queues.volatile import VolatileQueue
+from amqp10broker.runtime.queues.reply_registry import Askers
+from amqp10broker.sessions.mail import QueueLetter
+
+POSTED_MAX: Final = 256
+"""Queues to which one step of a session or channel posts. Those of them that wait are woken together, and
+others have the process between two steps: a message may go to thousands."""
+
+
+class LetterBox(ABC):
+    """A `QueueHandle` of this room, and what it can do beside."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def post_all(self, commands: QueueLetter) -> None:
+        """Put several commands of one sender as one letter."""
+
+    def post(self, command: Command) -> None:
+        """Put one letter."""
+        self.post_all([command])
+
+
+class OwnQueue(LetterBox):
+    """A queue whose state is here."""
+
+    __slots__ = ()
+
+    @property
+    @abstractmethod
+    def queue(self) -> QueueMachine:
+        """The state machine. Reading it between two awaits of a single-threaded program is exact."""
+
+    @property
+    def ready(self) -> int:
+        """Messages waiting for a consumer."""
+        return self.queue.ready
+
+    @property
+    def unsettled(self) -> int:
+        """See `QueueHandle`."""
+        return self.queue.unsettled
+
+    def weight(self) -> QueueWeight | None:
+        """See `QueueHandle`."""
+        return self.queue.weight()
+
+    @property
+    def down(self) -> str | None:
+        """A queue of this node is there as long as the node is."""
+        return None
+
+
+class InlineQueue(OwnQueue):
+    """A queue without a task: letters are worked off as they are put, and answered at once.
+
+    For queues that hold nothing (direct reply-to), so that they need no turn of their own.
+    """
+
+    __slots__ = ("_askers", "_gone", "_queue")
+
+    def __init__(self, queue: VolatileQueue, askers: Askers, gone: Callable[[], None] = lambda: None) -> None:
+        """Begin.
+
+        Args:
+            queue: the state machine.
+            askers: who is answered.
+            gone: called when it was deleted.
+        """
+        self._askers = askers
+        self._queue = queue
+        self._gone = gone
+
+    @property
+    def queue(self) -> VolatileQueue:
+        """See `OwnQueue`."""
+        return self._queue
+
+    def post_all(self, commands: QueueLetter) -> None:
+        """See `LetterBox`."""
+        there = not self._queue.deleted
+        for command in commands:
+            self._queue.apply(command, 0)
+        self._askers.post(self._queue.take_effects())
+        if there and self._queue.deleted:
+            self._gone()
+
+    def outlook(self) -> Outlook:
+        """See `QueueHandle`."""
+        return self._queue.outlook()
+
+    def progress(self) -> Progress:
+        """It answers at once."""
+        return UP_TO_DATE
+
+    @property
+    def counters(self) -> QueueCounters:
+        """See `QueueHandle`."""
+        return self._queue.counters
+
+    def figures(self) -> QueueFigures:
+        """See `QueueHandle`."""
+        return self._queue.figures()
+
+
+Unposted = list[tuple["LetterBox", list[Command]]]
+"""Letters by queue, which later steps post."""
+
+
+def post_mail(mail: list[tuple[QueueHandle, Command]]) -> None:
+    """Put letters to queues, those for the same queue as one, and publishes of one link in it as one.
+
+    A client that sends on several links in turns makes each message a publish of its own.
+    """
+    rest = begin_to_post(mail, [])
+    while rest:
+        rest = post_more(rest)
+
+
+def begin_to_post(mail: list[tuple[QueueHandle, Command]], before: Unposted) -> Unposted:
+    """As `post_mail`, to `POSTED_MAX` queues, and first what is left from before; what is left is for
+    `post_more`, in later steps."""
+    if len(mail) == 1 and not before:
+        handle, command = mail[0]
+        handle.post(command)
+        return []
+    by_queue: dict[LetterBox, list[Command]] = {}
+    for handle, command in mail:
+        assert isinstance(handle, LetterBox)
+        commands = by_queue.get(handle)
+        if commands is None:
+            by_queue[handle] = [command]
+        else:
+            commands.append(command)
+    return post_more([*before, *by_queue.items()])
+
+
+def post_more(unposted: Unposted) -> Unposted:
+    """Post to `POSTED_MAX` more queues; what is left then."""
+    for queue, commands in unposted[:POSTED_MAX]:
+        queue.post_all(commands if len(commands) == 1 else joined(commands))
+    return unposted[POSTED_MAX:]

@@ -1,0 +1,520 @@
+"""One queue's task, of whatever kind: letters in, the machine applied, effects to whom they concern.
+
+A wake takes all letters that are there, has the machine carry them out, has what it decided kept, and tells
+what may be told. How a queue keeps, and so when it may tell, is its `Keeper`'s business (`persistence`).
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import trio
+
+from amqp10broker.queues.commands import TICK, Command, Delete, PeerId, Publish
+from amqp10broker.queues.counters import QueueCounters
+from amqp10broker.queues.durability import Keeper
+from amqp10broker.queues.effects import DeadLetters, Effect, Unconfirmed
+from amqp10broker.queues.figures import QueueFigures
+from amqp10broker.queues.machine import QueueMachine
+from amqp10broker.queues.outlook import Outlook, Progress
+from amqp10broker.runtime.clock import WallClock
+from amqp10broker.runtime.journal.journal_task import JournalTask
+from amqp10broker.runtime.log import Log
+from amqp10broker.runtime.mailbox import Mailbox
+from amqp10broker.runtime.queues.dead_letter_worker import AtLeastOnce, DeadLetterWorker
+from amqp10broker.runtime.queues.handles import LetterBox, OwnQueue
+from amqp10broker.runtime.queues.reply_registry import Askers
+from amqp10broker.sessions.at_least_once_dead_letters import DeadLetterTarget
+from amqp10broker.sessions.mail import QueueLetter
+
+if TYPE_CHECKING:
+    from amqp10broker.queues.quorum.dead_letters import DeadMessage
+
+_log = Log("amqp10broker.queues")
+
+
+class Participant(LetterBox):
+    """A `QueueHandle` of a queue that may take part in commits (`commits`)."""
+
+    __slots__ = ()
+
+    @property
+    @abstractmethod
+    def task(self) -> QueueTask | None:
+        """The queue's task here; None: there is none, and it takes no part."""
+
+    @property
+    @abstractmethod
+    def starting(self) -> bool:
+        """Whether it takes no part in a commit yet, and soon will."""
+
+    @abstractmethod
+    def decide_within(self, commands: list[Command]) -> None:
+        """Carry out a part of a commit, and have it kept; whom it concerns hears by `tell_decided`."""
+
+
+class QueueTask(OwnQueue, Participant):
+    """A queue and its task; also the `QueueHandle` by which sessions reach it.
+
+    Attributes:
+        keeper: keeps what the queue decides.
+        begun: set when it has what it had before the start, or a fault has ended it.
+        teller: of a node in a cluster, told instead of this node's askers: effects, and the index of the last
+            entry that made them, 0 of what is in no log.
+    """
+
+    __slots__ = (
+        "_askers",
+        "_at_least_once",
+        "_at_work",
+        "_awaiting",
+        "_clock",
+        "_delay_s",
+        "_due_ms",
+        "_early",
+        "_fault",
+        "_journal_task",
+        "_mailbox",
+        "_on_dead_letters",
+        "_on_deleted",
+        "_outlook",
+        "_own_files",
+        "_silent",
+        "_start_worker",
+        "_taking_up",
+        "begun",
+        "keeper",
+        "teller",
+    )
+
+    def __init__(
+        self,
+        keeper: Keeper[Any],
+        askers: Askers,
+        clock: WallClock,
+        on_deleted: Callable[[QueueTask], None],
+        on_dead_letters: Callable[[Sequence[DeadLetters]], None],
+        start_worker: Callable[[QueueTask, DeadLetterTarget], DeadLetterWorker],
+        *,
+        journal_task: JournalTask | None = None,
+        own_files: bool = False,
+        confirm_delay_ms: int = 0,
+    ) -> None:
+        """Make a queue ready to run.
+
+        Args:
+            keeper: of the queue, with its state.
+            askers: who may ask it.
+            clock: the time.
+            on_deleted: called when the queue is gone, before anybody hears of it; perhaps again.
+            on_dead_letters: called with what is to be handed on at most once.
+            start_worker: called once, when the first message is to be handed on at least once.
+            journal_task: has the journal that must be read first; None: nothing of the queue is in one.
+            own_files: only commits of the queue are there; its own files are read meanwhile.
+            confirm_delay_ms: fault injection: every batch takes this long to commit, as if each waited for a
+                disk.
+        """
+        self.keeper = keeper
+        self.begun = trio.Event()
+        # Commits that wait until it can take part.
+        self._awaiting: list[Callable[[], None]] = []
+        # Its first turn has come, or somebody has begun for it, which its task then need not.
+        self._taking_up = self._early = False
+        self.teller: Callable[[Mapping[PeerId, list[Effect]], int], None] | None = None
+        self._askers = askers
+        self._clock = clock
+        self._on_deleted = on_deleted
+        self._on_dead_letters = on_dead_letters
+        self._journal_task = journal_task
+        self._own_files = own_files
+        self._at_least_once: AtLeastOnce | None = None
+        self._silent = False
+        self._start_worker = start_worker
+        self._delay_s = confirm_delay_ms / 1000
+        self._mailbox: Mailbox[QueueLetter] = Mailbox(askers.relay)
+        self._at_work: list[Command] = []
+        self._due_ms: int | None = None
+        # What a commit has met that was carried out from elsewhere.
+        self._fault: Exception | None = None
+        self._outlook: Outlook | None = None
+        keeper.wake, keeper.hand_over = self._wake, self._hand_over
+
+    @property
+    def queue(self) -> QueueMachine:
+        """See `OwnQueue`; only this task applies commands."""
+        machine: QueueMachine = self.keeper.queue
+        return machine
+
+    @property
+    def busy(self) -> bool:
+        """Whether something was put that has not been worked off, or told to whom it concerns."""
+        return self._mailbox.waiting > 0 or bool(self._at_work) or self.keeper.busy
+
+    def post_all(self, commands: QueueLetter) -> None:
+        """See `LetterBox`."""
+        if not self._mailbox.put(commands) and not self._silent:
+            # A deleted queue has no task any more. What was on its way is answered here, so that
+            # a publisher that found the queue a moment ago hears that it is gone.
+            for command in commands:
+                self.queue.apply(command, self._clock.now_ms())
+                if type(command) is Delete:
+                    # If it had failed, what it left was still kept for the next start.
+                    self._forget()
+            self._tell_at_once()
+
+    def outlook(self) -> Outlook:
+        """See `QueueHandle`. Made once a wake at most, however many ask."""
+        if self._outlook is None:
+            self._outlook = self.keeper.outlook()
+        return self._outlook
+
+    def progress(self) -> Progress:
+        """See `QueueHandle`."""
+        return self.keeper.progress(busy=self._mailbox.waiting > 0 or bool(self._at_work))
+
+    @property
+    def counters(self) -> QueueCounters:
+        """See `QueueHandle`."""
+        return self.queue.counters
+
+    def figures(self) -> QueueFigures:
+        """See `QueueHandle`."""
+        return self.queue.figures()
+
+    # --- the task ---------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Work until the queue is deleted, or cancelled.
+
+        Raises:
+            StorageError: what it has kept is damaged, or cannot be read or written; the broker must stop.
+        """
+        try:
+            try:
+                await self._recover()
+            finally:
+                self._outlook = None
+                self.begun.set()
+                self._tell_awaiting()
+            await self._work()
+        finally:
+            self.keeper.close()
+        self._end()
+
+    async def _recover(self) -> None:
+        """Begin with what was there before a restart."""
+        if self._took_up_early():
+            return
+        if self._journal_task is None:
+            await self._take_up()
+            return
+        if self._own_files:
+            await self._take_up()
+            await self._journal_task.recovered.wait()
+            self.keeper.go_on()
+            return
+        await self._journal_task.recovered.wait()
+        async with self._journal_task.turns:
+            if not self._took_up_early():
+                await self._take_up()
+
+    def _took_up_early(self) -> bool:
+        early, self._early = self._early, False
+        return early
+
+    def _begin_early(self) -> None:
+        """A queue that was declared just now takes part in a commit, though its task has had no turn yet.
+
+        Of a quorum queue somebody must lead first, and a stream opens files: their tasks do that.
+        """
+        journal_task = self._journal_task
+        if self._taking_up or self._own_files or self.keeper.by_log:
+            return
+        if journal_task is not None and not journal_task.recovered.is_set():
+            return
+        self._taking_up = True
+        for _ in self.keeper.recover(self._clock.now_ms()):
+            pass  # a new one has nothing to read
+        self._early = True
+        self.begun.set()
+
+    async def _take_up(self) -> None:
+        self._taking_up = True
+        read = 0
+        for step in self.keeper.recover(self._clock.now_ms()):
+            read += step
+            await trio.lowlevel.checkpoint()
+        if read:
+            found = self.figures()
+            _log.info(
+                "stream recovered",
+                queue=self.queue.name,
+                bytes=read,
+                first_offset=found.first_offset,
+                next_offset=found.next_offset,
+            )
+        if self.queue.deleted:
+            # Power may have gone when its end was durable here, and not yet in the catalog.
+            self._forget()
+
+    async def _work(self) -> None:
+        if not self._delay_s:
+            self._mailbox.at_once = self._at_once
+        while True:
+            commands = await self._next_commands()
+            self._check_fault()
+            self._decide(commands)
+            if self._delay_s and any(type(command) is Publish for command in commands):
+                await trio.sleep(self._delay_s)
+            self._tell()
+            if self.keeper.queue.deleted:
+                return
+
+    def _at_once(self, letters: list[QueueLetter]) -> bool:
+        """See `Mailbox.at_once`."""
+        self._check_fault()
+        self._decide(_joined(letters))
+        self._tell()
+        return not self.keeper.queue.deleted and self._deadline() == self._due_ms
+
+    def _decide(self, commands: list[Command]) -> None:
+        """Carry out commands and have kept what comes of them."""
+        keeper = self.keeper
+        now_ms = self._clock.now_ms()
+        self._at_work = commands = keeper.admission.admitted(commands, now_ms)
+        if self._due_ms is not None and self._due_ms <= now_ms:
+            commands = [*commands, TICK]
+        self._outlook = None
+        keeper.carry_out(commands, now_ms)
+        if keeper.by_log:
+            self._at_work = []
+        gone = keeper.queue.deleted
+        if gone:
+            self._forget()
+        keeper.keep(now_ms)
+        if keeper.queue.deleted and not gone:
+            self._forget()
+        self._look_after_dead_letters(commands)
+
+    def _tell(self) -> None:
+        """Tell what may be told."""
+        self.keeper.tell()
+        if self._awaiting:
+            self._tell_awaiting()
+        self._outlook = None
+        self._at_work = []
+
+    # --- for one who commits a transaction, between two awaits of the task ------------------------------
+
+    @property
+    def task(self) -> QueueTask:
+        """See `Participant`."""
+        return self
+
+    def take_put(self) -> list[Command]:
+        """What was put and not worked off, which the caller does now."""
+        return _joined(self._mailbox.take_now())
+
+    def catch_up(self) -> None:
+        """Work off what was put before, as a turn of the task would."""
+        try:
+            if not self.begun.is_set():
+                self._begin_early()
+            if (
+                not self.begun.is_set()
+                or self.queue.deleted
+                or not (self._mailbox.waiting or self.keeper.by_log)
+            ):
+                return
+            if self._mailbox.waiting:
+                self._decide(self.take_put())
+            self._hasten()
+            self._tell()
+        except Exception as error:
+            self._fault = error
+        self._wake()
+
+    def _hasten(self) -> None:
+        keeper = self.keeper
+        keeper.hasten()
+        self._look_after_dead_letters([])
+        if keeper.queue.deleted:
+            self._forget()
+
+    @property
+    def starting(self) -> bool:
+        """See `Participant`."""
+        if self.failed or self.queue.deleted:
+            return False
+        return not self.begun.is_set() or self.keeper.starting
+
+    def when_started(self, then: Callable[[], None]) -> None:
+        """Have a function called when it can take part in a commit, or never will."""
+        self._awaiting.append(then)
+
+    def _tell_awaiting(self) -> None:
+        if not self.starting:
+            awaiting, self._awaiting = self._awaiting, []
+            for then in awaiting:
+                then()
+
+    @property
+    def failed(self) -> bool:
+        """Whether its machine cannot be trusted, and its task is about to find that."""
+        return self._fault is not None
+
+    def decide_within(self, commands: list[Command]) -> None:
+        """See `Participant`."""
+        self._at_work = commands
+        self._outlook = None
+        try:
+            self.keeper.carry_out_part(commands, self._clock.now_ms())
+            self._look_after_dead_letters(commands)
+        except Exception as error:
+            # It is the queue's own fault, and not that of the one who commits: its task ends of it.
+            self._fault = error
+        # Its task has to know when something is due now.
+        self._wake()
+
+    def tell_decided(self) -> None:
+        """Whom it concerns hears what was decided."""
+        if self._fault is None:
+            self._tell()
+        if self.queue.deleted:
+            self._forget()
+
+    def _check_fault(self) -> None:
+        if self._fault is not None:
+            fault, self._fault = self._fault, None
+            raise fault
+
+    def _look_after_dead_letters(self, commands: list[Command]) -> None:
+        if self._at_least_once is None:
+            return
+        if self.keeper.tells:
+            self._at_least_once.look_after(self.keeper.carried_out(commands), self.keeper.queue)
+        else:
+            # Who leads now forwards what has not arrived.
+            self._at_least_once.end()
+            self._at_least_once = None
+
+    async def _next_commands(self) -> list[Command]:
+        """Wait for letters; none if something else is due first."""
+        self._due_ms = due_ms = self._deadline()
+        letters: list[QueueLetter] = []
+        if due_ms is None:
+            letters = await self._mailbox.take_all()
+        elif due_ms == 0:
+            await trio.lowlevel.checkpoint()
+            if self._mailbox.waiting:
+                letters = await self._mailbox.take_all()
+        else:
+            with trio.move_on_at(self._clock.trio_time(due_ms)):
+                letters = await self._mailbox.take_all()
+        return _joined(letters)
+
+    def _deadline(self) -> int | None:
+        """When something is due, milliseconds since 1970; 0: now; None: nothing is."""
+        own, keepers = self.keeper.deadline(), self.keeper.due_ms
+        if own is None or keepers is None:
+            return keepers if own is None else own
+        return min(own, keepers)
+
+    def _wake(self) -> None:
+        """Something is durable, or there is room again: an empty letter makes the queue look."""
+        self._mailbox.put([])
+
+    # --- telling ----------------------------------------------------------------------------------
+
+    def _hand_over(
+        self,
+        effects: Mapping[PeerId, list[Effect]],
+        dead_letters: Sequence[DeadLetters] = (),
+        dead: Sequence[DeadMessage] = (),
+        *,
+        index: int = 0,
+    ) -> None:
+        if dead_letters:
+            self._on_dead_letters(dead_letters)
+        if dead:
+            if self._at_least_once is None:
+                self._at_least_once = AtLeastOnce(lambda destination: self._start_worker(self, destination))
+            self._at_least_once.offer(dead, self.keeper.queue.settings)
+        if self.teller is None:
+            self._askers.post(effects)
+        else:
+            self.teller(effects, index)
+
+    def _tell_at_once(self) -> None:
+        self._hand_over(self.queue.take_effects(), self.queue.take_dead_letters())
+
+    # --- the end ----------------------------------------------------------------------------------
+
+    def _forget(self) -> None:
+        """Nobody may find the queue any more when the first hears that it is gone."""
+        self._on_deleted(self)
+        self.keeper.delete()
+
+    def storage_failed(self) -> None:
+        """Nothing can be kept any more: who waits for it hears so."""
+        self.keeper.storage_failed()
+        for each in self.keeper.admission.take():
+            refused = Unconfirmed(each.publisher, each.ids, each.settled, failed=True, queue=self.queue.name)
+            self._askers.post({each.publisher.reply_to: [refused]})
+        self._tell_awaiting()
+
+    def finish(self) -> None:
+        """The task is over because the broker stops: what was put before is still decided and kept."""
+        keeper = self.keeper
+        if not keeper.recovered or keeper.queue.deleted:
+            return  # what is in the mailbox is about messages that have not been read, or are no more
+        # Other nodes are connected for a moment yet. What they send now cannot be kept: nothing answers it.
+        self._silent = True
+        commands = [command for letter in self._mailbox.close() for command in letter]
+        now_ms = self._clock.now_ms()
+        keeper.carry_out(keeper.admission.admitted(commands, now_ms), now_ms)
+        gone = keeper.queue.deleted
+        if gone:
+            keeper.delete()
+        keeper.keep(now_ms)
+        if keeper.queue.deleted and not gone:
+            keeper.delete()
+
+    def begin_again(self) -> None:
+        """Nobody can trust the state any more: go on with another, and what is kept."""
+        self.queue.break_down(self._at_work)
+        self._tell_at_once()
+        self._at_work = []
+        self.keeper.begin_again()
+
+    def fail(self) -> None:
+        """Nobody can trust the state any more: end as if deleted, so that links hear of it.
+
+        If others have the queue, they go on with it, and nobody hears of this.
+        """
+        if self.keeper.shared:
+            self._silent = True
+            self.keeper.abandon()
+            self._end()
+            return
+        at_work = [*self.keeper.unheard(), *self._at_work, *self.keeper.admission.take()]
+        self.keeper.abandon()
+        self.queue.break_down(at_work)
+        self._tell_at_once()
+        self._end()
+
+    def _end(self) -> None:
+        """There is no task any more."""
+        self.keeper.end()
+        if self._at_least_once is not None:
+            self._at_least_once.end()
+        waiting: list[Command] = [*self.keeper.admission.take()]
+        for commands in (waiting, *self._mailbox.close()):
+            self.post_all(commands)
+        self._tell_awaiting()
+
+
+def _joined(letters: list[QueueLetter]) -> list[Command]:
+    return letters[0] if len(letters) == 1 else [command for letter in letters for command in letter]

@@ -1,0 +1,280 @@
+"""All queues of a broker: made when they are declared, run in one nursery, seen to when one fails.
+
+A fault of ours in a queue ends that state of it, and no other queue: `AFTER_FAULT` says what becomes of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
+from typing import TYPE_CHECKING, Final, Protocol, cast
+
+import trio
+
+from amqp10broker.errors import StorageError
+from amqp10broker.metadata.last_error import LastError
+from amqp10broker.metadata.queue import QueueSpec
+from amqp10broker.metadata.queue_arguments import misspelt
+from amqp10broker.metadata.queue_kind import CLASSIC, KINDS, QUORUM, STREAM
+from amqp10broker.metadata.queue_requests import QueueEnded
+from amqp10broker.queues.commands import DELETE, Command
+from amqp10broker.queues.quorum.commands import DlxSettle
+from amqp10broker.runtime.clock import utc_text
+from amqp10broker.runtime.journal.journal_task import JournalTask
+from amqp10broker.runtime.log import Log
+from amqp10broker.runtime.queues.dead_letter_worker import DeadLetterWorker
+from amqp10broker.runtime.queues.durability import Keepers, QueueSurroundings
+from amqp10broker.runtime.queues.queue_task import QueueTask
+from amqp10broker.sessions.at_least_once_dead_letters import DeadLetterTarget
+
+if TYPE_CHECKING:
+    from amqp10broker.cluster.snapshots import Snapshots
+    from amqp10broker.runtime.cluster.raft_node import RaftNode
+
+_log = Log("amqp10broker.queues")
+
+
+class Cluster(Protocol):
+    """What queues need of a node's cluster.
+
+    Attributes:
+        raft: its groups.
+        snapshots: states of groups on their way.
+    """
+
+    raft: RaftNode
+    snapshots: Snapshots
+
+
+class AfterFault(Enum):
+    """What becomes of a queue that failed by a fault in the broker, as the log has it."""
+
+    GONE = "is gone"
+    """As if it had been deleted."""
+    DOWN = "stays down until the broker is started again"
+    """As if deleted to those who use it; what it has kept stays, and so does its name."""
+    AGAIN = "begins again"
+    """With what it has kept; at the sixth fault within a minute it is `DOWN`."""
+
+
+AFTER_FAULT: Final[Mapping[tuple[str, bool], AfterFault]] = {
+    (CLASSIC.name, False): AfterFault.GONE,
+    (CLASSIC.name, True): AfterFault.AGAIN,
+    (QUORUM.name, False): AfterFault.GONE,
+    # Its log would lead to the same fault: an entry that the state failed at is given up at the next start.
+    (QUORUM.name, True): AfterFault.DOWN,
+    (STREAM.name, False): AfterFault.GONE,
+    (STREAM.name, True): AfterFault.DOWN,
+}
+"""By kind, and whether it is kept in the data folder. A fault of storage is another thing: it stops the
+broker. Nothing could be confirmed or served any more, and beginning again would read the same file."""
+
+RESTARTS_MAX: Final = 5
+"""Faults of one queue within `RESTARTS_S`; then it stays down until the broker is started again."""
+RESTARTS_S: Final = 60.0
+
+SLIPS_MAX: Final = 100
+"""Misspelt arguments that the log has told of: clients may invent as many as they like."""
+
+SETTLE_S: Final = 5.0
+"""How long queues may take to work off what was put when the broker stops."""
+
+
+class Queues:
+    """See the module.
+
+    Attributes:
+        journal_task: where durable queues keep messages; None: in memory only.
+    """
+
+    def __init__(
+        self,
+        surroundings: QueueSurroundings,
+        nursery: trio.Nursery,
+        journal_task: JournalTask | None,
+        cluster: Cluster | None = None,
+    ) -> None:
+        self.journal_task = journal_task
+        self._surroundings = surroundings
+        self._nursery = nursery
+        self._running: set[QueueTask] = set()
+        if cluster is None:
+            self._keepers = Keepers(surroundings)
+        else:
+            self._keepers = Keepers(surroundings, cluster.raft.groups, cluster.snapshots)
+        self._slips: set[str] = set()
+        self._closed = False
+        self._leaving: dict[QueueTask, Callable[[], None]] = {}
+
+    @property
+    def child_tasks(self) -> frozenset[trio.lowlevel.Task]:
+        """Of the queues that run."""
+        return self._nursery.child_tasks
+
+    def start(self, spec: QueueSpec) -> QueueTask:
+        """Begin to run a queue (see `catalog.QueueHost`)."""
+        for warning in spec.warnings:
+            _log.warning(warning, vhost=spec.vhost)
+        self._warn_of_slip(spec)
+        surroundings = self._surroundings
+        journal_task = self.journal_task if spec.lasting and spec.number else None
+        running = QueueTask(
+            self._keepers.make(spec, journal_task),
+            surroundings.askers,
+            surroundings.clock,
+            lambda gone: self._forget(spec, gone),
+            lambda given_up: surroundings.dead_letters.post(spec.vhost, spec.name, given_up),
+            lambda running, destination: self._start_worker(spec, running, destination),
+            journal_task=journal_task,
+            own_files=KINDS[spec.type].own_files,
+            confirm_delay_ms=surroundings.config.fault_injection.confirm_delay_ms_for(spec.name),
+        )
+        # One that is declared elsewhere while this broker stops begins at its next start.
+        if not self._closed:
+            self._running.add(running)
+            self._nursery.start_soon(self._run, spec, running, name=f"{KINDS[spec.type].noun} {spec.name}")
+        return running
+
+    def end_member(self, running: QueueTask, then: Callable[[], None]) -> None:
+        """This node's member of a queue goes, with what it has kept; the queue stays.
+
+        Args:
+            running: its task.
+            then: called when it is gone.
+        """
+        if running in self._running:
+            self._leaving[running] = then
+            running.post(DELETE)
+        else:
+            then()
+
+    def storage_failed(self) -> None:
+        """Nothing can be kept any more."""
+        for running in list(self._running):
+            running.storage_failed()
+
+    async def begun(self) -> None:
+        """Wait until every queue has what it had before the start, or a fault has ended it."""
+        for running in list(self._running):
+            await running.begun.wait()
+
+    async def settle(self) -> None:
+        """Let queues work off what was put into them, dead letters of each other too, before they end."""
+        if self.journal_task is not None and not self.journal_task.recovered.is_set():
+            return  # they wait for it, and nobody does for them
+        with trio.move_on_after(SETTLE_S):
+            while any(running.busy for running in self._running):  # noqa: ASYNC110
+                await trio.sleep(0.002)
+
+    def close(self) -> None:
+        """The tasks are about to end because the broker stops: no other one begins."""
+        self._closed = True
+
+    def finish(self) -> None:
+        """The tasks are over because the broker stops: what was put before is still decided and kept."""
+        for running in self._running:
+            running.finish()
+
+    def _start_worker(
+        self, spec: QueueSpec, queue: QueueTask, destination: DeadLetterTarget
+    ) -> DeadLetterWorker:
+
+        def settle(keys: Sequence[int]) -> None:
+            queue.post_all(cast("list[Command]", [DlxSettle(keys)]))
+
+        surroundings = self._surroundings
+        worker = DeadLetterWorker(
+            surroundings.catalog,
+            spec.vhost,
+            spec.name,
+            destination,
+            settle,
+            surroundings.askers,
+            surroundings.clock,
+        )
+        self._nursery.start_soon(self._run_worker, spec, worker, name=f"dead letters of {spec.name}")
+        return worker
+
+    async def _run_worker(self, spec: QueueSpec, worker: DeadLetterWorker) -> None:
+        try:
+            await worker.run()
+        except Exception as error:
+            _log.error(
+                "dead letters of a quorum queue stay in it until the broker is started again, "
+                "by a fault in the broker",
+                queue=spec.name,
+                vhost=spec.vhost,
+                exc_info=error,
+            )
+
+    def _warn_of_slip(self, spec: QueueSpec) -> None:
+        """Say once of each argument that means nothing what may have been meant; it is not refused."""
+        slip = misspelt(spec.arguments)
+        if slip is not None and slip[0] not in self._slips and len(self._slips) < SLIPS_MAX:
+            self._slips.add(slip[0])
+            _log.warning(
+                f"no queue knows argument '{slip[0]}', it means nothing; did you mean {slip[1]}?",
+                queue=spec.name,
+                vhost=spec.vhost,
+            )
+
+    # --- faults -----------------------------------------------------------------------------------
+
+    async def _run(self, spec: QueueSpec, running: QueueTask) -> None:
+        faults: list[float] = []
+        again = True
+        while again:
+            try:
+                await running.run()
+                again = False
+            except StorageError as error:
+                assert self.journal_task is not None
+                self.journal_task.failed(error)
+                again = False
+            except Exception as error:
+                again = self._after_fault(spec, running, faults, error)
+        # Not when it was cancelled: `finish` wants it then.
+        self._running.discard(running)
+        if running in self._leaving:
+            self._leaving.pop(running)()
+
+    def _after_fault(
+        self, spec: QueueSpec, running: QueueTask, faults: list[float], error: Exception
+    ) -> bool:
+        """Do what `AFTER_FAULT` says; whether the queue runs again."""
+        after = AFTER_FAULT[spec.type, running.keeper.kept]
+        now = trio.current_time()
+        if after is AfterFault.AGAIN and len(faults) == RESTARTS_MAX and now - faults[0] < RESTARTS_S:
+            after = AfterFault.DOWN
+        faults.append(now)
+        del faults[:-RESTARTS_MAX]
+        self._note(spec, error)
+        _log.error(
+            f"{KINDS[spec.type].noun} failed by a fault in the broker and {after.value}",
+            queue=spec.name,
+            vhost=spec.vhost,
+            exc_info=error,
+        )
+        if after is AfterFault.AGAIN:
+            running.begin_again()
+            return True
+        if after is AfterFault.GONE:
+            self._forget(spec, running)
+        running.fail()
+        return False
+
+    def _note(self, spec: QueueSpec, error: Exception) -> None:
+        """A fault of ours in a queue is its last error, if it stays or begins again."""
+        vhost = self._surroundings.catalog.find_vhost(spec.vhost)
+        declared = None if vhost is None else vhost.find(spec.name)
+        if declared is not None:
+            text = f"{type(error).__name__}; the log has its cause"
+            declared.last_error = LastError(
+                utc_text(), "queue failed by a fault in the broker", {"text": text}
+            )
+
+    def _forget(self, spec: QueueSpec, running: QueueTask) -> None:
+        """A queue is gone by itself, or by a request with conditions: nobody shall find it any more."""
+        if running in self._leaving:
+            return  # only this node's part of it is
+        self._surroundings.catalog.see_to(QueueEnded(spec.vhost, spec.name, spec.number or running))

@@ -1,0 +1,166 @@
+"""A queue as a node of a cluster has it that is at another node, or may be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, cast
+
+from amqp10broker.cluster.home_lane import HomeClient
+from amqp10broker.cluster.lane_table import Client
+from amqp10broker.cluster.lanes import LaneClient
+from amqp10broker.queues.commands import Command, Configure, Delete, Touch
+from amqp10broker.queues.counters import QueueCounters
+from amqp10broker.queues.figures import QueueFigures, QueueWeight
+from amqp10broker.queues.outlook import UP_TO_DATE, Outlook, Progress
+from amqp10broker.runtime.queues.queue_task import Participant, QueueTask
+from amqp10broker.sessions.mail import QueueLetter
+
+if TYPE_CHECKING:
+    from amqp10broker.queues.quorum.commands import QuorumCommand
+    from amqp10broker.queues.quorum.durability import QuorumInLog
+    from amqp10broker.queues.quorum.queue import QuorumQueue
+
+
+class RemoteQueue(Participant):
+    """A `QueueHandle` of a queue that is elsewhere, or may be.
+
+    Attributes:
+        client: this node's end of the lane.
+        member: the queue's task here; None: this node has no part of it.
+    """
+
+    __slots__ = ("_name_of", "client", "member")
+
+    def __init__(self, client: Client, member: QueueTask | None, name_of: Callable[[int], str]) -> None:
+        """Reach a queue.
+
+        Args:
+            client: this node's end of the lane.
+            member: the queue's task here, if there is one.
+            name_of: names of nodes, by number.
+        """
+        self.client = client
+        self.member = member
+        self._name_of = name_of
+
+    @property
+    def task(self) -> QueueTask | None:
+        """See `Participant`."""
+        return self.member
+
+    @property
+    def starting(self) -> bool:
+        """See `Participant`: letters of a commit go to the member as they are put."""
+        member, client = self.member, self.client
+        if member is None or member.starting:
+            return member is not None
+        return isinstance(client, LaneClient) and not client.ended and not client.opens()
+
+    def decide_within(self, commands: list[Command]) -> None:
+        """See `Participant`: the part goes by the lane, as all that is asked of the queue."""
+        assert self.member is not None, "it takes part"
+        self.client.post_all(commands)
+        self.member.decide_within(self.member.take_put())
+
+    def post_all(self, commands: QueueLetter) -> None:
+        """See `LetterBox`. What the catalog says of the queue is for this node's part of it."""
+        if not any(map(_of_the_catalog, commands)):
+            self.client.post_all(commands)
+            return
+        for command in commands:
+            if not _of_the_catalog(command):
+                self.client.post_all([command])
+                continue
+            if self.member is not None and type(command) is not Touch:
+                self.member.post_all([command])
+            if type(command) is Delete:
+                self.client.forget()
+
+    @property
+    def ready(self) -> int:
+        """See `QueueHandle`: where this node has no member, as the queue said last."""
+        return self.client.available if self.member is None else self.member.ready
+
+    @property
+    def unsettled(self) -> int:
+        """See `QueueHandle`."""
+        return 0 if self.member is None else self.member.unsettled
+
+    @property
+    def down(self) -> str | None:
+        """See `QueueHandle`."""
+        client = self.client
+        if isinstance(client, HomeClient) and client.down_ms is not None:
+            return self._name_of(client.home)
+        return None
+
+    def outlook(self) -> Outlook:
+        """See `QueueHandle`."""
+        if self.member is not None:
+            return self.member.outlook()
+        # Whether anything ever came only the queue knows.
+        return Outlook(self.client.available, max(1, self.client.available), {})
+
+    def progress(self) -> Progress:
+        """See `QueueHandle`."""
+        since_ms = self.client.unled_ms
+        if since_ms is not None:
+            return Progress(unled_ms=since_ms)
+        if self.client.full_ms is not None:
+            return Progress(full_ms=self.client.full_ms)
+        return UP_TO_DATE if self.member is None else self.member.progress()
+
+    @property
+    def counters(self) -> QueueCounters:
+        """See `QueueHandle`: what this node has counted while it led."""
+        return _NOTHING if self.member is None else self.member.counters
+
+    def figures(self) -> QueueFigures:
+        """See `QueueHandle`."""
+        if self.member is not None:
+            return self.member.figures()
+        return QueueFigures(messages_ready=self.client.available, consumers=self.client.consumers)
+
+    def weight(self) -> QueueWeight | None:
+        """See `QueueHandle`."""
+        return None if self.member is None else self.member.weight()
+
+
+class Led:
+    """A member's task, as its `LaneServer` has it."""
+
+    __slots__ = ("_task",)
+
+    def __init__(self, task: QueueTask) -> None:
+        """Begin.
+
+        Args:
+            task: of the member.
+        """
+        self._task = task
+
+    @property
+    def machine(self) -> QuorumQueue:
+        """See `lane_server.Led`."""
+        return cast("QuorumQueue", self._task.queue)
+
+    @property
+    def ahead(self) -> bool:
+        """See `lane_server.Led`."""
+        return cast("QuorumInLog", self._task.keeper).ahead
+
+    def done(self, node: int, incarnation: int) -> int:
+        """See `lane_server.Led`."""
+        return cast("QuorumInLog", self._task.keeper).done(node, incarnation)
+
+    def post_all(self, commands: list[QuorumCommand]) -> None:
+        """See `lane_server.Led`."""
+        self._task.post_all(cast("list[Command]", commands))
+
+
+_NOTHING: Final = QueueCounters()
+
+
+def _of_the_catalog(command: Command) -> bool:
+    kind = type(command)
+    return kind is Configure or kind is Touch or (isinstance(command, Delete) and command.request is None)

@@ -1,0 +1,85 @@
+"""Who asks queues in this broker: ids, as queues know them, to mailboxes, where their answers go."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import count
+from typing import Any, Protocol
+
+from amqp10broker.metadata.proposing import Decided
+from amqp10broker.queues.commands import PeerId, ReplyTo
+from amqp10broker.queues.effects import Effect
+from amqp10broker.runtime.queues.relay import Relay
+
+
+class EffectBox(Protocol):
+    """A mailbox that takes what queues answer, whatever else it takes."""
+
+    def put(self, letter: list[Effect]) -> bool:
+        """Put a letter, never waiting; False when it was not taken."""
+
+
+class Askers:
+    """The sessions, channels and others that may ask queues, from `open` to `close`.
+
+    Attributes:
+        node: this node's number.
+        incarnation: which of its starts this is.
+        relay: by which letters to them and to queues are carried out at once.
+    """
+
+    __slots__ = ("_boxes", "_sessions", "incarnation", "node", "relay")
+
+    def __init__(self, *, node: int = 0, incarnation: int = 1) -> None:
+        """Begin with nobody.
+
+        Args:
+            node: this node's number.
+            incarnation: which of its starts this is, from 1.
+        """
+        self.node = node
+        self.incarnation = incarnation
+        self._sessions = count(1)
+        self._boxes: dict[PeerId, EffectBox] = {}
+        self.relay = Relay()
+
+    def __len__(self) -> int:
+        return len(self._boxes)
+
+    def open(self, label: str, box: EffectBox | None = None) -> ReplyTo:
+        """Somebody new.
+
+        Args:
+            label: for people, see `ReplyTo`.
+            box: where the answers go; None: nobody wants to know.
+        """
+        reply_to = ReplyTo(PeerId(self.node, self.incarnation, next(self._sessions)), label)
+        if box is not None:
+            self._boxes[reply_to.id] = box
+        return reply_to
+
+    def close(self, reply_to: ReplyTo) -> None:
+        """It is over: what queues still tell it is for nobody."""
+        self._boxes.pop(reply_to.id, None)
+
+    def tell(self, decided: Decided) -> None:
+        """Put what was decided into the mailbox of the one that asked; nowhere, if that is over."""
+        box: Any = self._boxes.get(decided.ref.reply_to)
+        if box is not None:
+            box.put(decided)  # one that has requests decided takes it
+
+    def is_open(self, peer: PeerId) -> bool:
+        """Whether it is there."""
+        return peer in self._boxes
+
+    def post(self, effects: Mapping[PeerId, list[Effect]]) -> None:
+        """Put effects into the mailboxes of those that they concern.
+
+        One that is over takes nothing: what was for it is taken back by its `Unsubscribe`, which says how
+        much it has seen.
+        """
+        boxes = self._boxes
+        for reply_to, batch in effects.items():
+            box = boxes.get(reply_to)
+            if box is not None:
+                box.put(batch)

@@ -1,0 +1,605 @@
+"""The broker's side of one AMQP 0-9-1 channel. Pure: frames and effects of queues go in, frames and commands
+to queues come out.
+
+Methods are handled strictly one after another. One that a queue must answer (purge, get, commit, ...), or
+that is decided later (declare, bind, ... where nodes must agree), makes the channel wait: frames behind it
+are held until the answer is there. The steps in which a channel runs are defined in
+`sessions/session_step.py`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from enum import Enum, auto
+from typing import Any, Final, TypeVar, assert_never
+
+from amqp10broker.config import Config
+from amqp10broker.errors import RefusedError
+from amqp10broker.message.message import Message
+from amqp10broker.metadata.last_error import LastError
+from amqp10broker.metadata.proposing import Decided
+from amqp10broker.metadata.queue import QueueHandle
+from amqp10broker.operations.caller import Ask, Wait
+from amqp10broker.operations.operations import perform
+from amqp10broker.protocols.amqp091 import methods
+from amqp10broker.protocols.amqp091.content import ContentOpened
+from amqp10broker.protocols.amqp091.deliver import return_frames
+from amqp10broker.protocols.amqp091.errors import Amqp091Error, AmqpChannelError, AmqpHardError, ReplyCode
+from amqp10broker.protocols.amqp091.framing import method_frame
+from amqp10broker.protocols.amqp091.items import AckRun, Content, ContentTooLarge, MethodFrame, PublishRun
+from amqp10broker.protocols.amqp091.method_names import method_name
+from amqp10broker.protocols.amqp091.methods import Method
+from amqp10broker.queues.commands import Command, Inspect, RequestRef
+from amqp10broker.queues.effects import (
+    ActiveChanged,
+    Answer,
+    Confirmed,
+    CreditReply,
+    Deliver,
+    Effect,
+    QueueDeleted,
+    QueueDown,
+    Rejected,
+    Settled,
+    Subscribed,
+    SubscribeRefused,
+    TimedOut,
+    Unconfirmed,
+)
+from amqp10broker.sessions.amqp091.acknowledging import Acknowledging
+from amqp10broker.sessions.amqp091.consuming import Consuming
+from amqp10broker.sessions.amqp091.context import ChannelContext
+from amqp10broker.sessions.amqp091.credit_flow import CreditFlowSettings, Receiver
+from amqp10broker.sessions.amqp091.declaring import Declaring
+from amqp10broker.sessions.amqp091.errors import to_amqp091
+from amqp10broker.sessions.amqp091.fetching import Fetching
+from amqp10broker.sessions.amqp091.modes import Modes
+from amqp10broker.sessions.amqp091.publishing import Publishing
+from amqp10broker.sessions.amqp091.subscribing import Subscribing
+from amqp10broker.sessions.amqp091.tap import ChannelTap
+from amqp10broker.sessions.counters import ClientCounters
+from amqp10broker.sessions.mail import (
+    AccessChanged,
+    AlarmChanged,
+    Committed,
+    ConfigChanged,
+    Frames,
+    LinkFree,
+    LinkStolen,
+    SessionLetter,
+    Stop,
+    TransactionsDue,
+    WriterReady,
+)
+
+T = TypeVar("T")
+
+
+class ChannelState(Enum):
+    """The state of a channel, which is opened and closed any number of times (specification 1.5)."""
+
+    UNOPENED = auto()
+    OPEN = auto()
+    CLOSING = auto()
+    """We sent channel.close: everything but its answer is ignored."""
+    CLOSED = auto()
+    """Frames that the client sent before it read our close-ok are ignored. The state ends with the channel's
+    task.
+    """
+
+
+class BrokerChannel:
+    """One channel of one client.
+
+    Attributes:
+        stopping: it ends when it is not `busy`.
+        mail: commands to queues since the last `take_mail`, in order.
+        publishing: handles contents of the client.
+        consuming: its consumers and unacknowledged deliveries.
+        acknowledging: handles the client's decisions on these.
+        modes: confirms and transactions.
+        last_error: the last error sent to the client.
+        taps: observe its frames (`service.timeline`); usually empty.
+        in_hand: the present or last method; of contents and acknowledgements the kind only.
+        paused_ms: when it last began to wait for an answer.
+    """
+
+    def __init__(self, number: int, context: ChannelContext) -> None:
+        """Begin with a channel that is not open yet.
+
+        Args:
+            number: 1 .. channel-max.
+        """
+        self.number = number
+        self.state = ChannelState.UNOPENED
+        self.stopping = False
+        self.context = context
+        self.mail: list[tuple[QueueHandle, Command]] = []
+        self._out: list[bytes | memoryview] = []
+        self._backlog: deque[object] = deque()
+        self._then: Callable[[Any], None] | None = None
+        self._request: RequestRef | None = None
+        self._paused = False
+        self._opened: ContentOpened | None = None
+        self._unwanted: ContentOpened | None = None
+        self.paused_ms = 0
+        self.taps: tuple[ChannelTap, ...] = ()
+        self.in_hand: Method | type[Method] = methods.ChannelOpen
+        self.last_error: LastError | None = None
+        self._counters = ClientCounters()
+        flow = CreditFlowSettings.of(context.config)
+        self._received = Receiver(flow)
+        self._reset()
+
+    def _reset(self) -> None:
+        self.consuming = Consuming(self.number, self.context, self.post, self._counters)
+        self.acknowledging = Acknowledging(self)
+        self.modes = Modes(self, self.acknowledging)
+        self.declaring = Declaring(self)
+        self.subscribing = Subscribing(self)
+        self.fetching = Fetching(self)
+        self.publishing = self._new_publishing()
+
+    def _new_publishing(self) -> Publishing:
+        return Publishing(
+            self.context,
+            self.post,
+            self._return,
+            lambda: self.subscribing.reply_address,
+            self._counters,
+        )
+
+    def counted(self) -> ClientCounters:
+        return ClientCounters.sum_of([self._counters]).consumed(self.consuming.credits())
+
+    # --- input ------------------------------------------------------------------------------------
+
+    def handle(self, letter: SessionLetter) -> None:
+        match letter:
+            case list():
+                self.on_effects(letter)
+            case Decided():
+                self.on_decided(letter)
+            case Frames():
+                self.receive(letter.items)
+            case WriterReady() | AlarmChanged():
+                return
+            case ConfigChanged():
+                self.on_config(letter.config)
+            case AccessChanged():
+                self.on_access_changed()
+            case Stop():
+                self.stopping = True
+            case LinkStolen() | LinkFree():
+                raise AssertionError("a channel has no links")
+            case Committed():
+                self.modes.on_ready(letter.ref)
+            case TransactionsDue():
+                raise AssertionError("a channel's transaction may be open for ever")
+            case _:
+                assert_never(letter)
+
+    def receive(self, items: Sequence[object]) -> None:
+        """Handle frames of the client.
+
+        Raises:
+            AmqpHardError: the connection must be closed with it.
+        """
+        self._backlog.extend(items)
+        self._work()
+
+    @property
+    def waiting(self) -> bool:
+        """Whether frames are held until a queue has answered."""
+        return bool(self._backlog)
+
+    @property
+    def backlog(self) -> int:
+        """The number of frames that are held until a queue has answered."""
+        return len(self._backlog)
+
+    @property
+    def busy(self) -> bool:
+        """Whether a method of the client is not done: a queue must answer first."""
+        return self._paused or bool(self._backlog)
+
+    def _work(self) -> None:
+        backlog = self._backlog
+        while backlog and not self._paused:
+            item = backlog.popleft()
+            for tap in self.taps:
+                tap.received(item)
+            self._on_item(item)
+
+    def on_effects(self, effects: Sequence[Effect]) -> None:
+        """Handle effects of queues.
+
+        Raises:
+            AmqpHardError: the connection must be closed with it.
+        """
+        for effect in effects:
+            self._on_effect(effect)
+        self._work()
+
+    def on_decided(self, decided: Decided) -> None:
+        """Handle the decision on a request to the catalog.
+
+        Raises:
+            AmqpHardError: the connection must be closed with it.
+        """
+        self._go_on(decided.ref, decided)
+        self._work()
+
+    def on_config(self, config: Config) -> None:
+        self.context.config = config
+
+    def on_access_changed(self) -> None:
+        """Close the channel, as a basic.consume would now, if the user may no longer read what it consumes.
+
+        Publishers check at each batch.
+        """
+        if self.state is ChannelState.OPEN:
+            self._guarded(self.subscribing.check_access)
+
+    # --- output -----------------------------------------------------------------------------------
+
+    def write(self, method: Method) -> None:
+        self._out.append(method_frame(self.number, method))
+        for tap in self.taps:
+            tap.sent(method)
+
+    def write_pieces(self, pieces: Sequence[bytes]) -> None:
+        """Write a method with its content, which is encoded already."""
+        self._out.extend(pieces)
+        for tap in self.taps:
+            tap.sent_content(pieces[0])
+
+    def post(self, handle: QueueHandle, command: Command) -> None:
+        """Send one command to a queue."""
+        self.mail.append((handle, command))
+
+    @property
+    def has_unsent(self) -> bool:
+        return self.consuming.has_unsent
+
+    def pump(self, budget_bytes: int) -> int:
+        """Write confirms, and deliveries as the budget allows; return the bytes of the latter."""
+        if self.state is ChannelState.OPEN:
+            self.modes.write_confirms()
+        spent = self.consuming.write(budget_bytes, self._out) if budget_bytes > 0 else 0
+        self.consuming.top_up()
+        return spent
+
+    def listen(self, taps: tuple[ChannelTap, ...]) -> None:
+        """Replace the taps of the channel."""
+        self.taps = self.consuming.taps = taps
+
+    def take_output(self) -> list[bytes | memoryview]:
+        """Return bytes for the client since the last call, in pieces."""
+        out, self._out = self._out, []
+        return out
+
+    def take_mail(self) -> list[tuple[QueueHandle, Command]]:
+        """Return the commands to queues, in order."""
+        mail, self.mail = self.mail, []
+        return mail
+
+    def take_grant(self) -> int:
+        """Return for how many contents the reader gets new credit; 0 while a queue holds the channel up."""
+        return 0 if self.publishing.blocked else self._received.take_grant()
+
+    def take_unwanted(self) -> ContentOpened | None:
+        """Return an incomplete content that is or will be refused, so that the rest of it need not be
+        stored.
+        """
+        unwanted, self._unwanted = self._unwanted, None
+        return unwanted
+
+    def close(self) -> None:
+        """End the channel, whatever the reason, and return everything to queues. May be called twice."""
+        self._give_everything_back()
+        self._backlog.clear()
+
+    def release(self) -> None:
+        """Drop the parts of a closed channel, which refer back to it, so that all are freed at once.
+
+        The reason is that of `BrokerSession.release`.
+        """
+        del self.consuming, self.acknowledging, self.modes, self.declaring
+        del self.subscribing, self.fetching, self.publishing
+
+    def _give_everything_back(self) -> None:
+        self.acknowledging.close()
+        self.consuming.close()
+        self.subscribing.close()
+        self.modes.close()
+        self._then = None
+        self._paused = False
+
+    # --- waiting for queues -----------------------------------------------------------------------
+
+    def ask(
+        self,
+        handle: QueueHandle,
+        command: Callable[[RequestRef], Command],
+        then: Callable[[Answer], None],
+    ) -> None:
+        """Send a request to a queue, and call `then` with its answer; nothing else is handled meanwhile."""
+        self._request = self.context.reply_to.request()
+        self._then = then
+        self.pause()
+        self.post(handle, command(self._request))
+
+    def perform(self, operation: str, given: Mapping[str, object], then: Callable[[Any], None]) -> None:
+        """Carry out an operation, and call `then` with its result; nothing else is handled meanwhile.
+
+        Raises:
+            RefusedError: it was refused at once.
+        """
+        self._carry(perform(self.declaring.caller(), operation, given), then)
+
+    def _carry(self, result: Any, then: Callable[[Any], None]) -> None:
+        # An operation returns `Ask` or `Wait` until it has its result.
+        if isinstance(result, Ask):
+            self.ask(result.handle, result.command, lambda answer: self._carry(result.then(answer), then))
+        elif isinstance(result, Wait):
+            self._request = result.ref
+            self._then = lambda decided: self._carry(result.then(decided), then)
+            self.pause()
+        else:
+            then(result)
+
+    def inspect(self, handle: QueueHandle, then: Callable[[Answer], None]) -> None:
+        self.ask(handle, Inspect, then)
+
+    def queue_named(self, name: str) -> str:
+        """Return the name, or for an empty one that of the queue declared last."""
+        return self.declaring.queue_named(name)
+
+    def pause(self) -> None:
+        self._paused = True
+        self.paused_ms = self.context.moment.ms
+
+    def resume(self) -> None:
+        self._paused = False
+
+    def _go_on(self, request: RequestRef, heard: Answer | Decided) -> None:
+        if request != self._request or self._then is None:
+            return  # requested before the channel was closed
+        then, self._then = self._then, None
+        self._paused = False
+        self._guarded(then, heard)
+
+    # --- frames -----------------------------------------------------------------------------------
+
+    def _on_item(self, item: object) -> None:
+        self.in_hand = _method_of(item)
+        if self.state is not ChannelState.OPEN:
+            self._on_item_while_closed(item)
+            return
+        self._opened = None
+        if type(item) is PublishRun:
+            self._received.handled(len(item.bodies))
+            self._guarded(self.publishing.publish, item)
+        elif type(item) is AckRun:
+            self._guarded(self.acknowledging.acks, item.tags)
+        elif type(item) is MethodFrame:
+            handler = _HANDLERS.get(type(item.method))
+            if handler is None:
+                raise _not_for_a_server(item.method)
+            self._guarded(handler, self, item.method)
+        elif type(item) is ContentTooLarge:
+            self._received.handled(1)
+            self._guarded(self._on_too_large, item)
+        elif type(item) is ContentOpened:
+            self._opened = item
+            self._guarded(self._check_opened, item.method)
+        else:
+            assert isinstance(item, Content), f"no channel handles {item!r}"
+            raise _not_for_a_server(item.method)
+
+    def _guarded(self, call: Callable[..., None], *arguments: Any) -> None:
+        try:
+            call(*arguments)
+        except AmqpChannelError as error:
+            self._fail(error)
+        except RefusedError as refusal:
+            fault = to_amqp091(refusal)
+            if isinstance(fault, AmqpHardError):
+                self._name_method(fault)
+                raise fault from refusal
+            self._fail(fault)
+        except AmqpHardError as error:
+            self._name_method(error)
+            raise
+
+    def _name_method(self, error: Amqp091Error) -> None:
+        # Only if the error does not name a method yet.
+        if not error.class_id:
+            error.class_id, error.method_id = self.in_hand.CLASS_ID, self.in_hand.METHOD_ID
+
+    def _fail(self, error: Amqp091Error) -> None:
+        self._name_method(error)
+        self._unwanted = self._opened
+        self.modes.write_confirms()
+        # Frames behind the method that failed are dropped one by one: the reader counts their contents.
+        self._give_everything_back()
+        self.state = ChannelState.CLOSING
+        self.write(methods.ChannelClose(int(error.code), error.reply_text, error.class_id, error.method_id))
+        self.warn(
+            "channel closed by the broker",
+            method=method_name(error.class_id, error.method_id),
+            queue=error.queue or getattr(self.in_hand, "queue", None) or None,
+            code=int(error.code),
+            text=error.reply_text,
+        )
+
+    def warn(self, event: str, **details: Any) -> None:
+        """Log an error that is sent to the client, and store it as the last one."""
+        self.last_error = self.context.log.warning(event, channel=self.number, **details)
+
+    def _on_item_while_closed(self, item: object) -> None:
+        if type(item) is PublishRun:
+            self._received.handled(len(item.bodies))
+        elif type(item) is ContentTooLarge:
+            self._received.handled(1)
+        elif type(item) is ContentOpened and self.state is not ChannelState.UNOPENED:
+            self._unwanted = item
+        method = item.method if type(item) is MethodFrame else None
+        if self.state is ChannelState.CLOSING:
+            if isinstance(method, methods.ChannelCloseOk):
+                self._end()
+            elif isinstance(method, methods.ChannelClose):
+                self.write(methods.ChannelCloseOk())
+            return
+        if isinstance(method, methods.ChannelOpen):
+            self._reset()
+            self.state = ChannelState.OPEN
+            self.write(methods.ChannelOpenOk())
+        elif isinstance(method, methods.ChannelCloseOk):
+            self._end()
+        elif self.state is ChannelState.UNOPENED:
+            error = AmqpHardError(ReplyCode.CHANNEL_ERROR, "expected 'channel.open'")
+            self._name_method(error)
+            raise error
+
+    def _end(self) -> None:
+        self.state = ChannelState.CLOSED
+
+    # --- channel ----------------------------------------------------------------------------------
+
+    def _open(self, method: methods.ChannelOpen) -> None:
+        raise AmqpHardError(ReplyCode.CHANNEL_ERROR, "second 'channel.open' seen")
+
+    def _close(self, method: methods.ChannelClose) -> None:
+        self.modes.write_confirms()
+        self._give_everything_back()
+        self.write(methods.ChannelCloseOk())
+        self._end()
+
+    def _flow(self, method: methods.ChannelFlow) -> None:
+        if not method.active:
+            raise AmqpHardError(ReplyCode.NOT_IMPLEMENTED, "active=false")
+        self.write(methods.ChannelFlowOk(True))
+
+    def _access_request(self, method: methods.AccessRequest) -> None:
+        # Of AMQP 0-8: tickets have no meaning any more, but old clients request one.
+        self.write(methods.AccessRequestOk(1))
+
+    def _qos(self, method: methods.BasicQos) -> None:
+        if method.prefetch_size:
+            raise AmqpHardError(ReplyCode.NOT_IMPLEMENTED, f"prefetch_size!=0 ({method.prefetch_size})")
+        if method.global_ and self.context.config.permit_global_qos:
+            self.consuming.global_prefetch = method.prefetch_count
+        else:
+            self.consuming.prefetch = method.prefetch_count
+        self.write(methods.BasicQosOk())
+
+    # --- publishing -------------------------------------------------------------------------------
+
+    def _return(self, message: Message) -> None:
+        self.write_pieces(
+            [return_frames(self.number, ReplyCode.NO_ROUTE, "NO_ROUTE", message, self.context.frame_max)]
+        )
+
+    def _check_opened(self, method: Method) -> None:
+        # Refuses before the body comes what would be refused with it.
+        if not isinstance(method, methods.BasicPublish):
+            raise _not_for_a_server(method)
+        self.publishing.check(method.exchange, method.routing_key, immediate=method.immediate)
+
+    def _on_too_large(self, item: ContentTooLarge) -> None:
+        # RabbitMQ checks the size last.
+        self._check_opened(item.method)
+        raise AmqpChannelError(
+            ReplyCode.PRECONDITION_FAILED,
+            f"message size {item.size} is larger than configured max size {item.limit}",
+        )
+
+    # --- effects ----------------------------------------------------------------------------------
+
+    def _on_effect(self, effect: Effect) -> None:
+        match effect:
+            case Confirmed() | Unconfirmed() | Rejected():
+                self._guarded(self.modes.on_confirmed, effect)
+            case Deliver():
+                self.consuming.on_deliver(effect)
+            case CreditReply():
+                consumer = self.consuming.on_reply(effect)
+                if consumer is not None:
+                    self.fetching.on_reply(consumer, effect)
+            case Answer():
+                self._go_on(effect.request, effect)
+            case Subscribed():
+                self._guarded(self.subscribing.on_subscribed, effect)
+            case SubscribeRefused():
+                self._guarded(self.fetching.on_refused, effect)
+                self._guarded(self.subscribing.on_refused, effect)
+            case TimedOut():
+                self._guarded(self.subscribing.on_timed_out, effect)
+            case ActiveChanged():
+                # AMQP 0-9-1 has no method for it: the consumer gets messages, or it does not.
+                return
+            case Settled():
+                raise AssertionError("channels do not ask whether acknowledgements are durable")
+            case QueueDeleted():
+                self.fetching.on_queue_deleted(effect)
+                self._guarded(self.subscribing.on_queue_deleted, effect)
+            case QueueDown():
+                self._guarded(self.fetching.on_queue_down, effect)
+                self._guarded(self.subscribing.on_queue_down, effect)
+            case _:
+                assert_never(effect)
+
+
+def _not_for_a_server(method: Method) -> AmqpHardError:
+    return AmqpHardError(
+        ReplyCode.COMMAND_INVALID,
+        f"{method.NAME} is not a method that a client sends on a channel",
+        method.CLASS_ID,
+        method.METHOD_ID,
+    )
+
+
+def _method_of(item: object) -> Method | type[Method]:
+    # Of contents and acknowledgements, which come in runs, only the kind.
+    if type(item) is PublishRun:
+        return methods.BasicPublish
+    if type(item) is AckRun:
+        return methods.BasicAck
+    assert isinstance(item, MethodFrame | Content | ContentOpened | ContentTooLarge), (
+        f"no channel handles {item!r}"
+    )
+    return item.method
+
+
+_HANDLERS: Final[dict[type[Any], Callable[..., None]]] = {
+    methods.ChannelOpen: BrokerChannel._open,
+    methods.ChannelClose: BrokerChannel._close,
+    methods.ChannelFlow: BrokerChannel._flow,
+    methods.ChannelFlowOk: lambda channel, method: None,
+    methods.AccessRequest: BrokerChannel._access_request,
+    methods.ExchangeDeclare: lambda channel, method: channel.declaring.exchange_declare(method),
+    methods.ExchangeDelete: lambda channel, method: channel.declaring.exchange_delete(method),
+    methods.ExchangeBind: lambda channel, method: channel.declaring.exchange_bind(method),
+    methods.ExchangeUnbind: lambda channel, method: channel.declaring.exchange_unbind(method),
+    methods.QueueDeclare: lambda channel, method: channel.declaring.queue_declare(method),
+    methods.QueueBind: lambda channel, method: channel.declaring.queue_bind(method),
+    methods.QueueUnbind: lambda channel, method: channel.declaring.queue_unbind(method),
+    methods.QueuePurge: lambda channel, method: channel.declaring.queue_purge(method),
+    methods.QueueDelete: lambda channel, method: channel.declaring.queue_delete(method),
+    methods.BasicQos: BrokerChannel._qos,
+    methods.BasicConsume: lambda channel, method: channel.subscribing.consume(method),
+    methods.BasicCancel: lambda channel, method: channel.subscribing.cancel(method),
+    methods.BasicCancelOk: lambda channel, method: None,
+    methods.BasicGet: lambda channel, method: channel.fetching.get(method),
+    methods.BasicNack: lambda channel, method: channel.acknowledging.nack(method),
+    methods.BasicReject: lambda channel, method: channel.acknowledging.reject(method),
+    methods.BasicRecover: lambda channel, method: channel.acknowledging.recover(method),
+    methods.BasicRecoverAsync: lambda channel, method: channel.acknowledging.recover_async(method),
+    methods.ConfirmSelect: lambda channel, method: channel.modes.select_confirms(method),
+    methods.TxSelect: lambda channel, method: channel.modes.select_transactions(),
+    methods.TxCommit: lambda channel, method: channel.modes.commit(),
+    methods.TxRollback: lambda channel, method: channel.modes.rollback(),
+}

@@ -1,0 +1,107 @@
+"""The arguments of basic.consume: their names, types and meanings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Set
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from amqp10broker.errors import NotSupported, PreconditionFailed
+from amqp10broker.message.filters.consumer_arguments import from_amqp091_arguments
+from amqp10broker.metadata.queue import DeclaredQueue, QueueType
+from amqp10broker.routing.arguments import type_name
+
+if TYPE_CHECKING:
+    from amqp10broker.message.filters.filters import Filters
+
+_PRIORITY: Final = "x-priority"
+_CANCEL_ON_FAILOVER: Final = "x-cancel-on-ha-failover"
+_TIMEOUT: Final = "x-consumer-timeout"
+_STREAM: Final = frozenset({"x-stream-offset", "x-stream-filter", "x-stream-match-unfiltered"})
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerOptions:
+    """The options that a consumer requests of its queue.
+
+    Attributes:
+        priority: of all consumers with credit, those of the highest one get messages.
+        timeout_ms: how long it may hold a delivery; None: as long as the queue allows.
+        filters: where to begin in a stream, and which messages to select; None for any other queue.
+        given: the arguments as they came.
+    """
+
+    priority: int = 0
+    timeout_ms: int | None = None
+    filters: Filters | None = None
+    given: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+
+DEFAULT_OPTIONS: Final = ConsumerOptions()
+
+
+def check_stream_consumer(queue: DeclaredQueue, *, no_ack: bool, prefetch: int) -> None:
+    """Check a consumer of a stream: only acknowledgements hold it back, so it must have a prefetch and use
+    them.
+
+    Raises:
+        NotSupported: it does not acknowledge.
+        PreconditionFailed: it has no prefetch.
+    """
+    resource = f"queue '{queue.name}'"
+    stream = f"stream '{queue.name}' in vhost '{queue.vhost}'"
+    if no_ack:
+        raise NotSupported(resource, f"automatic acknowledgement not supported by {stream}")
+    if not prefetch:
+        raise PreconditionFailed(resource, f"consumer prefetch count is not set for {stream}")
+
+
+def read_consumer_arguments(queue: DeclaredQueue, arguments: Mapping[str, Any]) -> ConsumerOptions:
+    """Check the arguments of basic.consume and return their options.
+
+    Raises:
+        PreconditionFailed: an argument is unknown for the type of the queue, or of a wrong type.
+    """
+    known = {_PRIORITY}
+    if queue.type != QueueType.STREAM:
+        known.add(_CANCEL_ON_FAILOVER)
+    if queue.type == QueueType.QUORUM:
+        known.add(_TIMEOUT)
+    for name, value in arguments.items():
+        if queue.type == QueueType.STREAM and name in _STREAM:
+            continue
+        if name in known:
+            fault = _fault_of(name, value)
+        else:
+            fault = _unknown(queue, known) if name.startswith("x-") else None
+        if fault is not None:
+            resource = f"queue '{queue.name}' in vhost '{queue.vhost}'"
+            raise PreconditionFailed(resource, f"invalid arg '{name}' for {resource}: {fault}")
+    filters = None
+    if queue.type == QueueType.STREAM:
+        # Imported only for a stream: a broker without one starts sooner without its filters.
+
+        filters = from_amqp091_arguments(arguments, stream=queue.name, vhost=queue.vhost)
+    elif not arguments:
+        return DEFAULT_OPTIONS
+    timeout_ms = arguments.get(_TIMEOUT)
+    return ConsumerOptions(
+        priority=int(arguments.get(_PRIORITY, 0)),
+        timeout_ms=None if timeout_ms is None else int(timeout_ms),
+        filters=filters,
+        given=arguments,
+    )
+
+
+def _fault_of(name: str, value: Any) -> str | None:
+    wanted = bool if name == _CANCEL_ON_FAILOVER else int
+    if not isinstance(value, wanted) or (wanted is int and isinstance(value, bool)):
+        return f"must be {'true or false' if wanted is bool else 'an integer'}, not {type_name(value)}"
+    if name == _TIMEOUT and value < 0:
+        return f"must be 0 or more, not {value}"
+    return None
+
+
+def _unknown(queue: DeclaredQueue, known: Set[str]) -> str:
+    names = sorted(known | _STREAM if queue.type == QueueType.STREAM else known)
+    return f"consumers of a queue of type {queue.type} may give {', '.join(names)} only"

@@ -1,0 +1,360 @@
+"""Consuming on one channel: consumers, basic.get, acknowledgements, prefetch, and writing deliveries."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from amqp10broker.message.convert import all_to_amqp091
+from amqp10broker.message.message import Message
+from amqp10broker.metadata.queue import DeclaredQueue
+from amqp10broker.protocols.amqp091.deliver import DeliverEncoder
+from amqp10broker.protocols.amqp091.delivery_tags import Taken, Unacked
+from amqp10broker.queues.commands import ConsumerRef, Subscribe, Verdict
+from amqp10broker.queues.effects import CreditReply, Deliver
+from amqp10broker.sessions.amqp091.consumer import Consumer, Terms
+from amqp10broker.sessions.amqp091.consumer_arguments import ConsumerOptions
+from amqp10broker.sessions.amqp091.context import ChannelContext, Post
+from amqp10broker.sessions.amqp091.tap import ChannelTap
+from amqp10broker.sessions.counters import ClientCounters
+from amqp10broker.sessions.queue_credit import Mode, QueueCredit
+
+OVERHEAD_BYTES: Final = 64
+"""The frames of a delivery without its content, in bytes, for the writer's budget."""
+
+Held = Taken[Consumer, int]
+"""Deliveries that the client held: their consumer, and the queue's keys for them."""
+
+
+class Consuming:
+    """The consumers of a channel's client.
+
+    Attributes:
+        consumers: by tag.
+        prefetch: basic.qos for consumers to come; 0: no limit.
+        moved_ms: when deliveries were last written.
+        taps: observe deliveries; usually empty.
+        held: deliveries that the client has not acknowledged.
+    """
+
+    def __init__(self, number: int, context: ChannelContext, post: Post, counters: ClientCounters) -> None:
+        """Begin without consumers.
+
+        Args:
+            number: the channel's.
+            post: sends commands to queues.
+            counters: of the channel; those of consumers that are gone are added.
+        """
+        self._counters = counters
+        self._number = number
+        self._context = context
+        self._post = post
+        self._by_ref: dict[ConsumerRef, Consumer] = {}
+        self._encoders: dict[Consumer, DeliverEncoder] = {}
+        self._fetchers: dict[tuple[DeclaredQueue, bool], Consumer] = {}
+        self.held: Unacked[Consumer, int] = Unacked()
+        # Deliveries with an outcome that no queue has: those in `held`, and those that a transaction has
+        # acknowledged and not committed.
+        self._unsettled = 0
+        self._turn = 0
+        self._next_tag = 1
+        self._made = 0
+        # Of thousands of consumers few have anything to do in one step: those that have changed since they
+        # were last topped up, and those with deliveries to write.
+        self._stirred: dict[Consumer, None] = {}
+        self._unsent: dict[Consumer, None] = {}
+        self._global_prefetch = 0
+        self.consumers: dict[str, Consumer] = {}
+        self.prefetch = 0
+        self.moved_ms = context.moment.ms
+        self.taps: tuple[ChannelTap, ...] = ()
+
+    # --- consumers --------------------------------------------------------------------------------
+
+    def subscribe(
+        self, tag: str, queue: DeclaredQueue, *, no_ack: bool, exclusive: bool, options: ConsumerOptions
+    ) -> Consumer:
+        """Subscribe a new consumer at the queue, which answers later."""
+        reply_to = self._context.reply_to
+        ref = reply_to.consumer()
+        self._made += 1
+        prefetch = 0 if no_ack else self.prefetch
+        terms = Terms(no_ack, tag, self._made, prefetch, options.timeout_ms, exclusive, options.given)
+        mode = Mode.DELIVERED_SETTLED if no_ack else Mode.DELIVERED
+        credit = QueueCredit(queue, ref, self._post, mode)
+        consumer = Consumer(terms, credit, self._context.moment)
+        self._by_ref[ref] = consumer
+        filters = options.filters
+        subscribe = Subscribe(
+            ref,
+            no_ack,
+            exclusive=exclusive,
+            answer=True,
+            priority=options.priority,
+            timeout_ms=options.timeout_ms,
+            position=None if filters is None else filters.offset,
+            filters=filters,
+            name=reply_to.name_of(f"consumer '{tag}'"),
+        )
+        self._post(queue.handle, subscribe)
+        return consumer
+
+    def start(self, consumer: Consumer) -> None:
+        """Start deliveries to a consumer that its queue has accepted."""
+        self.consumers[consumer.terms.tag] = consumer
+        self._encoders[consumer] = DeliverEncoder(self._number, consumer.terms.tag, self._context.frame_max)
+        consumer.request(self._global_room())
+
+    def cancel(self, tag: str) -> Consumer | None:
+        """End a consumer; unacknowledged deliveries stay with the channel."""
+        consumer = self.consumers.pop(tag, None)
+        if consumer is not None:
+            consumer.cancel()
+            self._encoders.pop(consumer, None)
+            self._unsent.pop(consumer, None)
+            self._forget_if_idle(consumer)
+        return consumer
+
+    def forget(self, ref: ConsumerRef) -> Consumer | None:
+        """Remove a consumer after its queue is gone or has refused it; acknowledgements are still
+        accepted.
+        """
+        consumer = self._by_ref.pop(ref, None)
+        if consumer is None:
+            return None
+        consumer.forget()
+        consumer.credit.retire(self._counters)
+        self._encoders.pop(consumer, None)
+        self._unsent.pop(consumer, None)
+        if self.consumers.get(consumer.terms.tag) is consumer:
+            del self.consumers[consumer.terms.tag]
+        key = (consumer.queue, consumer.terms.no_ack)
+        if self._fetchers.get(key) is consumer:
+            del self._fetchers[key]
+        return consumer
+
+    @property
+    def lasting(self) -> list[Consumer]:
+        """The consumers that have not been cancelled, including those that wait for their queue's answer."""
+        return [each for each in self._by_ref.values() if each.terms.tag and not each.cancelled]
+
+    def find(self, ref: ConsumerRef) -> Consumer | None:
+        """Return the consumer or fetcher of a reference."""
+        return self._by_ref.get(ref)
+
+    def fetch(self, queue: DeclaredQueue, *, no_ack: bool) -> Consumer:
+        """Request one message from a queue (basic.get)."""
+        fetcher = self._fetchers.get((queue, no_ack))
+        if fetcher is None:
+            reply_to = self._context.reply_to
+            ref = reply_to.consumer()
+            credit = QueueCredit(queue, ref, self._post, Mode.GOT_SETTLED if no_ack else Mode.GOT)
+            fetcher = Consumer(Terms(no_ack), credit, self._context.moment)
+            self._fetchers[queue, no_ack] = fetcher
+            self._by_ref[ref] = fetcher
+            name = reply_to.name_of("consumer (basic.get)")
+            self._post(queue.handle, Subscribe(ref, no_ack, counted=False, name=name))
+        fetcher.fetch()
+        return fetcher
+
+    def take_fetched(self, fetcher: Consumer) -> tuple[int, Message] | None:
+        """Return the message of a fetch with its delivery tag; None if there was none."""
+        keys, messages = fetcher.take(1)
+        if not keys:
+            return None
+        tag = self._next_tag
+        self._next_tag += 1
+        if not fetcher.terms.no_ack:
+            self.held.add(tag, fetcher, keys)
+            fetcher.unacked += 1
+            self._unsettled += 1
+        return tag, messages[0]
+
+    def _forget_if_idle(self, consumer: Consumer) -> None:
+        if consumer.cancelled and not consumer.unacked:
+            self._by_ref.pop(consumer.ref, None)
+            consumer.credit.retire(self._counters)
+
+    # --- from queues ------------------------------------------------------------------------------
+
+    def on_deliver(self, effect: Deliver) -> None:
+        consumer = self._by_ref.get(effect.consumer)
+        if consumer is not None:
+            consumer.on_deliver(effect)
+            self._stirred[consumer] = None
+            if consumer.keys and consumer.terms.tag:
+                self._unsent[consumer] = None
+
+    def on_reply(self, effect: CreditReply) -> Consumer | None:
+        """Handle the answer of a queue to a request; return the consumer that made it."""
+        consumer = self._by_ref.get(effect.consumer)
+        if consumer is not None:
+            consumer.on_reply(effect)
+            self._stirred[consumer] = None
+        return consumer
+
+    # --- prefetch ---------------------------------------------------------------------------------
+
+    @property
+    def global_prefetch(self) -> int:
+        """The most deliveries that the whole channel may hold; 0: no limit."""
+        return self._global_prefetch
+
+    @global_prefetch.setter
+    def global_prefetch(self, count: int) -> None:
+        self._global_prefetch = count
+        self._stirred.update(dict.fromkeys(self.consumers.values()))
+
+    def _global_room(self) -> int | None:
+        if not self.global_prefetch:
+            return None
+        return max(0, self.global_prefetch - self._unsettled)
+
+    def top_up(self) -> None:
+        """Request from queues what acknowledgements and writing have made room for."""
+        stirred, self._stirred = self._stirred, {}
+        room = self._global_room()
+        # Room under the channel's own limit is available to all consumers, not only to the one that freed it.
+        for consumer in stirred if room is None else self.consumers.values():
+            if consumer.terms.tag:
+                consumer.request(None if consumer.terms.no_ack else room)
+
+    @property
+    def full(self) -> bool:
+        """Whether the channel holds as many deliveries as its own limit allows."""
+        return bool(self.global_prefetch) and self._unsettled >= self.global_prefetch
+
+    def _hold_to_global_limit(self) -> None:
+        # Each consumer was granted what the channel has left; the excess goes back.
+        if self.global_prefetch and self._unsettled >= self.global_prefetch:
+            for consumer in list(self._unsent):
+                if consumer.unsent and not consumer.terms.no_ack:
+                    consumer.give_back()
+                    self._stirred[consumer] = None
+                    self._unsent.pop(consumer, None)
+
+    # --- deliveries -------------------------------------------------------------------------------
+
+    @property
+    def has_unsent(self) -> bool:
+        """Whether deliveries wait here for the socket."""
+        return any(consumer.keys for consumer in self._unsent)
+
+    def write(self, budget_bytes: int, out: list[bytes | memoryview]) -> int:
+        """Write deliveries of all consumers in rotation, within the budget.
+
+        Returns:
+            The bytes written; at least one delivery is written if there is a budget at all.
+        """
+        spent = 0
+        waiting = [consumer for consumer in self._unsent if consumer.keys]
+        if len(waiting) > 1:
+            waiting.sort(key=_number)
+            self._turn = (self._turn + 1) % len(waiting)
+            waiting = waiting[self._turn :] + waiting[: self._turn]
+        for consumer in waiting:
+            if spent >= budget_bytes:
+                break
+            spent += self._write_of(consumer, budget_bytes - spent, out)
+            if not consumer.keys:
+                del self._unsent[consumer]
+        self._hold_to_global_limit()
+        return spent
+
+    def _write_of(self, consumer: Consumer, budget_bytes: int, out: list[bytes | memoryview]) -> int:
+        count = 0
+        spent = 0
+        for head, body in consumer.messages:
+            if spent >= budget_bytes:
+                break
+            spent += len(head) + len(body) + OVERHEAD_BYTES
+            count += 1
+        if self.global_prefetch and not consumer.terms.no_ack:
+            count = min(count, self.global_prefetch - self._unsettled)
+            if count <= 0:
+                return 0
+        for tap in self.taps:
+            tap.delivered(consumer, self._next_tag, count)
+        keys, messages = consumer.take(count)
+        self._stirred[consumer] = None
+        first = self._next_tag
+        self._next_tag += len(keys)
+        self.moved_ms = self._context.moment.ms
+        consumer.times.moved()
+        if not consumer.terms.no_ack:
+            self.held.add(first, consumer, keys)
+            consumer.unacked += len(keys)
+            self._unsettled += len(keys)
+        self._encoders[consumer].encode(first, all_to_amqp091(messages), out)
+        return spent
+
+    # --- acknowledgements -------------------------------------------------------------------------
+
+    def take_tags(self, tags: Sequence[tuple[int, bool]], taken: list[Held]) -> None:
+        """Remove deliveries from those that the client holds.
+
+        Args:
+            tags: (delivery tag, multiple) pairs.
+            taken: is extended by the deliveries.
+
+        Raises:
+            AmqpChannelError: 406, a tag is not outstanding; those before it are in `taken`.
+        """
+        self.held.ack_run(tags, taken)
+
+    def put_back(self, held: Sequence[Held]) -> None:
+        """Add deliveries back to those that the client holds, after a rollback of their acknowledgement."""
+        self.held.restore(held)
+
+    def settle(self, held: Sequence[Held], verdict: Verdict) -> None:
+        """Report decisions on deliveries to the queues."""
+        if len(held) == 1:
+            self._settle_one(held[0].consumer, held[0].keys, verdict)
+            return
+        by_consumer: dict[Consumer, list[int]] = {}
+        for part in held:
+            by_consumer.setdefault(part.consumer, []).extend(part.keys)
+        for consumer, keys in by_consumer.items():
+            self._settle_one(consumer, keys, verdict)
+
+    def _settle_one(self, consumer: Consumer, keys: Sequence[int], verdict: Verdict) -> None:
+        consumer.credit.counters.settled(verdict, len(keys))
+        consumer.settle(keys, verdict)
+        self._stirred[consumer] = None
+        self._unsettled -= len(keys)
+        if consumer.cancelled:
+            self._forget_if_idle(consumer)
+
+    def recover(self) -> None:
+        """Requeue everything that the client holds."""
+        self.settle(self.held.take_all(), Verdict.REQUEUE)
+
+    def close(self) -> None:
+        for consumer in self._all():
+            consumer.leave()
+            consumer.credit.retire(self._counters)
+        self._by_ref.clear()
+        self.consumers.clear()
+        self._encoders.clear()
+        self._stirred.clear()
+        self._unsent.clear()
+        self._fetchers.clear()
+        self.held = Unacked()
+        self._unsettled = 0
+
+    def _all(self) -> Iterator[Consumer]:
+        # Cancelled consumers come last: their deliveries are older, and queues sort them anyway.
+        return iter(list(self._by_ref.values()))
+
+    def credits(self) -> Iterator[QueueCredit]:
+        """Iterate over the credit of its present consumers."""
+        return (consumer.credit for consumer in self._by_ref.values())
+
+    @property
+    def unacked(self) -> int:
+        """The number of deliveries that the client holds."""
+        return len(self.held)
+
+
+def _number(consumer: Consumer) -> int:
+    return consumer.terms.number

@@ -1,0 +1,57 @@
+"""The services of the broker that a channel uses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+
+from amqp10broker.auth.authorise import Access
+from amqp10broker.config import Config
+from amqp10broker.metadata.catalog import Catalog
+from amqp10broker.metadata.proposing import Propose
+from amqp10broker.metadata.vhost import VirtualHost
+from amqp10broker.queues.commands import ReplyTo
+from amqp10broker.sessions.commits import Commits
+from amqp10broker.sessions.context import ClientLog, MakeVolatile, OnUnroutable, Post
+from amqp10broker.sessions.moment import Moment
+
+__all__ = ["ChannelContext", "Post"]
+
+
+@dataclass(slots=True)
+class ChannelContext:
+    """The context of one channel.
+
+    Attributes:
+        propose: sends requests to the catalog for a decision.
+        access: the user's permissions there.
+        config: the present configuration; replaced as a whole when a setting changes.
+        reply_to: under which queues answer this channel.
+        user: authenticated name.
+        connection: identity of the connection, the owner of exclusive queues.
+        capabilities: of the client, by name.
+        frame_max: bytes, the largest frame the client takes.
+        new_id: returns a fresh unguessable token for generated names.
+        volatile: makes a queue without a task, for direct reply-to: it answers a post at once.
+        log: of the connection.
+        moment: the time of the present step, set by the caller before each.
+        commits: carries out a transaction at several queues in one step; None: queue by queue.
+        on_unroutable: called with unroutable messages; must not raise.
+    """
+
+    catalog: Catalog
+    vhost: VirtualHost
+    propose: Propose
+    access: Access
+    config: Config
+    reply_to: ReplyTo
+    user: str
+    connection: object
+    capabilities: Collection[str]
+    frame_max: int
+    new_id: Callable[[], str]
+    volatile: MakeVolatile
+    log: ClientLog
+    moment: Moment = field(default_factory=Moment)
+    commits: Commits | None = None
+    on_unroutable: OnUnroutable = lambda messages: None

@@ -1,0 +1,135 @@
+"""Confirms and transactions of one channel: the outcomes of published messages for its client."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from amqp10broker.metadata.queue import QueueHandle
+from amqp10broker.protocols.amqp091 import methods
+from amqp10broker.protocols.amqp091.errors import AmqpChannelError, ReplyCode
+from amqp10broker.queues.commands import Command, Publish, RequestRef, Settle
+from amqp10broker.queues.effects import Confirmed, Rejected, Unconfirmed
+from amqp10broker.sessions.amqp091.acknowledging import Acknowledging
+from amqp10broker.sessions.amqp091.part import Channel
+from amqp10broker.sessions.commits import NotYet
+
+_PARTS: Final = frozenset((Publish, Settle))
+
+
+class Modes:
+    """The mode of a channel: confirm mode, transactional, or neither."""
+
+    def __init__(self, channel: Channel, acknowledging: Acknowledging) -> None:
+        self._channel = channel
+        self._acknowledging = acknowledging
+        # A commit waits until queues have taken what it published.
+        self._committing = False
+        # The commands of a commit that waits until its queues are ready.
+        self._parked: tuple[RequestRef, list[tuple[QueueHandle, Command]]] | None = None
+        self._ends = channel.context.moment.measures.transactions
+
+    def select_confirms(self, method: methods.ConfirmSelect) -> None:
+        self._channel.publishing.select_confirms()
+        if not method.no_wait:
+            self._channel.write(methods.ConfirmSelectOk())
+
+    def write_confirms(self) -> None:
+        """Send confirms and rejections since the last call."""
+        channel = self._channel
+        for tag, multiple, nack in channel.publishing.take_confirms():
+            method = methods.BasicNack(tag, multiple, False) if nack else methods.BasicAck(tag, multiple)
+            channel.write(method)
+
+    def select_transactions(self) -> None:
+        self._channel.publishing.select_transactions()
+        self._channel.write(methods.TxSelectOk())
+
+    def commit(self) -> None:
+        channel = self._channel
+        self._require_tx()
+        self._ends.committed += 1
+        before = len(channel.mail)
+        self._acknowledging.commit()
+        taken = channel.publishing.commit()
+        posted = channel.mail[before:]
+        del channel.mail[before:]
+        self._do_at_once(posted)
+        if taken and self._parked is None:
+            channel.write(methods.TxCommitOk())
+        else:
+            self._committing = True
+            channel.pause()
+
+    def _do_at_once(self, posted: list[tuple[QueueHandle, Command]]) -> None:
+        # RabbitMQ promises one step for one queue only. Where a queue is full, or on another node, each does
+        # its part by itself, and the client is notified of failures, as by RabbitMQ.
+        channel = self._channel
+        commits = channel.context.commits
+        parts = [letter for letter in posted if type(letter[1]) in _PARTS]
+        if commits is None or len(parts) < 2 or not all(commits.takes(handle) for handle, _ in parts):
+            channel.mail += posted
+            return
+        mail = [*channel.mail]
+        channel.mail.clear()
+        refused = commits.commit(mail, parts)
+        if isinstance(refused, NotYet):
+            ref = channel.context.reply_to.request()
+            self._parked = ref, posted
+            commits.when_ready(parts, ref)
+        elif refused:
+            channel.mail += posted
+        else:
+            channel.mail += [each for each in posted if type(each[1]) not in _PARTS]
+
+    @property
+    def waits_for_queues(self) -> bool:
+        """Whether a commit waits until its queues are ready."""
+        return self._parked is not None
+
+    def on_ready(self, ref: RequestRef) -> None:
+        """Handle a queue that has become ready for a waiting commit."""
+        if self._parked is None or self._parked[0] != ref:
+            return
+        (_, posted), self._parked = self._parked, None
+        self._do_at_once(posted)
+        if self._parked is None and self._channel.publishing.committed:
+            self._committing = False
+            self._channel.resume()
+            self._channel.write(methods.TxCommitOk())
+
+    def rollback(self) -> None:
+        channel = self._channel
+        self._require_tx()
+        self._ends.rolled_back += 1
+        channel.publishing.rollback()
+        self._acknowledging.rollback()
+        channel.write(methods.TxRollbackOk())
+
+    def _require_tx(self) -> None:
+        if not self._channel.publishing.transactional:
+            raise AmqpChannelError(ReplyCode.PRECONDITION_FAILED, "channel is not transactional")
+
+    def on_confirmed(self, effect: Confirmed | Unconfirmed | Rejected) -> None:
+        """Handle the confirmation or refusal of messages by a queue.
+
+        Raises:
+            AmqpChannelError: some messages of a commit were refused.
+        """
+        channel = self._channel
+        publishing = channel.publishing
+        if isinstance(effect, Confirmed):
+            failed = False
+        else:
+            # A queue that was deleted before it could confirm counts as one that has.
+            failed = isinstance(effect, Rejected) or effect.failed
+        publishing.on_confirmed(effect.publisher, effect.ids, settled=effect.settled, failed=failed)
+        if self._committing and self._parked is None and publishing.committed:
+            self._committing = False
+            channel.resume()
+            if publishing.commit_failed:
+                raise AmqpChannelError(ReplyCode.PRECONDITION_FAILED, "partial tx completion")
+            channel.write(methods.TxCommitOk())
+
+    def close(self) -> None:
+        self._committing = False
+        self._parked = None

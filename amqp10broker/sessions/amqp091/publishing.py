@@ -1,0 +1,404 @@
+"""Publishing on one channel: routes, returns, confirms, transactions, and the credit of the queues.
+
+A run of publishes of the same shape is routed once and sent to each queue as one command. Queues answer with
+`Confirmed`, whether the client wants confirms or not, because the credit flow counts it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from amqp10broker.errors import NotSupported, PreconditionFailed
+from amqp10broker.message.amqp091 import read_content
+from amqp10broker.message.message import Message
+from amqp10broker.message.routing_headers import routing_headers
+from amqp10broker.metadata.queue import DeclaredQueue
+from amqp10broker.protocols.amqp091.confirm import Confirm, ConfirmTracker
+from amqp10broker.protocols.amqp091.items import PublishRun
+from amqp10broker.protocols.amqp091.properties import decode_properties, encode_properties
+from amqp10broker.queues.commands import Publish, PublisherRef, ReplyTo
+from amqp10broker.routing.declaration import DIRECT_REPLY_TO
+from amqp10broker.routing.exchange import Exchange
+from amqp10broker.sessions.amqp091.context import ChannelContext, Post
+from amqp10broker.sessions.amqp091.credit_flow import CreditFlowSettings, Receiver, Sender
+from amqp10broker.sessions.counters import ClientCounters
+from amqp10broker.sessions.routes import Route, Routes
+
+_DIRECT_REPLY_TO_BYTES: Final = DIRECT_REPLY_TO.encode()
+
+OUTLETS_MAX: Final = 1024
+"""The most queues for which a channel has credit counters; beyond, those without unconfirmed messages are
+dropped.
+"""
+
+_Head = tuple[bytes, Sequence[str]]
+
+
+class Outlet:
+    """One queue to which this channel publishes.
+
+    Attributes:
+        ref: under which the queue confirms.
+        sender: the channel's end of the credit flow to it.
+        receiver: the queue's end. The queue reports by `Confirmed`, so it is counted here.
+        outstanding: messages that it has not confirmed.
+    """
+
+    __slots__ = ("outstanding", "queue", "receiver", "ref", "sender")
+
+    def __init__(self, queue: DeclaredQueue, reply_to: ReplyTo, settings: CreditFlowSettings) -> None:
+        self.queue = queue
+        self.ref = reply_to.publisher()
+        self.sender = Sender(settings)
+        self.receiver = Receiver(settings)
+        self.outstanding = 0
+
+
+class _Buffered:
+    __slots__ = ("exchange", "mandatory", "message", "queues")
+
+    def __init__(
+        self, exchange: Exchange, message: Message, queues: Sequence[DeclaredQueue], mandatory: bool
+    ) -> None:
+        self.exchange = exchange
+        self.message = message
+        self.queues = queues
+        self.mandatory = mandatory
+
+
+class Publishing:
+    """The contents that a channel's client publishes.
+
+    Attributes:
+        confirming: confirm.select was received.
+        transactional: tx.select was received.
+        commit_failed: some queue was full or failed and did not take its part of the last commit.
+        blocked: some queue has used up its credit; the channel gives its reader none meanwhile.
+        published_ms: when the client last published.
+        next_seq: number of the next message; counted from 1 again after confirm.select.
+    """
+
+    def __init__(
+        self,
+        context: ChannelContext,
+        post: Post,
+        give_back: Callable[[Message], None],
+        reply_address: Callable[[], str | None],
+        counters: ClientCounters,
+    ) -> None:
+        """Begin without confirms and transactions.
+
+        Args:
+            post: sends commands to queues.
+            give_back: writes a basic.return for an unroutable message.
+            reply_address: returns the name under which replies reach this channel's direct reply-to consumer;
+                None if it has none.
+            counters: of the channel.
+        """
+        self._context = context
+        self._post = post
+        self._give_back = give_back
+        self._reply_address = reply_address
+        self._counters = counters
+        self._flow = CreditFlowSettings.of(context.config)
+        self._routes = Routes(context.vhost, context.access)
+        self._outlets: dict[DeclaredQueue, Outlet] = {}
+        self._by_ref: dict[PublisherRef, Outlet] = {}
+        self._held_by: set[Outlet] = set()
+        self._tracker = ConfirmTracker()
+        self.next_seq = 1
+        self._before_confirms = 0
+        self._buffered: list[_Buffered] = []
+        self._commit: dict[int, int] | None = None
+        self.published_ms = 0
+        self.confirming = False
+        self.transactional = False
+        self.commit_failed = False
+
+    @property
+    def blocked(self) -> bool:
+        """Whether a queue's credit is used up."""
+        return bool(self._held_by)
+
+    @property
+    def held_by(self) -> list[Outlet]:
+        """The queues that hold the channel up, the one with the most unconfirmed messages first."""
+        return sorted(self._held_by, key=lambda outlet: -outlet.outstanding)
+
+    @property
+    def unconfirmed(self) -> int:
+        """The number of messages that some queue has not confirmed."""
+        return sum(outlet.outstanding for outlet in self._outlets.values())
+
+    @property
+    def untold(self) -> int | None:
+        """The number of messages with a confirm or rejection still to be sent; None: none is sent."""
+        if not self.confirming:
+            return None
+        return self.next_seq - 1 - self.told
+
+    @property
+    def told(self) -> int:
+        """The number of messages with a confirm or rejection that is sent, or is about to be."""
+        return self._tracker.acked + self._tracker.nacked
+
+    @property
+    def published(self) -> int:
+        """The number of messages routed so far; those of a transaction count when it is committed."""
+        return self._before_confirms + self.next_seq - 1
+
+    @property
+    def waiting(self) -> int:
+        """In confirm mode: the number of messages without a confirm or rejection sent."""
+        return self._tracker.waiting
+
+    # --- from the client --------------------------------------------------------------------------
+
+    def publish(self, run: PublishRun) -> None:
+        """Route contents and post them.
+
+        Raises:
+            RefusedError: the channel must be closed with it; the contents before it are published.
+        """
+        moment = self._context.moment
+        self.published_ms = moment.ms
+        moment.measures.message_sizes.count(run.bodies)
+        route = self._find(run.exchange, run.routing_key, immediate=run.immediate)
+        queues = route.queues
+        if queues is None or self.transactional:
+            self._publish_each(run, route)
+            return
+        heads = route.heads
+        messages: list[Message] = []
+        limit = self._context.config.max_message_size_bytes
+        try:
+            for properties, body in zip(run.properties, run.bodies, strict=True):
+                head = heads.get(properties)
+                if head is None or len(body) > limit:
+                    head, extra_keys = self._read(route, properties, body)
+                    if extra_keys:
+                        # It has another destination: the messages before it are sent first, to preserve the
+                        # order.
+                        self._to_queues(route.exchange, queues, messages, run.mandatory)
+                        messages = []
+                        self._publish_one(run, route, head, extra_keys, body)
+                        continue
+                    if _DIRECT_REPLY_TO_BYTES not in properties:
+                        # A message that names direct reply-to contains the address of the present consumer.
+                        self._routes.remember(route, properties, head)
+                messages.append((head, body))
+        finally:
+            # Also when one was refused: those before it are published.
+            self._to_queues(route.exchange, queues, messages, run.mandatory)
+
+    def check(self, exchange: str, routing_key: str, *, immediate: bool) -> None:
+        """Check a content before its body is there.
+
+        Raises:
+            RefusedError: as `publish` would raise it, for reasons that are not in the content.
+        """
+        self._find(exchange, routing_key, immediate=immediate)
+
+    def _find(self, exchange: str, routing_key: str, *, immediate: bool) -> Route:
+        if immediate:
+            raise NotSupported("basic.publish", "immediate=true")
+        return self._routes.find(exchange, routing_key)
+
+    def _publish_each(self, run: PublishRun, route: Route) -> None:
+        for properties, body in zip(run.properties, run.bodies, strict=True):
+            head, extra_keys = self._read(route, properties, body)
+            self._publish_one(run, route, head, extra_keys, body)
+
+    def _publish_one(
+        self, run: PublishRun, route: Route, head: bytes, extra_keys: Sequence[str], body: bytes
+    ) -> None:
+        message = (head, body)
+        queues = self._routes.queues(route, extra_keys, lambda: routing_headers(message))
+        if self.transactional:
+            self._buffered.append(_Buffered(route.exchange, message, queues, run.mandatory))
+        else:
+            self._to_queues(route.exchange, queues, [message], run.mandatory)
+
+    def _read(self, route: Route, properties: bytes, body: bytes) -> _Head:
+        # Returns the head of the message, and further routing keys.
+        limit = self._context.config.max_message_size_bytes
+        if len(body) > limit:
+            raise PreconditionFailed(
+                "basic.publish", f"message size {len(body)} is larger than configured max size {limit}"
+            )
+        context = self._context
+        if _DIRECT_REPLY_TO_BYTES in properties:
+            properties = self._with_reply_address(properties)
+        return read_content(
+            route.exchange.name,
+            route.routing_key,
+            properties,
+            user=context.user,
+            impersonator=context.access.impersonator,
+        )
+
+    def _with_reply_address(self, properties: bytes) -> bytes:
+        # Direct reply-to: the pseudo queue's name becomes the address of this channel's consumer.
+        decoded = decode_properties(properties)
+        if decoded.reply_to != DIRECT_REPLY_TO:
+            return properties
+        address = self._reply_address()
+        if address is None:
+            raise PreconditionFailed("basic.publish", "fast reply consumer does not exist")
+        decoded.reply_to = address
+        return encode_properties(decoded)
+
+    def _to_queues(
+        self,
+        exchange: Exchange,
+        queues: Sequence[DeclaredQueue],
+        messages: list[Message],
+        mandatory: bool,
+    ) -> None:
+        if not messages:
+            return
+        count = len(messages)
+        self._counters.published += count
+        exchange.count(count, routed=bool(queues))
+        ids: Sequence[int] = range(self.next_seq, self.next_seq + count)
+        self.next_seq += count
+        if not queues:
+            self._counters.unroutable += count
+            self._context.on_unroutable(messages)
+            if mandatory:
+                self._counters.returned += count
+                exchange.returned += count
+                for message in messages:
+                    self._give_back(message)
+            if self.confirming:
+                self._tracker.published(ids[0], 0, count)
+            else:
+                self._counters.published_settled += count
+            return
+        if self.confirming:
+            self._tracker.published(ids[0], len(queues), count)
+        else:
+            self._counters.published_settled += count
+        if len(queues) > 1:
+            self._counters.copies += (len(queues) - 1) * count
+        for queue in queues:
+            self._deliver_to(queue, ids, messages)
+
+    def _deliver_to(self, queue: DeclaredQueue, ids: Sequence[int], messages: list[Message]) -> None:
+        outlet = self._outlets.get(queue)
+        if outlet is None:
+            outlet = self._open_outlet(queue)
+        outlet.outstanding += len(messages)
+        sender = outlet.sender
+        sender.credit -= len(messages)
+        if sender.credit <= 0:
+            self._held_by.add(outlet)
+        self._post(queue.handle, Publish(outlet.ref, ids, messages, settled=not self.confirming))
+
+    def _open_outlet(self, queue: DeclaredQueue) -> Outlet:
+        if len(self._outlets) >= OUTLETS_MAX:
+            # For a server that answers to many short-lived queues: those without unconfirmed messages are
+            # dropped.
+            for outlet in [each for each in self._outlets.values() if not each.outstanding]:
+                del self._outlets[outlet.queue]
+                del self._by_ref[outlet.ref]
+        outlet = self._outlets[queue] = Outlet(queue, self._context.reply_to, self._flow)
+        self._by_ref[outlet.ref] = outlet
+        return outlet
+
+    # --- from queues ------------------------------------------------------------------------------
+
+    def on_confirmed(
+        self, ref: PublisherRef, ids: Sequence[int], *, settled: bool, failed: bool = False
+    ) -> None:
+        """Count messages that a queue has taken; a deleted queue counts as well.
+
+        Args:
+            ids: the numbers of the messages.
+            settled: they were published before confirm.select, or outside confirm mode.
+            failed: the queue is full or failed, and has not taken them.
+        """
+        outlet = self._by_ref.get(ref)
+        if outlet is None:
+            return  # published before the channel was closed and opened again
+        outlet.outstanding -= len(ids)
+        outlet.receiver.handled(len(ids))
+        granted = outlet.receiver.take_grant()
+        if granted:
+            outlet.sender.credit += granted
+            if outlet.sender.credit > 0:
+                self._held_by.discard(outlet)
+        if not settled:
+            (self._tracker.rejected if failed else self._tracker.confirmed)(ids)
+        elif self._commit is not None:
+            self._on_committed(ids, failed)
+
+    def take_confirms(self) -> Sequence[Confirm]:
+        """Return (delivery tag, multiple, nack) of the confirms to send since the last call."""
+        if not self.confirming:
+            return ()
+        tracker, counters = self._tracker, self._counters
+        acked, nacked = tracker.acked, tracker.nacked
+        confirms = tracker.take()
+        counters.confirmed += tracker.acked - acked
+        counters.rejected += tracker.nacked - nacked
+        return confirms
+
+    # --- modes ------------------------------------------------------------------------------------
+
+    def select_confirms(self) -> None:
+        """Send a confirm or rejection of each message from now on, counted from 1.
+
+        Raises:
+            PreconditionFailed: the channel is transactional.
+        """
+        if self.transactional:
+            raise PreconditionFailed("confirm.select", "cannot switch from tx to confirm mode")
+        if not self.confirming:
+            self.confirming = True
+            self._before_confirms = self.next_seq - 1
+            self.next_seq = 1
+
+    def select_transactions(self) -> None:
+        """Deliver nothing before a commit from now on.
+
+        Raises:
+            PreconditionFailed: the channel is in confirm mode.
+        """
+        if self.confirming:
+            raise PreconditionFailed("tx.select", "cannot switch from confirm to tx mode")
+        self.transactional = True
+
+    def commit(self) -> bool:
+        """Deliver what was published; return whether queues have taken all of it already.
+
+        Returns for the client are written here, before the commit is answered.
+        """
+        buffered, self._buffered = self._buffered, []
+        self._commit = {}
+        self.commit_failed = False
+        for each in buffered:
+            seq = self.next_seq
+            if each.queues:
+                self._commit[seq] = len(each.queues)
+            self._to_queues(each.exchange, each.queues, [each.message], each.mandatory)
+        return self.committed
+
+    @property
+    def committed(self) -> bool:
+        """Whether every queue has taken its part of the commit."""
+        return not self._commit
+
+    def rollback(self) -> None:
+        self._buffered = []
+
+    def _on_committed(self, ids: Sequence[int], failed: bool) -> None:
+        assert self._commit is not None
+        for seq in ids:
+            left = self._commit.get(seq)
+            self.commit_failed = self.commit_failed or (failed and left is not None)
+            if left == 1:
+                del self._commit[seq]
+            elif left is not None:
+                self._commit[seq] = left - 1

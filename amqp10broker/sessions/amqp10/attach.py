@@ -1,0 +1,589 @@
+"""Resolution of an attach: termini, agreed modes, and refusals.
+
+The functions read the peer's attach and either return a plan or raise the `AmqpLinkError` with which the link
+is refused (part 2, section 2.6.3; part 3, section 3.5); they do not touch a link. Where a queue must be
+declared first, they yield the request and are sent its decision, at once or later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from amqp10broker.errors import (
+    AccessRefused,
+    LimitExceeded,
+    NotFound,
+    NotSupported,
+    PermissionDenied,
+    PreconditionFailed,
+    RefusedError,
+    ResourceLocked,
+)
+from amqp10broker.message.filters.filters import from_amqp10
+from amqp10broker.metadata.catalog import Request
+from amqp10broker.metadata.proposing import Decided
+from amqp10broker.metadata.queue import DeclaredQueue, QueueType
+from amqp10broker.metadata.queue_arguments import JMS_PRIORITY
+from amqp10broker.metadata.queue_kind import CLASSIC, KINDS, VOLATILE_KIND, QueueKind
+from amqp10broker.metadata.queue_requests import DeclareQueue
+from amqp10broker.metadata.subscriptions import OF_TEMPORARY_TOPICS, Subscription, temporary_topic
+from amqp10broker.metadata.vhost import VOLATILE
+from amqp10broker.protocols.amqp10.errors import AmqpError, AmqpLinkError, AmqpSessionError, Condition
+from amqp10broker.protocols.amqp10.performatives import (
+    Attach,
+    Coordinator,
+    DeleteOnClose,
+    ReceiverSettleMode,
+    Released,
+    SenderSettleMode,
+    Source,
+    Target,
+    TerminusDurability,
+    TerminusExpiryPolicy,
+)
+from amqp10broker.protocols.amqp10.types import Symbol
+from amqp10broker.queues import machine_version
+from amqp10broker.queues.commands import Verdict
+from amqp10broker.routing.address import (
+    TOPIC_EXCHANGE,
+    TOPICS,
+    Address,
+    BadAddress,
+    ExchangeAddress,
+    QueueAddress,
+    TopicAddress,
+    parse,
+    queue_address,
+    topic_address,
+)
+from amqp10broker.routing.declaration import stripped
+from amqp10broker.sessions.amqp10.outcomes import default_verdict
+from amqp10broker.sessions.context import SessionContext
+
+if TYPE_CHECKING:
+    from amqp10broker.message.filters.filters import Filters, FilterSet
+
+T = TypeVar("T")
+
+Steps = Generator[Request[Any], Decided, T]
+"""A generator that yields declarations of queues, is sent the decision on each, and returns a plan."""
+
+OUTCOMES: Final = (
+    Symbol("amqp:accepted:list"),
+    Symbol("amqp:rejected:list"),
+    Symbol("amqp:released:list"),
+    Symbol("amqp:modified:list"),
+)
+QUEUE: Final = Symbol("queue")
+TOPIC: Final = Symbol("topic")
+TEMPORARY_QUEUE: Final = Symbol("temporary-queue")
+TEMPORARY_TOPIC: Final = Symbol("temporary-topic")
+VOLATILE_QUEUE: Final = Symbol("rabbitmq:volatile-queue")
+MOVE: Final = Symbol("move")
+COPY: Final = Symbol("copy")
+STREAM_CAPABILITIES: Final = (Symbol("AMQP_FILTEX_PROP_V1_0"), Symbol("AMQP_FILTEX_SQL_V1_0"))
+"""The extensions for filters of AMQP 1.0 that a link from a stream offers."""
+ENQUEUED_TIME: Final = Symbol("amqp10broker:enqueued-time")
+"""A receiver that desires this capability of a stream is offered it, and gets each message with the
+annotation ``x-opt-enqueued-time``: the time when it was written. This is an extension of amqp10broker.
+"""
+PRIORITY: Final = "rabbitmq:priority"
+TIMEOUT: Final = "rabbitmq:consumer-timeout"
+"""The link property with which a consumer sets its timeout."""
+
+# The first entry that matches counts.
+_CONDITIONS: Final[tuple[tuple[type[RefusedError], str], ...]] = (
+    (NotFound, Condition.NOT_FOUND),
+    (AccessRefused, Condition.UNAUTHORIZED_ACCESS),
+    (PreconditionFailed, Condition.PRECONDITION_FAILED),
+    (ResourceLocked, Condition.RESOURCE_LOCKED),
+    (LimitExceeded, Condition.RESOURCE_LIMIT_EXCEEDED),
+    (NotSupported, Condition.NOT_IMPLEMENTED),
+)
+
+KEPT: Final[dict[str, Any]] = {
+    "durable": TerminusDurability.NONE,
+    "expiry_policy": TerminusExpiryPolicy.LINK_DETACH,
+    "timeout": 0,
+}
+"""Fields of a terminus in our attach when nothing of it survives the link."""
+
+_GENERATED_NAME_PARTS_BYTES_MAX: Final = 150
+
+
+@dataclass(frozen=True, slots=True)
+class SourcePlan:
+    """The parameters of a link on which a client consumes.
+
+    Attributes:
+        source: for our attach.
+        default_verdict: applied to unsettled deliveries when the link goes.
+        dynamic: the queue was made for this link.
+        priority: among the consumers of the queue.
+        timeout_ms: how long it may hold a delivery; None: as long as the queue allows.
+        filters: select messages, and set where a stream begins; None selects all.
+        browse: messages stay in the queue.
+        capabilities: offered by our end.
+        enqueued_time: deliveries carry the time when they were enqueued.
+        subscription: the topic subscription that the queue implements.
+        exclusive: no other consumer is allowed; the attach is answered when the queue has agreed.
+    """
+
+    queue: DeclaredQueue
+    source: Source
+    default_verdict: Verdict
+    dynamic: bool
+    priority: int
+    timeout_ms: int | None
+    filters: Filters | None = None
+    capabilities: tuple[Symbol, ...] | None = None
+    enqueued_time: bool = False
+    browse: bool = False
+    subscription: Subscription | None = None
+    exclusive: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TargetPlan:
+    """The parameters of a link on which a client publishes.
+
+    Attributes:
+        queue: the fixed target if it is a queue.
+        exchange: the fixed target if it is an exchange, with the routing key; None for an anonymous terminus,
+            too.
+        target: for our attach.
+        dynamic: the queue was made for this link.
+        topic: the exchange and routing key are those of a topic; unroutable messages are accepted.
+        temporary: the queue that limits the lifetime of a temporary topic.
+    """
+
+    queue: DeclaredQueue | None
+    exchange: ExchangeAddress | None
+    target: Target
+    dynamic: bool
+    topic: bool = False
+    temporary: DeclaredQueue | None = None
+
+
+def plan_source(attach: Attach, context: SessionContext) -> Steps[SourcePlan]:
+    """Resolve the source of a client that attached as receiver.
+
+    Raises:
+        AmqpLinkError: the link is refused with it.
+        AmqpSessionError: the user lacks a permission; the session ends.
+    """
+    source = attach.source
+    if source is None:
+        # As for an attach that resumes a link (2.6.3). Qpid JMS ends subscriptions so, and expects
+        # this condition.
+        raise AmqpLinkError(
+            Condition.NOT_FOUND,
+            f"Attach refused: source_required: no link '{attach.name}' is kept here that a null source "
+            "could resume",
+        )
+    assert isinstance(source, Source)
+    outcomes = outcomes_of(source)
+    verdict = default_verdict(source.default_outcome)
+    # Checked before a queue is made, which a refusal would leave behind.
+    priority = whole_number(attach, PRIORITY) or 0
+    dynamic = source.dynamic
+    filter_set: FilterSet | None = None
+    if dynamic:
+        kind = VOLATILE_KIND if VOLATILE_QUEUE in (source.capabilities or ()) else CLASSIC
+        filter_set = _filters(source, kind, "a temporary queue", context)
+    if dynamic and VOLATILE_QUEUE in (source.capabilities or ()):
+        queue = _volatile_queue(attach, source, context)
+    elif dynamic:
+        queue = yield from _temporary_queue(attach, source.address, source.capabilities, context, "source")
+    else:
+        address = resolve(source.address, source.capabilities)
+        if not isinstance(address, QueueAddress):
+            raise AmqpLinkError(
+                Condition.INVALID_FIELD,
+                f"Attach refused: {source.address!r} is no source: bind a queue to the exchange and consume "
+                "from /queues/:queue",
+            )
+        _allowed(lambda: context.access.read("queue", address.queue))
+        filter_set = _filters(source, _kind(address, context), f"queue '{address.queue}'", context)
+        if to_declare(address, context):
+            yield from _declared(address, context)
+            # Checked again because the declaration may have taken its time.
+            _allowed(lambda: context.access.read("queue", address.queue))
+        queue = _allowed(lambda: context.vhost.lookup(address.queue))
+        if queue.type == VOLATILE:
+            raise AmqpLinkError(
+                Condition.UNAUTHORIZED_ACCESS, f"only creator channel may consume from queue '{queue.name}'"
+            )
+        _allowed(lambda: context.vhost.for_connection(queue, context.connection))
+    stream = queue.type == QueueType.STREAM
+    browse = source.distribution_mode == COPY and not stream
+    reply = Source(
+        address=queue_address(queue.name) if dynamic else source.address,
+        dynamic=dynamic,
+        dynamic_node_properties=_node_properties() if dynamic else None,
+        distribution_mode=COPY if stream or browse else MOVE,
+        # The reply lists the filters in place: those that are valid and that the queue has.
+        filter=filter_set.in_place or None if filter_set is not None else None,
+        default_outcome=source.default_outcome if source.default_outcome is not None else Released(),
+        outcomes=outcomes,
+        capabilities=_dynamic_capabilities(queue) if dynamic else _capabilities(source, queue),
+        **KEPT,
+    )
+    plan = SourcePlan(queue, reply, verdict, dynamic, priority, _timeout(attach, queue), browse=browse)
+    if filter_set is not None:
+        plan = replace(plan, filters=filter_set.filters)
+    _check_alone(plan, context)
+    if not stream:
+        return plan
+    timed = ENQUEUED_TIME in (attach.desired_capabilities or ())
+    return replace(
+        plan,
+        capabilities=(*STREAM_CAPABILITIES, ENQUEUED_TIME) if timed else STREAM_CAPABILITIES,
+        enqueued_time=timed,
+    )
+
+
+def _filter_set(source: Source, kind: QueueKind, context: SessionContext) -> FilterSet:
+    # Imported only when there is a filter: a broker without one starts sooner.
+
+    found = from_amqp10(source.filter, of_stream=kind.replays)
+    for refusal in found.refused:
+        if refusal.selects:
+            raise AmqpLinkError(
+                Condition.INVALID_FIELD, f"Attach refused: selector '{refusal.name}': {refusal.reason}"
+            )
+        # The reply shows the client that the filter is not in place; only the log shows why.
+        context.log.warning(
+            "filter is not in place", address=source.address, filter=refusal.name, reason=refusal.reason
+        )
+    return found
+
+
+def plan_target(attach: Attach, context: SessionContext) -> Steps[TargetPlan]:
+    """Resolve the target of a client that attached as sender.
+
+    Raises:
+        AmqpLinkError: the link is refused with it.
+        AmqpSessionError: the user lacks a permission; the session ends.
+    """
+    target = attach.target
+    if isinstance(target, Coordinator):
+        raise AmqpLinkError(Condition.NOT_IMPLEMENTED, "Transactions not supported")
+    if target is None:
+        target = Target()
+    assert isinstance(target, Target)
+    if target.dynamic and TEMPORARY_TOPIC in (target.capabilities or ()):
+        return (yield from _temporary_topic(target, context))
+    if target.dynamic:
+        queue = yield from _temporary_queue(attach, target.address, target.capabilities, context, "target")
+        reply = Target(
+            address=queue_address(queue.name),
+            dynamic=True,
+            dynamic_node_properties=_node_properties(),
+            capabilities=(TEMPORARY_QUEUE,),
+            **KEPT,
+        )
+        return TargetPlan(queue, None, reply, dynamic=True)
+    if target.address is None:
+        return TargetPlan(None, None, Target(**KEPT), dynamic=False)
+    address = resolve(target.address, target.capabilities)
+    if isinstance(address, TopicAddress):
+        _check_exchange(TOPIC_EXCHANGE, context)
+        temporary = _allowed(lambda: temporary_topic(context.vhost, address.topic))
+        capabilities = of_topic(target.capabilities, temporary)
+        reply = Target(address=target.address, capabilities=capabilities, **KEPT)
+        return TargetPlan(None, as_exchange(address), reply, dynamic=False, topic=True, temporary=temporary)
+    if isinstance(address, ExchangeAddress):
+        _check_exchange(address.exchange, context)
+        reply = Target(address=target.address, capabilities=_capabilities(target, None), **KEPT)
+        return TargetPlan(None, address, reply, dynamic=False)
+    queue = yield from target_queue(address, context)
+    reply = Target(address=target.address, capabilities=_capabilities(target, queue), **KEPT)
+    return TargetPlan(queue, None, reply, dynamic=False)
+
+
+def target_queue(address: QueueAddress, context: SessionContext) -> Steps[DeclaredQueue]:
+    """Return the queue of a publisher's address; declare it if `to_declare` holds.
+
+    Raises:
+        AmqpLinkError: the link is refused with it.
+        AmqpSessionError: the user lacks a permission; the session ends.
+    """
+    _allowed(lambda: context.access.write("exchange", ""))
+    if to_declare(address, context):
+        yield from _declared(address, context)
+        _allowed(lambda: context.access.write("exchange", ""))  # as above
+    return _allowed(lambda: context.vhost.lookup(address.queue))
+
+
+def _check_exchange(name: str, context: SessionContext) -> None:
+    _allowed(lambda: context.access.write("exchange", name))
+    exchange = _allowed(lambda: context.vhost.topology.lookup_exchange(name))
+    if exchange.internal:
+        raise AmqpLinkError(Condition.UNAUTHORIZED_ACCESS, internal_exchange_text(name, context.vhost.name))
+
+
+def internal_exchange_text(exchange: str, vhost: str) -> str:
+    """Return the error text for a client that publishes to an internal exchange."""
+    return f"forbidden to publish to internal exchange '{exchange}' in vhost '{vhost}'"
+
+
+def rcv_settle_mode(attach: Attach) -> int:
+    """Return the receiver settle mode that the client requested; both modes are supported."""
+    return int(attach.rcv_settle_mode or ReceiverSettleMode.FIRST)
+
+
+def whole_number(attach: Attach, name: str) -> int | None:
+    """Return a link property that is a signed integer of up to 64 bits; None if the client did not set it.
+
+    Raises:
+        AmqpLinkError: the value is of another type or out of range.
+    """
+    value = (attach.properties or {}).get(name)
+    if value is None:
+        return None
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise AmqpLinkError(
+            Condition.INVALID_FIELD,
+            f"Attach refused: link property {name} is {value!r}; it must be an integer",
+        )
+    if not -(2**63) <= value < 2**63:
+        raise AmqpLinkError(
+            Condition.INVALID_FIELD,
+            f"Attach refused: link property {name} is {int(value)}; it must be below 2**63",
+        )
+    return int(value)
+
+
+def _timeout(attach: Attach, queue: DeclaredQueue) -> int | None:
+    # None also for a queue that has no timeouts at all.
+    timeout_ms = whole_number(attach, TIMEOUT)
+    if timeout_ms is None or queue.type != QueueType.QUORUM:
+        return None
+    if timeout_ms < 0:
+        raise AmqpLinkError(
+            Condition.INVALID_FIELD,
+            f"Attach refused: link property {TIMEOUT} is {timeout_ms}; it must not be negative",
+        )
+    return timeout_ms
+
+
+def to_amqp_error(error: RefusedError) -> AmqpError:
+    """Convert a refusal to an AMQP 1.0 error: a missing permission ends the session, any other the link."""
+    condition = next(
+        (condition for kind, condition in _CONDITIONS if isinstance(error, kind)), Condition.INTERNAL_ERROR
+    )
+    kind = AmqpSessionError if isinstance(error, PermissionDenied) else AmqpLinkError
+    return kind(condition, error.description)
+
+
+def _allowed(check: Callable[[], T]) -> T:
+    try:
+        return check()
+    except RefusedError as error:
+        raise to_amqp_error(error) from error
+
+
+def outcomes_of(source: Source) -> tuple[Symbol, ...]:
+    """Return the outcomes of a source that the client may use.
+
+    Raises:
+        AmqpLinkError: the source lists an unknown outcome.
+    """
+    if source.outcomes is None:
+        return OUTCOMES
+    unknown = [outcome for outcome in source.outcomes if outcome not in OUTCOMES]
+    if unknown:
+        raise AmqpLinkError(
+            Condition.NOT_IMPLEMENTED,
+            f"Attach refused: outcomes {', '.join(unknown)} not supported, only {', '.join(OUTCOMES)}",
+        )
+    return source.outcomes
+
+
+def resolve(address: Any, capabilities: tuple[Symbol, ...] | None) -> Address:
+    """Parse the address of a terminus; a bare name is a topic if the capabilities include it, and else a
+    queue.
+
+    Raises:
+        AmqpLinkError: the address is malformed.
+    """
+    if not isinstance(address, str):
+        raise AmqpLinkError(
+            Condition.INVALID_FIELD, f"Attach refused: bad address {address!r}: it must be a string"
+        )
+    wanted = frozenset(capabilities or ())
+    try:
+        found = parse(address)
+        bare = isinstance(found, QueueAddress) and found.declare
+        return topic_address(address) if bare and TOPIC in wanted and QUEUE not in wanted else found
+    except BadAddress as error:
+        raise AmqpLinkError(Condition.INVALID_FIELD, f"Attach refused: {error}") from error
+
+
+def as_exchange(address: TopicAddress) -> ExchangeAddress:
+    """Return the exchange and routing key to which messages for a topic are published."""
+    return ExchangeAddress(TOPIC_EXCHANGE, address.topic)
+
+
+def _declared(address: QueueAddress, context: SessionContext) -> Steps[None]:
+    vhost = context.vhost
+    name = address.queue
+    _allowed(lambda: context.access.configure("queue", name))
+    arguments = {JMS_PRIORITY: True} if context.of_jms else {}
+    decided = yield DeclareQueue(_allowed(vhost.named), name, arguments=arguments)
+    # The declaration may be refused because another client has meanwhile made the queue, perhaps with other
+    # arguments. Then it is there.
+    if decided.refusal is not None and vhost.find(name) is None:
+        raise to_amqp_error(decided.refusal) from decided.refusal
+
+
+def to_declare(address: QueueAddress, context: SessionContext) -> bool:
+    """Return whether an attach to this address declares the queue because it does not exist yet."""
+    declare = address.declare and context.config.declare_on_attach
+    return declare and context.vhost.find(address.queue) is None
+
+
+def _filters(source: Source, kind: QueueKind, queue: str, context: SessionContext) -> FilterSet | None:
+    # What a kind of queue cannot do is refused. The answer would show it, too (distribution-mode move, no
+    # filter), but some clients do not check it: Qpid JMS would empty a queue that it browses, and consume
+    # messages that it did not select.
+    filter_set = _filter_set(source, kind, context) if kind.replays or source.filter else None
+    selects = filter_set is not None and filter_set.filters.messages is not None
+    browses = source.distribution_mode == COPY
+    if kind.replays:
+        return filter_set
+    if browses and not kind.browsed:
+        what = "browsed (distribution-mode copy)"
+    elif selects and not browses and not kind.selects:
+        what = "selected from: browse it (distribution-mode copy), or consume without a filter"
+    else:
+        return filter_set
+    raise AmqpLinkError(Condition.NOT_IMPLEMENTED, f"Attach refused: {queue} cannot be {what}")
+
+
+def _check_alone(plan: SourcePlan, context: SessionContext) -> None:
+    # A consumer that selects would withhold from others what it does not want, so it must be alone; and all
+    # nodes must support it.
+    queue = plan.queue
+    selects = plan.filters is not None and plan.filters.messages is not None
+    if not selects and not plan.browse:
+        return
+    if not plan.browse and queue.effective.settings.single_active_consumer:
+        raise AmqpLinkError(
+            Condition.NOT_ALLOWED,
+            f"Attach refused: queue '{queue.name}' has a single active consumer, which takes all its "
+            "messages: consume without a selector, or browse with it (distribution-mode copy)",
+        )
+    cluster = context.catalog.cluster
+    if queue.kind.replicated and cluster is not None and cluster.version < machine_version.SELECTING:
+        what = "browsed" if plan.browse else "selected from"
+        raise AmqpLinkError(
+            Condition.NOT_IMPLEMENTED,
+            f"Attach refused: quorum queue '{queue.name}' cannot be {what} before all nodes of the "
+            f"cluster run a broker that can: it uses machine version {cluster.version}, and that takes "
+            f"version {machine_version.SELECTING} ('amqp10broker cluster-status' shows who is behind)",
+        )
+
+
+def _kind(address: QueueAddress, context: SessionContext) -> QueueKind:
+    # Also for a queue that the attach would make.
+    if to_declare(address, context):
+        return KINDS[context.vhost.type_of_new]
+    return _allowed(lambda: context.vhost.lookup(address.queue)).kind
+
+
+def _capabilities(terminus: Source | Target, queue: DeclaredQueue | None) -> tuple[Symbol, ...] | None:
+    true = {TOPIC} if queue is None else {QUEUE, TEMPORARY_QUEUE} if queue.exclusive else {QUEUE}
+    return tuple(each for each in terminus.capabilities or () if each in true) or None
+
+
+def of_topic(
+    asked: tuple[Symbol, ...] | None, temporary: DeclaredQueue | None, *more: Symbol
+) -> tuple[Symbol, ...] | None:
+    """Return the capabilities that the client requested and that a topic has, plus `more`; None if empty."""
+    true = {TOPIC, *more} if temporary is None else {TOPIC, TEMPORARY_TOPIC, *more}
+    return tuple(each for each in asked or () if each in true) or None
+
+
+def _temporary_topic(target: Target, context: SessionContext) -> Steps[TargetPlan]:
+    if target.address is not None:
+        raise AmqpLinkError(
+            Condition.NOT_IMPLEMENTED,
+            "Dynamic target not supported: set no address for a temporary topic",
+        )
+    name = OF_TEMPORARY_TOPICS + context.new_id()
+    _allowed(lambda: context.access.configure("queue", name))
+    _check_exchange(TOPIC_EXCHANGE, context)
+    request = DeclareQueue(
+        _allowed(context.vhost.named), name, durable=False, owner=context.connection, internal=True
+    )
+    decided = yield request
+    _allowed(decided.result)
+    address = topic_address(name)
+    reply = Target(
+        address=TOPICS + name,
+        dynamic=True,
+        dynamic_node_properties=_node_properties(),
+        capabilities=(TEMPORARY_TOPIC,),
+        **KEPT,
+    )
+    queue = _allowed(lambda: context.vhost.lookup(name))
+    return TargetPlan(None, as_exchange(address), reply, dynamic=True, topic=True, temporary=queue)
+
+
+def _temporary_queue(
+    attach: Attach, address: Any, capabilities: Any, context: SessionContext, end: str
+) -> Steps[DeclaredQueue]:
+    # A client that requests other capabilities without temporary-queue wants another kind of node. One that
+    # requests none, as proton's own request/response examples do, is served: it can only mean this kind.
+    if address is not None or (capabilities and TEMPORARY_QUEUE not in capabilities):
+        raise AmqpLinkError(
+            Condition.NOT_IMPLEMENTED,
+            f"Dynamic {end} not supported: set no address and no capability but temporary-queue",
+        )
+    name = stripped(f"amq.dyn-{context.container_id}-{attach.name}-{context.new_id()}")
+    if len(f"{context.container_id}{attach.name}".encode()) >= _GENERATED_NAME_PARTS_BYTES_MAX:
+        name = f"amq.dyn.gen-{context.new_id()}"
+    _allowed(lambda: context.access.configure("queue", name))
+    # Checked before there is a queue that a refusal would leave behind.
+    if end == "source":
+        _allowed(lambda: context.access.read("queue", name))
+    else:
+        _allowed(lambda: context.access.write("exchange", ""))
+    owner = context.connection
+    decided = yield DeclareQueue(_allowed(context.vhost.named), name, owner=owner, internal=True)
+    _allowed(decided.result)
+    return _allowed(lambda: context.vhost.lookup(name))
+
+
+def _volatile_queue(attach: Attach, source: Source, context: SessionContext) -> DeclaredQueue:
+    # Direct reply-to: a queue that stores nothing, for replies to this link.
+    if (
+        source.address is not None
+        or attach.snd_settle_mode != SenderSettleMode.SETTLED
+        or source.durable != TerminusDurability.NONE
+        or source.expiry_policy != TerminusExpiryPolicy.LINK_DETACH
+        or source.timeout
+    ):
+        raise AmqpLinkError(
+            Condition.NOT_IMPLEMENTED,
+            "Dynamic source not supported: a rabbitmq:volatile-queue needs no address, snd-settle-mode "
+            "settled, durable none, expiry-policy link-detach and timeout 0",
+        )
+
+    def may(name: str) -> None:
+        _allowed(lambda: context.access.configure("queue", name))
+        _allowed(lambda: context.access.read("queue", name))
+
+    return context.volatile(context.vhost, context.connection, may)
+
+
+def _dynamic_capabilities(queue: DeclaredQueue) -> tuple[Symbol, ...]:
+    return (VOLATILE_QUEUE,) if queue.type == VOLATILE else (TEMPORARY_QUEUE,)
+
+
+def _node_properties() -> dict[Any, Any]:
+    return {Symbol("lifetime-policy"): DeleteOnClose(), Symbol("supported-dist-modes"): MOVE}

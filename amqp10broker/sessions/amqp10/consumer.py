@@ -1,0 +1,629 @@
+"""A client that consumes: couples a sender link with the credit of its queue.
+
+There are two credit states. The client's is the engine's (`link.credit`). The queue gets at most
+`max_queue_credit` of it at a time (`sessions/queue_credit.py`), so that a client that grants four thousand
+million and closes its window cannot fill the broker's memory. Both have a delivery-count; they differ after a
+drain, because the client's is advanced by all its credit and the queue's by one batch only.
+
+A flow that comes while a request to the queue is open is remembered and applied when the queue has answered.
+Answers to the client (`flow_answers.py`) are written when every delivery that the queue made before its
+answer has been written, so that a flow never overtakes a transfer.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, assert_never
+
+from amqp10broker.config import FlowSettings
+from amqp10broker.message.convert import all_to_amqp10
+from amqp10broker.message.message import Message
+from amqp10broker.metadata.last_error import LastError
+from amqp10broker.metadata.queue import DeclaredQueue
+from amqp10broker.metadata.subscriptions import Subscription
+from amqp10broker.protocols.amqp10.delivery import Parts, ResumedDelivery
+from amqp10broker.protocols.amqp10.disposition import RELEASED, Outcome
+from amqp10broker.protocols.amqp10.errors import AmqpLinkError, Condition
+from amqp10broker.protocols.amqp10.events import DeliveriesUpdated
+from amqp10broker.protocols.amqp10.link import SenderLink
+from amqp10broker.protocols.amqp10.performatives import Declared, Flow, Received, TransactionalState
+from amqp10broker.protocols.amqp10.resumption import Resume, SenderPlan
+from amqp10broker.protocols.amqp10.session import Session
+from amqp10broker.queues.commands import ConsumerRef, Settle, Verdict
+from amqp10broker.queues.effects import ActiveChanged, CreditReply, Deliver, Settled, TimedOut
+from amqp10broker.sessions.amqp10.acquisition import Aborted, Acquisition
+from amqp10broker.sessions.amqp10.auto_credit import AutoQueueCredit
+from amqp10broker.sessions.amqp10.decisions import Decisions
+from amqp10broker.sessions.amqp10.flow_answers import FlowAnswers, Properties
+from amqp10broker.sessions.amqp10.kept_consumer import KeptConsumer
+from amqp10broker.sessions.amqp10.outcomes import decide, transaction_named
+from amqp10broker.sessions.amqp10.times import ConsumerTimes
+from amqp10broker.sessions.amqp10.transactions import ConflictError, Retired, Transactions
+from amqp10broker.sessions.commits import no_part_text
+from amqp10broker.sessions.context import ClientLog
+from amqp10broker.sessions.moment import Moment
+from amqp10broker.sessions.queue_credit import QueueCredit
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerTerms:
+    """The parameters with which a consuming link was attached.
+
+    Attributes:
+        address: as the client gave it; the queue's, if it was made for the link.
+        default_verdict: for deliveries unsettled when the link goes (source's default-outcome).
+        exclusive_queue: delete the queue with the link (a dynamic source).
+        resuming: the client's attach gave an incomplete unsettled map: no new deliveries (2.7.3).
+        browses: messages stay in the queue; it is never the active consumer.
+        selects: it has a filter.
+        subscription: to a topic, which the queue implements.
+        exclusive: no other consumer is allowed.
+    """
+
+    address: str
+    default_verdict: Verdict
+    exclusive_queue: bool = False
+    resuming: bool = False
+    browses: bool = False
+    selects: bool = False
+    subscription: Subscription | None = None
+    exclusive: bool = False
+
+
+class ConsumerLinks(Protocol):
+    """The services of a session's links that a consumer uses."""
+
+    def drop_consumer(self, consumer: Consumer, unsent: Sequence[tuple[int, Parts]]) -> None:
+        """Remove a consumer after its link has ended, and make it `leave`."""
+
+
+class Consumer:
+    """One consuming link.
+
+    Attributes:
+        credit: with its queue.
+        settings: the flow settings in force.
+        last_error: why deliveries were last taken back from it.
+        closed: the client has closed its link, so nothing of it survives the detach.
+        kept: its state that survives this end of the link; None if none does.
+        queue_credit: the most messages requested from its queue at a time.
+        auto: adapts `queue_credit`; None: it is fixed.
+    """
+
+    __slots__ = (
+        "_acquisition",
+        "_decisions",
+        "_flows",
+        "_links",
+        "_log",
+        "_resumed",
+        "_session",
+        "_since",
+        "_transactions",
+        "_transacts",
+        "auto",
+        "closed",
+        "credit",
+        "kept",
+        "last_error",
+        "link",
+        "queue_credit",
+        "settings",
+        "terms",
+        "times",
+    )
+
+    def __init__(
+        self,
+        session: Session,
+        link: SenderLink,
+        credit: QueueCredit,
+        terms: ConsumerTerms,
+        settings: FlowSettings,
+        links: ConsumerLinks,
+        *,
+        moment: Moment,
+        log: ClientLog,
+        transactions: Transactions,
+        transacts: Callable[[DeclaredQueue], bool],
+        kept: KeptConsumer | None = None,
+    ) -> None:
+        queue = credit.queue
+        self._session = session
+        self._links = links
+        self._log = log
+        self._transactions = transactions
+        self._transacts = transacts
+        self.link = link
+        self.credit = credit
+        self.terms = terms
+        self.settings = settings
+        self.queue_credit = settings.queue_credit
+        self.auto: AutoQueueCredit | None = None
+        self.last_error: LastError | None = None
+        self.closed = False
+        self.kept = kept
+        # Answers of an older epoch belong to another end of a kept link.
+        self._since = credit.epoch
+        # Deliveries that are resumed when a quorum queue has made the decisions on them durable.
+        self._resumed: deque[ResumedDelivery] = deque()
+        self.times = ConsumerTimes(moment)
+        self._decisions = Decisions()
+        # Made when a flow names a transaction.
+        self._acquisition: Acquisition | None = None
+        single = queue.effective.settings.single_active_consumer and not terms.browses
+        self._flows = FlowAnswers(tells_active=queue.kind.tells_active and single)
+
+    @property
+    def queue(self) -> DeclaredQueue:
+        return self.credit.queue
+
+    @property
+    def ref(self) -> ConsumerRef:
+        return self.credit.ref
+
+    @property
+    def tells_active(self) -> bool:
+        """Whether the client is to be notified if it is the single active consumer."""
+        return self._flows.tells_active
+
+    @property
+    def address(self) -> str:
+        return self.terms.address
+
+    @property
+    def ready(self) -> int:
+        """The number of messages that the queue could deliver now, as of its last answer. For a stream those
+        behind this consumer's position; for a queue that it browses none if it has seen all.
+        """
+        if self.credit.kind.replays or self.terms.browses or self.terms.selects:
+            return self.credit.available
+        return self.queue.handle.ready
+
+    @property
+    def unsent(self) -> int:
+        """The number of deliveries of the queue that wait in the session."""
+        return self.credit.waiting
+
+    @property
+    def sent(self) -> int:
+        """The number of deliveries written so far."""
+        return self.credit.written
+
+    @property
+    def settled(self) -> int:
+        """The number of deliveries on which the client has decided so far."""
+        return self.credit.counters.decided
+
+    def on_flow(self, flow: Flow) -> None:
+        """Pass a flow of the client, which the engine has applied, on to the queue.
+
+        Raises:
+            AmqpLinkError: it names a transaction that is not open, or in which the link cannot acquire.
+        """
+        if flow.properties is not None:
+            self._acquire_in(transaction_named(flow))
+        if flow.link_credit is None and not flow.echo:
+            return
+        self.times.on_flow(self.link.credit)
+        if flow.echo or self.link.credit.drain:
+            self._flows.owe()
+        credit = self.credit
+        if credit.waiting > self._room:
+            self._give_back()
+        if credit.in_flight:
+            self._flows.unasked = True
+        else:
+            self._request()
+
+    def _acquire_in(self, txn_id: bytes | None) -> None:
+        # The properties of a flow replace all of the link's: without a transaction, they end acquisition
+        # (part 4, section 4.4.3).
+        if txn_id is None:
+            if self._acquisition is not None:
+                self._acquisition.leave()
+            return
+        transaction = self._transactions.find(txn_id)
+        why = None
+        if self.link.settled:
+            why = "its deliveries are sent settled"
+        elif self.terms.browses or self.queue.kind.replays:
+            why = "it takes none from its queue"
+        elif self.kept is not None:
+            why = "it outlives its session"
+        if why is not None:
+            text = f"link '{self.link.name}' cannot acquire messages in a transaction: {why}"
+            raise AmqpLinkError(Condition.NOT_IMPLEMENTED, text)
+        if not self._transacts(self.queue):
+            raise AmqpLinkError(Condition.NOT_IMPLEMENTED, no_part_text(self.queue))
+        if self._acquisition is None:
+            self._acquisition = Acquisition(self._session.outbound, self.link, self)
+        self._transactions.work(transaction)
+        self._acquisition.enter(transaction)
+
+    def give_up(self, ids: Sequence[int]) -> None:
+        unsettled = self._session.outbound.unsettled
+        found = [unsettled[number][1] for number in ids]
+        keys, _, _ = self._decisions.without_expired(found, list(ids))
+        if keys:
+            self.credit.counters.settled(Verdict.REQUEUE, len(keys))
+            self.credit.post(Settle(self.credit.ref, keys, Verdict.REQUEUE))
+        partial = self.link.partial
+        half = None if partial is None else partial.delivery_id
+        self._settle([number for number in ids if number != half], RELEASED)
+
+    def on_updated(self, event: DeliveriesUpdated) -> None:
+        """Apply the client's decisions on deliveries; its credit does not change.
+
+        A client that has not settled them waits until the broker has: at once, or when a quorum queue has
+        made the decision durable.
+
+        Raises:
+            AmqpLinkError: the client may not make this decision.
+            AmqpSessionError: the state is not a decision.
+        """
+        if event.settled and self.kept is not None:
+            self.kept.forget(event.keys)
+        if isinstance(event.state, TransactionalState):
+            self._decide_within(event.state, event)
+            return
+        if self._transactions:
+            self._transactions.decided_outside(self.ref, event.keys)
+        decision = decide(event.state, settled=event.settled, default=self.terms.default_verdict)
+        if decision is None:
+            return
+        kind = self.credit.kind
+        keys, ids, expired = self._decisions.without_expired(event.keys, event.delivery_ids)
+        if expired:
+            if not event.settled:
+                self._settle(expired, event.state)
+            if not keys:
+                # The queue does not wait for any of them; but it delivers nothing more until it receives a
+                # command.
+                self.credit.post(Settle(self.credit.ref, (), Verdict.ACCEPT))
+        self.credit.counters.settled(decision.verdict, len(keys))
+        self.times.settled()
+        answer = kind.answers_settlements and not event.settled and bool(keys)
+        if keys:
+            annotations = decision.annotations if kind.keeps_annotations else b""
+            self.credit.post(
+                Settle(self.credit.ref, keys, decision.verdict, annotations=annotations, answer=answer)
+            )
+        if answer:
+            self._decisions.wait(ids, event.state)
+        elif not event.settled:
+            self._settle(ids, event.state)
+
+    def _decide_within(self, state: TransactionalState, event: DeliveriesUpdated) -> None:
+        # The decision takes effect with the commit (part 4, section 4.4.2).
+        transaction = self._transactions.find(state.txn_id)
+        if state.outcome is None and not event.settled:
+            return
+        if not self._transacts(self.queue):
+            raise AmqpLinkError(Condition.NOT_IMPLEMENTED, no_part_text(self.queue))
+        outcome = state.outcome
+        decision = decide(outcome, settled=event.settled, default=self.terms.default_verdict)
+        assert decision is not None
+        assert not isinstance(outcome, Declared), "it is no decision, and was refused"
+        other = self._transactions.decided_elsewhere(transaction, self.ref, event.keys)
+        if other is None and self._acquisition is not None:
+            within = {self._acquisition.transaction_of(number) for number in event.delivery_ids}
+            other = next(iter(within - {None, transaction}), None)
+        if other is not None:
+            other_id = other.id.hex()
+            raise ConflictError(transaction, f"a delivery belongs to transaction 0x{other_id} already")
+        annotations = decision.annotations if self.credit.kind.keeps_annotations else b""
+        keys, ids, expired = self._decisions.without_expired(event.keys, event.delivery_ids)
+        if expired:
+            transaction.fail(self._taken_back)
+            if not event.settled:
+                self._settle(expired, RELEASED)
+            self.credit.post(Settle(self.credit.ref, (), Verdict.ACCEPT))
+        for key, number in zip(keys, ids, strict=True):
+            retired = Retired(self, number, decision.verdict, outcome, event.settled, annotations)
+            self._transactions.retire(transaction, key, retired)
+
+    @property
+    def _taken_back(self) -> str:
+        return f"a delivery of link '{self.link.name}' was held for too long, and is another consumer's"
+
+    @property
+    def default_verdict(self) -> Verdict:
+        return self.terms.default_verdict
+
+    def decided(self, verdict: Verdict, ids: Sequence[int], outcome: Outcome | None) -> None:
+        self.credit.counters.settled(verdict, 1)
+        self.times.settled()
+        unsettled = self._session.outbound.unsettled
+        self._settle([number for number in ids if number in unsettled], outcome)
+
+    def _settle(self, ids: Sequence[int], state: Outcome | None) -> None:
+        if not ids:
+            return
+        if self.kept is not None:
+            unsettled = self._session.outbound.unsettled
+            self.kept.forget([unsettled[number][1] for number in ids if number in unsettled])
+        self._session.settling.settle_sent(ids, state)
+
+    def on_sent(self, deliveries: int) -> None:
+        """Note written deliveries; request the next batch when the queue's share is used up."""
+        self.credit.sent(deliveries)
+        self.times.on_sent(self.link.credit)
+        self._request_next()
+
+    # --- from the queue ---------------------------------------------------------------------------
+
+    def on_deliver(self, effect: Deliver) -> None:
+        credit = self.credit
+        if not credit.waiting:
+            self.times.handed_over()
+        if not credit.on_deliver(effect):
+            return
+        keys, messages = effect.keys, effect.messages
+        # Deliveries of a stream do not share a head, and are encoded in their final form.
+        if not credit.kind.keeps_encoding:
+            messages = all_to_amqp10(messages)
+        if self.kept is not None:
+            self.kept.delivered(keys, messages)
+        self._session.outbound.queue_deliveries(self.link, keys, messages)
+        if credit.waiting > self._room:
+            # The client has lowered its credit while these were on their way.
+            self._give_back()
+            if not credit.in_flight:
+                self._request()
+
+    def on_reply(self, reply: CreditReply) -> None:
+        """Handle an answer of the queue, after everything before it has been written."""
+        if reply.epoch < self._since:
+            return
+        self.credit.on_reply(reply)
+        if self.auto is not None:
+            self._count_reply(self.auto, reply)
+        self._in_turn(reply)
+
+    def _count_reply(self, auto: AutoQueueCredit, reply: CreditReply) -> None:
+        # Only a request smaller than what the queue had and the client could take holds the link up.
+        held_up = not reply.credit and reply.available > 0 and self._wanted > self.credit.waiting
+        auto.replied(self.times.now_ms, self.times.request_ms, self.credit.written, held_up=held_up)
+        self.queue_credit = auto.auto.limit
+
+    def on_effect(self, effect: Settled | ActiveChanged | TimedOut) -> None:
+        """Handle the rarer effects of queues."""
+        match effect:
+            case Settled():
+                if self.kept is not None and self.kept.stale:
+                    self.kept.stale -= 1
+                    return
+                if self._resumed:
+                    self._resume_durable()
+                    return
+                ids, state = self._decisions.take_durable()
+                # The client may have settled them meanwhile, and then needs no answer.
+                unsettled = self._session.outbound.unsettled
+                self._settle([number for number in ids if number in unsettled], state)
+            case ActiveChanged():
+                if self.kept is not None:
+                    self.kept.active = effect.active
+                if self.tells_active:
+                    self._in_turn(effect)
+            case TimedOut():
+                self._on_timed_out(effect.keys)
+            case _:
+                assert_never(effect)
+
+    def _on_timed_out(self, keys: Sequence[int]) -> None:
+        expired = frozenset(keys)
+        self.last_error = self._log.warning(
+            "deliveries taken back: the consumer held them for too long",
+            link=self.link.name,
+            address=self.address,
+            queue=self.queue.name,
+            deliveries=len(expired),
+            text="released",
+        )
+        self._decisions.expire(self._session.settling.tell_sent(self.link, expired, RELEASED))
+        if self._transactions.taken_back(self.ref, keys, self._taken_back):
+            # The client has decided on some, and sends nothing more about those that it has settled.
+            self.credit.post(Settle(self.credit.ref, (), Verdict.ACCEPT))
+        if self.kept is not None:
+            self.kept.forget(expired)
+        never_sent = self.link.discard(expired)
+        if never_sent:
+            self.credit.drop(never_sent, oldest=True)
+            self._request_next()
+
+    def _in_turn(self, marker: CreditReply | ActiveChanged) -> None:
+        if self.link.pending or self.link.partial is not None:
+            self._session.outbound.queue_marker(self.link, marker)
+        else:
+            self.act_on(marker)
+
+    def act_on(self, marker: object) -> None:
+        """Act on an effect of the queue, after the deliveries before it have been written."""
+        if isinstance(marker, CreditReply):
+            self._act_on_reply(marker)
+            return
+        if isinstance(marker, Aborted):
+            assert self._acquisition is not None
+            self._acquisition.on_aborted(marker)
+            return
+        assert isinstance(marker, ActiveChanged)
+        news = self._flows.take_active(active=marker.active)
+        if news is not None:
+            self._send_flow(news)
+
+    def _act_on_reply(self, reply: CreditReply) -> None:
+        if not self.credit.answered(reply):
+            self._request()  # overtaken by our `GiveBack`: request again, from there
+            return
+        if reply.drain:
+            self._act_on_drain()
+        else:
+            self._answer()
+        if self.credit.in_flight:
+            return
+        if self._flows.unasked:
+            self._request()
+        else:
+            self._request_next()
+
+    def _act_on_drain(self) -> None:
+        credit = self.link.credit
+        if not credit.drain:
+            # A later flow has ended the drain before it was done: answer with the state, and continue.
+            self._answer()
+        elif not self.credit.forfeited and self._wanted > 0:
+            self._request()  # messages have used up the request: another round of the same drain
+        else:
+            self._flows.take_drained()
+            self._session.drained(self.link, available=self.credit.available)
+            self.times.on_drained(credit)
+            self._answer()
+
+    def _answer(self) -> None:
+        for _ in range(self._flows.take()):
+            self._send_flow()
+
+    def _send_flow(self, news: Properties | None = None) -> None:
+        self._session.send_flow(self.link, available=self.credit.available, properties=news)
+
+    # --- to the queue -----------------------------------------------------------------------------
+
+    @property
+    def _room(self) -> int:
+        # Deliveries that are resumed use the client's credit first.
+        return max(0, self.link.credit.link_credit - self.link.resuming)
+
+    @property
+    def _wanted(self) -> int:
+        return 0 if self.terms.resuming or self._resumed else self._room
+
+    def _request(self) -> None:
+        drain = self.link.credit.drain
+        self.credit.request(self._wanted, self.queue_credit, drain=drain)
+        self.times.requested()
+        self._flows.asked()
+
+    def _request_next(self) -> None:
+        credit = self.link.credit
+        if self.credit.in_flight or credit.link_credit <= 0:
+            return
+        if self.credit.top_up(self._wanted, self.queue_credit, drain=credit.drain):
+            self.times.requested()
+            self._flows.asked()
+
+    def _give_back(self) -> None:
+        # "If the link-credit is less than or equal to zero ... the sender MUST NOT send more messages"
+        # (2.6.7). Deliveries on their way from the queue are refused as well: taken after a later raise of
+        # the credit, they would overtake those that go back now.
+        taken = self.link.withdraw(self._room)
+        self._return(taken)
+
+    def _return(self, taken: Sequence[tuple[int, Message]]) -> None:
+        # Keys and messages of deliveries that were not sent.
+        keys = [key for key, _ in taken]
+        if self.kept is not None:
+            self.kept.forget(keys)
+        self.credit.give_back(keys, [message for _, message in taken])
+
+    # --- a link that is kept ----------------------------------------------------------------------
+
+    def resume(self, plan: SenderPlan, keys: Mapping[bytes, int]) -> None:
+        """Resume a link after both ends have stated what is unsettled: apply the client's decisions, and send
+        the rest again.
+
+        Args:
+            plan: what is to be done.
+            keys: delivery-tag -> key of what is unsettled here.
+
+        Raises:
+            AmqpLinkError: the client may not make one of its decisions.
+        """
+        kept = self.kept
+        assert kept is not None
+        back = [keys[tag] for tag in plan.unknown]
+        resumed: list[ResumedDelivery] = []
+        for each in plan.resumed:
+            key = keys[each.tag]
+            message = kept.held[key]
+            if each.how is Resume.OUTCOME:
+                self._decide_resumed(key, each.state, resumed)
+            elif message is None:
+                back.append(key)
+                resumed.append(ResumedDelivery(key, state=None, settled=True, aborted=True))
+            else:
+                begin = Received(section_number=0, section_offset=0) if each.state is not None else None
+                resumed.append(ResumedDelivery(key, message, state=begin, settled=False))
+        if back:
+            kept.forget(back)
+            self.credit.post(Settle(self.ref, back, Verdict.REQUEUE))
+        if self.tells_active and kept.active is not None:
+            self._in_turn(ActiveChanged(self.ref, kept.active))
+        if resumed:
+            self._session.outbound.queue_resumed(self.link, resumed)
+
+    def _decide_resumed(self, key: int, state: Any, resumed: list[ResumedDelivery]) -> None:
+        # The client is notified that the broker has settled the delivery.
+        decision = decide(state, settled=True, default=self.terms.default_verdict)
+        assert decision is not None
+        assert self.kept is not None
+        self.kept.forget((key,))
+        kind = self.credit.kind
+        self.credit.counters.settled(decision.verdict, 1)
+        annotations = decision.annotations if kind.keeps_annotations else b""
+        answer = kind.answers_settlements
+        self.credit.post(Settle(self.ref, [key], decision.verdict, annotations=annotations, answer=answer))
+        (self._resumed if answer else resumed).append(ResumedDelivery(key, state=state, settled=True))
+
+    def _resume_durable(self) -> None:
+        # A quorum queue has made the client's decision on a resumed delivery durable.
+        self._session.outbound.queue_resumed(self.link, [self._resumed.popleft()])
+        if not self._resumed:
+            self._request_next()
+
+    def end_acquisition(self) -> None:
+        """End the acquisition in transactions with the link; what it held goes back."""
+        if self._acquisition is not None:
+            self._acquisition.gone()
+
+    def suspend(self, unsent: Sequence[tuple[int, Message]]) -> None:
+        """Suspend a link: unsent deliveries go back, the others stay acquired."""
+        kept = self.kept
+        assert kept is not None
+        if self._transactions:
+            self._transactions.lost(self.ref, f"link '{self.link.name}', which is kept, was suspended")
+        self._return(unsent)
+        stale = self._decisions.undurable + len(self._resumed)
+        kept.suspended(self.credit, self.terms.default_verdict, stale)
+
+    def on_detached(self, unsent: Sequence[tuple[int, Parts]]) -> None:
+        self._links.drop_consumer(self, unsent)
+
+    def leave(self, unsent: Sequence[tuple[int, Message]], *, lost: bool) -> None:
+        """Leave the queue; everything held goes back or gets the default outcome.
+
+        Args:
+            unsent: keys and messages that were not sent.
+            lost: the session or connection has ended, too. A quorum queue counts that as a failed attempt.
+        """
+        verdict = self.terms.default_verdict
+        bound = self._transactions.bound(self.ref)
+        if bound and self.kept is None:
+            self._leave_later(unsent, bound, verdict)
+            return
+        if bound:
+            self._transactions.lost(self.ref, f"link '{self.link.name}', which was kept, has ended")
+        if lost and verdict is Verdict.REQUEUE and self.credit.kind.counts_lost_as_failed:
+            verdict = Verdict.REQUEUE_FAILED
+        self.credit.leave([key for key, _ in unsent], [message for _, message in unsent], verdict)
+
+    def _leave_later(self, unsent: Sequence[tuple[int, Message]], bound: set[int], verdict: Verdict) -> None:
+        # Deliveries on which transactions have decided stay until these end; all others go back now.
+        self._return(unsent)
+        left = [key for key in self.link.left if key not in bound]
+        if left:
+            self.credit.post(Settle(self.ref, left, verdict))
+        self.credit.cancel()
+        self._transactions.leaves(self.ref, lambda: self.credit.leave((), (), verdict))

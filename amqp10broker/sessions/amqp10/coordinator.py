@@ -1,0 +1,311 @@
+"""The broker's end of a control link, on which transactions are declared and discharged (part 4, 4.1)."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from amqp10broker.metadata.queue import QueueHandle
+from amqp10broker.protocols.amqp10.codec import decode
+from amqp10broker.protocols.amqp10.delivery import Parts
+from amqp10broker.protocols.amqp10.disposition import ACCEPTED, State
+from amqp10broker.protocols.amqp10.errors import AmqpDeliveryError, AmqpLinkError, Condition, DecodeError
+from amqp10broker.protocols.amqp10.events import DeliveriesReceived
+from amqp10broker.protocols.amqp10.faults import to_error
+from amqp10broker.protocols.amqp10.link import ReceiverLink
+from amqp10broker.protocols.amqp10.performatives import (
+    AMQP_VALUE,
+    Attach,
+    Declare,
+    Declared,
+    Discharge,
+    Flow,
+    Rejected,
+    as_composite,
+)
+from amqp10broker.protocols.amqp10.performatives import Coordinator as Target
+from amqp10broker.protocols.amqp10.sections import SECTION_CODES
+from amqp10broker.protocols.amqp10.session import Session
+from amqp10broker.protocols.amqp10.types import Described, Symbol, ULong
+from amqp10broker.queues.commands import Command, RequestRef
+from amqp10broker.sessions.amqp10.attach import rcv_settle_mode
+from amqp10broker.sessions.amqp10.transactions import Transaction, Transactions
+from amqp10broker.sessions.commits import Commits, NotYet
+from amqp10broker.sessions.context import Post, SessionContext
+
+CAPABILITIES: Final = (Symbol("amqp:local-transactions"), Symbol("amqp:multi-txns-per-ssn"))
+"""Transactions over several sessions, or with resource managers, are not supported."""
+
+_REJECTED: Final = Symbol("amqp:rejected:list")
+
+
+class Aborting:
+    """The partly sent deliveries that a rollback aborts.
+
+    Attributes:
+        ref: under which its answer waits for them.
+        left: how many are not aborted yet.
+    """
+
+    __slots__ = ("_then", "left", "ref")
+
+    def __init__(self, ref: RequestRef, then: Callable[[RequestRef], object]) -> None:
+        self.ref = ref
+        self.left = 0
+        self._then = then
+
+    def one_less(self) -> None:
+        """Count a delivery that is aborted, or gone with its link."""
+        self.left -= 1
+        if not self.left:
+            self._then(self.ref)
+
+
+_Outcome = tuple[RequestRef | None, State, Transaction | None]
+
+
+class Coordinator:
+    """One control link of a client."""
+
+    __slots__ = (
+        "_commits",
+        "_context",
+        "_half_posted",
+        "_parked",
+        "_post",
+        "_rejects",
+        "_session",
+        "_take_mail",
+        "_transactions",
+        "_waiting",
+        "link",
+    )
+
+    def __init__(
+        self,
+        session: Session,
+        link: ReceiverLink,
+        attach: Attach,
+        context: SessionContext,
+        commits: Commits,
+        *,
+        post: Post,
+        take_mail: Callable[[], list[tuple[QueueHandle, Command]]],
+        half_posted: Callable[[bytes], bool],
+    ) -> None:
+        """Answer the attach.
+
+        Args:
+            post: sends a command to a queue.
+            take_mail: returns the commands that were posted and are not sent.
+            half_posted: whether a delivery of several frames has begun within a transaction and not ended.
+        """
+        self.link = link
+        self._session = session
+        self._context = context
+        self._commits = commits
+        self._post = post
+        self._take_mail = take_mail
+        self._half_posted = half_posted
+        self._transactions: Transactions = context.transactions
+        outcomes = None if attach.source is None else attach.source.outcomes
+        self._rejects = not outcomes or _REJECTED in outcomes
+        # Discharges in order: the outcome of one that is not answered is None until it is safe.
+        self._waiting: deque[tuple[int, RequestRef | None, State, Transaction | None]] = deque()
+        # Commits for which queues are not ready, in order; in `_waiting` they are under the same ref.
+        self._parked: deque[tuple[RequestRef, Transaction]] = deque()
+        session.links.accept(
+            link,
+            source=attach.source,
+            target=Target(capabilities=CAPABILITIES),
+            snd_settle_mode=attach.snd_settle_mode,
+            rcv_settle_mode=rcv_settle_mode(attach),
+            credit_limit=context.flow_for(None).link_credit,
+            max_message_size=context.config.max_message_size_bytes,
+        )
+
+    # --- from the client --------------------------------------------------------------------------
+
+    def on_deliveries(self, event: DeliveriesReceived) -> None:
+        """Handle declare and discharge messages.
+
+        Raises:
+            AmqpLinkError: the link must be detached with it, and its transactions are rolled back.
+        """
+        if event.settled:
+            text = "a declare or discharge must not be sent settled: its answer is its outcome"
+            raise AmqpLinkError(Condition.NOT_ALLOWED, text)
+        if event.txn_id is not None:
+            raise AmqpLinkError(Condition.NOT_ALLOWED, "no transactional work on a control link")
+        for delivery_id, payload in zip(event.delivery_ids, event.payloads, strict=True):
+            try:
+                match _request(payload):
+                    case Declare() as declare:
+                        self._answer(delivery_id, self._declare(declare))
+                    case Discharge() as discharge:
+                        self._discharge(delivery_id, discharge)
+            except AmqpDeliveryError as error:
+                if not self._rejects:
+                    raise AmqpLinkError(error.condition, error.description) from error
+                self._answer_in_turn(delivery_id, Rejected(error=to_error(error)))
+
+    def _declare(self, declare: Declare) -> Declared:
+        if declare.global_id is not None:
+            text = "distributed transactions (global-id) are not supported"
+            raise AmqpDeliveryError(Condition.NOT_IMPLEMENTED, text)
+        most = self._context.config.transactions_max_per_connection
+        if self._transactions.open_in_connection >= most:
+            text = f"{most} transactions of this connection are open (transactions_max_per_connection)"
+            raise AmqpDeliveryError(Condition.RESOURCE_LIMIT_EXCEEDED, f"{text}: discharge one first")
+        transaction = self._transactions.declare(self.link)
+        return Declared(txn_id=transaction.id)
+
+    def _discharge(self, delivery_id: int, discharge: Discharge) -> None:
+        try:
+            transaction = self._transactions.find(discharge.txn_id)
+        except AmqpLinkError as error:
+            raise AmqpDeliveryError(error.condition, error.description) from error
+        if self._half_posted(transaction.id):
+            text = "a delivery within the transaction has begun and is not whole (more=true)"
+            raise AmqpLinkError(Condition.TRANSACTION_ROLLBACK, text)
+        if discharge.fail:
+            self._answer_behind(self._roll_back(transaction), delivery_id, ACCEPTED)
+            return
+        ref = self._context.reply_to.request()
+        # Commits of a link are carried out in their order.
+        why = NotYet("one before it waits") if self._parked else self._commit(transaction, ref)
+        if isinstance(why, NotYet):
+            transaction.discharged = True
+            self._parked.append((ref, transaction))
+            self._waiting.append((delivery_id, ref, ACCEPTED, transaction))
+            return
+        self._waiting.append((delivery_id, *self._outcome(transaction, ref, why)))
+        self._tell()
+
+    def _commit(self, transaction: Transaction, ref: RequestRef) -> str | None:
+        # Returns why it was not carried out; None: it was.
+        if transaction.failed is not None:
+            return transaction.failed
+        parts = transaction.parts(self._context.reply_to.publisher(), self._context.moment.ms)
+        why = self._commits.commit(self._take_mail(), parts, ref)
+        if isinstance(why, NotYet):
+            self._commits.when_ready(parts, ref)
+        return why
+
+    def _outcome(self, transaction: Transaction, ref: RequestRef, why: str | None) -> _Outcome:
+        # Returns what the answer to a commit waits for, the answer, and the transaction of the holders to
+        # notify. Raises if the client cannot be notified of a rollback.
+        if why is None:
+            self._transactions.committed(transaction)
+            return None if self._commits.safe else ref, ACCEPTED, transaction
+        aborting = self._roll_back(transaction)
+        fault = AmqpLinkError(Condition.TRANSACTION_ROLLBACK, f"the transaction was rolled back: {why}")
+        if not self._rejects:
+            raise fault
+        return aborting.ref if aborting.left else None, Rejected(error=to_error(fault)), None
+
+    def _try_parked(self) -> None:
+        while self._parked:
+            ref, transaction = self._parked[0]
+            why = self._commit(transaction, ref)
+            if isinstance(why, NotYet):
+                break
+            self._parked.popleft()
+            at = next(at for at, (_, waiting, _, _) in enumerate(self._waiting) if waiting == ref)
+            try:
+                self._waiting[at] = (self._waiting[at][0], *self._outcome(transaction, ref, why))
+            except AmqpLinkError:
+                del self._waiting[at]
+                raise
+        self._tell()
+
+    def _roll_back(self, transaction: Transaction) -> Aborting:
+        aborting = Aborting(self._context.reply_to.request(), self.on_committed)
+        for handle, command in transaction.undone():
+            self._post(handle, command)
+        aborting.left = self._transactions.rolled_back(transaction, aborting.one_less)
+        return aborting
+
+    # --- answers ----------------------------------------------------------------------------------
+
+    def on_committed(self, ref: RequestRef) -> bool:
+        """Handle a commit that is safe, or can be carried out now; return whether it belongs to this link.
+
+        Raises:
+            AmqpLinkError: it cannot be carried out; the link must be detached with it.
+        """
+        if self._parked and self._parked[0][0] == ref:
+            self._try_parked()
+            return True
+        for at, (delivery_id, waiting, state, transaction) in enumerate(self._waiting):
+            if waiting == ref:
+                self._waiting[at] = (delivery_id, None, state, transaction)
+                self._tell()
+                return True
+        return False
+
+    def _answer_behind(self, aborting: Aborting, delivery_id: int, state: State) -> None:
+        # A rollback is answered when the partly sent deliveries within it are aborted (4.4.3).
+        if aborting.left:
+            self._waiting.append((delivery_id, aborting.ref, state, None))
+        else:
+            self._answer_in_turn(delivery_id, state)
+
+    def _answer_in_turn(self, delivery_id: int, state: State) -> None:
+        # Discharges are answered in their order.
+        self._waiting.append((delivery_id, None, state, None))
+        self._tell()
+
+    def _tell(self) -> None:
+        while self._waiting and self._waiting[0][1] is None:
+            delivery_id, _, state, transaction = self._waiting.popleft()
+            # Outcomes of posted messages, and earlier answers, come before it: in one batch with them a
+            # rejected one would be the first.
+            self._session.settling.flush()
+            if transaction is not None:
+                transaction.tell_holders()
+            self._answer(delivery_id, state)
+
+    def _answer(self, delivery_id: int, state: State) -> None:
+        if self.link.attached:
+            self._session.settling.settle_received([delivery_id], state)
+            self._session.inbound.finish(self.link, 1)
+
+    # --- the link ---------------------------------------------------------------------------------
+
+    @property
+    def over(self) -> bool:
+        return not self.link.attached and not self._waiting
+
+    def on_flow(self, flow: Flow) -> None:
+        """Do nothing: the only content for this link is credit, which the engine has applied."""
+
+    def on_detached(self, unsent: Sequence[tuple[int, Parts]]) -> None:
+        """Roll back all that was declared on the link."""
+        parked = {ref for ref, _ in self._parked}
+        self._parked.clear()
+        self._waiting = deque(each for each in self._waiting if each[1] not in parked)
+        for transaction in self._transactions.of(self.link):
+            self._roll_back(transaction)
+
+
+def _request(payload: bytes) -> Declare | Discharge:
+    # The value of its amqp-value section; other sections are ignored.
+    found: Any = None
+    try:
+        pos = 0
+        while pos < len(payload):
+            section, pos = decode(payload, pos)
+            descriptor = section.descriptor if isinstance(section, Described) else None
+            code = descriptor if isinstance(descriptor, ULong) else SECTION_CODES.get(str(descriptor))
+            if code == AMQP_VALUE:
+                found = section.value
+        if isinstance(found, Described):
+            found = as_composite(found)
+    except DecodeError as error:
+        raise AmqpDeliveryError(Condition.DECODE_ERROR, error.description) from error
+    if not isinstance(found, Declare | Discharge):
+        text = "a control link takes declare and discharge, each as an amqp-value, and nothing else"
+        raise AmqpDeliveryError(Condition.NOT_ALLOWED, text)
+    return found

@@ -1,0 +1,481 @@
+"""Links that survive the end of their session: part 2, sections 2.6.1 and 2.6.13; part 3, section 3.5.
+
+A link for which the client requested this, and got it, is held here from its attach until it is closed or has
+been suspended for the granted time. It has a reply address of its own, so its state at queues outlives the
+session: effects go to the session while the link is attached, and to the link itself while it is suspended.
+The state of each kind of link is in `kept_publisher` and `kept_consumer`.
+"""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any, Final, NamedTuple, Protocol
+
+from amqp10broker.config import Config
+from amqp10broker.errors import NotFound
+from amqp10broker.metadata.queue import QueueHandle
+from amqp10broker.operations.snapshot import SuspendedLinkView
+from amqp10broker.protocols.amqp10.encoder import encode
+from amqp10broker.protocols.amqp10.link import ReceiverLink, SenderLink
+from amqp10broker.protocols.amqp10.performatives import (
+    Source,
+    Target,
+    TerminusDurability,
+    TerminusExpiryPolicy,
+    decode_composite,
+)
+from amqp10broker.protocols.amqp10.types import Symbol
+from amqp10broker.queues.commands import Command, PeerId, ReplyTo
+from amqp10broker.queues.effects import Answer, Confirmed, Effect, QueueDeleted, Rejected, Unconfirmed
+from amqp10broker.sessions.mail import LinkStolen, SessionLetter
+
+Mail = list[tuple[QueueHandle, Command]]
+Tell = Callable[[SessionLetter], object]
+"""Puts an event into the mailbox of a session."""
+
+CONTENT_BYTES_MAX: Final = 64 * 1024 * 1024
+"""The most bytes of messages that the links of one user may hold in order to send them again."""
+
+VIEWS_MAX: Final = 100
+"""The most suspended links that are shown at one time."""
+
+FORMAT: Final = 1
+"""The version of the record that a restart reads."""
+
+LABEL: Final = "kept"
+"""The label of these links where the clients of a queue are listed."""
+
+
+class Key(NamedTuple):
+    """The identity of a link: its container and name, within its user and virtual host."""
+
+    vhost: str
+    user: str
+    container: str
+    name: str
+    consumes: bool
+
+
+class Terms(NamedTuple):
+    """How long a suspended link is held, and how much of it survives a restart of the broker."""
+
+    policy: Symbol
+    timeout_s: int
+    durable: int = TerminusDurability.NONE
+
+    def in_terminus(self) -> dict[str, Any]:
+        return {"durable": self.durable, "expiry_policy": self.policy, "timeout": self.timeout_s}
+
+
+class Survivor(NamedTuple):
+    """The state of a link that a restart reads from `Kept.document`."""
+
+    key: Key
+    terms: Terms
+    deadline_ms: int | None
+    terminus: Source | Target
+    account: bool = False
+
+
+def survivor(document: bytes) -> Survivor:
+    """Decode the document of a link.
+
+    Raises:
+        ValueError: the document is malformed.
+    """
+    facts, _, terminus = document.partition(b"\n")
+    version, *rest = json.loads(facts)
+    if version != FORMAT:
+        raise ValueError(f"format {version} of a kept link is not known")
+    vhost, user, container, name, consumes, policy, timeout_s, durable, deadline_ms, *more = rest
+    found, _ = decode_composite(terminus)
+    if not isinstance(found, Source | Target):
+        raise ValueError(f"{found.NAME} is no terminus")
+    key = Key(vhost, user, container, name, consumes)
+    # The first documents of this format end here.
+    return Survivor(key, Terms(Symbol(policy), timeout_s, durable), deadline_ms, found, any(more))
+
+
+class Records(Protocol):
+    """The store of links that survive a restart: `persistence.kept_links.KeptLinksInJournal`."""
+
+    def put(self, number: int, document: bytes) -> None:
+        """Store the document of the link with this number, in place of an earlier one."""
+
+    def take(self, number: int, tags: Sequence[bytes]) -> None:
+        """Record that queues hold deliveries of these tags; they are stored with the link's record or not at
+        all.
+        """
+
+    def settle(self, number: int, tags: Iterable[bytes]) -> None:
+        """Remove these tags, as far as they are stored."""
+
+    def end(self, number: int) -> None:
+        """Remove the link, if it is stored."""
+
+    def found(self) -> Iterable[tuple[int, bytes, Sequence[bytes]]]:
+        """Return number, document and tags of each link that the start has read."""
+
+
+def terms_for(terminus: Source | Target, config: Config) -> Terms | None:
+    """Return the terms granted to a client that requests a link which survives; None if it did not.
+
+    A timeout beyond the largest allowed is lowered to it. So is "never" where a largest is configured; its
+    timer then starts when the connection closes.
+    """
+    most = config.suspended_link_timeout_max_s
+    policy = terminus.expiry_policy
+    if policy == TerminusExpiryPolicy.NEVER:
+        return Terms(TerminusExpiryPolicy.CONNECTION_CLOSE, most) if most else Terms(policy, 0)
+    if not terminus.timeout and policy != TerminusExpiryPolicy.CONNECTION_CLOSE:
+        return None
+    return Terms(policy, min(terminus.timeout, most) if most else terminus.timeout)
+
+
+class Host(Protocol):
+    """The services of the broker that `KeptLinks` uses."""
+
+    def open(self, label: str, box: Kept) -> ReplyTo:
+        """Open a reply address for a link; the answers of queues to it go into the box."""
+
+    def close(self, reply_to: ReplyTo) -> None:
+        """Close the reply address of a link."""
+
+    def post(self, mail: Mail) -> None:
+        """Send commands to queues."""
+
+    def now_ms(self) -> int:
+        """Return the time of day in ms."""
+
+    def timer_started(self) -> None:
+        """Report that `KeptLinks.deadline_ms` may be sooner than before."""
+
+    def has_account(self, user: str) -> bool:
+        """Return whether the catalog has this user. Users of tokens are never in it."""
+
+
+class Kept(ABC):
+    """One link that survives its session.
+
+    Attributes:
+        account: whether the catalog had its user; if so, the link ends with that user.
+        link: its end in a session; None while it is suspended.
+        tell: puts an event into its mailbox; None while it is suspended.
+        stays: whether it is suspended when its end goes, instead of ending with it.
+        since_ms: when it was suspended; None while it is attached.
+        deadline_ms: when it ends; None while it is attached, and until its timer has started.
+        lingers: the object that starts the timer when it ends: a session's links, or a connection's.
+        number: identifies it in the management API; 0 before it is among `KeptLinks`.
+        revoked: whether it ends with its end, whatever was granted.
+        records: the store that lets it survive a restart; None if it does not.
+    """
+
+    __slots__ = (
+        "_claims",
+        "account",
+        "deadline_ms",
+        "key",
+        "lingers",
+        "link",
+        "number",
+        "records",
+        "reply_to",
+        "revoked",
+        "since_ms",
+        "stays",
+        "tell",
+        "terms",
+    )
+
+    def __init__(self, key: Key, host: Host) -> None:
+        self.key = key
+        self.account = host.has_account(key.user)
+        self.terms = Terms(TerminusExpiryPolicy.LINK_DETACH, 0)
+        self.reply_to = host.open(LABEL, self)
+        self.link: SenderLink | ReceiverLink | None = None
+        self.tell: Tell | None = None
+        self.stays = False
+        self.since_ms: int | None = None
+        self.deadline_ms: int | None = None
+        self.lingers: object = None
+        self.number = 0
+        self.revoked = False
+        self.records: Records | None = None
+        self._claims: list[Callable[[], object]] = []
+
+    def put(self, letter: list[Effect]) -> bool:
+        """Take effects of queues for the link (an `askers.EffectBox`)."""
+        if self.tell is not None:
+            return bool(self.tell(letter))
+        for effect in letter:
+            self.take(effect)
+        return True
+
+    def outlives(self, *, lost: bool) -> bool:
+        """Return whether the link is suspended when its end goes.
+
+        Args:
+            lost: the session or the connection has ended, too.
+        """
+        return (lost or self.stays) and not self.revoked
+
+    @property
+    @abstractmethod
+    def unsettled(self) -> int:
+        """The number of deliveries that it holds."""
+
+    @property
+    @abstractmethod
+    def terminus(self) -> Source | Target:
+        """The terminus as the client attached it."""
+
+    def document(self) -> bytes:
+        """Encode the state that a restart needs, for `survivor`."""
+        facts = [FORMAT, *self.key, *self.terms, self.deadline_ms, self.account]
+        return json.dumps(facts).encode() + b"\n" + encode(self.terminus)
+
+    def write(self) -> None:
+        """Store the present state if the link survives a restart."""
+        if self.records is not None:
+            self.records.put(self.number, self.document())
+
+    @abstractmethod
+    def take(self, effect: Effect) -> None:
+        """Handle an effect for a suspended link, or for an earlier end of it."""
+
+    @abstractmethod
+    def give_up(self) -> Mail:
+        """End the link; return the commands for its queues if it was suspended."""
+
+    def claim(self, then: Callable[[], object]) -> None:
+        """Detach the present end as stolen because another session attaches the link, and call `then` when it
+        is gone.
+
+        The link must be attached.
+        """
+        assert self.tell is not None
+        assert self.link is not None
+        self._claims.append(then)
+        self.tell(LinkStolen(self.link))
+
+    def free(self) -> None:
+        """Record that the link has no end any more, and continue the attach that waits for it."""
+        claims, self._claims = self._claims, []
+        for then in claims:
+            then()
+
+
+class KeptLinks:
+    """All links of a broker that survive their sessions, suspended or attached."""
+
+    def __init__(self, host: Host) -> None:
+        self.host = host
+        self.records: Records | None = None
+        self._links: dict[Key, Kept] = {}
+        self._by_peer: dict[PeerId, Kept] = {}
+        self._of_user: Counter[str] = Counter()
+        self._bytes_of_user: Counter[str] = Counter()
+        self._last_number = 0
+
+    def __len__(self) -> int:
+        return len(self._links)
+
+    def __iter__(self) -> Iterator[Kept]:
+        return iter(self._links.values())
+
+    def find(self, key: Key) -> Kept | None:
+        return self._links.get(key)
+
+    def of(self, effect: Effect) -> Kept | None:
+        """Return the link to which the effect of a queue is addressed."""
+        match effect:
+            case Confirmed() | Unconfirmed() | Rejected():
+                peer = effect.publisher.reply_to
+            case QueueDeleted():
+                peer = effect.ref.reply_to
+            case Answer():
+                return None
+            case _:
+                peer = effect.consumer.reply_to
+        return self._by_peer.get(peer)
+
+    def has_room(self, key: Key, most: int) -> bool:
+        """Return whether the user of this key has fewer than `most` links here."""
+        return key in self._links or self._of_user[key.user] < most
+
+    def retain(self, user: str, size: int) -> bool:
+        """Reserve bytes for a message that is held for a user; return whether there is room for it."""
+        fits = self._bytes_of_user[user] + size <= CONTENT_BYTES_MAX
+        if fits:
+            self._bytes_of_user[user] += size
+        return fits
+
+    def release(self, user: str, size: int) -> None:
+        """Return bytes reserved by `retain`."""
+        self._bytes_of_user[user] -= size
+        if not self._bytes_of_user[user]:
+            del self._bytes_of_user[user]
+
+    def add(self, kept: Kept, number: int | None = None) -> None:
+        """Add a link with a key that is not present yet.
+
+        Args:
+            number: the number that it had before a restart.
+        """
+        assert kept.key not in self._links
+        kept.number = self._last_number + 1 if number is None else number
+        self._last_number = max(self._last_number, kept.number)
+        self._links[kept.key] = kept
+        self._by_peer[kept.reply_to.id] = kept
+        self._of_user[kept.key.user] += 1
+
+    def attach(self, kept: Kept, terms: Terms, link: SenderLink | ReceiverLink, tell: Tell) -> None:
+        """Give the link an end in a session."""
+        kept.terms, kept.link, kept.tell, kept.stays = terms, link, tell, False
+        kept.since_ms = kept.deadline_ms = kept.lingers = None
+        before, kept.records = kept.records, self.records if terms.durable else None
+        if kept.records is not None:
+            kept.write()
+        elif before is not None:
+            before.end(kept.number)
+
+    def restore(self, kept: Kept, number: int, terms: Terms, deadline_ms: int | None) -> None:
+        """Add a link that has survived a restart, as suspended.
+
+        The restart has ended its connection if that had not ended before.
+
+        Args:
+            deadline_ms: when it ends, if its timer had started.
+        """
+        self.add(kept, number)
+        kept.terms, kept.records = terms, self.records
+        kept.since_ms = self.host.now_ms()
+        if deadline_ms is None:
+            self._start(kept)
+        else:
+            kept.deadline_ms = deadline_ms
+            self.host.timer_started()
+
+    def suspend(self, kept: Kept, lingers: object) -> None:
+        """Suspend a link after its end has gone.
+
+        Args:
+            lingers: the object that starts its timer when it ends, by `let_run`; None starts it now.
+        """
+        kept.link = kept.tell = None
+        kept.since_ms = self.host.now_ms()
+        kept.lingers = lingers
+        if lingers is None:
+            self._start(kept)
+        kept.free()
+
+    def let_run(self, lingers: object, to: object = None) -> None:
+        """Start the timers of the links that waited for the end of a session's links or of a connection.
+
+        Args:
+            lingers: the object given to `suspend`.
+            to: the next object that links with the policy connection-close wait for; None starts their
+                timers.
+        """
+        for kept in self._links.values():
+            if kept.lingers is not lingers or kept.link is not None:
+                continue
+            if to is not None and kept.terms.policy == TerminusExpiryPolicy.CONNECTION_CLOSE:
+                kept.lingers = to
+            else:
+                kept.lingers = None
+                self._start(kept)
+
+    def _start(self, kept: Kept) -> None:
+        if kept.terms.policy == TerminusExpiryPolicy.NEVER:
+            return
+        kept.deadline_ms = self.host.now_ms() + kept.terms.timeout_s * 1000
+        kept.write()
+        self.host.timer_started()
+
+    def end(self, kept: Kept) -> Mail:
+        """End a link; return the commands for its queues if it was suspended."""
+        if self._links.get(kept.key) is not kept:
+            return []
+        del self._links[kept.key]
+        del self._by_peer[kept.reply_to.id]
+        self._of_user[kept.key.user] -= 1
+        if not self._of_user[kept.key.user]:
+            del self._of_user[kept.key.user]
+        attached, mail = kept.link is not None, kept.give_up()
+        kept.link = kept.tell = None
+        self._forget_records(kept)
+        self.host.close(kept.reply_to)
+        kept.free()
+        return [] if attached else mail
+
+    def revoke(self, *, user: str | None = None, vhost: str | None = None) -> None:
+        """End the links of a deleted user or virtual host, so that a later one of the same name does not get
+        them.
+
+        Attached links end with their ends.
+        """
+        for kept in list(self):
+            if user not in (None, kept.key.user) or vhost not in (None, kept.key.vhost):
+                continue
+            if kept.link is None:
+                self.host.post(self.end(kept))
+            else:
+                kept.revoked = True
+                self._forget_records(kept)
+
+    def end_suspended(self, number: int) -> SuspendedLinkView:
+        """End a suspended link early; its unsettled deliveries get the default outcome.
+
+        Returns:
+            The link as it was shown until now.
+
+        Raises:
+            NotFound: no suspended link has this number.
+        """
+        for kept in self:
+            if kept.number == number and kept.link is None:
+                view = self._view(kept)
+                self.host.post(self.end(kept))
+                return view
+        raise NotFound(f"suspended link {number}", f"no link of number {number} is suspended")
+
+    @staticmethod
+    def _forget_records(kept: Kept) -> None:
+        if kept.records is not None:
+            kept.records.end(kept.number)
+            kept.records = None
+
+    @property
+    def deadline_ms(self) -> int | None:
+        """The time at which the next link ends; None while no timer runs."""
+        return min((each.deadline_ms for each in self if each.deadline_ms is not None), default=None)
+
+    def suspended_views(self, most: int | None = VIEWS_MAX) -> tuple[SuspendedLinkView, ...]:
+        """Return the first `most` suspended links for the management API; all if it is None."""
+        return tuple(map(self._view, islice((each for each in self if each.link is None), most)))
+
+    def _view(self, kept: Kept) -> SuspendedLinkView:
+        now, since, due = self.host.now_ms(), kept.since_ms, kept.deadline_ms
+        return SuspendedLinkView(
+            link=kept.number,
+            name=kept.key.name,
+            container_id=kept.key.container,
+            user=kept.key.user,
+            vhost=kept.key.vhost,
+            role="receiver" if kept.key.consumes else "sender",
+            unsettled=kept.unsettled,
+            age_s=(now - (since or now)) / 1000,
+            left_s=None if due is None else (due - now) / 1000,
+        )
+
+    def expire(self) -> None:
+        """End the links with a deadline that has passed."""
+        now = self.host.now_ms()
+        due = [each for each in self if each.deadline_ms is not None and each.deadline_ms <= now]
+        for kept in due:
+            self.host.post(self.end(kept))

@@ -1,0 +1,151 @@
+"""The state of a link on which a client receives that survives its session: the unsettled deliveries.
+
+They stay acquired: the consumer remains at its queue under the link's own reply address, but requests
+nothing. When the link is attached again both ends state what is unsettled, and the decisions go to the queue
+(2.6.13; `consumer.Consumer.resume`).
+
+A delivery that the client has, and has not decided on, is sent again with its content. So contents are held,
+within a limit for each user; a delivery without its content is aborted, and goes back to its queue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from amqp10broker.protocols.amqp10.delivery import Parts
+from amqp10broker.protocols.amqp10.performatives import Source
+from amqp10broker.protocols.amqp10.resumption import UNSETTLED_ENTRIES_MAX
+from amqp10broker.protocols.amqp10.transfer import delivery_tag
+from amqp10broker.queues.commands import ConsumerRef, Settle, Unsubscribe, Verdict
+from amqp10broker.queues.effects import (
+    ActiveChanged,
+    Effect,
+    QueueDeleted,
+    QueueDown,
+    Settled,
+    SubscribeRefused,
+    TimedOut,
+)
+from amqp10broker.sessions.amqp10.kept import Kept, KeptLinks, Key, Mail
+
+if TYPE_CHECKING:
+    from amqp10broker.sessions.queue_credit import QueueCredit
+
+
+class KeptConsumer(Kept):
+    """A link on which a client receives.
+
+    Attributes:
+        ref: its reference at its queue.
+        held: key -> message of each delivery that the client has not settled, in the order of delivery; None:
+            its content is not held.
+        credit: of the last end that has gone; None before.
+        default_verdict: for unsettled deliveries when it ends.
+        stale: answers to decisions of an earlier end that are still to come.
+        active: whether it is the single active consumer, by the last report of its queue.
+    """
+
+    __slots__ = (
+        "_bytes",
+        "_links",
+        "active",
+        "credit",
+        "default_verdict",
+        "held",
+        "ref",
+        "source",
+        "stale",
+    )
+
+    def __init__(self, key: Key, links: KeptLinks, source: Source) -> None:
+        super().__init__(key, links.host)
+        self._links = links
+        self._bytes = 0
+        self.source = source
+        self.ref: ConsumerRef = self.reply_to.consumer()
+        self.held: dict[int, Parts | None] = {}
+        self.credit: QueueCredit | None = None
+        self.default_verdict = Verdict.REQUEUE
+        self.stale = 0
+        self.active: bool | None = None
+
+    @property
+    def unsettled(self) -> int:
+        return len(self.held)
+
+    @property
+    def terminus(self) -> Source:
+        return self.source
+
+    def ours(self) -> dict[bytes, int]:
+        """Return the key of each unsettled delivery by its delivery-tag."""
+        return {delivery_tag(key): key for key in self.held}
+
+    # --- attached ---------------------------------------------------------------------------------
+
+    def delivered(self, keys: Sequence[int], messages: Sequence[Parts]) -> None:
+        """Note deliveries of the queue to its end."""
+        for key, message in zip(keys, messages, strict=True):
+            if key in self.held:
+                self.forget((key,))  # it has gone back to its queue meanwhile
+            size = len(message[0]) + len(message[1])
+            kept = self._links.retain(self.key.user, size)
+            self._bytes += size if kept else 0
+            self.held[key] = message if kept else None
+
+    def forget(self, keys: Iterable[int]) -> None:
+        """Remove deliveries that are settled, or back in their queue."""
+        freed = 0
+        for key in keys:
+            message = self.held.pop(key, None)
+            if message is not None:
+                freed += len(message[0]) + len(message[1])
+        self._free(freed)
+
+    def _free(self, size: int) -> None:
+        self._bytes -= size
+        self._links.release(self.key.user, size)
+
+    def suspended(self, credit: QueueCredit, verdict: Verdict, stale: int) -> None:
+        """Take over the state of an end that has gone, and that has returned its unsent deliveries.
+
+        Args:
+            verdict: for unsettled deliveries when the link ends.
+            stale: answers to its decisions that have not come.
+        """
+        self.credit, self.default_verdict = credit, verdict
+        self.stale += stale
+        # An attach may not list more.
+        excess = list(self.held)[UNSETTLED_ENTRIES_MAX:]
+        if excess:
+            self.forget(excess)
+            credit.post(Settle(self.ref, excess, Verdict.REQUEUE))
+
+    # --- suspended --------------------------------------------------------------------------------
+
+    def take(self, effect: Effect) -> None:
+        match effect:
+            case TimedOut():
+                self.forget(effect.keys)
+            case Settled():
+                self.stale -= 1
+            case ActiveChanged():
+                self.active = effect.active
+            case QueueDeleted() | QueueDown() | SubscribeRefused():
+                self.credit = None  # the queue is gone
+                self._links.end(self)
+            case _:
+                return
+
+    def give_up(self) -> Mail:
+        self.held.clear()
+        self._free(self._bytes)
+        credit = self.credit
+        if credit is None:
+            return []
+        verdict = self.default_verdict
+        if verdict is Verdict.REQUEUE and credit.kind.counts_lost_as_failed:
+            verdict = Verdict.REQUEUE_FAILED
+        over: list[Any] = []
+        return [(credit.queue.handle, Unsubscribe(self.ref, over, over, credit.seen, verdict))]

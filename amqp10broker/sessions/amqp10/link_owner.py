@@ -1,0 +1,94 @@
+"""The owner of a link: the `Publisher`, the `Consumer` or one end of a pair of management links.
+
+The engine reports events that name a link; the session looks up the link's owner here, once per event, and
+calls it. An event is about a batch of deliveries. An owner may raise the error with which the link
+(`AmqpLinkError`) or the session (`AmqpSessionError`) is to be ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from amqp10broker.protocols.amqp10.delivery import Parts
+from amqp10broker.protocols.amqp10.events import DeliveriesReceived, DeliveriesUpdated
+from amqp10broker.protocols.amqp10.link import ReceiverLink, SenderLink
+from amqp10broker.protocols.amqp10.performatives import Flow
+
+
+class LinkOwner(Protocol):
+    """The events of any link."""
+
+    def on_flow(self, flow: Flow) -> None:
+        """Handle the client's flow; the engine has already applied its credit and properties.
+
+        Raises:
+            AmqpLinkError: the link must be detached with it.
+        """
+
+    def on_detached(self, unsent: Sequence[tuple[int, Parts]]) -> None:
+        """Handle the end of the link, from either side. The link is already removed.
+
+        Args:
+            unsent: keys and messages of deliveries that were not sent.
+        """
+
+
+class ReceiverOwner(LinkOwner, Protocol):
+    """The owner of a link on which the client sends."""
+
+    def on_deliveries(self, event: DeliveriesReceived) -> None:
+        """Handle complete deliveries.
+
+        Raises:
+            AmqpLinkError: the link must be detached with it.
+            AmqpSessionError: the session must be ended with it.
+            AmqpConnectionError: the connection must be closed with it.
+        """
+
+
+class SenderOwner(LinkOwner, Protocol):
+    """The owner of a link on which the client receives."""
+
+    def on_updated(self, event: DeliveriesUpdated) -> None:
+        """Handle a disposition of the client for deliveries that it had not settled.
+
+        Raises:
+            AmqpLinkError: the link must be detached with it.
+            AmqpSessionError: the session must be ended with it.
+        """
+
+    def on_sent(self, deliveries: int) -> None:
+        """Count deliveries that have been written, or begun."""
+
+    def act_on(self, marker: object) -> None:
+        """Handle a marker that the owner has queued: everything before it has been written."""
+
+
+class LinkOwners:
+    """The owners of a session's links.
+
+    Attributes:
+        receivers: of links on which the client sends.
+        senders: of links on which it receives.
+    """
+
+    __slots__ = ("receivers", "senders")
+
+    def __init__(self) -> None:
+        self.receivers: dict[ReceiverLink, ReceiverOwner] = {}
+        self.senders: dict[SenderLink, SenderOwner] = {}
+
+    def find(self, link: SenderLink | ReceiverLink) -> LinkOwner | None:
+        """Return the owner of a link; None if the link has ended."""
+        return self.senders.get(link) if isinstance(link, SenderLink) else self.receivers.get(link)
+
+    def take(self, link: SenderLink | ReceiverLink) -> LinkOwner | None:
+        """Remove and return the owner of a link."""
+        if isinstance(link, SenderLink):
+            return self.senders.pop(link, None)
+        return self.receivers.pop(link, None)
+
+    def clear(self) -> None:
+        self.receivers.clear()
+        self.senders.clear()

@@ -1,0 +1,725 @@
+"""Attach and detach of the links of one AMQP 1.0 session on which its client publishes and consumes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import chain
+from typing import Any, Final, NamedTuple
+
+from amqp10broker.auth.authorise import Kind
+from amqp10broker.config.records import INCOMING_WINDOW
+from amqp10broker.config.settings import AUTO
+from amqp10broker.errors import PermissionDenied, RefusedError
+from amqp10broker.metadata.catalog import Request
+from amqp10broker.metadata.proposing import LATER, Decided
+from amqp10broker.metadata.queue import DeclaredQueue, QueueHandle
+from amqp10broker.metadata.queue_requests import DeclareQueue, DeleteQueue, QueueEnded
+from amqp10broker.metadata.subscriptions import DeclareSubscription
+from amqp10broker.protocols.amqp10.delivery import Parts
+from amqp10broker.protocols.amqp10.errors import AmqpLinkError, Condition
+from amqp10broker.protocols.amqp10.link import LinkState, ReceiverLink, SenderLink
+from amqp10broker.protocols.amqp10.performatives import (
+    Attach,
+    SenderSettleMode,
+    Source,
+    Target,
+    TerminusDurability,
+    TerminusExpiryPolicy,
+)
+from amqp10broker.protocols.amqp10.resumption import (
+    UNSETTLED_ENTRIES_MAX,
+    State,
+    resume_as_sender,
+    unsettled_map,
+)
+from amqp10broker.protocols.amqp10.session import Session
+from amqp10broker.queues.commands import (
+    DELETE,
+    Command,
+    ConsumerRef,
+    Delete,
+    PublisherRef,
+    RequestRef,
+    Subscribe,
+)
+from amqp10broker.queues.effects import Effect, QueueDeleted, QueueDown, Refusal, SubscribeRefused, TimedOut
+from amqp10broker.sessions.amqp10.attach import SourcePlan, Steps, TargetPlan, plan_target, rcv_settle_mode
+from amqp10broker.sessions.amqp10.auto_credit import AutoCredit, AutoQueueCredit
+from amqp10broker.sessions.amqp10.consumer import Consumer, ConsumerTerms
+from amqp10broker.sessions.amqp10.kept import Kept, Key, Terms, terms_for
+from amqp10broker.sessions.amqp10.kept_consumer import KeptConsumer
+from amqp10broker.sessions.amqp10.kept_publisher import KeptPublisher
+from amqp10broker.sessions.amqp10.link_owner import LinkOwners
+from amqp10broker.sessions.amqp10.publisher import Publisher
+from amqp10broker.sessions.amqp10.topics import plan_receiver
+from amqp10broker.sessions.auto_limit import AutoLimit, Bounds
+from amqp10broker.sessions.commits import Part
+from amqp10broker.sessions.context import Post, SessionContext
+from amqp10broker.sessions.counters import ClientCounters
+from amqp10broker.sessions.mail import LinkFree
+from amqp10broker.sessions.queue_credit import Mode, QueueCredit
+from amqp10broker.sessions.routes import Routes
+
+TakeMail = Callable[[], list[tuple[QueueHandle, Command]]]
+KEPT_CREDIT_MAX: Final = UNSETTLED_ENTRIES_MAX * 2 // 3
+"""The automatic credit of a link that may be resumed. Half as much again can be unconfirmed, and all of it
+fits into the unsettled map with which its client comes back.
+"""
+
+
+class Waiting(NamedTuple):
+    link: SenderLink | ReceiverLink
+    request: Request[Any]
+    then: Callable[[Decided], None]
+
+
+class ClientLinks:
+    """The links of one session on which its client publishes and consumes.
+
+    A link that must wait is held in the engine (`protocols/amqp10/held.py`): one with a queue that is to be
+    declared, and one with an attach that is answered when its queue has reported whether it is the active
+    consumer.
+
+    Attributes:
+        consumers: by the reference under which queues address them.
+        publishers: likewise.
+    """
+
+    def __init__(
+        self, session: Session, context: SessionContext, owners: LinkOwners, post: Post, take_mail: TakeMail
+    ) -> None:
+        """Begin without links.
+
+        Args:
+            post: sends a command to a queue.
+            take_mail: returns the commands that were posted and have not left yet.
+        """
+        self._session = session
+        self._owners = owners
+        self._context = context
+        self._post = post
+        self._take_mail = take_mail
+        self._routes = Routes(context.vhost, context.access, context.container_id)
+        self._gone = ClientCounters()
+        self.consumers: dict[ConsumerRef, Consumer] = {}
+        self.publishers: dict[PublisherRef, Publisher] = {}
+        self._waiting: dict[RequestRef, Waiting] = {}
+        # Attaches of kept links that still have an end elsewhere.
+        self._claimed: dict[SenderLink | ReceiverLink, Attach] = {}
+        # Functions that accept consumers when their queues have answered.
+        self._accept: dict[ConsumerRef, Callable[[], object]] = {}
+
+    def counted(self) -> ClientCounters:
+        """Return the counters of all links, including those that are gone."""
+        publishers = (publisher.counters for publisher in self.publishers.values())
+        total = ClientCounters.sum_of(chain([self._gone], publishers))
+        return total.consumed(consumer.credit for consumer in self.consumers.values())
+
+    # --- attach -----------------------------------------------------------------------------------
+
+    def attach(self, link: SenderLink | ReceiverLink, attach: Attach) -> None:
+        """Accept a link, now or when the queue or the link that it waits for is there.
+
+        Raises:
+            AmqpLinkError: the link must be refused with it.
+            AmqpSessionError: the session must be ended with it.
+        """
+        if isinstance(link, SenderLink):
+            self._go_on(link, self._attach_consumer(link, attach))
+        else:
+            self._go_on(link, self._attach_publisher(link, attach))
+
+    def _go_on(
+        self, link: SenderLink | ReceiverLink, steps: Steps[None], decided: Decided | None = None
+    ) -> None:
+        try:
+            request = next(steps) if decided is None else steps.send(decided)
+            while True:
+                decided = self.propose(link, request, partial(self._go_on, link, steps))
+                if decided is None:
+                    return
+                request = steps.send(decided)
+        except StopIteration:
+            return
+
+    def propose(
+        self, link: SenderLink | ReceiverLink, request: Request[Any], then: Callable[[Decided], None]
+    ) -> Decided | None:
+        ref = self._context.reply_to.request()
+        try:
+            answer = self._context.propose(request, ref)
+        except RefusedError as refusal:
+            return Decided(ref, refusal=refusal)
+        if answer is not LATER:
+            return Decided(ref, answer)
+        self._waiting[ref] = Waiting(link, request, then)
+        self._session.held.hold(link)
+        return None
+
+    @property
+    def undecided(self) -> bool:
+        """Whether the declaration of a queue for a link is not decided yet."""
+        return bool(self._waiting)
+
+    def take_waiting(self, ref: RequestRef) -> Waiting | None:
+        return self._waiting.pop(ref, None)
+
+    def waits(self, link: SenderLink | ReceiverLink) -> bool:
+        """Return whether a link must still be held."""
+        unanswered = link.state is LinkState.ATTACH_RECEIVED
+        return unanswered or any(link is waiting.link for waiting in self._waiting.values())
+
+    def answer_attach(self, ref: ConsumerRef) -> bool:
+        """Answer the attach of a consumer if it waited for its queue; return whether it did."""
+        accept = self._accept.pop(ref, None)
+        if accept is None:
+            return False
+        accept()
+        return True
+
+    def _attach_consumer(self, link: SenderLink, attach: Attach) -> Steps[None]:
+        there = self._kept(link)
+        if attach.source is None and isinstance(there, KeptConsumer):
+            attach.source = there.source  # unchanged (2.6.3)
+        plan = yield from plan_receiver(attach, self._context)
+        if not plan.dynamic and self._has_to_wait(link, attach):
+            return
+        self._take_name(link)
+        source, kept, before = plan.source, None, None
+        survives = TerminusDurability.CONFIGURATION if plan.queue.lasting else TerminusDurability.NONE
+        terms = self._terms(link, attach.source, survives) if _may_be_kept(plan, attach) else None
+        if terms is not None:
+            kept, before = self._keep_consumer(link, attach, terms, plan)
+            source = replace(source, **kept.terms.in_terminus())
+        elif not plan.dynamic:
+            self._end_kept(self._kept(link))
+        ref = self._context.reply_to.consumer() if kept is None else kept.ref
+        address = plan.source.address
+        keys = {} if kept is None or before is None else kept.ours()
+        accept = partial(
+            self._session.links.accept,
+            link,
+            source=source,
+            target=attach.target,
+            # "The sender SHOULD respect the receiver's desired settlement mode" (2.6.3). On a mixed
+            # link we choose to send everything unsettled.
+            snd_settle_mode=attach.snd_settle_mode,
+            rcv_settle_mode=rcv_settle_mode(attach),
+            max_message_size=attach.max_message_size or 0,
+            offered_capabilities=plan.capabilities,
+            unsettled=None if before is None else dict.fromkeys(keys),
+        )
+        theirs = unsettled_map(attach)
+        incomplete = attach.incomplete_unsettled
+        if before is not None:
+            incomplete = not accept() or incomplete
+        settled = attach.snd_settle_mode == SenderSettleMode.SETTLED
+        consumer_terms = ConsumerTerms(
+            address,
+            plan.default_verdict,
+            plan.dynamic,
+            resuming=incomplete,
+            browses=plan.browse,
+            selects=plan.filters is not None and plan.filters.messages is not None,
+            subscription=plan.subscription,
+            exclusive=plan.exclusive,
+        )
+        mode = Mode.DELIVERED_SETTLED if settled else Mode.DELIVERED
+        consumer = Consumer(
+            self._session,
+            link,
+            QueueCredit(plan.queue, ref, self._post, mode) if before is None else before.renewed(self._post),
+            consumer_terms,
+            self._context.flow_for(address),
+            self,
+            moment=self._context.moment,
+            log=self._context.log,
+            transactions=self._context.transactions,
+            transacts=self.transacts,
+            kept=kept,
+        )
+        self._owners.senders[link] = consumer
+        self.consumers[ref] = consumer
+        self._set_queue_credit(consumer)
+        if before is not None:
+            consumer.resume(resume_as_sender(dict.fromkeys(keys), theirs, incomplete=incomplete), keys)
+            return
+        if consumer.tells_active or plan.exclusive:
+            # The queue answers a `Subscribe` with that, or with an error if the consumer is exclusive. The
+            # attach carries the state, so the client has it as soon as it is attached.
+            self._accept[ref] = accept
+            self._session.held.hold(link)
+        else:
+            accept()
+        filters = plan.filters
+        self._post(
+            plan.queue.handle,
+            Subscribe(
+                ref,
+                settled,
+                exclusive=plan.exclusive,
+                answer=plan.exclusive,
+                counted=not plan.browse,
+                priority=plan.priority,
+                timeout_ms=plan.timeout_ms,
+                position=None if filters is None else filters.offset,
+                filters=filters,
+                browse=plan.browse,
+                enqueued_time=plan.enqueued_time,
+                name=self._context.reply_to.name_of(f"link '{link.name}'"),
+            ),
+        )
+
+    def transacts(self, queue: DeclaredQueue) -> bool:
+        commits = self._context.commits
+        return commits is not None and commits.takes(queue.handle)
+
+    def commit(self, parts: Sequence[Part], also: Callable[[], None]) -> str | None:
+        assert self._context.commits is not None, "its queues were asked whether they transact"
+        return self._context.commits.commit(self._take_mail(), parts, also=also)
+
+    def _take_name(self, link: SenderLink | ReceiverLink) -> None:
+        stolen = self._context.names.take(link, self._context.tell_stolen)
+        if stolen is not None:
+            self.on_stolen(stolen)
+
+    def _attach_publisher(self, link: ReceiverLink, attach: Attach) -> Steps[None]:
+        there = self._kept(link)
+        if attach.target is None and isinstance(there, KeptPublisher):
+            attach.target = there.target  # unchanged (2.6.3)
+        plan = yield from plan_target(attach, self._context)
+        if not plan.dynamic and self._has_to_wait(link, attach):
+            return
+        self._take_name(link)
+        kept, unsettled = None, None
+        target = plan.target
+        terms = None if plan.dynamic else self._terms(link, attach.target, self._durability_of(plan))
+        if terms is not None:
+            kept, unsettled = self._keep_publisher(link, attach, terms)
+            target = replace(target, **kept.terms.in_terminus())
+        ref = (self._context.reply_to if kept is None else kept.reply_to).publisher()
+        address = plan.target.address
+        settings = self._context.flow_for(address)
+        publisher = Publisher(
+            self._session,
+            link,
+            plan.queue,
+            plan.exchange,
+            ref,
+            address,
+            settings,
+            self._post,
+            self,
+            context=self._context,
+            routes=self._routes,
+            exclusive_queue=plan.dynamic,
+            topic=plan.topic,
+            temporary=plan.temporary,
+            kept=kept,
+        )
+        link.resumes = kept is not None
+        link.looks_ahead = plan.queue is None and plan.exchange is None
+        self._session.links.accept(
+            link,
+            source=attach.source,
+            target=target,
+            snd_settle_mode=attach.snd_settle_mode,
+            rcv_settle_mode=rcv_settle_mode(attach),
+            credit_limit=settings.link_credit,
+            max_message_size=self._context.config.max_message_size_bytes,
+            unsettled=unsettled,
+        )
+        self._owners.receivers[link] = publisher
+        self.publishers[ref] = publisher
+        self._set_credit_limit(publisher)
+        self._resize_window()
+
+    # --- links that are kept ----------------------------------------------------------------------
+
+    def _key(self, link: SenderLink | ReceiverLink) -> Key:
+        context = self._context
+        consumes = isinstance(link, SenderLink)
+        return Key(context.vhost.name, context.user, context.container_id, link.name, consumes)
+
+    def _kept(self, link: SenderLink | ReceiverLink) -> Kept | None:
+        kept = self._context.kept
+        return None if kept is None else kept.find(self._key(link))
+
+    def _has_to_wait(self, link: SenderLink | ReceiverLink, attach: Attach) -> bool:
+        # A kept link that has an end in another session is stolen from there first.
+        there = self._kept(link)
+        if there is None or there.link is None:
+            return False
+        if self._owners.find(there.link) is not None:
+            self.on_stolen(there.link)
+            return False
+        self._claimed[link] = attach
+        self._session.held.hold(link)
+        there.claim(partial(self._context.tell, LinkFree(link)))
+        return True
+
+    def take_claimed(self, link: SenderLink | ReceiverLink) -> Attach | None:
+        """Return the attach that waited for another end of its link to go; None if the link has gone."""
+        return self._claimed.pop(link, None)
+
+    def _durability_of(self, plan: TargetPlan) -> int:
+        # Valid only if what it publishes to survives a restart, too.
+        made = plan.queue or plan.temporary
+        lasts = made is None or made.lasting
+        if plan.exchange is not None:
+            exchange = self._context.vhost.topology.lookup_exchange(plan.exchange.exchange)
+            lasts = lasts and exchange.durable
+        return TerminusDurability.UNSETTLED_STATE if lasts else TerminusDurability.NONE
+
+    def _terms(self, link: SenderLink | ReceiverLink, terminus: Any, survives: int) -> Terms | None:
+        # None: the link is not kept. Then the kept state of its name ends.
+        kept, config = self._context.kept, self._context.config
+        if kept is None:
+            return None
+        terms = terms_for(terminus, config) if isinstance(terminus, Source | Target) else None
+        if terms is not None and kept.has_room(self._key(link), config.suspended_links_max):
+            durable = TerminusDurability.NONE if kept.records is None else min(terminus.durable, survives)
+            return terms._replace(durable=durable)
+        self._end_kept(self._kept(link))
+        return None
+
+    def _keep_publisher(
+        self, link: ReceiverLink, attach: Attach, terms: Terms
+    ) -> tuple[KeptPublisher, dict[bytes, State] | None]:
+        # The map is our unsettled state if the link is resumed.
+        links = self._context.kept
+        assert links is not None
+        there, unsettled = self._kept(link), None
+        if isinstance(there, KeptPublisher) and attach.unsettled is not None:
+            kept, unsettled = there, there.resume(attach)
+            if there.entries:
+                # Of what it has sent so far no more was stored than this.
+                terms = terms._replace(durable=min(terms.durable, there.terms.durable))
+        else:
+            self._end_kept(there)
+            assert isinstance(attach.target, Target)
+            kept = KeptPublisher(self._key(link), links.host, attach.target)
+            links.add(kept)
+        links.attach(kept, terms, link, self._context.tell)
+        return kept, unsettled
+
+    def _keep_consumer(
+        self, link: SenderLink, attach: Attach, terms: Terms, plan: SourcePlan
+    ) -> tuple[KeptConsumer, QueueCredit | None]:
+        # The credit is that of the earlier end if the link is resumed.
+        links, source = self._context.kept, attach.source
+        assert links is not None
+        assert isinstance(source, Source)
+        there = self._kept(link)
+        before = there.credit if isinstance(there, KeptConsumer) and attach.unsettled is not None else None
+        if isinstance(there, KeptConsumer) and before is not None and _is_same(source, there.source):
+            kept = there
+        else:
+            self._end_kept(there)
+            kept, before = KeptConsumer(self._key(link), links, source), None
+            links.add(kept)
+        links.attach(kept, terms, link, self._context.tell)
+        return kept, before
+
+    def _end_kept(self, there: Kept | None) -> None:
+        # The commands for queues leave with this session's others.
+        if there is not None and self._context.kept is not None:
+            for handle, command in self._context.kept.end(there):
+                self._post(handle, command)
+
+    def on_late(self, effect: Effect) -> None:
+        """Pass an effect for an end that has gone to its link, if that is kept."""
+        kept = None if self._context.kept is None else self._context.kept.of(effect)
+        if kept is not None:
+            kept.take(effect)
+        elif isinstance(effect, TimedOut):
+            why = f"a delivery of queue '{effect.queue}' was held for too long, and is another consumer's"
+            self._context.transactions.taken_back(effect.consumer, effect.keys, why)
+
+    def _leave_kept(self, kept: Kept, *, lost: bool) -> None:
+        # The link is suspended, or ends with its end.
+        links = self._context.kept
+        assert links is not None
+        if not kept.outlives(lost=lost):
+            self._end_kept(kept)
+            return
+        policy = kept.terms.policy
+        lingers: object = None
+        if policy == TerminusExpiryPolicy.CONNECTION_CLOSE:
+            lingers = self._context.names
+        elif policy == TerminusExpiryPolicy.SESSION_END and not lost:
+            lingers = self
+        links.suspend(kept, lingers)
+
+    def on_left(self, link: SenderLink | ReceiverLink) -> None:
+        """Note that the client detaches a link without closing it. The caller ends the link next."""
+        owner = self._owners.find(link)
+        kept = owner.kept if isinstance(owner, Publisher | Consumer) else None
+        if kept is not None:
+            kept.stays = True
+
+    # --- changes ----------------------------------------------------------------------------------
+
+    def on_config(self) -> None:
+        """Apply a new configuration to grants from now on."""
+        for publisher in self.publishers.values():
+            publisher.settings = self._context.flow_for(publisher.address)
+            self._set_credit_limit(publisher)
+            self._top_up(publisher)
+        for consumer in self.consumers.values():
+            consumer.settings = self._context.flow_for(consumer.address)
+            self._set_queue_credit(consumer)
+        self._resize_window()
+
+    def _set_credit_limit(self, publisher: Publisher) -> None:
+        settings, credit = publisher.settings, publisher.link.credit
+        if settings.max_link_credit != AUTO:
+            publisher.auto = None
+        elif publisher.auto is None:
+            most = self._context.config.auto_credit_max
+            if publisher.kept is not None:
+                most = min(most, KEPT_CREDIT_MAX)
+            limit = self._new_limit(settings.link_credit, most)
+            publisher.auto = AutoCredit(credit, limit, partial(self._top_up, publisher))
+        credit.limit = settings.link_credit if publisher.auto is None else publisher.auto.auto.limit
+
+    def _set_queue_credit(self, consumer: Consumer) -> None:
+        settings = consumer.settings
+        if settings.max_queue_credit != AUTO:
+            consumer.auto = None
+        elif consumer.auto is None:
+            most = self._context.config.auto_credit_max // consumer.queue.kind.asked_times
+            consumer.auto = AutoQueueCredit(self._new_limit(settings.queue_credit, most))
+        consumer.queue_credit = settings.queue_credit if consumer.auto is None else consumer.auto.auto.limit
+
+    def _new_limit(self, base: int, most: int) -> AutoLimit:
+        context = self._context
+        bounds = Bounds(base, most, context.config.auto_credit_max_bytes)
+        return AutoLimit(bounds, context.moment.ms, context.is_memory_tight)
+
+    def _top_up(self, publisher: Publisher) -> None:
+        self._resize_window()
+        if publisher.link.attached:
+            self._session.inbound.top_up(publisher.link)
+            publisher.times.note(publisher.link.credit)
+
+    def tighten(self) -> None:
+        for publisher in self.publishers.values():
+            if publisher.auto is not None:
+                publisher.auto.tighten(self._context.moment.ms)
+        for consumer in self.consumers.values():
+            if consumer.auto is not None:
+                consumer.auto.auto.tighten(self._context.moment.ms)
+                consumer.queue_credit = consumer.auto.auto.limit
+
+    def _resize_window(self) -> None:
+        # The smallest window that the settings of this session and of its links request. An automatic one is
+        # twice the credit that all links may have, so that it does not hold up any of them.
+        context, publishers = self._context, self.publishers.values()
+        asked = [context.flow_for(None), *(publisher.settings for publisher in publishers)]
+        sizes = [each.max_incoming_window for each in asked if isinstance(each.max_incoming_window, int)]
+        if len(sizes) < len(asked):
+            needed = 2 * sum(publisher.link.credit.limit for publisher in publishers)
+            sizes.append(max(INCOMING_WINDOW, min(needed, context.config.auto_window_max)))
+        size = min(sizes)
+        if size != self._session.incoming.size:
+            self._session.incoming.resize(size)
+
+    def on_access_changed(self) -> None:
+        """Detach links to what the user may no longer read or write.
+
+        A queue that was made for a link belongs to it, and was not checked.
+        """
+        access = self._context.access
+        asked: list[tuple[SenderLink | ReceiverLink, Callable[[Kind, str], None], Kind, str]] = [
+            (consumer.link, access.read, "queue", consumer.queue.name)
+            for consumer in self.consumers.values()
+            if not consumer.terms.exclusive_queue and not consumer.queue.kind.volatile
+        ]
+        asked += [
+            (each.link, access.write, "exchange", "" if each.exchange is None else each.exchange.exchange)
+            for each in self.publishers.values()
+            if each.queue is not None or each.exchange is not None  # else each message asks
+        ]
+        for link, check, kind, name in asked:
+            try:
+                check(kind, name)
+            except PermissionDenied as refusal:
+                self.detach(link, AmqpLinkError(Condition.UNAUTHORIZED_ACCESS, refusal.description))
+
+    def on_stolen(self, link: SenderLink | ReceiverLink) -> None:
+        """Detach a link because another session has attached its name."""
+        if self._owners.find(link) is not None and not self._session.ended:
+            kept = self._kept(link)
+            elsewhere = kept is not None and kept.link is link
+            whose = "container" if elsewhere else "connection"
+            text = f"link '{link.name}' was attached anew, by the same {whose}"
+            self.on_left(link)
+            self.detach(link, AmqpLinkError(Condition.STOLEN, text))
+
+    # --- detach -----------------------------------------------------------------------------------
+
+    def on_closed(self, link: SenderLink | ReceiverLink) -> None:
+        """Note that the client closes a link. The caller ends the link next."""
+        owner = self._owners.find(link)
+        if isinstance(owner, Consumer):
+            owner.closed = True
+
+    def detach(self, link: SenderLink | ReceiverLink, fault: AmqpLinkError) -> None:
+        """Detach a link from our side; what it held goes back to its queue."""
+        unsent = self._end(link, fault)
+        owner = self._owners.take(link)
+        if owner is not None:
+            owner.on_detached(unsent)
+
+    def _end(self, link: SenderLink | ReceiverLink, fault: AmqpLinkError) -> Sequence[tuple[int, Parts]]:
+        # Returns keys and messages of deliveries that were not sent.
+        if link.state is LinkState.ATTACHED:
+            return self._session.links.detach(link, fault)
+        if link.state is LinkState.ATTACH_RECEIVED:
+            self._session.links.refuse(link, fault)
+        return ()
+
+    def close(self) -> None:
+        """End all links; what they hold goes back. May be called twice."""
+        for waiting in self._waiting.values():
+            request = waiting.request
+            made = request.queue if isinstance(request, DeclareSubscription) else request
+            if isinstance(made, DeclareQueue) and made.internal:
+                # The declaration will be carried out for a link that is gone; the proposal behind it deletes
+                # the queue.
+                gone = DeleteQueue(made.vhost, made.name)
+                self._context.propose(gone, self._context.reply_to.request())
+        self._waiting.clear()
+        self._claimed.clear()
+        for consumer in list(self.consumers.values()):
+            self.drop_consumer(consumer, self._session.links.drop(consumer.link), lost=True)
+        for publisher in list(self.publishers.values()):
+            self.drop_publisher(publisher, lost=True)
+        if self._context.kept is not None:
+            self._context.kept.let_run(self)
+
+    def on_queue_deleted(self, effect: QueueDeleted) -> None:
+        ref = effect.ref
+        end: Consumer | Publisher | None
+        end = (
+            self.consumers.pop(ref, None) if isinstance(ref, ConsumerRef) else self.publishers.pop(ref, None)
+        )
+        if end is None:
+            self.on_late(effect)
+            return
+        self._let_go(end)
+        if isinstance(end, Publisher):
+            end.release_unsettled()
+        self._end_kept(end.kept)
+        text = f"queue '{effect.queue}' in vhost '{self._context.vhost.name}' was deleted"
+        self._end(end.link, AmqpLinkError(Condition.RESOURCE_DELETED, text))
+
+    def on_refused(self, effect: SubscribeRefused) -> None:
+        """Detach a consumer that its queue refused: another one is exclusive, or the queue has no leader."""
+        consumer = self.consumers.pop(effect.consumer, None)
+        if consumer is None:
+            self.on_late(effect)
+            return
+        self._let_go(consumer)
+        self._end_kept(consumer.kept)
+        queue = f"queue '{effect.queue}' in vhost '{self._context.vhost.name}'"
+        subscription = consumer.terms.subscription
+        if effect.why is Refusal.NO_LEADER:
+            fault = AmqpLinkError(Condition.INTERNAL_ERROR, f"timed out consuming from quorum {queue}")
+        elif subscription is not None:
+            text = f"subscription '{subscription.name}' is in use: close its consumers first"
+            fault = AmqpLinkError(Condition.RESOURCE_LOCKED, text)
+        else:
+            fault = AmqpLinkError(Condition.UNAUTHORIZED_ACCESS, f"{queue} in exclusive use")
+        self._end(consumer.link, fault)
+
+    def on_queue_down(self, effect: QueueDown) -> None:
+        consumer = self.consumers.pop(effect.consumer, None)
+        if consumer is None:
+            self.on_late(effect)
+            return
+        self._let_go(consumer)
+        self._end_kept(consumer.kept)
+        text = (
+            f"queue '{effect.queue}' in vhost '{self._context.vhost.name}': its node is down or inaccessible"
+        )
+        self._end(consumer.link, AmqpLinkError(Condition.ILLEGAL_STATE, text))
+
+    def drop_consumer(
+        self, consumer: Consumer, unsent: Sequence[tuple[int, Parts]], *, lost: bool = False
+    ) -> None:
+        """Remove a link on which the client consumes, after it has ended.
+
+        Args:
+            consumer: may have been removed before.
+            unsent: keys and messages of deliveries that were not sent.
+            lost: the session or connection has ended, too.
+        """
+        if self.consumers.pop(consumer.ref, None) is None:
+            return
+        self._let_go(consumer)
+        kept = consumer.kept
+        if kept is not None and kept.outlives(lost=lost):
+            consumer.suspend(unsent)
+        else:
+            consumer.leave(unsent, lost=lost)
+        if kept is not None:
+            self._leave_kept(kept, lost=lost)
+        terms, queue = consumer.terms, consumer.queue
+        if terms.exclusive_queue:
+            self._delete(queue)
+        elif consumer.closed and terms.exclusive:
+            queue.ended = True
+            gone = QueueEnded(queue.vhost, queue.name, queue.handle, farewell=True)
+            self._context.catalog.see_to(gone)
+        elif consumer.closed and terms.subscription is not None and terms.subscription.durable:
+            # Unless others share it; the answer is not needed.
+            self._post(queue.handle, Delete(self._context.reply_to.request(), if_unused=True))
+
+    def drop_publisher(self, publisher: Publisher, *, lost: bool = False) -> None:
+        if self.publishers.pop(publisher.ref, None) is None:
+            return
+        self._let_go(publisher)
+        publisher.leave()
+        kept = publisher.kept
+        if kept is not None:
+            kept.suspended(publisher.ref)
+            self._leave_kept(kept, lost=lost)
+        self._resize_window()
+        made = publisher.queue or publisher.temporary
+        if publisher.exclusive_queue and made is not None:
+            self._delete(made)
+
+    def _let_go(self, end: Consumer | Publisher) -> None:
+        self._owners.take(end.link)
+        if isinstance(end, Consumer):
+            self._accept.pop(end.ref, None)
+            end.end_acquisition()
+            end.credit.retire(self._gone)
+        else:
+            self._gone.add(end.counters)
+        self._context.names.leave(end.link)
+
+    def _delete(self, queue: DeclaredQueue) -> None:
+        if queue.kind.volatile:
+            self._context.vhost.remove_volatile(queue)
+        else:
+            self._context.catalog.see_to(QueueEnded(queue.vhost, queue.name, queue.handle))
+        self._post(queue.handle, DELETE)
+
+
+def _may_be_kept(plan: SourcePlan, attach: Attach) -> bool:
+    # Not if deliveries are settled as they are sent, and not of a queue that goes with its link or its
+    # connection, or that delivers by position.
+    queue = plan.queue
+    if attach.snd_settle_mode == SenderSettleMode.SETTLED or plan.browse or plan.dynamic:
+        return False
+    return plan.subscription is None and not (queue.exclusive or queue.kind.replays or queue.kind.volatile)
+
+
+def _is_same(one: Source, other: Source) -> bool:
+    kept = other.durable, other.expiry_policy, other.timeout
+    return replace(one, durable=kept[0], expiry_policy=kept[1], timeout=kept[2]) == other

@@ -1,0 +1,472 @@
+"""The management node's links in one session: pairs of links, requests in, responses out, in order.
+
+A client that manages attaches two links of one name: a sender to ``/management`` for requests and a receiver
+from it for responses. `management.amqp_node` handles the requests; this module has the pairs, their credit,
+and the order of responses, which is that of requests even where a queue must answer first.
+
+Response credit is the client's. It is counted down when a request comes, not when its response is written: a
+request without credit is refused by ending the session, so that responses never pile up here. A request
+counts as finished, and may be replaced by another one, when its response has been written: a client that
+closes its window and continues to send requests runs out of credit.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Final, assert_never
+
+from amqp10broker.errors import PermissionDenied
+from amqp10broker.metadata.proposing import Decided
+from amqp10broker.operations.amqp_node import (
+    ADDRESS,
+    Asking,
+    Outcome,
+    Responded,
+    TokenOffered,
+    Waiting,
+    handle_request,
+)
+from amqp10broker.operations.caller import Caller
+from amqp10broker.protocols.amqp10.delivery import Parts
+from amqp10broker.protocols.amqp10.errors import AmqpLinkError, AmqpSessionError, Condition, DecodeError
+from amqp10broker.protocols.amqp10.events import DeliveriesReceived, DeliveriesUpdated
+from amqp10broker.protocols.amqp10.link import ReceiverLink, SenderLink
+from amqp10broker.protocols.amqp10.performatives import (
+    Attach,
+    Flow,
+    ReceiverSettleMode,
+    SenderSettleMode,
+    Source,
+    Target,
+)
+from amqp10broker.protocols.amqp10.session import Session
+from amqp10broker.protocols.amqp10.types import Symbol
+from amqp10broker.queues.commands import ReplyTo, RequestRef
+from amqp10broker.queues.effects import Answer
+from amqp10broker.sessions.amqp10.attach import KEPT
+from amqp10broker.sessions.amqp10.flow_answers import ANSWERS_OWED_MAX
+from amqp10broker.sessions.amqp10.link_owner import LinkOwners
+from amqp10broker.sessions.amqp10.outcomes import check_no_transaction
+from amqp10broker.sessions.context import OfferToken, Post
+
+REQUEST_CREDIT: Final = 8
+"""Granted to the requesting half, again when half of it is left."""
+
+_PAIRED: Final = Symbol("paired")
+
+
+class Reply:
+    """A place in the order of a pair's output: a response, or the answer to a flow.
+
+    Attributes:
+        request_link: on which the request came; None for the answer to a flow.
+        payload: the response; None until a queue has answered.
+        done: the answer to a flow has been given.
+    """
+
+    __slots__ = ("done", "payload", "request_link")
+
+    def __init__(self, request_link: ReceiverLink | None) -> None:
+        self.request_link = request_link
+        self.payload: bytes | None = None
+        self.done = False
+
+    @property
+    def ready(self) -> bool:
+        """Whether it can be sent as soon as those before it are."""
+        return self.request_link is None or self.payload is not None
+
+
+class Pair:
+    """Two links of one name.
+
+    Attributes:
+        terminus: the client's address at its end of both.
+        requests: the half on which requests come; None while it is not attached.
+        responses: the half on which responses go out; None while it is not attached.
+        waiting: replies behind one that is not ready, which is the first.
+        handed: responses that the session has and has not written, as the links of their requests.
+        flows: answers to flows that wait in the session behind responses.
+    """
+
+    __slots__ = ("flows", "handed", "name", "next_key", "requests", "responses", "terminus", "waiting")
+
+    def __init__(self, name: str, terminus: object) -> None:
+        self.name = name
+        self.terminus = terminus
+        self.requests: ReceiverLink | None = None
+        self.responses: SenderLink | None = None
+        self.waiting: deque[Reply] = deque()
+        self.handed: deque[ReceiverLink] = deque()
+        self.flows: deque[Reply] = deque()
+        self.next_key = 0
+
+    def response_credit(self) -> int:
+        """Return how many responses the client still takes, including those under way."""
+        assert self.responses is not None
+        credit = self.responses.credit
+        if credit.drain:
+            return 0  # a drain forfeits what it leaves, as soon as everything before it is written
+        owed = len(self.handed) + sum(reply.request_link is not None for reply in self.waiting)
+        return max(0, credit.link_credit - owed)
+
+
+class RequestEnd:
+    """The owner of the half on which requests come."""
+
+    __slots__ = ("_node", "pair")
+
+    def __init__(self, node: ManagementLinks, pair: Pair) -> None:
+        self._node = node
+        self.pair = pair
+
+    def on_deliveries(self, event: DeliveriesReceived) -> None:
+        """Handle requests; those before a fault are answered.
+
+        Raises:
+            AmqpSessionError: the session must be ended with it.
+            AmqpLinkError: the link must be detached with it.
+        """
+        try:
+            if not event.settled:
+                raise AmqpSessionError(
+                    Condition.INVALID_FIELD, "a management request must be sent settled: set settled=true"
+                )
+            for payload in event.payloads:
+                self._node.on_request(self.pair, event.link, payload)
+        except AmqpSessionError:
+            # Responses to requests before the fault are sent before the end.
+            self._node.write(event.link.max_message_size)
+            raise
+
+    def on_flow(self, flow: Flow) -> None:
+        """Do nothing: the broker grants credit for requests, and the engine has answered an echo."""
+
+    def on_detached(self, unsent: Sequence[tuple[int, Parts]]) -> None:
+        self.pair.requests = None
+        self._node.forget_if_gone(self.pair)
+
+
+class ResponseEnd:
+    """The owner of the half on which responses go out."""
+
+    __slots__ = ("_node", "pair")
+
+    def __init__(self, node: ManagementLinks, pair: Pair) -> None:
+        self._node = node
+        self.pair = pair
+
+    def on_flow(self, flow: Flow) -> None:
+        check_no_transaction(flow)
+        if flow.link_credit is not None or flow.echo:
+            self._node.on_flow(self.pair, echo=flow.echo)
+
+    def on_updated(self, event: DeliveriesUpdated) -> None:
+        """Do nothing: responses are sent settled, so the engine has no deliveries that a disposition could
+        name.
+        """
+        raise AssertionError("a response was sent unsettled")
+
+    def on_sent(self, deliveries: int) -> None:
+        self._node.on_sent(self.pair, deliveries)
+
+    def act_on(self, marker: object) -> None:
+        """Send an answer to a flow, after the responses before it."""
+        assert isinstance(marker, Reply)
+        self._node.answer_flow(self.pair, marker)
+
+    def on_detached(self, unsent: Sequence[tuple[int, Parts]]) -> None:
+        """Drop what is still owed."""
+        self._node.on_responses_detached(self.pair)
+
+
+class ManagementLinks:
+    """All management links of a session.
+
+    Attributes:
+        write: writes transfers of the session, up to so many bytes.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        owners: LinkOwners,
+        caller: Callable[[], Caller],
+        reply_to: ReplyTo,
+        post: Post,
+        offer_token: OfferToken | None,
+        *,
+        message_bytes_max: Callable[[], int],
+        write: Callable[[int], object],
+    ) -> None:
+        """Begin without links.
+
+        Args:
+            caller: returns the user that sends the requests.
+            reply_to: under which queues answer this session.
+            post: sends a command to a queue.
+            offer_token: see `service.context`.
+            message_bytes_max: returns the size of the largest request that is accepted.
+        """
+        self._session = session
+        self._owners = owners
+        self.write = write
+        self._caller = caller
+        self._reply_to = reply_to
+        self._post = post
+        self._offer_token = offer_token
+        self._message_bytes_max = message_bytes_max
+        self._pairs: dict[str, Pair] = {}
+        self._asked: dict[RequestRef, tuple[Pair, Reply, Callable[[Any], Outcome]]] = {}
+        # The request that is not decided yet, and those behind it: they must see its changes.
+        self._undecided: RequestRef | None = None
+        self._held: deque[tuple[Pair, Reply, bytes]] = deque()
+
+    @property
+    def busy(self) -> bool:
+        """Whether a response is still to be written."""
+        return bool(self._asked) or any(pair.handed for pair in self._pairs.values())
+
+    @property
+    def undecided(self) -> bool:
+        """Whether a request is not decided yet."""
+        return self._undecided is not None
+
+    # --- links ------------------------------------------------------------------------------------
+
+    def attach(self, link: SenderLink | ReceiverLink, attach: Attach) -> None:
+        """Accept one half of a pair.
+
+        Raises:
+            AmqpLinkError: it must be refused with it.
+        """
+        _check(attach)
+        terminus = getattr(attach.target if attach.role else attach.source, "address", None)
+        pair = self._pairs.get(link.name)
+        if pair is None:
+            pair = Pair(link.name, terminus)
+        elif pair.terminus != terminus or (pair.responses if attach.role else pair.requests) is not None:
+            half = "receiver" if attach.role else "sender"
+            raise AmqpLinkError(
+                Condition.PRECONDITION_FAILED,
+                f"received invalid attach of {half} with handle {attach.handle} and terminus {terminus!r} "
+                f"for management link pair '{link.name}': a pair is one sender and one receiver of the same "
+                f"name, whose other terminus is the same, here {pair.terminus!r}",
+            )
+        self._session.links.accept(
+            link,
+            source=Source(address=ADDRESS, **KEPT) if attach.role else attach.source,
+            target=attach.target if attach.role else Target(address=ADDRESS, **KEPT),
+            snd_settle_mode=SenderSettleMode.SETTLED if attach.role else attach.snd_settle_mode,
+            rcv_settle_mode=ReceiverSettleMode.FIRST,
+            credit_limit=0 if attach.role else REQUEST_CREDIT,
+            max_message_size=(attach.max_message_size or 0) if attach.role else self._message_bytes_max(),
+            properties={_PAIRED: True},
+        )
+        self._pairs[link.name] = pair
+        if isinstance(link, SenderLink):
+            pair.responses = link
+            self._owners.senders[link] = ResponseEnd(self, pair)
+        else:
+            pair.requests = link
+            link.whole_frames_only = True
+            link.escalate = _to_session_fault
+            self._owners.receivers[link] = RequestEnd(self, pair)
+
+    def on_responses_detached(self, pair: Pair) -> None:
+        """Finish the unanswered requests of a pair without a half for responses.
+
+        Those that are held for a decision are not carried out any more: a client could attach again, and have
+        ever more of them held.
+        """
+        pair.responses = None
+        self._held = deque(held for held in self._held if held[0] is not pair)
+        for reply in pair.waiting:
+            self._finish(reply.request_link)
+        for request_link in pair.handed:
+            self._finish(request_link)
+        pair.waiting.clear()
+        pair.handed.clear()
+        pair.flows.clear()
+        self.forget_if_gone(pair)
+
+    def forget_if_gone(self, pair: Pair) -> None:
+        """Remove a pair if both halves have ended."""
+        if pair.requests is None and pair.responses is None:
+            self._pairs.pop(pair.name, None)
+
+    def close(self) -> None:
+        self._pairs.clear()
+        self._asked.clear()
+        self._held.clear()
+
+    # --- requests ---------------------------------------------------------------------------------
+
+    def on_request(self, pair: Pair, link: ReceiverLink, payload: bytes) -> None:
+        """Handle one request. Raises as `RequestEnd.on_deliveries`."""
+        if pair.responses is None:
+            raise AmqpSessionError(
+                Condition.PRECONDITION_FAILED, "received transfer on half open management link pair"
+            )
+        credit = pair.response_credit()
+        if credit <= 0:
+            raise AmqpSessionError(
+                Condition.PRECONDITION_FAILED,
+                f"insufficient credit ({credit}) for management link from RabbitMQ to client",
+            )
+        if self._undecided is not None:
+            reply = Reply(link)
+            pair.waiting.append(reply)
+            self._held.append((pair, reply, payload))
+            return
+        try:
+            outcome = self._handle(payload)
+        except DecodeError as error:
+            raise AmqpLinkError(Condition.DECODE_ERROR, error.description) from error
+        reply = Reply(link)
+        pair.waiting.append(reply)
+        self._go_on(pair, reply, outcome)
+
+    def _handle(self, payload: bytes) -> Outcome:
+        try:
+            outcome = handle_request(self._caller(), payload)
+        except PermissionDenied as error:
+            raise AmqpSessionError(Condition.UNAUTHORIZED_ACCESS, error.description) from error
+        if isinstance(outcome, TokenOffered):
+            return self._offer(outcome)
+        return outcome
+
+    def _offer(self, offered: TokenOffered) -> Outcome:
+        if self._offer_token is None:
+            return offered.accepted
+        ref = self._reply_to.request()
+        self._offer_token(offered.token, ref)
+        return Waiting(ref, lambda decided: offered.accepted)
+
+    def _go_on(self, pair: Pair, reply: Reply, outcome: Outcome) -> None:
+        match outcome:
+            case Responded():
+                reply.payload = outcome.payload
+                self._hand_over(pair)
+            case Asking():
+                request = self._reply_to.request()
+                self._asked[request] = (pair, reply, outcome.respond)
+                self._post(outcome.handle, outcome.command(request))
+            case Waiting():
+                self._undecided = outcome.ref
+                self._asked[outcome.ref] = (pair, reply, outcome.respond)
+            case _:
+                assert_never(outcome)
+
+    def on_decided(self, decided: Decided) -> None:
+        """Handle the decision on a change of the catalog, and carry out the requests behind it.
+
+        Raises:
+            AmqpSessionError: the session must be ended with it; requests before are answered.
+        """
+        asked = self._asked.pop(decided.ref, None)
+        if asked is None:
+            return
+        self._undecided = None
+        pair, reply, respond = asked
+        self._go_on(pair, reply, respond(decided))
+        while self._held and self._undecided is None:
+            pair, reply, payload = self._held.popleft()
+            try:
+                outcome = self._handle(payload)
+            except DecodeError as error:
+                raise AmqpSessionError(Condition.DECODE_ERROR, error.description) from error
+            self._go_on(pair, reply, outcome)
+
+    def on_answer(self, answer: Answer) -> None:
+        """Handle the answer of a queue; ignore it if its session or pair is gone."""
+        asked = self._asked.pop(answer.request, None)
+        if asked is None:
+            return
+        pair, reply, respond = asked
+        self._go_on(pair, reply, respond(answer))
+
+    # --- responses --------------------------------------------------------------------------------
+
+    def on_flow(self, pair: Pair, *, echo: bool) -> None:
+        """Answer the client's flow, behind responses."""
+        link = pair.responses
+        assert link is not None
+        if (echo or link.credit.drain) and len(pair.waiting) + len(pair.flows) < ANSWERS_OWED_MAX:
+            pair.waiting.append(Reply(None))
+        self._hand_over(pair)
+
+    def on_sent(self, pair: Pair, deliveries: int) -> None:
+        for _ in range(deliveries):
+            self._finish(pair.handed.popleft())
+        self._answer_stuck(pair)
+
+    def answer_flow(self, pair: Pair, reply: Reply) -> None:
+        """Send the state of the half for responses; nothing is ever available beyond what was requested."""
+        if reply.done:
+            return
+        reply.done = True
+        link = pair.responses
+        assert link is not None
+        if link.credit.drain:
+            self._session.drained(link, available=0)
+        else:
+            self._session.send_flow(link, available=0)
+
+    def _hand_over(self, pair: Pair) -> None:
+        # Replies go out in order, up to the first that is not ready.
+        link = pair.responses
+        while link is not None and pair.waiting and pair.waiting[0].ready:
+            reply = pair.waiting.popleft()
+            if reply.request_link is None:
+                if pair.handed or link.partial is not None:
+                    pair.flows.append(reply)
+                    self._session.outbound.queue_marker(link, reply)
+                else:
+                    self.answer_flow(pair, reply)
+            else:
+                assert reply.payload is not None
+                pair.handed.append(reply.request_link)
+                self._session.outbound.queue_deliveries(link, [pair.next_key], [(b"", reply.payload)])
+                pair.next_key += 1
+        self._answer_stuck(pair)
+
+    def _answer_stuck(self, pair: Pair) -> None:
+        # Flows that wait behind responses which cannot go: the client has withdrawn its credit.
+        while pair.flows and pair.flows[0].done:
+            pair.flows.popleft()
+        link = pair.responses
+        if link is None or link.credit.link_credit > 0 or link.partial is not None or not pair.handed:
+            return
+        while pair.flows:
+            self.answer_flow(pair, pair.flows.popleft())
+
+    def _finish(self, link: ReceiverLink | None) -> None:
+        if link is not None and link.attached:
+            self._session.inbound.finish(link, 1)
+
+
+def is_management(attach: Attach) -> bool:
+    """Return whether a client attaches to the management node."""
+    terminus = attach.source if attach.role else attach.target
+    return isinstance(terminus, Source | Target) and terminus.address == ADDRESS
+
+
+def _check(attach: Attach) -> None:
+    if (attach.properties or {}).get(_PAIRED) is not True:
+        raise AmqpLinkError(
+            Condition.INVALID_FIELD, "Link property 'paired' is not set to boolean value 'true'"
+        )
+    if attach.rcv_settle_mode == ReceiverSettleMode.SECOND:
+        raise AmqpLinkError(
+            Condition.NOT_IMPLEMENTED, "rcv-settle-mode second not supported: responses are sent settled"
+        )
+
+
+def _to_session_fault(fault: AmqpLinkError) -> AmqpSessionError:
+    if fault.condition == Condition.TRANSFER_LIMIT_EXCEEDED:
+        return AmqpSessionError(
+            fault.condition, "insufficient credit (0) for management link from client to RabbitMQ"
+        )
+    return AmqpSessionError(fault.condition, fault.description, fault.info)

@@ -1,0 +1,62 @@
+"""Names of links: part 2, section 2.6.1. An attach of a name that is attached already takes the link over.
+
+A link is identified by its name, its direction and the two containers, and has one pair of ends. So the end
+that was attached before is detached with `amqp:link:stolen`. The names of one connection are compared, over
+all its sessions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from amqp10broker.protocols.amqp10.link import ReceiverLink, SenderLink
+
+Key = tuple[str, bool]
+TellStolen = Callable[[SenderLink | ReceiverLink], object]
+"""Notifies a session that another one has attached the name of its link. Compared by identity: one per
+session.
+"""
+
+
+class LinkNames:
+    """The names of the links of one connection, over all its sessions."""
+
+    __slots__ = ("_holders",)
+
+    def __init__(self) -> None:
+        self._holders: dict[Key, tuple[SenderLink | ReceiverLink, TellStolen]] = {}
+
+    def take(
+        self, link: SenderLink | ReceiverLink, tell_stolen: TellStolen
+    ) -> SenderLink | ReceiverLink | None:
+        """Give a link its name; notify the session that had a link of that name, if it is another one.
+
+        Args:
+            link: about to be attached.
+            tell_stolen: of its session.
+
+        Returns:
+            The link of the same session that had the name; the caller detaches it.
+        """
+        key = _key(link)
+        stolen, holder = self._holders.get(key, (None, tell_stolen))
+        self._holders[key] = link, tell_stolen
+        if stolen is not None and holder is not tell_stolen:
+            holder(stolen)
+            return None
+        return stolen
+
+    def has(self, name: str) -> bool:
+        """Return whether a link of this name on which the client consumes is attached."""
+        return (name, True) in self._holders
+
+    def leave(self, link: SenderLink | ReceiverLink) -> None:
+        """Free the name of a link that is gone, unless another link has taken it over."""
+        key = _key(link)
+        holder = self._holders.get(key)
+        if holder is not None and holder[0] is link:
+            del self._holders[key]
+
+
+def _key(link: SenderLink | ReceiverLink) -> Key:
+    return link.name, isinstance(link, SenderLink)

@@ -1,0 +1,119 @@
+"""Checks and properties of the open performative (part 2, section 2.7.1)."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from amqp10broker.auth.authorise import check_vhost_access
+from amqp10broker.auth.grants import Grants
+from amqp10broker.errors import NotAllowed, ResourceLocked
+from amqp10broker.metadata.catalog import Catalog
+from amqp10broker.metadata.definitions_export import RABBIT_VERSION
+from amqp10broker.protocols.amqp10.errors import AmqpConnectionError, Condition
+from amqp10broker.protocols.amqp10.performatives import Open
+from amqp10broker.protocols.amqp10.types import Symbol
+from amqp10broker.routing.address import TOPICS
+
+PRODUCT: Final = "RabbitMQ"
+COMPATIBLE_VERSION: Final = RABBIT_VERSION
+"""The RabbitMQ version that the broker behaves like. Some of RabbitMQ's own clients accept no other product,
+and adapt to its version; the real product is in `information` and `platform`.
+"""
+
+SOLE_CONNECTION: Final = Symbol("sole-connection-for-container")
+SHARED_SUBSCRIPTIONS: Final = Symbol("SHARED-SUBS")
+DELAYED_DELIVERY: Final = Symbol("DELAYED_DELIVERY")
+_OF_JMS: Final = frozenset({SOLE_CONNECTION, SHARED_SUBSCRIPTIONS, DELAYED_DELIVERY})
+# Capabilities that clients of JMS desire of a connection. Only these clients get the capabilities of JMS in
+# return.
+_ALWAYS: Final = (Symbol("LINK_PAIR_V1_0"), Symbol("ANONYMOUS-RELAY"))
+
+_VHOST_PREFIX = "vhost:"
+_CHANNEL_MAX_OF_PROTON: Final = 32_767
+
+
+def vhost_of(performative: Open, default: str) -> str:
+    """Return the virtual host that a client chooses with hostname ``vhost:NAME``; any other means the default
+    one.
+    """
+    hostname = performative.hostname or ""
+    return hostname.removeprefix(_VHOST_PREFIX) if hostname.startswith(_VHOST_PREFIX) else default
+
+
+def check_open(vhost: str, grants: Grants, catalog: Catalog) -> AmqpConnectionError | None:
+    """Return why a user may not open a connection to a virtual host; None if it may, limits aside."""
+    if catalog.find_vhost(vhost) is None:
+        return AmqpConnectionError(
+            Condition.UNAUTHORIZED_ACCESS,
+            f"AMQP 1.0 connection failed: virtual host '{vhost}' does not exist",
+        )
+    try:
+        check_vhost_access(grants, vhost)
+    except NotAllowed as refusal:
+        return AmqpConnectionError(Condition.UNAUTHORIZED_ACCESS, refusal.description)
+    return None
+
+
+def wants_sole_connection(performative: Open) -> bool:
+    """Return whether a client wants to have the only connection of its container-id."""
+    return SOLE_CONNECTION in (performative.desired_capabilities or ())
+
+
+def not_sole(refusal: ResourceLocked) -> AmqpConnectionError:
+    """Return the error for a connection that would not be the only one of its container."""
+    info = {"invalid-field": Symbol("container-id")}
+    return AmqpConnectionError(Condition.INVALID_FIELD, refusal.description, info)
+
+
+def is_of_jms(performative: Open) -> bool:
+    """Return whether a client desires a capability that clients of JMS desire."""
+    return not _OF_JMS.isdisjoint(performative.desired_capabilities or ())
+
+
+def offered_capabilities(performative: Open, *, alone: bool) -> tuple[Symbol, ...]:
+    """Return the capabilities of our open.
+
+    Args:
+        performative: the client's.
+        alone: this is the only node. Connections to other nodes are not counted by their containers.
+    """
+    if not is_of_jms(performative):
+        return _ALWAYS
+    sole = (SOLE_CONNECTION,) if alone and wants_sole_connection(performative) else ()
+    return (*_ALWAYS, SHARED_SUBSCRIPTIONS, DELAYED_DELIVERY, *sole)
+
+
+def open_properties(
+    performative: Open, container_id: str, cluster: str, version: str, platform: str
+) -> dict[Any, Any]:
+    """Return the properties of our open.
+
+    Args:
+        performative: the client's.
+        cluster: name of the cluster, or our container-id without one.
+        platform: the platform of the broker, as text.
+    """
+    prefix = {Symbol("topic-prefix"): TOPICS} if is_of_jms(performative) else {}
+    return {
+        Symbol("product"): PRODUCT,
+        Symbol("version"): COMPATIBLE_VERSION,
+        Symbol("platform"): f"amqp10broker {version}, {platform}",
+        Symbol("information"): f"amqp10broker {version}, compatible with RabbitMQ {COMPATIBLE_VERSION}",
+        Symbol("cluster_name"): cluster,
+        Symbol("node"): container_id,
+        **prefix,
+    }
+
+
+def is_of_rabbitmq(performative: Open) -> bool:
+    """Return whether a client may be one of RabbitMQ's: these get refusals in RabbitMQ's form.
+
+    The client for Java identifies itself. The client for Python is Proton's engine, and is recognized only by
+    a virtual host in RabbitMQ's form; another client that has both cannot be distinguished from it.
+    """
+    properties = performative.properties or {}
+    if str(properties.get("product", "")).startswith(PRODUCT):
+        return True
+    hostname = performative.hostname or ""
+    of_proton = performative.channel_max == _CHANNEL_MAX_OF_PROTON
+    return not properties and of_proton and hostname.startswith(_VHOST_PREFIX)

@@ -1,0 +1,113 @@
+"""The decisions of clients on deliveries, translated for queues (part 3, section 3.4)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from amqp10broker.protocols.amqp10.encoder import encode
+from amqp10broker.protocols.amqp10.errors import AmqpLinkError, AmqpSessionError, Condition
+from amqp10broker.protocols.amqp10.performatives import Accepted, Flow, Modified, Rejected, Released
+from amqp10broker.protocols.amqp10.types import Symbol
+from amqp10broker.queues.commands import Verdict
+
+_TXN_ID: Final = Symbol("txn-id")
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The decision on deliveries.
+
+    Attributes:
+        annotations: an encoded map to merge into their message-annotations, or empty.
+    """
+
+    verdict: Verdict
+    annotations: bytes = b""
+
+
+def decide(state: Any, *, settled: bool, default: Verdict) -> Decision | None:
+    """Translate a client's disposition.
+
+    Args:
+        state: of the delivery; None if the client did not set it.
+        settled: the client has settled the delivery.
+        default: applies to a delivery that is settled without an outcome.
+
+    Returns:
+        None when the disposition contains no decision.
+
+    Raises:
+        AmqpLinkError: annotations that clients may not set.
+        AmqpSessionError: the state is not one that a receiver may set.
+    """
+    if state is None:
+        return Decision(default) if settled else None
+    annotations = b""
+    if isinstance(state, Modified) and state.message_annotations:
+        if not all(isinstance(key, Symbol) and key.startswith("x-") for key in state.message_annotations):
+            raise AmqpLinkError(
+                Condition.INVALID_FIELD,
+                "reserved_annotation_key: message-annotations of modified must have symbol keys that start "
+                "with x-",
+            )
+        annotations = encode(state.message_annotations)
+    verdict = to_verdict(state)
+    if verdict is None:
+        raise AmqpSessionError(
+            Condition.INVALID_FIELD, f"Unrecognised state: {type(state).__name__.lower()} in DISPOSITION"
+        )
+    return Decision(verdict, annotations)
+
+
+def transaction_named(flow: Flow) -> bytes | None:
+    """Return the id of the transaction in which a client wants to acquire.
+
+    Raises:
+        AmqpLinkError: the value is not an id.
+    """
+    txn_id = None if flow.properties is None else flow.properties.get(_TXN_ID)
+    if txn_id is not None and not isinstance(txn_id, bytes):
+        text = f"property txn-id of a flow must be binary, and is {txn_id!r}"
+        raise AmqpLinkError(Condition.INVALID_FIELD, text)
+    return txn_id
+
+
+def check_no_transaction(flow: Flow) -> None:
+    """Refuse a flow of a client that wants to acquire within a transaction.
+
+    A source that does not support it "MUST" refuse it (part 4, section 4.4.3).
+
+    Raises:
+        AmqpLinkError: the flow names a transaction.
+    """
+    if flow.properties and flow.properties.get(_TXN_ID) is not None:
+        text = "flow names a transaction (txn-id): messages of this link cannot be acquired in one"
+        raise AmqpLinkError(Condition.NOT_IMPLEMENTED, text)
+
+
+def default_verdict(outcome: Any) -> Verdict:
+    """Return the decision on a delivery that is settled without an outcome (3.5.3).
+
+    Released if the source has no default outcome; it does not count as a failed attempt.
+    """
+    return to_verdict(outcome) or Verdict.REQUEUE
+
+
+def to_verdict(state: Any) -> Verdict | None:
+    """Translate a delivery state; None when it is not an outcome."""
+    match state:
+        case Accepted():
+            return Verdict.ACCEPT
+        case Rejected():
+            # "delivery-count is incremented" (3.4.2): the consumer of the dead letter sees it.
+            return Verdict.DISCARD_FAILED
+        case Released():
+            return Verdict.REQUEUE
+        case Modified(undeliverable_here=True):
+            # As RabbitMQ: the message is not offered to other consumers either, but dead-lettered.
+            return Verdict.DISCARD_FAILED if state.delivery_failed else Verdict.DISCARD
+        case Modified():
+            return Verdict.REQUEUE_FAILED if state.delivery_failed else Verdict.REQUEUE
+        case _:
+            return None

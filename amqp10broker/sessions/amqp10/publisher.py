@@ -1,0 +1,765 @@
+"""A client that publishes: a receiver link, and the outcome of each delivery.
+
+Credit is topped up by the engine's rule (`protocols/amqp10/credit.py`): a delivery is finished when every
+queue it went to has confirmed it, also when the client sent it settled and gets no outcome. So a queue that
+cannot follow withholds credit from the links that feed it, and from no others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from operator import itemgetter
+from typing import Any, Final, NamedTuple, Protocol
+
+from amqp10broker.config import FlowSettings
+from amqp10broker.errors import AccessRefused, NotFound, PermissionDenied, RefusedError
+from amqp10broker.message.amqp10 import to_at_start
+from amqp10broker.message.message import Message, MessageReader
+from amqp10broker.message.routing_headers import routing_headers
+from amqp10broker.metadata.catalog import Request
+from amqp10broker.metadata.last_error import LastError
+from amqp10broker.metadata.proposing import Decided
+from amqp10broker.metadata.queue import DeclaredQueue
+from amqp10broker.metadata.subscriptions import is_subscribed, temporary_topic
+from amqp10broker.protocols.amqp10.delivery import Parts
+from amqp10broker.protocols.amqp10.disposition import ACCEPTED, RELEASED, Outcome
+from amqp10broker.protocols.amqp10.errors import (
+    AmqpDeliveryError,
+    AmqpError,
+    AmqpLinkError,
+    AmqpSessionError,
+    Condition,
+)
+from amqp10broker.protocols.amqp10.events import DeliveriesReceived, DeliveryBegun, DeliveryResumed
+from amqp10broker.protocols.amqp10.faults import to_error
+from amqp10broker.protocols.amqp10.link import ReceiverLink, SenderLink
+from amqp10broker.protocols.amqp10.performatives import (
+    Flow,
+    ReceiverSettleMode,
+    Rejected,
+    TransactionalState,
+)
+from amqp10broker.protocols.amqp10.resumption import Arrival, on_resumed
+from amqp10broker.protocols.amqp10.session import Session
+from amqp10broker.queues.commands import AttachPublisher, DetachPublisher, Publish, PublisherRef
+from amqp10broker.queues.effects import Rejected as Refused
+from amqp10broker.queues.effects import Unconfirmed
+from amqp10broker.routing.address import (
+    Address,
+    BadAddress,
+    ExchangeAddress,
+    QueueAddress,
+    TopicAddress,
+    parse,
+)
+from amqp10broker.routing.exchange import Exchange
+from amqp10broker.sessions.amqp10.attach import (
+    Steps,
+    as_exchange,
+    internal_exchange_text,
+    target_queue,
+    to_amqp_error,
+    to_declare,
+)
+from amqp10broker.sessions.amqp10.auto_credit import AutoCredit
+from amqp10broker.sessions.amqp10.kept_publisher import Entry, KeptPublisher
+from amqp10broker.sessions.amqp10.tally import Tally, refusal_of
+from amqp10broker.sessions.amqp10.times import PublisherTimes
+from amqp10broker.sessions.amqp10.transactions import Transaction
+from amqp10broker.sessions.commits import NoRoom, Part, no_part_text
+from amqp10broker.sessions.context import Post, SessionContext
+from amqp10broker.sessions.counters import ClientCounters
+from amqp10broker.sessions.routes import Route, Routes
+
+READERS_MAX: Final = 1024
+"""The most targets for which an anonymous terminus caches message heads."""
+
+_CONTENT: Final = itemgetter(1)
+
+
+class PublisherLinks(Protocol):
+    """The services of a session's links that a publisher uses."""
+
+    def drop_publisher(self, publisher: Publisher) -> None:
+        """Remove a publisher after its link has ended, and make it `leave`."""
+
+    def transacts(self, queue: DeclaredQueue) -> bool:
+        """Return whether a queue may take part in a commit."""
+
+    def commit(self, parts: Sequence[Part], also: Callable[[], None]) -> str | None:
+        """Carry out parts in one step, behind all that was posted; see `service.commits.Commits`."""
+
+    def propose(
+        self, link: SenderLink | ReceiverLink, request: Request[Any], then: Callable[[Decided], None]
+    ) -> Decided | None:
+        """Propose the declaration of a queue for a link.
+
+        Returns:
+            The decision; None if it comes later, to `then`. The link is held until then, so that later frames
+                do not overtake those that wait.
+        """
+
+
+class Undecided(Exception):
+    """A message goes to a queue with a declaration that is not decided yet."""
+
+
+class Way(NamedTuple):
+    """The destination of a run of messages that need no answer yet."""
+
+    exchange: Exchange
+    queues: Sequence[DeclaredQueue]
+    topic: bool
+    """Unroutable messages are accepted: a topic without subscribers."""
+
+
+class Publisher:
+    """One publishing link.
+
+    Attributes:
+        queue: the fixed target if it is a queue.
+        exchange: the fixed target if it is an exchange. Neither: an anonymous terminus, which routes each
+            message by its `to`.
+        ref: under which queues address it.
+        address: as the client attached it, None for an anonymous terminus.
+        settings: the flow settings in force.
+        exclusive_queue: delete the queue with the link (a dynamic target).
+        topic: the exchange is a topic's; unroutable messages are accepted.
+        temporary: the queue that limits the lifetime of a temporary topic.
+        kept: its state that survives this end of the link; None if none does.
+        last_error: of the last message that was rejected.
+        counters: of messages and their outcomes.
+        auto: adapts its credit; None: that is fixed.
+    """
+
+    __slots__ = (
+        "_context",
+        "_default_exchange",
+        "_held",
+        "_last_queues",
+        "_links",
+        "_permitted_at",
+        "_post",
+        "_posting",
+        "_read_at",
+        "_reader",
+        "_readers",
+        "_routes",
+        "_session",
+        "_tally",
+        "_topics",
+        "_topics_at",
+        "address",
+        "auto",
+        "counters",
+        "exchange",
+        "exclusive_queue",
+        "kept",
+        "last_error",
+        "link",
+        "queue",
+        "ref",
+        "settings",
+        "temporary",
+        "times",
+        "topic",
+    )
+
+    def __init__(
+        self,
+        session: Session,
+        link: ReceiverLink,
+        queue: DeclaredQueue | None,
+        exchange: ExchangeAddress | None,
+        ref: PublisherRef,
+        address: str | None,
+        settings: FlowSettings,
+        post: Post,
+        links: PublisherLinks,
+        *,
+        context: SessionContext,
+        routes: Routes,
+        exclusive_queue: bool,
+        topic: bool = False,
+        temporary: DeclaredQueue | None = None,
+        kept: KeptPublisher | None = None,
+    ) -> None:
+        self._session = session
+        self._post = post
+        self._links = links
+        self._context = context
+        self._routes = routes
+        # Bare names without a queue: whether they are topics', as of a version of the topology.
+        self._topics: dict[str, bool] = {}
+        self._topics_at = -1
+        self._default_exchange = context.vhost.topology.lookup_exchange("")
+        self._tally = Tally()
+        self._last_queues: Sequence[DeclaredQueue] = ()
+        # Deliveries behind a declaration that is not decided; they use the client's credit until then.
+        self._held: list[DeliveriesReceived] = []
+        # The transaction in which it posts at present.
+        self._posting: Transaction | None = None
+        self._permitted_at = context.access.version
+        self.link = link
+        self.queue = queue
+        self.exchange = exchange
+        self.ref = ref
+        self.address = address
+        self.settings = settings
+        self.exclusive_queue = exclusive_queue
+        self.topic = topic
+        self.temporary = temporary
+        self.last_error: LastError | None = None
+        self.counters = ClientCounters()
+        self.times = PublisherTimes(context.moment)
+        self.auto: AutoCredit | None = None
+        self.kept = kept
+        if kept is not None:
+            kept.attached(self, ref, self._tally)
+        self._renew_readers()
+        if queue is not None:
+            post(queue.handle, AttachPublisher(ref))
+
+    def _new_reader(self, exchange: str, routing_key: str) -> MessageReader:
+        return MessageReader(exchange, routing_key, self._context.user, self._context.access.impersonator)
+
+    @property
+    def queues(self) -> Sequence[DeclaredQueue]:
+        """The queues of its target, as far as they are determined before a message comes."""
+        if self.queue is not None:
+            return (self.queue,)
+        if self.exchange is None:
+            return tuple(self._last_queues)
+        try:
+            route = self._routes.find(self.exchange.exchange, self.exchange.routing_key)
+        except (NotFound, PermissionDenied, AccessRefused):
+            return ()
+        return self._last_queues if route.queues is None else route.queues
+
+    @property
+    def only_queue(self) -> DeclaredQueue | None:
+        """The queue to which all messages go at once; None if they may go elsewhere, wait, or are tracked."""
+        elsewhere = self.kept is not None or self._held or self._reader.has_extra_keys
+        return None if elsewhere else self.queue
+
+    def _renew_readers(self) -> None:
+        # Checks that readers have passed may have become invalid: which user-id a message may bear.
+        self._read_at = self._context.access.version
+        if self.exchange is not None:
+            self._reader = self._new_reader(self.exchange.exchange, self.exchange.routing_key)
+        else:
+            self._reader = self._new_reader("", self.queue.name if self.queue else "")
+        # Of an anonymous terminus, by exchange and routing key.
+        self._readers: dict[tuple[str, str], MessageReader] = {}
+
+    # --- from the client --------------------------------------------------------------------------
+
+    def on_deliveries(self, event: DeliveriesReceived) -> None:
+        """Route deliveries to their queues.
+
+        Raises:
+            AmqpLinkError: one of them breaks a rule of the link, or the exchange is gone; those before it
+                have been routed.
+            AmqpSessionError: the user may not publish (any more).
+        """
+        self.times.received(self.link.credit)
+        if self.auto is not None:
+            self._count_in(self.auto, event)
+        if self.kept is not None and not event.settled and event.txn_id is None:
+            credit = self._credit_max
+            ids, tags = event.delivery_ids, event.tags
+            self.kept.began(self.ref, ids, tags, second=self._second, credit=credit)
+        if self._held:
+            self._held.append(event)
+        elif event.txn_id is None:
+            self._take(event)
+        else:
+            with self._within(event):
+                self._take(event)
+
+    def on_begun(self, event: DeliveryBegun) -> None:
+        """Check the permission when a delivery of several transfers has begun on an anonymous terminus.
+
+        Its address is usually in the first transfer, so the rest of a delivery that the user may not send is
+        not stored. Other faults are reported when it is complete, as of any other.
+
+        Raises:
+            AmqpSessionError: the user may not publish there.
+        """
+        with suppress(AmqpDeliveryError):
+            address = self._address_of(to_at_start(event.payload))
+            if isinstance(address, QueueAddress):
+                self._find("", address.queue)
+            else:
+                target = as_exchange(address) if isinstance(address, TopicAddress) else address
+                self._find(target.exchange, target.routing_key)
+
+    def _count_in(self, auto: AutoCredit, event: DeliveriesReceived) -> None:
+        payloads = event.payloads
+        closed = self._session.incoming.closed
+        auto.received(self._context.moment.ms, len(payloads), sum(map(len, payloads)), held_back=closed)
+
+    @contextmanager
+    def _within(self, event: DeliveriesReceived) -> Iterator[None]:
+        # Raises if the event names a transaction that is not open.
+        if event.txn_id is None:
+            yield
+            return
+        self._posting = posting = self._context.transactions.find(event.txn_id)
+        try:
+            yield
+        except AmqpError as error:
+            if event.settled:
+                posting.fail(f"a message for link '{self.link.name}' was refused: {error.description}")
+            raise
+        finally:
+            self._posting = None
+
+    def _take(self, event: DeliveriesReceived) -> None:
+        if self._read_at != self._context.access.version:
+            self._renew_readers()
+        self._context.moment.measures.message_sizes.count(event.payloads)
+        if self.queue is None and self.exchange is None:
+            self._route_each(event)
+            return
+        messages: list[Message] = []
+        read = self._reader.read
+        ids = event.delivery_ids
+        try:
+            for payload in event.payloads:
+                messages.append(read(payload))
+        except AmqpLinkError:
+            # The malformed one and those behind it end with the link, unanswered.
+            self._publish(ids[: len(messages)], messages, event.settled)
+            raise
+        self._publish(ids, messages, event.settled)
+
+    def _publish(self, ids: Sequence[int], messages: Sequence[Message], settled: bool) -> None:
+        if not messages:
+            return
+        if self.queue is not None and not self._reader.has_extra_keys and self._posting is None:
+            if self._permitted_at != self._context.access.version:
+                self._check_permission()
+            self.counters.published += len(ids)
+            if settled:
+                self.counters.published_settled += len(ids)
+            self._default_exchange.count(len(ids), routed=True)
+            if self.kept is None:
+                self._post(self.queue.handle, Publish(self.ref, ids, messages, settled))
+            else:
+                self._send(self.kept, (self.queue,), ids, messages, settled)
+            return
+        if self.temporary is not None:
+            self._check_there(self.temporary, ids, settled)
+        exchange, routing_key = (
+            ("", "") if self.exchange is None else (self.exchange.exchange, self.exchange.routing_key)
+        )
+        if self.queue is not None:
+            routing_key = self.queue.name
+        try:
+            route = self._routes.find(exchange, routing_key)
+        except NotFound as error:
+            self._answer(ids, None if settled else RELEASED)
+            raise to_amqp_error(error) from error
+        except PermissionDenied as error:
+            raise to_amqp_error(error) from error
+        except AccessRefused as error:
+            text = internal_exchange_text(exchange, self._context.vhost.name)
+            raise AmqpLinkError(Condition.UNAUTHORIZED_ACCESS, text) from error
+        if route.queues is not None and not self._reader.has_extra_keys:
+            self._to_queues(Way(route.exchange, route.queues, self.topic), ids, messages, settled)
+            return
+        for delivery_id, message in zip(ids, messages, strict=True):
+            queues = self._queues_of(route, self._reader, delivery_id, message, settled)
+            self._to_queues(Way(route.exchange, queues, self.topic), [delivery_id], [message], settled)
+
+    def _check_there(self, temporary: DeclaredQueue, ids: Sequence[int], settled: bool) -> None:
+        # A temporary topic ends with the link that made it, or its connection.
+        vhost = self._context.vhost
+        if vhost.find(temporary.name) is not temporary:
+            self._answer(ids, None if settled else RELEASED)
+            text = f"temporary topic '{temporary.name}' in vhost '{vhost.name}' was deleted"
+            raise AmqpLinkError(Condition.RESOURCE_DELETED, text)
+
+    def _check_permission(self) -> None:
+        # Permissions have changed since the link was attached to a queue.
+        access = self._context.access
+        try:
+            access.write("exchange", "")
+        except PermissionDenied as error:
+            raise to_amqp_error(error) from error
+        self._permitted_at = access.version
+
+    def _queues_of(
+        self, route: Route, reader: MessageReader, delivery_id: int, message: Message, settled: bool
+    ) -> Sequence[DeclaredQueue]:
+        # A bad x-cc is answered here, and raised.
+        if route.queues is not None and not reader.has_extra_keys:
+            return route.queues
+        try:
+            extra_keys = reader.extra_keys(message[0]) if reader.has_extra_keys else ()
+        except AmqpLinkError:
+            self._answer([delivery_id], None if settled else RELEASED)
+            raise
+        try:
+            return self._routes.queues(route, extra_keys, lambda: routing_headers(message))
+        except RefusedError as error:
+            raise to_amqp_error(error) from error
+
+    def _to_queues(self, way: Way, ids: Sequence[int], messages: Sequence[Message], settled: bool) -> None:
+        exchange, queues, topic = way
+        self.counters.published += len(ids)
+        if settled:
+            self.counters.published_settled += len(ids)
+        exchange.count(len(ids), routed=bool(queues))
+        if not queues and topic:
+            self._answer(ids, None if settled else ACCEPTED)
+            return
+        if not queues:
+            self.counters.unroutable += len(ids)
+            self._context.on_unroutable(messages)
+            if self._posting is not None and settled:
+                self._posting.fail(f"a message for link '{self.link.name}' could not be routed")
+            self._answer(ids, None if settled else RELEASED)
+            return
+        if self._posting is not None:
+            self._hold(self._posting, queues, ids, messages, settled)
+            return
+        if len(queues) > 1:
+            self.counters.copies += (len(queues) - 1) * len(ids)
+        self._last_queues = queues
+        if self.kept is not None:
+            self._send(self.kept, queues, ids, messages, settled)
+            return
+        if len(queues) > 1:
+            self._tally.expect(ids, len(queues))
+        for queue in queues:
+            self._post(queue.handle, Publish(self.ref, ids, messages, settled))
+
+    def _send(
+        self,
+        kept: KeptPublisher,
+        queues: Sequence[DeclaredQueue],
+        ids: Sequence[int],
+        messages: Sequence[Message],
+        settled: bool,
+    ) -> None:
+        # For a link that is kept: what survives a restart is one commit with the messages.
+        parts = [(queue.handle, Publish(self.ref, ids, messages, settled)) for queue in queues]
+        if kept.keeps_unsettled and not settled and all(map(self._links.transacts, queues)):
+            refusal = self._links.commit(parts, partial(kept.noted, self.ref, ids))
+            if isinstance(refusal, NoRoom) and len(ids) > 1:
+                for number, message in zip(ids, messages, strict=True):
+                    self._send(kept, queues, [number], [message], settled)
+                return
+            if refusal is not None:
+                full = AmqpDeliveryError(Condition.RESOURCE_LIMIT_EXCEEDED, refusal)
+                self._answer(ids, self._rejected(full) if isinstance(refusal, NoRoom) else RELEASED)
+                return
+        else:
+            for handle, publish in parts:
+                self._post(handle, publish)
+        # None of them has answered yet: an answer is a later event of the session.
+        if len(queues) > 1:
+            self._tally.expect(ids, len(queues))
+        kept.posted(self.ref, ids)
+
+    def _hold(
+        self,
+        posting: Transaction,
+        queues: Sequence[DeclaredQueue],
+        ids: Sequence[int],
+        messages: Sequence[Message],
+        settled: bool,
+    ) -> None:
+        # Messages wait for the commit; the client gets their outcome now (part 4, section 4.4.1).
+        context = self._context
+        self._last_queues = queues
+        assert context.commits is not None, "there are transactions only if they can be committed"
+        unfit = next((queue for queue in queues if not context.commits.takes(queue.handle)), None)
+        if unfit is not None:
+            text = no_part_text(unfit)
+            if settled:
+                posting.fail(text)
+            refused = self._rejected(AmqpDeliveryError(Condition.NOT_IMPLEMENTED, text), unfit.name)
+            self._answer(ids, None if settled else refused)
+            return
+        context.transactions.post(posting, queues, messages, sum(map(len, map(_CONTENT, messages))))
+        config = context.config
+        if posting.messages > config.transaction_max_messages:
+            posting.fail(f"it has more messages than transaction_max_messages ({posting.messages})")
+        elif posting.bytes > config.transaction_max_bytes:
+            posting.fail(f"it has more bytes than transaction_max_bytes ({posting.bytes})")
+        self._answer(ids, None if settled else ACCEPTED)
+
+    # --- anonymous terminus -----------------------------------------------------------------------
+
+    def _route_each(self, event: DeliveriesReceived) -> None:
+        # Neighbours for the same queues are posted together. The first that must wait for its queue to be
+        # declared, and those behind it, are held.
+        batch: tuple[Way, list[int], list[Message]] | None = None
+        try:
+            for delivery_id, tag, payload in zip(event.delivery_ids, event.tags, event.payloads, strict=True):
+                try:
+                    routed = self._route(delivery_id, tag, payload, settled=event.settled)
+                except Undecided:
+                    self._held.append(_rest(event, event.delivery_ids.index(delivery_id)))
+                    break
+                if routed is None:
+                    continue
+                way, message = routed
+                if batch is None or not _is_same(batch[0], way):
+                    if batch is not None:
+                        self._to_queues(*batch, event.settled)
+                    batch = (way, [], [])
+                batch[1].append(delivery_id)
+                batch[2].append(message)
+        finally:
+            if batch is not None:
+                self._to_queues(*batch, event.settled)
+
+    def _route(
+        self, delivery_id: int, tag: bytes, payload: bytes, *, settled: bool
+    ) -> tuple[Way, Message] | None:
+        to = self._reader.to_of(payload)
+        try:
+            exchange, routing_key, topic = self._target_of(to)
+            route = self._find(exchange, routing_key)
+        except AmqpDeliveryError as error:
+            self._refuse(delivery_id, tag, error, settled=settled)
+            return None
+        key = (exchange, routing_key)
+        reader = self._readers.get(key)
+        if reader is None:
+            if len(self._readers) >= READERS_MAX:
+                self._readers.clear()
+            reader = self._readers[key] = self._new_reader(exchange, routing_key)
+        message = reader.read(payload)
+        queues = self._queues_of(route, reader, delivery_id, message, settled)
+        return Way(route.exchange, queues, topic), message
+
+    def _refuse(self, delivery_id: int, tag: bytes, error: AmqpDeliveryError, *, settled: bool) -> None:
+        if settled and self._posting is not None:
+            # The commit is refused; the link has not broken a rule (part 4, section 4.4.4.1).
+            self._posting.fail(f"a message for link '{self.link.name}' was refused: {error.description}")
+            self._answer([delivery_id], None)
+            return
+        if settled:
+            raise AmqpLinkError(error.condition, error.description, {"delivery-tag": tag}) from error
+        self._answer([delivery_id], self._rejected(error))
+
+    def _find(self, exchange: str, routing_key: str) -> Route:
+        try:
+            return self._routes.find(exchange, routing_key)
+        except NotFound as error:
+            raise AmqpDeliveryError(Condition.NOT_FOUND, error.description) from error
+        except PermissionDenied as error:
+            raise to_amqp_error(error) from error
+        except AccessRefused as error:
+            text = internal_exchange_text(exchange, self._context.vhost.name)
+            raise AmqpSessionError(Condition.UNAUTHORIZED_ACCESS, text) from error
+
+    def _address_of(self, to: object) -> Address:
+        # A message's `to` has no capabilities that would distinguish queue from topic. A bare name is a
+        # topic's if no queue has it and there is a subscription to exactly that topic: a new queue of this
+        # name would have no consumers.
+        if to is None:
+            raise AmqpDeliveryError(
+                Condition.PRECONDITION_FAILED, "anonymous terminus requires 'to' address to be set"
+            )
+        if not isinstance(to, str):
+            raise AmqpDeliveryError(Condition.PRECONDITION_FAILED, f"bad 'to' address: {to!r} is no string")
+        try:
+            address = parse(to)
+        except BadAddress as error:
+            raise AmqpDeliveryError(
+                Condition.PRECONDITION_FAILED, f"bad 'to' address string: {error}"
+            ) from error
+        if isinstance(address, QueueAddress) and address.declare and self._is_topic(address.queue):
+            return TopicAddress(address.queue)
+        return address
+
+    def _is_topic(self, name: str) -> bool:
+        vhost = self._context.vhost
+        if vhost.find(name) is not None:
+            return False
+        if self._topics_at != vhost.version or len(self._topics) >= READERS_MAX:
+            self._topics.clear()
+            self._topics_at = vhost.version
+        if name not in self._topics:
+            self._topics[name] = is_subscribed(vhost, name)
+        return self._topics[name]
+
+    def _target_of(self, to: object) -> tuple[str, str, bool]:
+        address = self._address_of(to)
+        if isinstance(address, QueueAddress):
+            if to_declare(address, self._context):
+                self._declare(address)
+            return "", address.queue, False
+        if isinstance(address, ExchangeAddress):
+            return address.exchange, address.routing_key, False
+        try:
+            temporary_topic(self._context.vhost, address.topic)
+        except NotFound as error:
+            raise AmqpDeliveryError(Condition.NOT_FOUND, error.description) from error
+        target = as_exchange(address)
+        return target.exchange, target.routing_key, True
+
+    def _declare(self, address: QueueAddress) -> None:
+        steps = target_queue(address, self._context)
+        try:
+            request = next(steps)
+        except AmqpLinkError as error:
+            raise AmqpDeliveryError(error.condition, error.description) from error
+        decided = self._links.propose(self.link, request, partial(self._on_decided, steps))
+        if decided is None:
+            raise Undecided
+        _finish(steps, decided)
+
+    def _on_decided(self, steps: Steps[DeclaredQueue], decided: Decided) -> None:
+        # The queue of the first held message is there, or refused.
+        held, self._held = self._held, []
+        if not held:
+            return  # the link has ended
+        first = held[0]
+        try:
+            _finish(steps, decided)
+        except AmqpDeliveryError as error:
+            with self._within(first):
+                self._refuse(first.delivery_ids[0], first.tags[0], error, settled=first.settled)
+            held[0] = _rest(first, 1)
+        for event in held:
+            if self._held:
+                self._held.append(event)
+            else:
+                with self._within(event):
+                    self._route_each(event)
+
+    # --- from the queue ---------------------------------------------------------------------------
+
+    def on_confirmed(self, ids: Sequence[int], *, settled: bool) -> None:
+        """Handle the confirmation of a queue."""
+        if self._tally.left:
+            self.count_down(ids, ACCEPTED, settled=settled)
+        else:
+            self._answer(ids, None if settled else ACCEPTED)
+
+    def on_refused(self, effect: Unconfirmed | Refused) -> None:
+        """Handle messages that a queue did not accept: it is full, failed, or was deleted before."""
+        refusal = refusal_of(effect)
+        outcome = RELEASED if refusal is None else self._rejected(refusal, effect.queue)
+        self.count_down(effect.ids, outcome, settled=effect.settled)
+
+    def _rejected(self, error: AmqpDeliveryError, queue: str | None = None) -> Rejected:
+        self.last_error = self._context.log.noted(
+            "message rejected",
+            link=self.link.name,
+            queue=queue,
+            condition=str(error.condition),
+            text=error.description,
+        )
+        return Rejected(error=to_error(error))
+
+    def count_down(self, ids: Sequence[int], outcome: Outcome, *, settled: bool) -> None:
+        for worst, its_ids in self._tally.count_down(ids, outcome):
+            self._answer(its_ids, None if settled else worst)
+
+    def release_unsettled(self) -> None:
+        """Release what a deleted queue had not confirmed, because it never will."""
+        unsettled = self._session.inbound.unsettled
+        self._session.settling.settle_received(
+            [delivery_id for delivery_id, link in unsettled.items() if link is self.link], RELEASED
+        )
+
+    def _answer(self, ids: Sequence[int], outcome: Outcome | None) -> None:
+        # Not sent for deliveries that the client sent settled; they count as finished, too.
+        if outcome is not None:
+            if outcome is ACCEPTED:
+                self.counters.confirmed += len(ids)
+            elif isinstance(outcome, Rejected):
+                self.counters.rejected += len(ids)
+            posting = self._posting
+            state = outcome if posting is None else TransactionalState(txn_id=posting.id, outcome=outcome)
+            second = self._second
+            self._session.settling.settle_received(ids, state, settled=not second)
+            if self.kept is not None:
+                most = 2 * self._credit_max
+                self.kept.decided(self.ref, ids, outcome, second=second, most=most)
+        self._session.inbound.finish(self.link, len(ids))
+        self.times.answered(self.link.credit, outcome)
+        if self.auto is not None:
+            self.auto.answered(self._context.moment.ms, len(ids))
+
+    @property
+    def _credit_max(self) -> int:
+        # The most that may have been granted at a time: grants are not taken back.
+        return self.link.credit.limit if self.auto is None else self.auto.auto.highest
+
+    @property
+    def _second(self) -> bool:
+        # Whether the client settles after it has got the outcome.
+        return self.link.rcv_settle_mode == ReceiverSettleMode.SECOND
+
+    def on_resumed(self, event: DeliveryResumed) -> None:
+        """Handle a delivery that the client resumes from before the link was suspended (part 2, section
+        2.6.13).
+        """
+        kept = self.kept
+        entry = None if kept is None else kept.entries.get(event.tag)
+        if kept is None or entry is None:
+            return
+        arrival = on_resumed(entry.outcome, settled=event.settled, aborted=event.aborted)
+        if event.settled or arrival is Arrival.ABORTED:
+            kept.forget(entry)
+            return
+        self._session.inbound.note_unsettled(event.delivery_id, self.link)
+        if entry.outcome is None:
+            entry.number = event.delivery_id  # queues have its content by now, and will answer
+        else:
+            self.tell_late(entry, event.delivery_id)
+
+    def tell_late(self, entry: Entry, number: int) -> None:
+        assert entry.outcome is not None
+        self._session.settling.settle_received([number], entry.outcome, settled=not self._second)
+        if self._second and self.kept is not None:
+            self.kept.told(number, entry)
+
+    def on_settled(self, ids: Sequence[int]) -> None:
+        """Handle settlement by the client of outcomes that it was sent."""
+        if self.kept is not None:
+            self.kept.settled(ids)
+
+    def on_flow(self, flow: Flow) -> None:
+        """Handle a flow of the client, which can give up credit that it was granted."""
+        self.times.note(self.link.credit)
+
+    def on_detached(self, unsent: Sequence[tuple[int, Parts]]) -> None:
+        self._links.drop_publisher(self)
+
+    def leave(self) -> None:
+        """Release all that the link holds, after it has ended."""
+        self._held.clear()
+        if self.queue is not None:
+            self._post(self.queue.handle, DetachPublisher(self.ref))
+
+
+def _finish(steps: Steps[DeclaredQueue], decided: Decided) -> None:
+    try:
+        steps.send(decided)
+    except StopIteration:
+        return
+    except AmqpLinkError as error:
+        raise AmqpDeliveryError(error.condition, error.description) from error
+
+
+def _is_same(one: Way, other: Way) -> bool:
+    return one.queues is other.queues and one.exchange is other.exchange and one.topic is other.topic
+
+
+def _rest(event: DeliveriesReceived, first: int) -> DeliveriesReceived:
+    ids, tags, payloads = event.delivery_ids[first:], event.tags[first:], event.payloads[first:]
+    return DeliveriesReceived(
+        event.link, ids, tags, payloads, event.settled, event.message_format, event.txn_id
+    )

@@ -1,0 +1,626 @@
+"""The broker's side of one AMQP 1.0 session. Pure: frames and effects of queues go in, frames and commands to
+queues come out.
+
+Drives the engine (`amqp10.session.Session`) and dispatches its events to the owners of links
+(`link_owner.py`): each `Publisher` and `Consumer`, and both ends of each pair of management links. The steps
+in which it runs are defined in `sessions/session_step.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Final, TypeVar, assert_never, cast
+
+from amqp10broker.config import Config
+from amqp10broker.metadata.last_error import LastError
+from amqp10broker.metadata.proposing import Decided
+from amqp10broker.metadata.queue import DeclaredQueue, QueueHandle
+from amqp10broker.metadata.vhost import VirtualHost
+from amqp10broker.operations.caller import Caller
+from amqp10broker.protocols.amqp10.errors import AmqpError, AmqpLinkError, AmqpSessionError, Condition
+from amqp10broker.protocols.amqp10.events import (
+    DeliveriesReceived,
+    DeliveriesSent,
+    DeliveriesSettled,
+    DeliveriesUpdated,
+    DeliveryBegun,
+    DeliveryResumed,
+    LinkAttached,
+    LinkAttaching,
+    LinkDetached,
+    LinkFlowed,
+    MarkerReached,
+    PumpEvent,
+    SessionEnded,
+    SessionEvent,
+)
+from amqp10broker.protocols.amqp10.link import ReceiverLink, SenderLink
+from amqp10broker.protocols.amqp10.performatives import Attach, Begin, Coordinator
+from amqp10broker.protocols.amqp10.session import Session
+from amqp10broker.protocols.amqp10.session_state import SessionState
+from amqp10broker.protocols.amqp10.transfer import TransferRun, by_link, handles_of
+from amqp10broker.protocols.amqp10.unfinished import Unfinished
+from amqp10broker.queues.commands import Command, RequestRef
+from amqp10broker.queues.effects import (
+    ActiveChanged,
+    Answer,
+    Confirmed,
+    CreditReply,
+    Deliver,
+    Effect,
+    QueueDeleted,
+    QueueDown,
+    Rejected,
+    Settled,
+    Subscribed,
+    SubscribeRefused,
+    TimedOut,
+    Unconfirmed,
+)
+from amqp10broker.sessions.amqp10.consumer import Consumer
+from amqp10broker.sessions.amqp10.coordinator import Coordinator as ControlLink
+from amqp10broker.sessions.amqp10.faults import log_fault, log_operation
+from amqp10broker.sessions.amqp10.link_owner import LinkOwners
+from amqp10broker.sessions.amqp10.links import ClientLinks
+from amqp10broker.sessions.amqp10.management import ManagementLinks, is_management
+from amqp10broker.sessions.amqp10.publisher import Publisher
+from amqp10broker.sessions.amqp10.transactions import ConflictError, Transaction
+from amqp10broker.sessions.context import SessionContext
+from amqp10broker.sessions.counters import ClientCounters
+from amqp10broker.sessions.mail import (
+    AccessChanged,
+    AlarmChanged,
+    Committed,
+    ConfigChanged,
+    Frames,
+    LinkFree,
+    LinkStolen,
+    SessionLetter,
+    Stop,
+    TransactionsDue,
+    WriterReady,
+)
+
+T = TypeVar("T")
+
+IN_TURNS_MIN: Final = 4
+"""The number of runs of transfers from which on interleaving of links is looked for."""
+
+
+class BrokerSession:
+    """One session of one client.
+
+    Attributes:
+        links: on which the client publishes and consumes.
+        mail: commands to queues since the last `take_mail`, in order.
+        last_error: the last error sent to the client.
+        moment: the time of the present step, set by the caller before each.
+        window_ms: since when the client's window is open, or closed.
+        alarm_ms: when an alarm last began, or all of them ended.
+    """
+
+    def __init__(
+        self,
+        channel: int,
+        begin: Begin,
+        context: SessionContext,
+        *,
+        frame_size_max: int,
+        alarm: bool,
+        unfinished: Unfinished | None = None,
+    ) -> None:
+        """Answer a client's begin.
+
+        Args:
+            channel: the client's channel; ours is the same number.
+            frame_size_max: bytes, the largest frame the client takes.
+            alarm: an alarm is on, publishers are to be held back.
+            unfinished: incomplete deliveries of all sessions of this connection.
+        """
+        self._context = context
+        self.moment = context.moment
+        self.reply_to = context.reply_to
+        flow = context.flow_for(None)
+        self._unfinished = unfinished or Unfinished()
+        self.session = Session(
+            channel,
+            incoming_window=flow.incoming_window,
+            handle_max=context.config.link_max_per_session - 1,
+            frame_size_max=frame_size_max,
+            window_closed=alarm,
+            unfinished=self._unfinished,
+        )
+        self.session.on_fault = self._on_fault
+        self.last_error: LastError | None = None
+        self.session.receive_begin(channel, begin)
+        self.session.begin()
+        self.window_ms = self.alarm_ms = self.moment.ms
+        self._window_open = True
+        self._stopped = False
+        self._note_window()
+        self.mail: list[tuple[QueueHandle, Command]] = []
+        self._owners = LinkOwners()
+        self.links = ClientLinks(self.session, context, self._owners, self._post, self.take_mail)
+        # Links of a queue that this session deletes end after the answer, if it can be written: RabbitMQ's
+        # client for Python takes a detach before it for a failure of the request.
+        self._deleted: list[QueueDeleted] = []
+        # Attaches to addresses that do not exist, while a declaration of this session is not decided.
+        self._early: list[LinkAttaching] = []
+        self._control_links: list[ControlLink] = []
+        self._management = ManagementLinks(
+            self.session,
+            self._owners,
+            self._caller,
+            context.reply_to,
+            self._post,
+            context.offer_token,
+            message_bytes_max=lambda: context.config.max_message_size_bytes,
+            write=self.pump,
+        )
+
+    # --- input ------------------------------------------------------------------------------------
+
+    def handle(self, letter: SessionLetter) -> None:
+        match letter:
+            case Frames():
+                self.receive(letter.items)
+            case list():
+                self.on_effects(letter)
+            case Decided():
+                self.on_decided(letter)
+            case WriterReady():
+                return
+            case AlarmChanged():
+                self.on_alarm(on=letter.on)
+            case ConfigChanged():
+                self.on_config(letter.config)
+            case AccessChanged():
+                self.on_access_changed()
+            case LinkStolen():
+                self.on_stolen(letter.link)
+            case LinkFree():
+                self._on_free(letter.link)
+            case Committed():
+                self._on_committed(letter.ref)
+            case TransactionsDue():
+                self._end_overdue()
+            case Stop():
+                if letter.tell:
+                    self.end(letter.error)
+                self._stopped = True
+            case _:
+                assert_never(letter)
+
+    def receive(self, items: Sequence[object]) -> None:
+        """Handle frames of the client.
+
+        Raises:
+            AmqpConnectionError: the connection must be closed with it.
+        """
+        if len(items) >= IN_TURNS_MIN:
+            items = self._by_link(items)
+        for event in self.session.receive_each(items):
+            self._on_event(event)
+        if self.session.held.by_remote:
+            self._resume()
+        self._note_window()
+        if self._unfinished.held_bytes:
+            for publisher in self.links.publishers.values():
+                publisher.times.note_part(publisher.link.partial)
+
+    def _by_link(self, items: Sequence[object]) -> Sequence[object]:
+        # Groups interleaved transfers by link, if that cannot be observed: transfers on one link have an
+        # order, and so have messages for one queue. A run costs as much as some tens of messages, and
+        # go-amqp's senders alternate with each.
+        handles = handles_of(items)
+        if handles is None or 2 * len(handles) > len(items):
+            return items
+        session = self.session
+        if session.tap is not None or session.held.by_remote or session.incoming.closed:
+            return items
+        queues: set[DeclaredQueue] = set()
+        for handle in handles:
+            link = session.links.by_remote.get(handle)
+            owner = self._owners.receivers.get(link) if isinstance(link, ReceiverLink) else None
+            queue = owner.only_queue if isinstance(owner, Publisher) else None
+            if queue is None or queue in queues:
+                return items
+            queues.add(queue)
+        runs = cast("Sequence[TransferRun]", items)
+        ids = [number for run in runs if not run.settled for number in run.delivery_ids]
+        if len(set(ids)) < len(ids) or not session.inbound.unsettled.keys().isdisjoint(ids):
+            return items  # a delivery-id in use ends the session, with the transfers of other links behind it
+        return by_link(runs)
+
+    def _resume(self) -> None:
+        for link in list(self.session.held):
+            if not self.links.waits(link):
+                for event in self.session.release(link):
+                    self._on_event(event)
+
+    def _note_window(self) -> None:
+        is_open = self.session.outgoing.remote_incoming_window > 0
+        if is_open is not self._window_open:
+            self._window_open = is_open
+            if is_open:
+                self.moment.measures.remote_window_zero.count(self.moment.ms - self.window_ms)
+            self.window_ms = self.moment.ms
+
+    def on_effects(self, effects: Sequence[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case Confirmed():
+                    publisher = self.links.publishers.get(effect.publisher)
+                    if publisher is not None:
+                        publisher.on_confirmed(effect.ids, settled=effect.settled)
+                    else:
+                        self.links.on_late(effect)
+                case Deliver():
+                    consumer = self.links.consumers.get(effect.consumer)
+                    if consumer is not None:
+                        consumer.on_deliver(effect)
+                case CreditReply():
+                    consumer = self.links.consumers.get(effect.consumer)
+                    if consumer is not None:
+                        consumer.on_reply(effect)
+                case Unconfirmed() | Rejected():
+                    publisher = self.links.publishers.get(effect.publisher)
+                    if publisher is not None:
+                        publisher.on_refused(effect)
+                    else:
+                        self.links.on_late(effect)
+                case ActiveChanged():
+                    if self.links.answer_attach(effect.consumer):
+                        self._resume()  # a flow that has come meanwhile counts for the answer
+                    consumer = self.links.consumers.get(effect.consumer)
+                    if consumer is not None:
+                        consumer.on_effect(effect)
+                    else:
+                        self.links.on_late(effect)
+                case Settled() | TimedOut():
+                    consumer = self.links.consumers.get(effect.consumer)
+                    if consumer is not None:
+                        consumer.on_effect(effect)
+                    else:
+                        self.links.on_late(effect)
+                case QueueDeleted():
+                    if self._management.busy:
+                        self._deleted.append(effect)
+                    else:
+                        self.links.on_queue_deleted(effect)
+                case Answer():
+                    self._management.on_answer(effect)
+                case SubscribeRefused():
+                    self.links.on_refused(effect)
+                case QueueDown():
+                    self.links.on_queue_down(effect)
+                case Subscribed():
+                    if self.links.answer_attach(effect.consumer):
+                        self._resume()
+                case _:
+                    assert_never(effect)
+        if self.session.held.by_remote:
+            self._resume()
+
+    def hear_last(self, letter: SessionLetter) -> None:
+        """Handle an event that was still waiting when the session had ended."""
+        if isinstance(letter, list):
+            for effect in letter:
+                self.links.on_late(effect)
+
+    def on_decided(self, decided: Decided) -> None:
+        """Handle the decision on a change of the catalog that the client requested.
+
+        Raises:
+            AmqpConnectionError: the connection must be closed with it.
+        """
+        waiting = self.links.take_waiting(decided.ref)
+        if waiting is not None:
+            self._tell(waiting.link, waiting.then, decided)
+        else:
+            try:
+                self._management.on_decided(decided)
+            except AmqpSessionError as error:
+                # Answers to requests before the fault are sent before the end.
+                self.pump(self._context.config.max_message_size_bytes)
+                self._fail(error)
+        if not self._undecided:
+            early, self._early = self._early, []
+            for event in early:
+                if not self.session.ended:
+                    self._on_attaching(event)
+        self._resume()
+
+    @property
+    def _undecided(self) -> bool:
+        return self.links.undecided or self._management.undecided
+
+    def on_config(self, config: Config) -> None:
+        """Apply a new configuration to grants from now on."""
+        self._context.config = config
+        self.links.on_config()
+
+    def on_access_changed(self) -> None:
+        """Detach consumers of what the user may no longer read."""
+        self.links.on_access_changed()
+        self._resume()
+
+    def on_stolen(self, link: SenderLink | ReceiverLink) -> None:
+        self.links.on_stolen(link)
+        self._resume()
+
+    def _on_free(self, link: SenderLink | ReceiverLink) -> None:
+        attach = self.links.take_claimed(link)
+        if attach is not None and not self.session.ended:
+            self._on_attaching(LinkAttaching(link, attach))
+            self._resume()
+
+    def on_alarm(self, *, on: bool) -> None:
+        """Hold publishers back while memory or disk is short. Consumers are not affected."""
+        if self.session.ended:
+            return
+        self.alarm_ms = self.moment.ms
+        if on:
+            self.session.incoming.close()
+            self.links.tighten()
+        else:
+            self.session.incoming.reopen()
+
+    # --- output -----------------------------------------------------------------------------------
+
+    def pump(self, budget_bytes: int) -> int:
+        """Write deliveries as credit, window and the given budget allow; return their bytes.
+
+        Raises:
+            AmqpConnectionError: as `receive`, for frames that were held for a link which ends here.
+        """
+        written = 0
+        session = self.session
+        while session.has_pending:
+            spent, events = session.pump(budget_bytes - written)
+            written += spent
+            if not events:
+                break
+            for event in events:
+                self._on_pump_event(event)
+        if self._deleted:
+            deleted, self._deleted = self._deleted, []
+            for effect in deleted:
+                self.links.on_queue_deleted(effect)
+            self._resume()
+        self._note_window()
+        return written
+
+    @property
+    def has_unsent(self) -> bool:
+        """Whether deliveries wait to be written."""
+        return self.session.has_pending
+
+    @property
+    def over(self) -> bool:
+        """Whether there are no more steps: the session has ended, or was ordered to stop."""
+        return self._stopped or self.session.state is SessionState.UNMAPPED
+
+    def take_output(self) -> Sequence[bytes | memoryview]:
+        """Return the bytes to write now, in pieces to be joined."""
+        return self.session.take_output()
+
+    @property
+    def consumers(self) -> Iterable[Consumer]:
+        return self.links.consumers.values()
+
+    @property
+    def publishers(self) -> Iterable[Publisher]:
+        return self.links.publishers.values()
+
+    @property
+    def transactions(self) -> Iterable[Transaction]:
+        return self._context.transactions
+
+    def counted(self) -> ClientCounters:
+        """Return the counters of all links of this session, including those that are gone."""
+        return self.links.counted()
+
+    @property
+    def vhost(self) -> VirtualHost:
+        return self._context.vhost
+
+    def end(self, error: AmqpError | None = None) -> None:
+        """End the session from our side, because the broker stops or the connection closes."""
+        self.close()
+        if not self.session.ended:
+            self.session.end(error)
+
+    def take_mail(self) -> list[tuple[QueueHandle, Command]]:
+        """Return the commands to queues, in order."""
+        mail, self.mail = self.mail, []
+        return mail
+
+    def close(self) -> None:
+        """End the session, whatever the reason, and return everything to queues. May be called twice."""
+        self._early.clear()
+        self._context.transactions.clear()
+        self._control_links.clear()
+        self.links.close()
+        for effect in self._deleted:
+            self.links.on_late(effect)
+        self._deleted.clear()
+        self._management.close()
+        self._owners.clear()
+
+    def release(self) -> None:
+        del self.session.links, self.session, self.links, self._management
+
+    # --- engine events ----------------------------------------------------------------------------
+
+    def _on_event(self, event: SessionEvent) -> None:
+        match event:
+            case DeliveriesReceived():
+                self._on_deliveries(event)
+            case DeliveriesUpdated():
+                self._on_updated(event)
+            case LinkFlowed():
+                self._on_flowed(event)
+            case LinkAttaching():
+                self._on_attaching(event)
+            case LinkDetached():
+                self._on_detached(event)
+            case DeliveriesSettled():
+                # The client settles what was answered (rcv-settle-mode second), or what was not: the engine
+                # has removed it, and for a link that is not kept nothing more is to be done.
+                settler = self._owners.receivers.get(event.link)
+                if event.settled and isinstance(settler, Publisher):
+                    settler.on_settled(event.delivery_ids)
+            case DeliveryResumed():
+                resumer = self._owners.receivers.get(event.link)
+                if isinstance(resumer, Publisher):
+                    self._tell(event.link, resumer.on_resumed, event)
+            case DeliveryBegun():
+                beginner = self._owners.receivers.get(event.link)
+                if isinstance(beginner, Publisher):
+                    self._tell(event.link, beginner.on_begun, event)
+            case LinkAttached():
+                raise AssertionError("the broker attaches no links of its own")
+            case SessionEnded():
+                self.close()
+                if event.fault is None:
+                    self.session.end()
+            case _:
+                assert_never(event)
+
+    def _on_pump_event(self, event: PumpEvent) -> None:
+        match event:
+            case DeliveriesSent():
+                self._owners.senders[event.link].on_sent(event.deliveries)
+            case MarkerReached():
+                self._owners.senders[event.link].act_on(event.marker)
+            case LinkDetached():
+                self._on_detached(event)
+            case _:
+                assert_never(event)
+
+    def _on_flowed(self, event: LinkFlowed) -> None:
+        owner = self._owners.find(event.link)
+        if owner is not None:
+            self._tell(event.link, owner.on_flow, event.flow)
+
+    def _on_deliveries(self, event: DeliveriesReceived) -> None:
+        owner = self._owners.receivers.get(event.link)
+        if owner is not None:
+            self._tell(event.link, owner.on_deliveries, event)
+
+    def _on_updated(self, event: DeliveriesUpdated) -> None:
+        owner = self._owners.senders.get(event.link)
+        if owner is not None:
+            self._tell(event.link, owner.on_updated, event)
+
+    def _on_attaching(self, event: LinkAttaching) -> None:
+        self._tell(event.link, self._attach, event)
+
+    def _attach(self, event: LinkAttaching) -> None:
+        if is_management(event.attach):
+            self._management.attach(event.link, event.attach)
+            return
+        if isinstance(event.attach.target, Coordinator) and isinstance(event.link, ReceiverLink):
+            self._attach_coordinator(event.link, event.attach)
+            return
+        try:
+            self.links.attach(event.link, event.attach)
+        except AmqpLinkError as error:
+            if error.condition != Condition.NOT_FOUND or not self._undecided:
+                raise
+            self._early.append(event)
+            self.session.held.hold(event.link)
+
+    def _attach_coordinator(self, link: ReceiverLink, attach: Attach) -> None:
+        commits = self._context.commits
+        if commits is None:
+            raise AmqpLinkError(Condition.NOT_IMPLEMENTED, "Transactions not supported")
+        owner = ControlLink(
+            self.session,
+            link,
+            attach,
+            self._context,
+            commits,
+            post=self._post,
+            take_mail=self.take_mail,
+            half_posted=self._half_posted,
+        )
+        self._owners.receivers[link] = owner
+        self._control_links.append(owner)
+
+    def _half_posted(self, txn_id: bytes) -> bool:
+        partials = (publisher.link.partial for publisher in self.links.publishers.values())
+        return any(partial is not None and partial.txn_id == txn_id for partial in partials)
+
+    def _on_committed(self, ref: RequestRef) -> None:
+        for control in self._control_links:
+            try:
+                if control.on_committed(ref):
+                    break
+            except AmqpLinkError as error:
+                self.links.detach(control.link, error)
+                break
+        self._control_links = [control for control in self._control_links if not control.over]
+
+    def _end_overdue(self) -> None:
+        # Control links with transactions that are open for too long are detached (4.4, timeout).
+        transactions = self._context.transactions
+        for transaction in transactions.overdue():
+            text = (
+                f"transaction 0x{transaction.id.hex()} was open for too long (transaction_timeout_ms), and "
+                "was rolled back: attach the control link anew"
+            )
+            self.links.detach(transaction.control, AmqpLinkError(Condition.TRANSACTION_TIMEOUT, text))
+        transactions.watch()
+
+    def _tell(self, link: SenderLink | ReceiverLink, method: Callable[[T], None], news: T) -> None:
+        # The owner is made if the link has none. The link or the session ends with an error that is raised.
+        try:
+            method(news)
+        except AmqpLinkError as error:
+            self.links.detach(link, error)
+        except ConflictError as error:
+            fault = AmqpLinkError(Condition.TRANSACTION_ROLLBACK, str(error))
+            self.links.detach(error.transaction.control, fault)
+        except AmqpSessionError as error:
+            self._fail(error)
+
+    def _on_detached(self, event: LinkDetached) -> None:
+        unsent = event.unsent
+        if event.fault is None:
+            if event.closed:
+                self.links.on_closed(event.link)
+            else:
+                self.links.on_left(event.link)
+            unsent = self.session.links.detach(event.link, closed=event.closed)
+        owner = self._owners.take(event.link)
+        if owner is not None:
+            owner.on_detached(unsent)
+
+    def _fail(self, error: AmqpSessionError) -> None:
+        self.close()
+        self.session.end(error)
+
+    # --- helpers ----------------------------------------------------------------------------------
+
+    def _on_fault(self, link: SenderLink | ReceiverLink | None, error: AmqpError, refused: bool) -> None:
+        log = self._context.log
+        self.last_error = log_fault(log, self.session.channel, link, error, refused=refused)
+
+    def _caller(self) -> Caller:
+        context = self._context
+        return Caller(
+            context.catalog,
+            context.vhost,
+            context.access,
+            context.connection,
+            node_name=context.node,
+            propose=context.propose,
+            reply_to=context.reply_to,
+            report=partial(log_operation, context.log),
+        )
+
+    def _post(self, handle: QueueHandle, command: Command) -> None:
+        self.mail.append((handle, command))

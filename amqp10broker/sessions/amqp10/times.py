@@ -1,0 +1,163 @@
+"""The times of the last events of a link, from which its waits are derived, also if it was not observed
+meanwhile.
+
+Noted once per flow frame or batch, never per message. All times are of `Moment`, in ms.
+"""
+
+from __future__ import annotations
+
+from amqp10broker.protocols.amqp10.credit import Grant, ReceiverCredit, SenderCredit
+from amqp10broker.protocols.amqp10.delivery import PartialDelivery
+from amqp10broker.protocols.amqp10.disposition import Outcome
+from amqp10broker.sessions.moment import Moment
+
+
+class ConsumerTimes:
+    """The times of a link on which a client receives.
+
+    Attributes:
+        flow_ms: the client's last flow with a credit; None: there was none.
+        granted_ms: the last flow that left credit; None: there was none.
+        credit_ms: since when there is credit, or none.
+        sent_ms: the last deliveries were written; None: there were none.
+        unsent_ms: since when deliveries wait in the session.
+        request_ms: the last request to the queue.
+        settled_ms: the client's last decision on deliveries; None: there was none.
+    """
+
+    __slots__ = (
+        "_has_credit",
+        "_last",
+        "_moment",
+        "credit_ms",
+        "flow_ms",
+        "granted_ms",
+        "request_ms",
+        "sent_ms",
+        "settled_ms",
+        "unsent_ms",
+    )
+
+    def __init__(self, moment: Moment) -> None:
+        self._moment = moment
+        self._has_credit = False
+        self._last: Grant | None = None
+        self.credit_ms = moment.ms
+        self.flow_ms: int | None = None
+        self.granted_ms: int | None = None
+        self.sent_ms: int | None = None
+        self.unsent_ms = moment.ms
+        self.request_ms = moment.ms
+        self.settled_ms: int | None = None
+
+    def on_flow(self, credit: SenderCredit) -> None:
+        """Note a flow, which may have set the credit."""
+        if credit.last is self._last:
+            return
+        self._last = credit.last
+        self.flow_ms = self._moment.ms
+        if credit.link_credit:
+            self.granted_ms = self._moment.ms
+        self._note(credit)
+
+    def on_drained(self, credit: SenderCredit) -> None:
+        """Note the answer to a drain."""
+        self._note(credit)
+
+    def on_sent(self, credit: SenderCredit) -> None:
+        self.sent_ms = self._moment.ms
+        self._note(credit)
+
+    def _note(self, credit: SenderCredit) -> None:
+        has_credit = credit.link_credit > 0
+        if has_credit is not self._has_credit:
+            self._has_credit = has_credit
+            now_ms = self._moment.ms
+            if has_credit:
+                self._moment.measures.receiver_credit_zero.count(now_ms - self.credit_ms)
+            self.credit_ms = now_ms
+
+    def handed_over(self) -> None:
+        """Note the first delivery that waits in the session."""
+        self.unsent_ms = self._moment.ms
+
+    @property
+    def now_ms(self) -> int:
+        return self._moment.ms
+
+    def requested(self) -> None:
+        self.request_ms = self._moment.ms
+
+    def settled(self) -> None:
+        self.settled_ms = self._moment.ms
+
+    @property
+    def idle_ms(self) -> int:
+        """The earliest time from which the client could have got the next delivery, as far as its own end
+        permits.
+        """
+        return self.credit_ms if self.sent_ms is None else max(self.credit_ms, self.sent_ms)
+
+
+class PublisherTimes:
+    """The times of a link on which a client publishes.
+
+    Attributes:
+        received_ms: the last deliveries came; None: there were none.
+        credit_ms: since when the client has credit, or none.
+        part_ms: the last part of an incomplete delivery came.
+        outcome: the last one sent; None: there was none.
+        outcome_ms: when it was sent.
+    """
+
+    __slots__ = (
+        "_has_credit",
+        "_moment",
+        "_part",
+        "attached_ms",
+        "credit_ms",
+        "granted_ms",
+        "outcome",
+        "outcome_ms",
+        "part_ms",
+        "received_ms",
+    )
+
+    def __init__(self, moment: Moment) -> None:
+        self._moment = moment
+        self._has_credit = True
+        self._part: tuple[int, int] | None = None
+        self.attached_ms = self.credit_ms = self.granted_ms = self.part_ms = moment.ms
+        self.received_ms: int | None = None
+        self.outcome: Outcome | None = None
+        self.outcome_ms: int | None = None
+
+    def received(self, credit: ReceiverCredit) -> None:
+        self.received_ms = self._moment.ms
+        self.note(credit)
+
+    def note_part(self, partial: PartialDelivery | None) -> None:
+        """Note frames of the session, which may contain a part of this link's delivery."""
+        part = None if partial is None else (partial.delivery_id, partial.size_bytes)
+        if part != self._part:
+            self._part = part
+            self.part_ms = self._moment.ms
+
+    def answered(self, credit: ReceiverCredit, outcome: Outcome | None) -> None:
+        """Note the outcome of deliveries; None if it is not sent to the client."""
+        if outcome is not None:
+            self.outcome = outcome
+            self.outcome_ms = self._moment.ms
+        self.note(credit)
+
+    def note(self, credit: ReceiverCredit) -> None:
+        """Note the credit, which may have changed."""
+        if credit.granted is not None:
+            self.granted_ms = self._moment.ms
+        has_credit = credit.link_credit > 0
+        if has_credit is not self._has_credit:
+            self._has_credit = has_credit
+            now_ms = self._moment.ms
+            if has_credit:
+                self._moment.measures.sender_credit_zero.count(now_ms - self.credit_ms)
+            self.credit_ms = now_ms

@@ -1,0 +1,417 @@
+"""The transactions of one AMQP 1.0 session and the work in each until it is discharged (part 4).
+
+Posted messages and the client's decisions on deliveries wait here only; queues receive them with the commit.
+The commit itself is in `sessions/commits.py`, the control link in `coordinator.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from typing import NamedTuple, Protocol
+
+from amqp10broker.message.amqp10 import aged
+from amqp10broker.message.message import Message
+from amqp10broker.metadata.queue import DeclaredQueue
+from amqp10broker.protocols.amqp10.disposition import Outcome
+from amqp10broker.protocols.amqp10.faults import unknown_transaction
+from amqp10broker.protocols.amqp10.link import ReceiverLink
+from amqp10broker.queues.commands import ConsumerRef, Publish, PublisherRef, Settle, Verdict
+from amqp10broker.sessions.commits import Part
+from amqp10broker.sessions.moment import Moment
+
+
+class Holder(Protocol):
+    """The consumer of a delivery on which a transaction has decided."""
+
+    @property
+    def ref(self) -> ConsumerRef:
+        """Its reference at its queue."""
+
+    @property
+    def queue(self) -> DeclaredQueue:
+        """The queue of its deliveries."""
+
+    @property
+    def default_verdict(self) -> Verdict:
+        """The decision on a delivery that was settled in a transaction that is rolled back."""
+
+    def decided(self, verdict: Verdict, ids: Sequence[int], outcome: Outcome | None) -> None:
+        """Handle a decision that a commit has applied.
+
+        Args:
+            ids: of the delivery if the client has not settled it and is to be notified now; else empty.
+            outcome: as the client stated it.
+        """
+
+
+class Retired(NamedTuple):
+    """A decision on one delivery that takes effect with the commit."""
+
+    holder: Holder
+    delivery_id: int
+    verdict: Verdict
+    outcome: Outcome | None
+    settled: bool
+    annotations: bytes = b""
+
+
+class Acquirer(Protocol):
+    """A consuming link that acquires in transactions: `acquisition.Acquisition`."""
+
+    def end(self, transaction: Transaction) -> None:
+        """Handle the end of a transaction."""
+
+    def roll_back(self, transaction: Transaction, then: Callable[[], None]) -> bool:
+        """Return what was acquired in a transaction to the queue; return whether `then` is called later."""
+
+
+class Transaction:
+    """One transaction.
+
+    Attributes:
+        id: 8 octets.
+        control: the link that declared it.
+        due_ms: when it times out, counted from the first work in it; None: it has no work yet, or no timeout.
+        messages: the number of posted messages.
+        bytes: of their contents.
+        failed: why it can only be rolled back; None: it can be committed.
+        discharged: a commit waits for a queue; no more work is accepted.
+        acquirers: links that have acquired in it.
+    """
+
+    __slots__ = (
+        "_posts",
+        "_retired",
+        "acquirers",
+        "began_ms",
+        "bytes",
+        "control",
+        "discharged",
+        "due_ms",
+        "failed",
+        "id",
+        "messages",
+    )
+
+    def __init__(self, id: bytes, control: ReceiverLink, began_ms: int) -> None:
+        self.id = id
+        self.control = control
+        self.began_ms = began_ms
+        self.due_ms: int | None = None
+        self.messages = 0
+        self.bytes = 0
+        self.failed: str | None = None
+        self.discharged = False
+        self.acquirers: dict[Acquirer, None] = {}
+        # Queue, messages, and the time at which they came.
+        self._posts: list[tuple[DeclaredQueue, Sequence[Message], int]] = []
+        self._retired: dict[tuple[ConsumerRef, int], Retired] = {}
+
+    def fail(self, why: str) -> None:
+        """Prevent the commit, and drop what was posted."""
+        if self.failed is None:
+            self.failed = why
+        self._posts.clear()
+
+    def post(
+        self, queues: Sequence[DeclaredQueue], messages: Sequence[Message], size: int, now_ms: int
+    ) -> None:
+        self.messages += len(messages)
+        self.bytes += size
+        if self.failed is None:
+            self._posts += [(queue, messages, now_ms) for queue in queues]
+
+    def retire(self, key: int, retired: Retired) -> None:
+        """Record a decision on a delivery, in place of an earlier one."""
+        self._retired[retired.holder.ref, key] = retired
+
+    def let_go(self, ref: ConsumerRef, key: int) -> None:
+        """Drop a decision that one outside of the transaction has replaced."""
+        self._retired.pop((ref, key), None)
+
+    def deliveries(self) -> Collection[tuple[ConsumerRef, int]]:
+        """Return the deliveries on which it has decided."""
+        return self._retired.keys()
+
+    def parts(self, ref: PublisherRef, now_ms: int) -> list[Part]:
+        """Return the parts of the commit: posted messages in order, then decisions.
+
+        So messages have the room that was there when it was checked, also where deliveries return to a queue.
+        Their time to live runs from their arrival.
+
+        Args:
+            ref: to which the queues answer; the answers are not needed.
+        """
+        by_queue: dict[DeclaredQueue, list[Message]] = {}
+        for queue, messages, came_ms in self._posts:
+            waited_ms = now_ms - came_ms
+            by_queue.setdefault(queue, []).extend(aged(messages, waited_ms) if waited_ms > 0 else messages)
+        parts: list[Part] = [
+            (queue.handle, Publish(ref, range(len(messages)), messages, True))
+            for queue, messages in by_queue.items()
+        ]
+        keys: dict[tuple[ConsumerRef, Verdict, bytes], list[int]] = {}
+        queues: dict[ConsumerRef, DeclaredQueue] = {}
+        for (holder, key), retired in self._retired.items():
+            keys.setdefault((holder, retired.verdict, retired.annotations), []).append(key)
+            queues[holder] = retired.holder.queue
+        parts += [
+            (queues[holder].handle, Settle(holder, numbers, verdict, annotations=annotations))
+            for (holder, verdict, annotations), numbers in keys.items()
+        ]
+        return parts
+
+    def tell_holders(self) -> None:
+        """Notify the holders of a commit: clients get the outcomes of what they have not settled."""
+        for retired in self._retired.values():
+            ids = [] if retired.settled else [retired.delivery_id]
+            retired.holder.decided(retired.verdict, ids, retired.outcome)
+
+    def undone(self) -> list[Part]:
+        """Return the parts of a rollback: deliveries that the client has settled get the default outcome.
+
+        Those that it has not settled stay with it, as if there had been no decision (4.4.4.2).
+        """
+        keys: dict[ConsumerRef, tuple[Holder, list[int]]] = {}
+        for (ref, key), retired in self._retired.items():
+            if retired.settled:
+                keys.setdefault(ref, (retired.holder, []))[1].append(key)
+        return [
+            (holder.queue.handle, Settle(ref, numbers, holder.default_verdict))
+            for ref, (holder, numbers) in keys.items()
+        ]
+
+
+class TransactionNumbers:
+    """The transaction ids of one connection, unique in this run of the broker.
+
+    Attributes:
+        open: the number of transactions in all sessions that are not discharged.
+    """
+
+    __slots__ = ("_connection", "_last", "open")
+
+    def __init__(self, connection: int = 0) -> None:
+        self._connection = connection
+        self._last = 0
+        self.open = 0
+
+    def next_id(self) -> bytes:
+        """Return an id that is not used yet."""
+        self._last += 1
+        return (self._connection % 2**32).to_bytes(4, "big") + (self._last % 2**32).to_bytes(4, "big")
+
+
+class ConflictError(Exception):
+    """A second transaction decides on a delivery, which is not allowed (part 4, section 4.4.2).
+
+    Attributes:
+        transaction: the second one.
+    """
+
+    def __init__(self, transaction: Transaction, text: str) -> None:
+        super().__init__(text)
+        self.transaction = transaction
+
+
+def _nobody() -> None:
+    """Do nothing: the time is not watched."""
+
+
+class Transactions:
+    """The open transactions of one session."""
+
+    __slots__ = ("_deciding", "_leaving", "_moment", "_numbers", "_open", "_timeout_ms", "_watch")
+
+    def __init__(
+        self,
+        numbers: TransactionNumbers | None = None,
+        moment: Moment | None = None,
+        *,
+        timeout_ms: int = 0,
+        watch: Callable[[], None] = _nobody,
+    ) -> None:
+        """Begin without transactions.
+
+        Args:
+            numbers: those of the connection.
+            timeout_ms: for how long a transaction may be open; 0: no limit.
+            watch: called when a transaction has got a deadline.
+        """
+        self._numbers = numbers or TransactionNumbers()
+        self._moment = moment or Moment()
+        self._timeout_ms = timeout_ms
+        self._watch = watch
+        self._open: dict[bytes, Transaction] = {}
+        # The transaction that has decided on a delivery.
+        self._deciding: dict[tuple[ConsumerRef, int], Transaction] = {}
+        # Consumers without links that still hold deliveries that are decided on: how they leave their queues.
+        self._leaving: dict[ConsumerRef, Callable[[], None]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._open)
+
+    def __iter__(self) -> Iterator[Transaction]:
+        return iter(self._open.values())
+
+    @property
+    def open_in_connection(self) -> int:
+        return self._numbers.open
+
+    def declare(self, control: ReceiverLink) -> Transaction:
+        self._numbers.open += 1
+        transaction = Transaction(self._numbers.next_id(), control, self._moment.ms)
+        self._open[transaction.id] = transaction
+        return transaction
+
+    def find(self, txn_id: bytes) -> Transaction:
+        """Return an open transaction.
+
+        Raises:
+            AmqpLinkError: this session has no transaction of this id.
+        """
+        transaction = self._open.get(txn_id)
+        if transaction is None or transaction.discharged:
+            raise unknown_transaction(txn_id)
+        return transaction
+
+    def of(self, control: ReceiverLink) -> list[Transaction]:
+        return [each for each in self._open.values() if each.control is control]
+
+    def committed(self, transaction: Transaction) -> None:
+        """Remove a transaction that is committed."""
+        self._moment.measures.transactions.committed += 1
+        for acquirer in transaction.acquirers:
+            acquirer.end(transaction)
+        self._forget(transaction)
+
+    def rolled_back(self, transaction: Transaction, then: Callable[[], None] = _nobody) -> int:
+        """Roll a transaction back.
+
+        Args:
+            then: called for each delivery that was acquired in it and partly sent, when that is aborted.
+
+        Returns:
+            The number of calls of `then` to come.
+        """
+        ends = self._moment.measures.transactions
+        if self._is_overdue(transaction):
+            ends.timed_out += 1
+        else:
+            ends.rolled_back += 1
+        aborting = sum(each.roll_back(transaction, then) for each in tuple(transaction.acquirers))
+        self._forget(transaction)
+        return aborting
+
+    def _forget(self, transaction: Transaction) -> None:
+        del self._open[transaction.id]
+        self._numbers.open -= 1
+        for delivery in transaction.deliveries():
+            self._deciding.pop(delivery, None)
+        for ref in {ref for ref, _ in transaction.deliveries()} & self._leaving.keys():
+            if not self.bound(ref):
+                self._leaving.pop(ref)()
+
+    def clear(self) -> None:
+        """Drop all transactions at the end of the session; its consumers return what they hold."""
+        self._moment.measures.transactions.rolled_back += len(self._open)
+        self._numbers.open -= len(self._open)
+        self._open.clear()
+        self._deciding.clear()
+        for leave in self._leaving.values():
+            leave()
+        self._leaving.clear()
+
+    # --- time -------------------------------------------------------------------------------------
+
+    @property
+    def due_ms(self) -> int | None:
+        """When the first transaction times out; None if none will."""
+        due = [each.due_ms for each in self._open.values() if each.due_ms is not None]
+        return min(due, default=None)
+
+    def overdue(self) -> list[Transaction]:
+        """Return the transactions that have timed out."""
+        return [each for each in self._open.values() if self._is_overdue(each)]
+
+    def _is_overdue(self, transaction: Transaction) -> bool:
+        return transaction.due_ms is not None and transaction.due_ms <= self._moment.ms
+
+    def watch(self) -> None:
+        """Have the session notified when the first transaction times out, if any will."""
+        if self.due_ms is not None:
+            self._watch()
+
+    def work(self, transaction: Transaction) -> None:
+        """Note work in a transaction, which starts its timeout: before it holds nothing."""
+        if transaction.due_ms is None and self._timeout_ms:
+            transaction.due_ms = self._moment.ms + self._timeout_ms
+            self._watch()
+
+    # --- posting and deciding ---------------------------------------------------------------------
+
+    def post(
+        self,
+        transaction: Transaction,
+        queues: Sequence[DeclaredQueue],
+        messages: Sequence[Message],
+        size: int,
+    ) -> None:
+        self.work(transaction)
+        transaction.post(queues, messages, size, self._moment.ms)
+
+    def decided_elsewhere(
+        self, transaction: Transaction, ref: ConsumerRef, keys: Iterable[int]
+    ) -> Transaction | None:
+        """Return another transaction that has decided on one of these deliveries; None if there is none."""
+        for key in keys:
+            other = self._deciding.get((ref, key))
+            if other is not None and other is not transaction:
+                return other
+        return None
+
+    def retire(self, transaction: Transaction, key: int, retired: Retired) -> None:
+        """Record the decision of a transaction on a delivery."""
+        self.work(transaction)
+        transaction.retire(key, retired)
+        self._deciding[retired.holder.ref, key] = transaction
+
+    def decided_outside(self, ref: ConsumerRef, keys: Iterable[int]) -> None:
+        """Drop decisions that the client has replaced by others outside of transactions."""
+        for key in keys:
+            transaction = self._deciding.pop((ref, key), None)
+            if transaction is not None:
+                transaction.let_go(ref, key)
+
+    def taken_back(self, ref: ConsumerRef, keys: Iterable[int], why: str) -> bool:
+        """Fail the transactions that have decided on deliveries which a queue has taken back.
+
+        Returns:
+            Whether there was such a transaction.
+        """
+        found = False
+        for key in keys:
+            transaction = self._deciding.pop((ref, key), None)
+            if transaction is not None:
+                transaction.let_go(ref, key)
+                transaction.fail(why)
+                found = True
+        return found
+
+    def bound(self, ref: ConsumerRef) -> set[int]:
+        """Return the keys of a consumer's deliveries on which open transactions have decided."""
+        return {key for holder, key in self._deciding if holder == ref}
+
+    def leaves(self, ref: ConsumerRef, leave: Callable[[], None]) -> None:
+        """Note that a consumer's link has ended; deliveries that are decided on stay until their transactions
+        end.
+
+        Args:
+            leave: makes the consumer leave its queue; called when no decision on its deliveries is pending.
+        """
+        self._leaving[ref] = leave
+
+    def lost(self, ref: ConsumerRef, why: str) -> None:
+        """Fail the transactions that have decided on deliveries of a consumer which has lost them."""
+        self._leaving.pop(ref, None)
+        self.taken_back(ref, self.bound(ref), why)

@@ -1,0 +1,276 @@
+"""Dead-lettering at least once: no message leaves its queue before every target queue has taken it.
+
+The queue holds its dead messages, and releases a few of them at a time. `Forwarding` publishes them with
+confirms, and returns those that are done. A message that is unroutable, refused, or not confirmed in time is
+sent again, only to the queues that have not taken it; so a target queue may get a message twice, and order is
+preserved only as long as nothing is sent again. No state survives a restart: the queue releases again what
+was not settled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, NamedTuple, Protocol
+
+from amqp10broker.message.dead_lettering import Cause
+from amqp10broker.message.message import Message
+from amqp10broker.metadata.queue import DeclaredQueue
+from amqp10broker.metadata.vhost import VirtualHost
+from amqp10broker.queues.commands import Publish, PublisherRef, ReplyTo
+from amqp10broker.queues.effects import Confirmed, Reason, Rejected, Unconfirmed
+from amqp10broker.sessions.dead_letters import Judge
+
+RETRY_MS: Final = 180_000
+"""How long to wait for a confirm before a message is sent again: RabbitMQ's
+`dead_letter_worker_publisher_confirm_timeout`.
+"""
+
+LOOK_MS: Final = 1_000
+"""How often to check whether a message that could not be sent has a route or room in the target now. RabbitMQ
+waits as long as for a confirm.
+"""
+
+Post = tuple[DeclaredQueue, Publish]
+
+
+class DeadLetter(Protocol):
+    """A dead message that its queue still holds."""
+
+    @property
+    def key(self) -> int:
+        """The queue's key for it."""
+
+    @property
+    def message(self) -> Message:
+        """The message as it was in the queue."""
+
+    @property
+    def reason(self) -> Reason:
+        """The reason of its dead-lettering."""
+
+
+class DeadLetterTarget(NamedTuple):
+    """The destination of a queue's dead letters; a policy may change it at any time."""
+
+    exchange: str
+    routing_key: str | None
+
+
+class _Outstanding:
+    """One message that is not done.
+
+    Attributes:
+        died_ms: the time in its death record, however often it is sent.
+        due_ms: when to send it again.
+        waiting: target queues that have not answered, with the number it has there.
+        former: the same of queues that are not bound any more, and need not answer.
+        refused: target queues that did not take it.
+        taken: target queues that took it.
+        routed_at: `VirtualHost.version` when it was last sent.
+    """
+
+    __slots__ = ("died_ms", "due_ms", "former", "letter", "refused", "routed_at", "taken", "waiting")
+
+    def __init__(self, letter: DeadLetter, now_ms: int) -> None:
+        self.letter = letter
+        self.died_ms = now_ms
+        self.due_ms = now_ms
+        self.waiting: dict[DeclaredQueue, int] = {}
+        self.former: dict[DeclaredQueue, int] = {}
+        self.refused: set[DeclaredQueue] = set()
+        self.taken: set[DeclaredQueue] = set()
+        self.routed_at = -1
+
+    @property
+    def stuck(self) -> bool:
+        return bool(self.refused) or not self.waiting
+
+    def may_go(self, version: int) -> bool:
+        # Whether a changed topology or room in a queue may permit it to be sent.
+        if not self.stuck:
+            return False
+        return self.routed_at != version or any(not queue.handle.figures().full for queue in self.refused)
+
+    @property
+    def done(self) -> bool:
+        return bool(self.taken) and not self.waiting and not self.refused
+
+
+class Forwarding:
+    """The dead letters of one queue that are on their way.
+
+    Attributes:
+        destination: changed by `redirect`.
+        unrouted: messages of the last `send` or `due` for which there was no exchange, or no queue bound.
+    """
+
+    def __init__(
+        self, queue: str, destination: DeadLetterTarget, reply_to: ReplyTo, *, retry_ms: int = RETRY_MS
+    ) -> None:
+        """Begin without messages.
+
+        Args:
+            queue: the name of the queue that messages leave.
+            reply_to: to which target queues confirm.
+            retry_ms: how long to wait before a message is sent again.
+        """
+        self.destination = destination
+        self.unrouted = 0
+        self._queue = queue
+        self._reply_to = reply_to
+        self._retry_ms = retry_ms
+        self._outstanding: dict[int, _Outstanding] = {}
+        self._sent: dict[int, _Outstanding] = {}
+        self._next_id = 1
+        self._looked_ms = 0
+        self._refs: dict[DeclaredQueue, PublisherRef] = {}
+        self._queues: dict[PublisherRef, DeclaredQueue] = {}
+
+    def __len__(self) -> int:
+        return len(self._outstanding)
+
+    def send(self, letters: Iterable[DeadLetter], vhost: VirtualHost, now_ms: int) -> list[Post]:
+        """Begin to forward messages.
+
+        Args:
+            letters: released by the queue; a key that is on its way already is ignored.
+            vhost: of the queue.
+            now_ms: the wall clock, in milliseconds.
+
+        Returns:
+            The commands to post.
+        """
+        if not self._outstanding:
+            self._looked_ms = now_ms
+        fresh = []
+        for letter in letters:
+            if letter.key not in self._outstanding:
+                outstanding = self._outstanding[letter.key] = _Outstanding(letter, now_ms)
+                fresh.append(outstanding)
+        return self._publish(fresh, vhost, now_ms)
+
+    def confirmed(self, effect: Confirmed) -> list[int]:
+        """Handle the confirm of a target queue; return the keys of messages that are done."""
+        done: list[int] = []
+        for outstanding, queue in self._answered(effect):
+            if outstanding.former.pop(queue, None) is None:
+                del outstanding.waiting[queue]
+            outstanding.taken.add(queue)
+            if outstanding.done:
+                done.append(outstanding.letter.key)
+        self._forget(done)
+        return done
+
+    def refused(self, effect: Rejected | Unconfirmed) -> None:
+        """Handle the refusal of a target queue; its messages are sent again later."""
+        for outstanding, queue in self._answered(effect):
+            if outstanding.former.pop(queue, None) is None:
+                del outstanding.waiting[queue]
+                outstanding.refused.add(queue)
+
+    def redirect(self, destination: DeadLetterTarget, now_ms: int) -> None:
+        """Change the destination; messages that no queue has at present are due at once."""
+        if destination != self.destination:
+            self.destination = destination
+            for each in self._outstanding.values():
+                if not each.waiting:
+                    each.due_ms = now_ms
+
+    def due(self, vhost: VirtualHost, now_ms: int) -> tuple[list[Post], list[int]]:
+        """Send messages again that have waited long enough, or have a route or room now.
+
+        Args:
+            vhost: of the queue.
+            now_ms: the wall clock, in milliseconds.
+
+        Returns:
+            The commands to post, and the keys of messages that are done because the queues that had not taken
+                them are not bound any more.
+        """
+        self._looked_ms = now_ms
+        version = vhost.version
+        late = [each for each in self._outstanding.values() if each.due_ms <= now_ms or each.may_go(version)]
+        posts = self._publish(late, vhost, now_ms)
+        done = [each.letter.key for each in late if each.done]
+        self._forget(done)
+        return posts, done
+
+    def deadline(self) -> int | None:
+        """Return when `due` has work, in milliseconds of wall clock; None if it has none at present."""
+        look_ms = self._looked_ms + LOOK_MS
+        return min(
+            (min(each.due_ms, look_ms) if each.stuck else each.due_ms for each in self._outstanding.values()),
+            default=None,
+        )
+
+    def forget(self) -> None:
+        """Drop all messages, because the queue has dropped them."""
+        self._forget(list(self._outstanding))
+
+    def _answered(
+        self, effect: Confirmed | Rejected | Unconfirmed
+    ) -> Iterator[tuple[_Outstanding, DeclaredQueue]]:
+        # Only messages that the target queue has not answered before.
+        queue = self._queues.get(effect.publisher)
+        for number in effect.ids:
+            outstanding = self._sent.pop(number, None)
+            if outstanding is not None and queue is not None:
+                yield outstanding, queue
+
+    def _forget(self, keys: Iterable[int]) -> None:
+        for key in keys:
+            gone = self._outstanding.pop(key)
+            for number in (*gone.waiting.values(), *gone.former.values()):
+                del self._sent[number]
+        if not self._outstanding:
+            # Target queues come and go, so their references must not accumulate.
+            self._refs.clear()
+            self._queues.clear()
+
+    def _publish(self, outstanding: Sequence[_Outstanding], vhost: VirtualHost, now_ms: int) -> list[Post]:
+        judges: dict[tuple[Reason, int], Judge] = {}
+        to: dict[DeclaredQueue, tuple[list[int], list[Message]]] = {}
+        self.unrouted = 0
+        for each in outstanding:
+            message, reason = each.letter.message, each.letter.reason
+            judge = judges.get((reason, each.died_ms))
+            if judge is None:
+                cause = Cause(self._queue, reason, each.died_ms, *self.destination)
+                judge = judges[(reason, each.died_ms)] = Judge(vhost, cause)
+            ((fate, (letter,)),) = judge.fates((message,))
+            self.unrouted += not fate.queues and not each.taken
+            if judge.exchange is not None:
+                judge.exchange.count(1, routed=bool(fate.queues))
+            each.due_ms, each.routed_at = now_ms + self._retry_ms, vhost.version
+            for queue, number in self._numbered(each, fate.queues).items():
+                numbers, messages = to.setdefault(queue, ([], []))
+                numbers.append(number)
+                messages.append(letter)
+        return [
+            (queue, Publish(self._ref(queue), numbers, messages, settled=False))
+            for queue, (numbers, messages) in to.items()
+        ]
+
+    def _numbered(self, each: _Outstanding, queues: Iterable[DeclaredQueue]) -> dict[DeclaredQueue, int]:
+        # Queues to which a message still has to go. One that has not answered retains its number, so that an
+        # answer to the first attempt counts, too, however late it is.
+        before = each.waiting | each.former
+        each.waiting, each.refused = {}, set()
+        for queue in queues:
+            if queue in each.taken:
+                continue
+            number = before.pop(queue, None)
+            if number is None:
+                number = self._next_id
+                self._next_id += 1
+                self._sent[number] = each
+            each.waiting[queue] = number
+        each.former = before
+        return each.waiting
+
+    def _ref(self, queue: DeclaredQueue) -> PublisherRef:
+        ref = self._refs.get(queue)
+        if ref is None:
+            ref = self._refs[queue] = self._reply_to.publisher()
+            self._queues[ref] = queue
+        return ref

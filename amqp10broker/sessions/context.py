@@ -1,0 +1,120 @@
+"""The services of the broker that a session uses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from amqp10broker.auth.authorise import Access
+from amqp10broker.config import Config, FlowSettings
+from amqp10broker.message.message import Message
+from amqp10broker.metadata.catalog import Catalog
+from amqp10broker.metadata.last_error import LastError
+from amqp10broker.metadata.proposing import Propose
+from amqp10broker.metadata.queue import DeclaredQueue, QueueHandle
+from amqp10broker.metadata.vhost import VirtualHost
+from amqp10broker.queues.commands import Command, ReplyTo, RequestRef
+from amqp10broker.sessions.amqp10.kept import KeptLinks, Tell
+from amqp10broker.sessions.amqp10.names import LinkNames, TellStolen
+from amqp10broker.sessions.amqp10.transactions import Transactions
+from amqp10broker.sessions.commits import Commits
+from amqp10broker.sessions.moment import Moment
+
+MakeVolatile = Callable[[VirtualHost, object, Callable[[str], None]], DeclaredQueue]
+"""Makes a queue for direct reply-to: in a virtual host, for a connection. The third argument is called with
+the name before the queue is made, and may refuse it.
+"""
+
+
+OfferToken = Callable[[bytes, RequestRef], None]
+"""Has a token verified, for the whole connection. A `Decided` for the request follows when it was accepted;
+otherwise the connection is closed.
+"""
+
+
+OnUnroutable = Callable[[Sequence[Message]], None]
+
+
+@dataclass(slots=True)
+class SessionContext:
+    """The context of one session.
+
+    Attributes:
+        access: the user's permissions there.
+        config: the present configuration; replaced as a whole when a setting changes.
+        reply_to: under which queues answer this session.
+        user: authenticated name.
+        container_id: the client's.
+        of_jms: its connection desires capabilities of JMS clients: see `open`.
+        names: of the links of all sessions of the connection.
+        tell_stolen: notifies this session that another one has attached the name of a link here.
+        propose: sends requests to the catalog for a decision.
+        connection: identity of the connection, the owner of exclusive queues.
+        new_id: returns a fresh unguessable token for generated names.
+        volatile: makes a queue without a task, for direct reply-to: it answers a post at once.
+        node: the broker's container-id, as in its open.
+        log: of the connection.
+        offer_token: has another token of the client verified; None if that is not supported.
+        moment: the time of the present step, set by the caller before each.
+        transactions: those of this session.
+        commits: carries them out; None: transactions are not supported.
+        kept: links that survive their sessions; None: not supported.
+        tell: puts an event into this session's mailbox.
+        is_memory_tight: whether automatic limits must not grow.
+        on_unroutable: called with unroutable messages; must not raise.
+    """
+
+    catalog: Catalog
+    vhost: VirtualHost
+    access: Access
+    config: Config
+    reply_to: ReplyTo
+    user: str
+    container_id: str
+    names: LinkNames
+    tell_stolen: TellStolen
+    propose: Propose
+    connection: object
+    new_id: Callable[[], str]
+    volatile: MakeVolatile
+    node: str
+    log: ClientLog
+    of_jms: bool = False
+    offer_token: OfferToken | None = None
+    moment: Moment = field(default_factory=Moment)
+    transactions: Transactions = field(default_factory=Transactions)
+    commits: Commits | None = None
+    kept: KeptLinks | None = None
+    tell: Tell = lambda letter: False
+    is_memory_tight: Callable[[], bool] = lambda: False
+    on_unroutable: OnUnroutable = lambda messages: None
+
+    def flow_for(self, address: str | None) -> FlowSettings:
+        """Return the flow settings for a link of this client with this address."""
+        return self.config.flow_for(self.container_id, address)
+
+
+class ClientLog(Protocol):
+    """The log of a connection for its sessions and channels; it adds the connection, and bounds the rate."""
+
+    def warning(self, event: str, **details: Any) -> LastError:
+        """Write a warning.
+
+        Args:
+            event: a short sentence of a closed set.
+            details: `text` is the text that the client got, `queue` the queue concerned.
+        """
+
+    def noted(self, event: str, **details: Any) -> LastError:
+        """Record an error for `status` only, without a log entry."""
+
+    def info(self, event: str, **details: Any) -> None:
+        """Write an entry that names the connection."""
+
+
+class Post(Protocol):
+    """Adds a command for a queue to the session's outgoing commands."""
+
+    def __call__(self, handle: QueueHandle, command: Command) -> None:
+        """Add one command for a queue."""

@@ -1,0 +1,165 @@
+"""Counters of clients: of links, channels, sessions, connections, and in total. They only grow.
+
+Counted once per batch. The counts of a part that has ended are added to what it was part of.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Container, Iterable
+from itertools import chain
+from typing import ClassVar, Final, NamedTuple, Protocol, Self
+
+from amqp10broker.metadata.queue import DeclaredQueue
+from amqp10broker.queues.counters import CONSUMING, Consumption
+
+PUBLISHING: Final = ("published", "confirmed", "rejected", "unroutable", "returned")
+
+FORGET_AT_LEAST: Final = 1_000
+"""The number of combinations of names from which on those of deleted objects are removed."""
+
+
+class Whose(NamedTuple):
+    """The owner of a connection's counters; an empty name means none, or a deleted one."""
+
+    protocol: str
+    vhost: str
+    user: str
+
+
+class Consuming(Protocol):
+    """A consumer with counted deliveries.
+
+    Attributes:
+        queue: of which it is a consumer.
+    """
+
+    queue: DeclaredQueue
+
+    def counted(self) -> Consumption:
+        """Return its counts so far."""
+
+
+class ClientCounters(Consumption):
+    """The counters of a client; see also `Consumption`.
+
+    Attributes:
+        published: messages that the client sent and that were routed, also to no queue.
+        confirmed: those for which the client got a positive outcome.
+        rejected: those for which it got a negative one: a queue was full or failed, or the address was bad.
+        unroutable: those for which there was no queue.
+        returned: of these, those that the client got back (AMQP 0-9-1, mandatory).
+        published_settled: of those published, those for which the client wants no outcome. For metrics only,
+            as are the next ones.
+        copies: of messages that went to more than one queue, those beyond the first.
+        by_type: counts of consumers by the kind of their queue.
+    """
+
+    __slots__ = (*PUBLISHING, "by_type", "copies", "published_settled")
+
+    names: ClassVar[tuple[str, ...]] = (*PUBLISHING, *CONSUMING)
+    unnamed: ClassVar[tuple[str, ...]] = ("credit_requests", "published_settled", "copies")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.published = 0
+        self.confirmed = 0
+        self.rejected = 0
+        self.unroutable = 0
+        self.returned = 0
+        self.published_settled = 0
+        self.copies = 0
+        self.by_type: dict[str, Consumption] = {}
+
+    def add(self, other: Consumption) -> None:
+        super().add(other)
+        if isinstance(other, ClientCounters):
+            for queue_type, consumption in other.by_type.items():
+                self.of_type(queue_type).add(consumption)
+
+    def of_type(self, queue_type: str) -> Consumption:
+        """Return the counts of consumers of queues of this kind, to be added to."""
+        found = self.by_type.get(queue_type)
+        if found is None:
+            found = self.by_type[queue_type] = Consumption()
+        return found
+
+    def consumed(self, credits: Iterable[Consuming]) -> Self:
+        """Add the counts of present consumers."""
+        for credit in credits:
+            counted = credit.counted()
+            self.add(counted)
+            self.of_type(credit.queue.type).add(counted)
+        return self
+
+    @classmethod
+    def sum_of(cls, all_of_them: Iterable[Consumption]) -> Self:
+        """Return the sum of several counters."""
+        total = cls()
+        for each in all_of_them:
+            total.add(each)
+        return total
+
+
+class Totals:
+    """The counters of all clients since the start, by protocol, virtual host and user.
+
+    Connections are added when they end; the present ones have their own counters.
+    """
+
+    __slots__ = ("_forget_at", "_gone")
+
+    def __init__(self) -> None:
+        self._gone: defaultdict[Whose, ClientCounters] = defaultdict(ClientCounters)
+        self._forget_at = FORGET_AT_LEAST
+
+    def add(
+        self, whose: Whose, counters: ClientCounters, users: Container[str], vhosts: Container[str]
+    ) -> None:
+        """Add the counters of a connection that has ended.
+
+        Args:
+            users: existing users: the counts of others are added to the protocol only.
+            vhosts: likewise.
+        """
+        self._gone[whose].add(counters)
+        if len(self._gone) >= self._forget_at:
+            self._forget(users, vhosts)
+            self._forget_at = max(FORGET_AT_LEAST, 2 * len(self._gone))
+
+    def by(
+        self,
+        present: Iterable[tuple[Whose, ClientCounters]],
+        users: Container[str],
+        vhosts: Container[str],
+    ) -> tuple[dict[str, ClientCounters], ...]:
+        """Return the counters by protocol, by virtual host and by user; see `add`.
+
+        Args:
+            present: the connections that have not ended.
+            users: existing users.
+            vhosts: likewise.
+        """
+        self._forget(users, vhosts)
+        sums: tuple[defaultdict[str, ClientCounters], ...] = tuple(
+            defaultdict(ClientCounters) for _ in Whose._fields
+        )
+        for whose, counters in chain(self._gone.items(), present):
+            for name, total in zip(whose, sums, strict=True):
+                if name:
+                    total[name].add(counters)
+        return tuple(map(dict, sums))
+
+    def by_protocol(self) -> dict[str, ClientCounters]:
+        """Return the counters of connections that have ended."""
+        sums: defaultdict[str, ClientCounters] = defaultdict(ClientCounters)
+        for whose, counters in self._gone.items():
+            sums[whose.protocol].add(counters)
+        return dict(sums)
+
+    def _forget(self, users: Container[str], vhosts: Container[str]) -> None:
+        for whose in [each for each in self._gone if each.user not in users or each.vhost not in vhosts]:
+            user = whose.user if whose.user in users else ""
+            vhost = whose.vhost if whose.vhost in vhosts else ""
+            if (known := whose._replace(user=user, vhost=vhost)) != whose:
+                self._gone[known].add(self._gone.pop(whose))

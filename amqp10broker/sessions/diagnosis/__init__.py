@@ -1,0 +1,1 @@
+"""Why a link, a channel or a consumer waits."""

@@ -1,0 +1,325 @@
+"""Why a link, a channel or a consumer waits: one closed set for both protocols.
+
+Each member's value is its code, as `amqp10broker status`, `list-links`, `list-channels`, `list-consumers` and
+the log write it; `docs/waiting.md` explains each. In flow events the same set has numbers:
+`flowevents.schema.Reason`, member by member of the same name.
+
+A wait is reported as a `Waiting`: the code, one sentence with the evidence, and since when. ``None`` in place
+of the code means no wait: the client can continue, or nothing is to be done.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from amqp10broker.operations.snapshot import WaitView
+
+STUCK_MS: Final = 1_000
+"""Bytes that the socket has not taken for so long are a reason to wait for the whole connection; a delivery
+without its next part for so long is unfinished.
+"""
+
+
+class Wait(StrEnum):
+    """The codes, with a line that explains each (`meaning`) and one that helps (`to_do`)."""
+
+    meaning: str
+    to_do: str
+
+    def __new__(cls, code: str, meaning: str, to_do: str) -> Wait:
+        member = str.__new__(cls, code)
+        member._value_ = code
+        member.meaning = meaning
+        member.to_do = to_do
+        return member
+
+    # --- consumers of AMQP 1.0: the client has granted nothing ------------------------------------
+    NO_CREDIT_NEVER_GRANTED = (
+        "no-credit-never-granted",
+        "the client has never granted credit on this link",
+        (
+            "let the client grant credit: receiver.flow(n), or a prefetch. Many clients grant only while a "
+            "handler, a receive() or an event loop runs."
+        ),
+    )
+    NO_CREDIT_USED_UP = (
+        "no-credit-used-up",
+        "deliveries have used up the client's last grant, and no new one has come",
+        (
+            "the client must send another flow; settling gives no credit. Look at what the client does with "
+            "the last delivery; let it grant again at half."
+        ),
+    )
+    NO_CREDIT_SET_TO_ZERO = (
+        "no-credit-set-to-zero",
+        "the client's flow set the credit to 0 when some of it was left",
+        "the client has stopped its receiver. Let it grant again.",
+    )
+    NO_CREDIT_REVOKED = (
+        "no-credit-revoked",
+        "the client's flow lowered the credit to less than was sent already, when some of it was left",
+        (
+            "the client has paused or stopped its receiver with credit left. Let it grant again when it can "
+            "take more."
+        ),
+    )
+    NO_CREDIT_DRAINED = (
+        "no-credit-drained",
+        "the client drained its credit, was answered, and has granted none since",
+        (
+            "a drain takes what is there and ends; the client must grant anew for what comes later. If it "
+            "did, its grant did not arrive."
+        ),
+    )
+    NO_CREDIT_STALE_FLOW = (
+        "no-credit-stale-flow",
+        "the client's flows name a delivery-count so old that nothing is left of their credit",
+        (
+            "the client counts from a delivery-count that it does not bring up to date (link-credit is "
+            "counted from the flow's delivery-count, which must be that of the deliveries received). It is a "
+            "fault of the client's library."
+        ),
+    )
+
+    UNSETTLED_INCOMPLETE = (
+        "unsettled-incomplete",
+        "the client's attach gave an incomplete unsettled map: nothing is sent until it attaches again",
+        (
+            "the client must detach and attach again with the rest of the map (2.7.3); until then nothing "
+            "new is sent, whatever it grants."
+        ),
+    )
+
+    # --- consumers of both protocols: the client could take more ----------------------------------
+    PEER_WINDOW_CLOSED = (
+        "peer-window-closed",
+        "deliveries wait: the client's session window is used up",
+        (
+            "the client must send a flow with a larger incoming-window; a client whose session window fills "
+            "up does not read its session."
+        ),
+    )
+    WRITER_BLOCKED = (
+        "writer-blocked",
+        "bytes wait for the socket: the client, or the network, does not read fast enough",
+        (
+            "look at the client: stopped, busy in a handler, or behind a slow network. Nothing in the broker "
+            "helps."
+        ),
+    )
+    DRAINING = (
+        "draining",
+        "the client asked to drain, and the queue has not answered yet",
+        "it is over when the queue answers; if it lasts, the queue is what is slow: see its own line.",
+    )
+    QUEUE_CREDIT_IN_FLIGHT = (
+        "queue-credit-in-flight",
+        "the queue was asked for messages, or whether the consumer is active, and has not answered yet",
+        (
+            "for a moment it is normal. If it lasts, the queue's task does not come to it: a recovery of its "
+            "journal, or a busy process."
+        ),
+    )
+    NO_LEADER = (
+        "no-leader",
+        "no member of the queue leads it, or its node and this one do not reach each other",
+        (
+            "an election is over in a second. If it lasts, most of the queue's members are not there: start "
+            "their nodes. Who subscribes, fetches or purges meanwhile is refused after 30 s; what is "
+            "published is confirmed when there is a leader."
+        ),
+    )
+    NOT_ACTIVE = (
+        "not-active",
+        "another consumer of the queue is its single active one",
+        "look at the active one. Cancel it, or let it settle, and the next consumer takes over.",
+    )
+    TIMED_OUT = (
+        "timed-out",
+        "the consumer let a delivery time out, and gets no more until its client is heard of",
+        (
+            "the client is busy or dead; a longer consumer timeout (x-consumer-timeout) if its work takes so "
+            "long. It gets messages again as soon as it settles or sends a flow."
+        ),
+    )
+    LOWER_PRIORITY = (
+        "lower-priority",
+        "a consumer of higher priority takes what the queue has",
+        "nothing, if that is what priorities are for; else give both the same.",
+    )
+    UNSETTLED_HERE = (
+        "unsettled-here",
+        "all messages of the queue are held, unsettled, by this consumer itself",
+        (
+            "let the client settle (accept, acknowledge) what it has. Credit does not help: the queue has "
+            "nothing else."
+        ),
+    )
+    UNSETTLED_ELSEWHERE = (
+        "unsettled-elsewhere",
+        "all messages of the queue are held, unsettled, by others",
+        (
+            "look at that consumer: let it settle, or close it, and its messages come back. A smaller credit "
+            "or prefetch there leaves more for others."
+        ),
+    )
+    MESSAGES_DELAYED = (
+        "messages-delayed",
+        "all messages of the queue wait for their time: publishers delayed them, or they were returned to it",
+        (
+            "wait. Returned ones wait as the delayed retry of the queue says (x-delayed-retry-*), others as "
+            "their publishers do (x-opt-delivery-time)."
+        ),
+    )
+    MESSAGES_NOT_SYNCED = (
+        "messages-not-synced",
+        "messages are in the queue, and it hands them out when the disk has them",
+        "look at the disk.",
+    )
+    FILTER_PASSED_NONE = (
+        "filter-passed-none",
+        "the stream was read to its end, and the consumer's filter let nothing through",
+        "look at the filter, and at what publishers write: property names and types must match.",
+    )
+    NO_MESSAGE_MATCHES = (
+        "no-message-matches",
+        "messages are ready, and none matches the consumer's filter, or it browses and has seen them all",
+        (
+            "look at the filter, and at what publishers set: a property that is missing is null, which "
+            "equals nothing. What a browser has seen it is not shown again: attach anew."
+        ),
+    )
+    STREAM_END = (
+        "stream-end",
+        "the consumer has read the stream to its end",
+        (
+            "publish more. If older messages are wanted, attach with another rabbitmq:stream-offset-spec: "
+            "the default is next."
+        ),
+    )
+    QUEUE_EMPTY_EXPIRED = (
+        "queue-empty-expired",
+        "the queue is empty because messages expired in it",
+        "a longer time to live, of the queue or of the messages; or faster consumers.",
+    )
+    QUEUE_EMPTY_NOTHING_ROUTED = (
+        "queue-empty-nothing-routed",
+        "nothing was ever published to the queue",
+        (
+            "look at the publisher's address or exchange and routing key: list-bindings. Publishers hear "
+            "released (0-9-1: basic.return with mandatory) for what is routed to no queue."
+        ),
+    )
+    QUEUE_EMPTY = (
+        "queue-empty",
+        "there is nothing to deliver",
+        "publish more.",
+    )
+
+    # --- consumers of AMQP 0-9-1 ------------------------------------------------------------------
+    PREFETCH_FULL = (
+        "prefetch-full",
+        "the consumer holds as many unacknowledged deliveries as it may",
+        "acknowledge, or a larger prefetch.",
+    )
+    CHANNEL_PREFETCH_FULL = (
+        "channel-prefetch-full",
+        "the consumers of the channel together hold as many unacknowledged deliveries as it may",
+        "acknowledge, or a larger global prefetch.",
+    )
+
+    # --- publishers -------------------------------------------------------------------------------
+    CREDIT_WITHHELD = (
+        "credit-withheld",
+        "as many deliveries as the link may have wait for their queues",
+        (
+            "look at that queue's consumers and disk; a larger max_link_credit if latency, not the disk, is "
+            "what limits."
+        ),
+    )
+    CREDIT_WITHHELD_BY_SYNC = (
+        "credit-withheld-by-sync",
+        "as many deliveries as the link may have wait for a sync of the disk",
+        "look at the disk: journal in status has the time of the last sync.",
+    )
+    CREDIT_WITHHELD_BY_FULL_DISK = (
+        "credit-withheld-by-full-disk",
+        "as many deliveries as the link may have wait for the disk, which is full",
+        "make room on the disk: the broker tries again each second.",
+    )
+    BLOCKED_BY_ALARM = (
+        "blocked-by-alarm",
+        "memory or disk is short: publishers are held back",
+        "consume, make room, or raise the limit: see alarms.",
+    )
+    DELIVERY_UNFINISHED = (
+        "delivery-unfinished",
+        "the client has sent a part of a delivery and not the rest",
+        "look at the client: it has stopped in the midst of a message.",
+    )
+    COUNT_JUMPED = (
+        "count-jumped",
+        "the client used up its credit by a flow that names a higher delivery-count than it has sent",
+        (
+            "a sender may advance its delivery-count only as the answer to a drain: it is a fault of the "
+            "client's library. Messages on the link go on when the broker grants again."
+        ),
+    )
+    CREDIT_FLOW = (
+        "credit-flow",
+        "AMQP 0-9-1: the connection is not read because a queue does not follow what is published",
+        "separate connections for fast and slow queues, or AMQP 1.0.",
+    )
+    READER_HELD = (
+        "reader-held",
+        "the connection is not read because another session or channel of it waits",
+        "look at that session or channel.",
+    )
+
+    # --- channels of AMQP 0-9-1 -------------------------------------------------------------------
+    METHOD_IN_FLIGHT = (
+        "method-in-flight",
+        "a queue was asked something for a method and has not answered; later methods wait behind it",
+        "for a moment it is normal. If it lasts, look at the queue.",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Why one part waits.
+
+    Attributes:
+        wait: the code; None: it does not.
+        why: one sentence with the evidence. With `wait` None a description of its state, if any: "its turn:
+            170 credits, window open".
+        for_ms: how long it has waited; None if it does not wait or the time is unknown.
+    """
+
+    wait: Wait | None
+    why: str = ""
+    for_ms: int | None = None
+
+    def view(self) -> WaitView:
+        return WaitView(
+            None if self.wait is None else self.wait.value,
+            self.why or None,
+            None if self.for_ms is None else max(0, self.for_ms) / 1000,
+        )
+
+
+NO_WAIT = Waiting(None)
+
+
+def seconds(ms: int) -> str:
+    """Format a duration: ``0.4 s``, ``12 s``."""
+    s = max(0, ms) / 1000
+    return f"{s:.1f} s" if s < 10 else f"{s:.0f} s"
+
+
+def count(number: int, noun: str) -> str:
+    """Format a count: ``1 message``, ``2 messages``; the plural of nouns in y has ies."""
+    if number == 1:
+        return f"1 {noun}"
+    return f"{number} {noun[:-1]}ies" if noun.endswith("y") else f"{number} {noun}s"

@@ -1,0 +1,205 @@
+"""Why deliveries do not move on a link on which a client receives, with the evidence."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from amqp10broker.protocols.amqp10.credit import Grant, Spent
+from amqp10broker.protocols.amqp10.link import LinkState
+from amqp10broker.protocols.amqp10.performatives import SenderSettleMode
+from amqp10broker.sessions.amqp10.consumer import Consumer
+from amqp10broker.sessions.amqp10.session import BrokerSession
+from amqp10broker.sessions.circumstances import Circumstances
+from amqp10broker.sessions.diagnosis.idle import idle_wait, storage_text, why_idle
+from amqp10broker.sessions.diagnosis.waits import NO_WAIT, Wait, Waiting, count, seconds
+
+_SPENT: Final = {
+    Spent.NEVER_GRANTED: Wait.NO_CREDIT_NEVER_GRANTED,
+    Spent.USED_UP: Wait.NO_CREDIT_USED_UP,
+    Spent.SET_TO_ZERO: Wait.NO_CREDIT_SET_TO_ZERO,
+    Spent.REVOKED: Wait.NO_CREDIT_REVOKED,
+    Spent.DRAINED: Wait.NO_CREDIT_DRAINED,
+    Spent.STALE_FLOW: Wait.NO_CREDIT_STALE_FLOW,
+}
+
+
+_ENDED_BY_THE_CLIENT: Final = frozenset(
+    {*_SPENT.values(), Wait.PEER_WINDOW_CLOSED, Wait.UNSETTLED_HERE, Wait.TIMED_OUT}
+)
+# Waits that a flow or a disposition of the client ends; it may have been sent and not been read yet.
+
+
+def consumer_wait(broker_session: BrokerSession, consumer: Consumer, around: Circumstances) -> Wait | None:
+    """Return only the code of the wait, which is cheaper than `why_consumer_waits`."""
+    wait = _near_wait(broker_session, consumer, around)
+    if wait is None and not consumer.unsent and consumer.link.partial is None:
+        wait = idle_wait(consumer.queue, consumer.ref)
+    if wait in _ENDED_BY_THE_CLIENT:
+        if around.blocked_ms is not None:
+            return Wait.BLOCKED_BY_ALARM
+        if around.held_by is not None:
+            return Wait.READER_HELD
+    return wait
+
+
+def why_consumer_waits(broker_session: BrokerSession, consumer: Consumer, around: Circumstances) -> Waiting:
+    """Return why a consumer waits, the nearest cause first.
+
+    Deliveries that are already handed over can only wait for window or writer. The session and the consumer
+    are only read.
+
+    Args:
+        around: the state of its connection.
+    """
+    wait = consumer_wait(broker_session, consumer, around)
+    now_ms, times = around.now_ms, consumer.times
+    unsent = f"{count(consumer.unsent, 'delivery')} {'waits' if consumer.unsent == 1 else 'wait'}"
+    if consumer.link.partial is not None:
+        unsent = (
+            f"a delivery was sent in part, and {unsent}" if consumer.unsent else "a delivery was sent in part"
+        )
+    match wait:
+        case None:
+            return NO_WAIT
+        case Wait.PEER_WINDOW_CLOSED:
+            since_ms = max(broker_session.window_ms, times.unsent_ms)
+            why = (
+                f"{unsent}; the client's incoming-window has been 0 for "
+                f"{seconds(now_ms - broker_session.window_ms)}, and no flow has opened it"
+            )
+        case Wait.WRITER_BLOCKED:
+            since_ms = around.writer_ms if around.writer_ms is not None else times.unsent_ms
+            what = unsent if consumer.unsent else "what is delivered waits"
+            why = (
+                f"{what}; the client does not read its socket fast enough: {around.writer_bytes} bytes "
+                "wait for it"
+            )
+        case Wait.READER_HELD:
+            since_ms = around.held_ms
+            why = (
+                f"the connection is not read, because {around.held_by} of it does not listen: what the "
+                "client grants or settles waits there"
+            )
+        case Wait.BLOCKED_BY_ALARM:
+            since_ms = broker_session.alarm_ms
+            why = (
+                "the connection published too much during an alarm, and is not read until that is over: what "
+                "the client grants or settles waits there"
+            )
+        case Wait.DRAINING:
+            since_ms = times.flow_ms or times.credit_ms
+            why = (
+                f"the client asked to drain {count(consumer.link.credit.link_credit, 'credit')}, and "
+                f"{_queue(consumer)} has not answered{_progress(consumer, now_ms)}"
+            )
+        case Wait.QUEUE_CREDIT_IN_FLIGHT:
+            since_ms = times.request_ms
+            if consumer.link.attached:
+                asked = f"{count(consumer.credit.left, 'message')} were asked of {_queue(consumer)}"
+            else:
+                asked = f"the attach waits until {_queue(consumer)} says whether this is its active consumer"
+            why = f"{asked}: no answer yet{_progress(consumer, now_ms)}"
+        case Wait.UNSETTLED_INCOMPLETE:
+            since_ms = times.credit_ms
+            why = (
+                "the client's attach said incomplete-unsettled: it must detach, and attach again with the "
+                "rest of its unsettled map, before anything new is sent; "
+                f"{count(consumer.ready, 'message')} ready in {_queue(consumer)}"
+            )
+        case _ if wait in _SPENT.values():
+            since_ms = times.credit_ms
+            why = _no_credit(consumer, around)
+        case _:
+            return why_idle(consumer.queue, consumer.ref, now_ms, times.idle_ms, broker_session.vhost)
+    return Waiting(wait, why, now_ms - since_ms)
+
+
+def _near_wait(broker_session: BrokerSession, consumer: Consumer, around: Circumstances) -> Wait | None:
+    link = consumer.link
+    credit = link.credit
+    if consumer.unsent or link.partial is not None:
+        if broker_session.session.outgoing.remote_incoming_window == 0:
+            return Wait.PEER_WINDOW_CLOSED
+        if around.writer_blocked:
+            return Wait.WRITER_BLOCKED
+    if around.stuck:
+        return Wait.WRITER_BLOCKED
+    if link.state is LinkState.ATTACH_RECEIVED:
+        return Wait.QUEUE_CREDIT_IN_FLIGHT  # flows that have come are held until it is answered
+    if credit.drain and (credit.link_credit or consumer.credit.in_flight):
+        return Wait.DRAINING
+    if credit.link_credit == 0:
+        return _SPENT[credit.spent]
+    if consumer.credit.in_flight:
+        unled = consumer.queue.handle.progress().unled_ms is not None
+        return Wait.NO_LEADER if unled else Wait.QUEUE_CREDIT_IN_FLIGHT
+    return Wait.UNSETTLED_INCOMPLETE if consumer.terms.resuming else None
+
+
+def _queue(consumer: Consumer) -> str:
+    return f"queue '{consumer.queue.name}'"
+
+
+def _progress(consumer: Consumer, now_ms: int) -> str:
+    return storage_text(consumer.queue.handle.progress(), now_ms)
+
+
+# --- no credit ------------------------------------------------------------------------------------
+
+
+def _no_credit(consumer: Consumer, around: Circumstances) -> str:
+    credit, times = consumer.link.credit, consumer.times
+    last, granted = credit.last, credit.granted
+    match credit.spent:
+        case Spent.NEVER_GRANTED:
+            text = "the client has granted no credit yet: it must send a flow with link-credit"
+            if last is not None:
+                text += f"; its last flow, {around.ago(times.flow_ms or 0)}, set {_flow(last)}"
+            return text
+        case Spent.USED_UP:
+            assert granted is not None
+            text = (
+                f"the client's credit was used up at delivery-count {credit.delivery_count}, "
+                f"{around.ago(times.credit_ms)}, and "
+            )
+            if credit.useless:
+                text += f"no flow since has granted more (flows since: {credit.useless}); "
+            else:
+                text += "it has sent no flow since; "
+            text += f"the grant, {around.ago(times.granted_ms or 0)}: {_flow(granted)}"
+            if consumer.link.snd_settle_mode != SenderSettleMode.SETTLED:
+                text += " (settling gives no credit)"
+            return text
+        case Spent.SET_TO_ZERO:
+            assert last is not None
+            return (
+                f"{around.ago(times.credit_ms)} the client set the credit to 0, {_before(credit.granted)}; "
+                f"its last flow: {_flow(last)}"
+            )
+        case Spent.REVOKED:
+            assert last is not None
+            return (
+                f"the client took its credit back {around.ago(times.credit_ms)}: its last flow says "
+                f"{_flow(last)}, we are at {credit.delivery_count}: nothing left"
+            )
+        case Spent.DRAINED:
+            return (
+                f"the client's drain was answered {around.ago(times.credit_ms)}: it gave up "
+                f"{count(credit.forfeited, 'credit')}, and it has granted none since"
+            )
+        case Spent.STALE_FLOW:
+            assert last is not None
+            return (
+                f"last flow {around.ago(times.flow_ms or 0)}: {_flow(last)}, we are at "
+                f"{credit.delivery_count}: nothing left; flows since the last that granted any: "
+                f"{credit.useless}"
+            )
+
+
+def _flow(grant: Grant) -> str:
+    drain = ", drain" if grant.drain else ""
+    return f"count {grant.delivery_count} + credit {grant.link_credit}{drain}"
+
+
+def _before(granted: Grant | None) -> str:
+    return "with credit left" if granted is None else f"with credit left of its grant ({_flow(granted)})"

@@ -1,0 +1,284 @@
+"""Work at queues for callers without a session: publish one message, get some.
+
+An errand posts to queues and receives their effects until it is done; then, or when it is given up, it must
+`end`. It does not wait itself: the caller has a mailbox.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, Protocol
+
+from amqp10broker.auth.authorise import Access
+from amqp10broker.errors import (
+    BadRequest,
+    LimitExceeded,
+    NotSupported,
+    PreconditionFailed,
+    ResourceLocked,
+    Unavailable,
+)
+from amqp10broker.message.amqp091 import read_content
+from amqp10broker.message.message import Message
+from amqp10broker.message.plain import encoded_properties
+from amqp10broker.message.routing_headers import routing_headers
+from amqp10broker.metadata.queue import DeclaredQueue
+from amqp10broker.metadata.vhost import VirtualHost
+from amqp10broker.protocols.amqp091.types import EncodeError
+from amqp10broker.queues.commands import Publish, PublisherRef, ReplyTo, Settle, Subscribe, Verdict
+from amqp10broker.queues.effects import (
+    Confirmed,
+    CreditReply,
+    Deliver,
+    Effect,
+    QueueDeleted,
+    QueueDown,
+    Refusal,
+    Rejected,
+    SubscribeRefused,
+    Unconfirmed,
+)
+from amqp10broker.routing.declaration import DIRECT_REPLY_TO
+from amqp10broker.sessions.context import Post
+from amqp10broker.sessions.counters import ClientCounters
+from amqp10broker.sessions.queue_credit import Mode, QueueCredit
+from amqp10broker.sessions.routes import Routes
+
+FETCHED_AT_ONCE: Final = 200
+"""The most messages in one request to a queue."""
+FETCHED_BYTES_MAX: Final = 64 * 1024 * 1024
+"""The bytes of messages after which one errand requests no more."""
+MESSAGE_BYTES: Final = 200
+"""The overhead of a message beside its head and body, in bytes: there may be many empty ones."""
+
+
+class Errand(Protocol):
+    """Work at queues that ends with a result."""
+
+    @property
+    def done(self) -> bool:
+        """Whether there is a result."""
+
+    def hear(self, effect: Effect) -> None:
+        """Handle an effect of a queue.
+
+        Raises:
+            RefusedError: the work cannot be done.
+        """
+
+    def end(self) -> None:
+        """Remove everything that it has left at queues. May be called twice."""
+
+
+class PublishOne:
+    """Publishes one message with AMQP 0-9-1's mandatory flag and a confirm.
+
+    Attributes:
+        routed: some queue takes it.
+    """
+
+    def __init__(
+        self,
+        vhost: VirtualHost,
+        access: Access,
+        reply_to: ReplyTo,
+        post: Post,
+        *,
+        exchange: str,
+        routing_key: str,
+        properties: Mapping[str, Any],
+        body: bytes,
+        size_max: int,
+    ) -> None:
+        """Publish the message.
+
+        Args:
+            reply_to: of the caller.
+            post: sends a command to a queue.
+            exchange: name, empty for the default one.
+            properties: by name, see `message.plain`.
+            size_max: bytes that a body may have.
+
+        Raises:
+            RefusedError: it cannot be published; the class gives the reason.
+        """
+        self._outstanding: set[PublisherRef] = set()
+        self._name = vhost.name
+        routes = Routes(vhost, access)
+        route = routes.find(exchange, routing_key)
+        if len(body) > size_max:
+            text = f"message size {len(body)} is larger than configured max size {size_max}"
+            raise PreconditionFailed("message", text)
+        if properties.get("reply_to") == DIRECT_REPLY_TO:
+            raise PreconditionFailed("message", "fast reply consumer does not exist")
+        given = encoded_properties(properties)
+        try:
+            head, extra_keys = read_content(
+                route.exchange.name, routing_key, given, user=access.user, impersonator=access.impersonator
+            )
+        except EncodeError as error:
+            raise BadRequest("message", f"the routing key cannot be encoded: {error}") from error
+        message = (head, body)
+        queues = routes.queues(route, extra_keys, lambda: routing_headers(message))
+        self.routed = bool(queues)
+        route.exchange.count(1, routed=self.routed)
+        if not self.routed:
+            route.exchange.returned += 1
+        for queue in queues:
+            ref = reply_to.publisher()
+            self._outstanding.add(ref)
+            post(queue.handle, Publish(ref, (1,), (message,), settled=False))
+
+    @property
+    def done(self) -> bool:
+        """Whether every queue has taken it, or it was unroutable."""
+        return not self._outstanding
+
+    def hear(self, effect: Effect) -> None:
+        """Handle the answer of a queue.
+
+        Raises:
+            LimitExceeded: a queue is full.
+            Unavailable: a queue failed.
+        """
+        match effect:
+            case Rejected():
+                queue = f"queue '{effect.queue}'"
+                raise LimitExceeded(
+                    queue, f"rejected: {queue} in vhost '{self._name}' is full and takes no more messages"
+                )
+            case Unconfirmed(failed=True):
+                queue = f"queue '{effect.queue}'"
+                raise Unavailable(queue, f"{queue} in vhost '{self._name}' broke down; try again")
+            case Confirmed() | Unconfirmed():
+                self._outstanding.discard(effect.publisher)
+            case _:
+                raise AssertionError(f"a publisher hears {effect}")
+
+    def end(self) -> None:
+        """Do nothing: nothing is left at a queue."""
+
+
+class GetSome:
+    """Gets messages from the head of a queue, one after the other as with basic.get.
+
+    Attributes:
+        messages: so far, in order.
+        behind: messages that were ready behind the last one.
+    """
+
+    def __init__(
+        self, queue: DeclaredQueue, reply_to: ReplyTo, post: Post, most: int, verdict: Verdict
+    ) -> None:
+        """Begin.
+
+        Args:
+            queue: one that passes `check_gettable`.
+            reply_to: of the caller.
+            post: sends a command to a queue.
+            most: the number of messages to get.
+            verdict: the decision on them when all are there.
+        """
+        self._verdict = verdict
+        self._left = most
+        self._bytes = 0
+        self._keys: list[int] = []
+        self._new = 0
+        self.messages: list[Message] = []
+        self.behind = 0
+        mode = Mode.GOT_SETTLED if verdict is Verdict.ACCEPT else Mode.GOT
+        ref = reply_to.consumer()
+        self._credit = QueueCredit(queue, ref, post, mode)
+        # Settled when all are there, whatever the decision: a caller that gives up has taken nothing.
+        self._credit.post(Subscribe(ref, False, counted=False, name=reply_to.name_of("get")))
+        self._ask()
+
+    @property
+    def done(self) -> bool:
+        """Whether the queue has nothing more, or there are as many as wanted."""
+        return not self._credit.in_flight
+
+    def hear(self, effect: Effect) -> None:
+        """Handle a delivery or an answer.
+
+        Raises:
+            ResourceLocked: the queue has an exclusive consumer.
+            Unavailable: the queue has no leader.
+            NotFound: the queue's node cannot be reached.
+        """
+        credit = self._credit
+        queue = credit.queue
+        match effect:
+            case Deliver():
+                if credit.on_deliver(effect):
+                    self._keys += effect.keys
+                    self.messages += effect.messages
+                    self._new += len(effect.keys)
+                    self._bytes += sum(
+                        MESSAGE_BYTES + len(head) + len(body) for head, body in effect.messages
+                    )
+            case CreditReply():
+                credit.on_reply(effect)
+                credit.sent(self._new)
+                credit.answered(effect)
+                self.behind = effect.available
+                self._left -= self._new
+                if not self.messages:
+                    credit.counters.got_nothing += 1
+                if self._new and self._left > 0 and self._bytes < FETCHED_BYTES_MAX:
+                    self._ask()
+            case SubscribeRefused():
+                credit.closed = True
+                name = f"queue '{queue.name}'"
+                if effect.why is Refusal.NO_LEADER:
+                    text = f"{name} in vhost '{queue.vhost}' has had no leader for too long"
+                    raise Unavailable(name, text)
+                raise ResourceLocked(name, f"{name} in vhost '{queue.vhost}' in exclusive use")
+            case QueueDown():
+                credit.closed = True
+                raise queue.inaccessible()
+            case QueueDeleted():
+                credit.closed = True
+                credit.in_flight = False
+            case _:
+                # For example that a delivery was held for too long: it is back in the queue.
+                pass
+
+    def end(self) -> None:
+        """Settle the messages that were got; later deliveries go back."""
+        credit = self._credit
+        if credit.closed:
+            credit.retire(ClientCounters())
+            return
+        if self.done and self._keys:
+            credit.post(Settle(credit.ref, self._keys, self._verdict))
+            if credit.mode is Mode.GOT:
+                credit.counters.settled(self._verdict, len(self._keys))
+        credit.leave((), (), Verdict.REQUEUE)
+        credit.retire(ClientCounters())
+
+    def _ask(self) -> None:
+        self._new = 0
+        self._credit.request(min(self._left, FETCHED_AT_ONCE), FETCHED_AT_ONCE, drain=True)
+
+
+def check_gettable(queue: DeclaredQueue) -> None:
+    """Check that single messages can be got from a queue.
+
+    Raises:
+        NotSupported: not from this kind of queue.
+        ResourceLocked: it has a single active consumer.
+    """
+    resource = f"queue '{queue.name}'"
+    if queue.kind.volatile:
+        text = f"basic.get not supported by volatile queue '{queue.name}' in vhost '{queue.vhost}'"
+        raise NotSupported(resource, text)
+    if queue.kind.replays:
+        text = f"basic.get not supported by stream queues queue '{queue.name}' in vhost '{queue.vhost}'"
+        raise NotSupported(resource, text)
+    if queue.effective.settings.single_active_consumer:
+        raise ResourceLocked(
+            resource,
+            f"cannot obtain access to locked queue '{queue.name}' in vhost '{queue.vhost}'. basic.get "
+            f"operations are not supported by {queue.type} queues with single active consumer",
+        )

@@ -1,0 +1,158 @@
+"""Routing from exchange and routing key to queues, with permission checks and a cache.
+
+A publisher names the same exchange and key over and over. The permission, whether the exchange is internal,
+and the bound queues are determined once and cached until the virtual host's topology or the user's
+permissions change; both have a version.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from amqp10broker.auth.authorise import Access
+from amqp10broker.errors import AccessRefused
+from amqp10broker.metadata.queue import DeclaredQueue
+from amqp10broker.metadata.subscriptions import is_local
+from amqp10broker.metadata.vhost import VirtualHost
+from amqp10broker.routing.exchange import Exchange
+
+ROUTES_MAX: Final = 4096
+"""The most pairs of exchange and routing key that one publisher's cache holds."""
+
+HEADS_MAX: Final = 1024
+"""The most message heads that one publisher's routes cache together."""
+
+HEAD_BYTES_MAX: Final = 1024
+"""Longer properties are read each time."""
+
+Headers = Callable[[], Mapping[str, object]]
+
+
+class Route:
+    """The route of one exchange and routing key, as far as it does not depend on the message.
+
+    Attributes:
+        queues: destinations; None when they depend on the message.
+        heads: of messages on it, by the properties they were made of; see `Routes.remember`.
+    """
+
+    __slots__ = ("_stamp", "exchange", "heads", "queues", "routing_key")
+
+    def __init__(
+        self,
+        exchange: Exchange,
+        routing_key: str,
+        queues: Sequence[DeclaredQueue] | None,
+        stamp: tuple[int, int],
+    ) -> None:
+        self.exchange = exchange
+        self.routing_key = routing_key
+        self.queues = queues
+        self.heads: dict[bytes, bytes] = {}
+        self._stamp = stamp
+
+    def is_fresh(self, stamp: tuple[int, int]) -> bool:
+        """Return whether it is still valid."""
+        return self._stamp == stamp
+
+    def has_rights_of(self, stamp: tuple[int, int]) -> bool:
+        """Return whether the user's permissions are unchanged, for example which user-id a message may
+        bear.
+        """
+        return self._stamp[1] == stamp[1]
+
+
+class Routes:
+    """The routes of one user's messages in one virtual host."""
+
+    __slots__ = ("_access", "_container", "_heads", "_heads_count", "_known", "_vhost")
+
+    def __init__(self, vhost: VirtualHost, access: Access, container: str | None = None) -> None:
+        """Begin with an empty cache.
+
+        Args:
+            container: the publisher's; its own subscriptions with no-local get nothing.
+        """
+        self._vhost = vhost
+        self._container = container
+        self._access = access
+        self._known: dict[tuple[str, str], Route] = {}
+        self._heads: list[dict[bytes, bytes]] = []  # those of routes that are not empty
+        self._heads_count = 0
+
+    def find(self, exchange: str, routing_key: str) -> Route:
+        """Return the route, from the cache if possible.
+
+        Raises:
+            NotFound: the exchange does not exist.
+            PermissionDenied: the user may not publish there, or not with this key.
+            AccessRefused: the exchange is internal.
+        """
+        vhost = self._vhost
+        stamp = (vhost.version, self._access.version)
+        key = (exchange, routing_key)
+        route = self._known.get(key)
+        if route is not None and route.is_fresh(stamp):
+            return route
+        # Permission first: without it a user must not learn what exists.
+        self._access.write("exchange", exchange)
+        found = vhost.topology.lookup_exchange(exchange)
+        if found.internal:
+            raise AccessRefused(
+                f"exchange '{exchange}'",
+                f"cannot publish to internal exchange '{exchange}' in vhost '{vhost.name}'",
+            )
+        if found.type == "topic":
+            self._access.write_topic(exchange, routing_key)
+        # Tried without headers: the result is discarded if an exchange on the way uses them.
+        queues, cacheable = vhost.route(found, (routing_key,), dict)
+        queues = self._not_local(queues)
+        fresh = Route(found, routing_key, queues if cacheable else None, stamp)
+        if route is not None and route.exchange is found and route.has_rights_of(stamp):
+            fresh.heads = route.heads
+        if len(self._known) >= ROUTES_MAX:
+            self._known.clear()
+        self._known[key] = fresh
+        return fresh
+
+    def remember(self, route: Route, properties: bytes, head: bytes) -> None:
+        """Cache the head that was made of a message's properties, for messages with equal ones.
+
+        If they are too many, with unique ids for instance, all are dropped.
+        """
+        if len(properties) > HEAD_BYTES_MAX:
+            return
+        if self._heads_count >= HEADS_MAX:
+            for heads in self._heads:
+                heads.clear()
+            self._heads.clear()
+            self._heads_count = 0
+        if not route.heads:
+            self._heads.append(route.heads)
+        route.heads[properties] = head
+        self._heads_count += 1
+
+    def queues(self, route: Route, extra_keys: Sequence[str], headers: Headers) -> Sequence[DeclaredQueue]:
+        """Return the queues of one message.
+
+        Args:
+            extra_keys: further routing keys of the message (CC, BCC, x-cc).
+            headers: returns the values that a headers exchange compares, when one is on the way.
+
+        Raises:
+            PermissionDenied: the user may not publish with one of the keys.
+        """
+        if route.queues is not None and not extra_keys:
+            return route.queues
+        if route.exchange.type == "topic":
+            for key in extra_keys:
+                self._access.write_topic(route.exchange.name, key)
+        queues, _ = self._vhost.route(route.exchange, (route.routing_key, *extra_keys), headers)
+        return self._not_local(queues)
+
+    def _not_local(self, queues: list[DeclaredQueue]) -> list[DeclaredQueue]:
+        container = self._container
+        if container is None or not any(is_local(queue, container) for queue in queues):
+            return queues
+        return [queue for queue in queues if not is_local(queue, container)]

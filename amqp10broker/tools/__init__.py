@@ -1,0 +1,1 @@
+"""Programs that read recordings. The broker imports none of them."""

@@ -1,0 +1,336 @@
+"""Computes the figures of one run from its cells.
+
+The definitions are in `docs/analysis.md`, in the order of the fields here. A figure whose events were not
+recorded is None, never 0.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from amqp10broker.observe.flow_events.schema import CONFIGURATION, Kind, Reason
+from amqp10broker.tools.analysis.cells import STREAM_KINDS, Cell
+from amqp10broker.tools.analysis.histogram import Counts, merge, quantiles
+
+Configuration = tuple[Any, ...]
+"""The values of `schema.CONFIGURATION`, which repetitions have in common."""
+_Own = tuple[str, Configuration]
+
+_SHARES: Final = {"p50": 0.5, "p99": 0.99, "p999": 0.999}
+CONFIRM: Final = "confirm"
+END_TO_END: Final = "end to end"
+SETTLE: Final = "settle"
+# By the kind of event that reports the wait.
+SIDES: Final = {Kind.LINK_IN: "publishers", Kind.LINK_OUT: "consumers", Kind.CONNECTION_IN: "connections"}
+# The first that was recorded counts: a client measures the whole path.
+CONFIRM_KINDS: Final = (Kind.CLIENT_CONFIRM, Kind.CONFIRM)
+_NS: Final = 1e9
+_MS: Final = 1e6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFigures:
+    """The figures of one run. Rates are messages per second, utilisations and shares 0 to 1.
+
+    Attributes:
+        complete: False while it was still being recorded: it counts up to its last event.
+        confirm_source: "client" or "broker"; empty if no confirm was recorded.
+    """
+
+    run_id: str
+    configuration: Configuration
+    repetition: int
+    complete: bool
+    duration_s: float
+    events: int
+    events_dropped: int
+    throughput_per_s: float | None
+    throughput_source: str
+    sent_per_s: float | None
+    confirmed_per_s: float | None
+    received_per_s: float | None
+    broker_in_per_s: float | None
+    broker_out_per_s: float | None
+    confirm_source: str
+    confirm_p50_ms: float | None
+    confirm_p99_ms: float | None
+    confirm_p999_ms: float | None
+    end_to_end_p50_ms: float | None
+    end_to_end_p99_ms: float | None
+    end_to_end_p999_ms: float | None
+    publisher_link_s: float
+    publisher_stall_share: float | None
+    consumer_link_s: float
+    consumer_stall_share: float | None
+    credit_utilisation: float | None
+    consumer_credit_utilisation: float | None
+    window_utilisation: float | None
+    queue_credit_utilisation: float | None
+    unconfirmed_mean: float | None
+    queue_depth_mean: float | None
+    queue_depth_max: int | None
+    write_buffer_max_bytes: int | None
+    memory_max_bytes: int | None
+    cpu_cores: float | None
+    cpu_us_per_message: float | None
+
+    @property
+    def dropped_share(self) -> float:
+        return self.events_dropped / max(1, self.events + self.events_dropped)
+
+
+@dataclass(frozen=True, slots=True)
+class Stall:
+    """How long the links of one side of a run waited for one reason. `share` is of the time of all links
+    of that side.
+    """
+
+    run_id: str
+    configuration: Configuration
+    side: str
+    reason: str
+    seconds: float
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class StreamFigures:
+    """One stream of a load generator, such as the fast one of two_senders."""
+
+    run_id: str
+    configuration: Configuration
+    stream: str
+    sent_per_s: float | None
+    confirmed_per_s: float | None
+    received_per_s: float | None
+    confirm_p50_ms: float | None
+    confirm_p99_ms: float | None
+    end_to_end_p50_ms: float | None
+    end_to_end_p99_ms: float | None
+
+    @property
+    def rate_per_s(self) -> float | None:
+        rates = (self.received_per_s, self.confirmed_per_s, self.sent_per_s)
+        return next((rate for rate in rates if rate is not None), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """The figures of one run, from its cells.
+
+    Attributes:
+        histograms: counts by bucket, for `CONFIRM`, `END_TO_END` and `SETTLE`, as far as recorded.
+    """
+
+    figures: RunFigures
+    stalls: tuple[Stall, ...]
+    streams: tuple[StreamFigures, ...]
+    histograms: Mapping[str, Counts]
+
+
+def measure(run: Mapping[str, Any], cells: Sequence[Cell]) -> Measured:
+    """Compute the figures of one run.
+
+    Args:
+        run: its row, by the names of `schema.RUN_FIELDS`.
+    """
+    began, ended = run["began_ns"], run["ended_ns"]
+    last = max((cell.last_ns for cell in cells), default=began)
+    duration_s = max((last if ended is None else ended) - began, 0) / _NS
+    own = run["run_id"], tuple(run[name] for name in CONFIGURATION)
+    sums = Sums(cells, duration_s)
+    confirm = sums.first(*CONFIRM_KINDS)
+    wanted = {CONFIRM: confirm, END_TO_END: Kind.CLIENT_DELIVERY, SETTLE: Kind.SETTLE}
+    histograms = {name: counts for name, kind in wanted.items() if (counts := sums.counts(kind))}
+    streams = tuple(_streams(own, _stream_names(run), cells, duration_s))
+    stalls = tuple(_stalls(own, sums))
+    throughput, source = _throughput(sums, streams)
+    cores = sums.share(Kind.PROCESS)
+    # AMQP 0-9-1 has neither link credit nor session windows. Recordings of a benchmark have one protocol for
+    # the whole run; a broker in use has clients of both, and its events distinguish them.
+    granted = Sums([] if run["protocol"] == "amqp091" else [c for c in cells if not c.amqp091], duration_s)
+    figures = RunFigures(
+        run_id=own[0],
+        configuration=own[1],
+        repetition=run["repetition"] or 0,
+        complete=ended is not None,
+        duration_s=duration_s,
+        events=sum(cell.events for cell in cells),
+        events_dropped=max(run["events_dropped"] or 0, sums.n(Kind.DROPPED) or 0),
+        throughput_per_s=throughput,
+        throughput_source=source,
+        sent_per_s=sums.rate(Kind.CLIENT_SENT),
+        confirmed_per_s=sums.rate(Kind.CLIENT_CONFIRM),
+        received_per_s=sums.rate(Kind.CLIENT_RECEIVED),
+        broker_in_per_s=sums.rate(Kind.LINK_IN),
+        broker_out_per_s=sums.rate(Kind.LINK_OUT),
+        confirm_source={Kind.CLIENT_CONFIRM: "client", Kind.CONFIRM: "broker", None: ""}[confirm],
+        **percentiles("confirm", histograms.get(CONFIRM, {}), "p50", "p99", "p999"),
+        **percentiles("end_to_end", histograms.get(END_TO_END, {}), "p50", "p99", "p999"),
+        publisher_link_s=sums.elapsed_s(Kind.LINK_IN),
+        publisher_stall_share=_stall_share(stalls, SIDES[Kind.LINK_IN]),
+        consumer_link_s=sums.elapsed_s(Kind.LINK_OUT),
+        consumer_stall_share=_stall_share(stalls, SIDES[Kind.LINK_OUT]),
+        credit_utilisation=_used(granted.mean(Kind.LINK_IN, "credit_s"), run["max_link_credit"]),
+        consumer_credit_utilisation=_used(
+            granted.mean(Kind.LINK_OUT, "credit_s"), granted.top(Kind.LINK_OUT, "link_credit_max")
+        ),
+        window_utilisation=_used(granted.mean(Kind.LINK_IN, "window_s"), run["max_incoming_window"]),
+        queue_credit_utilisation=_used(
+            granted.mean(Kind.LINK_OUT, "queue_credit_s"), run["max_queue_credit"]
+        ),
+        unconfirmed_mean=sums.mean(Kind.LINK_IN, "queue_credit_s"),
+        queue_depth_mean=sums.mean(Kind.QUEUE, "depth_s"),
+        queue_depth_max=sums.top(Kind.QUEUE, "depth_max"),
+        write_buffer_max_bytes=sums.top(Kind.CONNECTION_OUT, "depth_max"),
+        memory_max_bytes=sums.top(Kind.PROCESS, "bytes_max"),
+        cpu_cores=cores,
+        cpu_us_per_message=cores / throughput * 1e6 if cores is not None and throughput else None,
+    )
+    return Measured(figures, stalls, streams, histograms)
+
+
+class Sums:
+    """Sums of cells by kind: those of a run, of one of its streams, or of one of its seconds."""
+
+    def __init__(self, cells: Iterable[Cell], duration_s: float) -> None:
+        self._cells: dict[int, list[Cell]] = {}
+        for cell in cells:
+            self._cells.setdefault(cell.kind, []).append(cell)
+        self._duration_s = duration_s
+
+    def _of(self, kind: Kind | None) -> list[Cell]:
+        return [] if kind is None else self._cells.get(kind, [])
+
+    def first(self, *kinds: Kind) -> Kind | None:
+        return next((kind for kind in kinds if self._of(kind)), None)
+
+    def n(self, kind: Kind | None) -> int | None:
+        found = self._of(kind)
+        return sum(cell.n for cell in found) if found else None
+
+    def rate(self, *kinds: Kind) -> float | None:
+        """Return messages per second of the first kind recorded; None if none was, or no time passed."""
+        count = self.n(self.first(*kinds))
+        return None if count is None or self._duration_s <= 0 else count / self._duration_s
+
+    def elapsed_s(self, kind: Kind) -> float:
+        return sum(cell.elapsed_ns for cell in self._of(kind)) / _NS
+
+    def share(self, kind: Kind) -> float | None:
+        """Return the quotient of n in ns and elapsed time."""
+        elapsed_s = self.elapsed_s(kind)
+        return (self.n(kind) or 0) / _NS / elapsed_s if elapsed_s else None
+
+    def mean(self, kind: Kind, column: str) -> float | None:
+        elapsed_s = self.elapsed_s(kind)
+        total: float = sum(getattr(cell, column) for cell in self._of(kind))
+        return total / elapsed_s if elapsed_s else None
+
+    def top(self, kind: Kind, column: str) -> int | None:
+        return max((getattr(cell, column) for cell in self._of(kind)), default=None)
+
+    def counts(self, kind: Kind | None) -> Counts:
+        return merge({cell.bucket: cell.n} for cell in self._of(kind) if cell.bucket is not None and cell.n)
+
+    def waits(self, kind: Kind) -> dict[int, int]:
+        found: dict[int, int] = {}
+        for cell in self._of(kind):
+            reason = general_reason(cell.reason)
+            found[reason] = found.get(reason, 0) + cell.elapsed_ns
+        return found
+
+
+def _throughput(sums: Sums, streams: Iterable[StreamFigures]) -> tuple[float | None, str]:
+    # Messages at the last stage that was recorded.
+    received = sums.rate(Kind.CLIENT_RECEIVED)
+    if received is not None:
+        return received, "messages that clients received"
+    sent = [stream.rate_per_s for stream in streams if stream.rate_per_s is not None]
+    if sent:
+        return sum(sent), "messages that clients had confirmed (a stream without confirms: sent)"
+    for kind, text in ((Kind.LINK_OUT, "deliveries that the broker wrote"), (Kind.LINK_IN, "deliveries in")):
+        found = sums.rate(kind)
+        if found is not None:
+            return found, text
+    return None, ""
+
+
+def _used(left: float | None, most: int | None) -> float | None:
+    if left is None or not most:
+        return None
+    return min(max(1 - left / most, 0.0), 1.0)
+
+
+def percentiles(name: str, counts: Counts, *wanted: str) -> dict[str, float | None]:
+    """Return quantiles by the names of the figures: ``confirm_p99_ms`` for "p99" of "confirm"."""
+    values = in_milliseconds(quantiles(counts, [_SHARES[each] for each in wanted]))
+    return {f"{name}_{each}_ms": value for each, value in zip(wanted, values, strict=True)}
+
+
+def in_milliseconds(values_ns: Iterable[float | None]) -> list[float | None]:
+    return [None if value is None else value / _MS for value in values_ns]
+
+
+def _streams(
+    own: _Own, names: Mapping[int, str], cells: Sequence[Cell], duration_s: float
+) -> Iterator[StreamFigures]:
+    kept = [cell for cell in cells if cell.kind in STREAM_KINDS]
+    for number in sorted({cell.stream for cell in kept}):
+        sums = Sums([cell for cell in kept if cell.stream == number], duration_s)
+        yield StreamFigures(
+            own[0],
+            own[1],
+            names.get(number, str(number)),
+            sums.rate(Kind.CLIENT_SENT),
+            sums.rate(Kind.CLIENT_CONFIRM),
+            sums.rate(Kind.CLIENT_RECEIVED),
+            **percentiles("confirm", sums.counts(Kind.CLIENT_CONFIRM), "p50", "p99"),
+            **percentiles("end_to_end", sums.counts(Kind.CLIENT_DELIVERY), "p50", "p99"),
+        )
+
+
+def _stream_names(run: Mapping[str, Any]) -> dict[int, str]:
+    # From its settings: ``{"streams": ["fast", "slow"]}``.
+    try:
+        settings = json.loads(run["settings"] or "{}")
+    except ValueError:
+        return {}
+    names = settings.get("streams") if isinstance(settings, dict) else None
+    return {number: str(name) for number, name in enumerate(names)} if isinstance(names, list) else {}
+
+
+def _stalls(own: _Own, sums: Sums) -> Iterator[Stall]:
+    for kind, side in SIDES.items():
+        waits = sums.waits(kind)
+        total = sum(waits.values())
+        held = [(reason, ns) for reason, ns in sorted(waits.items()) if reason != Reason.NONE and ns]
+        if total and not held:
+            # Observed, and never waiting: that is a figure, too.
+            held = [(Reason.NONE, 0)]
+        for reason, elapsed in held:
+            yield Stall(*own, side, reason_name(reason), elapsed / _NS, elapsed / total)
+
+
+def general_reason(reason: int) -> int:
+    """Return the reason that this one is a case of, or itself; an unknown number stays as it is."""
+    try:
+        return Reason(reason).general
+    except ValueError:
+        return reason
+
+
+def reason_name(reason: int) -> str:
+    """Return the text of a reason; an unknown number stays a number."""
+    try:
+        return Reason(reason).name.lower().replace("_", " ")
+    except ValueError:
+        return f"reason {reason}"
+
+
+def _stall_share(stalls: Iterable[Stall], side: str) -> float | None:
+    shares = [stall.share for stall in stalls if stall.side == side]
+    return sum(shares) if shares else None

@@ -1,0 +1,118 @@
+"""The batch: one pass over the events, figures, recommendations, tables and the report."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from amqp10broker.observe.recording.link_names import read_names
+from amqp10broker.tools.analysis.cells import Cell, aggregate, collect, cut, read_events
+from amqp10broker.tools.analysis.configurations import configurations, groups
+from amqp10broker.tools.analysis.errors import NothingToAnalyse, OutputNotWritable
+from amqp10broker.tools.analysis.failures import explained
+from amqp10broker.tools.analysis.figures import Measured, measure
+from amqp10broker.tools.analysis.inputs import Recording, find_recording
+from amqp10broker.tools.analysis.progress import Progress
+from amqp10broker.tools.analysis.recommend import Aim, Recommendation, Undecided, recommend_all
+from amqp10broker.tools.analysis.report import Analysed, comparisons, report
+from amqp10broker.tools.analysis.tables import tables_of, write_tables
+from amqp10broker.tools.analysis.waits import find_waits, name_waits
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_Row = TypeVar("_Row")
+REPORT: Final = "report.html"
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    report: Path
+    files: tuple[Path, ...]
+    recommended: tuple[Recommendation | Undecided, ...]
+    events: int
+    runs: int
+
+
+def analyse(folder: Path, output: Path, aim: Aim, spark: SparkSession, progress: Progress) -> Result:
+    """Analyse a recording, and write the report and the tables.
+
+    Args:
+        output: a folder, created if necessary; files of an earlier analysis are replaced.
+
+    Raises:
+        RecordingError: the folder is not a recording that this version reads.
+        NothingToAnalyse: its runs have no events that count.
+        OutputNotWritable: the system does not allow writing there.
+        SparkFailed: Spark has failed.
+    """
+    recording = find_recording(folder)
+    make_folder(output)
+    progress.say(
+        f"{len(recording.runs)} runs, {recording.files} files, {recording.bytes / 1e6:,.1f} MB in {folder}"
+    )
+    measured = measure_all(recording, sum_up(recording, spark, progress))
+    names = {run["run_id"]: read_names(recording.folder, run["run_id"]) for run in recording.runs}
+    events = sum(each.figures.events for each in measured)
+    if not events:
+        raise NothingToAnalyse(str(folder), "no event lies in the time that counts (behind the warm-up)")
+    progress.say(f"{events:,} events counted")
+    waits = name_waits(look_for_waits(recording, spark, progress), names)
+    found = configurations(measured)
+    together = groups(found)
+    recommended = recommend_all(together, aim)
+    tables = tables_of(measured, found, comparisons(together), recommended, waits)
+    analysed = Analysed(recording, measured, together, recommended, aim.describe(), waits)
+    html = report(analysed, progress.say)
+    try:
+        files = write_tables(output, tables)
+        _write_whole(output / REPORT, html)
+    except OSError as error:
+        raise OutputNotWritable(str(output), error.strerror or str(error)) from error
+    progress.say(f"{len(files) // 2} tables and the report written")
+    return Result(output / REPORT, (output / REPORT, *files), tuple(recommended), events, len(recording.runs))
+
+
+def sum_up(recording: Recording, spark: SparkSession, progress: Progress) -> list[Cell]:
+    """Return all cells of all runs, by the pass over the events."""
+    return _asked(recording, spark, progress, lambda events: collect(aggregate(events)))
+
+
+def look_for_waits(recording: Recording, spark: SparkSession, progress: Progress) -> list[tuple[Any, ...]]:
+    """Return the longest waits of single links, as rows of `waits.find_waits`."""
+    return _asked(recording, spark, progress, find_waits)
+
+
+def _asked(
+    recording: Recording, spark: SparkSession, progress: Progress, question: Callable[[DataFrame], list[_Row]]
+) -> list[_Row]:
+    events = cut(read_events(spark, recording.folder), recording.spans)
+    with explained(recording.folder), progress.watching(spark):
+        return question(events)
+
+
+def measure_all(recording: Recording, cells: Sequence[Cell]) -> list[Measured]:
+    by_run: dict[str, list[Cell]] = {}
+    for cell in cells:
+        by_run.setdefault(cell.run_id, []).append(cell)
+    return [measure(run, by_run.get(run["run_id"], [])) for run in recording.runs]
+
+
+def make_folder(output: Path) -> None:
+    """Create the folder of the output."""
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutputNotWritable(str(output), error.strerror or str(error)) from error
+    if not os.access(output, os.W_OK):
+        raise OutputNotWritable(str(output), "Permission denied")
+
+
+def _write_whole(path: Path, text: str) -> None:
+    # Atomic, so that readers see either the old file or the new one.
+    growing = path.with_name(f"_{path.name}")
+    growing.write_text(text, encoding="utf-8")
+    os.replace(growing, path)

@@ -1,0 +1,393 @@
+"""Recommends settings for an aim, with reasons and the weaknesses of the evidence.
+
+Of all settings whose mean is within `TOLERANCE` of the best, the smallest are recommended: a larger credit or
+window that adds no speed costs memory, and makes one link wait for another. A recording of a broker in use is
+an experiment only if its load was constant, which the first note beside such a recommendation states.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from statistics import fmean
+from typing import Final, Literal
+
+from amqp10broker.tools.analysis.configurations import (
+    DEFAULTS,
+    SETTINGS,
+    ConfigurationFigures,
+    Settings,
+    describe_group,
+    describe_settings,
+)
+from amqp10broker.tools.analysis.evidence import beside_bound, held_back, named, unproven, weaknesses
+from amqp10broker.tools.analysis.statistics import Estimate, estimate, scatter
+
+# Share of the best that a smaller setting may give up.
+TOLERANCE: Final = 0.05
+# Share of the requested rate that counts as sustained: a window cuts the last messages off.
+SUSTAINED: Final = 0.98
+# The benchmark name of runs that a broker recorded in use, with an arbitrary load.
+OWN_RECORDING: Final = "broker"
+_ANY_LOAD: Final = (
+    "the broker recorded whatever load there was, and nothing shows that it was the same with each setting: "
+    "a difference may be one of the loads; to be sure, offer the same load with each: "
+    "python -m benchmarks sweep --record DIR"
+)
+# A run limited to a rate within this share of the requested one was measured at that rate.
+SAME_RATE: Final = 0.05
+Kind = Literal["throughput", "latency", "memory"]
+
+
+@dataclass(frozen=True, slots=True)
+class Aim:
+    """The goal of a recommendation.
+
+    Attributes:
+        kind: most messages per second; lowest p99 among settings that sustain `rate_per_s`; least memory
+            among settings that reach `keep` of the best throughput.
+        rate_per_s: for "latency".
+        keep: for "memory", 0 to 1.
+    """
+
+    kind: Kind = "throughput"
+    rate_per_s: float | None = None
+    keep: float = 0.95
+
+    def describe(self) -> str:
+        match self.kind:
+            case "throughput":
+                return "highest throughput"
+            case "latency":
+                return f"lowest p99 latency at {self.rate_per_s:,.0f} messages/s"
+            case "memory":
+                return f"least memory with {self.keep:.0%} of the highest throughput"
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One configuration of a group; the figures have one value per repetition."""
+
+    settings: Settings
+    throughput_per_s: tuple[float, ...]
+    end_to_end_p99_ms: tuple[float, ...] = ()
+    confirm_p99_ms: tuple[float, ...] = ()
+    memory_bytes: tuple[float, ...] = ()
+    rate_limit_per_s: float | None = None
+    # Of the events of its worst run.
+    dropped_share: float = 0.0
+    complete: bool = True
+    # Share of link time by side and reason.
+    waits: Mapping[tuple[str, str], float] = field(default_factory=dict)
+
+    def name(self) -> str:
+        return describe_settings(self.settings, self.rate_limit_per_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Recommendation:
+    """The settings recommended for one group.
+
+    Attributes:
+        figure: the figure compared: "throughput", "end-to-end p99", "confirm p99", "resident memory".
+        as_good: within the tolerance of the best, including the chosen one.
+        unproven: why the runs do not show that these settings are better than any other; None if they do.
+        notes: limits to using these settings elsewhere than in the runs.
+    """
+
+    group: str
+    aim: str
+    figure: str
+    unit: str
+    chosen: Candidate
+    chosen_figure: Estimate
+    best: Candidate
+    best_figure: Estimate
+    as_good: tuple[Candidate, ...]
+    reasons: tuple[str, ...]
+    weak: tuple[str, ...]
+    unproven: str | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def is_default(self) -> bool:
+        return self.chosen.settings == DEFAULTS
+
+    @property
+    def command_line(self) -> str:
+        return " ".join(["amqp10broker serve", *(f"--{n.replace('_', '-')} {v}" for n, v in self._known())])
+
+    @property
+    def toml(self) -> str:
+        return "\n".join(f"{name} = {value}" for name, value in self._known())
+
+    def _known(self) -> list[tuple[str, int]]:
+        pairs = zip(SETTINGS, self.chosen.settings, strict=True)
+        return [(name, value) for name, value in pairs if value is not None]
+
+
+@dataclass(frozen=True, slots=True)
+class Undecided:
+    """A group without a recommendation, and the reason."""
+
+    group: str
+    aim: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Figure:
+    name: str
+    unit: str
+    values: Callable[[Candidate], tuple[float, ...]]
+    highest: bool
+
+    def mean(self, one: Candidate) -> float:
+        return fmean(self.values(one))
+
+    def estimate(self, one: Candidate) -> Estimate:
+        found = estimate(self.values(one))
+        assert found is not None, "candidates without values are left out before"
+        return found
+
+
+_THROUGHPUT: Final = _Figure("throughput", "messages/s", lambda one: one.throughput_per_s, True)
+_MEMORY: Final = _Figure("resident memory", "MB", lambda one: tuple(v / 1e6 for v in one.memory_bytes), False)
+_LATENCIES: Final = (
+    _Figure("end-to-end p99", "ms", lambda one: one.end_to_end_p99_ms, False),
+    _Figure("confirm p99", "ms", lambda one: one.confirm_p99_ms, False),
+)
+
+
+def recommend_all(
+    groups: Iterable[Sequence[ConfigurationFigures]], aim: Aim
+) -> list[Recommendation | Undecided]:
+    """Return one recommendation, or the reason for none, for each group."""
+    found = []
+    for members in groups:
+        one = recommend(describe_group(members[0].group), [candidate_of(each) for each in members], aim)
+        if isinstance(one, Recommendation) and members[0]["benchmark"] == OWN_RECORDING:
+            one = replace(one, weak=(_ANY_LOAD, *one.weak))
+        found.append(one)
+    return found
+
+
+def undecided(found: Iterable[Recommendation | Undecided]) -> dict[str, list[str]]:
+    by_reason: dict[str, list[str]] = {}
+    for one in found:
+        if isinstance(one, Undecided):
+            by_reason.setdefault(one.reason, []).append(one.group)
+    return by_reason
+
+
+def candidate_of(figures: ConfigurationFigures) -> Candidate:
+    return Candidate(
+        figures.settings,
+        figures.values("throughput_per_s"),
+        figures.values("end_to_end_p99_ms"),
+        figures.values("confirm_p99_ms"),
+        figures.values("memory_max_bytes"),
+        figures["rate_limit_per_s"],
+        max(run.dropped_share for run in figures.runs),
+        all(run.complete for run in figures.runs),
+        figures.stalls,
+    )
+
+
+def recommend(group: str, candidates: Sequence[Candidate], aim: Aim) -> Recommendation | Undecided:
+    """Recommend the smallest settings that serve the aim as well as the best."""
+    measured = [one for one in candidates if one.throughput_per_s]
+    if not measured:
+        return Undecided(group, aim.describe(), "no run of it has a throughput")
+    settings = {one.settings for one in measured}
+    if len(settings) == 1:
+        reason = f"only {measured[0].name()} was measured, so there is nothing to choose from"
+        return Undecided(group, aim.describe(), reason)
+    match aim.kind:
+        case "throughput":
+            pool, weak = _at_full_speed(measured)
+            return _choose(group, aim, _THROUGHPUT, pool, measured, [], weak)
+        case "latency":
+            return _for_latency(group, measured, aim)
+        case "memory":
+            return _for_memory(group, measured, aim)
+
+
+def _for_latency(group: str, measured: list[Candidate], aim: Aim) -> Recommendation | Undecided:
+    wanted = aim.rate_per_s or 0.0
+    at_rate = [one for one in measured if one.rate_limit_per_s and _near(one.rate_limit_per_s, wanted)]
+    sustain = [one for one in at_rate or measured if _THROUGHPUT.mean(one) >= SUSTAINED * wanted]
+    able = _one_each(sustain, lambda one: abs((one.rate_limit_per_s or _THROUGHPUT.mean(one)) - wanted))
+    unsure = _unsure_of_rate(at_rate or measured, wanted)
+    if not able:
+        top = max(_THROUGHPUT.mean(one) for one in at_rate or measured)
+        reason = f"no setting sustains that rate; the most was {top:,.0f}/s"
+        return Undecided(group, aim.describe(), "; ".join([reason, *unsure]))
+    figure = next((one for one in _LATENCIES if all(one.values(each) for each in able)), None)
+    if figure is None:
+        return Undecided(group, aim.describe(), "latencies were not recorded for every setting")
+    settings = {one.settings for one in at_rate or measured}
+    reasons = [f"{len(able)} of {len(settings)} settings sustain {wanted:,.0f}/s"]
+    weak = unsure
+    if not at_rate:
+        weak.append(
+            f"no run was limited to {wanted:,.0f}/s: these latencies are those at full speed, where messages "
+            "queue up; record runs at that rate"
+        )
+    return _choose(group, aim, figure, able, measured, reasons, weak)
+
+
+def _for_memory(group: str, measured: list[Candidate], aim: Aim) -> Recommendation | Undecided:
+    pool, weak = _at_full_speed(measured)
+    most = max(_THROUGHPUT.mean(one) for one in pool)
+    keepers = [one for one in pool if _THROUGHPUT.mean(one) >= aim.keep * most]
+    reasons = [
+        f"{len(keepers)} of {len(pool)} settings keep {aim.keep:.0%} of the best {most:,.0f} messages/s"
+    ]
+    weak += _unsure_of_share(pool, most, aim.keep)
+    if not all(one.memory_bytes for one in keepers):
+        weak.append("resident memory was not recorded for all of them: the smallest settings are taken")
+        return _choose(group, aim, _THROUGHPUT, pool, measured, reasons, weak, give_up=1 - aim.keep)
+    return _choose(group, aim, _MEMORY, keepers, measured, reasons, weak)
+
+
+def _unsure_of_rate(tried: Sequence[Candidate], wanted: float) -> list[str]:
+    # Settings that may or may not sustain a rate. By the scatter of each alone, not pooled: runs held at the
+    # rate by a limit do not scatter, and runs that cannot follow do.
+    bound = SUSTAINED * wanted
+    unsure = []
+    for one in tried:
+        known = estimate(one.throughput_per_s)
+        if known is not None and known.half_width is not None and abs(known.mean - bound) < known.half_width:
+            unsure.append((one.name(), f"{known.mean:,.0f} ± {known.half_width:,.0f}/s"))
+    return [f"noise hides whether these sustain {wanted:,.0f}/s: {named(unsure)}"] if unsure else []
+
+
+def _unsure_of_share(pool: Sequence[Candidate], most: float, keep: float) -> list[str]:
+    known = scatter([one.throughput_per_s for one in pool])
+    if known is None:
+        return []
+    unsure = [
+        (one.name(), f"{mean / most:.0%} of it")
+        for one in pool
+        # The best keeps all of its own throughput, however far it scatters.
+        if (mean := _THROUGHPUT.mean(one)) < most and beside_bound(mean, keep * most) < known.typical
+    ]
+    text = f"noise hides whether these keep {keep:.0%} of the best throughput (it hides {known.typical:.1%})"
+    return [f"{text}: {named(unsure)}"] if unsure else []
+
+
+def _choose(
+    group: str,
+    aim: Aim,
+    figure: _Figure,
+    pool: list[Candidate],
+    tried: list[Candidate],
+    reasons: list[str],
+    weak: list[str],
+    give_up: float = TOLERANCE,
+) -> Recommendation:
+    sign = 1 if figure.highest else -1
+    best = max(pool, key=lambda one: sign * figure.mean(one))
+    best_mean = figure.mean(best)
+    bound = sign * best_mean * (1 - sign * give_up)
+    as_good = sorted((one for one in pool if sign * figure.mean(one) >= bound), key=size_of)
+    chosen = as_good[0]
+    own, top = written(figure.mean(chosen)), written(best_mean)
+    if chosen is best:
+        others = f"the smallest of {len(as_good)} within" if len(as_good) > 1 else "no other is within"
+        reasons.append(f"it is the best, with {own} {figure.unit}, and {others} {give_up:.0%} of it")
+    else:
+        apart = abs(figure.mean(chosen) / best_mean - 1) if best_mean else 0.0
+        reasons.append(
+            f"its {own} {figure.unit} are {apart:.1%} from the best ({top} with {best.name()}), and it has "
+            f"the smallest credits and windows of the {len(as_good)} settings within {give_up:.0%}"
+        )
+    if chosen.settings == DEFAULTS:
+        reasons.append("these are the defaults: nothing has to be set")
+    weak += weaknesses(
+        [(one.settings, figure.values(one)) for one in pool],
+        chosen.settings,
+        best.settings,
+        tried=[one.settings for one in tried],
+        highest=figure.highest,
+        tolerance=give_up,
+    )
+    if figure.highest:
+        weak += held_back([one.settings for one in tried], chosen.settings, chosen.waits)
+    weak += _gaps(pool)
+    return Recommendation(
+        group,
+        aim.describe(),
+        figure.name,
+        figure.unit,
+        chosen,
+        figure.estimate(chosen),
+        best,
+        figure.estimate(best),
+        tuple(as_good),
+        tuple(reasons),
+        tuple(weak),
+        unproven([(one.settings, figure.values(one)) for one in pool], best.settings),
+        tuple(_rules_of_thumb(chosen.settings)),
+    )
+
+
+def written(value: float) -> str:
+    """Format a figure with three digits, or as an integer if it is large."""
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def size_of(candidate: Candidate) -> tuple[float, tuple[int, ...]]:
+    """Return the sort key of settings by size: their product; of equal products, the smaller link credit
+    first.
+    """
+    values = tuple(value or 0 for value in candidate.settings)
+    return round(sum(math.log(value) for value in values if value > 0), 9), values
+
+
+def _at_full_speed(measured: list[Candidate]) -> tuple[list[Candidate], list[str]]:
+    free = [one for one in measured if one.rate_limit_per_s is None]
+    if free:
+        return free, []
+    fastest = _one_each(measured, lambda one: -_THROUGHPUT.mean(one))
+    return fastest, ["every run was limited to a rate: none shows the highest throughput"]
+
+
+def _one_each(pool: Iterable[Candidate], cost: Callable[[Candidate], float]) -> list[Candidate]:
+    # Of candidates that differ only in their rate limit, the cheapest.
+    kept: dict[Settings, Candidate] = {}
+    for one in pool:
+        rival = kept.get(one.settings)
+        if rival is None or cost(one) < cost(rival):
+            kept[one.settings] = one
+    return list(kept.values())
+
+
+def _gaps(pool: Sequence[Candidate]) -> list[str]:
+    found = []
+    worst = max(one.dropped_share for one in pool)
+    if worst > 0:
+        found.append(
+            f"up to {worst:.2%} of the events of a run were dropped (the recorder's buffers were full): "
+            "counts are too low there; record with a larger --record-every"
+        )
+    if not all(one.complete for one in pool):
+        found.append("a run was still being recorded")
+    return found
+
+
+def _rules_of_thumb(settings: Sequence[int | None]) -> list[str]:
+    link, window, _ = settings
+    if link is None or window is None or 2 * link <= window:
+        return []
+    text = (
+        f"one link with {link} credits can fill a window of {window} alone, and other links of its "
+        "session then wait; where sessions have several links, keep twice max_link_credit below it"
+    )
+    return [text]
+
+
+def _near(value: float, wanted: float) -> bool:
+    return abs(value - wanted) <= SAME_RATE * wanted

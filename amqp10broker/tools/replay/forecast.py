@@ -1,0 +1,355 @@
+"""Forecasts the effect of other settings on recorded publishers and consumers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from statistics import fmean, median
+from typing import Final
+
+from amqp10broker.protocols.preface import Protocol
+from amqp10broker.tools.replay import consumers as receiving
+from amqp10broker.tools.replay.consumers import Consumer, Work, work_of
+from amqp10broker.tools.replay.delivering import Consuming, deliver
+from amqp10broker.tools.replay.pace import (
+    MESSAGES_MIN,
+    Pace,
+    Publisher,
+    Reason,
+    Recorded,
+    pace_of,
+    publishers,
+    round_trip_s,
+)
+from amqp10broker.tools.replay.script import Part, Script
+from amqp10broker.tools.replay.simulation import Habits, Run, simulate
+
+# A model with a larger error for the recording itself is rejected.
+OFF: Final = 0.15
+_ROUNDS: Final = 40
+_MESSAGES_MIN: Final = 1000
+_MESSAGES_MAX: Final = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The settings of a forecast; None is as recorded.
+
+    Attributes:
+        client_credit: messages that a receiving client grants.
+    """
+
+    max_link_credit: int | None = None
+    max_incoming_window: int | None = None
+    round_trip_ms: float | None = None
+    client_credit: int | None = None
+
+    def __str__(self) -> str:
+        said = (
+            (self.max_link_credit, "credit {}"),
+            (self.max_incoming_window, "incoming-window {}"),
+            (self.round_trip_ms, "round trip {:g} ms"),
+            (self.client_credit, "client's credit {}"),
+        )
+        return ", ".join(text.format(each) for each, text in said if each is not None) or "as recorded"
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """The forecast for one publisher or consumer.
+
+    Attributes:
+        receives: the client receives: `credit` is its own then, and `window`, which is not modelled, None.
+        rate: recorded messages per second.
+        waits: shares of the recorded time by reason.
+        check: the model with the settings of the recording.
+        run: the model with the requested settings.
+        unknown: sentences on facts that the recording lacks.
+    """
+
+    connection: int
+    link: str
+    receives: bool
+    messages: int
+    rate: float
+    credit: int
+    window: int | None
+    round_trip_s: float
+    waits: dict[Reason, float]
+    check: Run
+    run: Run
+    unknown: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """The publishers of one session of a recording, independent of requested settings.
+
+    Attributes:
+        publishers, paces: in the same order, at least one.
+        window: the broker's incoming-window.
+        checks: the model with the settings of the recording, for each publisher.
+    """
+
+    connection: int
+    over: str
+    publishers: tuple[Publisher, ...]
+    paces: tuple[Pace, ...]
+    window: int
+    round_trip_s: float
+    checks: tuple[Run, ...]
+
+    def forecasts(self, asked: Settings) -> Iterator[Forecast]:
+        credits = [_credit(publisher) for publisher in self.publishers]
+        runs = _simulated(
+            self.publishers,
+            self.paces,
+            asked.max_link_credit or max(credits),
+            asked.max_incoming_window or self.window,
+            self.round_trip_s if asked.round_trip_ms is None else asked.round_trip_ms / 1000,
+        )
+        for publisher, pace, credit, check, run in zip(
+            self.publishers, self.paces, credits, self.checks, runs, strict=True
+        ):
+            whole = sum(pace.waits.values()) or 1.0
+            yield Forecast(
+                self.connection,
+                str(publisher.link),
+                False,
+                len(publisher.arrivals),
+                publisher.rate,
+                credit,
+                self.window,
+                self.round_trip_s,
+                {reason: wait / whole for reason, wait in pace.waits.items()},
+                check,
+                run,
+                (*_unknown(publisher, pace, check, run), *_of_the_way(self.over)),
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class KnownConsumer:
+    """A consumer of a recording, independent of requested settings.
+
+    Attributes:
+        check: the model with the credit and the round trip of the recording.
+    """
+
+    connection: int
+    over: str
+    consumer: Consumer
+    work: Work
+    round_trip_s: float
+    check: Run
+
+    def forecasts(self, asked: Settings) -> Iterator[Forecast]:
+        consumer, work = self.consumer, self.work
+        run = _delivered(
+            consumer,
+            work,
+            asked.client_credit or consumer.credit,
+            self.round_trip_s if asked.round_trip_ms is None else asked.round_trip_ms / 1000,
+        )
+        whole = sum(work.waits.values()) or 1.0
+        yield Forecast(
+            self.connection,
+            str(consumer.link),
+            True,
+            len(consumer.sent),
+            consumer.rate,
+            consumer.credit,
+            None,
+            self.round_trip_s,
+            {reason: wait / whole for reason, wait in work.waits.items()},
+            self.check,
+            run,
+            (*_unknown_of_consumer(consumer, work, self.check, run), *_of_the_way(self.over)),
+        )
+
+
+def known(script: Script) -> tuple[list[Known | KnownConsumer], list[str]]:
+    """Return the publishers and consumers of a recording, and sentences on those without a forecast."""
+    found: list[Known | KnownConsumer] = []
+    without = list(script.left_out)
+    for part in script.parts:
+        if part.protocol is Protocol.AMQP_091:
+            without.append(
+                f"connection {part.number} speaks AMQP 0-9-1, which has no credit for publishers; "
+                "what another prefetch would do to its consumers is not told either"
+            )
+            continue
+        sessions = publishers(part)
+        receivers = receiving.consumers(part)
+        times = (
+            round_trip_s([each for session in sessions for each in session.publishers]),
+            receiving.round_trip_s(receivers),
+        )
+        round_trip = min((each for each in times if each is not None), default=None)
+        for session in sessions:
+            found += _of_session(part, session, round_trip, without)
+        for consumer in receivers:
+            found += _of_consumer(part, consumer, round_trip, without)
+        if not receivers and not any(session.publishers for session in sessions):
+            without.append(f"connection {part.number} neither sends nor receives")
+    return found, without
+
+
+def forecasts(script: Script, asked: Settings) -> tuple[list[Forecast], list[str]]:
+    """Return a forecast for each publisher and consumer, and sentences on those without one."""
+    found, without = known(script)
+    return [forecast for each in found for forecast in each.forecasts(asked)], without
+
+
+def _of_session(
+    part: Part, session: Recorded, round_trip: float | None, without: list[str]
+) -> Iterator[Known]:
+    spoken = []
+    for publisher in session.publishers:
+        if len(publisher.arrivals) >= MESSAGES_MIN and round_trip is not None:
+            spoken.append(publisher)
+        else:
+            sent = f"{len(publisher.arrivals)} messages"
+            without.append(
+                f"connection {part.number}, {publisher.link}: {sent}, and {MESSAGES_MIN} are needed to know "
+                "its pace"
+            )
+    if not spoken or round_trip is None:
+        return
+    paces = [pace_of(publisher, round_trip) for publisher in spoken]
+    credit, window = max(map(_credit, spoken)), session.session.window
+    checks = _simulated(spoken, paces, credit, window, round_trip)
+    yield Known(part.number, part.over, tuple(spoken), tuple(paces), window, round_trip, tuple(checks))
+
+
+def _of_consumer(
+    part: Part, consumer: Consumer, round_trip: float | None, without: list[str]
+) -> Iterator[KnownConsumer]:
+    who = f"connection {part.number}, {consumer.link}"
+    if consumer.drains:
+        without.append(
+            f"{who}: it drains, that is, asks for messages when it wants some; why then, is not told"
+        )
+    elif round_trip is None or len(consumer.sent) < MESSAGES_MIN:
+        got = f"{len(consumer.sent)} messages"
+        without.append(f"{who}: {got}, and {MESSAGES_MIN} are needed to know its pace")
+    else:
+        work = work_of(consumer, round_trip)
+        check = _delivered(consumer, work, consumer.credit, round_trip)
+        yield KnownConsumer(part.number, part.over, consumer, work, round_trip, check)
+
+
+def _delivered(consumer: Consumer, work: Work, credit: int, round_trip: float) -> Run:
+    return deliver(
+        Consuming(work.own_s, work.supply_s, work.renew_at, work.bound, work.by_finish, consumer.sizes),
+        credit=credit,
+        round_trip_s=round_trip + work.reaction_s,
+        messages=_messages(credit),
+    )
+
+
+def _messages(credit: int) -> int:
+    return min(_MESSAGES_MAX, max(_MESSAGES_MIN, _ROUNDS * credit))
+
+
+def _credit(publisher: Publisher) -> int:
+    return publisher.link.first_credit or 1
+
+
+def _simulated(
+    spoken: Sequence[Publisher], paces: Sequence[Pace], credit: int, window: int, round_trip: float
+) -> list[Run]:
+    # A wait for an answer includes the reaction of the other side, by its average.
+    reaction = fmean(pace.reaction_s for pace in paces)
+    return simulate(
+        [_habits(publisher, pace) for publisher, pace in zip(spoken, paces, strict=True)],
+        max_link_credit=credit,
+        window=window,
+        round_trip_s=round_trip + reaction,
+        messages=_messages(credit),
+    )
+
+
+def _habits(publisher: Publisher, pace: Pace) -> Habits:
+    return Habits(
+        pace.own_s,
+        pace.limit,
+        publisher.confirm_s,
+        publisher.frames,
+        publisher.sizes,
+        settled=publisher.settled,
+    )
+
+
+def _unknown(publisher: Publisher, pace: Pace, check: Run, run: Run) -> Iterator[str]:
+    yield from _not_believed(publisher.rate, check)
+    waited = pace.waits[Reason.CREDIT] + pace.waits[Reason.WINDOW]
+    if pace.limit is None and waited > OFF * sum(pace.waits.values()):
+        yield (
+            "the client was held up by credit or window: whether it has a limit of its own above that, is "
+            "not to be seen"
+        )
+    if pace.limit is None and not publisher.settled and waited <= OFF * sum(pace.waits.values()):
+        yield (
+            "the client hardly waited: why it was no faster, be it its work or what it got to send, is not "
+            "to be seen"
+        )
+    if not pace.seen:
+        yield "nearly every message waited: how fast the client is when it need not, is not to be seen"
+    yield from _faster(publisher.arrivals, run)
+    if publisher.confirm_s:
+        yield (
+            f"outcomes took {1000 * median(publisher.confirm_s):.1f} ms (median) at the broker, and are "
+            "taken to do so at any rate"
+        )
+
+
+def _unknown_of_consumer(consumer: Consumer, work: Work, check: Run, run: Run) -> Iterator[str]:
+    yield from _not_believed(consumer.rate, check)
+    if not work.work_seen:
+        yield (
+            "the client was done with nearly each message before the next one came: how fast it is when more "
+            "come, is not to be seen"
+        )
+    if not work.supply_seen:
+        yield (
+            "nearly every delivery waited for credit: how fast queue and broker are when it need not, is not "
+            "to be seen"
+        )
+    elif work.waits[Reason.SUPPLY] > OFF * sum(work.waits.values()):
+        yield (
+            "there was credit and nothing was delivered at times: whether the queue was empty or the broker "
+            "busy, is not to be seen, and it is taken to stay so"
+        )
+    if consumer.window_used_up:
+        yield "the client's incoming-window was used up at times: it is not in the model"
+    yield from _faster(consumer.sent, run)
+
+
+def _not_believed(rate: float, check: Run) -> Iterator[str]:
+    if not rate / (1 + OFF) <= check.rate <= rate * (1 + OFF):
+        yield (
+            f"with the settings of the recording the model comes to {check.rate:.0f} messages/s, and not to "
+            f"the {rate:.0f} that were recorded: do not believe the forecast"
+        )
+
+
+def _of_the_way(over: str) -> Iterator[str]:
+    if over != "TCP":
+        yield (
+            f"the connection was over {over}, which packs frames anew: what that costs is taken to be as it "
+            "was, and forecasts have been compared with rates over plain TCP alone"
+        )
+
+
+_BURST: Final = 25
+
+
+def _faster(times: Sequence[float], run: Run) -> Iterator[str]:
+    took = [after - at for at, after in zip(times, times[_BURST:], strict=False) if after > at]
+    fastest = _BURST / min(took) if took else float("inf")
+    if run.rate > fastest:
+        yield (
+            f"the forecast is faster than the fastest {_BURST} messages of the recording ({fastest:.0f}/s): "
+            "client, broker or disk may be the limit before that"
+        )

@@ -1,0 +1,131 @@
+"""Forecasts for many recordings and several settings, as one table.
+
+Each recording is processed alone, so that the process and the order do not matter.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from typing import Any, Final
+
+from amqp10broker.observe.frames.records import Record
+from amqp10broker.tools.replay.forecast import Forecast, Settings, known
+from amqp10broker.tools.replay.pace import Reason
+from amqp10broker.tools.replay.script import read_script
+from amqp10broker.tools.replay.simulation import Run
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The forecasts for one recording.
+
+    Attributes:
+        forecasts: of each publisher and consumer, with each of the settings.
+        without: sentences on publishers and consumers without a forecast.
+        problem: why the recording is unusable; None if it is usable.
+    """
+
+    recording: str
+    forecasts: list[tuple[Settings, Forecast]] = field(default_factory=list)
+    without: list[str] = field(default_factory=list)
+    problem: str | None = None
+
+
+def answer(
+    recording: str, records: Iterable[Record], settings: Sequence[Settings], connection: int | None = None
+) -> Answer:
+    """Forecast one recording with each of the settings.
+
+    Args:
+        connection: this one alone; None for all.
+
+    Raises:
+        NoFrames: it is not a recording.
+    """
+    found, without = known(read_script(records, connection))
+    forecasts: list[tuple[Settings, Forecast]] = []
+    for each in found:
+        # By link, and of each link by setting.
+        for of_link in zip(*(each.forecasts(asked) for asked in settings), strict=True):
+            forecasts += zip(settings, of_link, strict=True)
+    return Answer(recording, forecasts, without)
+
+
+def grid(
+    credits: Sequence[int | None] = (),
+    windows: Sequence[int | None] = (),
+    round_trips_ms: Sequence[float | None] = (),
+    client_credits: Sequence[int | None] = (),
+) -> list[Settings]:
+    """Return all combinations; None, and an empty list, stand for the recorded value."""
+    several = [list(each) or [None] for each in (credits, windows, round_trips_ms, client_credits)]
+    return [Settings(*each) for each in product(*several)]  # type: ignore[arg-type]
+
+
+_WAITS: Final[Mapping[Reason, str]] = {reason: f"waits_{reason.name.lower()}" for reason in Reason}
+COLUMNS: Final[Mapping[str, str]] = {
+    "recording": "string",
+    "connection": "bigint",
+    "link": "string",
+    "messages": "bigint",
+    "recorded_rate": "double",
+    "recorded_link_credit": "bigint",
+    "recorded_incoming_window": "bigint",
+    "recorded_round_trip_ms": "double",
+    "client_credit": "bigint",
+    "max_link_credit": "bigint",
+    "max_incoming_window": "bigint",
+    "round_trip_ms": "double",
+    "rate": "double",
+    **dict.fromkeys(_WAITS.values(), "double"),
+    "messages_held": "bigint",
+    "bytes_held": "bigint",
+    "unknown": "string",
+    "no_forecast": "string",
+}
+"""Columns of the table, with their types in Spark."""
+
+
+def table_rows(one: Answer) -> Iterator[dict[str, Any]]:
+    """Yield rows with all `COLUMNS`: first the forecasts, then rows with ``no_forecast`` alone."""
+    for asked, forecast in one.forecasts:
+        yield dict.fromkeys(COLUMNS) | _row(one.recording, asked, forecast)
+    for each in [*one.without, *([one.problem] if one.problem else [])]:
+        yield dict.fromkeys(COLUMNS) | {"recording": one.recording, "no_forecast": each}
+
+
+def _row(recording: str, asked: Settings, forecast: Forecast) -> dict[str, Any]:
+    round_trip_ms = 1000 * forecast.round_trip_s
+    return {
+        "recording": recording,
+        "connection": forecast.connection,
+        "link": forecast.link,
+        "messages": forecast.messages,
+        "recorded_rate": finite(forecast.rate),
+        "recorded_link_credit": forecast.credit,
+        "recorded_incoming_window": forecast.window,
+        "recorded_round_trip_ms": round_trip_ms,
+        # A receiver's credit is not the broker's, and its window is not modelled.
+        "client_credit": (asked.client_credit or forecast.credit) if forecast.receives else None,
+        "max_link_credit": None if forecast.receives else asked.max_link_credit or forecast.credit,
+        "max_incoming_window": None if forecast.receives else asked.max_incoming_window or forecast.window,
+        "round_trip_ms": round_trip_ms if asked.round_trip_ms is None else float(asked.round_trip_ms),
+        "rate": finite(forecast.run.rate),
+        **{_WAITS[reason]: share for reason, share in shares(forecast.run).items()},
+        "messages_held": forecast.run.held,
+        "bytes_held": forecast.run.held_bytes,
+        "unknown": "; ".join(forecast.unknown),
+    }
+
+
+def shares(run: Run) -> dict[Reason, float]:
+    whole = sum(run.waits.values()) or 1.0
+    return {reason: wait / whole for reason, wait in run.waits.items()}
+
+
+def finite(rate: float) -> float | None:
+    """Return a rate, or None if it is unlimited: JSON and tables have no infinity."""
+    return rate if math.isfinite(rate) else None

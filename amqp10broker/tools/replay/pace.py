@@ -1,0 +1,275 @@
+"""Derives from frames recorded at the broker how fast publishers are, and what they waited for.
+
+A message that uses a grant arrives at least one round trip after the grant was sent; so the shortest such
+time bounds the round trip from above, and each gap between two messages divides into the part that the client
+could not have filled and the client's own pace.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from itertools import pairwise
+from statistics import fmean, median
+from typing import Final
+
+from amqp10broker.protocols.amqp10.performatives import Disposition, Flow, Role, Transfer
+from amqp10broker.protocols.preface import Protocol
+from amqp10broker.tools.replay.ledger10 import Ledger10, Link, Session, within
+from amqp10broker.tools.replay.script import Part
+
+# Fewer messages give no forecast.
+MESSAGES_MIN: Final = 50
+# This share of the messages must have waited for nothing, for the client's own pace to be known.
+FREE_MIN: Final = 0.1
+# A message within this share of the usual interval after an outcome has waited for the outcome.
+_AT_ONCE: Final = 0.25
+# Share of the gaps that a cause must explain to count as a habit.
+_HABIT: Final = 0.5
+_NS: Final = 1e9
+
+
+class Reason(Enum):
+    """The reasons for which a publisher waits, or, from credit on, a delivery to a consumer."""
+
+    CREDIT = "link-credit"
+    WINDOW = "incoming-window"
+    OWN_LIMIT = "outcomes, by its own limit"
+    ITSELF = "itself"
+    WORK = "the client's work"
+    SUPPLY = "the queue, or the broker's pace"
+
+
+@dataclass(eq=False, slots=True)
+class Publisher:
+    """A recorded link on which a client sends. Times are in seconds.
+
+    Attributes:
+        arrivals: of the last frame of each message.
+        grants: time of each grant of credit, and the messages that it allowed since the attach.
+        confirms: time of outcomes, and the number of messages with an outcome by then.
+        confirm_s: time from each message's arrival to its outcome, if there was one.
+        settled: the client sends settled, and gets no outcomes.
+    """
+
+    link: Link
+    session: Recorded
+    arrivals: list[float] = field(default_factory=list)
+    sizes: list[int] = field(default_factory=list)
+    frames: list[int] = field(default_factory=list)
+    grants: list[tuple[float, int]] = field(default_factory=list)
+    confirms: list[tuple[float, int]] = field(default_factory=list)
+    confirm_s: list[float] = field(default_factory=list)
+    settled: bool = False
+    ends_at: list[int] = field(default_factory=list)
+    _places: dict[int, int] = field(default_factory=dict)
+    _size: int = 0
+    _frames: int = 0
+
+    @property
+    def rate(self) -> float:
+        return rate_of(self.arrivals)
+
+    def carry(self, at: float, size: int, transfer: Transfer, transfers: int) -> None:
+        self._size += size
+        self._frames += 1
+        self.settled = self.settled or bool(transfer.settled)
+        if transfer.more:
+            return
+        self._places[self.link.ids[-1]] = len(self.arrivals)
+        self.arrivals.append(at)
+        self.sizes.append(self._size)
+        self.frames.append(self._frames)
+        self.ends_at.append(transfers)
+        self._size = self._frames = 0
+
+    def confirm(self, at: float, numbers: Sequence[int]) -> None:
+        places = [self._places.pop(number) for number in numbers if number in self._places]
+        if places:
+            self.confirm_s += [at - self.arrivals[place] for place in places]
+            before = self.confirms[-1][1] if self.confirms else 0
+            self.confirms.append((at, before + len(places)))
+
+
+@dataclass(eq=False, slots=True)
+class Recorded:
+    """A recorded session with its publishers.
+
+    Attributes:
+        windows: time of each opening of the broker's window, and the transfers that it allowed since the
+            begin.
+    """
+
+    session: Session
+    publishers: list[Publisher] = field(default_factory=list)
+    transfers: int = 0
+    windows: list[tuple[float, int]] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """The measured pace of a publisher.
+
+    Attributes:
+        round_trip_s: upper bound for its connection.
+        own_s: seconds that the client needs for a message when it waits for nothing.
+        reaction_s: seconds, beyond the round trip, from the end of a wait to the next message.
+        limit: messages without outcome at most, by the client's own decision; None if there is no sign of
+            one.
+        seen: whether the recording shows how fast the client is by itself.
+    """
+
+    round_trip_s: float
+    own_s: float
+    reaction_s: float
+    limit: int | None
+    waits: dict[Reason, float]
+    seen: bool
+
+
+def rate_of(arrivals: Sequence[float]) -> float:
+    """Return messages per second after those that came first: a burst belongs to the time before it."""
+    if not arrivals:
+        return 0.0
+    took = arrivals[-1] - arrivals[0]
+    return (len(arrivals) - bisect_right(arrivals, arrivals[0])) / took if took > 0 else float("inf")
+
+
+def publishers(part: Part) -> list[Recorded]:
+    """Return the sessions of a recorded connection with publishers that can be forecast."""
+    if part.protocol is not Protocol.AMQP_10:
+        return []
+    ledger = Ledger10()
+    sessions: dict[Session, Recorded] = {}
+    links: dict[Link, Publisher] = {}
+    for step in part.steps:
+        body, channel, at = step.frame.body, step.frame.channel, step.at_ns / _NS
+        if step.sent:
+            ledger.sent(channel, body)
+            session = ledger.sessions.get(channel)
+            if not isinstance(body, Transfer) or session is None:
+                continue
+            recorded = sessions.setdefault(session, Recorded(session))
+            recorded.transfers += 1
+            link = session.links.get(body.handle)
+            if link is not None and link.sends and not link.left_out:
+                if link not in links:
+                    links[link] = Publisher(link, recorded)
+                    recorded.publishers.append(links[link])
+                links[link].carry(at, step.frame.payload_bytes, body, recorded.transfers)
+            continue
+        before = {link: link.limit for link in links} if isinstance(body, Flow) else {}
+        ledger.came(channel, body)
+        session = ledger.remote(channel)
+        if session is None:
+            continue
+        recorded = sessions.setdefault(session, Recorded(session))
+        recorded.windows.append((at, recorded.transfers + session.window_left))
+        if isinstance(body, Flow):
+            for link in session.all_links:
+                if link.sends and link.attached and not link.left_out:
+                    if link not in links:
+                        links[link] = Publisher(link, recorded)
+                        recorded.publishers.append(links[link])
+                    if link.limit > before.get(link, 0):
+                        links[link].grants.append((at, link.limit))
+        elif isinstance(body, Disposition) and body.role is Role.RECEIVER:
+            numbers: dict[Link, list[int]] = {}
+            for number in within(session.own, body.first, body.last):
+                numbers.setdefault(session.own[number], []).append(number)
+            for link, ids in numbers.items():
+                if link in links:
+                    links[link].confirm(at, ids)
+    return list(sessions.values())
+
+
+def round_trip_s(recorded: Sequence[Publisher]) -> float | None:
+    """Return the shortest time from a grant to the first message that needed it; None if there is none."""
+    times = [
+        publisher.arrivals[needed] - at
+        for publisher in recorded
+        for needed, at in _needed(publisher)
+        if needed < len(publisher.arrivals)
+    ]
+    return max(0.0, min(times)) if times else None
+
+
+def _needed(publisher: Publisher) -> list[tuple[int, float]]:
+    # The first message that needs each grant, and the time of the grant.
+    limits = [(0.0, 0), *publisher.grants]
+    return [(before, at) for (_, before), (at, now) in pairwise(limits) if now > before]
+
+
+def pace_of(publisher: Publisher, round_trip: float) -> Pace:
+    """Measure a publisher with at least two messages."""
+    arrivals = publisher.arrivals
+    waits = dict.fromkeys(Reason, 0.0)
+    free: list[float] = []
+    held_up: list[float] = []
+    credit = allowed_at(publisher.grants, [place + 1 for place in range(len(arrivals))])
+    window = allowed_at(publisher.session.windows, publisher.ends_at)
+    limit = _own_limit(publisher, round_trip)
+    answered = (
+        []
+        if limit is None
+        else allowed_at(publisher.confirms, [each + 1 - limit for each in range(len(arrivals))])
+    )
+    for place in range(1, len(arrivals)):
+        gap = arrivals[place] - arrivals[place - 1]
+        known = {Reason.CREDIT: credit[place], Reason.WINDOW: window[place]}
+        if limit is not None:
+            known[Reason.OWN_LIMIT] = answered[place]
+        late = {
+            reason: min(gap, max(0.0, at + round_trip - arrivals[place - 1]))
+            for reason, at in known.items()
+            if at is not None
+        }
+        reason, wait = max(late.items(), key=lambda each: each[1], default=(Reason.ITSELF, 0.0))
+        waits[reason] += wait
+        waits[Reason.ITSELF] += gap - wait
+        (held_up if wait else free).append(gap - wait)
+    # If every message waited, the client's own speed is unknown.
+    seen = len(free) >= FREE_MIN * len(arrivals)
+    own_s = fmean(free) if seen else 0.0
+    return Pace(round_trip, own_s, fmean(held_up) if held_up else 0.0, limit, waits, seen)
+
+
+def allowed_at(allowances: Sequence[tuple[float, int]], numbers: Sequence[int]) -> list[float | None]:
+    """Return when each of these ascending numbers of messages was allowed; None if always, or never."""
+    found: list[float | None] = []
+    place = 0
+    for number in numbers:
+        while place < len(allowances) and allowances[place][1] < number:
+            place += 1
+        found.append(allowances[place][0] if number > 0 and place < len(allowances) else None)
+    return found
+
+
+def _own_limit(publisher: Publisher, round_trip: float) -> int | None:
+    # The limit of messages without outcome, if it is the main reason of waits.
+    if publisher.settled or not publisher.confirms:
+        return None
+    times = [at for at, _ in publisher.confirms]
+    arrivals = publisher.arrivals
+    under_way = []
+    for place, at in enumerate(arrivals):
+        known = bisect_right(times, at - round_trip + 1e-9)
+        under_way.append(place + 1 - (publisher.confirms[known - 1][1] if known else 0))
+    limit = max(under_way)
+    allowed = allowed_at(publisher.grants, [place + 1 for place in range(len(arrivals))])
+    by_credit = sum(
+        at is not None and at + round_trip > arrivals[place - 1] for place, at in enumerate(allowed) if place
+    )
+    if by_credit > 0.05 * len(arrivals) or sum(each == limit for each in under_way) < _HABIT * len(arrivals):
+        return None
+    # A client that sends seldom also has one in flight; one that waits sends as soon as the outcome arrives.
+    answered = allowed_at(publisher.confirms, [place + 1 - limit for place in range(len(arrivals))])
+    late, whole = [], []
+    for place in range(1, len(arrivals)):
+        answer = answered[place]
+        if answer is not None:
+            late.append(arrivals[place] - answer - round_trip)
+            whole.append(arrivals[place] - arrivals[place - 1])
+    return limit if late and median(late) < _AT_ONCE * median(whole) else None

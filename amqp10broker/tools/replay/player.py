@@ -1,0 +1,159 @@
+"""The protocol-independent part of the replay of one recorded connection."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from amqp10broker.observe.frames.reader import Frame, FrameReader
+from amqp10broker.protocols.amqp091.methods import ConnectionClose
+from amqp10broker.protocols.amqp10.performatives import Close
+from amqp10broker.tools.replay.differences import Difference, Kind
+from amqp10broker.tools.replay.script import Part, Step
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """The credentials of all replayed connections.
+
+    Attributes:
+        user: empty for anonymous.
+        vhost: replaces the recorded one; None to use that.
+    """
+
+    user: str
+    password: str = field(repr=False)
+    vhost: str | None = None
+
+
+class Player(ABC):
+    """Plays the client of one connection, step by step.
+
+    Attributes:
+        controls: places in the recording of frames that begin or end something, and whether the client sent
+            them: those keep their order over all connections.
+        place: of the next step in `part`.
+        over: why nothing more can be played; None during the replay.
+        closed: the closing handshake is complete: the socket may be closed.
+        left_out: clauses on parts that are not played.
+        refused: the broker rejects the user.
+    """
+
+    part: Part
+    reader: FrameReader
+    controls: list[tuple[int, bool]]
+
+    def __init__(self, part: Part, login: Login) -> None:
+        self.part = part
+        self.login = login
+        self.place = 0
+        self.unsent = bytearray()
+        self.over: str | None = None
+        self.closed = False
+        self.left_out: dict[str, None] = {}
+        self.played = 0
+        self.refused = False
+        self.sent_bytes = 0
+        self.received_bytes = 0
+
+    @property
+    def next_step(self) -> Step | None:
+        """Return the next frame of the client; None behind the last."""
+        steps = self.part.steps
+        while self.place < len(steps) and not steps[self.place].sent:
+            self.hear(steps[self.place])
+            self.place += 1
+        return steps[self.place] if self.place < len(steps) else None
+
+    def receive(self, data: bytes) -> bool:
+        """Process bytes from the broker; return whether they contain more than a heartbeat."""
+        self.received_bytes += len(data)
+        moved = False
+        for frame in self.reader.feed(data):
+            moved = moved or frame.body is not None or bool(frame.data)
+            self.take(frame)
+        return moved
+
+    def lost(self, why: str) -> None:
+        """Report that the socket is no longer usable."""
+        if not self.closed and self.over is None:
+            self.over = why
+        self.closed = True
+
+    def play(self) -> None:
+        """Send the next step, or omit it if it has become meaningless."""
+        step = self.next_step
+        assert step is not None
+        self.place += 1
+        self.say(step)
+
+    def write(self, data: bytes) -> None:
+        self.unsent += data
+        self.sent_bytes += len(data)
+
+    def ends(self) -> Iterator[Difference]:
+        if self.over is not None:
+            left = sum(step.sent for step in self.part.steps[self.place :])
+            rest = f"; {left} frames of the client were left" if left else ""
+            yield self.difference(Kind.ERROR, "", f"{self.over}{rest}")
+
+    def difference(self, kind: Kind, where: object, said: str) -> Difference:
+        return Difference(kind, self.part.number, str(where), said)
+
+    @property
+    @abstractmethod
+    def answers(self) -> int:
+        """Return how many frames of the broker so far begin or end something."""
+
+    def broker_closes(self, close: type[Close | ConnectionClose]) -> bool:
+        return next((not step.sent for step in self.part.steps if isinstance(step.frame.body, close)), False)
+
+    @property
+    def says_close(self) -> bool:
+        """Return whether the recorded connection was closed by a close frame, by either side."""
+        return any(isinstance(step.frame.body, Close | ConnectionClose) for step in self.part.steps)
+
+    @abstractmethod
+    def start(self) -> None:
+        """Begin the login on a new socket."""
+
+    @abstractmethod
+    def hear(self, step: Step) -> None:
+        """Process a step of the recorded broker."""
+
+    @abstractmethod
+    def take(self, frame: Frame) -> None:
+        """Process a frame of this broker."""
+
+    @abstractmethod
+    def waits_for(self, step: Step) -> str | None:
+        """Return the condition that a step waits for; None if it can be played."""
+
+    @abstractmethod
+    def give_up(self, step: Step) -> None:
+        """Stop waiting for the condition of a step."""
+
+    @abstractmethod
+    def say(self, step: Step) -> None:
+        """Send the frame of a step."""
+
+    @abstractmethod
+    def still_owed(self) -> str | None:
+        """Return an answer that the recorded broker sent and this one has not; None if none is missing."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Send the closing frame if the recorded client did not."""
+
+    @abstractmethod
+    def heartbeat_s(self) -> float:
+        """Return the interval of heartbeats in seconds; 0 for none."""
+
+    @abstractmethod
+    def beat(self) -> None:
+        """Send a heartbeat to the broker."""
+
+    @abstractmethod
+    def differences(self) -> Iterator[Difference]:
+        """Yield the differences between the recording and the replay."""

@@ -1,0 +1,380 @@
+"""Plays the client of an AMQP 0-9-1 connection."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields, replace
+from typing import Any, Final
+
+from amqp10broker.observe.frames.reader import Frame, FrameReader
+from amqp10broker.protocols.amqp091.framing import (
+    END,
+    FRAME_MIN_SIZE,
+    FRAME_OVERHEAD,
+    HEADER,
+    HEARTBEAT,
+    method_frame,
+)
+from amqp10broker.protocols.amqp091.methods import (
+    FRAME_BODY,
+    BasicAck,
+    BasicCancel,
+    BasicGet,
+    BasicNack,
+    BasicPublish,
+    BasicReject,
+    ChannelClose,
+    ChannelCloseOk,
+    ChannelFlow,
+    ChannelFlowOk,
+    ChannelOpen,
+    ConnectionClose,
+    ConnectionCloseOk,
+    ConnectionOpen,
+    ConnectionSecureOk,
+    ConnectionStartOk,
+    ConnectionTuneOk,
+    ConnectionUpdateSecret,
+    Method,
+)
+from amqp10broker.protocols.preface import AMQP_091_HEADER, Protocol
+from amqp10broker.tools.replay.differences import Difference, Kind, other_end, otherwise
+from amqp10broker.tools.replay.ledger091 import Channel, Consumer, Ledger091
+from amqp10broker.tools.replay.player import Login, Player
+from amqp10broker.tools.replay.script import Part, Step
+
+_ACCESS_REFUSED: Final = 403
+_MESSAGES: Final = (BasicPublish, BasicAck, BasicNack, BasicReject, BasicGet)
+# Answers that depend on this broker, and secrets.
+_MADE_HERE: Final = (
+    ConnectionSecureOk,
+    ConnectionCloseOk,
+    ConnectionUpdateSecret,
+    ChannelCloseOk,
+    ChannelFlowOk,
+)
+
+
+class Player091(Player):
+    def __init__(self, part: Part, login: Login) -> None:
+        super().__init__(part, login)
+        self.reader = FrameReader(Protocol.AMQP_091)
+        self.ready = True
+        self._was = Ledger091()
+        self._now = Ledger091()
+        self._channels: dict[Channel, Channel] = {}
+        self._given_up: set[Channel | Ledger091] = set()
+        self._frame_max = FRAME_MIN_SIZE
+        self._heartbeat_s = 0
+        self._publishing: dict[int, bool] = {}
+        self.controls = _look_through(part)
+
+    @property
+    def answers(self) -> int:
+        return self._now.answers
+
+    def start(self) -> None:
+        self.write(AMQP_091_HEADER)
+
+    def heartbeat_s(self) -> float:
+        return self._heartbeat_s / 2
+
+    def beat(self) -> None:
+        self.write(HEARTBEAT)
+
+    # --- frames of the broker -----------------------------------------------------------------------
+
+    def hear(self, step: Step) -> None:
+        self._was.came(step.frame.channel, step.frame.body)
+
+    def take(self, frame: Frame) -> None:
+        if frame.channel < 0:
+            self.over = f"the broker does not speak AMQP 0-9-1: {frame.said}"
+            return
+        body = frame.body
+        self._now.came(frame.channel, body)
+        match body:
+            case ConnectionClose():
+                self._say(0, ConnectionCloseOk())
+                if not self._now.opened:
+                    self.refused = body.reply_code == _ACCESS_REFUSED
+                if not self._now.closing and (self.refused or not self.broker_closes(ConnectionClose)):
+                    self.over = f"the broker closed the connection: {body.reply_code} {body.reply_text}"
+                self.closed = True
+            case ConnectionCloseOk():
+                self.closed = True
+            case ChannelClose():
+                self._say(frame.channel, ChannelCloseOk())
+            case ChannelFlow():
+                self._say(frame.channel, ChannelFlowOk(body.active))
+            case _:
+                pass
+
+    # --- conditions ---------------------------------------------------------------------------------
+
+    def waits_for(self, step: Step) -> str | None:
+        body, number = step.frame.body, step.frame.channel
+        now = self._now
+        match body:
+            case ConnectionStartOk():
+                return None if now.started is not None else "connection.start"
+            case ConnectionTuneOk():
+                return None if now.tuned is not None else "connection.tune"
+            case ConnectionOpen():
+                return None
+            case ConnectionClose():
+                return self.still_owed()
+            case _:
+                pass
+        if self._was.opened and not now.opened:
+            return "connection.open-ok"
+        was = self._was.channels.get(number)
+        other = None if was is None else self._channels.get(was)
+        if was is None or other is None or other.gone or was in self._given_up:
+            return None
+        if len(other.replies) < len(was.replies):
+            return f"{was.replies[len(other.replies)]} on {was}"
+        if len(other.gets) < len(was.gets):
+            return f"the answer to basic.get on {was}"
+        match body:
+            case BasicPublish() if now.blocked or other.stopped:
+                return "the broker to read publishes"
+            case BasicAck() | BasicNack() | BasicReject():
+                for tag in was.meant(body):
+                    consumer, place = was.tags[tag]
+                    if len(_same(consumer, was, other).ids) <= place:
+                        return f"delivery {place + 1} of {consumer} on {was}"
+            case BasicCancel() | ChannelClose():
+                return self._channel_owes(was, other)
+            case _:
+                pass
+        return None
+
+    def _channel_owes(self, was: Channel, now: Channel | None) -> str | None:
+        if now is None or was in self._given_up or (now.gone and not was.gone):
+            return None
+        if len(now.replies) < len(was.replies):
+            return f"{was.replies[len(now.replies)]} on {was}"
+        if len(now.gets) < len(was.gets):
+            return f"the answer to basic.get on {was}"
+        for consumer in was.consumers:
+            other = _same(consumer, was, now)
+            if len(other.ids) < len(consumer.ids):
+                return f"delivery {len(other.ids) + 1} of {consumer} on {was}"
+            if consumer.cancelled and not other.cancelled:
+                return f"basic.cancel of {consumer} on {was}"
+        if len(now.outcomes) < len(was.outcomes):
+            return f"{len(was.outcomes) - len(now.outcomes)} confirms on {was}"
+        if sum(now.returned.values()) < sum(was.returned.values()):
+            return f"basic.return on {was}"
+        if was.error is not None and not now.gone:
+            return f"channel.close of {was}"
+        return None
+
+    def still_owed(self) -> str | None:
+        if self._was in self._given_up or self.over is not None:
+            return None
+        if self._was.opened and not self._now.opened:
+            return "connection.open-ok"
+        for channel in self._was.all_channels:
+            owed = self._channel_owes(channel, self._channels.get(channel))
+            if owed is not None:
+                return owed
+        if self._was.error is not None and self._now.error is None:
+            return "connection.close"
+        if self._was.closed and not self._now.closed:
+            return "connection.close-ok"
+        return None
+
+    def give_up(self, step: Step) -> None:
+        was = self._was.channels.get(step.frame.channel)
+        if not self._now.opened:
+            self.lost("the broker does not answer")
+        self._given_up.add(self._was if was is None else was)
+
+    # --- frames of the client -----------------------------------------------------------------------
+
+    def say(self, step: Step) -> None:
+        body, number, frame = step.frame.body, step.frame.channel, step.frame
+        was = self._was.channels.get(number)
+        now = None if was is None else self._channels.get(was)
+        tags = (
+            was.meant(body)
+            if was is not None and isinstance(body, BasicAck | BasicNack | BasicReject)
+            else []
+        )
+        opened = None if body is None else self._was.sent(number, body)
+        if self.over is not None or self._now.error is not None or isinstance(body, _MADE_HERE):
+            return
+        match body:
+            case ConnectionStartOk():
+                login = self.login
+                response = b"\0" + login.user.encode() + b"\0" + login.password.encode()
+                mechanism = "PLAIN" if login.user else "ANONYMOUS"
+                self._say(
+                    0, replace(body, mechanism=mechanism, response=response if login.user else b"replay")
+                )
+            case ConnectionTuneOk():
+                self._tune(body)
+            case ConnectionOpen():
+                vhost = self.login.vhost
+                self._say(0, body if vhost is None else ConnectionOpen(vhost))
+            case ConnectionClose():
+                self._say(0, body)
+            case ChannelOpen():
+                assert opened is not None
+                channel = self._now.sent(number, body)
+                assert channel is not None
+                self._channels[opened] = channel
+                self._send(frame.data)
+            case _ if was is None or now is None or now.gone:
+                self._publishing[number] = False
+            case None:
+                self._content(number, frame)
+            case BasicAck() | BasicNack() | BasicReject():
+                self._settle(was, now, body, tags)
+            case _:
+                self._publishing[number] = isinstance(body, BasicPublish)
+                self._say(number, self._named(body))
+
+    def _tune(self, body: ConnectionTuneOk) -> None:
+        # The recorded client's values, as far as this broker offers as much.
+        offered = self._now.tuned
+        assert offered is not None
+        frame_max = min(each for each in (body.frame_max or 2**32 - 1, offered.frame_max or 2**32 - 1))
+        channel_max = min(each for each in (body.channel_max or 65_535, offered.channel_max or 65_535))
+        self._frame_max = frame_max
+        self._heartbeat_s = body.heartbeat
+        taken = ConnectionTuneOk(
+            channel_max=0 if not offered.channel_max and not body.channel_max else channel_max,
+            frame_max=0 if not offered.frame_max and not body.frame_max else frame_max,
+            heartbeat=body.heartbeat,
+        )
+        self._say(0, taken)
+
+    def _named(self, method: Any) -> Any:
+        # With the names that this broker has chosen for queues and consumers.
+        chosen: dict[str, str] = {}
+        tags: dict[str, str] = {}
+        for was, now in self._channels.items():
+            chosen.update(zip(was.names, now.names, strict=False))
+            for consumer in was.consumers:
+                tags[consumer.tag] = _same(consumer, was, now).tag
+        given: dict[str, Any] = {}
+        for field in fields(method):
+            value = getattr(method, field.name)
+            if field.name in ("queue", "routing_key", "destination") and value in chosen:
+                given[field.name] = chosen[value]
+            elif field.name == "consumer_tag" and isinstance(method, BasicCancel) and tags.get(value):
+                given[field.name] = tags[value]
+        return replace(method, **given) if given else method
+
+    def _content(self, number: int, frame: Frame) -> None:
+        if not self._publishing.get(number):
+            return
+        if frame.data[0] != FRAME_BODY:
+            self._send(frame.data)
+            return
+        room = self._frame_max - FRAME_OVERHEAD
+        for start in range(0, frame.payload_bytes, room):
+            size = min(room, frame.payload_bytes - start)
+            self._send(HEADER.pack(FRAME_BODY, number, size) + bytes(size) + END)
+
+    def _settle(
+        self, was: Channel, now: Channel, body: BasicAck | BasicNack | BasicReject, tags: list[int]
+    ) -> None:
+        # The same deliveries, with their current tags.
+        mine: list[int] = []
+        for tag in tags:
+            consumer, place = was.tags[tag]
+            ids = _same(consumer, was, now).ids
+            if place < len(ids) and ids[place] in now.unsettled:
+                mine.append(ids[place])
+        if not mine:
+            return
+        if not isinstance(body, BasicReject) and body.multiple:
+            last = max(mine)
+            if now.meant(replace(body, delivery_tag=last)) == sorted(mine):
+                self._say(now.number, replace(body, delivery_tag=last))
+                return
+            body = replace(body, multiple=False)
+        for tag in mine:
+            self._say(now.number, replace(body, delivery_tag=tag))
+
+    def _say(self, number: int, method: Method) -> None:
+        self._now.sent(number, method)
+        self._send(method_frame(number, method))
+
+    def _send(self, data: bytes) -> None:
+        self.played += 1
+        self.write(data)
+
+    def close(self) -> None:
+        if not self._now.closing and self.over is None and self._now.opened and self._now.error is None:
+            close = ConnectionClose(200, "the recording ends here")
+            self._now.sent(0, close)
+            self.write(method_frame(0, close))
+
+    # --- differences --------------------------------------------------------------------------------
+
+    def differences(self) -> Iterator[Difference]:
+        yield from self.ends()
+        if self.over is None and (said := other_end(self._was.error, self._now.error)):
+            yield self.difference(Kind.ERROR, "", said)
+        for channel in self._was.all_channels:
+            if channel in self._channels:
+                yield from self._of_channel(channel, self._channels[channel])
+
+    def _of_channel(self, was: Channel, now: Channel) -> Iterator[Difference]:
+        if said := other_end(was.error, now.error):
+            yield self.difference(Kind.ERROR, was, said)
+        for said in otherwise(was.outcomes, now.outcomes, "message"):
+            yield self.difference(Kind.OUTCOME, was, said)
+        for said in otherwise(was.gets, now.gets, "basic.get"):
+            yield self.difference(Kind.OUTCOME, was, said)
+        for reply in sorted(was.returned.keys() | now.returned.keys()):
+            before, after = was.returned.get(reply, 0), now.returned.get(reply, 0)
+            if before != after:
+                said = f"{before} messages were returned with {reply} in the recording, {after} now"
+                yield self.difference(Kind.OUTCOME, was, said)
+        if self.over is not None or now.error is not None:
+            return  # the lost connection explains what is missing
+        for reply in was.replies[len(now.replies) :]:
+            yield self.difference(Kind.MISSING, was, f"{reply} did not come")
+        if missing := len(was.outcomes.keys() - now.outcomes.keys()):
+            yield self.difference(
+                Kind.MISSING, was, f"{missing} of {len(was.outcomes)} confirms did not come"
+            )
+        for consumer in was.consumers:
+            other = _same(consumer, was, now)
+            if (missing := len(consumer.ids) - len(other.ids)) > 0:
+                said = f"{missing} of {len(consumer.ids)} messages did not come"
+                yield self.difference(Kind.MISSING, f"{consumer} on {was}", said)
+            if consumer.cancelled != other.cancelled:
+                said = "cancelled by the broker " + ("now" if other.cancelled else "in the recording alone")
+                yield self.difference(Kind.ERROR, f"{consumer} on {was}", said)
+
+
+def _same(consumer: Consumer, was: Channel, now: Channel) -> Consumer:
+    if consumer is was.got:
+        return now.got
+    place = was.consumers.index(consumer)
+    return now.consumers[place] if place < len(now.consumers) else Consumer(consumer.queue)
+
+
+def _look_through(part: Part) -> list[tuple[int, bool]]:
+    # Returns the places of frames that begin or end something, and of answers, and whether the client sent
+    # each.
+    ledger = Ledger091()
+    controls: list[tuple[int, bool]] = []
+    for step in part.steps:
+        if step.sent:
+            ledger.sent(step.frame.channel, step.frame.body)
+            if step.frame.body is not None and not isinstance(step.frame.body, _MESSAGES):
+                controls.append((step.index, True))
+            continue
+        before = ledger.answers
+        ledger.came(step.frame.channel, step.frame.body)
+        if ledger.answers > before:
+            controls.append((step.index, False))
+    return controls

@@ -1,0 +1,133 @@
+"""The playable part of a recording of frames: connections whose frames are complete."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from amqp10broker.observe.frames.reader import Frame
+from amqp10broker.observe.frames.records import Ended, Known, Listening, Record, Recorded
+from amqp10broker.protocols.amqp091.methods import ConnectionOpen
+from amqp10broker.protocols.amqp10.performatives import Open
+from amqp10broker.protocols.preface import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A frame of a recording, without the content of messages.
+
+    Attributes:
+        index: its place among the frames of all connections.
+        at_ns: nanoseconds since 1970.
+    """
+
+    index: int
+    at_ns: int
+    sent: bool
+    frame: Frame
+
+
+@dataclass(slots=True)
+class Part:
+    """One connection of a recording.
+
+    Attributes:
+        number: of the connection, at the broker that recorded.
+        steps: its frames in order, without protocol headers, SASL frames and heartbeats, which the player
+            creates.
+        ended: the recording includes the connection's end.
+        unreadable: frames of the client that could not be decoded; they are not played.
+        over: the transport: ``TCP``, ``TLS``, ``WebSocket`` or ``WebSocket over TLS``.
+    """
+
+    number: int
+    protocol: Protocol
+    steps: list[Step] = field(default_factory=list)
+    ended: bool = False
+    unreadable: int = 0
+    over: str = "TCP"
+
+
+@dataclass(slots=True)
+class Script:
+    """The playable connections, in the order of their beginnings, and sentences on the others."""
+
+    parts: list[Part] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
+
+    @property
+    def start_ns(self) -> int:
+        return min((part.steps[0].at_ns for part in self.parts), default=0)
+
+    @property
+    def end_ns(self) -> int:
+        return max((part.steps[-1].at_ns for part in self.parts), default=0)
+
+
+def read_script(records: Iterable[Record], connection: int | None = None) -> Script:
+    """Collect the playable connections of a recording.
+
+    Args:
+        connection: this one alone; None for all.
+
+    Raises:
+        NoFrames: it is not a recording.
+    """
+    parts: dict[int, Part] = {}
+    script = Script()
+    for index, record in enumerate(records):
+        if connection not in (None, record.connection):
+            continue
+        match record:
+            case Listening():
+                parts.pop(record.connection, None)
+                if record.begins:
+                    part = parts[record.connection] = Part(record.connection, record.protocol)
+                    part.over = _over(record)
+                    script.parts.append(part)
+                else:
+                    script.left_out.append(
+                        f"connection {record.connection} was there when the recording began: what its client "
+                        "had done before is not known"
+                    )
+            case Recorded():
+                _take(parts.get(record.connection), index, record)
+            case Ended():
+                ended = parts.pop(record.connection, None)
+                if ended is not None:
+                    ended.ended = True
+            case Known():
+                pass  # of a connection that is omitted
+    script.left_out += [
+        f"connection {part.number} did not come as far as open, or frames of one address alone were recorded"
+        for part in script.parts
+        if not _opens(part)
+    ]
+    script.parts = [part for part in script.parts if _opens(part)]
+    return script
+
+
+def _over(record: Listening) -> str:
+    if record.transport == "websocket":
+        return "WebSocket over TLS" if record.tls else "WebSocket"
+    return "TLS" if record.tls else "TCP"
+
+
+def _take(part: Part | None, index: int, record: Recorded) -> None:
+    if part is None:
+        return
+    frame = record.frame
+    if frame.data and frame.channel >= 0:
+        if frame.body is not None or frame.payload_bytes or not _silent(part, frame):
+            part.steps.append(Step(index, record.at_ns, record.direction == "in", frame))
+    elif record.direction == "in" and " undecodable: " in (frame.said or ""):
+        part.unreadable += 1
+
+
+def _silent(part: Part, frame: Frame) -> bool:
+    # An empty frame or heartbeat; without a body it may also be a content header or body.
+    return part.protocol is Protocol.AMQP_10 or frame.said == "heartbeat"
+
+
+def _opens(part: Part) -> bool:
+    return any(step.sent and isinstance(step.frame.body, Open | ConnectionOpen) for step in part.steps)

@@ -1,0 +1,400 @@
+"""Channel tasks of AMQP 0-9-1: cancelled anywhere, lost anyhow, loaded as much as may be.
+
+A scenario is run again and again; the n-th time the task under test is about to take its n-th step, its
+connection is cancelled just before: each place at which a task can wait is covered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import trio
+
+from amqp10broker.protocols.amqp091.framing import method_frame
+from amqp10broker.protocols.amqp091.items import Content
+from amqp10broker.protocols.amqp091.methods import (
+    BasicAck,
+    BasicCancel,
+    BasicConsume,
+    BasicConsumeOk,
+    BasicDeliver,
+    BasicGet,
+    BasicQos,
+    ChannelClose,
+    ChannelOpen,
+    ConfirmSelect,
+    ConfirmSelectOk,
+    ConnectionClose,
+    QueueDeclare,
+    QueueDeclareOk,
+)
+from amqp10broker.runtime.broker import Broker
+from amqp10broker.runtime.connections import connection_shell
+from amqp10broker.runtime.connections.connection091 import Connection091
+from amqp10broker.runtime.connections.session import READS_MAX
+from tests.support.trioclient import pipe_pair, queue_counts, running_broker, settle_down
+from tests.support.trioclient091 import Client091, bodies, connect091, message, names
+
+BEFORE = 40
+DURING = 20
+STEPS_MAX = 250
+Q = QueueDeclare("q", durable=True)
+ROLES = {
+    "reader": "serve_stream",
+    "writer": "_run_writer",
+    "channel": "_run_part",
+    "queue": "queue q",
+}
+
+
+class Killer(trio.abc.Instrument):
+    """Cancels at the n-th step of the tasks chosen."""
+
+    def __init__(self, at: int, chosen: Callable[[Any], bool], cancel: Callable[[], None]) -> None:
+        self.at = at
+        self.steps = 0
+        self.chosen = chosen
+        self.cancel = cancel
+        self.done = False
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        if self.done or not self.chosen(task):
+            return
+        self.steps += 1
+        if self.steps == self.at:
+            self.done = True
+            self.cancel()
+
+
+async def act(victim: Client091, confirmed: set[int], acked: set[int]) -> None:
+    """What the victim does: publish, consume, get, acknowledge some, close a channel; on two channels."""
+    try:
+        await victim.send(1, ConfirmSelect(), BasicQos(prefetch_count=10), BasicConsume("q", "c"))
+        await victim.send(1, *[message(1, "q", b"%04d" % (BEFORE + each)) for each in range(DURING // 2)])
+        await settle_down()
+        await victim.send(2, BasicGet("q"), BasicConsume("q", "d"), QueueDeclare("q", passive=True))
+        await victim.send(
+            1, *[message(1, "q", b"%04d" % (BEFORE + each)) for each in range(DURING // 2, DURING)]
+        )
+        await settle_down()
+        await victim.send(1, message(1, "q", b"%04d" % (BEFORE + DURING) + b"." * 2000))
+        await victim.send(2, ChannelClose(200), ChannelOpen(), BasicConsume("q", "e", no_ack=False))
+        while True:
+            got = await victim.next_or_end()
+            if got is None:
+                return
+            channel, what = got
+            if channel == 1 and isinstance(what, BasicAck):
+                first = 1 if what.multiple else what.delivery_tag
+                confirmed.update(BEFORE + each - 1 for each in range(first, what.delivery_tag + 1))
+            if channel == 1 and isinstance(what, Content) and isinstance(what.method, BasicDeliver):
+                tag = what.method.delivery_tag
+                if tag % 3 == 0:
+                    acked.add(int(what.body[:4]))
+                    await victim.send(1, BasicAck(tag))
+    except (trio.BrokenResourceError, trio.ClosedResourceError):
+        return
+
+
+def belongs_to(task: trio.lowlevel.Task, connection: Connection091) -> bool:
+    """Whether a task is one of this connection's."""
+    nurseries = [each for each in (connection.line._outer, connection.line._inner) if each is not None]
+    return any(task in each.child_tasks or each.parent_task is task for each in nurseries)
+
+
+def count_tasks(broker: Broker) -> int:
+    """Tasks in the broker's nurseries, the queues' included."""
+    assert broker._queues is not None
+    assert broker._connections_nursery is not None
+    return len(broker._queues.child_tasks) + len(broker._connections_nursery.child_tasks)
+
+
+async def filled(broker: Broker, count: int = BEFORE) -> Client091:
+    """A client, and a queue with numbered messages."""
+    client = await connect091(broker).open(channels=2)
+    await client.call(1, Q, QueueDeclareOk)
+    await client.send(1, *[message(1, "q", b"%04d" % number) for number in range(count)])
+    await settle_down()
+    assert queue_counts(broker, "q") == (count, 0)
+    return client
+
+
+async def run_once(role: str, scope: str, at: int, log: Any, direct: bool) -> bool:
+    """One run. Returns whether the n-th step was reached."""
+    confirmed: set[int] = set()
+    acked: set[int] = set()
+    async with running_broker() as broker:
+        bystander = await filled(broker)
+        tasks_before, askers_before = count_tasks(broker), len(broker.askers)
+        victim = await connect091(broker, pair=partial(pipe_pair, 600, direct=direct)).open(
+            channels=2, heartbeat=60
+        )
+        connection: Connection091 = victim.task
+
+        def own(task: trio.lowlevel.Task) -> bool:
+            return ROLES[role] in task.name and (role == "queue" or belongs_to(task, connection))
+
+        def cancel() -> None:
+            if scope == "connection":
+                assert connection.line._outer is not None
+                connection.line._outer.cancel_scope.cancel()
+            else:
+                connection.line.reading.cancel()
+
+        killer = Killer(at, own, cancel)
+        trio.lowlevel.add_instrument(killer)
+        try:
+            with trio.move_on_after(20):
+                await act(victim, confirmed, acked)
+        finally:
+            trio.lowlevel.remove_instrument(killer)
+        await victim.vanish()
+        await settle_down()
+        await trio.sleep(5)
+        assert victim.task is None, "the connection's task is left"
+        assert count_tasks(broker) == tasks_before, "a task is left"
+        assert len(broker.askers) == askers_before, "somebody who asked queues is left"
+        assert broker.catalog.usage.channels_of_user("guest") == 2, "a channel is counted still"
+        await check_messages(broker, bystander, confirmed, acked)
+    assert log.of("error") == []
+    return killer.done
+
+
+async def check_messages(broker: Broker, bystander: Client091, confirmed: set[int], acked: set[int]) -> None:
+    """Each message is in the queue once, or acknowledged; what was confirmed is not lost; others work."""
+    assert queue_counts(broker, "q")[1] == 0, "messages are still with somebody"
+    await bystander.send(2, BasicConsume("q", "all", no_ack=True))
+    numbers = [int(body[:4]) for body in bodies(await bystander.idle())]
+    assert numbers == sorted(set(numbers)), "a message is there twice, or out of order"
+    missing = (set(range(BEFORE)) | confirmed) - set(numbers)
+    # An ack that the client sent may or may not have reached the queue before the cancellation.
+    assert missing <= acked, f"lost: {sorted(missing - acked)}"
+    assert set(numbers) <= set(range(BEFORE + DURING + 1))
+
+
+CASES = [
+    ("reader", "connection"),
+    ("reader", "reading"),
+    ("writer", "connection"),
+    ("channel", "connection"),
+    ("channel", "reading"),
+    ("queue", "connection"),
+    ("queue", "reading"),
+]
+
+
+@pytest.mark.parametrize("direct", [False, True], ids=["stream", "socket"])
+@pytest.mark.parametrize(("role", "scope"), CASES, ids=[f"{role}-{scope}" for role, scope in CASES])
+async def test_cancellation_at_every_step_leaks_nothing(
+    autojump_clock: object, monkeypatch: pytest.MonkeyPatch, log: Any, role: str, scope: str, direct: bool
+) -> None:
+    """Cancelled before its n-th step, for every n: messages are back, tasks are gone, others go on.
+
+    A channel and a queue are made to take all their steps themselves; with the reader they go on at once.
+    """
+    if role in ("channel", "queue"):
+        monkeypatch.setattr(connection_shell, "LITTLE_BYTES", -1)
+    at = 0
+    for at in range(1, STEPS_MAX):
+        if not await run_once(role, scope, at, log, direct):
+            break
+    # A writer that may send directly is asked to do little.
+    assert at > (1 if (role, direct) == ("writer", True) else 4), "too few steps to say anything"
+    assert at < STEPS_MAX - 1
+
+
+# --- lost connections --------------------------------------------------------------------------------
+
+
+async def vanish_mid_frame(client: Client091) -> None:
+    """Half a frame, and gone."""
+    await client.send_bytes(method_frame(1, BasicAck(5))[:-3])
+    await client.vanish()
+
+
+ENDS: dict[str, Callable[[Client091], Any]] = {
+    "cancel and channel close": lambda client: client.send(1, BasicCancel("c"), ChannelClose(200)),
+    "channel close": lambda client: client.send(1, ChannelClose(200)),
+    "channel error": lambda client: client.send(1, BasicAck(1_000)),
+    "close": lambda client: client.send(0, ConnectionClose(200)),
+    "hard error": lambda client: client.send(1, ChannelOpen()),
+    "hard error elsewhere": lambda client: client.send(2, ChannelOpen()),
+    "half-close": lambda client: client.stream.send_eof(),
+    "lost": lambda client: client.vanish(),
+    "lost in the middle of a frame": vanish_mid_frame,
+    "garbage": lambda client: client.send_bytes(b"\xff" * 20),
+}
+
+
+@pytest.mark.parametrize("end", list(ENDS))
+async def test_unacked_deliveries_return_to_their_places(autojump_clock: object, end: str) -> None:
+    """Whichever way it ends, all is ready again, once, in order, and marked redelivered."""
+    async with running_broker() as broker:
+        keeper = await filled(broker)
+        client = await connect091(broker).open(channels=2)
+        await client.send(1, BasicQos(prefetch_count=20), BasicConsume("q", "c"))
+        assert names(await client.idle()).count("BasicDeliver") == 20
+        await ENDS[end](client)
+        await settle_down()
+        await trio.sleep(3)
+        assert queue_counts(broker, "q") == (BEFORE, 0)
+        await keeper.send(2, BasicConsume("q", "all", no_ack=True))
+        got = [each for _, each in await keeper.idle() if isinstance(each, Content)]
+        assert [int(each.body) for each in got] == list(range(BEFORE))
+        assert [each.method.redelivered for each in got] == [True] * 20 + [False] * 20
+
+
+@pytest.mark.parametrize("no_ack", [False, True])
+@pytest.mark.parametrize("end", ["lost", "close", "hard error elsewhere"])
+async def test_what_was_not_written_returns_unmarked(autojump_clock: object, end: str, no_ack: bool) -> None:
+    """A client that does not read: what the socket did not take was never delivered."""
+    async with running_broker(writer_buffer_bytes=1000) as broker:
+        keeper = await filled(broker)
+        client = await connect091(broker, pair=partial(pipe_pair, 2_000)).open(channels=2)
+        await client.send(1, BasicConsume("q", "c", no_ack=no_ack))
+        await settle_down()
+        channel = client.task._channels.by_number[1]
+        written = BEFORE - channel.service.consuming.consumers["c"].unsent
+        assert 0 < written < BEFORE
+        await ENDS[end](client)
+        await client.vanish()
+        await settle_down()
+        await trio.sleep(5)
+        assert client.task is None
+        assert queue_counts(broker, "q") == (BEFORE - written if no_ack else BEFORE, 0)
+        await keeper.send(2, BasicConsume("q", "all", no_ack=True))
+        got = [each for _, each in await keeper.idle() if isinstance(each, Content)]
+        first = written if no_ack else 0
+        assert [int(each.body) for each in got] == list(range(first, BEFORE))
+        marks = [False] * (BEFORE - written) if no_ack else [True] * written + [False] * (BEFORE - written)
+        assert [each.method.redelivered for each in got] == marks
+
+
+# --- mailboxes ---------------------------------------------------------------------------------------
+
+
+async def publish(client: Client091, count: int) -> None:
+    """A publisher with confirms, as fast as it may."""
+    await client.call(1, ConfirmSelect(), ConfirmSelectOk)
+    for _ in range(0, count, 100):
+        await client.send(1, *[message(1, "q", b"x" * 100)] * 100)
+    highest = 0
+    while highest < count:
+        highest = max(highest, (await client.expect(BasicAck)).delivery_tag)
+
+
+async def consume(client: Client091, left: list[int], done: Callable[[], None]) -> None:
+    """A consumer that acknowledges one by one; the last message of all ends all."""
+    await client.send(1, BasicQos(prefetch_count=100), BasicConsume("q", "c"))
+    while True:
+        _, got = await client.next()
+        if isinstance(got, Content) and isinstance(got.method, BasicDeliver):
+            left[0] -= 1
+            await client.send(1, BasicAck(got.method.delivery_tag))
+        if left[0] == 0:
+            await settle_down()
+            done()
+
+
+async def test_load_keeps_every_mailbox_within_its_bound(autojump_clock: object) -> None:
+    """Six publishers and three consumers on one queue: no mailbox holds more than its senders may put."""
+    async with running_broker() as broker:
+        setup = await connect091(broker).open()
+        await setup.call(1, Q, QueueDeclareOk)
+        publishers = [await connect091(broker, pair=partial(pipe_pair, 65_536)).open() for _ in range(6)]
+        consumers = [await connect091(broker, pair=partial(pipe_pair, 65_536)).open() for _ in range(3)]
+        channels = [
+            each for client in (*publishers, *consumers) for each in client.task._channels.by_number.values()
+        ]
+        left = [6 * 500]
+        with trio.fail_after(300):
+            async with trio.open_nursery() as outer:
+                for client in publishers:
+                    outer.start_soon(publish, client, 500)
+                async with trio.open_nursery() as inner:
+                    for client in consumers:
+                        inner.start_soon(consume, client, left, inner.cancel_scope.cancel)
+        await settle_down()
+        assert queue_counts(broker, "q") == (0, 0)
+        assert len(channels) == 9
+        for channel in channels:
+            # Reads, a wake-up of the writer, and the one queue's answers.
+            assert channel.inbox.most <= READS_MAX + 1 + READS_MAX
+        handle = broker.catalog.lookup_vhost("/").lookup("q").handle
+        assert handle._mailbox.most <= len(channels) * (READS_MAX + 1)  # type: ignore[attr-defined]
+
+
+async def test_flood_of_methods_behind_a_slow_answer_is_bounded(
+    autojump_clock: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While a queue has not answered the reader gives the channel READS_MAX reads and no more."""
+    async with running_broker() as broker:
+        client = await connect091(broker, pair=partial(pipe_pair, 10_000_000)).open(channels=2)
+        await client.call(1, Q, QueueDeclareOk)
+        handle = broker.catalog.lookup_vhost("/").lookup("q").handle
+        kept: list[Any] = []
+        original = type(handle).post_all
+        monkeypatch.setattr(type(handle), "post_all", lambda queue, commands: kept.append(commands))
+        await client.send(1, QueueDeclare("q", passive=True))
+        await settle_down()
+        for _ in range(READS_MAX + 10):
+            await client.send(1, *[BasicGet("q")] * 300)
+            await settle_down()
+        channel = client.task._channels.by_number[1]
+        assert channel.reads.outstanding == READS_MAX
+        assert len(client.stream.outgoing.data) > 0, "the reader goes on reading"
+        monkeypatch.setattr(type(handle), "post_all", original)
+        for commands in kept:
+            original(handle, commands)
+        got = await client.idle()
+        assert names(got).count("BasicGetEmpty") == 300 * (READS_MAX + 10)
+        assert channel.reads.outstanding == 0
+
+
+async def test_channel_reopened_while_the_reader_waits_for_it(
+    autojump_clock: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The channel ends just when the reader waits for room: what comes next is for the next channel."""
+    async with running_broker() as broker:
+        client = await connect091(broker, pair=partial(pipe_pair, 10_000_000)).open(channels=2)
+        await client.call(1, Q, QueueDeclareOk)
+        handle = broker.catalog.lookup_vhost("/").lookup("q").handle
+        kept: list[Any] = []
+        original = type(handle).post_all
+        monkeypatch.setattr(type(handle), "post_all", lambda queue, commands: kept.append(commands))
+        await client.send(1, QueueDeclare("q", passive=True))
+        await settle_down()
+        for _ in range(READS_MAX - 2):
+            await client.send(1, BasicQos(prefetch_count=1))
+            await settle_down()
+        await client.send(1, ChannelClose(200))
+        await settle_down()
+        await client.send(1, ChannelOpen(), QueueDeclare("r", durable=True))
+        await settle_down()
+        assert client.task._channels.by_number[1].reads.full
+        monkeypatch.setattr(type(handle), "post_all", original)
+        for commands in kept:
+            original(handle, commands)
+        got = names(await client.idle())
+        assert got[-3:] == ["ChannelCloseOk", "ChannelOpenOk", "QueueDeclareOk"]
+
+
+async def test_consumer_that_does_not_read_leaves_messages_in_the_queue(autojump_clock: object) -> None:
+    """The channel asks for 200 beyond what is written, whatever the size of the messages."""
+    async with running_broker() as broker:
+        setup = await connect091(broker).open()
+        await setup.call(1, Q, QueueDeclareOk)
+        await setup.send(1, *[message(1, "q", b"x" * 10_000)] * 1000)
+        await settle_down()
+        client = await connect091(broker, pair=partial(pipe_pair, 20_000)).open()
+        await client.send(1, BasicConsume("q", "c"))
+        await settle_down()
+        ready, unsettled = queue_counts(broker, "q")
+        assert ready + unsettled == 1000
+        assert unsettled <= 200 + 20
+        assert client.task.line.writer.waiting_bytes <= 2 * broker.config.writer_buffer_bytes
+        await client.expect(BasicConsumeOk)
+        assert len(bodies(await client.idle())) == 1000

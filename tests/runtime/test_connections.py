@@ -1,0 +1,33 @@
+"""Many connections are looked at in turns."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+from trio.testing import assert_checkpoints, assert_no_checkpoints
+
+from amqp10broker.runtime.connections import connections
+from amqp10broker.runtime.connections.connections import Turns
+from tests.support.declaring import declare
+from tests.support.trio091 import Basic, connect091
+from tests.support.trioclient import running_broker
+
+
+async def test_others_run_while_connections_with_much_in_them_are_looked_at(
+    autojump_clock: trio.abc.Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is not the number of connections that counts: each may have any number of consumers."""
+    monkeypatch.setattr(connections, "PARTS_AT_ONCE", 8)
+    async with running_broker() as broker:
+        declare(broker.catalog, "/", "q")
+        client = await connect091(broker).open()
+        for _ in range(2):
+            await client.send(Basic.Consume(queue="q"))
+            await client.expect(Basic.ConsumeOk)
+        (view,) = await broker.connections.views()
+        turns = Turns()
+        for _ in range(2):
+            with assert_no_checkpoints():
+                await turns.after(view)  # a connection, a channel, two consumers
+            with assert_checkpoints():
+                await turns.after(view)

@@ -1,0 +1,448 @@
+"""Dead letters from queue to queue in a running broker: at most once, and at least once by a worker."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from amqp10broker.metadata.policies import Policy
+from amqp10broker.protocols.amqp091.items import Content
+from amqp10broker.protocols.amqp091.methods import (
+    BasicGet,
+    BasicGetEmpty,
+    BasicNack,
+    BasicReject,
+    ExchangeDeclare,
+    ExchangeDeclareOk,
+    QueueBind,
+    QueueBindOk,
+    QueueDeclare,
+    QueueDeclareOk,
+)
+from amqp10broker.protocols.amqp091.properties import BasicProperties, decode_properties
+from amqp10broker.protocols.amqp10 import performatives as amqp10
+from amqp10broker.protocols.amqp10.types import Symbol
+from amqp10broker.queues.commands import Delete
+from amqp10broker.routing.bindings import Binding, Destination
+from amqp10broker.runtime.broker import Broker
+from amqp10broker.runtime.queues.dead_letter_worker import DeadLetterWorker
+from amqp10broker.sessions.at_least_once_dead_letters import RETRY_MS, DeadLetterTarget
+from tests.runtime.conftest import LogRecorder
+from tests.support.dead_letters import held
+from tests.support.declaring import (
+    add_vhost,
+    bind,
+    declare,
+    declare_exchange,
+    delete_policy,
+    delete_vhost,
+    put_policy,
+)
+from tests.support.rawframes import attach_receiver, attach_sender, credit, disposition, frame, transfer
+from tests.support.trioclient import connect, running_broker
+from tests.support.trioclient091 import Client091, connect091, message
+
+DLX = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
+
+
+@asynccontextmanager
+async def open_client(**arguments: dict[str, Any]) -> AsyncIterator[tuple[Broker, Client091]]:
+    """A client with the queue dead, and a queue for each argument."""
+    async with running_broker() as broker:
+        client = await connect091(broker).open()
+        for name, given in (("dead", {}), *arguments.items()):
+            await client.call(1, QueueDeclare(name, durable=True, arguments=given), QueueDeclareOk)
+        yield broker, client
+
+
+async def get(client: Client091, queue: str) -> tuple[int, BasicProperties, bytes] | None:
+    """One message with its delivery tag, None if there is none."""
+    await client.send(1, BasicGet(queue))
+    _, got = await client.next()
+    if isinstance(got, BasicGetEmpty):
+        return None
+    assert isinstance(got, Content)
+    return got.method.delivery_tag, decode_properties(got.properties), bytes(got.body)
+
+
+async def bodies(client: Client091, queue: str) -> str:
+    """All that is ready, joined."""
+    found = []
+    while (got := await get(client, queue)) is not None:
+        found.append(got[2].decode())
+    return "".join(found)
+
+
+def counts(broker: Broker, queue: str) -> dict[str, Any]:
+    """What status says of dead letters of a queue."""
+    (found,) = [each for each in broker.status()["queues"] if each["name"] == queue]
+    return dict(found["dead_lettered"])
+
+
+@pytest.mark.rabbitmq(
+    "rabbit_fifo_SUITE", "untracked_enq_deq_test", note="what no client publishes arrives like any message"
+)
+@pytest.mark.rabbitmq("rabbit_fifo_int_SUITE", "untracked_enqueue")
+async def test_rejected_messages_go_to_the_dead_letter_exchange(autojump_clock: MockClock) -> None:
+    """In queue order, whatever the protocol of the verdict; status counts them."""
+    async with open_client(q=DLX) as (broker, client):
+        await client.send(1, *[message(1, "q", body) for body in (b"1", b"2", b"3", b"4")])
+        for _ in range(4):
+            last = await get(client, "q")
+        assert last is not None
+        await client.send(1, BasicNack(last[0], multiple=True, requeue=False))
+        assert await bodies(client, "dead") == "1234"
+        assert counts(broker, "q") == {"rejected": 4}
+
+
+async def test_requeued_messages_do_not(autojump_clock: MockClock) -> None:
+    """Only those that are given up."""
+    async with open_client(q=DLX) as (broker, client):
+        await client.send(1, message(1, "q", b"1"))
+        first = await get(client, "q")
+        assert first is not None
+        await client.send(1, BasicReject(first[0], requeue=True))
+        assert await bodies(client, "dead") == ""
+        assert await bodies(client, "q") == "1"
+        assert counts(broker, "q") == {}
+
+
+async def test_expired_messages_go_when_their_time_has_come(autojump_clock: MockClock) -> None:
+    """Without anybody asking the queue; the record says when, and the time to live is gone."""
+    async with open_client(q={**DLX, "x-message-ttl": 60_000}) as (broker, client):
+        began_ms = broker.clock.now_ms()
+        await client.send(1, message(1, "q", b"1", expiration="5000"), message(1, "q", b"2"))
+        await trio.sleep(4.9)
+        assert await bodies(client, "dead") == ""
+        await trio.sleep(0.2)
+        got = await get(client, "dead")
+        assert got is not None
+        _, properties, body = got
+        assert (body, properties.expiration) == (b"1", None)
+        assert properties.headers is not None
+        (death,) = properties.headers["x-death"]
+        assert death["original-expiration"] == "5000"
+        # A timer wakes a millisecond late rather than early, which may be the next second.
+        assert (began_ms + 5000) // 1000 <= death["time"] <= broker.clock.now_ms() // 1000
+        await trio.sleep(60)
+        assert await bodies(client, "dead") == "2"
+        assert counts(broker, "q") == {"expired": 2}
+
+
+async def test_what_a_full_queue_drops_goes_there(autojump_clock: MockClock) -> None:
+    """From its head."""
+    async with open_client(q={**DLX, "x-max-length": 2}) as (broker, client):
+        await client.send(1, *[message(1, "q", body) for body in (b"1", b"2", b"3", b"4")])
+        assert await bodies(client, "dead") == "12"
+        assert await bodies(client, "q") == "34"
+        assert counts(broker, "q") == {"maxlen": 2}
+
+
+async def test_without_the_exchange_they_are_dropped(autojump_clock: MockClock) -> None:
+    """The queue goes on; when somebody declares it, the next ones arrive."""
+    async with open_client(q={"x-dead-letter-exchange": "later", "x-max-length": 0}) as (_, client):
+        await client.send(1, message(1, "q", b"1"))
+        await client.idle()
+        await client.call(1, ExchangeDeclare("later", "fanout"), ExchangeDeclareOk)
+        await client.call(1, QueueBind("dead", "later", ""), QueueBindOk)
+        await client.send(1, message(1, "q", b"2"))
+        assert await bodies(client, "dead") == "2"
+
+
+async def test_a_deleted_queue_does_not_dead_letter(autojump_clock: MockClock) -> None:
+    """Its messages go with it."""
+    async with open_client(q=DLX) as (broker, client):
+        await client.send(1, message(1, "q", b"1"))
+        await client.idle()
+        broker.catalog.lookup_vhost("/").lookup("q").handle.post(Delete())
+        assert await bodies(client, "dead") == ""
+
+
+async def test_an_automatic_cycle_ends_and_is_logged_once(
+    autojump_clock: MockClock, log: LogRecorder
+) -> None:
+    """Two queues that send each other what expires: the message is dropped when it comes round."""
+    there = {"x-message-ttl": 10, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "b"}
+    back = {**there, "x-dead-letter-routing-key": "a"}
+    async with open_client(a=there, b=back) as (broker, client):
+        await client.send(1, message(1, "a", b"1"), message(1, "a", b"2"))
+        await trio.sleep(1)
+        assert (counts(broker, "a"), counts(broker, "b")) == ({"expired": 2}, {"expired": 2})
+        assert await bodies(client, "a") == await bodies(client, "b") == ""
+        assert [fields for _, fields in log.of("warning")] == [{"vhost": "/", "queue": "b", "target": "a"}]
+
+
+async def test_a_cycle_with_a_rejection_goes_on(autojump_clock: MockClock) -> None:
+    """The usual retry: rejected, into a queue where it waits, and back; the history counts the rounds."""
+    work = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "wait"}
+    wait = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "work", "x-message-ttl": 1000}
+    async with open_client(work=work, wait=wait) as (_, client):
+        await client.send(1, message(1, "work", b"1"))
+        for _ in range(3):
+            got = await get(client, "work")
+            assert got is not None
+            await client.send(1, BasicReject(got[0], requeue=False))
+            await trio.sleep(1.1)
+        got = await get(client, "work")
+        assert got is not None
+        assert got[1].headers is not None
+        records = [(each["queue"], each["reason"], each["count"]) for each in got[1].headers["x-death"]]
+        assert records == [("wait", "expired", 3), ("work", "rejected", 3)]
+
+
+async def test_a_queue_can_take_back_what_is_rejected(autojump_clock: MockClock) -> None:
+    """It is its own dead-letter target."""
+    own = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "q"}
+    async with open_client(q=own) as (_, client):
+        await client.send(1, message(1, "q", b"1"))
+        got = await get(client, "q")
+        assert got is not None
+        await client.send(1, BasicReject(got[0], requeue=False))
+        assert await bodies(client, "q") == "1"
+
+
+def set_policy(broker: Broker, **definition: Any) -> None:
+    """One that matches the queue q only."""
+    named = {key.replace("_", "-"): value for key, value in definition.items()}
+    put_policy(broker.catalog, "/", Policy("p", "^q$", named))
+
+
+@pytest.mark.rabbitmq("dead_lettering_SUITE", "dead_letter_policy")
+@pytest.mark.rabbitmq("quorum_queue_SUITE", "dead_letter_policy")
+async def test_a_policy_gives_a_queue_a_dead_letter_exchange(autojump_clock: MockClock) -> None:
+    """While it runs; and takes it away again."""
+    async with open_client(q={"x-max-length": 0}) as (broker, client):
+        await client.send(1, message(1, "q", b"1"))
+        await client.idle()
+        set_policy(broker, dead_letter_exchange="", dead_letter_routing_key="dead")
+        await client.send(1, message(1, "q", b"2"))
+        assert await bodies(client, "dead") == "2"
+        delete_policy(broker.catalog, "/", "p")
+        await client.send(1, message(1, "q", b"3"))
+        assert await bodies(client, "dead") == ""
+
+
+@pytest.mark.rabbitmq("dead_lettering_SUITE", "dead_letter_override_policy")
+async def test_the_argument_of_a_queue_goes_before_its_policy(autojump_clock: MockClock) -> None:
+    """For the exchange and for the key, each by itself."""
+    given = {"x-dead-letter-exchange": "", "x-max-length": 0}
+    async with open_client(q=given, other={}) as (broker, client):
+        set_policy(broker, dead_letter_exchange="none", dead_letter_routing_key="other")
+        await client.send(1, message(1, "q", b"1"))
+        assert await bodies(client, "other") == "1"
+
+
+@pytest.mark.rabbitmq("dead_lettering_SUITE", "dead_letter_ignore_policy")
+async def test_a_policy_for_other_queues_is_ignored(autojump_clock: MockClock) -> None:
+    """Its pattern does not match."""
+    async with open_client(other={"x-max-length": 0}) as (broker, client):
+        set_policy(broker, dead_letter_exchange="", dead_letter_routing_key="dead")
+        await client.send(1, message(1, "other", b"1"))
+        assert await bodies(client, "dead") == ""
+
+
+async def test_dead_letters_and_their_history_survive_a_restart(tmp_path: Path) -> None:
+    """What was published as persistent stays so; after the restart its history goes on."""
+    for round_trip in (1, 2):
+        async with running_broker(data_dir=str(tmp_path / "data")) as broker:
+            client = await connect091(broker).open()
+            for name, key in (("q", "dead"), ("dead", "q")):
+                given = {**DLX, "x-dead-letter-routing-key": key}
+                await client.call(1, QueueDeclare(name, durable=True, arguments=given), QueueDeclareOk)
+            if round_trip == 1:
+                await client.send(1, message(1, "q", b"1", delivery_mode=2, message_id="m"))
+            source, target = ("q", "dead") if round_trip == 1 else ("dead", "q")
+            got = await get(client, source)
+            assert got is not None
+            await client.send(1, BasicReject(got[0], requeue=False))
+            dead = await get(client, target)
+            assert dead is not None
+            assert (dead[1].delivery_mode, dead[1].message_id, dead[2]) == (2, "m", b"1")
+            assert dead[1].headers is not None
+            died_in = [each["queue"] for each in dead[1].headers["x-death"]]
+            assert died_in == ["q", "dead"][:round_trip][::-1]
+
+
+# --- at least once ----------------------------------------------------------------------------------
+
+
+class Source:
+    """A queue that hands out dead messages to a worker, and what it was told to drop."""
+
+    def __init__(self, broker: Broker, exchange: str = "", key: str | None = "target") -> None:
+        self.settled: list[int] = []
+        self.worker = DeadLetterWorker(
+            broker.catalog,
+            "/",
+            "source",
+            DeadLetterTarget(exchange, key),
+            self._settle,
+            broker.askers,
+            broker.clock,
+        )
+
+    def _settle(self, keys: Sequence[int]) -> None:
+        self.settled += keys
+
+    def offer(self, *keys: int) -> None:
+        """Hand out messages."""
+        self.worker.offer(held(*keys))
+
+
+@asynccontextmanager
+async def running_source(
+    broker: Broker, exchange: str = "", key: str | None = "target"
+) -> AsyncIterator[Source]:
+    """A source whose worker runs."""
+    source = Source(broker, exchange, key)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(source.worker.run)
+        yield source
+        source.worker.end()
+
+
+def ready(broker: Broker, queue: str) -> int:
+    """Messages waiting in a queue."""
+    return int(broker.catalog.lookup_vhost("/").lookup(queue).handle.figures().messages_ready)
+
+
+async def test_a_worker_asks_queues_until_it_ends(autojump_clock: MockClock) -> None:
+    async with running_broker() as broker:
+        async with running_source(broker):
+            assert len(broker.askers) == 1
+        assert len(broker.askers) == 0
+
+
+@pytest.mark.rabbitmq("rabbit_fifo_dlx_integration_SUITE", "rejected")
+async def test_the_worker_settles_what_the_target_has_confirmed(autojump_clock: MockClock) -> None:
+    """And then has nothing on its way."""
+    async with running_broker() as broker, running_source(broker) as source:
+        declare(broker.catalog, "/", "target")
+        source.offer(1, 2, 3)
+        await trio.testing.wait_all_tasks_blocked()
+        assert source.settled == [1, 2, 3]
+        assert (ready(broker, "target"), source.worker.outstanding) == (3, 0)
+
+
+@pytest.mark.rabbitmq("rabbit_fifo_dlx_integration_SUITE", "dlx_missing")
+async def test_the_worker_tries_again_when_the_exchange_is_missing(
+    autojump_clock: MockClock, log: LogRecorder
+) -> None:
+    """People are told once."""
+    async with running_broker() as broker, running_source(broker, "later", None) as source:
+        vhost = broker.catalog.lookup_vhost("/")
+        declare(broker.catalog, vhost, "target")
+        source.offer(1)
+        await trio.sleep(2.5 * RETRY_MS / 1000)
+        assert (source.settled, source.worker.outstanding) == ([], 1)
+        assert [fields["exchange"] for _, fields in log.of("warning")] == ["later"]
+        source.worker.redirect(DeadLetterTarget("", "target"))
+        await trio.testing.wait_all_tasks_blocked()
+        assert source.settled == [1]
+
+
+@pytest.mark.rabbitmq("rabbit_fifo_dlx_integration_SUITE", "dlx_missing")
+async def test_the_worker_tries_again_when_the_exchange_and_the_binding_appear(
+    autojump_clock: MockClock,
+) -> None:
+    """Within a second, and not when it would not have waited for a confirm any longer."""
+    async with running_broker() as broker, running_source(broker, "later", None) as source:
+        vhost = broker.catalog.lookup_vhost("/")
+        source.offer(1)
+        await trio.sleep(5.5)
+        declare(broker.catalog, vhost, "target")
+        declare_exchange(broker.catalog, vhost, "later", "fanout", durable=True)
+        await trio.sleep(1)
+        assert source.settled == []
+        bind(broker.catalog, vhost, Binding("later", Destination("queue", "target")))
+        await trio.sleep(1)
+        assert (source.settled, ready(broker, "target")) == ([1], 1)
+
+
+@pytest.mark.rabbitmq(
+    "rabbit_fifo_dlx_integration_SUITE",
+    "reject_publish_max_length_target_quorum_queue",
+    "reject_publish_target_classic_queue",
+)
+@pytest.mark.parametrize("kind", ["classic", "quorum"])
+async def test_the_worker_tries_again_when_the_target_is_full(autojump_clock: MockClock, kind: str) -> None:
+    """Within a second after a consumer has made some; a full target is not bothered meanwhile."""
+    full = {"x-max-length": 1, "x-overflow": "reject-publish", "x-queue-type": kind}
+    async with running_broker() as broker, running_source(broker) as source:
+        declare(broker.catalog, "/", "target", arguments=full)
+        source.offer(1, 2)
+        await trio.testing.wait_all_tasks_blocked()
+        assert source.settled == [1]
+        client = await connect091(broker).open()
+        await trio.sleep(5.5)
+        assert broker.catalog.lookup_vhost("/").lookup("target").handle.counters.rejected == 1
+        assert await bodies(client, "target") == "1"
+        await trio.sleep(1)
+        assert source.settled == [1, 2]
+        assert await bodies(client, "target") == "2"
+
+
+async def test_the_worker_survives_the_end_of_its_virtual_host(autojump_clock: MockClock) -> None:
+    """It waits for the queue to say that it is gone."""
+    async with running_broker() as broker:
+        add_vhost(broker.catalog, "other")
+        worker = DeadLetterWorker(
+            broker.catalog,
+            "other",
+            "source",
+            DeadLetterTarget("none", None),
+            print,
+            broker.askers,
+            broker.clock,
+        )
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(worker.run)
+            worker.offer(held(1))
+            await trio.testing.wait_all_tasks_blocked()
+            assert worker.outstanding == 1
+            delete_vhost(broker.catalog, "other")
+            await trio.sleep(2 * RETRY_MS / 1000)
+            assert worker.outstanding == 0
+            worker.end()
+
+
+@pytest.mark.parametrize("say", ["forget", "end"])
+async def test_the_worker_sends_nothing_again_that_was_dropped(autojump_clock: MockClock, say: str) -> None:
+    """By a purge, or with the queue."""
+    async with running_broker() as broker, running_source(broker) as source:
+        source.offer(1)
+        await trio.testing.wait_all_tasks_blocked()
+        getattr(source.worker, say)()
+        declare(broker.catalog, "/", "target")
+        await trio.sleep(2 * RETRY_MS / 1000)
+        assert (ready(broker, "target"), source.settled) == (0, [])
+
+
+async def test_what_is_rejected_just_before_a_temporary_queue_goes_is_a_dead_letter(
+    autojump_clock: MockClock,
+) -> None:
+    """The queue goes with its link, behind everything that the client has said of its messages."""
+    definition = {"dead-letter-exchange": "", "dead-letter-routing-key": "dead"}
+    async with running_broker() as broker:
+        dead, _ = declare(broker.catalog, "/", "dead")
+        put_policy(broker.catalog, "/", Policy("dlx", r"^amq\.dyn", definition))
+        client = await connect(broker).open()
+        source = amqp10.Source(dynamic=True, capabilities=(Symbol("temporary-queue"),))
+        await client.send(attach_receiver(0, "", source=source), credit(0, 1))
+        name = (await client.until(amqp10.Attach)).source.address
+        await client.send(attach_sender(1, name), transfer(1, 0, b"x", settled=True))
+        delivery = await client.until(amqp10.Transfer)
+        await client.send(
+            disposition(delivery.delivery_id, state=amqp10.Rejected()),
+            frame(0, amqp10.Detach(handle=0, closed=True)),
+        )
+        await client.until(amqp10.Detach)
+        await client.idle()
+        assert dead.handle.ready == 1
+        assert broker.catalog.lookup_vhost("/").declared == 1

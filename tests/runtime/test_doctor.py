@@ -1,0 +1,193 @@
+"""A running broker looks at itself and at its machine, and says what is not as it should be."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from amqp10broker.operations.checklist import CHECKS
+from amqp10broker.runtime.admin import admin, inspection
+from amqp10broker.runtime.broker import Broker
+from amqp10broker.runtime.observe import meters
+from tests.support.certificates import Certificates
+from tests.support.declaring import declare
+from tests.support.trioclient import quiet_config
+
+
+async def doctor(broker: Broker) -> dict[str, tuple[str, str]]:
+    """State and evidence of each check."""
+    answer = await admin.answer(broker, json.dumps({"op": "doctor", "arguments": {}}).encode())
+    assert answer["ok"], answer
+    return {row["check"]: (row["state"], row["evidence"]) for row in answer["result"]["checks"]}
+
+
+async def found(**settings: Any) -> dict[str, tuple[str, str]]:
+    """What a broker of these settings says, with a durable queue and two streams."""
+    async with Broker(quiet_config(**settings)) as broker:
+        declare(broker.catalog, "/", "q")
+        for name in ("s", "t"):
+            declare(broker.catalog, "/", name, arguments={"x-queue-type": "stream"})
+        return await doctor(broker)
+
+
+async def test_a_broker_as_it_comes_is_not_one_for_production(
+    autojump_clock: trio.testing.MockClock, verify_passwords_at_once: None
+) -> None:
+    """Each check has a row, and those that are bad say so."""
+    said = await found()
+    assert set(said) == set(CHECKS)
+    assert said["default-user"] == (
+        "warn",
+        (
+            "user 'guest' has the password 'guest', and may log in from this machine: so may all that "
+            "comes over a proxy here"
+        ),
+    )
+    assert said["data-folder"][0] == "bad"
+    assert said["data-folder"][1].startswith("3 queues are declared durable")
+    assert said["tls"][0] == said["alarms"][0] == said["test-mode"][0] == "ok"
+    assert said["cluster-nodes"] == ("ok", "a node by itself: the check does not apply")
+
+
+async def test_what_can_be_reached_from_elsewhere_is_told_with_its_address(
+    autojump_clock: trio.testing.MockClock, verify_passwords_at_once: None
+) -> None:
+    """Of every kind of socket."""
+    settings: dict[str, Any] = {"host": "0.0.0.0", "http_port": 0, "prometheus_port": 0}
+    async with Broker(quiet_config(**settings, loopback_users=(), test_mode=True)) as broker:
+        said = await doctor(broker)
+        at = {
+            "default-user": broker.addresses,
+            "anonymous-login": broker.addresses,
+            "tls": broker.addresses,
+            "http-api": broker.http_addresses,
+            "metrics": broker.metrics_addresses,
+        }
+    for check, addresses in at.items():
+        assert f"0.0.0.0:{addresses[0][1]}" in said[check][1]
+    assert {check: said[check][0] for check in at} == dict.fromkeys(at, "bad") | {"metrics": "warn"}
+    assert said["test-mode"][0] == "bad"
+
+
+async def test_the_folder_and_its_file_system_are_looked_at(
+    tmp_path: Path,
+    autojump_clock: trio.testing.MockClock,
+    verify_passwords_at_once: None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By the folder's real place: a link does not hide it."""
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    mounts = f"1 1 0:1 / / rw - ext4 x rw\n2 1 0:2 / {tmp_path / 'real'} rw - tmpfs x rw\n"
+    real = meters.read_text
+    monkeypatch.setattr(
+        meters, "read_text", lambda path: mounts if path.endswith("mountinfo") else real(path)
+    )
+    said = await found(data_dir=str(tmp_path / "link" / "data"))
+    assert said["data-folder"][0] == "ok"
+    assert said["file-system"][0] == "bad"
+    assert f"is on tmpfs, mounted at {tmp_path / 'real'}" in said["file-system"][1]
+    assert "data folder of format" in said["version"][1]
+    assert "are free at" in said["disk"][1]
+
+
+async def test_certificates_are_read_with_their_dates(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock, verify_passwords_at_once: None
+) -> None:
+    """As files are now: one that was replaced after the start is in use no sooner than at the next."""
+    made = Certificates.make(tmp_path)
+    settings = {"tls_certificate": made.server, "tls_key": made.server_key, "tls_port": 0}
+    async with Broker(quiet_config(**settings)) as broker:
+        state, evidence = (await doctor(broker))["certificates"]
+        assert state == "ok"
+        assert evidence.startswith(f"tls_certificate {made.server} ends 3000-01-01")
+        later = broker.clock.now_ms() / 1000 + 60
+        os.utime(made.server, (later, later))
+        state, evidence = (await doctor(broker))["certificates"]
+        assert state == "warn"
+        assert "changed after the broker had read it" in evidence
+        await trio.Path(made.server).write_text("no certificate")
+        os.utime(made.server, (later, later))  # the broker's clock stands while the machine's goes on
+        assert "cannot be read; the file was changed" in (await doctor(broker))["certificates"][1]
+        await trio.Path(made.server).unlink()
+        assert "cannot be read; the file was changed" in (await doctor(broker))["certificates"][1]
+
+
+async def test_guest_with_another_password_or_none_at_all_is_no_default_user(
+    autojump_clock: trio.testing.MockClock, verify_passwords_at_once: None
+) -> None:
+    """The password is verified as at a login."""
+    async with Broker(quiet_config()) as broker:
+        for op, given, said in (
+            (
+                "change-password",
+                {"user": "guest", "password": "another"},
+                "is not 'guest'",
+            ),
+            ("change-password", {"user": "guest", "password": "guest"}, "has the password 'guest'"),
+            ("delete-user", {"user": "guest"}, "there is no user 'guest'"),
+        ):
+            await admin.answer(broker, json.dumps({"op": op, "arguments": given}).encode())
+            assert said in (await doctor(broker))["default-user"][1]
+
+
+async def test_traces_left_on_are_told(
+    autojump_clock: trio.testing.MockClock, verify_passwords_at_once: None, tmp_path: Path
+) -> None:
+    async with Broker(quiet_config()) as broker:
+        given = {"what": "guest", "on": True, "file": str(tmp_path / "frames")}
+        await admin.answer(broker, json.dumps({"op": "trace", "arguments": given}).encode())
+        assert (await doctor(broker))["tracing"] == ("warn", "frames are traced: guest")
+
+
+async def test_a_clock_that_was_set_since_the_start_is_told(
+    autojump_clock: trio.testing.MockClock,
+    verify_passwords_at_once: None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The broker goes on by the time of its start."""
+    monkeypatch.setattr(inspection, "_clock_status", lambda: 0)
+    async with Broker(quiet_config()) as broker:
+        for set_ms, state, said in (
+            (0, "ok", "was not set since the start"),
+            (1_500, "warn", "1.5 s ahead of the time"),
+            (-40_000, "bad", "40.0 s behind of the time"),
+        ):
+            monkeypatch.setattr(inspection, "_wall_ms", lambda set_ms=set_ms: broker.clock.now_ms() + set_ms)
+            found = (await doctor(broker))["clock"]
+            assert found[0] == state
+            assert said in found[1]
+
+
+@pytest.mark.parametrize(
+    ("status", "by_timesyncd", "synchronised"),
+    [(0, False, True), (inspection.STA_UNSYNC, True, False), (None, True, True), (None, False, None)],
+)
+def test_the_kernel_says_whether_its_clock_is_kept_right(
+    status: int | None, by_timesyncd: bool, synchronised: bool | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where it says nothing, systemd-timesyncd may; else it is unknown."""
+    monkeypatch.setattr(inspection, "_clock_status", lambda: status)
+    monkeypatch.setattr(inspection, "TIMESYNCD", "/" if by_timesyncd else "/nowhere/at/all")
+    assert inspection._clock(0).synchronised is synchronised
+
+
+def test_the_clock_status_is_that_of_the_kernel() -> None:
+    """The call changes nothing, and needs no rights; where there is none, it is unknown."""
+    status = inspection._clock_status()
+    assert status is None or 0 <= status < 2**16
+
+
+def test_files_are_counted() -> None:
+    """As the kernel does: one more is one more."""
+    before = inspection._files_open()
+    with open(os.devnull):
+        after = inspection._files_open()
+    assert before is None or after == before + 1
+    assert inspection._files_max() in (None, resource.getrlimit(resource.RLIMIT_NOFILE)[0])

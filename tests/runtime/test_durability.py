@@ -1,0 +1,466 @@
+"""A broker with a data folder, stopped and started again: what classic queues keep, and when they say so."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import trio
+import trio.testing
+
+from amqp10broker.config import Config
+from amqp10broker.errors import StorageFailed
+from amqp10broker.message.message import Message, header_of, make_head
+from amqp10broker.metadata.queue import DeclaredQueue
+from amqp10broker.protocols.amqp10.performatives import Header
+from amqp10broker.protocols.amqp10.types import Long
+from amqp10broker.queues.commands import (
+    DELETE,
+    Credit,
+    Delete,
+    Publish,
+    Purge,
+    Settle,
+    Subscribe,
+    Verdict,
+)
+from amqp10broker.queues.effects import Confirmed, CreditReply, Deliver, Effect, Rejected, Unconfirmed
+from amqp10broker.queues.quorum.queue import QuorumQueue
+from amqp10broker.runtime.broker import Broker
+from amqp10broker.runtime.mailbox import Mailbox
+from amqp10broker.sessions.mail import SessionLetter
+from tests.support.askers import asker_at
+from tests.support.declaring import declare, remove
+from tests.support.trioclient import eventually
+
+SAFE = make_head(Header(durable=True), None, "", "q")
+LOST = make_head(None, None, "", "q")
+LIFE_S = 90.0
+"""In which a broker's life must end. Some lives have a hundred syncs, and a disk may take long for each."""
+
+
+class Client:
+    """Posts to one queue, as a session does.
+
+    Attributes:
+        confirmed: numbers.
+        refused: numbers of publishes that were not taken.
+        got: deliveries by key.
+    """
+
+    def __init__(self, queue: DeclaredQueue) -> None:
+        self.mailbox: Mailbox[SessionLetter] = Mailbox()
+        self.reply_to = reply_to = asker_at(queue, self.mailbox)
+        self.queue = queue
+        self.publisher = reply_to.publisher()
+        self.consumer = reply_to.consumer()
+        self.confirmed: list[int] = []
+        self.refused: list[int] = []
+        self.got: dict[int, Message] = {}
+        self.replies = 0
+
+    def publish(self, *numbers: int, head: bytes = SAFE) -> None:
+        messages = [(head, b"%d" % number) for number in numbers]
+        self.queue.handle.post(Publish(self.publisher, numbers, messages, False))
+
+    async def listen(self, *, until: int = 0) -> None:
+        """Take what comes, until so many publishes have been answered."""
+        while len(self.confirmed) + len(self.refused) < until:
+            self._take(await self.mailbox.take_all())
+
+    async def get(self, count: int) -> list[int]:
+        """Consume so many, or all there are."""
+        self.queue.handle.post(Subscribe(self.consumer, False))
+        self.queue.handle.post(Credit(self.consumer, 0, count, True, 0))
+        while not self.replies:
+            self._take(await self.mailbox.take_all())
+        return [int(body) for _, body in self.got.values()]
+
+    def settle(self, *numbers: int, verdict: Verdict = Verdict.ACCEPT) -> None:
+        keys = [key for key, (_, body) in self.got.items() if int(body) in numbers]
+        self.queue.handle.post(Settle(self.consumer, keys, verdict))
+
+    def _take(self, letters: list[SessionLetter]) -> None:
+        for letter in letters:
+            assert isinstance(letter, list)
+            for effect in letter:
+                self._note(effect)
+
+    def _note(self, effect: Effect) -> None:
+        if isinstance(effect, Confirmed):
+            self.confirmed += effect.ids
+        elif isinstance(effect, Unconfirmed | Rejected):
+            self.refused += effect.ids
+        elif isinstance(effect, Deliver):
+            self.got.update(zip(effect.keys, effect.messages, strict=True))
+        elif isinstance(effect, CreditReply):
+            self.replies += 1
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> str:
+    return str(tmp_path / "data")
+
+
+@asynccontextmanager
+async def broker_on(folder: str, **settings: object) -> AsyncIterator[Broker]:
+    config = Config(port=0, data_dir=folder, **settings)  # type: ignore[arg-type]
+    with trio.fail_after(LIFE_S):
+        async with Broker(config) as broker:
+            yield broker
+
+
+def queue_of(broker: Broker, name: str = "q", **given: object) -> Client:
+    vhost = broker.catalog.lookup_vhost("/")
+    return Client(vhost.find(name) or declare(broker.catalog, vhost, name, **given)[0])  # type: ignore[arg-type]
+
+
+async def alarm(broker: Broker, *, on: bool) -> None:
+    """Wait for the alarm of the disk."""
+    await eventually(lambda: ("disk" in broker.alarms) is on)
+
+
+async def test_persistent_messages_survive_in_order_and_transient_ones_do_not(folder: str) -> None:
+    async with broker_on(folder) as broker:
+        client = queue_of(broker)
+        client.publish(1, 2, 3)
+        client.publish(4, head=LOST)
+        client.publish(5)
+        await client.listen(until=5)
+    async with broker_on(folder) as broker:
+        assert await queue_of(broker).get(9) == [1, 2, 3, 5]
+
+
+async def test_what_was_settled_is_gone_and_what_was_held_is_redelivered(folder: str) -> None:
+    async with broker_on(folder) as broker:
+        client = queue_of(broker)
+        client.publish(*range(10))
+        await client.listen(until=10)
+        assert await client.get(6) == list(range(6))
+        client.settle(0, 2, 3)
+        client.settle(5, verdict=Verdict.REQUEUE)
+    async with broker_on(folder) as broker:
+        client = queue_of(broker)
+        assert await client.get(20) == [1, 4, 5, 6, 7, 8, 9]
+        redelivered = [not header_of(head).first_acquirer for head, _ in client.got.values()]
+        assert redelivered == [True, True, True, False, False, False, False]
+
+
+async def test_priorities_are_kept(folder: str) -> None:
+    urgent = make_head(Header(durable=True, priority=3), None, "", "q")
+    async with broker_on(folder) as broker:
+        client = queue_of(broker, arguments={"x-max-priority": 5})
+        client.publish(1, 2)
+        client.publish(3, 4, head=urgent)
+        await client.listen(until=4)
+    async with broker_on(folder) as broker:
+        assert await queue_of(broker).get(9) == [3, 4, 1, 2]
+
+
+async def test_a_queue_that_was_deleted_does_not_come_back_with_its_messages(folder: str) -> None:
+    async with broker_on(folder) as broker:
+        client = queue_of(broker)
+        client.publish(1)
+        await client.listen(until=1)
+        remove(broker.catalog, "/", "q")
+    async with broker_on(folder) as broker:
+        assert broker.catalog.lookup_vhost("/").find("q") is None
+        assert await queue_of(broker).get(9) == []
+
+
+async def test_a_queue_that_is_not_durable_keeps_nothing(folder: str) -> None:
+    async with broker_on(folder) as broker:
+        client = queue_of(broker, durable=False)
+        client.publish(1)
+        await client.listen(until=1)
+        assert broker.journal_task is not None
+        assert broker.journal_task.journal.live_bytes == 0
+
+
+def hold_syncs(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> trio.Event:
+    """Syncs wait for this."""
+    assert broker.journal_task is not None
+    release = trio.Event()
+    real = broker.journal_task.committer._sync
+
+    async def held(fds: list[int]) -> None:
+        await release.wait()
+        await real(fds)
+
+    monkeypatch.setattr(broker.journal_task.committer, "_sync", held)
+    return release
+
+
+async def test_nothing_is_confirmed_before_it_is_synced(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with broker_on(folder) as broker:
+        release = hold_syncs(broker, monkeypatch)
+        client = queue_of(broker)
+        client.publish(1)
+        client.publish(2, head=LOST)
+        await client.listen(until=1)
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        assert client.confirmed == [2], "a transient message need not wait"
+        release.set()
+        await client.listen(until=2)
+        assert client.confirmed == [2, 1]
+
+
+async def test_a_transient_message_is_confirmed_when_it_is_in_its_queue(
+    folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seed 002; also one that came in a batch with persistent ones."""
+    async with broker_on(folder) as broker:
+        release = hold_syncs(broker, monkeypatch)
+        client = queue_of(broker, arguments={"x-max-priority": 5})
+        urgent = make_head(Header(priority=3), None, "", "q")
+        delayed = make_head(None, {"x-opt-delivery-delay": Long(60_000)}, "", "q")
+        heads = [SAFE, LOST, SAFE, urgent, delayed, SAFE]
+        messages = [(head, b"%d" % number) for number, head in enumerate(heads)]
+        client.queue.handle.post(Publish(client.publisher, range(6), messages, False))
+        await client.listen(until=3)
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        assert client.confirmed == [1, 3, 4]
+        release.set()
+        await client.listen(until=6)
+        assert client.confirmed == [1, 3, 4, 0, 2, 5]
+        assert await client.get(9) == [3, 0, 1, 2, 5]
+
+
+async def test_a_failed_sync_tells_publishers_and_stops_the_broker(
+    folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(fds: list[int]) -> None:
+        raise StorageFailed("the journal", "the disk is gone", "buy one")
+
+    async def life() -> None:
+        async with broker_on(folder) as broker:
+            assert broker.journal_task is not None
+            client = queue_of(broker)
+            client.publish(1)
+            await client.listen(until=1)
+            monkeypatch.setattr(broker.journal_task.committer, "_sync", fail)
+            client.publish(2)
+            await broker.over.wait()
+            await client.listen(until=2)
+            assert (client.confirmed, client.refused) == ([1], [2])
+            client.publish(3)
+            await client.listen(until=3)
+            assert client.refused == [2, 3]
+
+    with pytest.raises(StorageFailed, match="the disk is gone"):
+        await life()
+    monkeypatch.undo()
+    async with broker_on(folder) as broker:
+        assert 1 in await queue_of(broker).get(9)
+
+
+async def test_a_full_disk_raises_the_alarm_and_goes_on_when_there_is_room(
+    folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with broker_on(folder) as broker:
+        assert broker.data is not None
+        client = queue_of(broker)
+        client.publish(1)
+        await client.listen(until=1)
+        real = broker.data.disk.write
+
+        def no_room(fd: int, offset: int, pieces: object) -> None:
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr(broker.data.disk, "write", no_room)
+        client.publish(2)
+        await alarm(broker, on=True)
+        assert client.confirmed == [1]
+        assert client.queue.handle.progress().full_ms is not None
+        assert client.queue.handle.outlook().unconfirmed == 1
+        monkeypatch.setattr(broker.data.disk, "write", real)
+        await client.listen(until=2)
+        assert client.queue.handle.progress().full_ms is None
+        assert client.queue.handle.outlook().unconfirmed == 0
+        await alarm(broker, on=False)
+    async with broker_on(folder) as broker:
+        assert await queue_of(broker).get(9) == [1, 2]
+
+
+async def test_a_fault_in_a_durable_queue_loses_nothing(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It begins again with what is on the disk."""
+    async with broker_on(folder) as broker:
+        client = queue_of(broker)
+        client.publish(1, 2)
+        await client.listen(until=2)
+        queue = client.queue.handle.queue  # type: ignore[attr-defined]
+        real = queue._publish
+
+        def fail(command: Publish) -> None:
+            if not queue.deleted:
+                raise RuntimeError("a fault on purpose")
+            real(command)
+
+        monkeypatch.setattr(queue, "_publish", fail)
+        client.publish(3)
+        await client.listen(until=3)
+        assert client.refused == [3]
+        assert await queue_of(broker).get(9) == [1, 2]
+
+
+def break_quorum_queues(patch: pytest.MonkeyPatch) -> None:
+    sound = QuorumQueue._publish
+
+    def fail(self: QuorumQueue, command: Publish) -> None:
+        if not self.deleted:
+            raise RuntimeError("out of order")
+        sound(self, command)
+
+    patch.setattr(QuorumQueue, "_publish", fail)
+
+
+async def test_a_quorum_queue_that_failed_is_there_again_after_the_next_start(
+    folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until then nothing of it is cleaned away, and nothing is confirmed that was not durable."""
+    monkeypatch.setattr("amqp10broker.runtime.journal.journal_task.FILE_BYTES_MAX", 4_000)
+    async with broker_on(folder) as broker:
+        client = queue_of(broker, arguments={"x-queue-type": "quorum"})
+        client.publish(1, 2, 3)
+        await client.listen(until=3)
+        other = queue_of(broker, "other")
+        with monkeypatch.context() as patch:
+            break_quorum_queues(patch)
+            client.publish(4)
+            await client.listen(until=4)
+            assert client.refused == [4]
+        for number in range(20):
+            other.publish(*range(number * 50, number * 50 + 50), head=SAFE)
+            await other.listen(until=number * 50 + 50)
+            other.queue.handle.post(Purge(other.reply_to.request()))
+    async with broker_on(folder) as broker:
+        again = Client(broker.catalog.lookup_vhost("/").queues["q"])
+        assert await again.get(10) == [1, 2, 3]
+
+
+async def test_a_classic_queue_that_failed_may_be_deleted_and_its_messages_with_it(
+    folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with broker_on(folder) as broker:
+        client = queue_of(broker)
+        client.publish(1, 2)
+        await client.listen(until=2)
+        assert broker.journal_task is not None
+        assert broker.journal_task.journal.live_bytes > 0
+        client.queue.handle.fail()  # type: ignore[attr-defined]
+        assert broker.journal_task.journal.live_bytes > 0
+        client.queue.handle.post(DELETE)
+        assert broker.journal_task.journal.live_bytes == 0
+
+
+@pytest.mark.parametrize("kind", ["classic", "quorum", "stream"])
+async def test_a_queue_that_failed_and_is_deleted_on_a_condition_is_not_found_any_more(
+    folder: str, kind: str
+) -> None:
+    """Its own task, which would say so, has ended."""
+    async with broker_on(folder) as broker:
+        client = queue_of(broker, arguments={"x-queue-type": kind})
+        client.queue.handle.fail()  # type: ignore[attr-defined]
+        assert broker.catalog.lookup_vhost("/").find("q") is client.queue
+        client.queue.handle.post(Delete(client.reply_to.request(), if_unused=True))
+        assert broker.catalog.lookup_vhost("/").find("q") is None
+    async with broker_on(folder) as broker:
+        assert broker.catalog.lookup_vhost("/").find("q") is None
+
+
+async def test_a_quorum_queue_that_failed_may_be_deleted_and_the_journal_is_cleaned_again(
+    folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with broker_on(folder) as broker:
+        client = queue_of(broker, arguments={"x-queue-type": "quorum"})
+        client.publish(0)
+        await client.listen(until=1)
+        with monkeypatch.context() as patch:
+            break_quorum_queues(patch)
+            client.publish(1)
+            await client.listen(until=2)
+        assert broker.journal_task is not None
+        assert broker.journal_task._abandoned
+        assert broker.journal_task.journal.live_bytes > 0
+        client.queue.handle.post(DELETE)
+        assert not broker.journal_task._abandoned
+        assert broker.journal_task.journal.live_bytes == 0
+
+
+@pytest.mark.rabbitmq("queue_parallel_SUITE", "trigger_message_store_compaction")
+async def test_the_journal_is_cleaned_while_a_queue_lives_in_it(
+    folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from amqp10broker.runtime.journal import journal_task
+
+    monkeypatch.setattr(journal_task, "FILE_BYTES_MAX", 2000)
+    async with broker_on(folder) as broker:
+        assert broker.journal_task is not None
+        stays = queue_of(broker, "stays")
+        stays.publish(*range(5))
+        await stays.listen(until=5)
+        for _ in range(60):
+            passing = queue_of(broker, "passing")
+            passing.publish(*range(20))
+            await passing.listen(until=20)
+            passing.consumer = passing.reply_to.consumer()
+            await passing.get(20)
+            passing.settle(*range(20))
+        journal = broker.journal_task.journal
+        # What is cleaned last waits for the disk; about 60 000 bytes were written.
+        await eventually(lambda: journal.size_bytes < 12_000)
+    async with broker_on(folder) as broker:
+        assert await queue_of(broker, "passing").get(9) == []
+        assert await queue_of(broker, "stays").get(9) == list(range(5))
+
+
+async def test_letters_wait_until_the_journal_was_read(folder: str) -> None:
+    async with broker_on(folder) as broker:
+        client = queue_of(broker)
+        client.publish(*range(100))
+        await client.listen(until=100)
+    async with broker_on(folder) as broker:
+        client = queue_of(broker)
+        client.publish(100)
+        assert await client.get(200) == list(range(101))
+
+
+async def test_time_goes_on_while_the_broker_is_down(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    short = make_head(Header(durable=True, ttl=60_000), None, "", "q")
+    async with broker_on(folder) as broker:
+        client = queue_of(broker)
+        client.publish(1, head=short)
+        client.publish(2)
+        await client.listen(until=2)
+    from amqp10broker.runtime import clock
+
+    real = clock.time.time
+    monkeypatch.setattr(clock.time, "time", lambda: real() + 120)
+    async with broker_on(folder) as broker:
+        assert await queue_of(broker).get(9) == [2]
+
+
+@pytest.mark.parametrize("kind", ["classic", "quorum"])
+async def test_what_was_put_before_the_broker_stops_is_worked_off(folder: str, kind: str) -> None:
+    """A consumer rejects with its last breath: the message must be in one of the two queues afterwards."""
+    async with broker_on(folder) as broker:
+        client = queue_of(
+            broker,
+            arguments={
+                "x-queue-type": kind,
+                "x-dead-letter-exchange": "",
+                "x-dead-letter-routing-key": "dead",
+            },
+        )
+        dead = queue_of(broker, "dead", arguments={"x-queue-type": kind})
+        client.publish(*range(50))
+        await client.listen(until=50)
+        await client.get(30)
+        client.settle(*range(0, 30, 2), verdict=Verdict.DISCARD)
+        client.settle(*range(1, 30, 2))
+        assert dead.queue.handle.figures().messages_ready == 0, "nobody has had a turn yet"
+    async with broker_on(folder) as broker:
+        assert await queue_of(broker, "dead").get(99) == list(range(0, 30, 2))
+        assert await queue_of(broker).get(99) == list(range(30, 50))

@@ -1,0 +1,245 @@
+"""Faults on request: who may ask for them, what is left of them, and what a broker pays that has none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import trio
+
+from amqp10broker.observe.faults import table
+from amqp10broker.protocols.amqp10.performatives import Attach, Disposition, Flow, Transfer
+from amqp10broker.runtime.broker import Broker
+from amqp10broker.runtime.observe.faults import FaultyStream
+from amqp10broker.sessions.amqp091.channel import BrokerChannel
+from amqp10broker.sessions.amqp10.session import BrokerSession
+from tests.runtime.test_watches import ask, asked
+from tests.support.rawframes import FrameCutter, attach_receiver, attach_sender, begin, credit, flow, transfer
+from tests.support.trioclient import Client, connect, eventually, running_broker, settle_down
+
+
+async def publisher(broker: Broker) -> Client:
+    await ask(broker, "declare-queue", name="q")
+    client = await connect(broker).open()
+    await client.send(attach_sender(0, "/queues/q", name="in"))
+    await client.idle()
+    return client
+
+
+async def test_only_a_broker_in_test_mode_commits_faults(autojump_clock: object) -> None:
+    """Any other one has sessions and channels that know nothing of them."""
+    async with running_broker() as broker:
+        assert broker.session_type is BrokerSession
+        assert broker.channel_type is BrokerChannel
+        client = await publisher(broker)
+        (connection,) = broker.connections.values()
+        assert not isinstance(connection.line.stream, FaultyStream)
+        await client.vanish()
+        for operation, given in (
+            ("inject-fault", {"kind": "hold-confirms"}),
+            ("lift-fault", {"fault": 1}),
+            ("list-faults", {}),
+        ):
+            refused = await asked(broker, operation, **given)
+            assert "--test-mode" in refused["error"]
+
+
+async def test_a_fault_that_cannot_be_says_what_can(
+    autojump_clock: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table, "FAULTS_MAX", 1)
+    async with running_broker(test_mode=True) as broker:
+        expected: list[tuple[dict[str, Any], str]] = [
+            ({"kind": "be-evil"}, "hold-confirms"),
+            ({"kind": "end", "code": 999}, "406"),
+            ({"kind": "end", "vhost": "nowhere"}, "nowhere"),
+        ]
+        for given, said in expected:
+            assert said in (await asked(broker, "inject-fault", **given))["error"]
+        on = await ask(broker, "inject-fault", kind="hold-confirms", queue="q*", count=3)
+        assert (on["fault"], on["vhost"], on["queue"], on["count"], on["hits"]) == (1, "/", "q*", 3, 0)
+        assert "1 faults are on" in (await asked(broker, "inject-fault", kind="end"))["error"]
+        assert await ask(broker, "list-faults") == [on]
+        assert "1 (hold-confirms) is" in (await asked(broker, "lift-fault", fault=2))["error"]
+        await ask(broker, "lift-fault", fault=1)
+        assert await ask(broker, "list-faults") == []
+
+
+async def test_a_client_that_goes_leaves_nothing_with_a_fault(autojump_clock: object) -> None:
+    """What was held for it is told to nobody; a publish that was held reaches its queue."""
+    async with running_broker(test_mode=True) as broker:
+        confirms = await ask(broker, "inject-fault", kind="hold-confirms", count=1)
+        publishes = await ask(broker, "inject-fault", kind="hold-publishes", client="nobody")
+        credit = await ask(broker, "inject-fault", kind="limit-credit", count=5)
+        client = await publisher(broker)
+        await client.send(transfer(0, 0, b"body"))
+        await client.idle()
+        held = {each["fault"]: each["held"] for each in await ask(broker, "list-faults")}
+        assert held == {confirms["fault"]: 1, publishes["fault"]: 0, credit["fault"]: 1}
+        await client.stream.aclose()
+        await settle_down()
+        assert not broker.connections
+        for fault in held:
+            await ask(broker, "lift-fault", fault=fault)
+        await settle_down()
+        assert broker.faults is not None
+        assert not broker.faults._due
+        assert not broker.faults._parts
+        (queue,) = (await ask(broker, "status"))["queues"]
+        assert (queue["messages_ready"], queue["messages_unsettled"]) == (1, 0)
+
+
+async def test_a_fault_at_once_is_for_those_who_are_there(autojump_clock: object) -> None:
+    """A client that comes while it is on is not concerned."""
+    async with running_broker(test_mode=True) as broker:
+        await publisher(broker)
+        fault = (await ask(broker, "inject-fault", kind="end"))["fault"]
+        await settle_down()
+        (shown,) = await ask(broker, "list-faults")
+        assert (shown["hits"], shown["held"]) == (1, 0)
+        late = await publisher(broker)
+        await late.send(transfer(0, 0, b"body"))
+        await late.idle()
+        assert (await ask(broker, "lift-fault", fault=fault))["hits"] == 1
+
+
+async def test_a_fault_of_whole_clients_is_for_no_queue_or_link(autojump_clock: object) -> None:
+    async with running_broker(test_mode=True) as broker:
+        for given, said in (
+            ({"kind": "close-window", "queue": "q"}, "whatever its queues and links"),
+            ({"kind": "stop-publishers", "link": "in"}, "whatever its queues and links"),
+            ({"kind": "frame-size", "count": 511}, "512 or more"),
+        ):
+            assert said in (await asked(broker, "inject-fault", **given))["error"]
+
+
+async def test_an_echo_comes_when_the_fault_is_lifted(autojump_clock: object) -> None:
+    """Of links in either direction and of the session: as things are then, not as they were when asked."""
+    async with running_broker(test_mode=True) as broker:
+        client = await publisher(broker)
+        await client.send(attach_receiver(1, "/queues/q", name="out"))
+        await client.until(Attach)
+        await client.idle()
+        fault = (await ask(broker, "inject-fault", kind="hold-echoes"))["fault"]
+        await client.send(
+            credit(0, 0, echo=True), credit(1, 0, echo=True), flow(next_outgoing_id=0, echo=True)
+        )
+        assert not await client.idle()
+        (shown,) = await ask(broker, "list-faults")
+        assert (shown["hits"], shown["held"]) == (3, 3)
+        await client.send(credit(1, 5), transfer(0, 0, b"body"))
+        assert {type(each.body) for each in await client.idle()} == {Disposition, Transfer}
+        await ask(broker, "lift-fault", fault=fault)
+        flows = {each.body.handle: each.body for each in await client.idle()}
+        assert set(flows) == {0, 1, None}
+        assert (flows[0].delivery_count, flows[1].delivery_count) == (1, 1)
+        await client.send(flow(next_outgoing_id=1, next_incoming_id=1, echo=True))
+        assert [type(each.body) for each in await client.idle()] == [Flow]
+
+
+async def test_frames_are_no_larger_than_a_fault_says(autojump_clock: object) -> None:
+    """On sessions that begin while it is on."""
+    async with running_broker(test_mode=True) as broker:
+        await ask(broker, "declare-queue", name="q")
+        fault = (await ask(broker, "inject-fault", kind="frame-size", count=600))["fault"]
+        sizes: dict[int, list[int]] = {}
+        client = await connect(broker).open(channels=0)
+        for channel in (0, 1):
+            await client.send(
+                begin(channel),
+                attach_sender(0, "/queues/q", name=f"in {channel}", channel=channel),
+                attach_receiver(1, "/queues/q", name=f"out {channel}", channel=channel),
+                credit(1, 1, channel=channel),
+                transfer(0, 0, bytes(2000), settled=True, channel=channel),
+            )
+            sizes[channel] = [each.size for each in await client.idle() if isinstance(each.body, Transfer)]
+            if not channel:
+                await ask(broker, "lift-fault", fault=fault)
+        assert sizes[0][:3] == [600, 600, 600]
+        assert len(sizes[1]) == 1
+
+
+async def test_a_stream_commits_faults_and_has_nothing_of_them_afterwards(autojump_clock: object) -> None:
+    """Each frame in two parts, so many bytes a second, and a reset; a new client meets none of it."""
+    async with running_broker(test_mode=True) as broker:
+        client = await publisher(broker)
+
+        async def injected(**given: Any) -> int:
+            number: int = (await ask(broker, "inject-fault", **given))["fault"]
+            return number
+
+        fault = await injected(kind="cut-frames", count=3)
+        await client.send(flow(next_outgoing_id=0, echo=True))
+        first = bytes(await client.stream.receive_some())
+        assert len(first) == 3
+        whole = FrameCutter().feed(first + bytes(await client.stream.receive_some()))
+        assert [type(each.body) for each in whole] == [Flow]
+        await ask(broker, "lift-fault", fault=fault)
+
+        fault = await injected(kind="slow-socket", count=100)
+        began = trio.current_time()
+        await client.send(transfer(0, 0, bytes(500)))
+        await client.until(Disposition)
+        assert 5 < trio.current_time() - began < 8
+        await client.send(transfer(0, 1, bytes(5000)))
+        await settle_down()
+        began = trio.current_time()
+        await ask(broker, "lift-fault", fault=fault)  # what is under way does not take its time any more
+        await client.until(Disposition)
+        assert trio.current_time() - began < 1
+
+        fault = await injected(kind="reset-after", count=1)
+        await client.send(transfer(0, 2, b"body"))
+        await client.until(Disposition)
+        assert await client.next_or_end() is None
+        await eventually(lambda: not broker.connections)
+        assert broker.faults is not None
+        assert broker.faults._on[fault].frames == {}
+        assert (await ask(broker, "lift-fault", fault=fault))["hits"] == 1
+        await publisher(broker)
+
+
+async def test_a_client_and_a_broker_may_go_while_bytes_are_held(autojump_clock: object) -> None:
+    async with running_broker(test_mode=True) as broker:
+        clients = [await publisher(broker), await publisher(broker)]
+        fault = (await ask(broker, "inject-fault", kind="hold-bytes"))["fault"]
+        for client in clients:
+            await client.send(transfer(0, 0, b"body"))
+        await settle_down()
+        (shown,) = await ask(broker, "list-faults")
+        assert (shown["hits"], shown["held"]) == (2, 2 * len(transfer(0, 0, b"body")))
+        await clients[0].stream.aclose()
+        await ask(broker, "lift-fault", fault=fault)
+        await eventually(lambda: len(broker.connections) == 1)
+        await clients[1].until(Disposition)
+        await ask(broker, "inject-fault", kind="hold-bytes")
+        await clients[1].send(transfer(0, 1, b"body"))
+        await settle_down()
+    assert not broker.connections
+
+
+async def test_confirms_that_were_held_come_in_one_range(autojump_clock: object) -> None:
+    async with running_broker(test_mode=True) as broker:
+        client = await publisher(broker)
+        fault = (await ask(broker, "inject-fault", kind="hold-confirms"))["fault"]
+        for number in range(3):
+            await client.send(transfer(0, number, b"body"))
+            assert not await client.idle()
+        await ask(broker, "lift-fault", fault=fault)
+        told = [each.body for each in await client.idle() if isinstance(each.body, Disposition)]
+        assert [(each.first, each.last) for each in told] == [(0, 2)]
+
+
+async def test_heartbeats_come_again_when_the_fault_is_lifted(autojump_clock: object) -> None:
+    async with running_broker(test_mode=True) as broker:
+        client = await connect(broker).open(idle_time_out=8_000)
+        before = await client.next_or_end(heartbeats=True)
+        fault = (await ask(broker, "inject-fault", kind="stop-heartbeats"))["fault"]
+        with trio.move_on_after(60) as silence:
+            await client.next_or_end(heartbeats=True)
+        assert silence.cancelled_caught
+        assert (await ask(broker, "lift-fault", fault=fault))["hits"] >= 60 / 8
+        after = await client.next_or_end(heartbeats=True)
+        assert before is not None
+        assert after is not None
+        assert before.body is after.body is None

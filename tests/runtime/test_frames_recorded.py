@@ -1,0 +1,129 @@
+"""Frames recorded by a broker: `trace` with frames, and the folder of the configuration."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from amqp10broker.errors import StorageError
+from amqp10broker.observe.frames.records import Known, Listening, Record, Recorded, read_lines
+from amqp10broker.protocols.amqp091 import methods
+from amqp10broker.protocols.amqp10.performatives import Attach, Begin, Flow, Open
+from amqp10broker.protocols.preface import Protocol
+from amqp10broker.runtime.admin import admin
+from amqp10broker.runtime.broker import Broker
+from tests.support.rawframes import attach_receiver, attach_sender, transfer
+from tests.support.trioclient import connect, running_broker, settle_down
+from tests.support.trioclient091 import connect091
+
+
+async def trace(broker: Broker, **given: Any) -> dict[str, Any]:
+    """What an operator at the admin socket is answered."""
+    return await admin.answer(broker, json.dumps({"op": "trace", "arguments": given}).encode())
+
+
+def records_of(path: Path) -> list[Record]:
+    return list(read_lines(path.read_text().splitlines()))
+
+
+def words(records: list[Record]) -> list[str]:
+    """Direction and name of each frame."""
+    return [
+        " ".join(record.text.split()[:4:3] if " ch " in record.text else record.text.split()[:2])
+        for record in records
+        if isinstance(record, Recorded)
+    ]
+
+
+async def declared(broker: Broker) -> None:
+    assert (await admin.answer(broker, b'{"op": "declare-queue", "arguments": {"name": "q"}}'))["ok"]
+
+
+async def test_everything_is_recorded_from_the_first_byte_of_a_connection(
+    autojump_clock: object, tmp_path: Path
+) -> None:
+    """And ends with the trace; times grow."""
+    path = tmp_path / "frames.jsonl"
+    async with running_broker() as broker:
+        await declared(broker)
+        begun = await trace(broker, what="everything", on=True, file=str(path), frames=True)
+        assert begun["ok"]
+        client = await connect(broker).open()
+        await client.send(attach_sender(0, "/queues/q"))
+        await client.until(Flow)
+        await client.send(transfer(0, 0, b"hello"))
+        await settle_down()
+        ended = await trace(broker, what="everything", on=False)
+        assert ended["result"]["lines"] == len(path.read_text().splitlines()) - 1
+        await client.send(transfer(0, 1, b"more"))
+        await settle_down()
+    records = records_of(path)
+    first = records[0]
+    assert isinstance(first, Listening)
+    assert first.begins
+    assert first.protocol is Protocol.AMQP_10
+    found = words(records)
+    assert found[0] == "<- AMQP"
+    assert found.count("<- TRANSFER") == 1
+    assert "-> DISPOSITION" in found
+    assert [each.at_ns for each in records] == sorted(each.at_ns for each in records)
+    bodies = [type(each.frame.body) for each in records if isinstance(each, Recorded)]
+    assert {Open, Begin, Attach} <= set(bodies)
+
+
+async def test_links_that_are_there_already_are_told_first(autojump_clock: object, tmp_path: Path) -> None:
+    """With the address that is asked for, and no others."""
+    path = tmp_path / "frames.jsonl"
+    async with running_broker() as broker:
+        await declared(broker)
+        assert (await admin.answer(broker, b'{"op": "declare-queue", "arguments": {"name": "r"}}'))["ok"]
+        client = await connect(broker).open()
+        await client.send(attach_sender(5, "/queues/q"), attach_receiver(6, "/queues/r"))
+        await client.until(Flow)
+        await settle_down()
+        assert (await trace(broker, what="/queues/q", on=True, file=str(path), frames=True))["ok"]
+    listening, known = records_of(path)[:2]
+    assert isinstance(listening, Listening)
+    assert not listening.begins
+    assert isinstance(known, Known)
+    assert (known.role, known.address, known.remote_handle) == ("sender", "/queues/q", 5)
+    assert not [each for each in records_of(path)[2:] if isinstance(each, Known)]
+
+
+async def test_consumers_of_amqp_091_are_told_too(autojump_clock: object, tmp_path: Path) -> None:
+    """By tag and queue; the client's acknowledgements follow as frames."""
+    path = tmp_path / "frames.jsonl"
+    async with running_broker() as broker:
+        client = await connect091(broker).open()
+        await client.call(1, methods.QueueDeclare(queue="q"), methods.QueueDeclareOk)
+        await client.call(1, methods.BasicConsume(queue="q", consumer_tag="t"), methods.BasicConsumeOk)
+        number = str(client.task.number)
+        assert (await trace(broker, what=number, on=True, file=str(path), frames=True))["ok"]
+        await client.call(1, methods.BasicCancel(consumer_tag="t"), methods.BasicCancelOk)
+    listening, known, *rest = records_of(path)
+    assert isinstance(listening, Listening)
+    assert listening.protocol is Protocol.AMQP_091
+    assert isinstance(known, Known)
+    assert (known.channel, known.name, known.address, known.handle) == (1, "t", "q", None)
+    assert words(rest)[:2] == ["<- basic.cancel", "-> basic.cancel-ok"]
+
+
+async def test_a_folder_of_the_configuration_gets_all_frames(autojump_clock: object, tmp_path: Path) -> None:
+    """The folder is made; a broker that is started again writes another file."""
+    folder = tmp_path / "frames"
+    async with running_broker(record_frames=str(folder)) as broker:
+        await connect(broker).open()
+    (path,) = folder.iterdir()
+    assert "-> OPEN" in words(records_of(path))
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+async def test_a_folder_that_cannot_be_made_ends_the_start(autojump_clock: object, tmp_path: Path) -> None:
+    """One error that names it."""
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StorageError, match="file/frames: cannot be made: "):
+        async with running_broker(record_frames=str(tmp_path / "file" / "frames")):
+            raise AssertionError("it runs")

@@ -1,0 +1,253 @@
+"""The greeting on sockets: what is answered, when it is closed, and who counts as connected meanwhile."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+
+from amqp10broker.protocols.amqp10.performatives import Open, SaslMechanisms, SaslOutcome
+from amqp10broker.protocols.preface import AMQP_091_HEADER, AMQP_10_HEADER, SASL_HEADER
+from amqp10broker.runtime.broker import Broker
+from tests.runtime.conftest import LogRecorder
+from tests.support.rawframes import begin, login, open_frame
+from tests.support.trioclient import (
+    BoundedPipe,
+    PlainPipeStream,
+    connect,
+    eventually,
+    running_broker,
+    settle_down,
+)
+
+START_091 = b"\x01\x00\x00"
+"""A method frame on channel 0 begins so."""
+
+
+async def everything(stream: trio.abc.ReceiveStream) -> bytes:
+    """All that the broker sends until it closes."""
+    data = b""
+    with trio.fail_after(60):
+        while received := await stream.receive_some(65_536):
+            data += received
+    return data
+
+
+@asynccontextmanager
+async def dialled(broker: Broker) -> AsyncIterator[trio.SocketStream]:
+    """A real socket to the broker."""
+    async with await trio.open_tcp_stream(*broker.addresses[0]) as stream:
+        yield stream
+
+
+@pytest.mark.parametrize(
+    ("said", "reply"),
+    [
+        (b"AMQP\x00\x00\x09\x00", AMQP_091_HEADER),
+        (b"AMQP\x00\x00\x0a\x01", AMQP_091_HEADER),
+        (b"AMQP\x01\x01\x08\x00", SASL_HEADER),
+        (b"AMQP\x01\x01\x00\x0a", SASL_HEADER),
+        (b"GET / HTTP/1.1\r\nHost: broker\r\n\r\n", SASL_HEADER),
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(500), SASL_HEADER),
+        (b"A", None),
+    ],
+    ids=["0-9", "0-10.1", "0-8", "0-10", "HTTP", "TLS hello", "one byte"],
+)
+async def test_what_is_not_spoken_is_answered_and_closed(
+    autojump_clock: object, log: LogRecorder, said: bytes, reply: bytes | None
+) -> None:
+    """One header back, then the end of the stream; a client that ends before it has spoken gets nothing."""
+    async with running_broker() as broker:
+        client = connect(broker)
+        await client.send(said)
+        if reply is None:
+            await client.stream.send_eof()
+        assert await everything(client.stream) == (reply or b"")
+        await settle_down()
+        assert not broker.connections
+        assert not broker.connections.greetings
+    assert not log.of("error")
+
+
+async def test_what_is_not_spoken_is_answered_on_a_socket() -> None:
+    """The reply arrives, although the broker closes at once."""
+    async with running_broker() as broker:
+        for said, reply in (
+            (b"AMQP\x00\x00\x09\x02", AMQP_091_HEADER),
+            (b"GET / HTTP/1.1\r\n\r\n", SASL_HEADER),
+        ):
+            async with dialled(broker) as stream:
+                await stream.send_all(said)
+                assert await everything(stream) == reply
+
+
+async def test_amqp_1_0_without_sasl_is_told_to_use_it(autojump_clock: object) -> None:
+    """ "SASL is compulsory": the SASL header back, and closed."""
+    async with running_broker() as broker:
+        client = connect(broker)
+        await client.send(AMQP_10_HEADER)
+        assert await everything(client.stream) == SASL_HEADER
+
+
+@pytest.mark.parametrize("size", [1, 3, 8])
+async def test_one_port_serves_both_protocols_however_the_header_comes(
+    autojump_clock: object, size: int
+) -> None:
+    """The first bytes choose; what follows them is the protocol's."""
+    async with running_broker() as broker:
+        newer = connect(broker)
+        for start in range(0, 8, size):
+            await newer.send(SASL_HEADER[start : start + size])
+            await settle_down()
+        assert isinstance((await newer.next()).body, SaslMechanisms)
+        older = connect(broker)
+        for start in range(0, 8, size):
+            await older.send(AMQP_091_HEADER[start : start + size])
+            await settle_down()
+        with trio.fail_after(60):
+            start_frame = await older.stream.receive_some(65_536)
+        assert start_frame.startswith(START_091)
+        assert [each.protocol for each in broker.connections.values()] == ["AMQP 1.0", "AMQP 0-9-1"]
+
+
+async def test_what_follows_the_header_in_the_same_segment_is_not_lost(autojump_clock: object) -> None:
+    """A client that does not wait for the broker's header is served all the same."""
+    async with running_broker() as broker:
+        client = connect(broker)
+        await client.send(login())
+        assert (await client.until(SaslOutcome)).code == 0
+        await client.send(open_frame(), begin())
+        await client.expect(Open)
+
+
+@pytest.mark.parametrize("said", [b"", b"AMQP", SASL_HEADER[:7]])
+async def test_a_client_that_goes_before_it_has_spoken_leaves_nothing(
+    autojump_clock: object, log: LogRecorder, said: bytes
+) -> None:
+    """Port scanners and health checks are no event."""
+    async with running_broker() as broker:
+        client = connect(broker)
+        if said:
+            await client.send(said)
+        await settle_down()
+        assert len(broker.connections.greetings) == 1
+        await client.vanish()
+        await settle_down()
+        assert not broker.connections.greetings
+        assert not broker.connections
+    assert log.entries == []
+
+
+async def test_a_reset_before_the_header_is_no_fault(autojump_clock: object, log: LogRecorder) -> None:
+    """The socket broke: noted at level debug, nothing else."""
+    async with running_broker() as broker:
+        pipe = BoundedPipe(1000)
+        broker.serve(PlainPipeStream(pipe, BoundedPipe(1000)), peer="client")
+        await settle_down()
+        pipe.end(reset=True)
+        await settle_down()
+        assert not broker.connections.greetings
+    assert [level for level, _, _ in log.entries] == ["debug"]
+
+
+async def test_silence_is_ended_after_the_handshake_time(autojump_clock: object, log: LogRecorder) -> None:
+    """Not before, and each client has the whole time for itself."""
+    async with running_broker(handshake_timeout_ms=5_000) as broker:
+        first = connect(broker)
+        await trio.sleep(3)
+        second = connect(broker)
+        await second.send(b"AMQP")
+        began = trio.current_time()
+        assert await everything(first.stream) == b""
+        assert trio.current_time() - began == pytest.approx(2)
+        assert await everything(second.stream) == b""
+        assert trio.current_time() - began == pytest.approx(5)
+        await settle_down()
+        assert not broker.connections.greetings
+    assert [event for event, _ in log.of("warning")] == ["handshake timed out"] * 2
+
+
+async def test_stopping_does_not_wait_for_those_who_have_not_spoken(autojump_clock: object) -> None:
+    """Their sockets are closed at once, without a word."""
+    async with running_broker(handshake_timeout_ms=60_000, shutdown_timeout_ms=60_000) as broker:
+        client = connect(broker)
+        await client.send(b"AMQP\x00")
+        await settle_down()
+        began = trio.current_time()
+    assert trio.current_time() == began
+    assert await everything(client.stream) == b""
+
+
+async def test_a_stream_that_comes_while_the_broker_stops_is_closed(autojump_clock: object) -> None:
+    """Accepted a moment before the end: no protocol is begun."""
+    async with running_broker() as broker:
+        broker.stopping = True
+        client = connect(broker)
+        assert await everything(client.stream) == b""
+        assert not broker.connections
+
+
+@pytest.mark.rabbitmq(
+    "amqp10_connection_max_SUITE",
+    "amqp10_connection_is_tracked",
+    "node_connection_limit_amqp10",
+    "node_connection_limit_shared_with_amqp091",
+    "node_limit_room_after_close",
+)
+@pytest.mark.rabbitmq("per_node_limit_SUITE", "node_connection_limit")
+async def test_connection_max_counts_clients_of_both_protocols_and_those_that_greet(log: LogRecorder) -> None:
+    """One more is closed without a word; when one goes, there is room again."""
+    async with (
+        running_broker(connection_max=3) as broker,
+        dialled(broker) as newer,
+        dialled(broker) as older,
+        dialled(broker) as silent,
+    ):
+        await newer.send_all(SASL_HEADER)
+        assert await newer.receive_some(8) == SASL_HEADER
+        await older.send_all(AMQP_091_HEADER)
+        assert (await older.receive_some(65_536)).startswith(START_091)
+        # The socket of the third is open as soon as the system has it, and counts when it is accepted.
+        await eventually(lambda: (len(broker.connections), len(broker.connections.greetings)) == (2, 1))
+        async with dialled(broker) as refused:
+            await refused.send_all(SASL_HEADER)
+            assert await everything(ignoring_reset(refused)) == b""
+        assert [event for event, _ in log.of("warning")] == ["connection refused: connection_max is reached"]
+        await silent.aclose()
+        await eventually(lambda: not broker.connections.greetings)
+        async with dialled(broker) as again:
+            await again.send_all(SASL_HEADER)
+            assert await again.receive_some(8) == SASL_HEADER
+
+
+def ignoring_reset(stream: trio.SocketStream) -> trio.abc.ReceiveStream:
+    """A socket closed with unread bytes in it is reset, and that is an end as well."""
+
+    class Reading:
+        async def receive_some(self, max_bytes: int | None = None) -> bytes:
+            try:
+                return bytes(await stream.receive_some(max_bytes))
+            except trio.BrokenResourceError:
+                return b""
+
+    return Reading()  # type: ignore[return-value]
+
+
+async def test_a_socket_that_broke_before_it_is_served_is_no_fault(
+    log: LogRecorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The options of a reset socket cannot be set; the next client is served."""
+
+    async with running_broker() as broker:
+        ours, theirs = socket.socketpair()
+        with ours:
+            # A Unix socket has no TCP options, as a socket that the client has reset.
+            await broker._listener.serve_socket(theirs, ("10.0.0.1", 1), None)
+            assert ours.recv(1) == b""
+        async with dialled(broker) as stream:
+            await stream.send_all(SASL_HEADER)
+            assert await stream.receive_some(8) == SASL_HEADER
+    assert [event for event, _ in log.of("debug")] == ["connection lost before it began"]

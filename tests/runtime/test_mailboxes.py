@@ -1,0 +1,295 @@
+"""Mailboxes under load: how full they became, against the bounds that are documented.
+
+A mailbox's channel has no bound of its own, so the bound of each sender is checked here: the reader's
+share (`READS_MAX`), one `WriterReady`, one letter a queue and wake, and for queues one letter a
+session and wake, all of them within what credit and windows allow to be outstanding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, cast
+
+import pytest
+import trio
+
+from amqp10broker.config import FlowSettings
+from amqp10broker.protocols.amqp10.performatives import Accepted, Attach, Disposition, Flow, Transfer
+from amqp10broker.queues.commands import JOINED_MAX, TICK, Command, Publish, PublisherRef
+from amqp10broker.runtime.connections.session import READS_MAX
+from amqp10broker.runtime.connections.writer import Lane
+from amqp10broker.runtime.mailbox import Bound, Mailbox
+from amqp10broker.runtime.queues.handles import LetterBox, post_mail
+from amqp10broker.sessions.mail import QueueLetter
+from tests.support.askers import new_asker
+from tests.support.rawframes import attach_receiver, attach_sender, credit, disposition, flow, transfer
+from tests.support.trioclient import Client, connect, pipe_pair, queue_counts, running_broker, settle_down
+
+FLOW = FlowSettings()
+
+
+async def publish(client: Client, handle: int, count: int, *, settled: bool) -> None:
+    """A publisher that keeps to its credit, as fast as it may."""
+    sent, limit, confirmed = 0, 0, 0
+    while sent < count or (not settled and confirmed < count):
+        got = await client.next()
+        if type(got.body) is Disposition:
+            confirmed += (got.body.first if got.body.last is None else got.body.last) - got.body.first + 1
+        elif type(got.body) is Flow and got.body.handle == handle:
+            limit = got.body.delivery_count + got.body.link_credit
+            block = range(sent, min(limit, count))
+            await client.send(*[transfer(handle, number, b"x" * 100, settled=settled) for number in block])
+            sent = max(sent, block.stop)
+
+
+async def consume(client: Client, left: list[int], done: Callable[[], None]) -> None:
+    """A consumer that settles one by one and tops its credit up; the last message of all ends all."""
+    await client.send(attach_receiver(0, "q"), credit(0, 100))
+    received = 0
+    while True:
+        got = await client.next()
+        if type(got.body) is not Transfer:
+            continue
+        received += 1
+        left[0] -= 1
+        frames = [disposition(got.body.delivery_id, state=Accepted())]
+        if received % 50 == 0:
+            frames.append(credit(0, 100, delivery_count=received, next_incoming_id=received))
+        await client.send(*frames)
+        if left[0] == 0:
+            await settle_down()
+            done()
+
+
+async def nurse(task_status: trio.TaskStatus[trio.Nursery]) -> None:
+    """A nursery of its own for tasks that are cancelled together."""
+    async with trio.open_nursery() as nursery:
+        task_status.started(nursery)
+        await trio.sleep_forever()
+
+
+@pytest.mark.parametrize("settled", [False, True])
+async def test_load_keeps_every_mailbox_within_its_bound(autojump_clock: object, settled: bool) -> None:
+    """Eight publishers and four consumers on one queue: no mailbox holds more than its senders may put."""
+    async with running_broker() as broker:
+        publishers = [await connect(broker, pair=partial(pipe_pair, 65_536)).open() for _ in range(8)]
+        consumers = [await connect(broker, pair=partial(pipe_pair, 65_536)).open() for _ in range(4)]
+        sessions = [session for each in broker.connections.values() for session in each.parts.values()]
+        async with trio.open_nursery() as nursery:
+            for client in publishers:
+                await client.send(attach_sender(0, "q"))
+                nursery.start_soon(partial(publish, client, 0, 500, settled=settled))
+            consuming = await nursery.start(nurse)
+            left = [8 * 500]
+            for client in consumers:
+                consuming.start_soon(consume, client, left, consuming.cancel_scope.cancel)
+        await settle_down()
+        assert queue_counts(broker, "q") == (0, 0)
+        assert len(sessions) == 12
+        for session in sessions:
+            # Reads, a wake-up of the writer, and answers of the one queue: each takes a wake of it, and
+            # a session that has READS_MAX reads waiting asks for no more.
+            assert session.inbox.most <= READS_MAX + 1 + READS_MAX
+        mailbox = broker.catalog.lookup_vhost("/").find("q").handle._mailbox
+        # A letter of each session for each of its wakes; a wake takes all that waits.
+        assert mailbox.most <= len(sessions) * (READS_MAX + 1)
+        for connection in broker.connections.values():
+            assert connection.line.writer._mailbox.most <= 2 * (READS_MAX + 1)
+
+
+async def test_publisher_with_a_queue_that_does_not_confirm_is_bounded_by_its_credit(
+    autojump_clock: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """339 unconfirmed deliveries at most, then the link waits; the queue's mailbox is bounded by that."""
+    async with running_broker() as broker:
+        client = await connect(broker).open()
+        await client.send(attach_sender(0, "q"))
+        await client.until(Attach)
+        await client.idle()
+        handle = broker.catalog.lookup_vhost("/").find("q").handle
+        # The queue stands still: its letters wait.
+        held = handle._mailbox
+        taken: list[object] = []
+        original = held.put
+
+        def keep(letter: object) -> bool:
+            taken.append(letter)
+            return True
+
+        saved = Mailbox.put
+        monkeypatch.setattr(
+            Mailbox, "put", lambda self, letter: keep(letter) if self is held else saved(self, letter)
+        )
+        try:
+            limit = FLOW.max_link_credit
+            sent = 0
+            while sent < limit:
+                await client.send(
+                    *[transfer(0, number, b"x") for number in range(sent, min(limit, sent + 10))]
+                )
+                sent = min(limit, sent + 10)
+                for got in await client.idle(0.1):
+                    if type(got.body) is Flow and got.body.handle == 0:
+                        limit = max(limit, got.body.delivery_count + got.body.link_credit)
+            assert sent <= 2 * FLOW.max_link_credit - 1
+            assert len(taken) <= sent
+        finally:
+            monkeypatch.setattr(Mailbox, "put", saved)
+            for letter in taken:
+                original(letter)  # type: ignore[arg-type]
+        await settle_down()
+        assert queue_counts(broker, "q") == (sent, 0)
+
+
+async def test_flood_of_link_flows_leaves_one_request_under_way(autojump_clock: object) -> None:
+    """However many flows a consumer sends, its session asks the queue one thing at a time."""
+    async with running_broker() as broker:
+        client = await connect(broker).open()
+        await client.send(attach_receiver(0, "q"))
+        await client.until(Attach)
+        handle = broker.catalog.lookup_vhost("/").find("q").handle
+        for _ in range(20):
+            await client.send(*[credit(0, number % 7) for number in range(500)])
+            await settle_down()
+        assert handle._mailbox.most <= 2
+        (session,) = client.task.parts.values()
+        assert session.inbox.most <= READS_MAX + 2
+        await client.send(credit(0, 3, echo=True))
+        assert (await client.until(Flow)).link_credit == 3
+
+
+async def test_reader_waits_while_its_session_does_not_work(
+    autojump_clock: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reader's share of a mailbox is READS_MAX letters; then the socket is left alone."""
+    async with running_broker() as broker:
+        client = await connect(broker, pair=partial(pipe_pair, 1_000_000)).open()
+        (session,) = client.task.parts.values()
+        release = trio.Event()
+
+        async def stand_still() -> None:
+            await release.wait()
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Lane, "overfull", property(lambda self: not release.is_set()))
+            patch.setattr(Lane, "wait_drained", lambda self: stand_still())
+            await client.send(flow(0))
+            await settle_down()
+            for _ in range(READS_MAX + 10):
+                await client.send(flow(0) * 1000)
+                await settle_down()
+            assert session.reads.outstanding == READS_MAX
+            assert session.inbox.waiting == READS_MAX
+            assert len(client.stream.outgoing.data) > 0, "the reader goes on reading"
+            release.set()
+            await settle_down()
+        await settle_down()
+        assert len(client.stream.outgoing.data) == 0
+        assert session.reads.outstanding == 0
+
+
+async def test_mailbox_hands_over_everything_once_and_in_order(autojump_clock: object) -> None:
+    """take_all takes what is there; close gives what is left; after it nothing is taken."""
+    mailbox: Mailbox[int] = Mailbox()
+    assert all(mailbox.put(number) for number in range(5))
+    assert mailbox.waiting == mailbox.most == 5
+    assert await mailbox.take_all() == [0, 1, 2, 3, 4]
+    assert mailbox.put(5)
+    assert mailbox.close() == [5]
+    assert not mailbox.put(6)
+    with pytest.raises(trio.ClosedResourceError):
+        await mailbox.take_all()
+
+
+async def test_cancelled_take_loses_no_letter(autojump_clock: object) -> None:
+    """A letter put in the tick of a cancellation is taken or left, never lost."""
+    for steps in range(6):
+        mailbox: Mailbox[int] = Mailbox()
+        taken: list[int] = []
+
+        async def take(mailbox: Mailbox[int] = mailbox, taken: list[int] = taken) -> None:
+            taken += await mailbox.take_all()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(take)
+            for _ in range(steps):
+                await trio.lowlevel.checkpoint()
+            mailbox.put(1)
+            nursery.cancel_scope.cancel()
+        assert taken + mailbox.close() == [1]
+
+
+async def test_bound_wakes_its_waiter_when_there_is_room(autojump_clock: object) -> None:
+    """A bound of two: the third waits for the first to be done."""
+    bound = Bound(2)
+    bound.add()
+    bound.add()
+    assert bound.full
+    with trio.move_on_after(1) as limit:
+        await bound.wait()
+    assert limit.cancelled_caught
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(bound.wait)
+        await settle_down()
+        bound.done()
+    assert not bound.full
+
+
+class Box(LetterBox):
+    """Of a queue: the letters it was put."""
+
+    def __init__(self) -> None:
+        self.letters: list[QueueLetter] = []
+
+    def post_all(self, commands: QueueLetter) -> None:
+        self.letters.append(commands)
+
+
+def _publish(publisher: PublisherRef, number: int, *, settled: bool = False) -> Publish:
+    return Publish(publisher, [number], [(b"head", str(number).encode())], settled)
+
+
+def _told(box: Box) -> list[tuple[PublisherRef, list[int], list[bytes], bool] | str]:
+    assert len(box.letters) <= 1, "one letter for all of a turn"
+    return [
+        (each.publisher, list(each.ids), [body for _, body in each.messages], each.settled)
+        if isinstance(each, Publish)
+        else type(each).__name__
+        for letter in box.letters
+        for each in letter
+    ]
+
+
+def test_publishes_to_several_queues_in_turns_are_one_for_each_queue() -> None:
+    """As clients with several links send them; in their order, and none past another command."""
+    first, second, third = Box(), Box(), Box()
+    asker = new_asker()
+    one, other = asker.publisher(), asker.publisher()
+    given = [_publish(one, number) for number in range(6)]
+    mail: list[tuple[Any, Command]] = [
+        (first, given[0]), (second, given[1]), (first, given[2]), (second, given[3]), (first, given[4]),
+        (second, TICK), (second, given[5]), (second, _publish(other, 6)), (second, _publish(one, 7)),
+        (third, _publish(one, 8)), (third, _publish(one, 9, settled=True)),
+        (third, _publish(one, 10, settled=True)),
+    ]  # fmt: skip
+    post_mail(mail)
+    assert _told(first) == [(one, [0, 2, 4], [b"0", b"2", b"4"], False)]
+    assert _told(second) == [
+        (one, [1, 3], [b"1", b"3"], False), "Tick", (one, [5], [b"5"], False), (other, [6], [b"6"], False),
+        (one, [7], [b"7"], False),
+    ]  # fmt: skip
+    assert _told(third) == [(one, [8], [b"8"], False), (one, [9, 10], [b"9", b"10"], True)]
+    assert [each.ids for each in given] == [[number] for number in range(6)], "what was given is not changed"
+    assert all(len(each.messages) == 1 for each in given)
+
+
+def test_a_joined_publish_has_a_largest_size() -> None:
+    box, publisher = Box(), new_asker().publisher()
+    many = range(JOINED_MAX - 1)
+    message = (b"head", b"body")
+    post_mail([(cast("Any", box), Publish(publisher, many, [message] * len(many), False))] * 3)
+    assert [len(each.ids) for letter in box.letters for each in letter if isinstance(each, Publish)] == [
+        2 * JOINED_MAX - 2,
+        JOINED_MAX - 1,
+    ]

@@ -1,0 +1,82 @@
+"""The page's files, from a running broker."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import pytest
+import trio
+
+import amqp10broker
+from amqp10broker.api.static_files import FOLDERS
+from tests.support.http_user import http_user
+from tests.support.trioclient import running_broker
+
+PAGE = Path(amqp10broker.__file__).parent / "page"
+FILES = sorted(str(path.relative_to(PAGE)) for path in PAGE.rglob("*.*"))
+
+
+async def test_every_file_of_the_page_is_there_for_everybody(autojump_clock: trio.abc.Clock) -> None:
+    assert "index.html" in FILES
+    async with running_broker() as broker, http_user(broker, "", prefix="") as user:
+        for path in FILES:
+            heard = await user.ask("GET", f"/{path}")
+            assert (heard.status, heard.body) == (200, (PAGE / path).read_bytes()), path
+
+
+async def test_the_page_stands_at_the_root(autojump_clock: trio.abc.Clock) -> None:
+    async with running_broker() as broker, http_user(broker, "", prefix="") as user:
+        heard = await user.ask("GET", "/")
+        assert heard.headers["content-type"] == "text/html; charset=utf-8"
+        assert heard.body == (PAGE / "index.html").read_bytes()
+        bodyless = await user.ask("HEAD", "/")
+        assert (bodyless.status, bodyless.body) == (200, b"")
+        assert (await user.ask("POST", "/")).status == 405
+
+
+async def test_the_page_is_packed_and_sent_again_only_if_it_changed(autojump_clock: trio.abc.Clock) -> None:
+    async with running_broker() as broker, http_user(broker, "", prefix="") as user:
+        heard = await user.ask("GET", "/js/main.js", accept_encoding="gzip")
+        assert gzip.decompress(heard.body) == (PAGE / "js/main.js").read_bytes()
+        again = await user.ask("GET", "/js/main.js", if_none_match=heard.headers["etag"])
+        assert (again.status, again.body) == (304, b"")
+        assert "content-length" not in again.headers
+        assert (await user.ask("GET", "/")).status == 200
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/js/none.js",
+        "/js/..%2f..%2f__init__.py",
+        "/__init__.py",
+        "/js/%2e%2e/index.html",
+        "/js/views/",
+        "/js",
+    ],
+)
+async def test_nothing_else_is_read(path: str, autojump_clock: trio.abc.Clock) -> None:
+    async with running_broker() as broker, http_user(broker, "", prefix="") as user:
+        assert (await user.ask("GET", path)).status == 404
+
+
+async def test_the_page_is_below_the_prefix(autojump_clock: trio.abc.Clock) -> None:
+    async with running_broker(http_path_prefix="/a/b") as broker, http_user(broker, "", prefix="") as user:
+        assert (await user.ask("GET", "/")).status == 404
+        assert (await user.ask("GET", "/a/b/")).status == 200
+        heard = await user.ask("GET", "/a/b")
+        assert (heard.status, heard.headers["location"]) == (308, "b/")
+
+
+async def test_there_is_no_page_where_there_are_only_metrics(autojump_clock: trio.abc.Clock) -> None:
+    async with (
+        running_broker() as broker,
+        http_user(broker, "", listener=broker.prometheus, prefix="") as user,
+    ):
+        assert (await user.ask("GET", "/")).status == 404
+        assert (await user.ask("GET", "/js/main.js")).status == 404
+
+
+def test_folders_of_the_page_are_those_that_are_served() -> None:
+    assert {path.rpartition("/")[0] for path in FILES} == {folder.removesuffix("/") for folder in FOLDERS}

@@ -1,0 +1,151 @@
+"""Patterns of permissions and policies: no client's name makes a search long, and none stops a start."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from amqp10broker.metadata.users import TopicPermission
+from amqp10broker.runtime.broker import Broker
+from tests.runtime.conftest import LogRecorder
+from tests.runtime.test_admin_door import ask, asked
+from tests.support.declaring import set_topic_permission
+from tests.support.trio091 import Channel, Connection, connect091
+from tests.support.trioclient import quiet_config, running_broker
+
+MANY_WAYS = "^([a-z]+\\.?)+$"
+HOPELESS = "^(.*)-(.*)-\\1$"
+POLICY = {
+    "name": "p",
+    "pattern": HOPELESS,
+    "definition": {"max-length": 5},
+    "priority": 0,
+    "apply_to": "all",
+}
+
+
+async def test_a_routing_key_with_many_ways_through_a_permission_is_answered(autojump_clock: object) -> None:
+    """3.7 seconds for a letter less of it, twice as long for each one more, when `re` searched for it."""
+    async with running_broker() as broker:
+        await ask(
+            broker, "set-topic-permissions", user="guest", exchange="amq.topic", write=MANY_WAYS, read=".*"
+        )
+        client = await connect091(broker).open()
+        await client.publish("amq.topic", "a" * 250, b"allowed")
+        await client.publish("amq.topic", "a" * 250 + "!", b"not allowed")
+        close = await client.expect(Channel.Close)
+        assert close.reply_code == 403
+
+
+async def test_a_queue_with_many_ways_through_a_policy_is_declared(autojump_clock: object) -> None:
+    """Its name is a client's, the pattern an administrator's."""
+    async with running_broker() as broker:
+        await ask(
+            broker, "set-policy", name="p", pattern=MANY_WAYS, definition={"max-length": 5}, priority=0,
+            apply_to="all",
+        )  # fmt: skip
+        for name in ("a" * 250, "a" * 250 + "!"):
+            await ask(broker, "declare-queue", name=name)
+        vhost = broker.catalog.lookup_vhost("/")
+        assert [vhost.lookup(name).effective.policy for name in ("a" * 250, "a" * 250 + "!")] == ["p", None]
+
+
+@pytest.mark.parametrize(
+    ("operation", "given"),
+    [
+        ("set-permissions", {"user": "guest", "configure": ".*", "write": HOPELESS, "read": ".*"}),
+        (
+            "set-topic-permissions",
+            {"user": "guest", "exchange": "amq.topic", "write": ".*", "read": HOPELESS},
+        ),
+        ("set-policy", POLICY),
+        ("set-operator-policy", POLICY),
+    ],
+)  # fmt: skip
+async def test_what_might_take_for_ever_cannot_be_set(
+    autojump_clock: object, operation: str, given: dict[str, Any]
+) -> None:
+    """The text says what is in the way; nothing is changed."""
+    async with running_broker() as broker:
+        before = await declared(broker)
+        refused = await asked(broker, operation, **given)
+        assert refused["kind"] == "InvalidArgument"
+        assert "could take for ever to search for: it has a back reference" in refused["error"]
+        assert await declared(broker) == before
+
+
+async def declared(broker: Broker) -> dict[str, Any]:
+    """Everything but hashes of passwords, which have another salt each time."""
+    document: dict[str, Any] = await ask(broker, "export-definitions")
+    return {key: value for key, value in document.items() if key != "users"}
+
+
+def old_definitions() -> dict[str, Any]:
+    """From a broker that knew no better: a pattern of each kind that could take for ever."""
+    return {
+        "users": [{"name": "u", "password": "secret", "tags": []}],
+        "vhosts": [{"name": "/"}],
+        "permissions": [{"user": "u", "vhost": "/", "configure": HOPELESS, "write": ".*", "read": ".*"}],
+        "topic_permissions": [
+            {"user": "u", "vhost": "/", "exchange": "amq.topic", "write": HOPELESS, "read": ".*"}
+        ],
+        "policies": [
+            {
+                "vhost": "/",
+                "name": "p",
+                "pattern": HOPELESS,
+                "apply-to": "all",
+                "definition": {"max-length": 1},
+            }
+        ],
+    }
+
+
+async def test_definitions_from_before_are_loaded_and_their_hopeless_patterns_told(
+    tmp_path: Path, log: LogRecorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At each start, also from the data folder: such a pattern allows nothing, and no policy acts by it."""
+    monkeypatch.setattr("amqp10broker.runtime.journal.bootstrap._log", log)
+    path = tmp_path / "definitions.json"
+    path.write_text(json.dumps(old_definitions()))
+    folder = str(tmp_path / "data")
+    for definitions in (str(path), None):
+        log.entries.clear()
+        async with Broker(quiet_config(data_dir=folder, definitions=definitions)) as broker:
+            told = [fields for event, fields in log.of("warning") if "finds nothing" in event]
+            assert [fields["owner"] for fields in told] == [
+                "permissions of user 'u' in vhost '/'",
+                "topic permissions of user 'u' at exchange 'amq.topic' in vhost '/'",
+                "policy 'p' in vhost '/'",
+            ]
+            assert all("back reference" in fields["fault"] for fields in told)
+            client = await connect091(broker).open(user="u", password="secret")
+            await client.publish("amq.topic", "a-b-a", b"no")
+            assert (await client.expect(Channel.Close)).reply_code == 403
+            await client.stream.aclose()
+
+
+async def test_definitions_that_are_imported_tell_theirs(
+    autojump_clock: object, log: LogRecorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are taken as they are: a file of RabbitMQ is not changed by hand for this."""
+    monkeypatch.setattr("amqp10broker.runtime.journal.bootstrap._log", log)
+    async with running_broker() as broker:
+        await ask(broker, "import-definitions", document=old_definitions())
+        assert len([event for event, _ in log.of("warning") if "finds nothing" in event]) == 3
+
+
+async def test_a_users_name_that_spoils_a_pattern_allows_nothing(autojump_clock: object) -> None:
+    """In a class it may make a range that runs backwards: 403, and not a fault in the broker."""
+    async with running_broker() as broker:
+        permission = TopicPermission("[z-{username}]")
+        set_topic_permission(broker.catalog, "guest", "/", "amq.topic", permission)
+        client = await connect091(broker).open()
+        await client.publish("amq.topic", "x", b"no")
+        close = await client.expect(Channel.Close)
+        assert close.reply_code == 403
+        await client.send(Connection.Close(200, "", 0, 0), channel=0)
+        await client.expect(Connection.CloseOk)

@@ -1,0 +1,123 @@
+"""Quorum queues in a broker that is killed, and started again with what was durable then."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+import trio
+
+from amqp10broker.queues.commands import Credit, Delete, Inspect, Settle, Unsubscribe, Verdict
+from amqp10broker.queues.effects import Answer, Confirmed, CreditReply, Deliver
+from tests.runtime.test_quorum_queue import broker_on, client_of, counts
+
+
+class Killed:
+    """The data folders of a broker's lives: each begins with what is on the disk when the one before is
+    killed, and nothing of how that one ends."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._life = 0
+
+    @property
+    def folder(self) -> str:
+        """Of this life."""
+        return str(self._path / f"life{self._life}")
+
+    def kill(self) -> None:
+        """What is on the disk now is where the next life begins."""
+        before = self.folder
+        self._life += 1
+        shutil.copytree(before, self.folder)
+
+
+@pytest.fixture
+def lives(tmp_path: Path) -> Killed:
+    return Killed(tmp_path)
+
+
+async def test_a_session_is_not_taken_for_one_of_the_life_before(lives: Killed) -> None:
+    """It is as many sessions after its start as that one was, and the start has a number of its own."""
+    async with broker_on(lives.folder) as broker:
+        before = client_of(broker)
+        before.publish(0, 1)
+        await before.hear(Confirmed)
+        before.subscribe(10)
+        await before.hear(CreditReply)
+        held = list(before.deliveries())
+        assert before.got() == [0, 1]
+        assert before.reply_to.id.incarnation == 1
+        lives.kill()
+    for life in range(2):
+        async with broker_on(lives.folder) as broker:
+            client = client_of(broker)
+            assert client.reply_to.id == before.reply_to.id._replace(incarnation=2 + life)
+            assert counts(client) == (2 + life, 0, 0)
+            assert client.queue.handle.figures().consumers == 0
+            # Neither has anything, so none of this is about anything: it holds none, and has no credit.
+            for consumer in (before.consumer, client.consumer):
+                client.queue.handle.post(Settle(consumer, held, Verdict.ACCEPT))
+                client.queue.handle.post(Credit(consumer, 0, 10, False, 2))
+                client.queue.handle.post(Unsubscribe(consumer, [], [], 2, Verdict.ACCEPT))
+            client.publish(2 + life)
+            client.queue.handle.post(Inspect(client.reply_to.request()))
+            await client.hear(Answer)
+            assert not [each for each in client.told if isinstance(each, Deliver | CreditReply)]
+            assert counts(client) == (3 + life, 0, 0)
+            client.subscribe(1)
+            await client.hear(CreditReply)
+            # What came back first is first, and only as much as this one has asked for.
+            assert client.got() == [life]
+            assert counts(client) == (2 + life, 1, 0)
+            lives.kill()
+
+
+async def test_what_dies_of_the_kill_is_dead_lettered_though_nobody_asks_the_queue(lives: Killed) -> None:
+    """A delivery that was lost with the broker counts, and may be one too many."""
+    async with broker_on(lives.folder) as broker:
+        client_of(broker, "target")
+        client = client_of(
+            broker,
+            **{
+                "x-dead-letter-exchange": "",
+                "x-dead-letter-routing-key": "target",
+                "x-delivery-limit": 0,
+            },
+        )
+        client.publish(1)
+        client.subscribe()
+        await client.hear(CreditReply)
+        assert client.got() == [1]
+        lives.kill()
+    async with broker_on(lives.folder) as broker:
+        target = client_of(broker, "target")
+        target.subscribe()
+        with trio.fail_after(20):
+            await target.hear(Deliver)
+        assert target.got() == [1]
+        assert counts(client_of(broker)) == (0, 0, 0)
+
+
+async def test_a_queue_whose_end_the_catalog_does_not_know_is_gone(lives: Killed) -> None:
+    """Journal and catalog are synced together; power may go when only one of them is on the disk."""
+    async with broker_on(lives.folder) as broker:
+        client = client_of(broker)
+        client.publish(1)
+        await client.hear(Confirmed)
+        client.queue.handle._on_deleted = lambda gone: None  # type: ignore[attr-defined]
+        client.queue.handle.post(Delete(client.reply_to.request()))
+        await client.hear(Answer)
+        lives.kill()
+    async with broker_on(lives.folder) as broker:
+        assert broker.catalog.lookup_vhost("/").find("q") is None
+        client = client_of(broker)
+        client.publish(2)
+        await client.hear(Confirmed)
+        lives.kill()
+    async with broker_on(lives.folder) as broker:
+        client = client_of(broker)
+        client.subscribe()
+        await client.hear(CreditReply)
+        assert client.got() == [2]

@@ -1,0 +1,74 @@
+"""The groups of a node and their task: when they get their turns, and what comes of an error of the disk."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from amqp10broker.cluster.wire import Frame, FrameKind, Purpose
+from amqp10broker.errors import BrokerError, StorageFailed
+from amqp10broker.runtime.cluster.cluster import Cluster
+from amqp10broker.runtime.cluster.raft_node import RaftNode, now_ms
+
+BROKEN = StorageFailed("journal", "cannot be written", "look at the disk")
+
+
+@pytest.mark.parametrize("due_ms", [4031, 4035, 8033])
+async def test_a_turn_is_given_when_its_millisecond_has_come(due_ms: int, autojump_clock: MockClock) -> None:
+    """Seconds as a float may fall short of it: the task waits, and does not turn in a circle."""
+    looks = 0
+
+    def deadline() -> int | None:
+        nonlocal looks
+        looks += 1
+        assert looks < 100, "it turns in a circle"
+        return None if now_ms() >= due_ms else due_ms
+
+    raft = RaftNode(lambda *_: None)
+    raft.give_turns(deadline, lambda: None)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(raft.run)
+        await trio.sleep(due_ms / 1000 + 1)
+        nursery.cancel_scope.cancel()
+
+
+async def test_an_error_of_the_disk_in_a_turn_is_told(autojump_clock: MockClock) -> None:
+    def turn() -> None:
+        raise BROKEN
+
+    raft, told = RaftNode(lambda *_: None), []
+    raft.on_failed = told.append
+    raft.give_turns(lambda: None, turn)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(raft.run)
+        await trio.sleep(1)
+        nursery.cancel_scope.cancel()
+    assert told[:1] == [BROKEN]
+
+
+@pytest.mark.parametrize("event", ["frames", "suspected", "heard"])
+def test_a_disk_that_fails_while_other_nodes_are_heard_stops_the_broker(event: str) -> None:
+    """The connection is not blamed for it: a group whose write is lost would wait for ever."""
+
+    def fails(*_: Any) -> None:
+        raise BROKEN
+
+    failed: list[BrokerError] = []
+    cluster = cast("Any", Cluster.__new__(Cluster))
+    cluster._surroundings = SimpleNamespace(journal_task=SimpleNamespace(failed=failed.append))
+    groups = SimpleNamespace(suspect=fails, heard=fails)
+    cluster.raft = SimpleNamespace(received=fails, groups=groups)
+    cluster.news = SimpleNamespace(lost=lambda *_: None, heard=lambda *_: None)
+    cluster.facts, cluster.queues, cluster.system = {}, None, None
+    match event:
+        case "frames":
+            cluster.frames(2, Purpose.RAFT, [Frame(FrameKind.RAFT, 7, b"")])
+        case "suspected":
+            cluster.suspected(2)
+        case _:
+            cluster.heard(2, 1)
+    assert failed == [BROKEN]

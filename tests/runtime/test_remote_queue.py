@@ -1,0 +1,254 @@
+"""Queues of other nodes as sessions have them: a classic queue at its home, reached from another node."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from amqp10broker.cluster.wire import Frame, FrameKind, Purpose
+from amqp10broker.errors import NotFound
+from amqp10broker.message.message import make_head
+from amqp10broker.metadata.queue import DeclaredQueue, QueueSpec
+from amqp10broker.metadata.vhost import VirtualHost
+from amqp10broker.queues.classic.queue import ClassicQueue
+from amqp10broker.queues.commands import (
+    TOUCH,
+    AttachPublisher,
+    Configure,
+    ConsumerRef,
+    Credit,
+    Delete,
+    Inspect,
+    Publish,
+    ReplyTo,
+    Subscribe,
+)
+from amqp10broker.queues.durability import Keeper
+from amqp10broker.queues.effects import (
+    Answer,
+    Confirmed,
+    Deliver,
+    Effect,
+    QueueDeleted,
+    QueueDown,
+    Subscribed,
+    Unconfirmed,
+)
+from amqp10broker.queues.settings import DEFAULTS
+from amqp10broker.runtime.clock import WallClock
+from amqp10broker.runtime.cluster.node_queues import NodeQueues
+from amqp10broker.runtime.cluster.peers import Peers
+from amqp10broker.runtime.queues.queue_task import QueueTask
+from amqp10broker.runtime.queues.remote_queue import RemoteQueue
+from amqp10broker.runtime.queues.reply_registry import Askers
+from amqp10broker.sessions.diagnosis.idle import idle_wait
+from amqp10broker.sessions.diagnosis.waits import Wait
+
+BODY = (make_head(None, None, "", "q"), b"body")
+SPEC = QueueSpec("/", "q", "classic", True, False, {}, number=7, home=1)
+
+
+class Line:
+    """A connection between two nodes."""
+
+    def __init__(self) -> None:
+        self.up = False
+        self.nodes: dict[int, NodeQueues] = {}
+
+    def of(self, node: int) -> Peers:
+        """One end of it."""
+        return cast("Peers", End(self, node))
+
+    def connect(self) -> None:
+        """Make it."""
+        self.up = True
+        for node, queues in self.nodes.items():
+            queues.connected(3 - node)
+
+    def cut(self) -> None:
+        """Lose it."""
+        self.up = False
+        for node, queues in self.nodes.items():
+            queues.disconnected(3 - node)
+
+
+class End:
+    """What of `Peers` lanes use."""
+
+    def __init__(self, line: Line, node: int) -> None:
+        self._line = line
+        self._node = node
+
+    def send(self, node: int, purpose: Purpose, kind: FrameKind, group: int, body: Sequence[bytes]) -> bool:
+        """It arrives at once."""
+        assert purpose is Purpose.LETTERS
+        if self._line.up:
+            self._line.nodes[node].frames(self._node, [Frame(kind, group, b"".join(body))])
+        return self._line.up
+
+    def backlog_bytes(self, node: int) -> int:
+        """Nothing waits."""
+        return 0
+
+
+class Box:
+    """A session's mailbox."""
+
+    def __init__(self) -> None:
+        self.effects: list[Effect] = []
+
+    def put(self, letter: list[Effect]) -> bool:
+        """Keep them."""
+        assert type(letter) is list
+        self.effects += letter
+        return True
+
+    def take(self) -> list[Effect]:
+        """What came since."""
+        effects, self.effects = self.effects, []
+        return effects
+
+
+class Cluster:
+    """Two nodes: the queue is at 1, a session at 2.
+
+    Attributes:
+        task: the queue.
+        remote: the queue, as node 2 has it.
+        box: the session's mailbox.
+    """
+
+    def __init__(self) -> None:
+        self.line = Line()
+        clock = WallClock()
+        self.askers = {node: Askers(node=node) for node in (1, 2)}
+        self.vhosts: dict[int, dict[str, VirtualHost]] = {1: {}, 2: {}}
+        for node in (1, 2):
+            self.line.nodes[node] = NodeQueues(
+                *(node, self.line.of(node), self.askers[node], clock.now_ms),
+                lambda number: f"node {number}",
+                self.vhosts[node].get,
+            )
+
+        def nothing(*_: Any) -> None:
+            return
+
+        keeper = Keeper(ClassicQueue("q", durable=False))
+        self.task = QueueTask(keeper, self.askers[1], clock, nothing, nothing, cast("Any", nothing))
+        self.line.connect()
+        assert self.line.nodes[1].reach(SPEC, self.task, lambda: 0) is self.task
+        remote = self.line.nodes[2].reach(SPEC, None, lambda: 0)
+        assert isinstance(remote, RemoteQueue)
+        self.remote = remote
+        self.box = Box()
+        self.session: ReplyTo = self.askers[2].open("session 1", self.box)
+
+    async def settle(self) -> list[Effect]:
+        """Let the queue work off what it has; what the session heard."""
+        for _ in range(10):
+            await trio.lowlevel.checkpoint()
+        return self.box.take()
+
+    def consumer(self) -> ConsumerRef:
+        """One more, with credit."""
+        ref = self.session.consumer()
+        self.remote.post_all([Subscribe(ref, False, answer=True), Credit(ref, 0, 10, False, 0)])
+        return ref
+
+
+async def test_a_classic_queue_of_another_node_serves_as_one_of_this() -> None:
+    cluster = Cluster()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(cluster.task.run)
+        ref, publisher = cluster.consumer(), cluster.session.publisher()
+        cluster.remote.post(Publish(publisher, [1], [BODY], settled=False))
+        heard = await cluster.settle()
+        assert [type(each) for each in heard if isinstance(each, Subscribed | Confirmed | Deliver)] == [
+            Subscribed,
+            Confirmed,
+            Deliver,
+        ]
+        assert cluster.task.unsettled == 1
+        assert cluster.remote.down is None
+        # To be heard of is no news to what is there.
+        cluster.line.nodes[2].heard(1, 1)
+        assert not await cluster.settle()
+        assert ref in cluster.task.outlook().parts
+        nursery.cancel_scope.cancel()
+
+
+async def test_when_the_home_is_lost_its_consumers_end_and_its_publishers_are_refused() -> None:
+    cluster = Cluster()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(cluster.task.run)
+        ref, publisher = cluster.consumer(), cluster.session.publisher()
+        cluster.remote.post(Publish(publisher, [1], [BODY], settled=False))
+        await cluster.settle()
+        cluster.line.cut()
+        cluster.remote.post(Publish(publisher, [2], [BODY], settled=False))
+        assert await cluster.settle() == [
+            QueueDown(ref, "q"),
+            Unconfirmed(publisher, [2], False, failed=True, queue="q"),
+        ]
+        # At home what the consumer held is there again.
+        assert (cluster.task.ready, cluster.task.unsettled) == (1, 0)
+        assert not cluster.task.outlook().parts
+        declared = DeclaredQueue("q", "/", "classic", True, None, False, {}, cluster.remote)
+        text = "home node 'node 1' of durable queue 'q' in vhost '/' is down or inaccessible"
+        with pytest.raises(NotFound, match=text):
+            declared.check_up()
+        assert idle_wait(declared, ref) is Wait.NO_LEADER
+        cluster.line.connect()
+        declared.check_up()
+        cluster.remote.post(Inspect(cluster.session.request()))
+        (answer,) = await cluster.settle()
+        assert isinstance(answer, Answer)
+        assert (answer.ready, answer.refused) == (1, None)
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_queue_that_was_deleted_says_so_at_other_nodes() -> None:
+    cluster = Cluster()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(cluster.task.run)
+        publisher = cluster.session.publisher()
+        cluster.remote.post(AttachPublisher(publisher))
+        await cluster.settle()
+        cluster.remote.post_all([Configure(DEFAULTS), TOUCH, Delete()])
+        assert await cluster.settle() == [QueueDeleted(publisher, "q")]
+        for _ in range(2):  # the first leaves it the time for last words
+            assert 7 in cluster.line.nodes[2].lanes.clients
+            cluster.line.nodes[2].sweep(())
+        assert 7 not in cluster.line.nodes[2].lanes.clients
+        assert not cluster.line.nodes[2].lanes.clients
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_node_whose_lanes_wait_for_nothing_sleeps(autojump_clock: MockClock) -> None:
+    """A cluster at rest is woken by heartbeats, and by little else."""
+    cluster = Cluster()
+    nodes = cluster.line.nodes[2]
+    ticks = 0
+    tick = nodes.lanes.tick
+
+    def counted() -> None:
+        nonlocal ticks
+        ticks += 1
+        tick()
+
+    nodes.lanes.tick = counted  # type: ignore[method-assign]
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(nodes.run)
+        await trio.sleep(1.0)
+        assert not nodes.lanes.stirred
+        at_rest = ticks
+        await trio.sleep(60.0)
+        assert ticks == at_rest
+        nodes.lanes.stir(SPEC.number)
+        await trio.sleep(1.0)
+        assert ticks == at_rest + 1
+        nursery.cancel_scope.cancel()

@@ -1,0 +1,418 @@
+"""Direct reply-to with AMQP 1.0, and across the protocols."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pamqp.commands import Queue
+
+from amqp10broker.metadata.users import Permission
+from amqp10broker.protocols.amqp10.performatives import (
+    Attach,
+    Begin,
+    Detach,
+    Disposition,
+    End,
+    Flow,
+    Properties,
+    Source,
+    Target,
+    TerminusDurability,
+    Transfer,
+    decode_composite,
+)
+from amqp10broker.protocols.amqp10.types import Symbol
+from tests.support.declaring import declare, set_permission
+from tests.support.rawframes import (
+    attach_receiver,
+    attach_sender,
+    begin,
+    body_of,
+    credit,
+    flow,
+    frame,
+    message,
+)
+from tests.support.trio091 import Basic, Client091, Delivered, connect091
+from tests.support.trioclient import Client, connect, queue_counts, running_broker, settle_down
+
+VOLATILE = Symbol("rabbitmq:volatile-queue")
+PREFIX = "/queues/amq.rabbitmq.reply-to."
+
+
+def requester(handle: int = 0, *, channel: int = 0, **changes: Any) -> bytes:
+    """The attach of a link for replies."""
+    source = {
+        "dynamic": True,
+        "capabilities": (VOLATILE,),
+        "expiry_policy": Symbol("link-detach"),
+        "durable": TerminusDurability.NONE,
+        "timeout": 0,
+    }
+    mode = changes.pop("snd_settle_mode", 1)
+    return attach_receiver(
+        handle, "", channel=channel, source=Source(**{**source, **changes}), snd_settle_mode=mode
+    )
+
+
+async def attached(client: Client, handle: int = 0) -> str:
+    """Attach a link for replies; returns its address."""
+    await client.send(requester(handle))
+    attach = await client.expect(Attach)
+    assert isinstance(attach.source, Source)
+    assert isinstance(attach.source.address, str)
+    assert attach.source.address.startswith(PREFIX)
+    return attach.source.address
+
+
+def request(reply_to: str, body: bytes = b"request", **fields: Any) -> bytes:
+    """A message that says where to answer."""
+    return Properties(reply_to=reply_to, **fields).encode() + message(body)
+
+
+def transfer(handle: int, number: int, payload: bytes, *, settled: bool = False) -> bytes:
+    """One delivery."""
+    return frame(
+        0,
+        Transfer(
+            handle=handle,
+            delivery_id=number,
+            delivery_tag=number.to_bytes(4, "big"),
+            message_format=0,
+            settled=settled,
+        ),
+        payload,
+    )
+
+
+def properties_of(payload: bytes) -> Properties:
+    """The properties of a delivered message, which has a header and annotations in front."""
+    at = payload.index(b"\x00\x53\x73")
+    found, _ = decode_composite(payload, at)
+    assert isinstance(found, Properties)
+    return found
+
+
+async def refused(client: Client, attach: bytes) -> tuple[str, str]:
+    """Attach and be refused; returns condition and text."""
+    await client.send(attach)
+    reply = await client.expect(Attach)
+    assert reply.source is None or reply.target is None
+    error = (await client.expect(Detach)).error
+    assert error is not None
+    assert error.description is not None
+    return str(error.condition), error.description
+
+
+# --- the requester's link ------------------------------------------------------------------------
+
+
+async def test_the_reply_says_what_was_made(autojump_clock: object) -> None:
+    """Address, dynamic, and the capability, settled; each link gets a name of its own."""
+    async with running_broker() as broker:
+        client = await connect(broker).open()
+        await client.send(requester(), requester(1))
+        first, second = await client.expect(Attach), await client.expect(Attach)
+        assert first.snd_settle_mode == 1
+        source = first.source
+        assert isinstance(source, Source)
+        assert isinstance(second.source, Source)
+        assert source.address != second.source.address
+        assert source.dynamic
+        assert source.capabilities == (VOLATILE,)
+        assert source.expiry_policy == "link-detach"
+        assert source.durable == TerminusDurability.NONE
+        assert source.timeout == 0
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"snd_settle_mode": 0},
+        {"snd_settle_mode": 2},
+        {"durable": TerminusDurability.UNSETTLED_STATE},
+        {"expiry_policy": Symbol("session-end")},
+        {"timeout": 1},
+        {"address": "mine"},
+    ],
+    ids=str,
+)
+async def test_a_request_that_could_not_be_kept_is_refused(
+    autojump_clock: object, changes: dict[str, Any]
+) -> None:
+    """At most once and for as long as the link lasts, or not at all."""
+    async with running_broker() as broker:
+        client = await connect(broker).open()
+        condition, text = await refused(client, requester(**changes))
+        assert condition == "amqp:not-implemented"
+        assert text.startswith("Dynamic source not supported")
+        assert not broker.catalog.vhosts["/"].queues
+
+
+# --- replies -------------------------------------------------------------------------------------
+
+
+@pytest.mark.rabbitmq("direct_reply_to_amqp_SUITE", "responder_attaches_queue_target")
+@pytest.mark.parametrize("fixed", [True, False], ids=["fixed target", "anonymous terminus"])
+async def test_a_reply_reaches_the_requester(autojump_clock: object, fixed: bool) -> None:
+    """Request through a queue, reply to the address in it; unsettled ones are accepted at once."""
+    async with running_broker() as broker:
+        declare(broker.catalog, "/", "requests")
+        asking, answering = await connect(broker).open(), await connect(broker).open()
+        address = await attached(asking)
+        await asking.send(credit(0, 10), attach_sender(1, "/queues/requests"))
+        await asking.until(Flow)
+        await asking.send(transfer(1, 0, request(address, correlation_id="c")))
+        await asking.until(Disposition)
+
+        await answering.send(attach_receiver(0, "/queues/requests"), credit(0, 1))
+        await answering.expect(Attach)
+        (got,) = await answering.take(Transfer, 1)
+        to = properties_of(got.payload).reply_to
+        assert to == address
+        await answering.send(attach_sender(1, address if fixed else "", target=Target(address=None)))
+        if fixed:
+            await answering.send(
+                frame(0, Detach(handle=1, closed=True)), attach_sender(2, address), attach_sender(3, address)
+            )
+        handle = 2 if fixed else 1
+        await answering.until(Attach)
+        reply = Properties(to=None if fixed else address, correlation_id="c").encode() + message(b"reply")
+        await answering.send(transfer(handle, 0, reply), transfer(handle, 1, reply, settled=True))
+        disposition = await answering.until(Disposition)
+        assert (disposition.first, disposition.last or 0, disposition.settled) == (0, 0, True)
+        assert type(disposition.state).__name__ == "Accepted"
+        came = await asking.take(Transfer, 2)
+        assert [body_of(each.payload) for each in came] == [b"reply", b"reply"]
+        assert all(each.body.settled for each in came)
+        assert properties_of(came[0].payload).correlation_id == "c"
+
+
+@pytest.mark.rabbitmq("direct_reply_to_amqp_SUITE", "responder_attaches_queue_target")
+async def test_without_credit_a_reply_is_dropped(autojump_clock: object) -> None:
+    """It is accepted all the same; what comes after the grant is delivered, and credit counts."""
+    async with running_broker() as broker:
+        client = await connect(broker).open()
+        address = await attached(client)
+        await client.send(attach_sender(1, address))
+        await client.until(Flow)
+        await client.send(*[transfer(1, number, message(b"early")) for number in range(3)])
+        got = await client.idle()
+        assert {type(each.body).__name__ for each in got} == {"Disposition"}
+        await client.send(credit(0, 2))
+        await client.send(*[transfer(1, number, message(b"%d" % number)) for number in range(3, 7)])
+        transfers = [each for each in await client.idle() if type(each.body) is Transfer]
+        assert [body_of(each.payload) for each in transfers] == [b"3", b"4"]
+        assert queue_counts(broker, address.rpartition("/")[2]) == (0, 0)
+
+
+async def test_drain_is_answered(autojump_clock: object) -> None:
+    """There is never anything available: the credit is used up at once."""
+    async with running_broker() as broker:
+        client = await connect(broker).open()
+        await attached(client)
+        await client.send(credit(0, 10, drain=True))
+        answer = await client.until(Flow)
+        assert (answer.delivery_count, answer.link_credit, answer.available) == (10, 0, 0)
+
+
+@pytest.mark.rabbitmq("direct_reply_to_amqp_SUITE", "many_replies")
+async def test_many_replies(autojump_clock: object) -> None:
+    """direct_reply_to_amqp_SUITE many_replies: in order, none lost, as long as there is credit."""
+    async with running_broker() as broker:
+        asking, answering = await connect(broker).open(), await connect(broker).open()
+        address = await attached(asking)
+        await asking.send(credit(0, 1000))
+        await answering.send(attach_sender(1, address))
+        await answering.until(Flow)
+        for start in range(0, 500, 50):
+            await answering.send(
+                *[transfer(1, number, message(b"%d" % number)) for number in range(start, start + 50)]
+            )
+            await settle_down()
+            await answering.idle(0.01)
+        came = await asking.take(Transfer, 500)
+        assert [body_of(each.payload) for each in came] == [b"%d" % number for number in range(500)]
+
+
+@pytest.mark.rabbitmq("direct_reply_to_amqp_SUITE", "many_volatile_queues_same_session")
+async def test_many_volatile_queues_in_one_session(autojump_clock: object) -> None:
+    """direct_reply_to_amqp_SUITE many_volatile_queues_same_session: each link gets its own replies."""
+    async with running_broker() as broker:
+        client = await connect(broker).open()
+        addresses = [await attached(client, handle) for handle in range(5)]
+        await client.send(*[credit(handle, 1) for handle in range(5)])
+        await client.send(attach_sender(9, "", target=Target()))
+        await client.until(Flow)
+        for number, address in enumerate(addresses):
+            payload = Properties(to=address).encode() + message(b"%d" % number)
+            await client.send(transfer(9, number, payload, settled=True))
+        came = {got.body.handle: body_of(got.payload) for got in await client.take(Transfer, 5)}
+        assert sorted(came.values()) == [b"0", b"1", b"2", b"3", b"4"]
+
+
+@pytest.mark.rabbitmq(
+    "direct_reply_to_amqp_SUITE",
+    "failure_multiple_consumers_different_session_same_queue",
+    "failure_multiple_consumers_same_session_same_queue",
+)
+@pytest.mark.parametrize("channel", [0, 1], ids=["same session", "another session"])
+async def test_only_the_creator_may_consume(autojump_clock: object, channel: int) -> None:
+    """failure_multiple_consumers_same_session_same_queue and _different_session_: the link is refused."""
+    async with running_broker() as broker:
+        client = await connect(broker).open(channels=2)
+        address = await attached(client)
+        condition, text = await refused(client, attach_receiver(1, address, channel=channel))
+        assert condition == "amqp:unauthorized-access"
+        name = address.rpartition("/")[2]
+        assert text == f"only creator channel may consume from queue '{name}'"
+
+
+# --- the end -------------------------------------------------------------------------------------
+
+
+@pytest.mark.rabbitmq("direct_reply_to_amqp_SUITE", "responder_attaches_queue_target")
+@pytest.mark.parametrize("way", ["detach", "end", "vanish"])
+async def test_the_queue_goes_with_its_link(autojump_clock: object, way: str) -> None:
+    """Who publishes to it is detached; who comes later is told that there is none."""
+    async with running_broker() as broker:
+        asking, answering = await connect(broker).open(), await connect(broker).open()
+        address = await attached(asking)
+        name = address.rpartition("/")[2]
+        await answering.send(attach_sender(0, address))
+        await answering.until(Flow)
+        if way == "detach":
+            await asking.send(frame(0, Detach(handle=0, closed=True)))
+        elif way == "end":
+            await asking.send(frame(0, End()))
+        else:
+            await asking.vanish()
+        detach = await answering.until(Detach)
+        assert detach.error is not None
+        assert detach.error.condition == "amqp:resource-deleted"
+        condition, text = await refused(answering, attach_sender(1, address))
+        assert (condition, text) == ("amqp:not-found", f"no queue '{name}' in vhost '/'")
+        assert not broker.catalog.vhosts["/"].queues
+
+
+@pytest.mark.rabbitmq("amqp_auth_SUITE", "attach_source_queue_dynamic_volatile")
+@pytest.mark.parametrize(
+    ("permission", "text"),
+    [
+        (Permission("", ".*", ".*"), "configure access to queue '"),
+        (Permission(".*", ".*", ""), "read access to queue '"),
+    ],
+)
+async def test_a_volatile_queue_needs_configure_and_read(
+    autojump_clock: object, permission: Permission, text: str
+) -> None:
+    """amqp_auth_SUITE attach_source_queue_dynamic_volatile: on its generated name; the session ends."""
+    async with running_broker() as broker:
+        client = await connect(broker).open()
+        set_permission(broker.catalog, "guest", "/", permission)
+        await client.send(requester())
+        end = await client.expect(End)
+        assert end.error is not None
+        assert end.error.condition == "amqp:unauthorized-access"
+        assert end.error.description is not None
+        assert end.error.description.startswith(text + "amq.rabbitmq.reply-to.")
+        assert end.error.description.endswith("' in vhost '/' refused for user 'guest'")
+        assert not broker.catalog.vhosts["/"].queues
+        set_permission(broker.catalog, "guest", "/", Permission(r"^amq\.rabbitmq", "", r"^amq\.rabbitmq"))
+        await client.send(frame(0, End()), begin(0))
+        await client.expect(Begin)
+        await attached(client)
+
+
+# --- across the protocols ------------------------------------------------------------------------
+
+
+@pytest.mark.rabbitmq("direct_reply_to_amqpl_SUITE", "amqp_amqpl_amqp")
+async def test_a_1_0_requester_and_a_0_9_1_responder(autojump_clock: object) -> None:
+    """amqp_amqpl_amqp: the responder sees the queue's name and replies to it by the default exchange."""
+    async with running_broker() as broker:
+        declare(broker.catalog, "/", "requests")
+        asking = await connect(broker).open()
+        answering = await connect091(broker).open()
+        address = await attached(asking)
+        await asking.send(credit(0, 10), attach_sender(1, "/queues/requests"))
+        await asking.until(Flow)
+        await asking.send(transfer(1, 0, request(address, correlation_id="c", message_id="m")))
+        await asking.until(Disposition)
+
+        await answering.send(Basic.Consume(queue="requests", no_ack=True))
+        await answering.expect(Basic.ConsumeOk)
+        got = await answering.expect(Delivered)
+        assert got.body == b"request"
+        assert got.properties.correlation_id == "c"
+        name = got.properties.reply_to
+        assert name == address.removeprefix("/queues/")
+        await answering.send(Queue.Declare(queue=name, passive=True))
+        assert (await answering.expect(Queue.DeclareOk)).queue == name
+        await answering.publish("", name, b"reply", correlation_id="c", headers={"number": 7})
+
+        (reply,) = await asking.take(Transfer, 1)
+        assert reply.body.settled
+        assert body_of(reply.payload) == b"reply"
+        assert properties_of(reply.payload).correlation_id == "c"
+
+
+async def ask091(client: Client091, body: bytes = b"request") -> None:
+    """A 0-9-1 requester's consumer and request."""
+    await client.send(Basic.Consume(queue="amq.rabbitmq.reply-to", no_ack=True))
+    await client.expect(Basic.ConsumeOk)
+    await client.publish("", "requests", body, reply_to="amq.rabbitmq.reply-to", correlation_id="c")
+
+
+@pytest.mark.rabbitmq("direct_reply_to_amqpl_SUITE", "amqpl_amqp_amqpl")
+@pytest.mark.parametrize("fixed", [True, False], ids=["fixed target", "anonymous terminus"])
+async def test_a_0_9_1_requester_and_a_1_0_responder(autojump_clock: object, fixed: bool) -> None:
+    """amqpl_amqp_amqpl: the responder sees an address and publishes to it."""
+    async with running_broker() as broker:
+        declare(broker.catalog, "/", "requests")
+        asking = await connect091(broker).open()
+        answering = await connect(broker).open()
+        await ask091(asking)
+        await answering.send(attach_receiver(0, "/queues/requests"), credit(0, 1))
+        await answering.expect(Attach)
+        (got,) = await answering.take(Transfer, 1)
+        given = properties_of(got.payload)
+        assert given.correlation_id == "c"
+        assert isinstance(given.reply_to, str)
+        assert given.reply_to.startswith(PREFIX)
+        target = Target(address=given.reply_to if fixed else None)
+        await answering.send(attach_sender(1, "", target=target))
+        await answering.until(Flow)
+        reply = Properties(to=given.reply_to, correlation_id="c").encode() + message(b"reply")
+        await answering.send(transfer(1, 0, reply))
+        assert type((await answering.until(Disposition)).state).__name__ == "Accepted"
+        delivered = await asking.expect(Delivered)
+        assert (delivered.body, delivered.properties.correlation_id) == (b"reply", "c")
+
+
+async def test_a_1_0_link_may_not_consume_the_replies_of_a_channel(autojump_clock: object) -> None:
+    """Nor may it make itself heard there once the channel is gone."""
+    async with running_broker() as broker:
+        declare(broker.catalog, "/", "requests")
+        asking = await connect091(broker).open()
+        other = await connect(broker).open()
+        await ask091(asking)
+        await other.send(attach_receiver(0, "/queues/requests"), credit(0, 1))
+        (got,) = await other.take(Transfer, 1)
+        address = properties_of(got.payload).reply_to
+        assert isinstance(address, str)
+        name = address.removeprefix("/queues/")
+        condition, text = await refused(other, attach_receiver(1, address))
+        assert (condition, text) == (
+            "amqp:unauthorized-access",
+            f"only creator channel may consume from queue '{name}'",
+        )
+        await other.send(attach_sender(2, address))
+        await other.until(Flow)
+        await asking.stream.aclose()
+        detach = await other.until(Detach)
+        assert detach.error is not None
+        assert detach.error.condition == "amqp:resource-deleted"
+        await other.send(flow(echo=True))
+        await other.until(Flow)

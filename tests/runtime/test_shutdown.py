@@ -1,0 +1,254 @@
+"""Stopping is an order: sessions give back, writers flush, close frames go out; a deadline bounds it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import trio
+
+from amqp10broker.protocols.amqp10.performatives import Attach, Close, Disposition, Transfer
+from amqp10broker.runtime.broker import Broker
+from amqp10broker.runtime.connections.connection_lifecycle import CLOSE_WAIT_S
+from tests.runtime.conftest import LogRecorder
+from tests.support.declaring import declare
+from tests.support.rawframes import (
+    SASL_HEADER,
+    attach_receiver,
+    attach_sender,
+    credit,
+    flow,
+    frame,
+    login,
+    transfer,
+)
+from tests.support.trioclient import connect, pipe_pair, queue_counts, quiet_config, settle_down
+
+Start = Callable[..., Awaitable[tuple[Broker, Callable[[], Awaitable[float]]]]]
+
+
+class Stoppable:
+    """A broker in a task of its own, so that a test can stop it while other tasks act."""
+
+    def __init__(self) -> None:
+        self._stop = trio.Event()
+        self._stopped = trio.Event()
+
+    async def run(self, settings: dict[str, Any], *, task_status: trio.TaskStatus[Broker]) -> None:
+        async with Broker(quiet_config(**settings)) as broker:
+            task_status.started(broker)
+            await self._stop.wait()
+        self._stopped.set()
+
+    async def stop(self) -> float:
+        """Stop the broker; returns the virtual seconds it took."""
+        began = trio.current_time()
+        self._stop.set()
+        await self._stopped.wait()
+        return trio.current_time() - began
+
+
+@pytest.fixture
+def start(nursery: trio.Nursery) -> Start:
+    """Start a broker; gives it and what stops it."""
+
+    async def start_one(**settings: Any) -> tuple[Broker, Callable[[], Awaitable[float]]]:
+        stoppable = Stoppable()
+        broker = await nursery.start(stoppable.run, settings)
+        return broker, stoppable.stop
+
+    return start_one
+
+
+async def test_idle_broker_stops_at_once(autojump_clock: object, start: Start) -> None:
+    """Nobody is connected: nothing to wait for."""
+    assert await (await start())[1]() < 0.01
+
+
+async def test_client_is_told_connection_forced_and_its_answer_ends_it(
+    autojump_clock: object, start: Start
+) -> None:
+    """Close with amqp:connection:forced; the client's close lets the broker go on at once."""
+    broker, stop = await start()
+    client = await connect(broker).open()
+
+    async def answer() -> None:
+        close = await client.until(Close)
+        assert close.error.condition == "amqp:connection:forced"
+        await client.send(frame(0, Close()))
+        assert await client.rest() == []
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(answer)
+        await trio.sleep(1)
+        assert await stop() < 0.1
+
+
+async def test_client_that_never_answers_close_is_left_after_the_close_wait(
+    autojump_clock: object, start: Start
+) -> None:
+    """The broker does not wait for a client longer than it waits for any close."""
+    broker, stop = await start()
+    client = await connect(broker).open()
+    await settle_down()
+    assert await stop() <= CLOSE_WAIT_S + 0.1
+    assert type((await client.rest())[-1].body) is Close
+
+
+async def test_client_that_never_reads_is_cut_off_at_the_deadline(
+    autojump_clock: object, start: Start
+) -> None:
+    """shutdown_timeout bounds the whole, also when a session waits for its client's reading."""
+    broker, stop = await start(shutdown_timeout_ms=5_000)
+    client = await connect(broker, pair=partial(pipe_pair, 65_536)).open()
+    with trio.move_on_after(10):
+        while True:
+            await client.send(flow(0, echo=True) * 1000)
+    assert await stop() <= 5.1
+
+
+@pytest.mark.parametrize("said", [b"", SASL_HEADER, login()], ids=["nothing", "header", "login"])
+async def test_connection_in_its_handshake_does_not_hold_the_stop_up(
+    autojump_clock: object, start: Start, said: bytes
+) -> None:
+    """There is nothing to end in order before open."""
+    broker, stop = await start()
+    client = connect(broker)
+    await client.send(said or b"")
+    await settle_down()
+    assert await stop() < 0.1
+
+
+async def test_connection_accepted_at_the_last_moment_does_not_hold_the_stop_up(
+    autojump_clock: object,
+) -> None:
+    """A connection whose task has not run yet when the stop begins ends like the others."""
+    began = trio.current_time()
+    async with Broker(quiet_config()) as broker:
+        connect(broker)
+    assert trio.current_time() - began <= CLOSE_WAIT_S + 0.1
+
+
+async def test_login_that_waits_for_its_failure_delay_does_not_hold_the_stop_up(
+    autojump_clock: object, start: Start
+) -> None:
+    """The delay is for guessers, not for the operator."""
+    broker, stop = await start(auth_failure_delay_ms=60_000)
+    client = connect(broker)
+    await client.send(login("PLAIN", b"\0guest\0no"))
+    await settle_down()
+    assert await stop() < 0.1
+
+
+async def test_stop_gives_everything_back_and_confirms_what_was_taken(
+    autojump_clock: object, start: Start
+) -> None:
+    """Messages in flight are ready again; outcomes of what was published are on the wire before close."""
+    broker, stop = await start()
+    client = await connect(broker).open()
+    await client.send(attach_sender(0, "q"), attach_receiver(1, "q"))
+    await client.take(Attach, 2)
+    await client.send(*[transfer(0, number, b"%d" % number) for number in range(10)], credit(1, 4))
+    await client.idle()
+    assert queue_counts(broker, "q") == (6, 4)
+    await client.send(*[transfer(0, 10 + number, b"%d" % number) for number in range(5)])
+    await settle_down()
+    await stop()
+    assert queue_counts(broker, "q")[1] == 0
+    got = await client.rest()
+    assert type(got[-1].body) is Close
+    answered = [each.body for each in got if type(each.body) is Disposition]
+    assert (answered[-1].first, answered[-1].last) == (10, 14)
+    assert sum(queue_counts(broker, "q")) == 15
+
+
+async def test_new_connections_are_not_accepted_while_stopping(autojump_clock: object, start: Start) -> None:
+    """The listening sockets are closed first."""
+    broker, stop = await start()
+    host, port = broker.addresses[0]
+    await connect(broker).open()
+    await settle_down()
+    await stop()
+    with pytest.raises(OSError, match="refused|connect"):
+        await trio.open_tcp_stream(host, port)
+
+
+async def test_ten_clients_of_all_kinds_stop_within_the_deadline_and_nothing_is_logged_as_a_fault(
+    autojump_clock: object, start: Start, log: LogRecorder
+) -> None:
+    """Polite, silent, half-closed and vanished clients together."""
+    broker, stop = await start(shutdown_timeout_ms=5_000)
+    clients = [await connect(broker).open(channels=2) for _ in range(10)]
+    for number, client in enumerate(clients):
+        await client.send(attach_sender(0, f"q{number}"), attach_receiver(1, "shared"), credit(1, 10))
+        await client.send(*[transfer(0, each, b"x") for each in range(20)])
+    await clients[0].stream.send_eof()
+    await clients[1].vanish()
+    await settle_down()
+    assert await stop() <= 5.1
+    assert not broker.connections
+    assert log.of("error") == []
+
+
+async def test_deadline_zero_stops_at_once(autojump_clock: object, start: Start) -> None:
+    """An operator in a hurry."""
+    broker, stop = await start(shutdown_timeout_ms=0)
+    client = await connect(broker).open()
+    await client.send(attach_receiver(0, "q"), credit(0, 10))
+    await settle_down()
+    assert await stop() < 0.1
+
+
+async def test_error_inside_the_block_stops_in_order_and_comes_out(autojump_clock: object) -> None:
+    """A program that fails while the broker runs gets its own error, and the clients their close."""
+
+    class Mine(Exception):
+        pass
+
+    client = None
+    with pytest.raises(BaseException) as caught:  # noqa: PT012 - the block is the subject
+        async with Broker(quiet_config()) as broker:
+            client = await connect(broker).open()
+            await settle_down()
+            raise Mine
+    error = caught.value
+    while isinstance(error, BaseExceptionGroup):
+        (error,) = error.exceptions
+    assert isinstance(error, Mine)
+    assert client is not None
+    assert type((await client.rest())[-1].body) is Close
+
+
+async def test_transfers_already_made_are_flushed_before_close(autojump_clock: object, start: Start) -> None:
+    """What the writer had taken before the stop reaches a client that reads."""
+    broker, stop = await start()
+    client = await connect(broker, pair=partial(pipe_pair, 3_000)).open()
+    await client.send(attach_sender(0, "q"), attach_receiver(1, "q"))
+    await client.take(Attach, 2)
+    await client.send(*[transfer(0, number, b"." * 1000, settled=True) for number in range(40)])
+    await client.send(credit(1, 40))
+    await settle_down()
+    counted = 0
+
+    async def read() -> None:
+        nonlocal counted
+        while (got := await client.next_or_end()) is not None:
+            counted += type(got.body) is Transfer
+            if type(got.body) is Close:
+                await client.send(frame(0, Close()))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(read)
+        await stop()
+    assert counted == 40
+
+
+async def test_a_queue_that_is_declared_when_queues_have_ended_does_not_begin() -> None:
+    """Of a cluster a node hears until its very end what is declared elsewhere."""
+    async with Broker(quiet_config()) as broker:
+        pass
+    queue, created = declare(broker.catalog, "/", "late")
+    assert created
+    assert queue.handle.ready == 0

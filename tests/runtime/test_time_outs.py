@@ -1,0 +1,225 @@
+"""Time-outs: handshake, idle both ways, heartbeats, and the price of a wrong password (2.4.5)."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+
+from amqp10broker.config import User
+from amqp10broker.protocols.amqp10.performatives import Close, Open, SaslOutcome
+from tests.runtime.conftest import LogRecorder
+from tests.support.rawframes import (
+    AMQP_HEADER,
+    HEARTBEAT,
+    SASL_HEADER,
+    attach_sender,
+    frame,
+    login,
+    open_frame,
+)
+from tests.support.trioclient import Client, connect, running_broker
+
+
+@pytest.mark.rabbitmq("amqp_client_SUITE", "handshake_timeout")
+@pytest.mark.parametrize(
+    "said",
+    [b"", SASL_HEADER[:5], SASL_HEADER, login(), login() + AMQP_HEADER, login() + open_frame()[:20]],
+    ids=["nothing", "half a header", "header", "login", "both headers", "half an open"],
+)
+async def test_handshake_not_finished_in_time_closes_the_socket(
+    autojump_clock: object, log: LogRecorder, said: bytes
+) -> None:
+    """Whatever part of the handshake was done, the socket is closed when its time is over, and not before."""
+    async with running_broker(handshake_timeout_ms=10_000) as broker:
+        client = connect(broker)
+        began = trio.current_time()
+        if said:
+            await client.send(said)
+        await client.rest()
+        assert 10 <= trio.current_time() - began < 11
+        await trio.testing.wait_all_tasks_blocked()
+        assert not broker.connections
+    assert [event for event, _ in log.of("warning")] == ["handshake timed out"]
+
+
+async def test_slow_handshake_within_its_time_succeeds_and_the_limit_is_gone_after_it(
+    autojump_clock: object,
+) -> None:
+    """Byte by byte is allowed; an open connection is no longer bound by the handshake's limit."""
+    async with running_broker(handshake_timeout_ms=10_000) as broker:
+        client = connect(broker)
+        for byte in login():
+            await client.send(bytes((byte,)))
+            await trio.sleep(0.05)
+        assert (await client.until(SaslOutcome)).code == 0
+        for byte in open_frame():
+            await client.send(bytes((byte,)))
+            await trio.sleep(0.05)
+        await client.expect(Open)
+        await trio.sleep(60)
+        await client.send(frame(0, Close()))
+        await client.expect(Close)
+
+
+@pytest.mark.rabbitmq("amqp_client_SUITE", "idle_time_out_on_server")
+async def test_silent_client_is_closed_after_the_idle_time_out(autojump_clock: object) -> None:
+    """A client silent for the whole idle time-out is told resource-limit-exceeded and closed."""
+    async with running_broker(idle_timeout_ms=8_000) as broker:
+        client = await connect(broker).open()
+        began = trio.current_time()
+        close = await client.until(Close)
+        assert close.error.condition == "amqp:resource-limit-exceeded"
+        assert 8 <= trio.current_time() - began <= 8 * 1.25 + 0.1
+        await client.rest()
+        await trio.testing.wait_all_tasks_blocked()
+        assert not broker.connections
+
+
+async def test_a_client_with_all_its_sessions_is_no_exception(autojump_clock: object) -> None:
+    """That it can begin no more does not mean that the broker does not listen."""
+    async with running_broker(idle_timeout_ms=8_000, session_max_per_connection=1) as broker:
+        client = await connect(broker).open(channels=1)
+        with trio.fail_after(60):
+            close = await client.until(Close)
+        assert close.error.condition == "amqp:resource-limit-exceeded"
+
+
+async def test_a_broker_that_was_held_up_does_not_blame_its_clients(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """What they sent meanwhile is read before they are given up; who goes on being silent is."""
+    async with running_broker(idle_timeout_ms=8_000) as broker:
+        clients = [await connect(broker).open() for _ in range(8)]
+        await trio.sleep(3)  # now it has looked once, and has heard of all
+        autojump_clock.jump(100)
+        await trio.testing.wait_all_tasks_blocked()
+        assert len(broker.connections) == 8
+        for _ in range(8):
+            for client in clients[1:]:
+                await client.send(HEARTBEAT)
+            autojump_clock.jump(2)
+            await trio.testing.wait_all_tasks_blocked()
+        assert len(broker.connections) == 7
+
+
+async def test_broker_announces_half_of_its_idle_time_out(autojump_clock: object) -> None:
+    """ "each peer SHOULD ... advertise ... half its actual threshold" (2.4.5)."""
+    async with running_broker(idle_timeout_ms=8_000) as broker:
+        client = connect(broker)
+        await client.send(login())
+        await client.until(SaslOutcome)
+        await client.send(open_frame())
+        assert (await client.expect(Open)).idle_time_out == 4_000
+
+
+async def test_heartbeats_of_the_client_keep_it_alive(autojump_clock: object) -> None:
+    """An empty frame is traffic."""
+    async with running_broker(idle_timeout_ms=8_000) as broker:
+        client = await connect(broker).open()
+        for _ in range(20):
+            await trio.sleep(4)
+            await client.send(HEARTBEAT)
+        assert len(broker.connections) == 1
+
+
+@pytest.mark.rabbitmq("amqp_client_SUITE", "idle_time_out_on_client")
+async def test_broker_sends_heartbeats_well_within_the_clients_time_out(autojump_clock: object) -> None:
+    """A client that asked for it never hears nothing for longer than its idle-time-out."""
+    async with running_broker() as broker:
+        client = await connect(broker).open(idle_time_out=4_000)
+        last = trio.current_time()
+        for _ in range(20):
+            got = await client.next(heartbeats=True)
+            assert got.body is None
+            assert trio.current_time() - last <= 2.0 + 1e-6
+            last = trio.current_time()
+
+
+async def test_no_heartbeat_is_sent_to_a_client_that_asked_for_none(autojump_clock: object) -> None:
+    """Without an idle-time-out in its open, a client gets no empty frames."""
+    async with running_broker(idle_timeout_ms=0) as broker:
+        client = await connect(broker).open()
+        with trio.move_on_after(100):
+            got = await client.next(heartbeats=True)
+            pytest.fail(f"unexpected {got}")
+
+
+@pytest.mark.parametrize("idle_ms", [1, 999])
+async def test_client_with_too_short_a_time_out_is_refused(autojump_clock: object, idle_ms: int) -> None:
+    """An idle-time-out under a second is answered with open and close, amqp:not-allowed."""
+    async with running_broker() as broker:
+        client = connect(broker)
+        await client.send(login())
+        await client.until(SaslOutcome)
+        await client.send(open_frame(idle_time_out=idle_ms))
+        await client.expect(Open)
+        assert (await client.expect(Close)).error.condition == "amqp:not-allowed"
+        await client.rest()
+
+
+async def test_wrong_password_is_answered_after_the_delay_and_closed(
+    autojump_clock: object, log: LogRecorder
+) -> None:
+    """A refused login costs the guesser auth_failure_delay; others are not delayed by it."""
+    async with running_broker(auth_failure_delay_ms=1_000) as broker:
+        wrong = connect(broker)
+        began = trio.current_time()
+        await wrong.send(login("PLAIN", b"\0guest\0wrong"))
+
+        async def other() -> None:
+            await connect(broker).open()
+            assert trio.current_time() - began < 0.1
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(other)
+        assert (await wrong.until(SaslOutcome)).code == 1
+        assert trio.current_time() - began == pytest.approx(1.0)
+        assert await wrong.rest() == []
+    assert [event for event, _ in log.of("warning")] == ["login failed"]
+    assert "wrong" not in repr(log.entries)
+
+
+@pytest.mark.rabbitmq("amqp_auth_SUITE", "authn_failure_event")
+@pytest.mark.parametrize(
+    ("mechanism", "response"),
+    [
+        ("PLAIN", b""),
+        ("PLAIN", b"guest\0guest"),
+        ("PLAIN", b"\0guest\0"),
+        ("PLAIN", b"\0\xff\0guest"),
+        ("PLAIN", b"\0nobody\0guest"),
+        ("EXTERNAL", b""),
+        ("", b""),
+    ],
+)
+async def test_bad_login_of_any_kind_gets_the_auth_outcome(
+    autojump_clock: object, mechanism: str, response: bytes
+) -> None:
+    """Unknown users, malformed responses and mechanisms not on offer all end alike."""
+    async with running_broker() as broker:
+        client = connect(broker)
+        await client.send(login(mechanism, response))
+        assert (await client.until(SaslOutcome)).code == 1
+        await client.rest()
+        await trio.testing.wait_all_tasks_blocked()
+        assert not broker.connections
+
+
+async def test_bytes_pipelined_behind_a_refused_login_are_not_looked_at(autojump_clock: object) -> None:
+    """Nothing of what follows a refused login has an effect."""
+    async with running_broker(users=(User("guest", "guest"),)) as broker:
+        client = connect(broker)
+        await client.send(login("PLAIN", b"\0guest\0no"), open_frame(), attach_sender(0, "never"))
+        await client.rest()
+        assert broker.catalog.lookup_vhost("/").find("never") is None
+
+
+async def test_lost_client_during_the_failure_delay_ends_its_task_in_time(autojump_clock: object) -> None:
+    """The delay does not outlive itself when the guesser has gone."""
+    async with running_broker(auth_failure_delay_ms=5_000) as broker:
+        client: Client = connect(broker)
+        await client.send(login("PLAIN", b"\0guest\0no"))
+        await trio.testing.wait_all_tasks_blocked()
+        await client.vanish()
+        await trio.sleep(5.5)
+        assert not broker.connections

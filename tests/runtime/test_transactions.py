@@ -1,0 +1,1096 @@
+"""Transactions of AMQP 1.0, as clients with raw frames see them of a whole broker in this program."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from amqp10broker.protocols.amqp091.methods import (
+    BasicAck,
+    BasicGet,
+    TxCommit,
+    TxCommitOk,
+    TxRollback,
+    TxRollbackOk,
+    TxSelect,
+    TxSelectOk,
+)
+from amqp10broker.protocols.amqp10.codec import encode
+from amqp10broker.protocols.amqp10.disposition import ACCEPTED, RELEASED
+from amqp10broker.protocols.amqp10.performatives import (
+    AMQP_VALUE,
+    Accepted,
+    Attach,
+    Coordinator,
+    Declare,
+    Declared,
+    Detach,
+    Discharge,
+    Disposition,
+    Flow,
+    Header,
+    Modified,
+    Rejected,
+    Source,
+    TransactionalState,
+    Transfer,
+    decode_composite,
+)
+from amqp10broker.protocols.amqp10.types import Described, Symbol, ULong
+from amqp10broker.queues.commands import DELETE
+from amqp10broker.runtime.broker import Broker
+from amqp10broker.runtime.queues.queue_task import QueueTask
+from tests.support.declaring import declare
+from tests.support.rawframes import (
+    attach_receiver,
+    attach_sender,
+    body_of,
+    credit,
+    disposition,
+    flow,
+    frame,
+    message,
+    transfer,
+)
+from tests.support.transacting import (
+    CONTROL,
+    Session,
+    control,
+    declare_queues,
+    request,
+    start,
+    transacting,
+)
+from tests.support.trioclient import connect, eventually, queue_counts, running_broker, settle_down
+from tests.support.trioclient091 import connect091
+from tests.support.trioclient091 import message as content
+
+
+async def test_control_link_is_answered_with_what_the_coordinator_can(autojump_clock: Any) -> None:
+    """The answer's target is a coordinator with capabilities, and credit comes at once."""
+    async with running_broker() as broker:
+        client = await connect(broker).open()
+        await client.send(control())
+        attach = await client.until(Attach)
+        assert isinstance(attach.target, Coordinator)
+        assert attach.target.capabilities == (
+            Symbol("amqp:local-transactions"),
+            Symbol("amqp:multi-txns-per-ssn"),
+        )
+        assert (await client.until(Flow)).link_credit > 0
+
+
+async def test_coordinator_as_a_receivers_target_makes_no_control_link(autojump_clock: Any) -> None:
+    """A coordinator is a target to which the client sends; of a receiver it controls nothing."""
+    async with running_broker() as broker:
+        await declare_queues(broker)
+        client = await connect(broker).open()
+        await client.send(attach_receiver(1, "one", target=Coordinator()), request(0, Declare(), handle=1))
+        assert not any(isinstance(got.body, Disposition) for got in await client.idle())
+
+
+async def test_300_transactions_on_one_link(autojump_clock: Any) -> None:
+    """Credit of a control link is renewed for ever."""
+    async with transacting() as (_, session):
+        ids = set()
+        for turn in range(300):
+            ids.add(txn_id := await session.declare())
+            assert await session.ask(Discharge(txn_id=txn_id, fail=bool(turn % 2))) == ACCEPTED
+        assert len(ids) == 300
+        assert {len(txn_id) for txn_id in ids} == {8}
+
+
+async def test_posts_to_two_queues_are_seen_together_when_committed(autojump_clock: Any) -> None:
+    """The outcome comes at once, within the transactional state; the messages with the commit."""
+    async with transacting() as (broker, session):
+        txn_id = await session.declare()
+        for queue in ("one", "two", "one"):
+            state = await session.post(txn_id, queue)
+            assert state == TransactionalState(txn_id=txn_id, outcome=Accepted())
+        assert queue_counts(broker, "one") == queue_counts(broker, "two") == (0, 0)
+        assert await session.ask(Discharge(txn_id=txn_id)) == ACCEPTED
+        assert queue_counts(broker, "one") == (2, 0)
+        assert queue_counts(broker, "two") == (1, 0)
+
+
+async def test_a_rollback_posts_nothing(autojump_clock: Any) -> None:
+    """What was posted in a transaction that is rolled back is in no queue; plain messages beside it are."""
+    async with transacting() as (broker, session):
+        first, second = await session.declare(), await session.declare()
+        await session.post(first, "one", b"rolled back")
+        assert await session.post(None, "one", b"plain") == ACCEPTED
+        await session.post(second, "one", b"committed")
+        assert queue_counts(broker, "one") == (1, 0)
+        assert await session.ask(Discharge(txn_id=first, fail=True)) == ACCEPTED
+        assert await session.ask(Discharge(txn_id=second, fail=False)) == ACCEPTED
+        assert queue_counts(broker, "one") == (2, 0)
+
+
+async def test_an_unknown_id_posts_nothing_and_decides_nothing(autojump_clock: Any) -> None:
+    """A transaction that is discharged, or of another session, is unknown: its link ends."""
+    async with running_broker() as broker:
+        await declare_queues(broker)
+        session, other = await start(broker), await start(broker)
+        gone = await session.declare()
+        await session.ask(Discharge(txn_id=gone))
+        refused = await session.ask(Discharge(txn_id=gone))
+        assert isinstance(refused, Rejected)
+        assert refused.error is not None
+        assert refused.error.condition == "amqp:transaction:unknown-id"
+        for txn_id in (gone, await other.declare()):
+            await session.client.send(
+                transfer(1, session.take_id(), b"m", state=TransactionalState(txn_id=txn_id))
+            )
+            detach = await session.client.until(Detach)
+            assert detach.error is not None
+            assert detach.error.condition == "amqp:transaction:unknown-id"
+            await session.client.send(
+                frame(0, Detach(handle=1, closed=True)), attach_sender(1, "/queues/one")
+            )
+            await session.client.until(Flow)
+        assert queue_counts(broker, "one") == (0, 0)
+
+
+async def test_declare_and_discharge_and_nothing_else(autojump_clock: Any) -> None:
+    """Anything else on a control link is rejected; what is settled, or in a transaction, ends the link."""
+    async with transacting() as (_, session):
+        await session.client.send(transfer(CONTROL, session.take_id(), b"what"))
+        state = (await session.client.until(Disposition)).state
+        assert isinstance(state, Rejected)
+        assert state.error is not None
+        assert state.error.condition == "amqp:not-allowed"
+        payload = encode(Described(ULong(AMQP_VALUE), Described(ULong(Declare.DESCRIPTOR), [b"x"])))
+        await session.client.send(transfer(CONTROL, session.take_id(), payload, raw=True))
+        state = (await session.client.until(Disposition)).state
+        assert state.error.condition == "amqp:not-implemented"
+        await session.client.send(request(session.take_id(), Declare(), settled=True))
+        detach = await session.client.until(Detach)
+        assert detach.error is not None
+        assert detach.error.condition == "amqp:not-allowed"
+
+
+async def test_limit_of_open_transactions(autojump_clock: Any) -> None:
+    """One more is refused, and can be declared when one was discharged."""
+    async with transacting(transactions_max_per_connection=1) as (_, session):
+        txn_id = await session.declare()
+        refused = await session.ask(Declare())
+        assert isinstance(refused, Rejected)
+        assert refused.error is not None
+        assert refused.error.condition == "amqp:resource-limit-exceeded"
+        await session.ask(Discharge(txn_id=txn_id))
+        await session.declare()
+
+
+@pytest.mark.parametrize("limit", ["transaction_max_messages", "transaction_max_bytes"])
+async def test_a_transaction_over_its_limits_can_only_be_rolled_back(limit: str, autojump_clock: Any) -> None:
+    """The commit is rejected, says why, and nothing was posted."""
+    async with transacting(**{limit: 2}) as (broker, session):
+        txn_id = await session.declare()
+        for _ in range(3):
+            await session.post(txn_id, "one")
+        refused = await session.ask(Discharge(txn_id=txn_id))
+        assert isinstance(refused, Rejected)
+        assert refused.error is not None
+        assert refused.error.condition == "amqp:transaction:rollback"
+        assert limit in str(refused.error.description)
+        assert queue_counts(broker, "one") == (0, 0)
+
+
+async def test_presettled_posts_that_cannot_be_routed_forbid_the_commit(autojump_clock: Any) -> None:
+    """Nobody told the client of them; an unsettled one is released, and the commit is done."""
+    async with transacting("one") as (broker, session):
+        address = "/exchanges/amq.direct/nowhere"
+        await session.client.send(attach_sender(2, address))
+        await session.client.until(Flow)
+        txn_id = await session.declare()
+        await session.post(txn_id, "one")
+        assert await session.post(txn_id, "two") == TransactionalState(txn_id=txn_id, outcome=RELEASED)
+        assert await session.ask(Discharge(txn_id=txn_id)) == ACCEPTED
+        txn_id = await session.declare()
+        await session.post(txn_id, "one")
+        await session.post(txn_id, "two", settled=True)
+        refused = await session.ask(Discharge(txn_id=txn_id))
+        assert isinstance(refused, Rejected)
+        assert queue_counts(broker, "one") == (1, 0)
+
+
+async def test_2000_posts_in_one_transaction_pass_a_credit_of_170(autojump_clock: Any) -> None:
+    """Credit and windows are renewed as for plain transfers: by arrival, and not by the commit."""
+    async with transacting() as (broker, session):
+        txn_id = await session.declare()
+        for _ in range(20):
+            ids = [session.take_id() for _ in range(100)]
+            state = TransactionalState(txn_id=txn_id)
+            await session.client.send(*[transfer(1, number, b"m", state=state) for number in ids])
+            done = 0
+            while done < 100:
+                answer = await session.client.until(Disposition)
+                done += (answer.first if answer.last is None else answer.last) - answer.first + 1
+        assert await session.ask(Discharge(txn_id=txn_id)) == ACCEPTED
+        assert queue_counts(broker, "one") == (2_000, 0)
+
+
+async def test_decisions_are_applied_by_the_commit(autojump_clock: Any) -> None:
+    """Accepted, rejected and released of settled deliveries: nothing before, all at the commit."""
+    async with transacting() as (broker, session):
+        for _ in range(3):
+            await session.post(None, "one")
+        ids = await session.consume("one", 3)
+        txn_id = await session.declare()
+        for number, outcome in zip(ids, (Accepted(), Rejected(), RELEASED), strict=True):
+            state = TransactionalState(txn_id=txn_id, outcome=outcome)
+            await session.client.send(disposition(number, state=state))
+        await settle_down()
+        assert queue_counts(broker, "one") == (0, 3)
+        assert await session.ask(Discharge(txn_id=txn_id)) == ACCEPTED
+        assert queue_counts(broker, "one") == (1, 0)
+
+
+async def test_settled_decisions_rolled_back_get_the_default_outcome(autojump_clock: Any) -> None:
+    """The source's default outcome is applied, here modified with delivery-failed."""
+    async with transacting() as (broker, session):
+        await session.post(None, "one")
+        (number,) = await session.consume("one", 1)
+        txn_id = await session.declare()
+        state = TransactionalState(txn_id=txn_id, outcome=Accepted())
+        await session.client.send(disposition(number, state=state))
+        assert await session.ask(Discharge(txn_id=txn_id, fail=True)) == ACCEPTED
+        await settle_down()
+        assert queue_counts(broker, "one") == (1, 0)
+
+
+async def test_unsettled_decisions(autojump_clock: Any) -> None:
+    """Rolled back, the client has the delivery as before; committed, it is told the outcome, settled."""
+    async with transacting() as (broker, session):
+        await session.post(None, "one")
+        (number,) = await session.consume("one", 1)
+        for fail in (True, False):
+            txn_id = await session.declare()
+            state = TransactionalState(txn_id=txn_id, outcome=Accepted())
+            await session.client.send(disposition(number, state=state, settled=False))
+            if fail:
+                assert await session.ask(Discharge(txn_id=txn_id, fail=True)) == ACCEPTED
+                assert queue_counts(broker, "one") == (0, 1)
+        request_id = session.take_id()
+        await session.client.send(request(request_id, Discharge(txn_id=txn_id)))
+        answers = [got.body for got in await session.client.take(Disposition, 2)]
+        told = {(answer.role, answer.first): (answer.settled, answer.state) for answer in answers}
+        assert told == {(True, request_id): (True, ACCEPTED), (False, number): (True, ACCEPTED)}
+        assert queue_counts(broker, "one") == (0, 0)
+
+
+async def test_one_delivery_in_two_transactions_ends_the_second_ones_link(autojump_clock: Any) -> None:
+    """The control link of the second is detached with amqp:transaction:rollback; the first keeps it."""
+    async with transacting() as (_, session):
+        await session.client.send(control(5))
+        await session.client.until(Flow)
+        await session.post(None, "one")
+        (number,) = await session.consume("one", 1)
+        first = await session.declare()
+        second = await session.ask(Declare(), handle=5)
+        for txn_id in (first, second.txn_id):
+            state = TransactionalState(txn_id=txn_id, outcome=Accepted())
+            await session.client.send(disposition(number, state=state, settled=False))
+        detach = await session.client.until(Detach)
+        assert detach.handle == 5
+        assert detach.error is not None
+        assert detach.error.condition == "amqp:transaction:rollback"
+        assert await session.ask(Discharge(txn_id=first)) == ACCEPTED
+
+
+@pytest.mark.parametrize("how", ["detach", "connection"])
+async def test_the_end_of_a_control_link_rolls_back(how: str, autojump_clock: Any) -> None:
+    """What was posted is nowhere; what was consumed is there for others."""
+    async with transacting() as (broker, session):
+        await session.post(None, "one")
+        (number,) = await session.consume("one", 1)
+        txn_id = await session.declare()
+        await session.post(txn_id, "two")
+        state = TransactionalState(txn_id=txn_id, outcome=Accepted())
+        await session.client.send(disposition(number, state=state))
+        await settle_down()
+        if how == "detach":
+            await session.client.send(frame(0, Detach(handle=CONTROL, closed=True)))
+        else:
+            await session.client.vanish()
+        await settle_down()
+        assert queue_counts(broker, "one") == (1, 0)
+        assert queue_counts(broker, "two") == (0, 0)
+
+
+async def test_the_end_of_a_posting_link_changes_nothing(autojump_clock: Any) -> None:
+    """What it has posted is committed all the same."""
+    async with transacting() as (broker, session):
+        txn_id = await session.declare()
+        await session.post(txn_id, "one")
+        await session.client.send(frame(0, Detach(handle=1, closed=True)))
+        assert await session.ask(Discharge(txn_id=txn_id)) == ACCEPTED
+        assert queue_counts(broker, "one") == (1, 0)
+
+
+@pytest.mark.parametrize("settled", [True, False])
+@pytest.mark.parametrize("fail", [True, False])
+@pytest.mark.parametrize("queue", ["one", "two"])
+async def test_a_consuming_link_may_go_before_the_discharge(
+    queue: str, fail: bool, settled: bool, autojump_clock: Any
+) -> None:
+    """What was decided on is the transaction's; what the link held beside that goes back at once."""
+    async with mixed() as (broker, session):
+        for _ in range(4):
+            await session.post(None, queue)
+        decided, *_ = await session.consume(queue, 2)
+        await session.client.send(credit(9, 1, delivery_count=2))
+        txn_id = await session.declare()
+        await session.post(txn_id, "one")
+        state = TransactionalState(txn_id=txn_id, outcome=Accepted())
+        await session.client.send(
+            disposition(decided, state=state, settled=settled), frame(0, Detach(handle=9, closed=True))
+        )
+        await session.client.until(Detach)
+        await settle_down()
+        assert queue_counts(broker, queue) == (3, 1)
+        assert await session.ask(Discharge(txn_id=txn_id, fail=fail)) == ACCEPTED
+        await settle_down()
+        posted = 0 if fail or queue == "two" else 1
+        assert queue_counts(broker, queue) == ((4 if fail else 3) + posted, 0)
+
+
+async def test_a_link_that_has_gone_waits_for_all_of_its_transactions(autojump_clock: Any) -> None:
+    """Two have decided on its deliveries: the end of the first leaves the second what is its own."""
+    async with transacting() as (broker, session):
+        for _ in range(2):
+            await session.post(None, "one")
+        ids = await session.consume("one", 2)
+        transactions = [await session.declare() for _ in ids]
+        for number, txn_id in zip(ids, transactions, strict=True):
+            state = TransactionalState(txn_id=txn_id, outcome=Accepted())
+            await session.client.send(disposition(number, state=state))
+        await session.client.send(frame(0, Detach(handle=9, closed=True)))
+        first, second = transactions
+        assert await session.ask(Discharge(txn_id=first)) == ACCEPTED
+        await settle_down()
+        assert queue_counts(broker, "one") == (0, 1)
+        assert await session.ask(Discharge(txn_id=second, fail=True)) == ACCEPTED
+        await settle_down()
+        assert queue_counts(broker, "one") == (1, 0)
+
+
+async def test_a_link_that_has_gone_gives_back_with_its_session(autojump_clock: Any) -> None:
+    """The transaction is rolled back, and its deliveries are others' again."""
+    async with transacting() as (broker, session):
+        await session.post(None, "one")
+        (number,) = await session.consume("one", 1)
+        txn_id = await session.declare()
+        state = TransactionalState(txn_id=txn_id, outcome=Accepted())
+        await session.client.send(disposition(number, state=state), frame(0, Detach(handle=9, closed=True)))
+        await settle_down()
+        assert queue_counts(broker, "one") == (0, 1)
+        await session.client.vanish()
+        await settle_down()
+        assert queue_counts(broker, "one") == (1, 0)
+
+
+async def test_a_queue_that_goes_before_the_commit_forbids_it(autojump_clock: Any) -> None:
+    """Its outcome was announced and cannot be kept: nothing of the transaction is done."""
+    async with transacting() as (broker, session):
+        txn_id = await session.declare()
+        await session.post(txn_id, "one")
+        await session.post(txn_id, "two")
+        broker.catalog.vhosts["/"].lookup("two").handle.post(DELETE)
+        refused = await session.ask(Discharge(txn_id=txn_id))
+        assert isinstance(refused, Rejected)
+        assert refused.error is not None
+        assert refused.error.condition == "amqp:transaction:rollback"
+        assert "'two'" in str(refused.error.description)
+        assert queue_counts(broker, "one") == (0, 0)
+
+
+async def test_presettled_deliveries_cannot_be_retired(autojump_clock: Any) -> None:
+    """They are over: a decision on one counts for nothing, and the commit is done without it."""
+    async with transacting() as (broker, session):
+        await session.post(None, "one")
+        settled = attach_receiver(9, "one", source=Source(address="/queues/one"), snd_settle_mode=1)
+        await session.client.send(settled, credit(9, 1))
+        number = (await session.client.until(Transfer)).delivery_id
+        txn_id = await session.declare()
+        await session.client.send(
+            disposition(number, state=TransactionalState(txn_id=txn_id, outcome=RELEASED))
+        )
+        assert await session.ask(Discharge(txn_id=txn_id)) == ACCEPTED
+        assert queue_counts(broker, "one") == (0, 0)
+
+
+async def test_half_a_delivery_in_it_ends_the_control_link(autojump_clock: Any) -> None:
+    """Discharge while a delivery has more to come: amqp:transaction:rollback."""
+    async with transacting() as (_, session):
+        txn_id = await session.declare()
+        state = TransactionalState(txn_id=txn_id)
+        await session.client.send(transfer(1, session.take_id(), b"m", state=state, more=True))
+        await session.client.send(request(session.take_id(), Discharge(txn_id=txn_id)))
+        detach = await session.client.until(Detach)
+        assert detach.error is not None
+        assert (detach.handle, detach.error.condition) == (CONTROL, "amqp:transaction:rollback")
+
+
+@asynccontextmanager
+async def mixed(**settings: Any) -> AsyncIterator[tuple[Broker, Session]]:
+    """A broker whose queue `one` is classic, and `two` a quorum queue."""
+    async with running_broker(**settings) as broker:
+        declare(broker.catalog, "/", "one")
+        declare(broker.catalog, "/", "two", arguments={"x-queue-type": "quorum"})
+        await settle_down()
+        yield broker, await start(broker)
+
+
+async def test_a_quorum_queue_takes_part(autojump_clock: Any) -> None:
+    """Posts to it, and what is decided on its deliveries, are done with those of classic queues."""
+    async with mixed() as (broker, session):
+        for _ in range(4):
+            await session.post(None, "two")
+        accepted, rejected, released, modified = await session.consume("two", 4)
+        txn_id = await session.declare()
+        await session.post(txn_id, "one")
+        await session.post(txn_id, "two")
+        outcomes = {
+            accepted: Accepted(),
+            rejected: Rejected(),
+            released: RELEASED,
+            modified: Modified(delivery_failed=True, message_annotations={Symbol("x-why"): "tired"}),
+        }
+        for number, outcome in outcomes.items():
+            state = TransactionalState(txn_id=txn_id, outcome=outcome)
+            await session.client.send(disposition(number, state=state))
+        await settle_down()
+        assert queue_counts(broker, "one") == (0, 0)
+        assert queue_counts(broker, "two") == (0, 4)
+        assert await session.ask(Discharge(txn_id=txn_id)) == ACCEPTED
+        await settle_down()
+        assert queue_counts(broker, "one") == (1, 0)
+        assert queue_counts(broker, "two") == (3, 0)
+        other = await connect(broker).open()
+        await other.send(attach_receiver(1, "/queues/two"), credit(1, 10))
+        assert sum(b"x-why" in got.payload for got in await other.take(Transfer, 3)) == 1
+
+
+async def test_what_a_rollback_leaves_of_a_quorum_queue(autojump_clock: Any) -> None:
+    """Nothing was posted; what was settled gets the default outcome."""
+    async with mixed() as (broker, session):
+        await session.post(None, "two")
+        (number,) = await session.consume("two", 1)
+        txn_id = await session.declare()
+        await session.post(txn_id, "two")
+        state = TransactionalState(txn_id=txn_id, outcome=Accepted())
+        await session.client.send(disposition(number, state=state))
+        assert await session.ask(Discharge(txn_id=txn_id, fail=True)) == ACCEPTED
+        await settle_down()
+        assert queue_counts(broker, "two") == (1, 0)
+
+
+async def test_a_full_quorum_queue_refuses_the_commit(autojump_clock: Any) -> None:
+    """Nothing is done elsewhere either."""
+    async with running_broker() as broker:
+        declare(broker.catalog, "/", "one")
+        arguments = {"x-queue-type": "quorum", "x-max-length": 1, "x-overflow": "reject-publish"}
+        declare(broker.catalog, "/", "two", arguments=arguments)
+        await settle_down()
+        session = await start(broker)
+        txn_id = await session.declare()
+        for queue in ("one", "two", "two"):
+            await session.post(txn_id, queue)
+        refused = await session.ask(Discharge(txn_id=txn_id))
+        assert isinstance(refused, Rejected)
+        await settle_down()
+        assert queue_counts(broker, "one") == (0, 0)
+        assert queue_counts(broker, "two") == (0, 0)
+
+
+@pytest.mark.parametrize("gone", [False, True])
+async def test_a_delivery_that_its_queue_takes_back_forbids_the_commit(
+    gone: bool, autojump_clock: Any
+) -> None:
+    """It was held for too long (x-consumer-timeout), and is another consumer's by now."""
+    async with running_broker() as broker:
+        declare(broker.catalog, "/", "one")
+        arguments = {"x-queue-type": "quorum", "x-consumer-timeout": 60_000}
+        declare(broker.catalog, "/", "two", arguments=arguments)
+        await settle_down()
+        session = await start(broker)
+        for _ in range(2):
+            await session.post(None, "two")
+        first, second = await session.consume("two", 2)
+        txn_id = await session.declare()
+        await session.post(txn_id, "one")
+        state = TransactionalState(txn_id=txn_id, outcome=Accepted())
+        await session.client.send(disposition(first, state=state))
+        if gone:
+            await session.client.send(frame(0, Detach(handle=9, closed=True)))
+            await session.client.until(Detach)
+        await trio.sleep(130)
+        await session.client.idle()
+        assert queue_counts(broker, "two") == (2, 0)
+        if gone:
+            assert isinstance(await session.ask(Discharge(txn_id=txn_id)), Rejected)
+            assert queue_counts(broker, "one") == (0, 0)
+            return
+        # Of the other it has been told; it decides on it all the same.
+        late = await session.declare()
+        state = TransactionalState(txn_id=late, outcome=Accepted())
+        await session.client.send(disposition(second, state=state))
+        for each in (txn_id, late):
+            refused = await session.ask(Discharge(txn_id=each))
+            assert isinstance(refused, Rejected)
+            assert refused.error is not None
+            assert refused.error.condition == "amqp:transaction:rollback"
+        await settle_down()
+        assert queue_counts(broker, "one") == (0, 0)
+        assert queue_counts(broker, "two") == (2, 0)
+        await session.client.send(credit(9, 2, delivery_count=2))
+        assert len(await session.client.take(Transfer, 2)) == 2
+
+
+async def test_a_stream_takes_part(autojump_clock: Any) -> None:
+    """Its messages are there when the commit is, in its order, with the other queues' or not at all."""
+    async with running_broker() as broker:
+        declare(broker.catalog, "/", "one")
+        declare(broker.catalog, "/", "two", arguments={"x-queue-type": "stream"})
+        await settle_down()
+        session = await start(broker)
+        reader = await connect(broker).open()
+        await reader.send(attach_receiver(1, "/queues/two"), credit(1, 10))
+        for fail in (True, False):
+            txn_id = await session.declare()
+            for body in (b"first", b"second"):
+                await session.post(txn_id, "two", body)
+            await session.post(txn_id, "one")
+            await session.post(None, "two", b"plain")
+            assert [body_of(got.payload) for got in await reader.take(Transfer, 1)] == [b"plain"]
+            assert await session.ask(Discharge(txn_id=txn_id, fail=fail)) == ACCEPTED
+        assert [body_of(got.payload) for got in await reader.take(Transfer, 2)] == [b"first", b"second"]
+        assert queue_counts(broker, "one") == (1, 0)
+
+
+@pytest.mark.parametrize("kept", [False, True])
+@pytest.mark.parametrize("kind", ["quorum", "stream"])
+async def test_a_commit_waits_for_queues_that_were_declared_just_now(
+    kind: str, kept: bool, tmp_path: Path, autojump_clock: Any
+) -> None:
+    """Until they lead their logs, and have their files; commits of the link behind it keep their order."""
+    async with running_broker(data_dir=str(tmp_path / "data") if kept else None) as broker:
+        declare(broker.catalog, "/", "one")
+        await settle_down()
+        session = await start(broker, "one")
+        first, second = await session.declare(), await session.declare()
+        await session.post(first, "one", b"first")
+        await session.post(second, "one", b"second")
+        declare(broker.catalog, "/", "two", arguments={"x-queue-type": kind})
+        numbers = [session.take_id() for _ in range(3)]
+        await session.client.send(
+            attach_sender(2, "/queues/two")
+            + transfer(2, numbers[0], b"first", state=TransactionalState(txn_id=first))
+            + request(numbers[1], Discharge(txn_id=first))
+            + request(numbers[2], Discharge(txn_id=second))
+        )
+        answers: dict[int, Any] = {}
+        while len(answers) < 3:
+            answer = await session.client.until(Disposition)
+            for number in range(answer.first, (answer.first if answer.last is None else answer.last) + 1):
+                answers[number] = answer.state
+        assert answers[numbers[1]] == answers[numbers[2]] == ACCEPTED
+        await session.client.send(attach_receiver(9, "/queues/one"), credit(9, 2))
+        assert [body_of(got.payload) for got in await session.client.take(Transfer, 2)] == [
+            b"first",
+            b"second",
+        ]
+        await eventually(lambda: queue_counts(broker, "two")[0] == 1)
+
+
+async def test_a_commit_that_waits_for_a_queue_ends_with_its_time_or_its_link(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: Any
+) -> None:
+    """It is rolled back by transaction_timeout_ms, or with its control link; the queue gets nothing of it."""
+    async with running_broker(transaction_timeout_ms=60_000) as broker:
+        await declare_queues(broker)
+        session = await start(broker)
+        starting = broker.catalog.lookup_vhost("/").lookup("two").handle
+        monkeypatch.setattr(type(starting), "starting", property(lambda task: task is starting))
+        txn_id = await session.declare()
+        await session.post(txn_id, "one")
+        await session.post(txn_id, "two")
+        await session.client.send(request(session.take_id(), Discharge(txn_id=txn_id)))
+        assert await session.client.idle() == []
+        number = session.take_id()
+        await session.client.send(transfer(1, number, b"m", state=TransactionalState(txn_id=txn_id)))
+        detach = await session.client.until(Detach)  # nothing more can be done in it
+        assert detach.error.condition == "amqp:transaction:unknown-id"
+        detach = await session.client.until(Detach)
+        assert (detach.handle, detach.error.condition) == (CONTROL, "amqp:transaction:timeout")
+        assert queue_counts(broker, "one") == queue_counts(broker, "two") == (0, 0)
+        other = await start(broker)
+        txn_id = await other.declare()
+        await other.post(txn_id, "two")
+        await other.client.send(request(other.take_id(), Discharge(txn_id=txn_id)))
+        assert await other.client.idle() == []
+        await other.client.send(frame(0, Detach(handle=CONTROL, closed=True)))
+        await other.client.until(Detach)
+        monkeypatch.undo()
+        await settle_down()
+        assert queue_counts(broker, "two") == (0, 0)
+
+
+@pytest.mark.parametrize("kept", [False, True])
+async def test_a_commit_of_amqp_0_9_1_waits_for_a_queue_that_was_declared_just_now(
+    kept: bool, tmp_path: Path, autojump_clock: Any
+) -> None:
+    """What it has several queues do is one step, also in the first turns of one of them."""
+    async with running_broker(data_dir=str(tmp_path / "data") if kept else None) as broker:
+        declare(broker.catalog, "/", "one")
+        await settle_down()
+        client = await connect091(broker).open()
+        await client.call(1, TxSelect(), TxSelectOk)
+        declare(broker.catalog, "/", "two", arguments={"x-queue-type": "quorum"})
+        task = broker.catalog.lookup_vhost("/").lookup("two").handle
+        assert isinstance(task, QueueTask)
+        waited = []
+        task.when_started(lambda: waited.append(queue_counts(broker, "one")))
+        await client.send(1, content(1, "one"), content(1, "two"))
+        await client.call(1, TxCommit(), TxCommitOk)
+        assert waited == [(0, 0)]
+        assert queue_counts(broker, "one") == queue_counts(broker, "two") == (1, 0)
+
+
+async def test_other_consumers_get_all_of_a_commit_after_it(autojump_clock: Any) -> None:
+    """A consumer that waits gets nothing before the commit."""
+    async with transacting() as (broker, session):
+        consumer = await connect(broker).open()
+        await consumer.send(attach_receiver(1, "/queues/one"), credit(1, 10))
+        txn_id = await session.declare()
+        for _ in range(3):
+            await session.post(txn_id, "one")
+        assert not any(isinstance(got.body, Transfer) for got in await consumer.idle())
+        await session.ask(Discharge(txn_id=txn_id))
+        with trio.fail_after(10):
+            assert len(await consumer.take(Transfer, 3)) == 3
+
+
+async def test_a_commit_of_amqp_0_9_1_is_one_step_of_its_queues(autojump_clock: Any) -> None:
+    """What is published to two queues, and acknowledged of one: whoever looks sees all of it or nothing."""
+    seen: set[tuple[int, int, int]] = set()
+
+    def look() -> None:
+        seen.add((*queue_counts(broker, "one"), queue_counts(broker, "two")[0]))
+
+    async with mixed() as (broker, session):
+        await session.post(None, "one")
+        client = await connect091(broker).open()
+        await client.call(1, TxSelect(), TxSelectOk)
+        await client.send(1, BasicGet("one"))
+        await client.idle()
+        trio.lowlevel.add_instrument(Looking(look))
+        await client.send(1, BasicAck(1, False), content(1, "one"), content(1, "two"), content(1, "two"))
+        await client.call(1, TxRollback(), TxRollbackOk)
+        await client.send(1, BasicAck(1, False), content(1, "one"), content(1, "two"), content(1, "two"))
+        await client.call(1, TxCommit(), TxCommitOk)
+        await settle_down()
+        assert seen == {(0, 1, 0), (1, 0, 2)}
+
+
+class Looking(trio.abc.Instrument):
+    """Calls a function after each step of any task."""
+
+    def __init__(self, look: Callable[[], None]) -> None:
+        self.look = look
+
+    def after_task_step(self, task: trio.lowlevel.Task) -> None:
+        """See `trio.abc.Instrument`."""
+        self.look()
+
+
+async def test_no_transactional_work_on_a_control_link(autojump_clock: Any) -> None:
+    """A request that is itself part of a transaction ends the link."""
+    async with transacting() as (_, session):
+        txn_id = await session.declare()
+        state = TransactionalState(txn_id=txn_id)
+        await session.client.send(request(session.take_id(), Declare(), state=state))
+        detach = await session.client.until(Detach)
+        assert detach.error is not None
+        assert (detach.handle, detach.error.condition) == (CONTROL, "amqp:not-allowed")
+
+
+async def test_requests_of_several_frames_and_aborted_ones(autojump_clock: Any) -> None:
+    """A declare may come in parts; one that is aborted declares nothing and is not answered."""
+    async with transacting(transactions_max_per_connection=1) as (_, session):
+        payload = b"\x00\x53" + bytes((AMQP_VALUE,)) + Declare().encode()
+        aborted = session.take_id()
+        await session.client.send(
+            transfer(CONTROL, aborted, payload[:2], raw=True, more=True),
+            transfer(CONTROL, aborted, b"", raw=True, aborted=True),
+        )
+        number = session.take_id()
+        await session.client.send(
+            transfer(CONTROL, number, payload[:4], raw=True, more=True),
+            transfer(CONTROL, number, payload[4:], raw=True),
+        )
+        answer = await session.client.until(Disposition)
+        assert (answer.first, type(answer.state)) == (number, Declared)
+
+
+async def test_a_discharge_without_an_id_is_refused(autojump_clock: Any) -> None:
+    """txn-id is mandatory: its lack is a decode error, and the link lives on."""
+    async with transacting() as (_, session):
+        payload = b"\x00\x53" + bytes((AMQP_VALUE, 0x00, 0x53, Discharge.DESCRIPTOR, 0x45))
+        await session.client.send(transfer(CONTROL, session.take_id(), payload, raw=True))
+        state = (await session.client.until(Disposition)).state
+        assert isinstance(state, Rejected)
+        assert state.error is not None
+        assert state.error.condition == "amqp:decode-error"
+        await session.declare()
+
+
+async def test_an_aborted_delivery_is_no_part_of_a_transaction(autojump_clock: Any) -> None:
+    """The transaction lives on, and has what else was posted."""
+    async with transacting() as (broker, session):
+        txn_id = await session.declare()
+        state = TransactionalState(txn_id=txn_id)
+        number = session.take_id()
+        await session.client.send(
+            transfer(1, number, b"m", state=state, more=True),
+            transfer(1, number, b"", raw=True, aborted=True),
+        )
+        await session.post(txn_id, "two")
+        assert await session.ask(Discharge(txn_id=txn_id)) == ACCEPTED
+        assert queue_counts(broker, "one") == (0, 0)
+        assert queue_counts(broker, "two") == (1, 0)
+
+
+async def test_length_limits_act_at_the_commit(autojump_clock: Any) -> None:
+    """What is dropped for want of room goes when the commit is done, and not when it is posted."""
+    async with running_broker() as broker:
+        declare(broker.catalog, "/", "one", arguments={"x-max-length": 1})
+        declare(broker.catalog, "/", "two")
+        session = await start(broker)
+        await session.post(None, "one", b"before")
+        txn_id = await session.declare()
+        for body in (b"first", b"last"):
+            await session.post(txn_id, "one", body)
+        other = await connect(broker).open()
+        assert queue_counts(broker, "one") == (1, 0)
+        assert await session.ask(Discharge(txn_id=txn_id)) == ACCEPTED
+        assert queue_counts(broker, "one") == (1, 0)
+        await other.send(attach_receiver(1, "/queues/one"), credit(1, 10))
+        assert [body_of(got.payload) for got in await other.take(Transfer, 1)] == [b"last"]
+
+
+async def test_a_state_without_an_outcome_binds_nothing(autojump_clock: Any) -> None:
+    """It says that the delivery was received: after the commit the client still has it."""
+    async with transacting() as (broker, session):
+        await session.post(None, "one")
+        (number,) = await session.consume("one", 1)
+        txn_id = await session.declare()
+        state = TransactionalState(txn_id=txn_id)
+        await session.client.send(disposition(number, state=state, settled=False))
+        assert await session.ask(Discharge(txn_id=txn_id)) == ACCEPTED
+        assert queue_counts(broker, "one") == (0, 1)
+
+
+async def test_retirement_of_what_is_gone_succeeds(autojump_clock: Any) -> None:
+    """The queue of the delivery was purged of all that waits, and then deleted."""
+    async with transacting() as (broker, session):
+        await session.post(None, "one")
+        (number,) = await session.consume("one", 1)
+        txn_id = await session.declare()
+        await session.post(txn_id, "two")
+        state = TransactionalState(txn_id=txn_id, outcome=Accepted())
+        await session.client.send(disposition(number, state=state))
+        await settle_down()
+        broker.catalog.vhosts["/"].lookup("one").handle.post(DELETE)
+        assert await session.ask(Discharge(txn_id=txn_id)) == ACCEPTED
+        assert queue_counts(broker, "two") == (1, 0)
+
+
+@pytest.mark.parametrize("queue", ["one", "two"])
+async def test_time_to_live_runs_from_arrival(queue: str, autojump_clock: Any) -> None:
+    """What has waited for its commit lives shorter; what has expired by then is not there."""
+    async with mixed() as (broker, session):
+        consumer = await connect(broker).open()
+        txn_id = await session.declare()
+        for ttl in (60_000, 200_000, None):
+            head = Header() if ttl is None else Header(ttl=ttl)
+            await session.post(txn_id, queue, head.encode() + message(b"m"), raw=True)
+        await trio.sleep(100)
+        assert await session.ask(Discharge(txn_id=txn_id)) == ACCEPTED
+        await consumer.send(attach_receiver(1, f"/queues/{queue}"), credit(1, 10))
+        got = await consumer.take(Transfer, 2)
+        first, second = (decode_composite(each.payload, 0)[0] for each in got)
+        assert 99_000 <= first.ttl <= 100_000
+        assert second.ttl is None
+        await settle_down()
+        assert queue_counts(broker, queue) == (0, 2)
+
+
+async def test_answers_to_discharges_are_in_order(autojump_clock: Any) -> None:
+    """Behind the outcomes of what was posted, and behind those before them, whatever they say."""
+    async with transacting() as (_, session):
+        txn_ids = [await session.declare() for _ in range(2)]
+        ids = [session.take_id() for _ in range(4)]
+        post = transfer(1, ids[0], b"m", state=TransactionalState(txn_id=txn_ids[0]))
+        bodies = [Discharge(txn_id=txn_ids[0]), Discharge(txn_id=b"none"), Discharge(txn_id=txn_ids[1])]
+        requests = [request(number, body) for number, body in zip(ids[1:], bodies, strict=True)]
+        await session.client.send(post, *requests)
+        answers = [got.body for got in await session.client.take(Disposition, 4)]
+        assert [answer.first for answer in answers] == ids
+        assert [type(answer.state) for answer in answers] == [
+            TransactionalState,
+            Accepted,
+            Rejected,
+            Accepted,
+        ]
+
+
+@pytest.mark.parametrize("fail", [False, True])
+async def test_a_publisher_that_settles_second(fail: bool, autojump_clock: Any) -> None:
+    """The outcome in the transaction is not settled; the client settles, before the discharge or after it."""
+    async with transacting("one") as (broker, session):
+        await session.client.send(attach_sender(2, "/queues/two", rcv_settle_mode=1))
+        await session.client.until(Flow)
+        txn_id = await session.declare()
+        numbers = [session.take_id() for _ in range(2)]
+        for number in numbers:
+            await session.client.send(transfer(2, number, b"m", state=TransactionalState(txn_id=txn_id)))
+            answer = await session.client.until(Disposition)
+            assert (answer.first, answer.settled) == (number, False)
+            assert answer.state == TransactionalState(txn_id=txn_id, outcome=Accepted())
+        settle = [frame(0, Disposition(role=False, first=number, settled=True)) for number in numbers]
+        await session.client.send(settle[0])
+        assert await session.ask(Discharge(txn_id=txn_id, fail=fail)) == ACCEPTED
+        await session.client.send(settle[1])
+        assert queue_counts(broker, "two") == ((0, 0) if fail else (2, 0))
+        assert not any(isinstance(got.body, Detach) for got in await session.client.idle())
+
+
+async def test_dead_letters_are_no_part_of_a_commit(autojump_clock: Any) -> None:
+    """The commit is answered although the dead letter has nowhere to go yet; it arrives later."""
+    async with running_broker() as broker:
+        declare(broker.catalog, "/", "one")
+        arguments = {
+            "x-queue-type": "quorum",
+            "x-overflow": "reject-publish",
+            "x-dead-letter-exchange": "",
+            "x-dead-letter-routing-key": "three",
+            "x-dead-letter-strategy": "at-least-once",
+        }
+        declare(broker.catalog, "/", "two", arguments=arguments)
+        await settle_down()
+        session = await start(broker)
+        await session.post(None, "two")
+        (number,) = await session.consume("two", 1)
+        txn_id = await session.declare()
+        state = TransactionalState(txn_id=txn_id, outcome=Rejected())
+        await session.client.send(disposition(number, state=state))
+        assert await session.ask(Discharge(txn_id=txn_id)) == ACCEPTED
+        declare(broker.catalog, "/", "three")
+        await trio.sleep(600)
+        assert queue_counts(broker, "three") == (1, 0)
+
+
+async def test_a_kept_link_that_goes_refuses_the_commit(autojump_clock: Any) -> None:
+    """Its deliveries are to be resumed, or go back with it: the commit would be half a one."""
+    async with transacting() as (broker, session):
+        await session.post(None, "one")
+        source = Source(address="/queues/one", expiry_policy=Symbol("never"), timeout=60)
+        await session.client.send(attach_receiver(9, "one", source=source), credit(9, 1))
+        number = (await session.client.until(Transfer)).delivery_id
+        txn_id = await session.declare()
+        await session.post(txn_id, "two")
+        state = TransactionalState(txn_id=txn_id, outcome=Accepted())
+        await session.client.send(disposition(number, state=state), frame(0, Detach(handle=9, closed=True)))
+        await settle_down()
+        refused = await session.ask(Discharge(txn_id=txn_id))
+        assert isinstance(refused, Rejected)
+        assert refused.error is not None
+        assert "which was kept" in str(refused.error.description)
+        assert queue_counts(broker, "one") == (1, 0)
+        assert queue_counts(broker, "two") == (0, 0)
+
+
+async def test_an_alarm_holds_a_transaction_back(autojump_clock: Any) -> None:
+    """It closes the window for all that a session sends; when it is over the transaction goes on."""
+    async with transacting() as (broker, session):
+        txn_id = await session.declare()
+        await session.post(txn_id, "one")
+        broker.set_alarm("memory", on=True)
+        assert (await session.client.until(Flow)).incoming_window == 0
+        broker.set_alarm("memory", on=False)
+        assert (await session.client.until(Flow)).incoming_window > 0
+        assert await session.ask(Discharge(txn_id=txn_id)) == ACCEPTED
+        assert queue_counts(broker, "one") == (1, 0)
+
+
+@pytest.mark.parametrize("fail", [False, True])
+@pytest.mark.parametrize("queue", ["one", "two"])
+async def test_a_discharge_on_its_way_is_answered_during_an_alarm(
+    queue: str, fail: bool, tmp_path: Path, autojump_clock: Any
+) -> None:
+    """What the client had sent before it heard of the alarm is carried out, which may free memory."""
+    async with mixed(data_dir=str(tmp_path / "data")) as (broker, session):
+        txn_id = await session.declare()
+        await session.post(txn_id, queue)
+        broker.set_alarm("memory", on=True)
+        await settle_down()
+        assert await session.ask(Discharge(txn_id=txn_id, fail=fail)) == ACCEPTED
+        await eventually(lambda: queue_counts(broker, queue) == (0 if fail else 1, 0))
+        assert broker.alarms
+
+
+def acquiring(txn_id: bytes | None, count: int, *, delivery_count: int = 0, **fields: Any) -> bytes:
+    """Credit, and the transaction in which the client acquires; None: in none."""
+    named = {Symbol("txn-id"): txn_id}
+    return credit(9, count, delivery_count=delivery_count, properties=named, **fields)
+
+
+async def attach_consumer(session: Session, queue: str, **fields: Any) -> None:
+    """A link without credit; see `Session.consume`."""
+    source = Source(address=f"/queues/{queue}")
+    await session.client.send(attach_receiver(9, queue, source=source, **fields))
+    await session.client.until(Attach)
+
+
+@pytest.mark.parametrize("queue", ["one", "two"])
+@pytest.mark.parametrize("fail", [False, True])
+async def test_acquisition_within_a_transaction(queue: str, fail: bool, autojump_clock: Any) -> None:
+    """Transfers name the transaction; a rollback gives back what is not settled, a commit leaves it."""
+    async with mixed() as (broker, session):
+        for body in (b"a", b"b", b"c", b"d"):
+            await session.post(None, queue, body)
+        txn_id = await session.declare()
+        await attach_consumer(session, queue)
+        await session.client.send(acquiring(txn_id, 3))
+        got = await session.client.take(Transfer, 3)
+        assert [each.body.state for each in got] == 3 * [TransactionalState(txn_id=txn_id)]
+        ids = [each.body.delivery_id for each in got]
+        state = TransactionalState(txn_id=txn_id, outcome=Accepted())
+        await session.client.send(
+            disposition(ids[0], state=state), disposition(ids[1], state=state, settled=False)
+        )
+        await session.client.send(request(session.take_id(), Discharge(txn_id=txn_id, fail=fail)))
+        answers = [got.body for got in await session.client.take(Disposition, 2)]
+        own = next(answer for answer in answers if not answer.role)
+        assert (own.settled, own.state) == (True, RELEASED if fail else ACCEPTED)
+        assert (own.first, own.last) == ((ids[1], ids[2]) if fail else (ids[1], None))
+        await settle_down()
+        assert queue_counts(broker, queue) == ((4, 0) if fail else (1, 1))
+        # The credit that is left counts, outside of any transaction.
+        await session.client.send(credit(9, 1, delivery_count=3))
+        (more,) = await session.client.take(Transfer, 1)
+        assert more.body.state is None
+        assert body_of(more.payload) == (b"a" if fail else b"d")
+
+
+async def test_flows_say_in_which_transaction_a_link_acquires(autojump_clock: Any) -> None:
+    """One without properties leaves it, null ends it, another id changes it; the discharge clears it."""
+    async with transacting() as (broker, session):
+        for _ in range(6):
+            await session.post(None, "one")
+        first, second = await session.declare(), await session.declare()
+        await attach_consumer(session, "one")
+        flows = [acquiring(first, 1), credit(9, 1, delivery_count=1), acquiring(None, 1, delivery_count=2)]
+        flows += [acquiring(second, 1, delivery_count=3), acquiring(first, 1, delivery_count=4)]
+        states = []
+        for each in flows:
+            await session.client.send(each)
+            states.append((await session.client.until(Transfer)).state)
+        ours, others = TransactionalState(txn_id=first), TransactionalState(txn_id=second)
+        assert states == [ours, ours, None, others, ours]
+        assert await session.ask(Discharge(txn_id=second)) == ACCEPTED
+        await session.client.send(request(session.take_id(), Discharge(txn_id=first, fail=True)))
+        answers = [got.body for got in await session.client.take(Disposition, 3)]
+        assert [answer.state for answer in answers if answer.role] == [ACCEPTED]
+        assert [(each.first, each.last) for each in answers if not each.role] == [(0, 1), (4, None)]
+        await settle_down()
+        assert queue_counts(broker, "one") == (4, 2)
+        await session.client.send(credit(9, 1, delivery_count=5))
+        assert (await session.client.until(Transfer)).state is None
+
+
+@pytest.mark.parametrize("why", ["settled", "browse", "kept", "stream", "unknown", "no id"])
+async def test_links_that_cannot_acquire_in_a_transaction(why: str, autojump_clock: Any) -> None:
+    """They end and say so, nothing is delivered, and the session and the transaction live on."""
+    async with running_broker() as broker:
+        kind = "stream" if why == "stream" else "classic"
+        declare(broker.catalog, "/", "one", arguments={"x-queue-type": kind})
+        declare(broker.catalog, "/", "two")
+        await settle_down()
+        session = await start(broker)
+        await session.post(None, "one")
+        fields: dict[str, Any] = {}
+        if why == "browse":
+            fields["distribution_mode"] = Symbol("copy")
+        if why == "kept":
+            fields |= {"expiry_policy": Symbol("never"), "timeout": 60}
+        source = Source(address="/queues/one", **fields)
+        mode = {"snd_settle_mode": 1} if why == "settled" else {}
+        await session.client.send(attach_receiver(9, "one", source=source, **mode))
+        await session.client.until(Attach)
+        txn_id: Any = await session.declare()
+        named = {"unknown": b"none", "no id": "text"}.get(why, txn_id)
+        await session.client.send(acquiring(named, 1))
+        got = await session.client.idle()
+        assert not any(isinstance(each.body, Transfer) for each in got)
+        detach = next(each.body for each in got if isinstance(each.body, Detach))
+        conditions = {"unknown": "amqp:transaction:unknown-id", "no id": "amqp:invalid-field"}
+        assert detach.error.condition == conditions.get(why, "amqp:not-implemented")
+        assert await session.ask(Discharge(txn_id=txn_id)) == ACCEPTED
+
+
+async def test_what_is_acquired_in_one_transaction_is_not_decided_on_in_another(autojump_clock: Any) -> None:
+    """The second one's control link ends, as with one delivery that two have decided on."""
+    async with transacting() as (broker, session):
+        await session.client.send(control(5))
+        await session.client.until(Flow)
+        await session.post(None, "one")
+        first = await session.declare()
+        second = (await session.ask(Declare(), handle=5)).txn_id
+        await attach_consumer(session, "one")
+        await session.client.send(acquiring(first, 1))
+        number = (await session.client.until(Transfer)).delivery_id
+        state = TransactionalState(txn_id=second, outcome=Accepted())
+        await session.client.send(disposition(number, state=state))
+        detach = await session.client.until(Detach)
+        assert detach.error is not None
+        assert (detach.handle, detach.error.condition) == (5, "amqp:transaction:rollback")
+        assert await session.ask(Discharge(txn_id=first)) == ACCEPTED
+        assert queue_counts(broker, "one") == (0, 1)
+
+
+@pytest.mark.parametrize("way", ["window", "detach"])
+async def test_a_delivery_sent_in_part_is_aborted_before_the_rollback_is_answered(
+    way: str, autojump_clock: Any
+) -> None:
+    """The client closes its window amid a delivery: the answer waits for room, or for the link's end."""
+    async with running_broker() as broker:
+        await declare_queues(broker)
+        session = await start(broker, max_frame_size=1024)
+        await session.post(None, "one", b"x" * 3_000)
+        txn_id = await session.declare()
+        await attach_consumer(session, "one")
+        await session.client.send(acquiring(txn_id, 1, incoming_window=1))
+        first = await session.client.until(Transfer)
+        assert (first.more, first.state) == (True, TransactionalState(txn_id=txn_id))
+        number = session.take_id()
+        await session.client.send(request(number, Discharge(txn_id=txn_id, fail=True)))
+        assert not any(isinstance(each.body, Disposition) for each in await session.client.idle())
+        assert queue_counts(broker, "one") == (1, 0)
+        if way == "detach":
+            await session.client.send(frame(0, Detach(handle=9, closed=True)))
+        else:
+            await session.client.send(flow(next_incoming_id=1))
+            last = await session.client.until(Transfer)
+            assert (last.aborted, last.more, last.delivery_id) == (True, False, first.delivery_id)
+        answer = await session.client.until(Disposition)
+        assert (answer.role, answer.first, answer.state) == (True, number, ACCEPTED)
+        await settle_down()
+        assert queue_counts(broker, "one") == (1, 0)

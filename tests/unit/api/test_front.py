@@ -1,0 +1,234 @@
+"""What every request goes through and every answer carries."""
+
+from __future__ import annotations
+
+import json
+import zlib
+
+import pytest
+
+from amqp10broker.api.cors import Cors
+from amqp10broker.api.front import Front, Visit, compressed, too_large, wants_gzip
+from amqp10broker.api.front import takes as takes_types
+from amqp10broker.api.messages import Answer, Refused, Request
+from amqp10broker.api.rights import Tag
+from amqp10broker.api.routes import Endpoint, Route, Router
+
+ROUTES = [
+    Route(
+        "/api/queues/{vhost}/{name}",
+        {"GET": Endpoint(Tag.MANAGEMENT, "get"), "PUT": Endpoint(Tag.MANAGEMENT, "put")},
+    ),
+    Route("/api/users", {"GET": Endpoint(Tag.ADMINISTRATOR, "users")}),
+    Route("/api/login", {"POST": Endpoint(None, "login", forms=("application/x-www-form-urlencoded",))}),
+    Route("/api/queues", {"POST": Endpoint(Tag.MANAGEMENT, "post")}),
+]
+PAGE = "https://page.example"
+
+
+def front(*origins: str) -> Front[str]:
+    return Front(Router(ROUTES), Cors(origins))
+
+
+def request(method: str, target: str, **headers: str) -> Request:
+    pairs = ((name.replace("_", "-").encode(), value.encode()) for name, value in headers.items())
+    return Request.read(method.encode(), target.encode(), pairs)
+
+
+def visit(method: str, target: str, **headers: str) -> Visit[str]:
+    found = front().enter(request(method, target, **headers))
+    assert isinstance(found, Visit)
+    return found
+
+
+def answered(method: str, target: str, *origins: str, **headers: str) -> Answer:
+    found = front(*origins).enter(request(method, target, **headers))
+    assert isinstance(found, Answer)
+    return found
+
+
+def test_a_request_finds_its_endpoint() -> None:
+    found = visit("PUT", "/api/queues/%2F/q")
+    assert found.endpoint.run == "put"
+    assert found.values == {"vhost": "/", "name": "q"}
+    assert visit("HEAD", "/api/queues/%2F/q").endpoint.run == "get"
+
+
+def test_an_unknown_path_is_not_found_before_anybody_logs_in() -> None:
+    answer = answered("GET", "/api/nothing")
+    assert answer.status == 404
+    assert json.loads(answer.body) == {"error": "Object Not Found", "reason": "Not Found"}
+
+
+def test_a_method_that_the_path_lacks_is_told_which_there_are() -> None:
+    answer = answered("DELETE", "/api/queues/%2F/q")
+    assert (answer.status, answer.body) == (405, b"")
+    assert dict(answer.headers)["allow"] == "HEAD, GET, PUT, OPTIONS"
+
+
+def test_options_needs_no_login_and_lists_the_methods() -> None:
+    answer = answered("OPTIONS", "/api/users")
+    assert (answer.status, answer.body) == (200, b"")
+    assert dict(answer.headers)["allow"] == "HEAD, GET, OPTIONS"
+
+
+def test_every_answer_carries_the_same_headers() -> None:
+    found = visit("GET", "/api/users")
+    left = front().leave(found.request, found.route, Answer.of_json([]))
+    for answer in (
+        left,
+        answered("GET", "/no"),
+        answered("OPTIONS", "/api/users"),
+        answered("PUT", "/api/users"),
+    ):
+        headers = dict(answer.headers)
+        assert headers["cache-control"] == "no-cache"
+        assert headers["vary"] == "accept, accept-encoding, origin"
+        assert headers["x-content-type-options"] == "nosniff"
+        assert headers["x-frame-options"] == "DENY"
+        assert headers["content-security-policy"] == "script-src 'self'; object-src 'self'"
+        assert not [name for name in headers if name.startswith("access-control")]
+    assert dict(left.headers)["allow"] == "HEAD, GET, OPTIONS"
+    assert dict(left.headers)["content-type"] == "application/json"
+
+
+def changed(**headers: str) -> int:
+    """The status of a change with these headers; 0 if it has found its endpoint."""
+    asked = request("POST", "/api/queues", host="broker:15672", **headers)
+    found = front("https://listed.example").enter(asked)
+    return found.status if isinstance(found, Answer) else 0
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 0),
+        ({"content_type": "application/json"}, 0),
+        ({"origin": "http://broker:15672"}, 0),
+        ({"origin": "https://broker:15672", "sec_fetch_site": "same-origin"}, 0),
+        ({"origin": "https://outside.example", "sec_fetch_site": "same-origin"}, 0),
+        ({"origin": "https://listed.example", "sec_fetch_site": "cross-site"}, 0),
+        ({"sec_fetch_site": "none"}, 0),
+        ({"origin": PAGE}, 403),
+        ({"origin": "null"}, 403),
+        ({"origin": "http://broker:8080"}, 403),
+        ({"origin": "http://broker:15672", "sec_fetch_site": "same-site"}, 403),
+        ({"sec_fetch_site": "cross-site"}, 403),
+        ({"origin": PAGE, "content_type": "application/json"}, 403),
+        ({"content_type": "application/x-www-form-urlencoded"}, 415),
+        ({"content_type": "text/plain; charset=utf-8"}, 415),
+        ({"content_type": "multipart/form-data; boundary=x"}, 415),
+        ({"content_type": "multipart/form-data; boundary=x", "origin": PAGE}, 403),
+    ],
+)
+def test_a_page_of_another_origin_changes_nothing(headers: dict[str, str], status: int) -> None:
+    """A browser sends the login that it remembers along with what a form of any page posts."""
+    assert changed(**headers) == status
+
+
+def test_a_form_posts_where_forms_are_taken_and_anything_may_be_read() -> None:
+    form = {"content_type": "application/x-www-form-urlencoded"}
+    assert isinstance(front().enter(request("POST", "/api/login", **form)), Visit)
+    assert isinstance(front().enter(request("GET", "/api/users", origin=PAGE, **form)), Visit)
+
+
+def test_a_tag_that_is_missing_is_refused() -> None:
+    front().admit(visit("GET", "/api/users"), {"administrator"})
+    with pytest.raises(Refused) as refused:
+        front().admit(visit("GET", "/api/users"), {"management"})
+    assert refused.value.answer.status == 401
+
+
+def test_an_endpoint_without_a_tag_is_for_everybody() -> None:
+    front().admit(visit("POST", "/api/login"), ())
+
+
+def test_a_client_that_takes_no_json_gets_an_empty_answer() -> None:
+    with pytest.raises(Refused) as refused:
+        front().admit(visit("GET", "/api/users", accept="text/html"), {"administrator"})
+    assert (refused.value.answer.status, refused.value.answer.body) == (406, b"")
+
+
+@pytest.mark.parametrize(
+    ("accept", "takes"),
+    [
+        (None, True),
+        ("*/*", True),
+        ("application/json", True),
+        ("text/html, application/*;q=0.5", True),
+        ("Application/JSON; q=1.0", True),
+        ("text/html", False),
+        ("application/json;q=0, */*", False),
+        ("application/json;q=nonsense", False),
+        ("application/json;q=nan", False),
+        ("", False),
+    ],
+)
+def test_what_a_client_takes(accept: str | None, takes: bool) -> None:
+    assert takes_types(accept) is takes
+
+
+@pytest.mark.parametrize(
+    ("encodings", "wants"),
+    [("gzip", True), ("deflate, gzip;q=0.1", True), ("*", True), ("gzip;q=0, *", False), ("br", False)],
+)
+def test_a_body_is_compressed_for_a_client_that_takes_it(encodings: str, wants: bool) -> None:
+    answer = Answer.of_json(["x" * 400])
+    assert wants_gzip(request("GET", "/", accept_encoding=encodings), answer) is wants
+    assert not wants_gzip(request("GET", "/", accept_encoding=encodings), Answer.of_json(["x"]))
+    assert not wants_gzip(request("GET", "/"), answer)
+
+
+def test_a_compressed_body_is_gzip_of_the_plain_one() -> None:
+    plain = Answer.of_json(["x" * 400])
+    packed = compressed(plain)
+    assert zlib.decompress(packed.body, 16 + zlib.MAX_WBITS) == plain.body
+    assert len(packed.body) < len(plain.body)
+    assert dict(packed.headers)["content-encoding"] == "gzip"
+    assert compressed(plain) == packed
+
+
+def test_a_body_that_is_too_large_is_told_the_limit() -> None:
+    answer = too_large(1000).answer
+    assert answer.status == 400
+    assert "size limit of 1000 bytes" in json.loads(answer.body)["reason"]
+
+
+# --- other origins --------------------------------------------------------------------------------
+
+
+def granted(answer: Answer) -> dict[str, str]:
+    return {name: value for name, value in answer.headers if name.startswith("access-control-")}
+
+
+def test_a_listed_origin_may_read_every_answer_with_its_login() -> None:
+    assert granted(answered("GET", "/api/nothing", PAGE, origin=PAGE)) == {
+        "access-control-allow-origin": PAGE,
+        "access-control-allow-credentials": "true",
+    }
+    found = visit("GET", "/api/users", origin=PAGE)
+    assert granted(front(PAGE).leave(found.request, found.route, Answer(200)))
+
+
+def test_a_star_lets_every_origin_read_without_a_login() -> None:
+    assert granted(answered("GET", "/api/nothing", "*", origin=PAGE)) == {"access-control-allow-origin": "*"}
+
+
+@pytest.mark.parametrize("origin", ["https://other.example", "null", "*", ""])
+@pytest.mark.parametrize("origins", [(PAGE,), (), (PAGE, "null")])
+def test_other_origins_are_told_nothing(origin: str, origins: tuple[str, ...]) -> None:
+    assert not granted(answered("GET", "/api/nothing", *origins, origin=origin))
+
+
+def test_a_preflight_says_methods_headers_and_for_how_long() -> None:
+    answer = answered(
+        "OPTIONS", "/api/users", PAGE, origin=PAGE, access_control_request_headers="authorization"
+    )
+    assert granted(answer) == {
+        "access-control-allow-origin": PAGE,
+        "access-control-allow-credentials": "true",
+        "access-control-allow-methods": "HEAD, GET, OPTIONS",
+        "access-control-allow-headers": "authorization",
+        "access-control-max-age": "1800",
+    }
+    assert not granted(answered("OPTIONS", "/api/users", PAGE))

@@ -1,0 +1,64 @@
+"""Counters in RabbitMQ's words."""
+
+from __future__ import annotations
+
+from amqp10broker.api import message_stats
+from amqp10broker.queues.counters import Consumption, QueueConsumption, QueueCounters, tally
+from amqp10broker.routing.exchange import Exchange
+
+
+class Consumer:
+    """One that got messages in every way."""
+
+    def __init__(self) -> None:
+        self.counters = Consumption()
+        for number, name in enumerate(self.counters.names, 1):
+            setattr(self.counters, name, number)
+
+    def counted(self) -> Consumption:
+        return self.counters
+
+
+def test_where_nothing_happened_nothing_is_said() -> None:
+    assert message_stats.of_queue(tally(QueueCounters(), QueueConsumption())) == {}
+    assert message_stats.of_exchange(_exchange(0, 0).counted()) == {}
+
+
+def test_what_was_published_and_what_was_delivered_are_groups() -> None:
+    counters, consumption = QueueCounters(), QueueConsumption()
+    counters.published = 3
+    assert message_stats.of_queue(tally(counters, consumption)) == {"publish": 3}
+    counters.published = 0
+    consumption.join(Consumer())
+    assert message_stats.of_queue(tally(counters, consumption)) == {
+        "deliver": 1,
+        "deliver_no_ack": 2,
+        "get": 3,
+        "get_no_ack": 4,
+        "redeliver": 5,
+        "get_empty": 6,
+        "ack": 7,
+        "deliver_get": 1 + 2 + 3 + 4,
+    }
+
+
+def test_what_clients_published_was_confirmed_returned_or_dropped() -> None:
+    assert message_stats.of_clients({}) == {}
+    assert message_stats.of_clients({"published": 5, "confirmed": 2, "unroutable": 3, "returned": 1}) == {
+        "publish": 5,
+        "confirm": 2,
+        "return_unroutable": 1,
+        "drop_unroutable": 2,
+    }
+    assert message_stats.of_clients({"got": 1})["deliver_get"] == 1
+    assert message_stats.of_clients({"got_nothing": 2})["get_empty"] == 2
+
+
+def test_what_an_exchange_routed_went_on() -> None:
+    assert message_stats.of_exchange(_exchange(5, 2).counted()) == {"publish_in": 5, "publish_out": 3}
+
+
+def _exchange(published: int, unroutable: int) -> Exchange:
+    exchange = Exchange.__new__(Exchange)
+    exchange.published, exchange.unroutable, exchange.returned = published, unroutable, 0
+    return exchange

@@ -1,0 +1,70 @@
+"""Targets, headers and queries as the API reads them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from amqp10broker.api.messages import Answer, Refused, Request
+
+
+def test_a_path_is_split_at_its_slashes_and_then_decoded() -> None:
+    request = Request.read(b"GET", b"/api/queues/%2F/a%2Fb%20c/", ())
+    assert request.segments == ("api", "queues", "/", "a/b c")
+
+
+def test_a_name_in_a_path_is_decoded_once() -> None:
+    assert Request.read(b"GET", b"/api/bindings/order.%2523", ()).segments[-1] == "order.%23"
+
+
+def test_an_empty_part_between_slashes_stays() -> None:
+    request = Request.read(b"POST", b"/api/exchanges/%2F//publish", ())
+    assert request.segments == ("api", "exchanges", "/", "", "publish")
+
+
+def test_the_target_of_a_proxys_client_is_its_path() -> None:
+    assert Request.read(b"GET", b"http://host:15672/api/overview?a=1", ()).segments == ("api", "overview")
+
+
+def test_the_last_of_equal_parameters_counts_and_blank_ones_stay() -> None:
+    assert Request.read(b"GET", b"/?page=1&name=&page=2&q=a+b", ()).query == {
+        "page": "2",
+        "name": "",
+        "q": "a b",
+    }
+
+
+def test_values_of_a_repeated_header_are_joined() -> None:
+    request = Request.read(b"GET", b"/", ((b"accept", b"a/b"), (b"host", b"h"), (b"accept", b"c/d")))
+    assert request.headers == {"accept": "a/b, c/d", "host": "h"}
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        pytest.param(b"*", id="no path"),
+        pytest.param(b"ftp://host/api", id="another scheme"),
+        pytest.param(b"/api/queues/%FF", id="no UTF-8 in the path"),
+        pytest.param(b"/api?name=%FF", id="no UTF-8 in the query"),
+        pytest.param(b"/api?name=\xff", id="bytes in the query"),
+        pytest.param(b"/api?" + b"&".join(b"a=1" for _ in range(101)), id="too many parameters"),
+    ],
+)
+def test_a_target_that_cannot_be_read_is_refused(target: bytes) -> None:
+    with pytest.raises(Refused) as refused:
+        Request.read(b"GET", target, ())
+    assert refused.value.answer.status == 400
+    assert json.loads(refused.value.answer.body)["error"] == "bad_request"
+
+
+def test_a_refusal_has_an_error_and_a_reason_that_is_a_string() -> None:
+    answer = Refused(404, "not_found", "vhost_not_found").answer
+    assert json.loads(answer.body) == {"error": "not_found", "reason": "vhost_not_found"}
+    assert answer.headers == (("content-type", "application/json"),)
+
+
+def test_json_says_names_in_utf_8_and_has_no_infinity() -> None:
+    assert Answer.of_json({"name": "größe"}).body == '{"name":"größe"}'.encode()
+    with pytest.raises(ValueError):
+        Answer.of_json(float("inf"))

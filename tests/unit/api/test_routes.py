@@ -1,0 +1,55 @@
+"""Paths to endpoints."""
+
+from __future__ import annotations
+
+import pytest
+
+from amqp10broker.api.rights import Tag
+from amqp10broker.api.routes import Endpoint, Route, Router
+
+
+def route(pattern: str, *methods: str) -> Route[str]:
+    return Route(pattern, {method: Endpoint(Tag.MANAGEMENT, pattern) for method in methods})
+
+
+QUEUE = route("/api/queues/{vhost}/{name}", "GET", "PUT", "DELETE")
+DETAILED = route("/api/queues/detailed", "GET")
+QUEUES = route("/api/queues/{vhost}", "GET")
+USER = route("/api/connections/username/{user}", "GET")
+CHANNELS = route("/api/connections/{name}/channels", "GET")
+ROUTER = Router([QUEUES, QUEUE, DETAILED, CHANNELS, USER])
+
+
+@pytest.mark.parametrize(
+    ("segments", "expected", "values"),
+    [
+        (("api", "queues", "detailed"), DETAILED, {}),
+        (("api", "queues", "/"), QUEUES, {"vhost": "/"}),
+        (("api", "queues", "/", "q/1"), QUEUE, {"vhost": "/", "name": "q/1"}),
+        (("api", "connections", "username", "channels"), USER, {"user": "channels"}),
+        (("api", "connections", "c", "channels"), CHANNELS, {"name": "c"}),
+    ],
+)
+def test_of_two_patterns_the_one_that_says_more_counts(
+    segments: tuple[str, ...], expected: Route[str], values: dict[str, str]
+) -> None:
+    assert ROUTER.find(segments) == (expected, values)
+
+
+@pytest.mark.parametrize(
+    "segments", [(), ("api",), ("api", "nothing", "x"), ("api", "queues", "a", "b", "c")]
+)
+def test_other_paths_have_no_route(segments: tuple[str, ...]) -> None:
+    assert ROUTER.find(segments) is None
+
+
+def test_two_patterns_of_the_same_paths_are_a_mistake() -> None:
+    with pytest.raises(ValueError, match="mean the same paths"):
+        Router([QUEUES, route("/api/queues/{other}", "GET")])
+
+
+def test_head_comes_with_get_and_options_with_all() -> None:
+    assert QUEUE.allow == "HEAD, GET, PUT, DELETE, OPTIONS"
+    assert QUEUE.endpoint("HEAD") is QUEUE.endpoints["GET"]
+    assert route("/api/login", "POST").allow == "POST, OPTIONS"
+    assert route("/api/login", "POST").endpoint("HEAD") is None

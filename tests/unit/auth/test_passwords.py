@@ -1,0 +1,221 @@
+"""Password records are verified, remembered and forgotten."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import secrets
+
+import pytest
+
+from amqp10broker.auth import passwords as module
+from amqp10broker.auth.passwords import Passwords, plain_record, rabbit_record
+from amqp10broker.errors import InvalidArgument
+from amqp10broker.metadata.users import PasswordAlgorithm, PasswordRecord, Users
+from tests.support.declaring import add_user, delete_user, set_password
+
+
+def slowly(passwords: Passwords, name: str, password: bytes) -> bool:
+    """Verify as a connection does, but here and now."""
+    return passwords.slow(name, password)()
+
+
+def test_a_plain_password_is_verified_at_once(passwords: Passwords) -> None:
+    """It stands in the configuration in plain: there is nothing to protect by slowness."""
+    assert passwords.quick("guest", b"guest")
+    assert not passwords.quick("guest", b"Guest")
+    assert not slowly(passwords, "guest", b"Guest")
+
+
+def test_rabbitmqs_own_example_is_verified(users: Users, passwords: Passwords) -> None:
+    """The hash in RabbitMQ's guide: salt 908D C60A, password test12."""
+    example = "kI3GCqW5JLMJa4iX1lo7X4D6XbYqlLgxIs30+P6tENUV2POR"
+    add_user(users, "example", PasswordRecord(PasswordAlgorithm.RABBIT_SHA256, example))
+    assert passwords.quick("example", b"test12")
+    assert not passwords.quick("example", b"test13")
+    assert rabbit_record("test12", bytes.fromhex("908DC60A")).value == example
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "digest"),
+    [
+        (PasswordAlgorithm.RABBIT_SHA256, "sha256"),
+        (PasswordAlgorithm.RABBIT_SHA512, "sha512"),
+        (PasswordAlgorithm.RABBIT_MD5, "md5"),
+    ],
+)
+def test_rabbitmqs_algorithms_are_verified(
+    users: Users, passwords: Passwords, algorithm: PasswordAlgorithm, digest: str
+) -> None:
+    """Digest of salt and password, after the salt."""
+    stored = b"\x01\x02\x03\x04" + hashlib.new(digest, b"\x01\x02\x03\x04secret").digest()
+    add_user(users, "u", PasswordRecord(algorithm, base64.b64encode(stored).decode()))
+    assert passwords.quick("u", b"secret")
+    assert not passwords.quick("u", b"Secret")
+    assert slowly(passwords, "u", b"secret")
+    assert not slowly(passwords, "u", b"Secret")
+
+
+def test_a_password_is_kept_for_rabbitmq_beside_argon2_on_request(users: Users, passwords: Passwords) -> None:
+    """The same password, by another salt; a login looks at argon2 alone."""
+    assert passwords.make("secret").rabbit_sha256 is None
+    record = Passwords(users, secrets.token_bytes, "sha256").make("secret")
+    assert record.algorithm is PasswordAlgorithm.ARGON2ID
+    assert record.rabbit_sha256 is not None
+    add_user(users, "there", PasswordRecord(PasswordAlgorithm.RABBIT_SHA256, record.rabbit_sha256))
+    assert passwords.quick("there", b"secret")
+    add_user(users, "here", record)
+    assert not passwords.quick("here", b"secret")
+    assert slowly(passwords, "here", b"secret")
+
+
+@pytest.mark.parametrize("value", ["", "not base64!", "AAAA"])
+def test_a_broken_record_lets_nobody_in(users: Users, passwords: Passwords, value: str) -> None:
+    """Not even with an empty password."""
+    add_user(users, "u", PasswordRecord(PasswordAlgorithm.RABBIT_SHA256, value))
+    add_user(users, "v", PasswordRecord(PasswordAlgorithm.ARGON2ID, value))
+    for name in ("u", "v"):
+        for password in (b"", b"x"):
+            assert not passwords.quick(name, password)
+            assert not slowly(passwords, name, password)
+
+
+def test_a_new_password_is_kept_as_argon2id(users: Users, passwords: Passwords) -> None:
+    """With the parameters that OWASP names, and a verifier for SCRAM."""
+    record = passwords.make("correct horse")
+    assert record.algorithm is PasswordAlgorithm.ARGON2ID
+    assert record.value.startswith("$argon2id$v=19$m=19456,t=2,p=1$")
+    assert record.scram is not None
+    add_user(users, "u", record)
+    assert not passwords.quick("u", b"correct horse")
+    assert slowly(passwords, "u", b"correct horse")
+    assert not slowly(passwords, "u", b"wrong horse")
+
+
+def test_two_records_of_a_password_differ(passwords: Passwords) -> None:
+    """Salts are new each time."""
+    one, two = passwords.make("p"), passwords.make("p")
+    assert one.value != two.value
+    assert one.scram != two.scram
+
+
+@pytest.mark.parametrize("password", ["", "a\0b"])
+def test_passwords_that_plain_cannot_carry_are_refused(passwords: Passwords, password: str) -> None:
+    """And nobody can log in with an empty one."""
+    with pytest.raises(InvalidArgument):
+        passwords.make(password)
+    with pytest.raises(InvalidArgument):
+        plain_record(password)
+
+
+def test_a_right_password_is_remembered(
+    users: Users, passwords: Passwords, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second login of a user costs no argon2; a wrong password still does."""
+    add_user(users, "u", passwords.make("p"))
+    record = passwords.record("u")
+    assert slowly(passwords, "u", b"p")
+    assert passwords.remember("u", b"p", record)
+
+    def refuse(*arguments: object) -> bool:
+        raise AssertionError("argon2 was asked")
+
+    monkeypatch.setattr(module, "_verify_argon2", refuse)
+    assert passwords.quick("u", b"p")
+    assert not passwords.quick("u", b"q")
+    assert not passwords.quick("v", b"p")
+    with pytest.raises(AssertionError, match="argon2 was asked"):
+        slowly(passwords, "u", b"q")
+
+
+def test_a_changed_password_is_forgotten_at_once(users: Users, passwords: Passwords) -> None:
+    """The old one opens nothing any more, and neither does that of a deleted user."""
+    add_user(users, "u", passwords.make("old"))
+    passwords.remember("u", b"old", passwords.record("u"))
+    set_password(users, "u", passwords.make("new"))
+    assert not passwords.quick("u", b"old")
+    passwords.remember("u", b"new", passwords.record("u"))
+    assert passwords.quick("u", b"new")
+    delete_user(users, "u")
+    assert not passwords.quick("u", b"new")
+
+
+def test_what_was_verified_against_an_old_record_is_not_remembered(
+    users: Users, passwords: Passwords
+) -> None:
+    """The password may be changed while a thread verifies the old one."""
+    add_user(users, "u", passwords.make("old"))
+    record = passwords.record("u")
+    set_password(users, "u", passwords.make("new"))
+    assert not passwords.remember("u", b"old", record)
+    assert not passwords.quick("u", b"old")
+    delete_user(users, "u")
+    assert not passwords.remember("u", b"old", record)
+
+
+def test_what_is_remembered_of_deleted_users_goes_with_the_next(users: Users, passwords: Passwords) -> None:
+    """Memory does not grow with users that come and go."""
+    for name in ("a", "b", "c"):
+        add_user(users, name, passwords.make("p"))
+        passwords.remember(name, b"p", passwords.record(name))
+        if name != "c":
+            delete_user(users, name)
+    assert list(passwords._known) == ["c"]
+
+
+@pytest.mark.parametrize("name", ["guest", "rabbit", "nobody", "unknown", "argon"])
+def test_a_wrong_password_always_takes_one_argon2(
+    users: Users, passwords: Passwords, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Time tells nobody which names there are, nor how a password is kept."""
+    add_user(users, "argon", passwords.make("p"))
+    asked: list[str] = []
+
+    def verify(value: str, password: bytes) -> bool:
+        asked.append(value)
+        return False
+
+    monkeypatch.setattr(module, "_verify_argon2", verify)
+    assert not passwords.quick(name, b"wrong")
+    assert not slowly(passwords, name, b"wrong")
+    assert not slowly(passwords, name, b"")
+    assert len(asked) == 2
+    assert all(value.startswith("$argon2id$v=19$m=19456,t=2,p=1$") for value in asked)
+
+
+def test_the_decoy_is_a_hash_that_argon2_works_on(passwords: Passwords) -> None:
+    """If it could not be read, an unknown user would be refused faster."""
+    from argon2 import extract_parameters
+
+    parameters = extract_parameters(passwords._decoy_record().value)
+    assert (parameters.memory_cost, parameters.time_cost, parameters.parallelism) == (19_456, 2, 1)
+    assert (parameters.salt_len, parameters.hash_len) == (16, 32)
+
+
+def test_a_plain_password_has_a_scram_verifier(passwords: Passwords) -> None:
+    """Made when it is asked for, with a salt that stays the same in this process."""
+    record, real = passwords.scram_record("guest")()
+    assert real
+    assert passwords.scram_record("guest")() == (record, True)
+
+
+@pytest.mark.parametrize("name", ["rabbit", "nobody", "unknown"])
+def test_who_has_no_scram_verifier_gets_one_that_cannot_be_met(passwords: Passwords, name: str) -> None:
+    """It looks like any other and stays the same, so it tells nothing."""
+    record, real = passwords.scram_record(name)()
+    assert not real
+    assert passwords.scram_record(name)() == (record, False)
+    guest, _ = passwords.scram_record("guest")()
+    assert (record.iterations, len(record.salt)) == (guest.iterations, len(guest.salt))
+    assert record.salt != guest.salt
+
+
+def test_plain_passwords_are_exported_as_rabbitmqs_hash(users: Users, passwords: Passwords) -> None:
+    """So a definitions file holds none in plain, and RabbitMQ can read it."""
+    record = passwords.exportable(passwords.record("guest"))
+    assert record is not None
+    assert record.algorithm is PasswordAlgorithm.RABBIT_SHA256
+    set_password(users, "guest", record)
+    assert passwords.quick("guest", b"guest")
+    assert passwords.exportable(record) is record
+    assert passwords.exportable(None) is None

@@ -1,0 +1,148 @@
+"""Contexts from files, and the user that a certificate names."""
+
+from __future__ import annotations
+
+import ssl
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    PrivateFormat,
+    load_pem_private_key,
+)
+
+from amqp10broker.auth.tls import CertificateUser, TlsSettings, Verify, certificate_user, server_context
+from amqp10broker.errors import ConfigError
+from tests.support.certificates import Certificates, certificates
+
+__all__ = ["certificates"]
+
+# As ssl.SSLSocket.getpeercert gives it.
+CERTIFICATE: dict[str, Any] = {
+    "subject": (
+        (("countryName", "DE"),),
+        (("organizationName", "Example, Inc"),),
+        (("commonName", "worker"),),
+    ),
+    "subjectAltName": (("DNS", "w1.example.org"), ("DNS", "w2.example.org"), ("email", "w@example.org")),
+}
+
+
+@pytest.fixture(scope="module")
+def files(certificates: Certificates) -> Path:
+    """A folder with a certificate, its key, and something else."""
+    certificates.file("empty.pem", "nothing")
+    certificates.client("other")
+    return Path(certificates.ca).parent
+
+
+def settings(files: Path, **others: Any) -> TlsSettings:
+    """Good settings, and others in their place."""
+    good: dict[str, Any] = {
+        "certificate_file": str(files / "server.pem"),
+        "key_file": str(files / "server.key"),
+        "ca_file": str(files / "ca.pem"),
+    }
+    return TlsSettings(**good | others)
+
+
+@pytest.mark.parametrize(
+    ("verify", "mode"),
+    [
+        (Verify.NONE, ssl.CERT_NONE),
+        (Verify.OPTIONAL, ssl.CERT_OPTIONAL),
+        (Verify.REQUIRED, ssl.CERT_REQUIRED),
+    ],
+)
+def test_a_context_asks_for_certificates_as_set(files: Path, verify: Verify, mode: ssl.VerifyMode) -> None:
+    """Never below TLS 1.2."""
+    context = server_context(settings(files, verify=verify))
+    assert context.verify_mode is mode
+    assert context.minimum_version is ssl.TLSVersion.TLSv1_2
+    assert server_context(settings(files, minimum_version="1.3")).minimum_version is ssl.TLSVersion.TLSv1_3
+
+
+@pytest.mark.parametrize(
+    ("others", "text"),
+    [
+        ({"minimum_version": "1.1"}, "tls_minimum_version is '1.1'; must be one of 1.2, 1.3"),
+        (
+            {"verify": Verify.REQUIRED, "ca_file": None},
+            "tls_ca is not given; must name who signs clients' certificates, or turn verifying off",
+        ),
+        (
+            {"certificate_file": "missing.pem"},
+            "tls_certificate names {files}/missing.pem, which cannot be read: No such file or directory",
+        ),
+        ({"certificate_file": "empty.pem"}, "tls_certificate and its key cannot be used: "),
+        ({"key_file": "empty.pem"}, "tls_certificate and its key cannot be used: "),
+        (
+            {"key_file": None},
+            "tls_certificate and its key cannot be used: not in PEM format, or without a key; must be a PEM",
+        ),
+        (
+            {"key_file": "client-other-True.key"},
+            "tls_certificate and its key cannot be used: KEY_VALUES_MISMATCH; must be a PEM certificate",
+        ),
+        ({"ca_file": "empty.pem"}, "tls_ca holds no certificate: "),
+        ({"key_file": "missing.pem"}, "tls_key names {files}/missing.pem, which cannot be read: No such"),
+        ({"ca_file": "missing.pem"}, "tls_ca names {files}/missing.pem, which cannot be read: No such"),
+    ],
+)
+def test_bad_settings_name_the_one_to_mend(files: Path, others: dict[str, Any], text: str) -> None:
+    """At start, not at the first connection."""
+    given = {
+        key: str(files / value) if isinstance(value, str) and value.endswith((".pem", ".key")) else value
+        for key, value in others.items()
+    }
+    with pytest.raises(ConfigError) as caught:
+        server_context(settings(files, **given))
+    assert str(caught.value).startswith(text.format(files=files))
+
+
+def test_a_key_with_a_password_is_refused_and_not_asked_for(files: Path) -> None:
+    """OpenSSL would ask at the terminal, where nobody is."""
+    key = load_pem_private_key((files / "server.key").read_bytes(), None)
+    locked = files / "locked.key"
+    locked.write_bytes(
+        key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"geheim"))
+    )
+    with pytest.raises(ConfigError, match="tls_certificate and its key cannot be used"):
+        server_context(settings(files, key_file=str(locked)))
+    given = settings(files, key_file=str(locked), key_password="geheim")
+    assert server_context(given).verify_mode is ssl.CERT_NONE
+    assert "geheim" not in repr(given)
+
+
+@pytest.mark.parametrize(
+    ("part", "user"),
+    [
+        (CertificateUser.COMMON_NAME, "worker"),
+        (CertificateUser.DISTINGUISHED_NAME, "CN=worker,O=Example\\, Inc,C=DE"),
+        (CertificateUser.SAN_DNS, "w1.example.org"),
+        (CertificateUser.SAN_EMAIL, "w@example.org"),
+        (CertificateUser.SAN_URI, None),
+    ],
+)
+def test_the_user_stands_where_it_is_configured(part: CertificateUser, user: str | None) -> None:
+    """The first alternative name of the kind counts."""
+    assert certificate_user(CERTIFICATE, part) == user
+
+
+@pytest.mark.parametrize(
+    "certificate",
+    [
+        None,
+        {},
+        {"subject": ((("organizationName", "x"),),)},
+        {"subject": ((("commonName", "a"),), (("commonName", "b"),))},
+        {"subject": ((("commonName", "a\0b"),),)},
+        {"subject": ((("commonName", ""),),)},
+    ],
+)
+def test_a_certificate_without_a_clear_name_names_nobody(certificate: dict[str, Any] | None) -> None:
+    """None, several, or one that cannot be a user's."""
+    assert certificate_user(certificate, CertificateUser.COMMON_NAME) is None

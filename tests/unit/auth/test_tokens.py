@@ -1,0 +1,229 @@
+"""Tokens: signatures, claims, and what is refused. Keys and tokens are made by an authority of the test's."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import json
+from typing import Any
+
+import pytest
+from joserfc.jwk import OctKey
+
+from amqp10broker.auth.tokens import (
+    ALGORITHMS,
+    SYMMETRIC,
+    TOKEN_BYTES_MAX,
+    TokenKeys,
+    TokenRefused,
+    TokenSettings,
+    TokenVerifier,
+    UnknownKey,
+    looks_like_token,
+)
+from amqp10broker.errors import ConfigError
+from tests.support import tokens
+from tests.support.tokens import SERVER, key, pem
+
+NOW = 1_800_000_000
+"""Seconds since the epoch, when all tokens are made and looked at."""
+
+
+def verifier(keys: TokenKeys | None = None, **settings: Any) -> TokenVerifier:
+    return TokenVerifier(TokenSettings(SERVER, **settings), keys or TokenKeys(by_id={"k1": pem()}))
+
+
+def token(*scopes: str, **claims: Any) -> str:
+    return tokens.token(*scopes, now_s=NOW, **claims)
+
+
+def verify(text: str, keys: TokenKeys | None = None, **settings: Any) -> Any:
+    return verifier(keys, **settings).verify(text.encode(), NOW)
+
+
+def refusal(text: str, keys: TokenKeys | None = None, **settings: Any) -> str:
+    with pytest.raises(TokenRefused) as refused:
+        verify(text, keys, **settings)
+    assert text not in str(refused.value)
+    return str(refused.value)
+
+
+def test_a_token_says_who_and_what_and_until_when() -> None:
+    grants = verify(token("read:v/q", "tag:monitoring", lasts_s=60))
+    assert grants.user == "ann"
+    assert grants.allows("read", "v", "q")
+    assert grants.account.tags == ("monitoring",)
+    assert grants.expires_at == NOW + 60
+
+
+@pytest.mark.parametrize(
+    ("kind", "alg"),
+    [
+        ("RSA", "RS256"),
+        ("RSA", "PS512"),
+        ("EC", "ES256"),
+        pytest.param("OKP", "EdDSA", marks=pytest.mark.filterwarnings("ignore:EdDSA")),  # when it is made
+        ("OKP", "Ed25519"),
+    ],
+)
+def test_signatures_of_all_kinds_of_keys_are_verified(kind: str, alg: str) -> None:
+    keys = TokenKeys(by_id={"k1": pem(kind)})
+    assert verify(token(alg=alg, signed_by=key(kind)), keys).user == "ann"
+    other = token(alg=alg, signed_by=key(kind, "other"))
+    assert "signature" in refusal(other, keys)
+
+
+def test_a_secret_counts_only_where_its_algorithm_is_named() -> None:
+    keys = TokenKeys(by_id={"k1": b"a secret of thirty-two bytes !!!"})
+    secret = OctKey.import_key(b"a secret of thirty-two bytes !!!")
+    made = token(alg="HS256", signed_by=secret)
+    assert "not allowed" in refusal(made, keys)
+    assert verify(made, keys, algorithms=(*ALGORITHMS, *SYMMETRIC)).user == "ann"
+
+
+def test_a_public_key_is_no_secret() -> None:
+    """Who knows the public key could sign with it, if it were taken for the secret of HS256 (RFC 8725)."""
+
+    def part(value: Any) -> str:
+        return base64.urlsafe_b64encode(json.dumps(value).encode()).rstrip(b"=").decode()
+
+    body = f"{part({'alg': 'HS256', 'kid': 'k1'})}.{part({'sub': 'eve', 'aud': SERVER, 'exp': 1e12})}"
+    signature = hmac.digest(pem(), body.encode(), hashlib.sha256)
+    forged = f"{body}.{base64.urlsafe_b64encode(signature).rstrip(b'=').decode()}"
+    assert "key" in refusal(forged, algorithms=(*ALGORITHMS, *SYMMETRIC))
+
+
+def test_a_token_without_a_signature_is_refused() -> None:
+    head = base64.urlsafe_b64encode(b'{"alg":"none","kid":"k1"}').rstrip(b"=").decode()
+    claims = token().split(".")[1]
+    refusal(f"{head}.{claims}.")
+    with pytest.raises(ConfigError, match="oauth2_algorithms names 'none'"):
+        verifier(algorithms=("RS256", "none"))
+
+
+@pytest.mark.parametrize("text", ["", ".", "..", "a.b.c", "eyJhIjoxfQ..", "\x00.\xff.", "eyJ." * 3])
+def test_what_is_no_token_is_refused(text: str) -> None:
+    with pytest.raises(TokenRefused):
+        verify(text)
+
+
+def test_a_token_has_an_end_of_its_length() -> None:
+    assert f"longer than {TOKEN_BYTES_MAX}" in refusal("eyJ." + "a" * TOKEN_BYTES_MAX + ".b")
+
+
+@pytest.mark.parametrize(
+    ("claims", "settings", "why"),
+    [
+        ({"lasts_s": -1}, {}, "has expired"),
+        ({"lasts_s": None}, {}, "no claim 'exp'"),
+        ({"exp": "soon"}, {}, "'exp' is no time"),
+        ({"exp": True}, {}, "'exp' is no time"),
+        ({"nbf": NOW + 600}, {}, "not valid yet"),
+        ({"aud": "other"}, {}, "is for 'other', and not for 'rabbitmq'"),
+        ({"aud": None}, {}, "and not for 'rabbitmq'"),
+        ({"iss": "eve"}, {"issuer": "authority"}, "of issuer 'eve', not of 'authority'"),
+    ],
+)
+def test_claims_must_be_right(claims: Any, settings: Any, why: str) -> None:
+    assert why in refusal(token("read:v/q", **claims), **settings)
+
+
+@pytest.mark.parametrize("claims", [{"user": None}, {"user": "a\0b"}, {"user": ""}, {"sub": 7}])
+def test_a_token_without_a_usable_name_is_of_the_user_unknown(claims: Any) -> None:
+    assert verify(token("read:v/q", **claims)).user == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("claims", "settings"),
+    [
+        ({"lasts_s": -1}, {"leeway_s": 60}),
+        ({"lasts_s": None}, {"require_exp": False}),
+        ({"nbf": NOW + 10}, {"leeway_s": 60}),
+        ({"aud": ["other", "rabbitmq"]}, {}),
+        ({"aud": "other"}, {"verify_aud": False}),
+        ({"iss": "authority"}, {"issuer": "authority"}),
+    ],
+)
+def test_settings_say_what_is_right(claims: Any, settings: Any) -> None:
+    assert verify(token(**claims), **settings).user == "ann"
+
+
+def test_the_user_is_the_first_claim_that_has_a_name() -> None:
+    assert verify(token(preferred_username="anna")).user == "anna"
+    assert verify(token(user="x", client_id="c"), username_claims=("client_id", "sub")).user == "c"
+    assert verify(token(preferred_username=7)).user == "ann"
+
+
+def test_scopes_may_be_a_list_and_stand_in_further_claims() -> None:
+    made = token(
+        scope=["rabbitmq.read:v/a", "rabbitmq.read:v/b"],
+        roles="rabbitmq.read:v/c",
+        realm={"access": {"roles": ["rabbitmq.read:v/d"]}},
+    )
+    grants = verify(made, additional_scopes_keys=("roles", "realm.access.roles", "nothing.there"))
+    assert [name for name in "abcde" if grants.allows("read", "v", name)] == ["a", "b", "c", "d"]
+
+
+def test_aliases_stand_for_scopes() -> None:
+    aliases = {"admin": ("rabbitmq.tag:administrator", "rabbitmq.read:*/*")}
+    grants = verify(token(scope="admin openid"), scope_aliases=aliases)
+    assert grants.account.tags == ("administrator",)
+    assert grants.allows("read", "v", "q")
+
+
+def test_scopes_of_others_count_for_nothing_unless_there_is_no_prefix() -> None:
+    made = token(scope="read:v/q")
+    assert not verify(made).allows("read", "v", "q")
+    assert verify(made, scope_prefix="").allows("read", "v", "q")
+
+
+def test_a_key_that_is_not_known_is_told_apart() -> None:
+    with pytest.raises(UnknownKey, match="signed with key 'k2', which is not known"):
+        verify(token(kid="k2"))
+
+
+def test_keys_of_the_authority_are_found_by_their_ids() -> None:
+    keys = TokenKeys()
+    public = [
+        {**key("RSA").as_dict(private=False), "kid": "k1"},
+        {**key("EC").as_dict(private=False), "kid": "e1", "use": "sig"},
+        {"kty": "strange", "kid": "s"},
+        {**key("RSA", "x").as_dict(private=False), "kid": "enc", "use": "enc"},
+        {"kty": "oct", "k": "AAAA", "kid": "secret"},
+        "no object",
+    ]
+    keys.learn({"keys": public})
+    assert set(keys.fetched) == {"k1", "e1"}
+    assert verify(token(), keys).user == "ann"
+    assert verify(token(alg="ES256", signed_by=key("EC"), kid="e1"), keys).user == "ann"
+    keys.learn({"keys": []})
+    with pytest.raises(UnknownKey):
+        verify(token(), keys)
+
+
+@pytest.mark.parametrize("document", [None, [], {}, {"keys": {}}, "keys"])
+def test_what_is_no_key_set_is_refused(document: Any) -> None:
+    with pytest.raises(ValueError, match="no array 'keys'"):
+        TokenKeys().learn(document)
+
+
+def test_a_token_without_an_id_is_verified_with_the_default_key() -> None:
+    assert verify(token(kid=None), TokenKeys(pem())).user == "ann"
+    with pytest.raises(UnknownKey):
+        verify(token(kid=None), TokenKeys(by_id={"k1": pem()}))
+    alone = TokenKeys()
+    alone.learn({"keys": [{**key("RSA").as_dict(private=False), "kid": "k1"}]})
+    assert verify(token(kid=None), alone).user == "ann"
+
+
+@pytest.mark.parametrize("data", [b"", b"-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----\n"])
+def test_a_key_that_cannot_be_read_is_named(data: bytes) -> None:
+    with pytest.raises(ConfigError, match="oauth2_signing_keys k1"):
+        TokenKeys(by_id={"k1": data})
+
+
+def test_a_password_is_not_taken_for_a_token() -> None:
+    assert looks_like_token(token().encode())
+    assert not looks_like_token(b"secret")
+    assert not looks_like_token(b"a.b.c")

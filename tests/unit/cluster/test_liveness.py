@@ -1,0 +1,207 @@
+"""Who is alive: heard, and hears us; in the present incarnation; with a disk that works."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from amqp10broker.cluster.liveness import (
+    FACTS_BYTES_MAX,
+    HUNG_MS,
+    BadHeartbeat,
+    Heard,
+    Heartbeat,
+    Liveness,
+    News,
+    Suspected,
+    read_heartbeat,
+)
+
+
+def beat(*hears: int, incarnation: int = 5, unsynced_ms: int = 0, facts: bytes = b"") -> Heartbeat:
+    return Heartbeat(incarnation, unsynced_ms, frozenset(hears), facts)
+
+
+def knowing(*nodes: int) -> Liveness:
+    """Node 1, which ticks from 0 ms on."""
+    liveness = Liveness(1, 1_000)
+    for node in nodes:
+        assert list(liveness.know(node)) == [Suspected(node)]
+    assert list(liveness.tick(0)) == []
+    return liveness
+
+
+def ticks(liveness: Liveness, start_ms: int, end_ms: int) -> list[tuple[int, News]]:
+    """What it says at each tick, with the time."""
+    return [
+        (now, news) for now in range(start_ms, end_ms + 1, liveness.beat_ms) for news in liveness.tick(now)
+    ]
+
+
+def test_node_is_suspected_until_it_is_heard_and_hears_us() -> None:
+    """Being heard by us is not enough."""
+    liveness = knowing(2)
+    assert list(liveness.received(2, beat(3), 10)) == []
+    assert liveness.hears == {2}
+    assert list(liveness.alive) == []
+    assert list(liveness.received(2, beat(1, 3), 20)) == [Heard(2, 5)]
+    assert list(liveness.alive) == [2]
+    assert list(liveness.received(2, beat(1), 120)) == []
+
+
+def test_silence_of_a_second_is_suspicion() -> None:
+    """Not earlier; told once."""
+    liveness = knowing(2)
+    list(liveness.received(2, beat(1), 0))
+    assert ticks(liveness, 200, 3_000) == [(1_000, Suspected(2))]
+    assert liveness.hears == frozenset()
+
+
+@pytest.mark.parametrize(("suspect_ms", "beat_ms"), [(200, 40), (900, 180), (1_000, 200), (60_000, 200)])
+def test_five_heartbeats_go_within_the_time_of_suspicion(suspect_ms: int, beat_ms: int) -> None:
+    """Or more, so that what nodes tell each other with them is never older than 200 ms."""
+    assert Liveness(1, suspect_ms).beat_ms == beat_ms
+
+
+def test_what_else_comes_of_a_node_is_no_silence() -> None:
+    """Heartbeats stand behind what is worked off; one that was lost is not heard by that."""
+    liveness = knowing(2)
+    list(liveness.received(2, beat(1), 0))
+    liveness.seen(2, 900)
+    assert ticks(liveness, 200, 1_800) == []
+    assert ticks(liveness, 2_000, 3_000) == [(2_000, Suspected(2))]
+    liveness.seen(2, 3_000)
+    assert liveness.hears == frozenset()
+
+
+def test_lost_connection_is_suspicion_at_once() -> None:
+    """It is told once, and the next heartbeat undoes it."""
+    liveness = knowing(2)
+    list(liveness.received(2, beat(1), 0))
+    assert list(liveness.lost(2)) == [Suspected(2)]
+    assert list(liveness.lost(2)) == []
+    assert liveness.hears == frozenset()
+    assert list(liveness.received(2, beat(1), 300)) == [Heard(2, 5)]
+
+
+def test_node_that_does_not_hear_us_is_suspected() -> None:
+    """A cut in one direction: its heartbeats still come."""
+    liveness = knowing(2, 3)
+    list(liveness.received(2, beat(1, 3), 0))
+    assert list(liveness.received(2, beat(3), 100)) == [Suspected(2)]
+    assert liveness.hears == {2}
+    assert list(liveness.received(2, beat(1, 3), 200)) == [Heard(2, 5)]
+
+
+def test_new_incarnation_is_suspected_and_then_heard() -> None:
+    """Also if nothing else showed that the node was away."""
+    liveness = knowing(2)
+    list(liveness.received(2, beat(1), 0))
+    assert list(liveness.received(2, beat(1, incarnation=6), 50)) == [Suspected(2), Heard(2, 6)]
+
+
+def test_node_whose_disk_hangs_counts_as_silent() -> None:
+    """It is suspected at once, and is not among those that are heard; it comes back with its disk."""
+    liveness = knowing(2)
+    list(liveness.received(2, beat(1, unsynced_ms=HUNG_MS - 1), 0))
+    assert list(liveness.alive) == [2]
+    assert list(liveness.received(2, beat(1, unsynced_ms=HUNG_MS), 100)) == [Suspected(2)]
+    assert liveness.hears == frozenset()
+    assert list(liveness.received(2, beat(1), 200)) == [Heard(2, 5)]
+
+
+def test_own_stall_is_not_the_silence_of_others() -> None:
+    """After a loop that hung for 5 s the others have what was left of their second, and not more."""
+    liveness = knowing(2)
+    list(liveness.received(2, beat(1), 0))
+    assert list(liveness.tick(200)) == []
+    assert list(liveness.tick(5_200)) == []
+    assert ticks(liveness, 5_400, 8_000) == [(5_800, Suspected(2))]
+
+
+def test_heartbeat_read_after_a_stall_is_not_moved_into_the_future() -> None:
+    """It came before the tick did."""
+    liveness = knowing(2)
+    list(liveness.tick(100))
+    list(liveness.received(2, beat(1), 5_100))
+    assert ticks(liveness, 5_100, 8_000) == [(6_100, Suspected(2))]
+
+
+def test_forgotten_node_is_nobody() -> None:
+    """What still comes of it is dropped."""
+    liveness = knowing(2)
+    list(liveness.received(2, beat(1), 0))
+    liveness.forget(2)
+    assert list(liveness.received(2, beat(1), 10)) == []
+    assert list(liveness.lost(2)) == []
+    assert list(liveness.tick(5_000)) == []
+    assert liveness.hears == frozenset()
+
+
+def test_known_node_stays_as_it_is_when_told_again() -> None:
+    """The catalog tells of all nodes at each change."""
+    liveness = knowing(2)
+    list(liveness.received(2, beat(1), 0))
+    assert list(liveness.know(2)) == []
+    assert list(liveness.alive) == [2]
+
+
+BEATS = st.builds(
+    Heartbeat,
+    st.integers(0, 2**64 - 1),
+    st.integers(0, 2**32 - 1),
+    st.frozensets(st.integers(0, 2**32 - 1), max_size=5),
+    st.binary(max_size=20),
+)
+
+
+@given(BEATS)
+def test_heartbeat_comes_out_as_it_went_in(it: Heartbeat) -> None:
+    """All fields."""
+    assert read_heartbeat(it.encode()) == it
+
+
+@given(st.binary(max_size=60))
+def test_random_bytes_are_a_heartbeat_or_refused(body: bytes) -> None:
+    """Nothing else is raised."""
+    try:
+        read_heartbeat(body)
+    except BadHeartbeat:
+        assert len(body) < 14 + 4 * int.from_bytes(body[12:14], "little")
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["beat", "lost", "tick"]), st.booleans(), st.integers(1, 2), st.integers(0, 900)
+        ),
+        max_size=60,
+    )
+)
+def test_news_alternate(steps: list[tuple[str, bool, int, int]]) -> None:
+    """A node is suspected, heard, suspected, ...; and a node is alive exactly after it was heard."""
+    liveness = knowing(2)
+    now, alive = 0, False
+    for what, hears_us, incarnation, wait_ms in steps:
+        now += wait_ms
+        if what == "beat":
+            news = list(liveness.received(2, beat(*[1] * hears_us, incarnation=incarnation), now))
+        else:
+            news = list(liveness.lost(2) if what == "lost" else liveness.tick(now))
+        for each in news:
+            assert isinstance(each, Suspected if alive else Heard)
+            alive = not alive
+        assert alive == (2 in liveness.alive)
+
+
+def test_heartbeat_with_huge_facts_is_refused() -> None:
+    """They are small, or the sender is not well."""
+    with pytest.raises(BadHeartbeat, match="bytes of facts"):
+        read_heartbeat(beat(1, facts=bytes(FACTS_BYTES_MAX + 1)).encode())
+
+
+def test_cut_heartbeat_is_refused() -> None:
+    """Numbers that it promises and does not have."""
+    with pytest.raises(BadHeartbeat, match="cut"):
+        read_heartbeat(beat(1, 2).encode()[:-1])

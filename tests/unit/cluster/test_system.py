@@ -1,0 +1,554 @@
+"""The catalog on three nodes: what is asked at one is decided by a majority, and there at the others."""
+
+from __future__ import annotations
+
+import pytest
+
+from amqp10broker.cluster import system_store
+from amqp10broker.cluster.ids import member_id
+from amqp10broker.cluster.transactions import Origin, Outcome, Transaction
+from amqp10broker.errors import Inequivalent, NotFound, PreconditionFailed, Unavailable
+from amqp10broker.metadata.definitions import importing
+from amqp10broker.metadata.exchange_requests import Bind, DeclareExchange, DeleteExchange, Unbind
+from amqp10broker.metadata.node_requests import (
+    ForgetNode,
+    JoinNode,
+    NodeStarted,
+    RaiseMachines,
+    SetClusterName,
+    SetMembers,
+)
+from amqp10broker.metadata.plan import VhostFacts
+from amqp10broker.metadata.queue import Owner
+from amqp10broker.metadata.queue_requests import ConnectionEnded, Declared, DeclareQueue, DeleteQueue
+from amqp10broker.metadata.user_requests import AddUser
+from amqp10broker.metadata.users import User
+from amqp10broker.metadata.vhost_requests import AddVhost
+from amqp10broker.queues.commands import DELETE
+from amqp10broker.routing.exchange import Binding, Destination, ExchangeSpec
+from tests.support.handles import IdleHandle
+from tests.support.system_group import Node, World
+
+TO_Q = Binding("amq.direct", Destination("queue", "q"), "k")
+
+
+@pytest.fixture
+def world() -> World:
+    return World(1)
+
+
+def follower(world: World) -> Node:
+    """A node that does not lead."""
+    leader = world.leader()
+    assert leader is not None
+    return next(node for node in world.nodes if node is not leader)
+
+
+def queues(node: Node) -> set[str]:
+    return set(node.catalog.vhosts["/"].queues)
+
+
+# --- M1, M3, M4: a change is there when it is answered, and a read asks nobody ------------------------
+
+
+def test_what_is_declared_at_one_node_is_there_at_all(world: World) -> None:
+    for number, node in enumerate(world.nodes):
+        assert world.answer(node, DeclareQueue("/", f"q{number}")) == Declared(f"q{number}", True)
+    world.settle()
+    world.check_same()
+    assert all(queues(node) == {"q0", "q1", "q2"} for node in world.nodes)
+
+
+def test_it_is_answered_when_the_own_copy_has_it(world: World) -> None:
+    """Not before: what is asked behind it finds it."""
+    node = follower(world)
+    ref = node.ask(DeclareQueue("/", "q"))
+    while ref not in node.heard:
+        assert "q" not in queues(node)
+        world.step()
+    assert "q" in queues(node)
+    world.answer(node, Bind("/", TO_Q))
+
+
+def test_what_changes_nothing_is_answered_at_once_also_in_minority(world: World) -> None:
+    node = follower(world)
+    world.answer(node, DeclareQueue("/", "q", durable=False))
+    world.cut_off(node)
+    touched = _handle(node, "q").letters
+    ref = node.ask(DeclareQueue("/", "q", durable=False))
+    assert node.heard[ref].result() == Declared("q", False)
+    assert len(touched) == 1, "it counts as used"
+    ref = node.ask(DeclareQueue("/", "q"))
+    with pytest.raises(Inequivalent):
+        node.heard[ref].result()
+
+
+def _handle(node: Node, name: str) -> IdleHandle:
+    handle = node.catalog.vhosts["/"].queues[name].handle
+    assert isinstance(handle, IdleHandle)
+    return handle
+
+
+@pytest.mark.rabbitmq("quorum_queue_SUITE", "start_queue_concurrent")
+def test_of_two_that_declare_one_name_one_finds_what_the_other_made(world: World) -> None:
+    one, other = world.nodes[1:]
+    refs = [
+        (node, node.ask(DeclareQueue("/", "q", arguments={"x-max-length": length})))
+        for length, node in enumerate((one, other), 1)
+    ]
+    world.settle()
+    heard = [node.heard[ref] for node, ref in refs]
+    assert sorted(type(each.refusal).__name__ for each in heard) == ["Inequivalent", "NoneType"]
+    assert Outcome.CONFLICT in world.outcomes.values()
+    world.check_same()
+
+
+def test_many_at_once_from_one_node_are_all_decided(world: World) -> None:
+    node = follower(world)
+    refs = [node.ask(DeclareQueue("/", f"q{number}")) for number in range(50)]
+    refs += [node.ask(DeclareQueue("/", "same")) for _ in range(3)]
+    world.settle()
+    created = [node.heard[ref].result().created for ref in refs]
+    assert created == [True] * 51 + [False] * 2
+    numbers = [queue.number for queue in node.catalog]
+    assert sorted(numbers) == list(range(1, 52))
+
+
+def test_a_new_queue_of_a_deleted_ones_name_is_another_group(world: World) -> None:
+    """Or a member of the old one, that has not heard of its end, would vote in the new one."""
+    node = follower(world)
+    given: list[int] = []
+    for _ in range(3):
+        world.answer(node, DeclareQueue("/", "q"))
+        given.append(node.catalog.vhosts["/"].queues["q"].number)
+        world.answer(node, DeleteQueue("/", "q"))
+    assert given == [1, 2, 3]
+
+
+# --- M5, M6: no majority ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("request_", "text"),
+    [
+        (
+            DeclareQueue("/", "new"),
+            "failed to declare queue 'new' in vhost '/', because the operation timed out",
+        ),
+        (
+            DeclareQueue("/", "new", arguments={"x-queue-type": "quorum"}),
+            "Could not declare queue 'new' in vhost '/' because the metadata store operation timed out",
+        ),
+        (
+            DeclareExchange("/", ExchangeSpec("x")),
+            "failed to declare exchange 'x' in vhost '/', because the operation timed out",
+        ),
+        (DeleteQueue("/", "q"), "failed to delete queue 'q' in vhost '/' due to a timeout"),
+        (DeleteExchange("/", "e"), "failed to delete exchange 'e' in vhost '/' due to a timeout"),
+        (Bind("/", TO_Q), "Could not add binding due to timeout"),
+        (Unbind("/", Binding("amq.direct", TO_Q.destination)), "Could not remove binding due to timeout"),
+        (AddVhost(VhostFacts("v")), "no majority of the cluster's nodes can be reached"),
+        (AddUser(User("ann")), "no majority of the cluster's nodes can be reached"),
+    ],
+    ids=lambda each: type(each).__name__,
+)
+def test_in_minority_a_change_is_refused_in_half_a_minute(world: World, request_: object, text: str) -> None:
+    node = world.nodes[2]
+    world.answer(node, DeclareQueue("/", "q"))
+    world.answer(node, DeclareExchange("/", ExchangeSpec("e")))
+    world.answer(node, Bind("/", Binding("amq.direct", TO_Q.destination)))
+    world.cut_off(node)
+    ref = node.ask(request_)  # type: ignore[arg-type]
+    world.pass_time(29_000)
+    assert ref not in node.heard
+    world.pass_time(1_200)
+    with pytest.raises(Unavailable, match=text):
+        node.heard[ref].result()
+
+
+def test_what_was_refused_for_want_of_time_may_happen_later_and_is_safe_to_repeat(world: World) -> None:
+    leader = world.leader()
+    assert leader is not None
+    world.cut_off(leader)
+    ref = leader.ask(DeclareQueue("/", "q"))
+    world.pass_time(31_000)
+    assert leader.heard[ref].refusal is not None
+    world.heal()
+    world.settle()
+    world.answer(leader, DeclareQueue("/", "q"))
+    world.settle()
+    world.check_same()
+
+
+def test_a_majority_goes_on_without_the_leader_and_nobody_asks_twice(world: World) -> None:
+    """M7: what was under way is repeated by the node."""
+    leader, node = world.leader(), follower(world)
+    assert leader is not None
+    refs = [node.ask(DeclareQueue("/", f"q{number}")) for number in range(5)]
+    for _ in range(7):
+        world.step()
+    world.kill(leader)
+    world.settle()
+    assert [node.heard[ref].result().created for ref in refs] == [True] * 5
+    world.restart(leader)
+    world.settle()
+    world.check_same()
+
+
+# --- S1, S2, S5: starting ----------------------------------------------------------------------------
+
+
+def test_a_node_that_starts_has_what_it_missed_before_it_says_so(world: World) -> None:
+    node = follower(world)
+    world.kill(node)
+    other = next(each for each in world.nodes if each.up)
+    for number in range(20):
+        world.answer(other, DeclareQueue("/", f"q{number}"))
+    world.restart(node)
+    assert not node.caught_up
+    while not node.caught_up:
+        assert len(queues(node)) in range(21)
+        world.pass_time(50)
+    assert len(queues(node)) == 20
+
+
+def test_without_a_majority_a_start_waits(world: World) -> None:
+    for node in world.nodes:
+        world.kill(node)
+    world.restart(world.nodes[2])
+    world.pass_time(60_000)
+    assert not world.nodes[2].caught_up
+    world.restart(world.nodes[1])
+    world.settle()
+    assert world.nodes[1].caught_up
+    assert world.nodes[2].caught_up
+
+
+def test_a_node_that_was_away_for_long_gets_a_state(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And its catalog becomes that: other queues of the same names are other queues."""
+    monkeypatch.setattr(system_store, "COMPACT_AFTER", 4)
+    node = follower(world)
+    for name in ("gone", "again", "stays"):
+        world.answer(node, DeclareQueue("/", name))
+        world.answer(node, Bind("/", Binding("amq.direct", Destination("queue", name), "k")))
+    world.answer(node, DeclareExchange("/", ExchangeSpec("e", "fanout")))
+    world.answer(node, Bind("/", Binding("e", Destination("queue", "stays"))))
+    world.settle()
+    before = {name: node.catalog.vhosts["/"].queues[name] for name in ("gone", "again", "stays")}
+    world.cut_off(node)
+    other = world.nodes[0] if world.nodes[0] is not node else world.nodes[1]
+    world.settle()
+    world.answer(other, DeleteQueue("/", "gone"))
+    world.answer(other, DeleteQueue("/", "again"))
+    world.answer(other, DeclareQueue("/", "again"))
+    world.answer(other, DeleteExchange("/", "e"))
+    world.answer(other, DeclareExchange("/", ExchangeSpec("e", "direct")))
+    world.answer(other, Bind("/", Binding("e", Destination("queue", "stays"))))
+    for number in range(10):
+        world.answer(other, DeclareQueue("/", f"new {number}"))
+    left = world.leader()
+    assert left is not None
+    assert left.machine.revision(("queue", "/", "new 9")) > 20
+    world.heal()
+    world.settle()
+    world.check_same()
+    now = node.catalog.vhosts["/"].queues
+    assert now["stays"] is before["stays"]
+    assert now["again"] is not before["again"]
+    assert isinstance(before["again"].handle, IdleHandle)
+    assert before["again"].handle.letters == [DELETE]
+    world.kill(node)
+    world.restart(node)
+    world.settle()
+    world.check_same()
+
+
+# --- K7, K8, M8: what ends with a connection or a node --------------------------------------------------
+
+
+def test_a_connections_queues_end_at_all_nodes(world: World) -> None:
+    node = follower(world)
+    owner = Owner(node.number, node.incarnation, 1)
+    node.open.add(owner)
+    world.answer(node, DeclareQueue("/", "mine", owner=owner))
+    world.settle()
+    assert all("mine" in queues(each) for each in world.nodes)
+    node.open.remove(owner)
+    node.system.see_to(ConnectionEnded("/", owner))
+    world.settle()
+    assert not any("mine" in queues(each) for each in world.nodes)
+
+
+def test_a_queue_that_comes_after_its_connection_went_goes_again(world: World) -> None:
+    """Its declaration was under way, and may have been refused for want of time."""
+    node = follower(world)
+    owner = Owner(node.number, node.incarnation, 1)
+    node.open.add(owner)
+    node.ask(DeclareQueue("/", "mine", owner=owner))
+    node.open.remove(owner)
+    node.system.see_to(ConnectionEnded("/", owner))
+    world.settle()
+    assert not any("mine" in queues(each) for each in world.nodes)
+
+
+@pytest.mark.parametrize("refused", [False, True])
+def test_a_queue_that_comes_after_its_link_went_or_was_refused_goes(world: World, refused: bool) -> None:
+    """Its connection is open: nothing else would end it."""
+    node = world.leader()
+    assert node is not None
+    owner = Owner(node.number, node.incarnation, 1)
+    node.open.add(owner)
+    wanted = node.ask(DeclareQueue("/", "amq.dyn-wanted", owner=owner, internal=True))
+    world.settle()
+    others = [each for each in world.nodes if each is not node]
+    if refused:
+        for other in others:
+            world.kill(other)
+    late = node.ask(DeclareQueue("/", "amq.dyn-late", owner=owner, internal=True))
+    if refused:
+        world.pass_time(31_000)
+        assert node.heard[late].refusal is not None
+        for other in others:
+            world.restart(other)
+    else:
+        node.gone.add(late.reply_to)
+    world.settle()
+    assert node.heard[wanted].result().created
+    assert not any("amq.dyn-late" in queues(each) for each in world.nodes)
+    assert "amq.dyn-wanted" in queues(node)
+
+
+def test_what_ends_with_a_node_is_ended_by_the_others_and_its_name_is_free(world: World) -> None:
+    node = follower(world)
+    other = next(each for each in world.nodes if each is not node)
+    owner = Owner(node.number, node.incarnation, 1)
+    node.open.add(owner)
+    world.answer(node, DeclareQueue("/", "exclusive", owner=owner))
+    world.answer(node, DeclareQueue("/", "transient", durable=False))
+    world.answer(node, DeclareQueue("/", "durable"))
+    world.kill(node)
+    world.pass_time(4_000)
+    assert {"exclusive", "transient", "durable"} == queues(other)
+    world.pass_time(3_000)
+    assert queues(other) == {"durable"}
+    world.answer(other, DeclareQueue("/", "exclusive"))
+    world.restart(node)
+    world.settle()
+    world.check_same()
+
+
+def test_what_ends_with_a_node_is_ended_soon_when_its_connections_are_closed(world: World) -> None:
+    """A silent node may be slow; one whose process has ended has no connections."""
+    node = follower(world)
+    other = next(each for each in world.nodes if each is not node)
+    owner = Owner(node.number, node.incarnation, 1)
+    node.open.add(owner)
+    world.answer(node, DeclareQueue("/", "exclusive", owner=owner))
+    world.answer(node, DeclareQueue("/", "transient", durable=False))
+    world.kill(node, gone=True)
+    world.pass_time(2_500)
+    assert queues(other) == set()
+
+
+def test_a_node_that_starts_anew_ends_what_it_had(world: World) -> None:
+    node = follower(world)
+    world.answer(node, DeclareQueue("/", "transient", durable=False))
+    world.kill(node)
+    world.restart(node)
+    world.settle()
+    assert node.caught_up
+    assert not any("transient" in queues(each) for each in world.nodes)
+
+
+def test_a_forgotten_node_changes_nothing_any_more(world: World) -> None:
+    node = follower(world)
+    other = next(each for each in world.nodes if each is not node)
+    world.answer(node, DeclareQueue("/", "durable"))
+    world.answer(other, ForgetNode(node.name))
+    assert "durable" not in queues(other)
+    ref = node.ask(DeclareQueue("/", "late"))
+    world.settle()
+    with pytest.raises(Unavailable, match="forgotten this node"):
+        node.heard[ref].result()
+    assert "late" not in queues(other)
+
+
+# --- Y2, Y3: which version of the machines all use ------------------------------------------------------
+
+
+def upgraded(world: World, node: Node, newest: int = 2) -> None:
+    """A node starts with a broker that carries out more."""
+    node.incarnation += 1
+    started = NodeStarted(node.name, node.incarnation, "host", node.number, "2.0", (1, newest))
+    world.answer(node, started)
+
+
+def used(world: World) -> set[int]:
+    return {node.system.version for node in world.nodes if node.up}
+
+
+def test_the_version_goes_up_when_every_node_has_said_that_it_can(world: World) -> None:
+    """One that is down counts with what it said last; the next one asks for no more than all can."""
+    for node, newest in zip(world.nodes[:2], (2, 3), strict=True):
+        upgraded(world, node, newest)
+        world.answer(node, RaiseMachines())
+        world.settle()
+        assert used(world) == {1}
+    upgraded(world, world.nodes[2])
+    world.kill(world.nodes[2])
+    world.answer(world.nodes[0], RaiseMachines())
+    world.settle()
+    assert used(world) == {2}
+    world.restart(world.nodes[2])
+    world.settle()
+    assert used(world) == {2}
+    world.answer(world.nodes[1], SetClusterName("another"))
+    assert used(world) == {2}
+
+
+def test_a_node_of_an_older_version_neither_joins_nor_starts_then(world: World) -> None:
+    """With both numbers, and what to do."""
+    for node in world.nodes:
+        upgraded(world, node)
+    world.answer(world.nodes[0], RaiseMachines())
+    world.settle()
+    refused = "carries out machine versions 1 to 1, and the cluster uses version 2: install a newer broker"
+    with pytest.raises(PreconditionFailed, match=f"node 'd' {refused} at node 'd'"):
+        world.answer(world.nodes[0], JoinNode("d", "host", 4, "1.0", (1, 1)))
+    with pytest.raises(PreconditionFailed, match=f"node 'b' {refused}"):
+        world.answer(world.nodes[1], NodeStarted("b", 9, "host", 2, "1.0", (1, 1)))
+    with pytest.raises(PreconditionFailed, match="uses version 2: install an older broker"):
+        world.answer(world.nodes[0], JoinNode("d", "host", 4, "3.0", (3, 4)))
+    assert world.answer(world.nodes[0], JoinNode("d", "host", 4, "2.0", (2, 3))).number == 4
+
+
+@pytest.mark.parametrize("raised_first", [True, False])
+@pytest.mark.parametrize("older", ["joins", "starts"])
+def test_of_an_older_node_and_a_newer_version_at_once_one_is_refused(
+    world: World, older: str, raised_first: bool
+) -> None:
+    """Whichever stands first in the log, as the leader's does, counts for the other."""
+    for node in world.nodes:
+        upgraded(world, node)
+    world.settle()
+    leader, other = world.leader(), follower(world)
+    assert leader is not None
+    raising, telling = (leader, other) if raised_first else (other, leader)
+    ref = telling.ask(JoinNode("d", "host", 4) if older == "joins" else NodeStarted("b", 9, "host", 2))
+    raising.ask(RaiseMachines())
+    world.settle()
+    assert (used(world), telling.heard[ref].refusal is None) == (
+        ({2}, False) if raised_first else ({1}, True)
+    )
+    ranges = [node.machines for node in leader.catalog.nodes.values()]
+    assert ((1, 1) in ranges) is not raised_first
+
+
+# --- Q4: a quorum queue needs a leader -------------------------------------------------------------------
+
+QUORUM = {"x-queue-type": "quorum"}
+
+
+def test_a_quorum_queue_is_declared_when_it_has_a_leader(world: World) -> None:
+    node = follower(world)
+    node.leaders_known = False
+    ref = node.ask(DeclareQueue("/", "q", arguments=QUORUM))
+    world.pass_time(1_000)
+    assert "q" in queues(node)
+    assert ref not in node.heard
+    node.system.leader_is(node.catalog.vhosts["/"].queues["q"].number)
+    assert node.heard[ref].result() == Declared("q", True)
+    world.pass_time(10_000)
+    assert "q" in queues(node)
+
+
+def test_a_file_with_many_queues_waits_for_none_of_their_leaders(world: World) -> None:
+    node = follower(world)
+    node.leaders_known = False
+    queue = {"vhost": "/", "durable": True, "auto_delete": False, "arguments": QUORUM}
+    document = {"queues": [queue | {"name": name} for name in "ab"]}
+    assert world.answer(node, importing(document)).loaded["queues"] == 2
+    world.pass_time(10_000)
+    assert queues(node) == {"a", "b"}
+
+
+def test_other_members_of_a_queue_are_no_new_queue(world: World) -> None:
+    node = follower(world)
+    world.answer(node, DeclareQueue("/", "q", arguments=QUORUM))
+    node.leaders_known = False
+    queue = node.catalog.vhosts["/"].queues["q"]
+    members = (*queue.members, member_id(node.number, 1))
+    assert world.answer(node, SetMembers("/", "q", queue.number, members))
+    world.pass_time(10_000)
+    assert queue.members == members
+    assert node.catalog.vhosts["/"].queues["q"] is queue
+
+
+def test_without_a_leader_nothing_is_left_of_it(world: World) -> None:
+    """Most of its nodes are not there: that is said after a few seconds."""
+    node = follower(world)
+    node.leaders_known = False
+    ref = node.ask(DeclareQueue("/", "q", arguments=QUORUM))
+    node.system.node_down(node.number)
+    world.pass_time(1_000)
+    handles = [_handle(each, "q") for each in world.nodes]
+    world.pass_time(6_000)
+    a = node.name
+    text = (
+        f"Cannot declare quorum queue 'q' in vhost '/' on node '{a}' with leader on node '{a}': no leader "
+        f"was elected within 5 s; start more of its nodes: '{a}' cannot be reached"
+    )
+    with pytest.raises(Unavailable, match=text):
+        node.heard[ref].result()
+    world.settle()
+    assert not any("q" in queues(each) for each in world.nodes)
+    assert all(handle.letters == [DELETE] for handle in handles)
+
+
+def test_a_queue_whose_nodes_are_busy_may_have_its_leader_late(world: World) -> None:
+    """Ten thousand others may be elected before: nothing is to be started, so who declares it waits."""
+    node = follower(world)
+    node.leaders_known = False
+    early, late = (node.ask(DeclareQueue("/", name, arguments=QUORUM)) for name in ("early", "late"))
+    world.pass_time(20_000)
+    assert early not in node.heard
+    assert late not in node.heard
+    node.system.leader_is(node.catalog.vhosts["/"].queues["early"].number)
+    assert node.heard[early].result() == Declared("early", True)
+    world.pass_time(11_000)
+    with pytest.raises(Unavailable, match="no leader was elected within 30 s; its nodes are busy: try again"):
+        node.heard[late].result()
+
+
+# --- and ------------------------------------------------------------------------------------------------
+
+
+def test_a_queue_that_is_to_hear_of_its_end_from_who_asked_hears_of_it_in_any_case(world: World) -> None:
+    node = follower(world)
+    world.answer(node, DeclareQueue("/", "q"))
+    world.settle()
+    handles = [_handle(each, "q") for each in world.nodes]
+    world.answer(node, DeleteQueue("/", "q", farewell=False))
+    world.settle()
+    assert all(handle.letters == [] for handle in handles)
+    world.pass_time(10_000)
+    assert all(handle.letters == [DELETE] for handle in handles)
+
+
+def test_a_transaction_of_another_node_is_not_taken_from_this_one(world: World) -> None:
+    leader = world.leader()
+    assert leader is not None
+    with pytest.raises(ValueError, match="not of node 2"):
+        leader.system.proposed(2, [Transaction(Origin(3, 1, 1), []).encode()])
+    with pytest.raises(ValueError, match="no transaction"):
+        leader.system.proposed(2, [b"x"])
+
+
+def test_refusals_come_at_once(world: World) -> None:
+    node = follower(world)
+    for request, kind in (
+        (DeclareQueue("nowhere", "q"), NotFound),
+        (DeclareQueue("/", "q", arguments={"x-queue-type": "stream"}, auto_delete=True), PreconditionFailed),
+    ):
+        ref = node.ask(request)
+        assert type(node.heard[ref].refusal) is kind

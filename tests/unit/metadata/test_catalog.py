@@ -1,0 +1,97 @@
+"""Virtual hosts come and go."""
+
+from __future__ import annotations
+
+import pytest
+
+from amqp10broker.errors import InvalidArgument, NotFound, PreconditionFailed
+from amqp10broker.metadata.catalog import Catalog
+from amqp10broker.metadata.users import Permission, TopicPermission
+from amqp10broker.queues.commands import DELETE
+from amqp10broker.routing.exchange import Binding, Destination
+from tests.support.declaring import (
+    add_user,
+    add_vhost,
+    bind,
+    declare,
+    delete_vhost,
+    set_permission,
+    set_topic_permission,
+)
+
+
+def test_there_is_always_a_default_virtual_host(catalog: Catalog) -> None:
+    """With the exchanges that each one has."""
+    assert list(catalog.vhosts) == ["/"]
+    assert catalog.lookup_vhost("/").topology.lookup_exchange("amq.topic").type == "topic"
+
+
+def test_virtual_hosts_share_nothing(catalog: Catalog) -> None:
+    """The same names in two are two queues, and routing stays inside."""
+    one, two = catalog.vhosts["/"], add_vhost(catalog, "v")
+    first, _ = declare(catalog, one, "q")
+    second, _ = declare(catalog, two, "q", durable=False)
+    assert first is not second
+    bind(catalog, one, Binding("amq.fanout", Destination("queue", "q"), ""))
+    assert two.route(two.topology.lookup_exchange("amq.fanout"), [""])[0] == []
+    assert list(catalog) == [first, second]
+
+
+def test_an_unknown_virtual_host_is_not_found(catalog: Catalog) -> None:
+    """With the text that 0-9-1 closes the connection with."""
+    assert catalog.find_vhost("v") is None
+    with pytest.raises(NotFound, match="^vhost v not found$"):
+        catalog.lookup_vhost("v")
+    with pytest.raises(NotFound):
+        delete_vhost(catalog, "v")
+
+
+def test_a_virtual_host_is_added_once(catalog: Catalog) -> None:
+    """The one that is there keeps its queues."""
+    with pytest.raises(PreconditionFailed, match="vhost '/' exists"):
+        add_vhost(catalog, "/")
+
+
+@pytest.mark.parametrize("name", ["", "v" * 256])
+def test_a_virtual_hosts_name_has_1_to_255_bytes(catalog: Catalog, name: str) -> None:
+    """It goes into a short string."""
+    with pytest.raises(InvalidArgument, match="1 to 255 bytes"):
+        add_vhost(catalog, name)
+
+
+def test_a_default_type_must_be_one_that_is_served(catalog: Catalog) -> None:
+    """Found out when it is set, not at the first declare; nothing is added."""
+    with pytest.raises(InvalidArgument):
+        add_vhost(catalog, "v", default_queue_type="x")
+    assert "v" not in catalog.vhosts
+
+
+@pytest.mark.rabbitmq("vhost_SUITE", "vhost_deletion")
+def test_a_deleted_virtual_host_takes_its_permissions_and_parameters_along(catalog: Catalog) -> None:
+    """Its queues are told."""
+    vhost = add_vhost(catalog, "v")
+    queue, _ = declare(catalog, vhost, "q")
+    add_user(catalog, "a", None)
+    set_permission(catalog, "a", "v", Permission())
+    set_permission(catalog, "a", "/", Permission())
+    set_topic_permission(catalog, "a", "v", "x", TopicPermission())
+    catalog.parameters["v", "shovel", "s"] = {}
+    gone = delete_vhost(catalog, "v")
+    assert gone is vhost
+    assert queue.handle.letters == [DELETE]  # type: ignore[attr-defined]
+    assert list(gone) == list(gone.topology.bindings()) == []
+    assert gone.deleted
+    assert [row[1] for row in catalog.users.permissions()] == ["/"]
+    assert list(catalog.users.topic_permissions()) == []
+    assert catalog.parameters == {}
+
+
+def test_permissions_need_user_and_virtual_host(catalog: Catalog) -> None:
+    """Neither may be missing."""
+    add_user(catalog, "a", None)
+    with pytest.raises(NotFound, match="vhost v not found"):
+        set_permission(catalog, "a", "v", Permission())
+    with pytest.raises(NotFound, match="no user 'b'"):
+        set_permission(catalog, "b", "/", Permission())
+    with pytest.raises(NotFound, match="vhost v not found"):
+        set_topic_permission(catalog, "a", "v", "x", TopicPermission())

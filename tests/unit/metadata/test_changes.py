@@ -1,0 +1,647 @@
+"""What of the catalog outlives the process: every change of it is told, and a restart brings it back."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from decimal import Decimal
+
+import pytest
+
+from amqp10broker.errors import ConfigError, InvalidArgument, LimitExceeded, NotFound, RefusedError
+from amqp10broker.metadata.catalog import Catalog
+from amqp10broker.metadata.changes import NUMBERS_RESERVED
+from amqp10broker.metadata.definitions_export import export
+from amqp10broker.metadata.entries import exact, unwrapped
+from amqp10broker.metadata.limits import UserLimits, VhostLimits
+from amqp10broker.metadata.plan import NUMBERS, Key, Put
+from amqp10broker.metadata.policies import Policy
+from amqp10broker.metadata.queue import QUEUE_NUMBER_MAX, QueueSpec
+from amqp10broker.metadata.queue_requests import QueueEnded
+from amqp10broker.metadata.restore import restore
+from amqp10broker.metadata.users import (
+    PasswordAlgorithm,
+    PasswordRecord,
+    Permission,
+    ScramRecord,
+    TopicPermission,
+)
+from amqp10broker.metadata.vhost import VirtualHost
+from amqp10broker.metadata.vhost_requests import KeepUnknown, SetGlobalParameter, SetParameter
+from amqp10broker.queues.settings import QueueSettings
+from amqp10broker.routing.arguments import canonical
+from amqp10broker.routing.exchange import Binding, Destination
+from tests.support.declaring import (
+    add_user,
+    add_vhost,
+    bind,
+    change_vhost,
+    clear_permission,
+    clear_topic_permission,
+    declare,
+    declare_exchange,
+    delete_exchange,
+    delete_policy,
+    delete_user,
+    delete_vhost,
+    load,
+    put_policy,
+    put_user,
+    remove,
+    set_password,
+    set_permission,
+    set_tags,
+    set_topic_permission,
+    set_user_limits,
+    unbind,
+)
+from tests.support.handles import IdleHandle
+from tests.support.kept_entries import Host, KeptEntries, check_kept, kept_catalog, restarted
+
+RECORD = PasswordRecord(
+    PasswordAlgorithm.ARGON2ID, "$argon2id$x", ScramRecord(b"salt", 4096, b"stored", b"server")
+)
+
+
+ODD = {"n": Decimal("1.50"), "list": [1, b"\xff", {"!bytes": 1}]}
+"""Arguments that JSON has no words for."""
+
+
+def queue(name: str) -> Destination:
+    return Destination("queue", name)
+
+
+def exchange(name: str) -> Destination:
+    return Destination("exchange", name)
+
+
+def furnished() -> tuple[Catalog, KeptEntries]:
+    """A catalog with one of everything."""
+    catalog, kept = kept_catalog()
+    shop = add_vhost(
+        catalog,
+        "shop",
+        description="a shop",
+        tags=["b", "a"],
+        default_queue_type="quorum",
+        limits=VhostLimits(max_queues=9),
+        metadata={"owner": "ann", "deep": {"x": [1, None]}},
+    )
+    add_user(catalog, "ann", RECORD, tags=["administrator", "x"], limits=UserLimits(max_channels=3))
+    add_user(catalog, "bob", None)
+    for user in ("ann", "bob"):
+        set_permission(catalog, user, "shop", Permission("^a", "", ".*"))
+        set_topic_permission(catalog, user, "shop", "amq.topic", TopicPermission("^a", "b$"))
+    catalog.propose(SetParameter("shop", "shovel", "s", {"src": 1}))
+    catalog.propose(SetGlobalParameter("cluster_name", "rabbit"))
+    catalog.propose(KeepUnknown("later", [1, 2]))
+    put_policy(catalog, shop, Policy("p", "^q", {"max-length": 5}, 3, "queues"))
+    put_policy(catalog, shop, Policy("p", "^q", {"expires": 5}, operator=True))
+    for name, arguments in (("events", {"alternate-exchange": "rest"}), ("rest", {})):
+        declare_exchange(catalog, shop, name, "topic", arguments=arguments)
+    declare_exchange(catalog, shop, "one-use", "headers", auto_delete=True, internal=True)
+    declare(catalog, shop, "orders", arguments={"x-max-length": 5, "note": b"\xff"})
+    declare(catalog, shop, "short", auto_delete=True)
+    bind(catalog, shop, Binding("events", queue("orders"), "a.#"))
+    bind(catalog, shop, Binding("events", exchange("rest"), "b", {"n": 1, "raw": b"\xfe"}))
+    bind(catalog, shop, Binding("one-use", queue("orders"), "", {"x-match": "all", "n": 1.5}))
+    bind(catalog, shop, Binding("amq.fanout", queue("short")))
+    return catalog, kept
+
+
+def shop_of(catalog: Catalog) -> VirtualHost:
+    return catalog.lookup_vhost("shop")
+
+
+CHANGES: dict[str, Callable[[Catalog], object]] = {
+    "add_vhost": lambda catalog: add_vhost(catalog, "v", description="d", tags=["t"]),
+    "delete_vhost": lambda catalog: delete_vhost(catalog, "shop"),
+    "delete the default virtual host": lambda catalog: delete_vhost(catalog, "/"),
+    "set_default_queue_type": lambda catalog: change_vhost(catalog, "shop", default_queue_type="classic"),
+    "unset the default queue type": lambda catalog: change_vhost(catalog, "shop", default_queue_type=None),
+    "describe": lambda catalog: change_vhost(
+        catalog, "shop", description="other", tags=("c",), metadata={"k": 1}
+    ),
+    "set_limits": lambda catalog: change_vhost(catalog, "shop", limits=VhostLimits(max_connections=0)),
+    "lift limits": lambda catalog: change_vhost(catalog, "shop", limits=VhostLimits()),
+    "add a user": lambda catalog: add_user(catalog, "eve", RECORD, tags=["t"]),
+    "put a user": lambda catalog: put_user(catalog, catalog.users.lookup("ann")),
+    "set_password": lambda catalog: set_password(catalog, "bob", RECORD),
+    "no password any more": lambda catalog: set_password(catalog, "ann", None),
+    "set_tags": lambda catalog: set_tags(catalog, "ann", ["management"]),
+    "set a user's limits": lambda catalog: set_user_limits(catalog, "bob", UserLimits(max_connections=1)),
+    "delete a user": lambda catalog: delete_user(catalog, "ann"),
+    "set_permission": lambda catalog: set_permission(catalog, "bob", "/", Permission("a", "b", "c")),
+    "change a permission": lambda catalog: set_permission(catalog, "bob", "shop", Permission()),
+    "clear_permission": lambda catalog: clear_permission(catalog, "bob", "shop"),
+    "set_topic_permission": lambda catalog: set_topic_permission(catalog,
+        "bob", "/", "x", TopicPermission("a", "b")
+    ),
+    "clear_topic_permission": lambda catalog: clear_topic_permission(catalog,
+        "bob", "shop", "amq.topic"
+    ),
+    "clear all topic permissions": lambda catalog: clear_topic_permission(catalog, "bob", "shop"),
+    "set_parameter": lambda catalog: catalog.propose(SetParameter("/", "federation", "f", None)),
+    "set_global_parameter": lambda catalog: catalog.propose(SetGlobalParameter("g", {"a": [True]})),
+    "keep_unknown": lambda catalog: catalog.propose(KeepUnknown("even later", {})),
+    "put a policy": lambda catalog: put_policy(catalog, "shop", Policy("r", "x", {"max-length": 1})),
+    "replace a policy": lambda catalog: put_policy(catalog, "shop", Policy("p", "x", {"max-length": 1})),
+    "delete a policy": lambda catalog: delete_policy(catalog, "shop", "p"),
+    "delete an operator policy": lambda catalog: delete_policy(catalog, "shop", "p", operator=True),
+    "declare_exchange": lambda catalog: declare_exchange(catalog, shop_of(catalog),
+        "new", "x-consistent-hash", arguments={"hash-header": "h"}
+    ),
+    "declare a transient exchange": lambda catalog: declare_exchange(catalog, shop_of(catalog),
+        "new", durable=False
+    ),
+    "delete_exchange": lambda catalog: delete_exchange(catalog, "shop", "events"),
+    "delete a destination": lambda catalog: delete_exchange(catalog, "shop", "rest"),
+    "bind": lambda catalog: bind(catalog, shop_of(catalog),
+        Binding("amq.topic", queue("orders"), "k", ODD)
+    ),
+    "bind again": lambda catalog: bind(catalog, "shop", Binding("events", queue("orders"), "a.#")),
+    "unbind": lambda catalog: unbind(catalog, "shop", Binding("events", queue("orders"), "a.#")),
+    "unbind the last of an auto-delete exchange": lambda catalog: unbind(catalog, shop_of(catalog),
+        Binding("one-use", queue("orders"), "", {"x-match": "all", "n": 1.5})
+    ),
+    "declare a queue": lambda catalog: declare(catalog, "/",
+        "q", arguments={"x-queue-type": "quorum", "x-delivery-limit": -1}
+    ),
+    "declare again": lambda catalog: declare(catalog, "shop", "short", auto_delete=True),
+    "declare a transient queue": lambda catalog: declare(catalog, "shop", "t", durable=False),
+    "declare an exclusive queue": lambda catalog: declare(catalog, "shop", "e", exclusive_owner=object()),
+    "declare a queue with a name of ours": lambda catalog: declare(catalog, shop_of(catalog),
+        "amq.gen-1", internal=True
+    ),
+    "add_volatile": lambda catalog: shop_of(catalog).add_volatile("amq.rabbitmq.reply-to.1", 1, IdleHandle()),
+    "remove a queue": lambda catalog: remove(catalog, "shop", "orders"),
+    "remove no queue": lambda catalog: remove(catalog, "shop", "nothing"),
+    "load definitions": lambda catalog: load(
+        {
+            "users": [{"name": "new", "password_hash": "", "tags": "a,b", "limits": {"max-channels": 1}}],
+            "vhosts": [{"name": "shop", "metadata": {"k": 2}}, {"name": "w", "tags": ["a"]}],
+            "permissions": [{"user": "new", "vhost": "w", "configure": "", "write": "", "read": ""}],
+            "topic_permissions": [
+                {"user": "new", "vhost": "w", "exchange": "x", "write": "", "read": ""}
+            ],
+            "exchanges": [{"name": "x", "vhost": "w", "type": "fanout"}],
+            "queues": [{"name": "q", "vhost": "w"}, {"name": "t", "vhost": "w", "durable": False}],
+            "bindings": [
+                {"source": "x", "vhost": "w", "destination": each, "destination_type": "queue"}
+                for each in ("q", "t")
+            ],
+            "policies": [{"vhost": "w", "name": "p", "pattern": "q", "definition": {"expires": 1}}],
+            "parameters": [
+                {"vhost": "w", "component": "vhost-limits", "name": "limits", "value": {"max-queues": 5}},
+                {"vhost": "w", "component": "shovel", "name": "s", "value": 1},
+                {
+                    "vhost": "w",
+                    "component": "operator_policy",
+                    "name": "p",
+                    "value": {"pattern": "q", "definition": {"expires": 1}},
+                },
+            ],
+            "global_parameters": [{"name": "n", "value": 1}],
+            "unheard_of": 5,
+        },
+        catalog,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
+def test_every_change_is_told_and_survives_a_restart(change: Callable[[Catalog], object]) -> None:
+    """What was told change by change is what there is; a catalog made of it exports the same."""
+    catalog, kept = furnished()
+    check_kept(catalog, kept)
+    change(catalog)
+    check_kept(catalog, kept)
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
+def test_every_change_works_after_a_restart_too(change: Callable[[Catalog], object]) -> None:
+    """What is restored is as what was declared: it can be changed and deleted, and that is told."""
+    _, kept = furnished()
+    catalog = restarted(kept)
+    change(catalog)
+    check_kept(catalog, kept)
+
+
+def test_numbers_are_given_without_a_recorder_too() -> None:
+    """They are state of the catalog; nobody has to reserve them."""
+    catalog = Catalog(Host())
+    assert [declare(catalog, "/", name)[0].number for name in "ab"] == [1, 2]
+    assert catalog.changes.highest_reserved == 0
+
+
+def test_what_is_not_durable_is_not_told() -> None:
+    """Transient and exclusive queues and exchanges, and bindings with such an end."""
+    catalog, kept = kept_catalog()
+    vhost = catalog.lookup_vhost("/")
+    kept.calls.clear()
+    declare(catalog, vhost, "t", durable=False)
+    declare(catalog, vhost, "e", exclusive_owner=object())
+    declare_exchange(catalog, vhost, "x", durable=False)
+    bind(catalog, vhost, Binding("amq.topic", queue("t"), "k"))
+    bind(catalog, vhost, Binding("amq.topic", exchange("x"), "k"))
+    bind(catalog, vhost, Binding("x", exchange("amq.topic"), "k"))
+    assert kept.calls == []
+    declare(catalog, vhost, "d")
+    kept.calls.clear()
+    bind(catalog, vhost, Binding("x", queue("d"), "k"))
+    assert kept.calls == []
+
+
+# --- numbers --------------------------------------------------------------------------------------
+
+
+def test_a_durable_queue_has_a_number_that_is_given_once() -> None:
+    """Declared anew it is another queue, also after a restart with nothing left of the old one."""
+    catalog, kept = kept_catalog()
+    vhost = catalog.lookup_vhost("/")
+    assert declare(catalog, vhost, "a")[0].number == 1
+    assert declare(catalog, vhost, "t", durable=False)[0].number == 0
+    assert declare(catalog, add_vhost(catalog, "v"), "a")[0].number == 2
+    remove(catalog, vhost, "a")
+    delete_vhost(catalog, "v")
+    catalog = restarted(kept)
+    again, _ = declare(catalog, "/", "a")
+    assert again.number > 2
+    assert restarted(kept).lookup_vhost("/").lookup("a").number == again.number
+
+
+def test_a_stream_has_an_id_of_its_own() -> None:
+    """Also in memory; a definitions file says nothing of it, since what it declares is another stream."""
+    catalog, kept = furnished()
+    vhost = catalog.lookup_vhost("/")
+    stream = {"x-queue-type": "stream"}
+    first = declare(catalog, vhost, "s", durable=True, arguments=stream)[0].declaration_id
+    assert first != ""
+    assert declare(catalog, vhost, "s", durable=True, arguments=stream)[0].declaration_id == first
+    check_kept(catalog, kept)
+    assert restarted(kept).lookup_vhost("/").lookup("s").declaration_id == first
+    remove(catalog, vhost, "s")
+    assert declare(catalog, vhost, "s", durable=True, arguments=stream)[0].declaration_id not in ("", first)
+    assert declare(catalog, vhost, "q2", durable=True)[0].declaration_id == ""
+    assert all("declaration_id" not in entry for entry in export(catalog)["queues"])
+
+
+def test_a_stream_of_a_version_without_ids_has_its_number() -> None:
+    """Which no other queue of the data folder ever has."""
+    catalog, kept = furnished()
+    queue, _ = declare(catalog, "/", "s", durable=True, arguments={"x-queue-type": "stream"})
+    entries = list(kept.entries())
+    for key, value in entries:
+        if key == ("queue", "/", "s"):
+            del value["declaration_id"]
+    again = Catalog(furnished()[0]._host)
+    restore(again, entries)
+    assert again.lookup_vhost("/").lookup("s").declaration_id == str(queue.number)
+
+
+def test_numbers_are_reserved_before_they_are_given() -> None:
+    """Many at one time. After a crash those that were reserved are passed over: who knows what has them."""
+    catalog, kept = kept_catalog()
+    vhost = catalog.lookup_vhost("/")
+    kept.calls.clear()
+    for number in range(1, NUMBERS_RESERVED + 1):
+        assert declare(catalog, vhost, str(number))[0].number == number
+    assert [keys for _, keys in kept.calls].count([NUMBERS]) == 1
+    assert kept.calls[0] == ("put", [NUMBERS])
+    crashed = restarted(kept)
+    assert declare(crashed, "/", "q")[0].number == NUMBERS_RESERVED + 1
+    assert restarted(kept).highest_number == 2 * NUMBERS_RESERVED
+
+
+def test_an_orderly_end_gives_numbers_back() -> None:
+    """None that was given, of course."""
+    catalog, kept = kept_catalog()
+    declare(catalog, "/", "q")
+    catalog.changes.give_numbers_back(catalog.highest_number)
+    check_kept(catalog, kept)
+    assert declare(restarted(kept), "/", "r")[0].number == 2
+
+
+def test_without_reserved_numbers_durable_queues_are_refused() -> None:
+    """What cannot be made durable is not given."""
+    catalog, kept = kept_catalog()
+    vhost = catalog.lookup_vhost("/")
+    kept.full = True
+    with pytest.raises(LimitExceeded):
+        declare(catalog, vhost, "q")
+    kept.full = False
+    assert declare(catalog, vhost, "q")[0].number == 1
+
+
+def test_the_host_is_told_the_number() -> None:
+    """By which it finds the queue's records."""
+    catalog, kept = kept_catalog()
+    declare(catalog, "/", "q", arguments={"x-max-length": 1})
+    arguments = {"x-max-length": 1, "x-queue-type": "classic"}
+    settings = QueueSettings(max_length=1)
+    expected = QueueSpec("/", "q", "classic", True, False, arguments, settings, number=1)
+    assert catalog._host.started == [expected]  # type: ignore[attr-defined]
+    assert restarted(kept)._host.started == [expected]  # type: ignore[attr-defined]
+
+
+def test_numbers_that_are_in_use_elsewhere_are_passed_over() -> None:
+    """As those of records in the journal whose queue's declaration was lost."""
+    catalog, kept = kept_catalog()
+    catalog.apply([Put(NUMBERS, 7), Put(NUMBERS, 3)])
+    assert declare(catalog, "/", "q")[0].number == 8
+    assert restarted(kept).highest_number >= 8
+
+
+def test_when_all_numbers_have_been_used_durable_queues_are_refused() -> None:
+    """After four thousand million of them; transient ones need none."""
+    catalog, kept = kept_catalog()
+    vhost = catalog.lookup_vhost("/")
+    catalog.apply([Put(NUMBERS, QUEUE_NUMBER_MAX - 1)])
+    assert declare(catalog, vhost, "last")[0].number == QUEUE_NUMBER_MAX
+    with pytest.raises(LimitExceeded, match="export the definitions and start with a new folder"):
+        declare(catalog, vhost, "more")
+    assert vhost.find("more") is None
+    assert declare(catalog, vhost, "transient", durable=False)[1]
+    check_kept(catalog, kept)
+
+
+# --- all at once ----------------------------------------------------------------------------------
+
+
+def test_what_goes_together_is_told_at_once() -> None:
+    """A queue takes its bindings along, and they the exchanges that delete themselves."""
+    catalog, kept = furnished()
+    shop = shop_of(catalog)
+    kept.calls.clear()
+    remove(catalog, shop, "orders")
+    ((what, keys),) = kept.calls
+    assert what == "forget"
+    assert {key[:3] for key in keys} == {
+        ("queue", "shop", "orders"),
+        ("binding", "shop", "events"),
+        ("binding", "shop", "one-use"),
+        ("exchange", "shop", "one-use"),
+    }
+
+
+@pytest.mark.parametrize(
+    "change",
+    ["delete_exchange", "delete a destination", "unbind the last of an auto-delete exchange",
+     "clear all topic permissions", "delete a user", "delete_vhost", "remove a queue"],
+)  # fmt: skip
+def test_each_deletion_is_told_at_once(change: str) -> None:
+    """Whatever it takes along: after a crash all of it is there, or nothing."""
+    catalog, kept = furnished()
+    set_topic_permission(catalog, "bob", "shop", "x", TopicPermission("a", "b"))
+    kept.calls.clear()
+    CHANGES[change](catalog)
+    assert len(kept.calls) == 1
+    assert len(kept.calls[0][1]) > 1
+
+
+def test_a_virtual_host_takes_all_that_is_in_it_along_at_once() -> None:
+    """Permissions and parameters too; nothing of it is left over."""
+    catalog, kept = furnished()
+    kept.calls.clear()
+    delete_vhost(catalog, "shop")
+    assert len(kept.calls) == 1
+    assert not [key for key in kept.by_key if "shop" in key[1:]]
+    assert {key[0] for key in kept.by_key} == {"user", "vhost", "global_parameter", "unknown", *NUMBERS}
+
+
+def test_a_user_takes_its_permissions_along_at_once() -> None:
+    """Another user of that name later does not have them."""
+    catalog, kept = furnished()
+    kept.calls.clear()
+    delete_user(catalog, "ann")
+    assert len(kept.calls) == 1
+    assert not [key for key in kept.by_key if "ann" in key[1:]]
+
+
+def test_what_goes_late_from_a_deleted_virtual_host_takes_nothing_from_the_next_of_its_name() -> None:
+    """Its queues end, and whoever holds it asks for something, after it is gone."""
+    catalog, kept = furnished()
+    queue = catalog.lookup_vhost("shop").lookup("orders")
+    old = delete_vhost(catalog, "shop")
+    new = add_vhost(catalog, "shop")
+    declare(catalog, new, "orders")
+    catalog.propose(QueueEnded("shop", "orders", queue.handle))
+    with pytest.raises(NotFound, match="vhost shop not found"):
+        old.named()
+    check_kept(catalog, kept)
+    assert ("queue", "shop", "orders") in kept.by_key
+
+
+# --- when it cannot be kept ------------------------------------------------------------------------
+
+ADDING = [
+    *("add_vhost", "set_default_queue_type", "describe", "set_limits", "add a user", "set_password"),
+    *("set_tags", "set_permission", "change a permission", "set_topic_permission", "set_parameter"),
+    *("set_global_parameter", "keep_unknown", "put a policy", "replace a policy", "declare_exchange"),
+    *("bind", "declare a queue"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ADDING)
+def test_what_cannot_be_kept_is_refused_and_does_not_happen(name: str) -> None:
+    """A client is not told that its queue is durable when it is not."""
+    catalog, kept = furnished()
+    before = dict(kept.by_key)
+    kept.full = True
+    with pytest.raises(LimitExceeded, match="the disk is full"):
+        CHANGES[name](catalog)
+    kept.full = False
+    assert kept.by_key == before
+    check_kept(catalog, kept)
+
+
+def test_deleting_needs_no_room() -> None:
+    """It is how room is made on a full disk."""
+    catalog, kept = furnished()
+    kept.full = True
+    delete_vhost(catalog, "shop")
+    delete_user(catalog, "ann")
+    check_kept_while_full(catalog, kept)
+
+
+def check_kept_while_full(catalog: Catalog, kept: KeptEntries) -> None:
+    kept.full = False
+    check_kept(catalog, kept)
+
+
+def test_a_queue_that_cannot_be_run_is_not_kept() -> None:
+    """It was told of before it was started."""
+
+    class Broken:
+        def start_queue(self, queue: QueueSpec) -> IdleHandle:
+            raise OSError("no more files")
+
+    catalog, kept = kept_catalog()
+    vhost = catalog.lookup_vhost("/")
+    vhost._host = Broken()
+    with pytest.raises(OSError, match="no more files"):
+        declare(catalog, vhost, "q")
+    assert ("queue", "/", "q") not in kept.by_key
+    assert vhost.find("q") is None
+
+
+def test_a_fault_of_one_queue_of_a_definitions_file_takes_back_what_was_not_begun() -> None:
+    """And nothing that was there before, or has begun: on the disk is what is declared."""
+
+    class Breaking(Host):
+        def start_queue(self, queue: QueueSpec) -> IdleHandle:
+            if queue.name == "b":
+                raise OSError("no more files")
+            return super().start_queue(queue)
+
+    catalog, kept = furnished()
+    shop_of(catalog)._host = Breaking()
+    names = {"vhost": "shop", "durable": True, "auto_delete": False, "arguments": {}}
+    ends = {"vhost": "shop", "source": "events", "destination_type": "queue", "arguments": {}}
+    document = {
+        "users": [{"name": "ann", "password_hash": "", "tags": "monitoring"}],
+        "vhosts": [{"name": "shop", "description": "other"}],
+        "queues": [{"name": name, **names} for name in "abc"],
+        "bindings": [{"destination": name, "routing_key": name, **ends} for name in ("orders", "b")],
+    }
+    with pytest.raises(OSError, match="no more files"):
+        load(document, catalog)
+    check_kept(catalog, kept)
+    assert [name for name in "abc" if ("queue", "shop", name) in kept.by_key] == ["a"]
+    assert catalog.users.lookup("ann").tags == ("monitoring",)
+
+
+# --- values ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None, True, 0, -(2**63), 1.5, float("inf"), "", "é\ud800", b"", b"\xff\x00",
+        Decimal("1.50"), uuid.UUID(int=5), [], [1, [b"x"]], {}, {"a": {"b": b"\xff"}},
+        {"!bytes": "AA=="}, {"!x": 1, "y": 2}, {"!table": {"!": None}}, {"a": {"!float": "1"}},
+    ],
+    ids=repr,
+)  # fmt: skip
+def test_arguments_come_back_as_they_were(value: object) -> None:
+    """Also those that JSON has no word for, and a client's table that looks like one of ours."""
+    import json
+
+    assert canonical(unwrapped(json.loads(json.dumps(exact(value))))) == canonical(value)
+
+
+def test_not_a_number_comes_back() -> None:
+    """Which equals nothing, itself included."""
+    assert str(unwrapped(exact(float("nan")))) == "nan"
+
+
+def test_an_argument_that_cannot_be_kept_is_refused() -> None:
+    """It would come back as another."""
+    catalog, kept = kept_catalog()
+    with pytest.raises(InvalidArgument, match="of type complex, which cannot be kept on disk"):
+        declare_exchange(catalog, "/", "x", arguments={"a": 1j})
+    check_kept(catalog, kept)
+
+
+def test_bindings_are_the_same_exactly_if_they_count_as_the_same() -> None:
+    """Whatever the doors through which they came: text or bytes, one zero or the other."""
+    catalog, kept = kept_catalog()
+    vhost = catalog.lookup_vhost("/")
+    declare(catalog, vhost, "q")
+    for arguments in ({"n": 1}, {"n": 1.0}, {"n": True}, {"n": "1"}, {"n": -0.0}, {"n": Decimal("1.0")}):
+        assert bind(catalog, vhost, Binding("amq.headers", queue("q"), "", arguments))
+    assert len([key for key in kept.by_key if key[0] == "binding"]) == 6
+    for arguments in ({"n": b"1"}, {"n": 0.0}, {"n": Decimal("1.00")}):
+        assert unbind(catalog, vhost, Binding("amq.headers", queue("q"), "", arguments))
+    assert len([key for key in kept.by_key if key[0] == "binding"]) == 3
+    check_kept(catalog, kept)
+
+
+# --- restoring ------------------------------------------------------------------------------------
+
+
+def test_what_is_restored_is_not_measured_by_limits_of_today() -> None:
+    """A limit that was set later holds for what comes, not for what is there."""
+    catalog, kept = kept_catalog()
+    vhost = catalog.lookup_vhost("/")
+    declare(catalog, vhost, "a")
+    declare(catalog, vhost, "b")
+    change_vhost(catalog, vhost, limits=VhostLimits(max_queues=1))
+    catalog = restarted(kept)
+    again = catalog.lookup_vhost("/")
+    assert {each.name for each in again} == {"a", "b"}
+    with pytest.raises(LimitExceeded):
+        declare(catalog, again, "c")
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "problem"),
+    [
+        (("shovel", "s"), {}, "data folder: shovel 's' cannot be restored: nobody here knows"),
+        (("queue", "/", "q"), {"name": "q"},
+         "data folder: queue '/' 'q' cannot be restored: KeyError: 'type'"),
+        (("queue", "/", "q"),
+         {"name": "q", "vhost": "/", "type": "odd", "durable": True, "auto_delete": False,
+          "arguments": {"x-queue-type": "odd"}, "number": 1},
+         "data folder: queue '/' 'q' cannot be restored: .*must be one of .* not 'odd'"),
+        (("vhost", "v"),
+         {"name": "v", "description": "", "tags": [], "limits": {}, "metadata": {},
+          "default_queue_type": "odd"},
+         "data folder: vhost 'v' cannot be restored: .*must be one of .* not 'odd'"),
+        (("exchange", "/", "x"),
+         {"name": "x", "vhost": "/", "type": "x-odd", "durable": True, "auto_delete": False,
+          "internal": False, "arguments": {}},
+         "data folder: exchange '/' 'x' cannot be restored: .*x-odd.* with all packages that it had"),
+        (("permission", "ann", "/"), {"user": "ann", "vhost": "/", "configure": "", "write": "", "read": ""},
+         "cannot be restored: no user 'ann'"),
+        (("user", "ann"), {"name": "ann", "password_hash": "odd", "tags": [], "limits": {}},
+         "password_hash cannot be read"),
+    ],
+)  # fmt: skip
+def test_an_entry_that_cannot_be_understood_stops_the_start(
+    key: Key, value: dict[str, object], problem: str
+) -> None:
+    """What depends on it would be lost; the text says which it is and what to do."""
+    with pytest.raises(ConfigError, match=problem):
+        restore(Catalog(furnished()[0]._host), [(("vhost", "/"), VHOST_ENTRY), (key, value)])
+
+
+VHOST_ENTRY = {"name": "/", "description": "", "tags": [], "limits": {}, "metadata": {}}
+
+
+def test_restoring_counts_what_there_was() -> None:
+    """For the log."""
+    _, kept = furnished()
+    counts = restore(Catalog(furnished()[0]._host), kept.entries())
+    assert counts == {
+        "vhost": 2, "user": 2, "permission": 2, "topic_permission": 2, "parameter": 1, "global_parameter": 1,
+        "unknown": 1, "policy": 1, "operator_policy": 1, "exchange": 3, "queue": 2, "binding": 4,
+        "queue_numbers": 1,
+    }  # fmt: skip
+
+
+def test_a_password_in_plain_is_concealed() -> None:
+    """Only its hash is told."""
+    catalog, kept = kept_catalog()
+    catalog.changes.tell(kept, lambda record: None if record is None else RECORD)
+    add_user(catalog, "ann", PasswordRecord(PasswordAlgorithm.PLAIN, "pencil"))
+    assert "pencil" not in kept.by_key["user", "ann"]
+    assert restarted(kept).users.lookup("ann").password == RECORD
+
+
+def test_refusals_change_nothing() -> None:
+    """A request that is refused for other reasons is not told."""
+    catalog, kept = furnished()
+    before = dict(kept.by_key)
+    shop = shop_of(catalog)
+    for refused in (
+        lambda: declare(catalog, shop, "orders", durable=False),
+        lambda: declare_exchange(catalog, shop, "events", "fanout"),
+        lambda: bind(catalog, shop, Binding("nowhere", queue("orders"))),
+        lambda: add_user(catalog, "ann", None),
+        lambda: change_vhost(catalog, shop, default_queue_type="odd"),
+        lambda: delete_policy(catalog, shop, "q"),
+    ):
+        with pytest.raises(RefusedError):
+            refused()
+    assert kept.by_key == before

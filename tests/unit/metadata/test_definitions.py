@@ -1,0 +1,520 @@
+"""Definitions in RabbitMQ's shape: what cannot be is left out, and what is written comes back."""
+
+from __future__ import annotations
+
+import base64
+import copy
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from amqp10broker.auth.passwords import Passwords
+from amqp10broker.errors import ConfigError
+from amqp10broker.metadata.catalog import Catalog
+from amqp10broker.metadata.definitions import export
+from amqp10broker.metadata.limits import UserLimits, VhostLimits
+from amqp10broker.metadata.node_requests import SetClusterName
+from amqp10broker.metadata.nodes import ClusterFacts
+from amqp10broker.metadata.plan import CLUSTER, Put
+from amqp10broker.metadata.policies import Policy
+from amqp10broker.metadata.users import PasswordAlgorithm, PasswordRecord, Permission, ScramRecord
+from amqp10broker.metadata.vhost_requests import KeepUnknown
+from amqp10broker.routing.exchange import Binding, Destination
+from tests.support.declaring import add_user, add_vhost, bind, declare, declare_exchange, load, put_policy
+from tests.support.kept_entries import Host
+
+FILE = Path(__file__).with_name("rabbitmq-definitions.json")
+GENERATED = "amq.gen-8sSDXjk3Gp0KrPzvT2mQ1A"
+NEW = "queue 'orders.new' in vhost 'shop'"
+
+
+@pytest.fixture
+def document() -> dict[str, Any]:
+    document: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))
+    return document
+
+
+@pytest.mark.rabbitmq("definition_import_SUITE", "(parameters and policies)")
+def test_rabbitmqs_file_is_loaded(catalog: Catalog, document: dict[str, Any]) -> None:
+    """Users, virtual hosts, permissions, exchanges, queues, bindings, limits and policies."""
+    report = load(document, catalog)
+    assert report.unknown == []
+    assert report.loaded["queues"] == 6
+    shop = catalog.vhosts["shop"]
+    assert (shop.default_queue_type, shop.tags, shop.description) == (
+        "quorum",
+        ("production",),
+        "Orders and stock",
+    )
+    assert shop.facts.metadata == {"protected_from_deletion": True}
+    assert shop.limits == VhostLimits(max_connections=500, max_queues=1000)
+    assert catalog.vhosts["bare"].default_queue_type is None
+    assert shop.lookup("orders.new").type == "quorum"
+    assert shop.lookup("orders.dead").arguments["x-overflow"] == "reject-publish"
+    assert catalog.vhosts["/"].lookup("tasks").arguments == {"x-max-priority": 10, "x-queue-type": "classic"}
+    assert catalog.users.lookup("orders-service").limits == UserLimits(max_connections=20, max_channels=200)
+    assert catalog.users.lookup("legacy").tags == ("monitoring", "policymaker")
+    assert catalog.users.lookup("CN=worker,O=Example").password is None
+    assert catalog.users.permission("legacy", "/") == Permission("", "", ".*")
+    assert catalog.users.topic_permission("orders-service", "shop", "orders.events") is not None
+    assert shop.policies.find("bounds", operator=True) is not None
+    assert shop.policies.find("dead-letters") is not None
+    assert catalog.global_parameters["cluster_tags"] == []
+    assert ("shop", "shovel", "to-archive") in catalog.parameters
+
+
+@pytest.mark.rabbitmq("definition_import_SUITE", "(queues, exchanges, bindings)")
+def test_what_is_loaded_routes(catalog: Catalog, document: dict[str, Any]) -> None:
+    """Through an exchange-to-exchange binding and a headers exchange too."""
+    load(document, catalog)
+    shop = catalog.vhosts["shop"]
+    events = shop.topology.lookup_exchange("orders.events")
+    found, _ = shop.route(events, ["orders.7.created"], lambda: {"region": "eu", "priority": 1})
+    assert {queue.name for queue in found} == {"orders.new", "archive"}
+
+
+@pytest.mark.rabbitmq("definition_import_SUITE", "(users with hashes of every algorithm)")
+def test_password_hashes_of_every_algorithm_are_kept(catalog: Catalog, document: dict[str, Any]) -> None:
+    """They cannot be turned into others without the password."""
+    load(document, catalog)
+    algorithms = [user.password.algorithm for user in catalog.users if user.password]
+    assert algorithms == [
+        PasswordAlgorithm.RABBIT_SHA256,
+        PasswordAlgorithm.RABBIT_SHA512,
+        PasswordAlgorithm.RABBIT_MD5,
+    ]
+
+
+@pytest.mark.rabbitmq("definition_import_SUITE", "(names that the broker gives)")
+def test_names_that_the_broker_gives_are_skipped_with_their_bindings(
+    catalog: Catalog, document: dict[str, Any]
+) -> None:
+    """As RabbitMQ does; the report says so."""
+    report = load(document, catalog)
+    assert catalog.vhosts["/"].find(GENERATED) is None
+    assert report.skipped == [
+        f"definitions: queues[5] ({GENERATED}): queue '{GENERATED}' has a name that only the broker gives",
+        f"definitions: bindings[6] (amq.direct to {GENERATED}): no queue '{GENERATED}' in vhost '/'",
+    ]
+
+
+@pytest.mark.rabbitmq("definition_import_SUITE", "import_if_unchanged")
+@pytest.mark.rabbitmq("vhost_SUITE", "vhost_creation_idempotency")
+def test_loading_again_changes_nothing(catalog: Catalog, document: dict[str, Any], host: Any) -> None:
+    """Also not the version by which remembered decisions are dropped."""
+    load(document, catalog)
+    before = export(catalog), catalog.users.version, len(host.started)
+    load(document, catalog)
+    assert (export(catalog), catalog.users.version, len(host.started)) == before
+
+
+@pytest.mark.rabbitmq("definition_import_SUITE", "export_import_round_trip")
+def test_what_is_exported_comes_back(catalog: Catalog, document: dict[str, Any], host: Any) -> None:
+    """Through JSON into an empty broker, and out again the same."""
+    load(document, catalog)
+    written = export(catalog)
+    other = Catalog(host)
+    load(json.loads(json.dumps(written)), other)
+    assert export(other) == written
+
+
+def test_the_export_has_rabbitmqs_sections(catalog: Catalog, document: dict[str, Any]) -> None:
+    """And entries with at least the keys that RabbitMQ writes."""
+    load(document, catalog)
+    written = export(catalog)
+    assert set(document) - set(written) == {"original_cluster_name", "explanation", "product_version"}
+    for section in ("users", "vhosts", "permissions", "topic_permissions", "queues", "exchanges", "bindings"):
+        wanted = set().union(*document[section]) - {"limits"}
+        assert wanted <= set().union(*written[section]), section
+    # Of what RabbitMQ wrote, nothing is lost but the names that only a broker gives.
+    assert [each for each in document["policies"] if each not in written["policies"]] == []
+    assert [each for each in document["parameters"] if each not in written["parameters"]] == []
+    assert [each["destination"] for each in document["bindings"] if each not in written["bindings"]] == [
+        GENERATED
+    ]
+
+
+def test_the_order_does_not_depend_on_that_in_which_things_were_declared() -> None:
+    """So the document is the same at each node of a cluster."""
+    documents = []
+    for names in ("abc", "cba"):
+        catalog = Catalog(Host())
+        for name in names:
+            declare(catalog, "/", name)
+            declare_exchange(catalog, "/", f"x{name}", durable=True)
+            put_policy(catalog, "/", Policy(name, name, {"max-length": 1}))
+            for key in names:
+                bind(catalog, "/", Binding("amq.direct", Destination("queue", name), key))
+            for number in sorted(range(2), reverse=names == "abc"):
+                bind(catalog, "/", Binding("amq.headers", Destination("queue", name), "", {"n": number}))
+            catalog.propose(KeepUnknown(name, 1))
+        documents.append(json.dumps(export(catalog)))
+    assert documents[0] == documents[1]
+
+
+def test_the_name_of_a_cluster_goes_out_and_comes_back() -> None:
+    """One node alone keeps it among its global parameters, where RabbitMQ has it too."""
+    alone, cluster = Catalog(Host()), Catalog(Host())
+    alone.propose(SetClusterName("shop"))
+    cluster.apply([Put(CLUSTER, ClusterFacts("id", "a"))])
+    row = {"name": "cluster_name", "value": "shop"}
+    assert row in export(alone)["global_parameters"]
+    load(export(alone), cluster)
+    assert cluster.cluster_name("alone") == "shop"
+    assert row in export(cluster)["global_parameters"]
+
+
+def test_what_cannot_come_back_is_not_exported(catalog: Catalog) -> None:
+    """Exclusive queues, generated names, and their bindings."""
+    vhost = catalog.vhosts["/"]
+    declare(catalog, vhost, "mine", exclusive_owner=object())
+    declare(catalog, vhost, "amq.gen-1", internal=True)
+    for name in ("mine", "amq.gen-1"):
+        bind(catalog, vhost, Binding("amq.fanout", Destination("queue", name), ""))
+    written = export(catalog)
+    assert written["queues"] == []
+    assert written["bindings"] == []
+
+
+def test_bindings_of_predeclared_exchanges_are_exported(catalog: Catalog) -> None:
+    """The exchanges themselves are not: every virtual host has them."""
+    vhost = catalog.vhosts["/"]
+    declare(catalog, vhost, "q")
+    bind(
+        catalog,
+        vhost,
+        Binding("amq.headers", Destination("queue", "q"), "", {"x-match": "any", "a": b"\xff"}),
+    )
+    written = json.loads(json.dumps(export(catalog)))
+    assert written["exchanges"] == []
+    assert written["bindings"][0]["arguments"] == {"x-match": "any", "a": "\ufffd"}
+
+
+def test_passwords_are_exported_as_the_caller_conceals_them(catalog: Catalog) -> None:
+    """A password in plain must not leave the broker."""
+    add_user(catalog, "a", PasswordRecord(PasswordAlgorithm.PLAIN, "geheim"))
+    hidden = PasswordRecord(PasswordAlgorithm.RABBIT_SHA256, "x")
+    assert "geheim" not in json.dumps(export(catalog, conceal=lambda record: hidden))
+
+
+def test_a_scram_verifier_comes_back(catalog: Catalog, host: Any) -> None:
+    """So users may log in by SCRAM after a restart."""
+    record = PasswordRecord(
+        PasswordAlgorithm.ARGON2ID, "$argon2id$v=19$x", ScramRecord(b"salt", 4096, b"stored", b"server")
+    )
+    add_user(catalog, "a", record)
+    other = Catalog(host)
+    load(json.loads(json.dumps(export(catalog))), other)
+    assert other.users.lookup("a").password == record
+
+
+@pytest.mark.parametrize("beside", [None, base64.b64encode(bytes(36)).decode()])
+def test_an_export_holds_no_hash_that_rabbitmq_refuses(
+    catalog: Catalog, host: Any, beside: str | None
+) -> None:
+    """argon2id is in a key that RabbitMQ ignores; users that have no hash for it are named."""
+    record = PasswordRecord(PasswordAlgorithm.ARGON2ID, "$argon2id$x", rabbit_sha256=beside)
+    add_user(catalog, "ann", record)
+    written = json.loads(json.dumps(export(catalog)))
+    (user,) = [each for each in written["users"] if each["name"] == "ann"]
+    assert user["password_hash"] == (beside or "")
+    assert user["hashing_algorithm"] == "rabbit_password_hashing_sha256"
+    named = written.get("explanation", "").startswith("RabbitMQ gives no password to ann: ")
+    assert named == (beside is None)
+    other = Catalog(host)
+    load(written, other)
+    assert other.users.lookup("ann").password == record
+
+
+@pytest.mark.parametrize(
+    ("changed", "text"),
+    [
+        ({"argon2id": "x"}, "argon2id cannot be read; must be as argon2id writes it"),
+        (
+            {"argon2id": "$argon2id$x", "password_hash": "c2hvcnQ="},
+            "password_hash cannot be read; must be as rab",
+        ),
+    ],
+)
+def test_hashes_of_an_export_that_cannot_be_are_refused(
+    catalog: Catalog, changed: dict[str, str], text: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load({"users": [{"name": "a", **changed}]}, catalog)
+    assert str(caught.value).startswith(f"definitions: users[0].{text}")
+
+
+def test_a_password_in_plain_is_turned_into_a_record_once(catalog: Catalog) -> None:
+    """Making one is slow, and its salt is new each time."""
+    made: list[str] = []
+
+    def make(password: str) -> PasswordRecord:
+        made.append(password)
+        return PasswordRecord(PasswordAlgorithm.ARGON2ID, f"$argon2id${len(made)}")
+
+    load({"users": [{"name": "a", "password": "p"}]}, catalog, make_password=make)
+    assert made == ["p"]
+    assert catalog.users.lookup("a").password == PasswordRecord(PasswordAlgorithm.ARGON2ID, "$argon2id$1")
+
+
+@pytest.mark.rabbitmq("definition_import_SUITE", "(parameters and policies)")
+def test_unknown_parts_are_reported_and_kept(catalog: Catalog) -> None:
+    """A newer broker's file must not lose anything by passing through."""
+    report = load({"future": [1], "rabbit_version": "5.0"}, catalog)
+    assert report.unknown == ["future"]
+    assert export(catalog)["future"] == [1]
+
+
+@pytest.mark.rabbitmq("definition_import_SUITE", "(a file of one virtual host)")
+def test_a_file_of_one_virtual_host_names_none(catalog: Catalog) -> None:
+    """The caller says which it is for."""
+    add_vhost(catalog, "v")
+    load({"queues": [{"name": "q", "durable": True}]}, catalog, vhost="v")
+    assert catalog.vhosts["v"].find("q") is not None
+    with pytest.raises(ConfigError, match=r"^definitions: queues\[0\].vhost is missing; must be a string$"):
+        load({"queues": [{"name": "q"}]}, catalog)
+
+
+def test_flags_that_are_not_given_are_those_of_a_usual_queue(catalog: Catalog) -> None:
+    """Files are written by hand, too."""
+    load({"queues": [{"name": "q", "vhost": "/", "type": "quorum"}]}, catalog)
+    queue = catalog.vhosts["/"].lookup("q")
+    assert (queue.durable, queue.auto_delete, queue.type) == (True, False, "quorum")
+
+
+Change = Callable[[dict[str, Any]], Any]
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (
+            lambda doc: doc["queues"][3].update(durable="yes"),
+            'definitions: queues[3].durable is "yes"; must be true or false',
+        ),
+        (
+            lambda doc: doc["queues"][0].pop("name"),
+            "definitions: queues[0].name is missing; must be a string",
+        ),
+        (
+            lambda doc: doc["queues"][0].update(arguments=["x"]),
+            'definitions: queues[0].arguments is ["x"]; must be an object: {...}',
+        ),
+        (lambda doc: doc.update(queues={}), "definitions: queues is {}; must be a list: [...]"),
+        (lambda doc: doc.update(queues=[7]), "definitions: queues[0] is 7; must be an object: {...}"),
+        (
+            lambda doc: doc["exchanges"][0].update(internal=0),
+            "definitions: exchanges[0].internal is 0; must be true or false",
+        ),
+        (
+            lambda doc: doc["bindings"][0].update(destination_type="topic"),
+            'definitions: bindings[0].destination_type is "topic"; must be "queue" or "exchange"',
+        ),
+        (
+            lambda doc: doc["users"][0].update(password_hash="c2hvcnQ="),
+            "definitions: users[0].password_hash cannot be read; must be as rabbit_password_hashing_sha256",
+        ),
+        (
+            lambda doc: doc["users"][0].update(hashing_algorithm="rot13"),
+            'definitions: users[0].hashing_algorithm is "rot13"; must be one of argon2id, rabbit_password',
+        ),
+        (
+            lambda doc: doc["users"][0].pop("password_hash"),
+            "definitions: users[0].password_hash is missing; must be given, or password",
+        ),
+        (
+            lambda doc: doc["users"].append({"name": "p", "password": "x"}),
+            "definitions: users[4].password cannot be used; must not be empty; or give password_hash",
+        ),
+        (
+            lambda doc: doc["users"][0].update(tags=[1]),
+            "definitions: users[0].tags is [1]; must be a list of strings, or one string with commas",
+        ),
+        (
+            lambda doc: doc["users"][0].update(limits={"max-queues": 1}),
+            "definitions: users[0] is refused: user 'guest': there is no limit 'max-queues'",
+        ),
+        (
+            lambda doc: doc["users"][0].update(scram_sha_256="1:2"),
+            "definitions: users[0].scram_sha_256 cannot be read; must be iterations:salt",
+        ),
+        (
+            lambda doc: doc["permissions"][0].update(user="nobody"),
+            "definitions: permissions[0] is refused: no user 'nobody'",
+        ),
+        (
+            lambda doc: doc["permissions"][0].update(read="("),
+            "definitions: permissions[0] is refused: read permission: '(' is not a regular expression",
+        ),
+        (
+            lambda doc: doc["topic_permissions"][0].pop("exchange"),
+            "definitions: topic_permissions[0].exchange is missing; must be a string",
+        ),
+        (
+            lambda doc: doc["policies"][0].update(priority="high"),
+            'definitions: policies[0].priority is "high"; must be an integer',
+        ),
+        (
+            lambda doc: doc["parameters"][0]["value"].update({"max-queues": "9"}),
+            "definitions: parameters[0] is refused: vhost 'shop': limit 'max-queues' is '9'",
+        ),
+        (
+            lambda doc: doc["parameters"][1]["value"].pop("pattern"),
+            "definitions: parameters[1].value.pattern is missing; must be a string",
+        ),
+        (
+            lambda doc: doc["global_parameters"][0].pop("value"),
+            "definitions: global_parameters[0].value is missing; must be given",
+        ),
+    ],
+)
+def test_a_fault_names_its_place_and_nothing_is_changed(
+    catalog: Catalog, document: dict[str, Any], host: Any, change: Change, text: str
+) -> None:
+    """Whatever comes first in the file is not taken over either."""
+    before = copy.deepcopy(export(catalog)), catalog.users.version
+    change(document)
+    with pytest.raises(ConfigError) as caught:
+        load(document, catalog)
+    assert str(caught.value).startswith(text)
+    assert (export(catalog), catalog.users.version) == before
+    assert host.started == []
+
+
+@pytest.mark.parametrize(
+    ("change", "section", "reason"),
+    [
+        (
+            lambda doc: doc["bindings"][0].update(destination="gone"),
+            "bindings",
+            "bindings[0] (orders.events to gone): no queue 'gone' in vhost 'shop'",
+        ),
+        (
+            lambda doc: doc["exchanges"][0].update(type="x-delayed-message"),
+            "exchanges",
+            "exchanges[0] (orders.events): unknown exchange type 'x-delayed-message'",
+        ),
+        (
+            lambda doc: doc["policies"][0].update({"apply-to": "everything"}),
+            "policies",
+            "policies[0] (dead-letters): policy 'dead-letters': apply-to is 'everything'",
+        ),
+        (
+            lambda doc: doc["queues"][0].update(vhost="nowhere"),
+            "queues",
+            "queues[0] (orders.new): vhost nowhere not found",
+        ),
+        (
+            lambda doc: doc["queues"][0]["arguments"].update({"x-max-length": -1}),
+            "queues",
+            f"queues[0] (orders.new): invalid arg 'x-max-length' for {NEW}: must be 0 or more, not -1",
+        ),
+        (
+            lambda doc: doc["queues"][0]["arguments"].update({"x-queue-type": "jms"}),
+            "queues",
+            f"queues[0] (orders.new): invalid arg 'x-queue-type' for {NEW}: must be one of ",
+        ),
+    ],
+)
+def test_what_is_refused_is_left_out_and_named(
+    catalog: Catalog, document: dict[str, Any], change: Change, section: str, reason: str
+) -> None:
+    """With the bindings that need it; everything else is there."""
+    before = len(document[section])
+    change(document)
+    report = load(document, catalog)
+    assert any(each.startswith(f"definitions: {reason}") for each in report.skipped), report.skipped
+    assert report.loaded[section] < before
+    assert catalog.users.find("legacy") is not None
+    written = export(catalog)
+    for name in ("exchanges", "queues", "bindings", "policies"):
+        left_out = sum(each.startswith(f"definitions: {name}[") for each in report.skipped)
+        assert len(written[name]) == len(document[name]) - left_out, name
+
+
+@pytest.mark.rabbitmq("definition_import_SUITE", "(what differs from what is there)")
+def test_what_is_there_and_differs_stays_as_it_is(catalog: Catalog, document: dict[str, Any]) -> None:
+    """A queue is never changed behind the back of those who use it; the report names it."""
+    declare(catalog, catalog.vhosts["/"], "tasks")
+    report = load(document, catalog)
+    assert report.skipped[0].startswith("definitions: queues[3] (tasks): inequivalent arg 'x-max-pri")
+    assert "x-max-priority" not in catalog.vhosts["/"].lookup("tasks").arguments
+    assert catalog.vhosts["shop"].find("orders.new") is not None
+
+
+@pytest.mark.rabbitmq("definition_import_SUITE", "(limits of users and virtual hosts)")
+def test_queues_beyond_a_limit_of_the_file_are_left_out(catalog: Catalog, document: dict[str, Any]) -> None:
+    document["parameters"][0]["value"]["max-queues"] = 2
+    report = load(document, catalog)
+    assert "queue limit in vhost 'shop' (2)" in report.skipped[0]
+    assert len(catalog.vhosts["shop"].queues) == 2
+
+
+@pytest.mark.rabbitmq("definition_import_SUITE", "(a document that is none)")
+def test_a_document_must_be_an_object(catalog: Catalog) -> None:
+    """The error shows what it is instead."""
+    with pytest.raises(ConfigError, match=r"^definitions: is \[\]; must be an object"):
+        load([], catalog)
+
+
+def test_a_default_queue_type_that_is_not_served_is_the_brokers(
+    catalog: Catalog, document: dict[str, Any]
+) -> None:
+    document["vhosts"][2]["default_queue_type"] = "jms"
+    report = load(document, catalog)
+    assert report.skipped[0].startswith("definitions: vhosts[2] (bare): default queue type 'jms'")
+    assert catalog.vhosts["bare"].default_queue_type is None
+
+
+def test_a_hash_without_algorithm_is_known_by_its_length(catalog: Catalog) -> None:
+    """Files of RabbitMQ before 3.6 hold MD5 and do not say so; later ones without a name mean SHA-256."""
+    old = base64.b64encode(b"salt" + bytes(16)).decode()
+    new = base64.b64encode(b"salt" + bytes(32)).decode()
+    users = [
+        {"name": "old", "password_hash": old, "tags": ""},
+        {"name": "new", "password_hash": new, "tags": []},
+    ]
+    load({"users": users}, catalog)
+    found = {name: catalog.users.lookup(name).password for name in ("old", "new")}
+    assert {name: record and record.algorithm for name, record in found.items()} == {
+        "old": PasswordAlgorithm.RABBIT_MD5,
+        "new": PasswordAlgorithm.RABBIT_SHA256,
+    }
+
+
+def test_a_file_of_rabbitmq_4_is_loaded_but_for_bindings_of_internal_exchanges(catalog: Catalog) -> None:
+    """As 4.3.6 exports it: see tests/integration/test_way_back.py."""
+    exported = json.loads(FILE.with_name("exported-by-rabbitmq-4.3.6.json").read_text(encoding="utf-8"))
+    report = load(exported, catalog)
+    (left_out,) = report.skipped
+    assert left_out.endswith("(inner to quorum): no exchange 'inner' in vhost 'way-back'")
+    assert report.loaded == {
+        name: len(entries) - (name == "bindings")
+        for name, entries in exported.items()
+        if isinstance(entries, list)
+    }
+    passwords = Passwords(catalog.users, lambda size: bytes(size))
+    assert passwords.slow("way-back-ann", b"ann's password")()
+    written = export(catalog)
+    for section in ("permissions", "topic_permissions", "policies", "parameters", "queues"):
+        assert [each for each in exported[section] if each not in written[section]] == [], section
+
+
+def test_a_file_that_a_rabbitmq_wrote_is_loaded(catalog: Catalog) -> None:
+    """Written by `rabbitmqctl export_definitions` of 3.10.8: Erlang's lists of pairs and all."""
+    exported = json.loads(FILE.with_name("exported-by-rabbitmq-3.10.8.json").read_text(encoding="utf-8"))
+    report = load(exported, catalog)
+    assert (report.skipped, report.unknown) == ([], [])
+    assert (report.loaded["queues"], report.loaded["exchanges"], report.loaded["bindings"]) == (6, 6, 6)
+    shop = catalog.vhosts["shop"]
+    assert shop.limits == VhostLimits(max_queues=50)
+    assert catalog.users.lookup("ann").limits == UserLimits(max_connections=5)
+    passwords = Passwords(catalog.users, lambda size: bytes(size))
+    assert passwords.slow("ann", b"ann's password")()
+    assert not passwords.slow("ann", b"another")()
+    exchange = shop.topology.lookup_exchange("shop.events")
+    queues, _ = shop.route(exchange, ("order.1.new",), dict)
+    assert [queue.name for queue in queues] == ["shop.orders"]

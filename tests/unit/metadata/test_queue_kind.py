@@ -1,0 +1,38 @@
+"""Kinds of queue are facts, and nobody asks for a kind by its name who could ask for a fact."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import amqp10broker
+from amqp10broker.metadata.queue import QueueType
+from amqp10broker.metadata.queue_kind import KINDS
+from amqp10broker.metadata.vhost import VOLATILE
+
+PACKAGE = Path(amqp10broker.__file__).parent
+READS_WHAT_A_CONSUMER_ASKS_FOR = {
+    "sessions/amqp10/attach.py",
+    "sessions/amqp091/consumer_arguments.py",
+}
+
+
+def test_each_kind_has_its_record() -> None:
+    """Under the name that stands in `DeclaredQueue.type`; the volatile one is not declared by anybody."""
+    assert set(KINDS) == {*QueueType, VOLATILE}
+    assert all(kind.name == name for name, kind in KINDS.items())
+    assert [name for name, kind in KINDS.items() if kind.volatile] == [VOLATILE]
+
+
+@pytest.mark.parametrize("room", ["service", "management"])
+def test_a_kind_is_asked_for_where_its_arguments_are_read_and_nowhere_else(room: str) -> None:
+    """docs/adr/0033."""
+    compares = re.compile(r"\bqueue\.type (==|!=|is|in|not)|QueueType\.|\bVOLATILE\b")
+    asking = {
+        str(path.relative_to(PACKAGE))
+        for path in (PACKAGE / room).rglob("*.py")
+        if compares.search(path.read_text())
+    }
+    assert asking <= READS_WHAT_A_CONSUMER_ASKS_FOR

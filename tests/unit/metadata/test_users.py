@@ -1,0 +1,130 @@
+"""Users, permissions, and the version by which remembered decisions are dropped."""
+
+from __future__ import annotations
+
+import pytest
+
+from amqp10broker.errors import InvalidArgument, NotFound, PreconditionFailed
+from amqp10broker.metadata.limits import UserLimits
+from amqp10broker.metadata.users import (
+    PasswordAlgorithm,
+    PasswordRecord,
+    Permission,
+    TopicPermission,
+    User,
+    Users,
+)
+from tests.support.declaring import (
+    add_user,
+    clear_permission,
+    clear_topic_permission,
+    delete_user,
+    set_password,
+    set_permission,
+    set_tags,
+    set_topic_permission,
+    set_user_limits,
+)
+
+SECRET = PasswordRecord(PasswordAlgorithm.PLAIN, "geheim")
+
+
+@pytest.fixture
+def users() -> Users:
+    users = Users()
+    add_user(users, "a", SECRET, tags=["administrator"])
+    return users
+
+
+def test_a_user_is_added_once(users: Users) -> None:
+    """A second one of the name is refused and the first stays."""
+    with pytest.raises(PreconditionFailed, match="user 'a' exists; change or delete it"):
+        add_user(users, "a", None)
+    assert users.lookup("a") == User("a", SECRET, ("administrator",))
+    assert "a" in users
+    assert [user.name for user in users] == ["a"]
+
+
+@pytest.mark.parametrize("name", ["", "a\0b"])
+def test_names_that_sasl_cannot_carry_are_refused(users: Users, name: str) -> None:
+    """PLAIN separates by NUL."""
+    with pytest.raises(InvalidArgument):
+        add_user(users, name, None)
+    assert len(users) == 1
+
+
+def test_an_unknown_user_cannot_be_changed(users: Users) -> None:
+    """The error says what to do."""
+    for change in (
+        lambda: set_password(users, "b", None),
+        lambda: set_tags(users, "b", []),
+        lambda: set_user_limits(users, "b", UserLimits()),
+        lambda: delete_user(users, "b"),
+        lambda: set_permission(users, "b", "/", Permission()),
+        lambda: clear_permission(users, "b", "/"),
+        lambda: set_topic_permission(users, "b", "/", "x", TopicPermission()),
+    ):
+        with pytest.raises(NotFound, match="no user 'b'; add it first"):
+            change()
+
+
+def test_every_change_raises_the_version(users: Users) -> None:
+    """And what changes nothing does not."""
+    seen = {users.version}
+    for change in (
+        lambda: set_tags(users, "a", ["monitoring"]),
+        lambda: set_password(users, "a", None),
+        lambda: set_user_limits(users, "a", UserLimits(max_channels=1)),
+        lambda: set_permission(users, "a", "/", Permission()),
+        lambda: set_topic_permission(users, "a", "/", "x", TopicPermission("", "")),
+        lambda: clear_topic_permission(users, "a", "/", "x"),
+        lambda: clear_permission(users, "a", "/"),
+        lambda: delete_user(users, "a"),
+    ):
+        change()
+        assert users.version not in seen
+        seen.add(users.version)
+
+
+def test_what_changes_nothing_keeps_the_version(users: Users) -> None:
+    """Loading the same definitions again makes nobody decide anew."""
+    set_permission(users, "a", "/", Permission())
+    before = users.version
+    set_permission(users, "a", "/", Permission())
+    set_tags(users, "a", ["administrator"])
+    clear_permission(users, "a", "elsewhere")
+    clear_topic_permission(users, "a", "/")
+    assert users.version == before
+
+
+def test_permissions_go_with_the_user(users: Users) -> None:
+    """A user of the same name who is added later starts with nothing."""
+    set_permission(users, "a", "/", Permission())
+    set_topic_permission(users, "a", "/", "x", TopicPermission())
+    delete_user(users, "a")
+    assert list(users.permissions()) == []
+    assert list(users.topic_permissions()) == []
+
+
+@pytest.mark.rabbitmq("topic_permission_SUITE", "topic_permission_database_access")
+def test_topic_permissions_are_cleared_one_by_one_or_all(users: Users) -> None:
+    """Without an exchange, all of the virtual host."""
+    for exchange in ("x", "y", "z"):
+        set_topic_permission(users, "a", "/", exchange, TopicPermission())
+    clear_topic_permission(users, "a", "/", "x")
+    assert [row[2] for row in users.topic_permissions()] == ["y", "z"]
+    clear_topic_permission(users, "a", "/")
+    assert list(users.topic_permissions()) == []
+
+
+def test_a_pattern_that_is_none_is_refused() -> None:
+    """When it is set, not when it is used; the text says which and why."""
+    with pytest.raises(InvalidArgument, match=r"write permission: '\(' is not a regular expression"):
+        Permission(write="(")
+    with pytest.raises(InvalidArgument, match="topic read permission"):
+        TopicPermission(read="[")
+
+
+def test_no_repr_shows_a_password(users: Users) -> None:
+    """Records end up in logs."""
+    assert "geheim" not in repr(users.lookup("a"))

@@ -1,0 +1,463 @@
+"""Declaring, finding and removing queues of one virtual host."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from amqp10broker.errors import (
+    Inequivalent,
+    InvalidArgument,
+    LimitExceeded,
+    NotFound,
+    PreconditionFailed,
+    RefusedError,
+    ReservedName,
+    ResourceLocked,
+)
+from amqp10broker.metadata.catalog import Catalog
+from amqp10broker.metadata.limits import VhostLimits
+from amqp10broker.metadata.queue import Owner, QueueSpec, UnknownQueueType
+from amqp10broker.metadata.vhost import VirtualHost
+from amqp10broker.routing.exchange import Binding, Destination
+from tests.support.declaring import add_vhost, bind, change_vhost, declare, delete_vhost, remove
+
+LOCKED = (
+    "cannot obtain exclusive access to locked queue 'q' in vhost '/'. It could be originally declared on "
+    "another connection or the exclusive property value does not match that of the original declaration."
+)
+
+
+def refusal(
+    error: type[RefusedError], catalog: Catalog, vhost: VirtualHost, name: str = "q", **properties: Any
+) -> str:
+    """What the client reads when a declaration is refused."""
+    with pytest.raises(error) as caught:
+        declare(catalog, vhost, name, **properties)
+    assert type(caught.value) is error
+    return caught.value.description
+
+
+def test_a_new_queue_is_durable_classic_and_started_once(
+    catalog: Catalog, vhost: VirtualHost, host: Any
+) -> None:
+    """Without anything said, a queue is durable, shared, and of the node's default type."""
+    queue, created = declare(catalog, vhost, "q")
+    assert created
+    assert (queue.name, queue.vhost, queue.type, queue.durable) == ("q", "/", "classic", True)
+    assert not queue.exclusive
+    assert not queue.auto_delete
+    arguments = {"x-queue-type": "classic"}
+    assert host.started == [QueueSpec("/", "q", "classic", True, False, arguments, number=1)]
+    assert declare(catalog, vhost, "q") == (queue, False)
+    assert len(host.started) == 1
+
+
+def test_an_unknown_queue_is_not_found(vhost: VirtualHost) -> None:
+    """404 with RabbitMQ's text."""
+    assert vhost.find("q") is None
+    with pytest.raises(NotFound, match="^no queue 'q' in vhost '/'$"):
+        vhost.lookup("q")
+
+
+def test_a_removed_queue_is_gone_with_its_bindings(catalog: Catalog, vhost: VirtualHost) -> None:
+    """Routing does not find it any more, and its name is free."""
+    queue, _ = declare(catalog, vhost, "q")
+    bind(catalog, vhost, Binding("amq.fanout", Destination("queue", "q"), ""))
+    assert vhost.route(vhost.topology.lookup_exchange("amq.fanout"), ["k"]) == ([queue], True)
+    assert remove(catalog, vhost, "q") is queue
+    assert remove(catalog, vhost, "q") is None
+    assert vhost.route(vhost.topology.lookup_exchange("amq.fanout"), ["k"])[0] == []
+    assert vhost.topology.bindings(destination=Destination("queue", "q")) == []
+
+
+def test_the_default_exchange_routes_by_queue_name(catalog: Catalog, vhost: VirtualHost) -> None:
+    """A queue is bound to the default exchange by being there."""
+    queue, _ = declare(catalog, vhost, "q")
+    default = vhost.topology.lookup_exchange("")
+    assert vhost.route(default, ["q"])[0] == [queue]
+    assert vhost.route(default, ["other"])[0] == []
+
+
+# --- names ----------------------------------------------------------------------------------------
+
+
+def test_the_reserved_prefix_is_refused(catalog: Catalog, vhost: VirtualHost) -> None:
+    """403 for a new name that begins with amq."""
+    assert (
+        refusal(ReservedName, catalog, vhost, "amq.x")
+        == "queue name 'amq.x' contains reserved prefix 'amq.*'"
+    )
+    assert vhost.find("amq.x") is None
+
+
+def test_the_broker_may_use_the_reserved_prefix_and_clients_redeclare_it(
+    catalog: Catalog, vhost: VirtualHost
+) -> None:
+    """Only a new queue is refused: a client may redeclare the one whose name the broker made."""
+    made, _ = declare(catalog, vhost, "amq.gen-1", internal=True)
+    assert declare(catalog, vhost, "amq.gen-1") == (made, False)
+
+
+def test_line_breaks_are_removed_from_names(catalog: Catalog, vhost: VirtualHost) -> None:
+    """As RabbitMQ does in declare."""
+    assert declare(catalog, vhost, "a\r\nb")[0].name == "ab"
+
+
+def test_an_empty_name_is_refused(catalog: Catalog, vhost: VirtualHost) -> None:
+    """The catalog makes up no names."""
+    assert refusal(InvalidArgument, catalog, vhost, "") == "declare queue with empty name not allowed"
+    assert refusal(InvalidArgument, catalog, vhost, "\n") == "declare queue with empty name not allowed"
+
+
+def test_a_name_has_at_most_255_bytes(catalog: Catalog, vhost: VirtualHost) -> None:
+    """Bytes, not characters: a short string of 0-9-1 holds no more."""
+    assert declare(catalog, vhost, "é" * 127 + "x")[1]
+    assert refusal(InvalidArgument, catalog, vhost, "é" * 128).startswith(
+        "queue name is 256 bytes long, must be 1 to 255"
+    )
+
+
+# --- exclusive ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("durable", [True, False])
+def test_an_exclusive_queue_is_as_declared_and_never_lasts(
+    catalog: Catalog, vhost: VirtualHost, durable: bool
+) -> None:
+    """It ends with its connection, so there is nothing to keep; what was asked for is what is shown."""
+    owner = object()
+    queue, _ = declare(catalog, vhost, "q", durable=durable, exclusive_owner=owner)
+    assert (queue.durable, queue.exclusive, queue.owner) == (durable, True, owner)
+    assert not queue.lasting
+    assert queue.number == 0
+    assert declare(catalog, vhost, "q", durable=durable, exclusive_owner=owner) == (queue, False)
+    with pytest.raises(Inequivalent, match="inequivalent arg 'durable'"):
+        declare(catalog, vhost, "q", durable=not durable, exclusive_owner=owner)
+
+
+def test_another_connection_finds_an_exclusive_queue_locked(catalog: Catalog, vhost: VirtualHost) -> None:
+    """405 for every use, declare included."""
+    queue, _ = declare(catalog, vhost, "q", exclusive_owner=object())
+    with pytest.raises(ResourceLocked) as caught:
+        vhost.for_connection(queue, object())
+    assert caught.value.description == LOCKED
+    assert refusal(ResourceLocked, catalog, vhost, exclusive_owner=object()) == LOCKED
+    assert refusal(ResourceLocked, catalog, vhost) == LOCKED
+
+
+def test_exclusive_differing_is_locked_for_the_owner_too(catalog: Catalog, vhost: VirtualHost) -> None:
+    """The exclusive property must match that of the original declaration."""
+    owner = object()
+    declare(catalog, vhost, "q", exclusive_owner=owner)
+    assert refusal(ResourceLocked, catalog, vhost, durable=False) == LOCKED
+    remove(catalog, vhost, "q")
+    declare(catalog, vhost, "q")
+    assert refusal(ResourceLocked, catalog, vhost, exclusive_owner=owner) == LOCKED
+
+
+def test_an_owner_is_a_value(catalog: Catalog, vhost: VirtualHost) -> None:
+    """It names a connection, also where the connection is not: at another node."""
+    queue, _ = declare(catalog, vhost, "q", exclusive_owner=Owner(1, 1, 1))
+    assert vhost.for_connection(queue, Owner(1, 1, 1)) is queue
+    for other in (Owner(1, 1, 2), Owner(1, 2, 1), Owner(2, 1, 1)):
+        with pytest.raises(ResourceLocked):
+            vhost.for_connection(queue, other)
+
+
+def test_the_queues_of_a_connection_are_found(catalog: Catalog, vhost: VirtualHost) -> None:
+    """They go when it closes."""
+    owner = object()
+    declare(catalog, vhost, "shared")
+    mine = [declare(catalog, vhost, name, exclusive_owner=owner)[0] for name in ("a", "b")]
+    declare(catalog, vhost, "other", exclusive_owner=object())
+    assert vhost.queues_owned_by(owner) == mine
+    assert vhost.for_connection(mine[0], owner) is mine[0]
+
+
+def test_a_remembered_route_ends_with_its_queue(catalog: Catalog, vhost: VirtualHost) -> None:
+    """Also if it was never bound: routes of the default exchange name it."""
+    declare(catalog, vhost, "q")
+    version = vhost.version
+    remove(catalog, vhost, "q")
+    assert vhost.version > version
+
+
+# --- redeclaring ----------------------------------------------------------------------------------
+
+
+def test_durable_differing_is_inequivalent(catalog: Catalog, vhost: VirtualHost) -> None:
+    """406 with both values."""
+    declare(catalog, vhost, "q")
+    assert refusal(Inequivalent, catalog, vhost, durable=False) == (
+        "inequivalent arg 'durable' for queue 'q' in vhost '/': received 'false' but current is 'true'"
+    )
+
+
+def test_auto_delete_differing_is_inequivalent(catalog: Catalog, vhost: VirtualHost) -> None:
+    """406 with both values."""
+    declare(catalog, vhost, "q", auto_delete=True)
+    assert refusal(Inequivalent, catalog, vhost) == (
+        "inequivalent arg 'auto_delete' for queue 'q' in vhost '/': received 'false' but current is 'true'"
+    )
+
+
+def test_checks_go_exclusive_durable_auto_delete_arguments(catalog: Catalog, vhost: VirtualHost) -> None:
+    """The first difference in this order is the one that is told."""
+    declare(catalog, vhost, "q", arguments={"x-max-length": 1})
+    everything: dict[str, Any] = {"durable": False, "auto_delete": True, "arguments": {"x-max-length": 2}}
+    assert refusal(ResourceLocked, catalog, vhost, exclusive_owner=object(), **everything) == LOCKED
+    assert "'durable'" in refusal(Inequivalent, catalog, vhost, **everything)
+    everything["durable"] = True
+    assert "'auto_delete'" in refusal(Inequivalent, catalog, vhost, **everything)
+    everything["auto_delete"] = False
+    assert "'x-max-length'" in refusal(Inequivalent, catalog, vhost, **everything)
+
+
+def test_equivalence_is_checked_before_values(catalog: Catalog, vhost: VirtualHost) -> None:
+    """A bad argument for a queue that exists is one that differs."""
+    declare(catalog, vhost, "q")
+    assert refusal(Inequivalent, catalog, vhost, arguments={"x-expires": -1}) == (
+        "inequivalent arg 'x-expires' for queue 'q' in vhost '/': received the value '-1' of type "
+        "'signedint' but current is none"
+    )
+
+
+def test_a_missing_type_is_filled_in_before_comparing(catalog: Catalog, vhost: VirtualHost) -> None:
+    """With and without x-queue-type=classic is the same, in both orders."""
+    declare(catalog, vhost, "a")
+    assert not declare(catalog, vhost, "a", arguments={"x-queue-type": "classic"})[1]
+    declare(catalog, vhost, "b", arguments={"x-queue-type": "quorum"})
+    assert refusal(Inequivalent, catalog, vhost, "b") == (
+        "inequivalent arg 'x-queue-type' for queue 'b' in vhost '/': "
+        "received 'classic' but current is 'quorum'"
+    )
+
+
+# --- types ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.rabbitmq("quorum_queue_SUITE", "declare_invalid_arg_2")
+def test_an_unknown_type_is_refused(catalog: Catalog, vhost: VirtualHost) -> None:
+    """406 with the value."""
+    assert refusal(UnknownQueueType, catalog, vhost, arguments={"x-queue-type": "x"}) == (
+        "invalid arg 'x-queue-type' for queue 'q' in vhost '/': "
+        "must be one of classic, quorum, stream, not 'x'"
+    )
+
+
+def test_a_type_that_is_no_string_is_refused(catalog: Catalog, vhost: VirtualHost) -> None:
+    """406 with the type of the value."""
+    assert refusal(InvalidArgument, catalog, vhost, arguments={"x-queue-type": 1}) == (
+        "invalid arg 'x-queue-type' for queue 'q' in vhost '/': must be a string, not signedint"
+    )
+
+
+@pytest.mark.rabbitmq(
+    "rabbit_stream_queue_SUITE",
+    "declare_args",
+    "declare_max_age",
+    "declare_queue",
+    "publish",
+    "publish_confirm",
+    "queue_size_on_declare",
+)
+def test_a_stream_is_declared_with_its_arguments(catalog: Catalog, vhost: VirtualHost) -> None:
+    """Its settings are made of them."""
+    arguments = {
+        "x-queue-type": "stream",
+        "x-max-length-bytes": 1000,
+        "x-max-age": "7D",
+        "x-stream-max-segment-size-bytes": 100,
+        "x-stream-filter-size-bytes": 32,
+        "x-initial-cluster-size": 1,
+        "x-queue-leader-locator": "client-local",
+    }
+    queue, created = declare(catalog, vhost, "q", arguments=arguments)
+    settings = queue.effective.settings
+    assert created
+    assert queue.type == "stream"
+    assert (settings.max_length_bytes, settings.max_age_ms) == (1000, 7 * 24 * 3600 * 1000)
+    assert (settings.segment_bytes, settings.filter_bytes) == (100, 32)
+    assert declare(catalog, vhost, "q", arguments=arguments) == (queue, False)
+    with pytest.raises(Inequivalent, match="inequivalent arg 'x-max-age' for queue 'q' in vhost '/'"):
+        declare(catalog, vhost, "q", arguments=arguments | {"x-max-age": "8D"})
+
+
+@pytest.mark.parametrize(
+    ("properties", "fault"),
+    [
+        ({"durable": False}, "non-durable"),
+        ({"exclusive_owner": object()}, "exclusive-owner"),
+        ({"auto_delete": True}, "auto-delete"),
+    ],
+)
+def test_a_stream_is_always_durable_and_never_for_one_connection(
+    catalog: Catalog, vhost: VirtualHost, properties: dict[str, Any], fault: str
+) -> None:
+    """406 with the property's name."""
+    with pytest.raises(PreconditionFailed, match=f"invalid property '{fault}' for queue 'q' in vhost '/'"):
+        declare(catalog, vhost, "q", arguments={"x-queue-type": "stream"}, **properties)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("x-expires", 1000),
+        ("x-message-ttl", 1000),
+        ("x-dead-letter-exchange", ""),
+        ("x-max-length", 10),
+        ("x-overflow", "drop-head"),
+        ("x-max-priority", 3),
+        ("x-single-active-consumer", True),
+    ],
+)
+def test_a_stream_has_none_of_the_features_of_queues(
+    catalog: Catalog, vhost: VirtualHost, name: str, value: Any
+) -> None:
+    """406 with the kind of queue."""
+    text = refusal(InvalidArgument, catalog, vhost, arguments={"x-queue-type": "stream", name: value})
+    start = f"invalid arg '{name}' for queue 'q' in vhost '/': not for a queue of type stream, only of type "
+    assert text.startswith(start)
+
+
+@pytest.mark.rabbitmq("quorum_queue_SUITE", "declare_invalid_properties")
+@pytest.mark.parametrize(
+    ("properties", "text"),
+    [
+        ({"exclusive_owner": object()}, "invalid property 'exclusive-owner' for queue 'q' in vhost '/'"),
+        ({"auto_delete": True}, "invalid property 'auto-delete' for queue 'q' in vhost '/'"),
+        ({"durable": False}, "invalid property 'non-durable' for queue 'q' in vhost '/'"),
+        ({"internal": True}, "Cannot declare a server-named queue for type quorum; give it a name"),
+    ],
+)
+def test_a_quorum_queue_cannot_be_so(
+    catalog: Catalog, vhost: VirtualHost, properties: dict[str, Any], text: str
+) -> None:
+    """Asked for explicitly, it is refused and not turned into a classic one."""
+    assert (
+        refusal(PreconditionFailed, catalog, vhost, arguments={"x-queue-type": "quorum"}, **properties)
+        == text
+    )
+    assert vhost.find("q") is None
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [{"exclusive_owner": object()}, {"auto_delete": True}, {"durable": False}, {"internal": True}],
+)
+def test_a_default_type_that_cannot_serve_gives_way_to_classic(
+    catalog: Catalog, vhost: VirtualHost, properties: dict[str, Any]
+) -> None:
+    """The default must not make a request fail that says nothing of the type."""
+    change_vhost(catalog, vhost, default_queue_type="quorum")
+    queue, _ = declare(catalog, vhost, "q", **properties)
+    assert queue.type == "classic"
+    properties = {key: value for key, value in properties.items() if key != "internal"}
+    if properties:
+        assert declare(catalog, vhost, "q", **properties) == (queue, False)
+
+
+@pytest.mark.rabbitmq("quorum_queue_SUITE", "node_wide_default_queue_type_declares_quorum_queue")
+@pytest.mark.rabbitmq("vhost_SUITE", "vhost_is_created_with_default_queue_type")
+def test_the_virtual_hosts_default_type_is_before_the_nodes(host: Any) -> None:
+    """Argument, virtual host, node, in this order."""
+    catalog = Catalog(host, default_queue_type="quorum")
+    vhost = catalog.vhosts["/"]
+    assert declare(catalog, vhost, "a")[0].type == "quorum"
+    change_vhost(catalog, vhost, default_queue_type="classic")
+    assert declare(catalog, vhost, "b")[0].type == "classic"
+    assert declare(catalog, vhost, "c", arguments={"x-queue-type": "quorum"})[0].arguments == {
+        "x-queue-type": "quorum"
+    }
+
+
+@pytest.mark.rabbitmq(
+    "rabbitmq_4_0_deprecations_SUITE",
+    "when_transient_nonexcl_is_not_permitted",
+    differs="permitted here, since kombu and Celery need them",
+)
+@pytest.mark.rabbitmq("rabbitmq_4_0_deprecations_SUITE", "when_transient_nonexcl_is_permitted_from_conf")
+def test_transient_shared_queues_are_accepted(catalog: Catalog, vhost: VirtualHost) -> None:
+    """Unlike RabbitMQ 4.3: Celery's reply queues are so."""
+    queue, created = declare(catalog, vhost, "q", durable=False)
+    assert created
+    assert not queue.durable
+
+
+# --- limits and the end ---------------------------------------------------------------------------
+
+
+@pytest.mark.rabbitmq(
+    "per_vhost_queue_limit_SUITE",
+    "most_basic_single_node_queue_count",
+    "single_node_single_vhost_limit_with_queue_ttl",
+    "single_node_single_vhost_queue_count",
+)
+def test_the_queue_limit_refuses_one_too_many(catalog: Catalog, vhost: VirtualHost) -> None:
+    """Redeclaring is still possible, and a deleted queue makes room."""
+    change_vhost(catalog, vhost, limits=VhostLimits(max_queues=1))
+    declare(catalog, vhost, "a")
+    assert not declare(catalog, vhost, "a")[1]
+    assert refusal(LimitExceeded, catalog, vhost) == (
+        "cannot declare queue 'q': queue limit in vhost '/' (1) is reached"
+    )
+    remove(catalog, vhost, "a")
+    assert declare(catalog, vhost, "q")[1]
+
+
+def test_queues_of_direct_replies_use_up_no_limit(catalog: Catalog, vhost: VirtualHost, host: Any) -> None:
+    """Nobody declared them, and nobody sees them."""
+    change_vhost(catalog, vhost, limits=VhostLimits(max_queues=1))
+    handle = host.start_queue(QueueSpec("/", "r", "volatile", False, True, {}))
+    replies = vhost.add_volatile("amq.rabbitmq.reply-to.a", object(), handle)
+    assert declare(catalog, vhost, "q")[1]
+    vhost.remove_volatile(replies)
+    assert refusal(LimitExceeded, catalog, vhost, "r").endswith("queue limit in vhost '/' (1) is reached")
+
+
+@pytest.mark.rabbitmq(
+    "per_vhost_queue_limit_SUITE",
+    "single_node_single_vhost_zero_limit",
+    "single_node_single_vhost_zero_limit_with_durable_named_queue",
+)
+def test_a_queue_limit_of_zero_allows_none(catalog: Catalog, vhost: VirtualHost) -> None:
+    """Zero is a limit; only negative ones are none."""
+    change_vhost(catalog, vhost, limits=VhostLimits(max_queues=0))
+    assert refusal(LimitExceeded, catalog, vhost).endswith("queue limit in vhost '/' (0) is reached")
+
+
+def test_nothing_is_declared_in_a_deleted_virtual_host(catalog: Catalog) -> None:
+    """A session that still holds it must not make queues that nobody finds."""
+    vhost = add_vhost(catalog, "v")
+    delete_vhost(catalog, "v")
+    assert refusal(NotFound, catalog, vhost) == "vhost v not found"
+
+
+@pytest.mark.rabbitmq(
+    "quorum_queue_SUITE",
+    "relaxed_argument_equivalence_checks_on_qq_redeclare",
+    note="setting `quorum_relaxed_checks_on_redeclaration`",
+)
+def test_a_quorum_queue_may_be_declared_again_as_a_classic_one_if_that_is_permitted(
+    catalog: Catalog, host: Any
+) -> None:
+    """relaxed_argument_equivalence_checks_on_qq_redeclare: what both kinds know is compared still."""
+    strict, relaxed = (Catalog(host, relaxed_quorum_checks=choice) for choice in (False, True))
+    first = {"x-queue-type": "quorum", "x-max-length": 5, "x-delivery-limit": 3}
+    again = {"x-queue-type": "classic", "x-max-length": 5}
+    queues = [declare(catalog, "/", "q", arguments=first)[0] for catalog in (strict, relaxed)]
+    here = relaxed.lookup_vhost("/")
+
+    def differs(name: str = "q", **properties: Any) -> str:
+        return refusal(Inequivalent, relaxed, here, name, **properties)
+
+    assert "'x-queue-type'" in refusal(Inequivalent, strict, strict.lookup_vhost("/"), arguments=again)
+    assert declare(relaxed, here, "q", arguments=again) == (queues[1], False)
+    assert declare(relaxed, here, "q", arguments={"x-max-length": 5}) == (queues[1], False), "by default"
+    assert "'x-max-length'" in differs(arguments={"x-queue-type": "classic"})
+    assert "'durable'" in differs(durable=False, arguments=again)
+    assert "'x-delivery-limit'" in differs(arguments={**again, "x-queue-type": "quorum"})
+    declare(relaxed, here, "c", arguments={"x-queue-type": "classic"})
+    assert "'x-queue-type'" in differs("c", arguments={"x-queue-type": "quorum"})

@@ -1,0 +1,193 @@
+"""Users, permissions and virtual hosts: what the operations change, and what they refuse."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from amqp10broker.auth.passwords import Passwords
+from amqp10broker.errors import (
+    BadRequest,
+    InvalidArgument,
+    LimitExceeded,
+    NotFound,
+    NotSupported,
+    PreconditionFailed,
+)
+from amqp10broker.metadata.users import Permission
+from amqp10broker.operations.caller import Caller
+from tests.support.declaring import add_vhost, declare
+from tests.support.managing import Broker
+
+
+@pytest.fixture
+def broker() -> Broker:
+    return Broker()
+
+
+@pytest.fixture
+def owner(broker: Broker) -> Caller:
+    return broker.caller(None, passwords=Passwords(broker.catalog.users, lambda count: bytes(count)))
+
+
+def test_a_user_is_added_with_a_password_that_is_not_kept(broker: Broker, owner: Caller) -> None:
+    """It may do nothing yet."""
+    added = broker.do("add-user", caller=owner, user="ann", password="secret", tags=["monitoring"])
+    assert added == {"user": "ann", "tags": ["monitoring"]}
+    record = broker.catalog.users.lookup("ann").password
+    assert record is not None
+    assert "secret" not in record.value
+    assert broker.do("list-permissions", caller=owner) == [
+        {"user": "guest", "vhost": "/", "configure": ".*", "write": ".*", "read": ".*"}
+    ]
+
+
+def test_a_user_is_added_once(broker: Broker, owner: Caller) -> None:
+    """Who exists is changed instead."""
+    with pytest.raises(PreconditionFailed, match="exists"):
+        broker.do("add-user", caller=owner, user="guest", password="x")
+
+
+def test_a_user_without_a_password_cannot_log_in_with_one(broker: Broker, owner: Caller) -> None:
+    """And needs nobody who makes records of passwords."""
+    broker.do("add-user", user="cert")
+    assert broker.catalog.users.lookup("cert").password is None
+
+
+def test_a_password_is_changed(broker: Broker, owner: Caller) -> None:
+    """The record is another one; None takes it away."""
+    broker.do("change-password", caller=owner, user="guest", password="new")
+    assert broker.catalog.users.lookup("guest").password is not None
+    broker.do("change-password", caller=owner, user="guest")
+    assert broker.catalog.users.lookup("guest").password is None
+    with pytest.raises(NotFound, match="no user 'no'"):
+        broker.do("change-password", caller=owner, user="no", password="new")
+
+
+def test_a_door_without_passwords_says_so(broker: Broker) -> None:
+    """The text names the door that has them."""
+    with pytest.raises(NotSupported, match="local socket"):
+        broker.do("add-user", user="ann", password="secret")
+
+
+def test_tags_are_replaced(broker: Broker) -> None:
+    """All of them."""
+    broker.do("set-tags", user="guest", tags=["administrator", "impersonator"])
+    assert broker.do("list-users") == [
+        {"user": "guest", "tags": ["administrator", "impersonator"], "limits": {}}
+    ]
+
+
+def test_a_user_goes_with_its_permissions(broker: Broker, owner: Caller) -> None:
+    """Nothing is left for the next one of that name."""
+    broker.do("delete-user", user="guest")
+    assert broker.do("list-users", caller=owner) == []
+    assert broker.do("list-permissions", caller=owner) == []
+    with pytest.raises(NotFound):
+        broker.do("delete-user", caller=owner, user="guest")
+
+
+def test_permissions_are_set_and_cleared(broker: Broker) -> None:
+    """In the caller's virtual host unless another one is named."""
+    add_vhost(broker.catalog, "v")
+    broker.do("add-user", user="ann")
+    broker.do("set-permissions", user="ann", configure="", write="a", read="b")
+    broker.do("set-permissions", user="ann", vhost="v", configure="c", write="", read="")
+    assert broker.catalog.users.permission("ann", "/") == Permission("", "a", "b")
+    assert broker.do("list-permissions", vhost="v") == [
+        {"user": "ann", "vhost": "v", "configure": "c", "write": "", "read": ""}
+    ]
+    broker.do("clear-permissions", user="ann", vhost="v")
+    assert broker.do("list-permissions", vhost="v") == []
+    assert broker.catalog.users.permission("ann", "/") is not None
+
+
+@pytest.mark.parametrize(
+    ("operation", "given"),
+    [
+        ("set-permissions", {"configure": "", "write": "", "read": ""}),
+        ("clear-permissions", {}),
+        ("set-topic-permissions", {"exchange": "x", "write": "", "read": ""}),
+        ("clear-topic-permissions", {}),
+    ],
+)
+def test_permissions_need_a_user_and_a_virtual_host(broker: Broker, operation: str, given: Any) -> None:
+    """Both must be there."""
+    with pytest.raises(NotFound, match="no user 'no'"):
+        broker.do(operation, user="no", **given)
+    with pytest.raises(NotFound, match="vhost no not found"):
+        broker.do(operation, user="guest", vhost="no", **given)
+
+
+def test_a_permission_must_be_a_regular_expression(broker: Broker) -> None:
+    """Found when it is set, not when it is used."""
+    with pytest.raises(InvalidArgument, match="not a regular expression"):
+        broker.do("set-permissions", user="guest", configure="(", write="", read="")
+
+
+def test_topic_permissions_are_set_and_cleared(broker: Broker) -> None:
+    """For one exchange, or all of the virtual host."""
+    for exchange in ("x", "y", "z"):
+        broker.do("set-topic-permissions", user="guest", exchange=exchange, write="w", read="r")
+    broker.do("clear-topic-permissions", user="guest", exchange="x")
+    assert broker.do("list-topic-permissions") == [
+        {"user": "guest", "vhost": "/", "exchange": exchange, "write": "w", "read": "r"}
+        for exchange in ("y", "z")
+    ]
+    broker.do("clear-topic-permissions", user="guest")
+    assert broker.do("list-topic-permissions") == []
+
+
+def test_a_virtual_host_is_added_empty(broker: Broker) -> None:
+    """With what it is to be like."""
+    given = {"description": "for tests", "tags": ["a"], "default_queue_type": "quorum"}
+    assert broker.do("add-vhost", name="v", **given) == {"name": "v"}
+    assert broker.do("list-vhosts")[1] == {"name": "v", "queues": 0, "limits": {}, **given}
+    with pytest.raises(PreconditionFailed, match="exists"):
+        broker.do("add-vhost", name="v")
+
+
+def test_a_virtual_host_is_deleted_with_its_queues(broker: Broker) -> None:
+    """Each queue is told."""
+    vhost = add_vhost(broker.catalog, "v")
+    declare(broker.catalog, vhost, "q")
+    assert broker.do("delete-vhost", name="v") == {"name": "v", "queues": 1}
+    assert broker.node.asked == [("close_connections", ("vhost 'v' is deleted",), {"vhost": "v"})]
+    broker.host.boxes["q"].work()
+    assert broker.host.boxes["q"].queue.deleted
+    assert [each["name"] for each in broker.do("list-vhosts")] == ["/"]
+    with pytest.raises(NotFound):
+        broker.do("delete-vhost", name="v")
+
+
+@pytest.mark.rabbitmq("vhost_SUITE", "parse_tags")
+@pytest.mark.parametrize("tags", ["administrator", [1], {"a": 1}])
+def test_tags_are_a_list_of_texts(broker: Broker, tags: Any) -> None:
+    """One text is no list."""
+    with pytest.raises(BadRequest, match="it must be a list of strings"):
+        broker.do("set-tags", user="guest", tags=tags)
+
+
+def test_limits_are_changed_one_by_one(broker: Broker) -> None:
+    """What is not given stays, a negative number lifts one."""
+    assert broker.do("set-vhost-limits", limits={"max-queues": 1, "max-connections": 5}) == {
+        "max-queues": 1,
+        "max-connections": 5,
+    }
+    assert broker.do("set-vhost-limits", limits={"max-connections": -1}) == {"max-queues": 1}
+    broker.do("declare-queue", name="a")
+    with pytest.raises(LimitExceeded):
+        broker.do("declare-queue", name="b")
+    assert broker.do("set-user-limits", user="guest", limits={"max-channels": 3}) == {"max-channels": 3}
+    assert broker.do("list-users")[0]["limits"] == {"max-channels": 3}
+
+
+def test_an_unknown_limit_is_refused(broker: Broker) -> None:
+    """The text says which there are."""
+    with pytest.raises(InvalidArgument, match="there is no limit 'max-dogs'; known are max-connections"):
+        broker.do("set-vhost-limits", limits={"max-dogs": 1})
+    with pytest.raises(InvalidArgument, match="must be an integer"):
+        broker.do("set-user-limits", user="guest", limits={"max-channels": "3"})
+    with pytest.raises(NotFound):
+        broker.do("set-user-limits", user="no", limits={})

@@ -1,0 +1,340 @@
+"""Requests and responses as messages: identifiers, URIs, methods, tokens, and what is malformed."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from amqp10broker.errors import BadRequest
+from amqp10broker.operations.amqp_message import read_request
+from amqp10broker.operations.amqp_node import Responded, TokenOffered, handle_request
+from amqp10broker.operations.amqp_routes import STATUSES, status_of
+from amqp10broker.operations.amqp_values import from_plain, plain_table, to_plain
+from amqp10broker.operations.uri import UriError, decode, parse_uri
+from amqp10broker.protocols.amqp10.codec import array_of, encode
+from amqp10broker.protocols.amqp10.errors import AmqpError, DecodeError
+from amqp10broker.protocols.amqp10.performatives import Header, Properties
+from amqp10broker.protocols.amqp10.types import (
+    Byte,
+    Described,
+    Int,
+    Long,
+    Map,
+    Short,
+    Symbol,
+    Timestamp,
+    UByte,
+    UInt,
+    ULong,
+)
+from tests.support.managing import Broker, read_response, request_message
+
+
+@pytest.fixture
+def broker() -> Broker:
+    return Broker()
+
+
+# --- messages -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "message_id",
+    [
+        ULong(0),
+        ULong(2**64 - 1),
+        UUID(int=7),
+        b"\x00\xff",
+        "text",
+        "",
+        Byte(-1),
+        Short(-300),
+        Int(7),
+        Long(-(2**63)),
+    ],
+    ids=repr,
+)
+def test_the_response_is_correlated_by_the_requests_id(broker: Broker, message_id: Any) -> None:
+    """Of any type, unchanged."""
+    assert broker.request("GET", "/queues/q", message_id=message_id)[0] == "404"
+
+
+def test_a_request_without_an_id_is_400(broker: Broker) -> None:
+    """Nobody could tell the response from another one; it is told all the same."""
+    outcome = handle_request(broker.caller(), request_message("PUT", "/queues/q", {}, message_id=None))
+    assert isinstance(outcome, Responded)
+    properties, text = read_response(outcome.payload)
+    assert (properties.subject, properties.correlation_id) == ("400", None)
+    assert text.startswith("properties.message-id is not set")
+    assert broker.vhost.find("q") is None
+
+
+def test_sections_around_the_body_do_not_matter(broker: Broker) -> None:
+    """Header, annotations, application-properties and footer are skipped."""
+    payload = (
+        Header(durable=True).encode()
+        + encode(Described(ULong(0x71), {Symbol("x"): 1}))
+        + encode(Described(ULong(0x72), {Symbol("x"): 1}))
+        + Properties(message_id="id", to="/queues/q", subject="PUT").encode()
+        + encode(Described(ULong(0x74), {"http:request": "1.1"}))
+        + encode(Described(Symbol("amqp:amqp-value:*"), {"durable": False}))
+        + encode(Described(ULong(0x78), {Symbol("x"): 1}))
+    )
+    request = read_request(payload)
+    assert (request.method, request.to, request.message_id, request.body) == (
+        "PUT",
+        "/queues/q",
+        "id",
+        {"durable": False},
+    )
+
+
+def test_a_message_without_properties_is_400(broker: Broker) -> None:
+    """There is no method, no path and no id."""
+    outcome = handle_request(broker.caller(), encode(Described(ULong(0x77), None)))
+    assert isinstance(outcome, Responded)
+    assert read_response(outcome.payload)[0].subject == "400"
+
+
+def test_sections_may_stand_in_any_order() -> None:
+    """proton writes a body of null in front of the properties."""
+    payload = encode(Described(ULong(0x77), None)) + Properties(message_id="id", subject="GET").encode()
+    assert read_request(payload).method == "GET"
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"",
+        b"\x00",
+        b"hello",
+        encode("text"),
+        encode(Described(ULong(0x99), [])),
+        encode(Described(ULong(0x75), "text")),
+        encode(Described(ULong(0x73), [UUID(int=1), 5])),
+        encode(Described(ULong(0x73), "text")),
+        encode(Described([], "text")),
+    ],
+)
+def test_what_is_no_message_cannot_be_answered(broker: Broker, payload: bytes) -> None:
+    """The link ends with decode-error."""
+    with pytest.raises(DecodeError):
+        handle_request(broker.caller(), payload)
+
+
+@given(st.binary(max_size=60))
+def test_any_bytes_are_answered_or_refused(payload: bytes) -> None:
+    """No other exception leaves the node."""
+    try:
+        outcome = handle_request(Broker().caller(), payload)
+    except AmqpError:
+        return
+    assert isinstance(outcome, Responded)
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats() | st.text() | st.binary(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@given(
+    st.sampled_from(["GET", "PUT", "POST", "DELETE", "PATCH", ""]),
+    st.sampled_from(["/queues/q", "/queues/q/messages", "/exchanges/x", "/bindings", "/bindings/b", "/", ""]),
+    VALUES,
+)
+def test_any_body_is_answered(method: str, to: str, body: Any) -> None:
+    """A body of the wrong shape is the client's fault, and told."""
+    status, _ = Broker().request(method, to, body)
+    assert status in {"200", "201", "204", "400", "403", "404", "405", "409"}
+
+
+# --- paths and methods ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "to", ["/", "/queue/q", "/queues", "/queues/q/more", "/exchanges", "/bindings/a/b", "/auth"]
+)
+def test_an_unknown_path_is_404(broker: Broker, to: str) -> None:
+    """The text says which there are."""
+    status, text = broker.request("GET", to)
+    assert status == "404"
+    assert text.startswith(f"unknown path '{to}': known are /queues/:queue, ")
+
+
+@pytest.mark.parametrize(
+    ("method", "to", "methods"),
+    [
+        ("POST", "/queues/q", "GET, PUT, DELETE"),
+        ("GET", "/queues/q/messages", "DELETE"),
+        ("GET", "/exchanges/x", "PUT, DELETE"),
+        ("PUT", "/bindings", "GET, POST"),
+        ("POST", "/bindings/b", "DELETE"),
+        ("get", "/queues/q", "GET, PUT, DELETE"),
+        (None, "/queues/q", "GET, PUT, DELETE"),
+    ],
+)
+def test_another_method_is_405(broker: Broker, method: Any, to: str, methods: str) -> None:
+    """The text says which there are for this path."""
+    status, text = broker.request(method, to)
+    assert status == "405"
+    assert text == f"method '{method or ''}' not allowed for '{to}': use {methods}"
+
+
+@pytest.mark.rabbitmq("management_SUITE", "bad_uri")
+@pytest.mark.parametrize(
+    ("to", "part"),
+    [
+        ("/queues/👎", "'👎' at character 8 must be percent-encoded"),
+        ("/queues/a b", "' ' at character 9 must be percent-encoded"),
+        ("/queues/%4", "'%' at character 8 must be percent-encoded"),
+        ("/queues/a#b", "'#' at character 9 must be percent-encoded"),
+        ("queues/q", "it does not begin with '/'"),
+        ("", "it does not begin with '/'"),
+        ("/bindings?src", "'src' in the query is not name=value"),
+        ("/bindings?src=a&src=b", "'src' stands in the query twice"),
+        ("/bindings?src=%FF", "not UTF-8"),
+    ],
+)
+def test_a_bad_uri_is_400(broker: Broker, to: str, part: str) -> None:
+    """bad_uri."""
+    status, text = broker.request("GET", to)
+    assert status == "400"
+    assert text.startswith(f"failed to normalize URI '{to}': ")
+    assert part in text
+
+
+def test_a_name_that_is_no_utf8_is_400(broker: Broker) -> None:
+    """Percent-encoding may hide anything."""
+    status, text = broker.request("PUT", "/queues/%FF", {})
+    assert status == "400"
+    assert text.startswith("failed to normalize URI")
+
+
+def test_a_target_that_is_no_string_is_400(broker: Broker) -> None:
+    """`to` may be any value; a URI is a string."""
+    assert broker.request("GET", ULong(5))[0] == "400"  # type: ignore[arg-type]
+
+
+@given(st.text())
+def test_uris_are_read_or_refused(text: str) -> None:
+    """And what was read is what percent-decoding gives."""
+    try:
+        uri = parse_uri(text)
+    except UriError:
+        return
+    assert text.startswith("/")
+    assert "/" + "/".join(uri.segments) == text.partition("?")[0]
+
+
+def test_a_plus_sign_is_a_space_in_a_query_only() -> None:
+    """Queries are read as forms write them, as RabbitMQ does; paths by RFC 3986."""
+    assert decode("a+b%2B%20c") == "a+b+ c"
+    assert parse_uri("/bindings?key=a+b%2Bc").query == {"key": "a b+c"}
+
+
+# --- tokens ---------------------------------------------------------------------------------------
+
+
+def test_a_token_is_handed_on(broker: Broker) -> None:
+    """What becomes of it is the connection's matter; the response of a good one is 204."""
+    outcome = handle_request(broker.caller(), request_message("PUT", "/auth/tokens", b"token"))
+    assert isinstance(outcome, TokenOffered)
+    assert "b'token'" not in repr(outcome), "it may go into a log"
+    assert outcome.token == b"token"
+    assert read_response(outcome.accepted.payload)[0].subject == "204"
+
+
+def test_a_token_may_come_as_data() -> None:
+    """A body of data sections is binary, too."""
+    payload = Properties(message_id="id", to="/auth/tokens", subject="PUT").encode()
+    payload += encode(Described(ULong(0x75), b"to")) + encode(Described(ULong(0x75), b"ken"))
+    assert read_request(payload).body == b"token"
+
+
+def test_a_token_of_another_type_is_400(broker: Broker) -> None:
+    """Binary, says the protocol."""
+    status, text = broker.request("PUT", "/auth/tokens", "token")
+    assert (status, text) == ("400", "the body of PUT /auth/tokens must be the token as binary")
+
+
+# --- values ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "plain"),
+    [
+        (UByte(5), 5),
+        (Int(-5), -5),
+        (Symbol("a"), "a"),
+        (array_of([Symbol("a"), Symbol("b")]), ["a", "b"]),
+        ([UInt(1), [None, True]], [1, [None, True]]),
+        ({Symbol("k"): {"x": b"1"}}, {"k": {"x": b"1"}}),
+        (Map((("a", 1), (Symbol("b"), 2))), {"a": 1, "b": 2}),
+        (1.5, 1.5),
+    ],
+    ids=repr,
+)
+def test_values_become_plain(given: object, plain: object) -> None:
+    """Neither widths nor symbols are kept."""
+    got = to_plain(given)
+    assert got == plain
+    assert type(got) is type(plain)
+
+
+@pytest.mark.parametrize("given", [Timestamp(1), UUID(int=1), Described(ULong(1), 1)], ids=repr)
+def test_values_without_a_counterpart_are_refused(given: object) -> None:
+    """Better than to change what they mean."""
+    with pytest.raises(BadRequest, match="bad argument value"):
+        to_plain(given)
+
+
+@given(st.dictionaries(st.text(), VALUES, max_size=3))
+def test_a_table_comes_back_as_it_was(table: dict[str, Any]) -> None:
+    """What was declared over AMQP 1.0 is shown so."""
+    plain = plain_table(table)
+    assert repr(from_plain(plain)) == repr(table)
+
+
+def test_what_amqp091_declared_can_be_shown() -> None:
+    """Its own kinds of numbers become those of AMQP 1.0; what fits nowhere is text."""
+
+    class UInt16(int):
+        pass
+
+    class Timestamp64(int):
+        pass
+
+    shown = from_plain({"a": UInt16(5), "t": Timestamp64(2**40), "u": 2**64, "x": (1, 2), "o": UUID(int=1)})
+    assert shown == {"a": 5, "t": 2**40, "u": float(2**64), "x": [1, 2], "o": str(UUID(int=1))}
+    assert {type(shown["a"]), type(shown["t"])} == {int}
+    encode(shown)
+
+
+def test_arguments_too_deep_for_a_response_are_500(broker: Broker) -> None:
+    """A request may nest them as deep as AMQP 1.0 allows; what lists them encloses them in more."""
+    value: Any = 1
+    for _ in range(61):
+        value = [value]
+    broker.do("declare-queue", name="q")
+    body = {"source": "amq.headers", "destination_queue": "q", "arguments": {"deep": value}}
+    assert broker.request("POST", "/bindings", body)[0] == "204"
+    status, text = broker.request("GET", "/bindings?src=amq.headers&dstq=q&key=")
+    assert status == "500"
+    assert text.startswith("done, but the result cannot be told")
+
+
+def test_every_refusal_has_a_status() -> None:
+    """The nearest class counts, also one that is not in the table."""
+    for cls, status in STATUSES.items():
+        assert status_of(cls("it", "text")) == status
+
+        class Nearer(cls):  # type: ignore[misc, valid-type]
+            pass
+
+        assert status_of(Nearer("it", "text")) == status

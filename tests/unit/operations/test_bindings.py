@@ -1,0 +1,257 @@
+"""Bindings over AMQP 1.0's management node: statuses, bodies and texts, and the path of one binding."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from amqp10broker.errors import BadRequest
+from amqp10broker.operations.bindings import PATH, location, parse_segment
+from amqp10broker.routing.exchange import Binding, Destination
+from tests.support.managing import Broker
+
+DEFAULT_EXCHANGE = "operation not permitted on the default exchange"
+
+
+@pytest.fixture
+def broker() -> Broker:
+    broker = Broker()
+    for name in ("q", "a queue/;="):
+        broker.do("declare-queue", name=name)
+    for name, kind in (("x", "direct"), ("h", "headers"), ("t", "topic")):
+        broker.do("declare-exchange", name=name, type=kind)
+    return broker
+
+
+def kept(broker: Broker) -> list[dict[str, Any]]:
+    """All bindings but those of the default exchange."""
+    return [each for each in broker.do("list-bindings") if each["source"]]
+
+
+def body(source: str = "x", queue: str = "q", key: str = "", **rest: Any) -> dict[str, Any]:
+    return {"source": source, "destination_queue": queue, "binding_key": key, "arguments": {}, **rest}
+
+
+def test_binding_is_204_and_can_be_read(broker: Broker) -> None:
+    """The map says where to delete it."""
+    assert broker.request("POST", "/bindings", body(key="k")) == ("204", None)
+    assert broker.request("GET", "/bindings?src=x&dstq=q&key=k") == (
+        "200",
+        [
+            {
+                "source": "x",
+                "destination_queue": "q",
+                "binding_key": "k",
+                "arguments": {},
+                "location": "/bindings/src=x;dstq=q;key=k;args=",
+            }
+        ],
+    )
+
+
+def test_an_exchange_may_be_bound(broker: Broker) -> None:
+    """destination_exchange, dste."""
+    given = {"source": "x", "destination_exchange": "t", "binding_key": "k", "arguments": {}}
+    assert broker.request("POST", "/bindings", given) == ("204", None)
+    status, found = broker.request("GET", "/bindings?src=x&dste=t&key=k")
+    assert (status, found[0]["destination_exchange"], found[0]["location"]) == (
+        "200",
+        "t",
+        "/bindings/src=x;dste=t;key=k;args=",
+    )
+    assert broker.request("DELETE", found[0]["location"]) == ("204", None)
+    assert broker.request("GET", "/bindings?src=x&dste=t&key=k") == ("200", [])
+
+
+def test_the_bindings_of_the_default_exchange_are_listed_first(broker: Broker) -> None:
+    """As over HTTP: one for each queue."""
+    broker.request("POST", "/bindings", body())
+    found = broker.do("list-bindings")
+    names = sorted(each["name"] for each in broker.do("list-queues"))
+    assert [(each["source"], each["destination_queue"], each["binding_key"]) for each in found[:-1]] == [
+        ("", name, name) for name in names
+    ]
+    assert found[-1] == kept(broker)[0]
+
+
+def test_binding_twice_changes_nothing(broker: Broker) -> None:
+    """204 both times, one binding."""
+    broker.request("POST", "/bindings", body())
+    assert broker.request("POST", "/bindings", body()) == ("204", None)
+    assert len(kept(broker)) == 1
+
+
+@pytest.mark.rabbitmq("bindings_SUITE", "list_with_multiple_arguments")
+@pytest.mark.rabbitmq("management_SUITE", "queue_binding_args")
+def test_bindings_differ_by_their_arguments(broker: Broker) -> None:
+    """queue_binding_args: each is listed with its own location, and deleted by it."""
+    for number in (1, 2):
+        arguments = {"x-match": "all", "number": number, "text": "ü", "flag": True, "list": [1, "a"]}
+        assert broker.request("POST", "/bindings", body("h", arguments=arguments)) == ("204", None)
+    _, found = broker.request("GET", "/bindings?src=h&dstq=q&key=")
+    assert [each["arguments"]["number"] for each in found] == [1, 2]
+    assert found[0]["arguments"] == {
+        "x-match": "all",
+        "number": 1,
+        "text": "ü",
+        "flag": True,
+        "list": [1, "a"],
+    }
+    assert found[0]["location"] != found[1]["location"]
+    assert broker.request("DELETE", found[0]["location"]) == ("204", None)
+    _, left = broker.request("GET", "/bindings?src=h&dstq=q&key=")
+    assert [each["arguments"]["number"] for each in left] == [2]
+
+
+def test_names_in_a_location_are_percent_encoded(broker: Broker) -> None:
+    """What separates its parts may be in a name."""
+    broker.request("POST", "/bindings", body("t", "a queue/;=", "k;%&?ü"))
+    [found] = kept(broker)
+    assert found["location"] == "/bindings/src=t;dstq=a%20queue%2F%3B%3D;key=k%3B%25%26%3F%C3%BC;args="
+    query = "/bindings?src=t&dstq=a%20queue%2F%3B%3D&key=k%3B%25%26%3F%C3%BC"
+    assert len(broker.request("GET", query)[1]) == 1
+    assert broker.request("DELETE", found["location"]) == ("204", None)
+    assert kept(broker) == []
+
+
+def test_unbinding_what_is_not_bound_is_204(broker: Broker) -> None:
+    """Also if source or destination is not there."""
+    for segment in ("src=x;dstq=q;key=k;args=", "src=no;dstq=no;key=;args=abc", "src=no;dste=no;key=;args="):
+        assert broker.request("DELETE", PATH + segment) == ("204", None)
+
+
+def test_the_same_ends_with_other_arguments_stay(broker: Broker) -> None:
+    """The hash is part of the name."""
+    broker.request("POST", "/bindings", body("h", arguments={"a": 1}))
+    broker.request("DELETE", "/bindings/src=h;dstq=q;key=;args=")
+    assert len(kept(broker)) == 1
+
+
+@pytest.mark.rabbitmq("management_SUITE", "bind_missing_queue")
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        (body("no"), "no exchange 'no' in vhost '/'"),
+        (body(queue="no"), "no queue 'no' in vhost '/'"),
+        ({"source": "x", "destination_exchange": "no"}, "no exchange 'no' in vhost '/'"),
+    ],
+)
+def test_a_missing_end_is_400(broker: Broker, given: Any, text: str) -> None:
+    """bind_missing_queue."""
+    assert broker.request("POST", "/bindings", given) == ("400", text)
+
+
+@pytest.mark.rabbitmq("management_SUITE", "bind_destination_default_exchange", "bind_source_default_exchange")
+@pytest.mark.parametrize(
+    "given",
+    [body(""), {"source": "x", "destination_exchange": ""}],
+    ids=["source", "destination"],
+)
+def test_the_default_exchange_is_403(broker: Broker, given: Any) -> None:
+    """bind_source_default_exchange, bind_destination_default_exchange."""
+    assert broker.request("POST", "/bindings", given) == ("403", DEFAULT_EXCHANGE)
+
+
+def test_unbinding_from_the_default_exchange_is_403(broker: Broker) -> None:
+    """Every queue stays bound to it by its name."""
+    assert broker.request("DELETE", "/bindings/src=;dstq=q;key=q;args=") == ("403", DEFAULT_EXCHANGE)
+
+
+@pytest.mark.rabbitmq("management_SUITE", "bind_destination_line_feed", "bind_source_line_feed")
+@pytest.mark.parametrize("given", [body("a\nb"), body(queue="a\rb")])
+def test_a_line_end_in_a_name_is_400(broker: Broker, given: Any) -> None:
+    """bind_source_line_feed, bind_destination_line_feed."""
+    status, text = broker.request("POST", "/bindings", given)
+    assert status == "400"
+    assert text.endswith("line feed and carriage return characters not allowed")
+
+
+def test_a_binding_that_the_exchange_cannot_use_is_400(broker: Broker) -> None:
+    """At most two # in the key of a topic exchange; x-match is one of four words."""
+    assert broker.request("POST", "/bindings", body("t", key="#.a.#.b.#"))[0] == "400"
+    assert broker.request("POST", "/bindings", body("h", arguments={"x-match": "some"}))[0] == "400"
+
+
+@pytest.mark.parametrize(
+    ("given", "part"),
+    [
+        ({"destination_queue": "q"}, "binding property 'source' is missing"),
+        ({"source": "x"}, "give one of them, not none"),
+        (body(destination_exchange="t"), "give one of them, not both"),
+        (body(key=5), "bad binding property {'binding_key',5}"),
+        (body(unknown=5), "bad binding property {'unknown',5}"),
+        (None, "bad binding properties: the request has no body"),
+    ],
+)
+def test_a_bad_property_is_400(broker: Broker, given: Any, part: str) -> None:
+    """The text names it."""
+    status, text = broker.request("POST", "/bindings", given)
+    assert status == "400"
+    assert part in text
+
+
+@pytest.mark.rabbitmq("unit_amqp_management_SUITE", "get_bindings_missing_destination_rejected")
+@pytest.mark.parametrize(
+    ("query", "text"),
+    [
+        ("src=x&key=k", "missing 'dste' or 'dstq' in query: {'src': 'x', 'key': 'k'}"),
+        ("dstq=q&key=k", "missing 'src' in query: {'dstq': 'q', 'key': 'k'}"),
+        ("src=x&dstq=q&kay=k", "unknown 'kay' in query: known are src, dstq, dste, key"),
+    ],
+)
+def test_a_bad_query_is_400(broker: Broker, query: str, text: str) -> None:
+    """get_bindings_missing_destination_rejected."""
+    assert broker.request("GET", f"/bindings?{query}") == ("400", text)
+
+
+@pytest.mark.rabbitmq("management_SUITE", "unbind_bad_binding_path_segment")
+@pytest.mark.parametrize(
+    "segment",
+    [
+        "x",
+        "src=x;dstq=q;key=k",
+        "src=x;dst=q;key=k;args=",
+        "dstq=q;src=x;key=k;args=",
+        "src=%FF;dstq=q;key=;args=",
+    ],
+)
+def test_a_bad_segment_is_400(broker: Broker, segment: str) -> None:
+    """unbind_bad_binding_path_segment."""
+    status, text = broker.request("DELETE", PATH + segment)
+    assert status == "400"
+    assert text.startswith(f"bad binding path segment '{segment}'")
+
+
+@pytest.mark.rabbitmq("management_SUITE", "queue_binding_args")
+@given(
+    st.text(), st.sampled_from(["queue", "exchange"]), st.text(), st.text(),
+    st.dictionaries(st.text(), st.integers() | st.text() | st.booleans(), max_size=3),
+)  # fmt: skip
+def test_a_location_names_its_binding(
+    source: str, kind: Any, name: str, key: str, arguments: dict[str, Any]
+) -> None:
+    """Whatever is in the names."""
+    binding = Binding(source, Destination(kind, name), key, arguments)
+    path = location(binding)
+    assert path.isascii()
+    named = parse_segment(path.removeprefix(PATH))
+    assert (named.source, named.destination, named.binding_key, named.arguments_hash) == (
+        source,
+        binding.destination,
+        key,
+        binding.arguments_hash,
+    )
+
+
+@given(st.text())
+def test_any_other_text_is_refused_or_read(segment: str) -> None:
+    """And nothing else happens."""
+    try:
+        named = parse_segment(segment)
+    except BadRequest:
+        return
+    assert segment.startswith("src=")
+    assert named.destination.kind in ("queue", "exchange")

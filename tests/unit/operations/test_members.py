@@ -1,0 +1,460 @@
+"""Members and leaders of quorum queues, asked for by operations: section 9 of what users see of a cluster."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import trio
+
+from amqp10broker.cluster.ids import node_of
+from amqp10broker.errors import NotFound, NotSupported, PreconditionFailed, Unavailable
+from amqp10broker.operations.caller import Job
+from amqp10broker.operations.members import LAST_NODE, TIMED_OUT, change_not_permitted, last_node
+from tests.support.cluster_node import FakeNode
+from tests.support.declaring import add_vhost, declare
+from tests.support.managing import Broker
+
+
+class Node:
+    """The running node, as one of a cluster."""
+
+    def __init__(self, cluster: FakeNode) -> None:
+        self.cluster = cluster
+
+
+class World(Broker):
+    """Operations on a cluster."""
+
+    def __init__(self, count: int = 3, number: int = 1) -> None:
+        super().__init__()
+        self.cluster = FakeNode(self.catalog, count, number)
+        self.node = Node(self.cluster)
+
+    def run(self, operation: str, /, **given: Any) -> Any:
+        """Perform one, and have it finished."""
+        named = {node.number: name for name, node in self.catalog.nodes.items()}
+        caller = replace(self.caller(None), node_name=named.get(self.cluster.number, "alone"))
+        result = self.do(operation, caller=caller, **given)
+        return result.then(trio.run(result.run)) if isinstance(result, Job) else result
+
+    def nodes(self, name: str) -> list[int]:
+        """Where a queue has members."""
+        return sorted(map(node_of, self.vhost.lookup(name).members))
+
+
+@pytest.mark.rabbitmq("quorum_queue_SUITE", "add_member")
+def test_a_member_is_added_on_a_node() -> None:
+    world = World()
+    world.cluster.declare("q", 1)
+    assert world.run("add-member", name="q", node="b") == {"added": True, "size": 2}
+    assert world.cluster.done == [("add", "q", 2, "promotable", 5, False)]
+    assert world.run("add-member", name="q", node="c", membership="voter", timeout=20)["size"] == 3
+    assert world.cluster.done[-1] == ("add", "q", 3, "voter", 20, False)
+    assert world.nodes("q") == [1, 2, 3]
+
+
+@pytest.mark.rabbitmq("quorum_queue_SUITE", "add_member_already_a_member")
+def test_a_member_that_is_there_is_not_added_again() -> None:
+    world = World()
+    world.cluster.declare("q", 1, 2)
+    assert world.run("add-member", name="q", node="b@host") == {"added": False, "size": 2}
+    assert world.cluster.done == []
+
+
+@pytest.mark.rabbitmq(
+    "quorum_queue_SUITE",
+    "add_member_classic",
+    "add_member_not_found",
+    "add_member_not_running",
+    "add_member_wrong_type",
+)
+@pytest.mark.parametrize(
+    ("given", "error", "word"),
+    [
+        ({"name": "q", "node": "c"}, PreconditionFailed, "node_not_running"),
+        ({"name": "q", "node": "z"}, PreconditionFailed, "node_not_running"),
+        ({"name": "classic", "node": "b"}, NotSupported, "classic_queue_not_supported"),
+        ({"name": "s", "node": "b"}, NotSupported, "not_quorum_queue"),
+        ({"name": "no", "node": "b"}, NotFound, "no queue 'no'"),
+    ],
+)
+def test_members_are_added_where_they_can_be(given: dict[str, str], error: Any, word: str) -> None:
+    world = World()
+    world.cluster.down = {3}
+    world.cluster.declare("q", 1)
+    world.cluster.declare_at("classic", 1)
+    declare(world.catalog, "/", "s", arguments={"x-queue-type": "stream"})
+    with pytest.raises(error, match=word):
+        world.run("add-member", **given)
+
+
+@pytest.mark.rabbitmq(
+    "quorum_queue_SUITE",
+    "delete_member_not_running",
+    differs="of a node that the cluster does not know it says so; of one that is down it is removed",
+)
+@pytest.mark.rabbitmq(
+    "quorum_queue_SUITE", "delete_member_classic", "delete_member_queue_not_found", "delete_member_wrong_type"
+)
+@pytest.mark.parametrize(
+    ("given", "error", "word"),
+    [
+        ({"name": "q", "node": "z"}, NotFound, "no node 'z'"),
+        ({"name": "classic", "node": "a"}, NotSupported, "classic_queue_not_supported"),
+        ({"name": "s", "node": "a"}, NotSupported, "not_quorum_queue"),
+        ({"name": "no", "node": "a"}, NotFound, "no queue 'no'"),
+    ],
+)
+def test_members_are_removed_from_what_has_some(given: dict[str, str], error: Any, word: str) -> None:
+    world = World()
+    world.cluster.declare("q", 1)
+    world.cluster.declare_at("classic", 1)
+    declare(world.catalog, "/", "s", arguments={"x-queue-type": "stream"})
+    with pytest.raises(error, match=word):
+        world.run("delete-member", **given)
+
+
+@pytest.mark.rabbitmq(
+    "quorum_queue_SUITE",
+    "delete_member",
+    "delete_member_member_already_deleted",
+    "delete_member_not_a_member",
+)
+def test_a_member_is_removed_also_of_a_node_that_is_down() -> None:
+    world = World()
+    world.cluster.declare("q", 1, 2, 3)
+    world.cluster.down = {3}
+    assert world.run("delete-member", name="q", node="c") == {"deleted": True, "size": 2}
+    assert world.run("delete-member", name="q", node="c") == {"deleted": False, "size": 2}
+    assert world.cluster.done == [("delete", "q", 3, 5)]
+
+
+def test_the_last_member_stays() -> None:
+    world = World()
+    world.cluster.declare("q", 1)
+    with pytest.raises(PreconditionFailed, match="last_node"):
+        world.run("delete-member", name="q", node="a")
+
+
+def test_a_leadership_is_handed_over() -> None:
+    world = World()
+    world.cluster.declare("q", 1, 2)
+    assert world.run("transfer-leadership", name="q", node="b") == {"leader": "b"}
+    with pytest.raises(PreconditionFailed, match="already_leader"):
+        world.run("transfer-leadership", name="q", node="b")
+    with pytest.raises(PreconditionFailed, match="not_a_member"):
+        world.run("transfer-leadership", name="q", node="c")
+    assert world.cluster.done == [("transfer", "q", 2)]
+
+
+@pytest.mark.rabbitmq("quorum_queue_SUITE", "force_shrink_members_to_local_member")
+def test_a_queue_is_shrunk_by_force_to_the_member_that_is_here() -> None:
+    world = World(number=2)
+    world.cluster.declare("q", 1, 2, 3)
+    world.cluster.declare("elsewhere", 1, 3)
+    world.cluster.down = {1, 3}
+    assert world.run("force-shrink-member-to-current-member", name="q") == {"size": 1}
+    assert world.nodes("q") == [2]
+    with pytest.raises(PreconditionFailed, match="not_a_member"):
+        world.run("force-shrink-member-to-current-member", name="elsewhere")
+
+
+@pytest.mark.rabbitmq(
+    "quorum_queue_SUITE",
+    "force_all_queues_shrink_member_to_current_member",
+    "force_vhost_queues_shrink_member_to_current_member",
+)
+def test_all_queues_are_shrunk_by_force_to_the_members_that_are_here() -> None:
+    world = World(number=2)
+    add_vhost(world.catalog, "v")
+    world.cluster.declare("q", 1, 2, 3)
+    world.cluster.declare("one", 2)
+    world.cluster.declare("elsewhere", 1, 3)
+    world.cluster.declare("q", 1, 2, 3, vhost="v")
+    world.cluster.declare("r", 2, 3, vhost="v")
+    world.cluster.down = {1, 3}
+    operation = "force-all-queues-shrink-member-to-current-member"
+    assert world.run(operation, vhost_pattern="^v$") == [
+        {"vhost": "v", "name": "q", "size": 1, "result": "ok"},
+        {"vhost": "v", "name": "r", "size": 1, "result": "ok"},
+    ]
+    assert world.nodes("q") == [1, 2, 3]
+    world.cluster.refusals = [Unavailable("queue 'q'", "the member does not run here")]
+    assert [(row["size"], row["result"]) for row in world.run(operation)] == [("?", f"error: {TIMED_OUT}")]
+    assert world.run(operation, errors_only=True) == []
+    assert (world.nodes("q"), world.nodes("elsewhere")) == ([2], [1, 3])
+    assert world.run(operation) == []
+
+
+@pytest.mark.rabbitmq("quorum_queue_SUITE", "status")
+def test_each_member_has_a_row_in_the_status() -> None:
+    """I1; the error stands in Raft State of a node that does not answer."""
+    world = World()
+    world.cluster.declare("q", 2, 1, 3)
+    world.cluster.down = {3}
+    rows = world.run("quorum-status", name="q")
+    assert [(row["Node Name"], row["Raft State"], row["Membership"]) for row in rows] == [
+        ("a", "follower", "voter"),
+        ("b", "leader", "voter"),
+        ("c", "nodedown", "unknown"),
+    ]
+    assert list(rows[0]) == [
+        *("Node Name", "Raft State", "Membership", "Last Log Index", "Last Written", "Last Applied"),
+        *("Commit Index", "Snapshot Index", "Term", "Machine Version"),
+    ]
+    assert list(rows[0].values())[3:] == [7, 7, 6, 6, 0, 2, 1]
+    world.cluster.declare_at("classic", 1)
+    with pytest.raises(NotSupported, match="classic_queue_not_supported"):
+        world.run("quorum-status", name="classic")
+
+
+# --- many queues ------------------------------------------------------------------------------------
+
+
+@pytest.mark.rabbitmq("quorum_queue_SUITE", "grow_queue")
+def test_grow_adds_a_member_to_every_queue_that_has_none_there() -> None:
+    world = World()
+    for name, nodes in (("one", (1,)), ("two", (1, 2)), ("there", (1, 3)), ("skipped", (1,))):
+        world.cluster.declare(name, *nodes)
+    rows = world.run("grow", node="c", strategy="all", queue_pattern="^[ot]")
+    assert rows == [
+        {"vhost": "/", "name": "one", "size": 2, "result": "ok"},
+        {"vhost": "/", "name": "two", "size": 3, "result": "ok"},
+    ]
+    assert world.nodes("skipped") == [1]
+
+
+def test_grow_even_leaves_odd_numbers_alone() -> None:
+    world = World()
+    world.cluster.declare("one", 1)
+    world.cluster.declare("two", 1, 2)
+    assert [row["name"] for row in world.run("grow", node="c", strategy="even")] == ["two"]
+    assert world.cluster.done == [("add", "two", 3, "promotable", 5.0, True)]
+
+
+def test_queues_of_other_virtual_hosts_are_chosen_by_pattern() -> None:
+    world = World()
+    add_vhost(world.catalog, "v")
+    world.cluster.declare("q", 1)
+    world.cluster.declare("q2", 1, vhost="v")
+    assert [row["vhost"] for row in world.run("grow", node="b", strategy="all", vhost_pattern="v")] == ["v"]
+
+
+def test_what_goes_wrong_stands_in_the_row_and_the_others_go_on() -> None:
+    world = World()
+    for name in ("a", "b", "c", "d"):
+        world.cluster.declare(name, 1, 2)
+    queue = world.vhost.lookup("b")
+    world.cluster.refusals = [
+        Unavailable("queue 'a'", "it took too long"),
+        change_not_permitted(queue),
+        last_node(queue),
+    ]
+    rows = world.run("grow", node="c", strategy="all")
+    assert [(row["size"], row["result"].partition(" queue ")[0]) for row in rows] == [
+        ("?", f"error: {TIMED_OUT}"),
+        (2, "error: cluster_change_not_permitted:"),
+        (2, "error: the last node cannot be removed"),
+        (3, "ok"),
+    ]
+    world.cluster.refusals = [change_not_permitted(queue)]
+    assert len(world.run("grow", node="c", strategy="all", errors_only=True)) == 1
+
+
+def test_grow_needs_a_node_that_runs() -> None:
+    world = World()
+    world.cluster.down = {3}
+    with pytest.raises(PreconditionFailed, match="node_not_running"):
+        world.run("grow", node="c", strategy="all")
+
+
+def test_queues_grow_to_a_count() -> None:
+    """On nodes with the fewest members."""
+    world = World(5)
+    world.cluster.declare("one", 1)
+    world.cluster.declare("two", 2, 3)
+    world.cluster.declare("full", 1, 2, 3)
+    rows = world.run("grow-to-count", count=3, strategy="all")
+    assert [(row["name"], row["size"]) for row in rows] == [("one", 3), ("two", 3)]
+    assert world.nodes("one") == [1, 4, 5]
+    with pytest.raises(PreconditionFailed, match="node_not_running"):
+        world.run("grow-to-count", count=6, strategy="all")
+
+
+@pytest.mark.rabbitmq("quorum_queue_SUITE", "delete_members")
+def test_queues_are_shrunk_node_by_node_to_their_last_members() -> None:
+    world = World()
+    for name in ("q", "r"):
+        world.cluster.declare(name, 1, 2, 3)
+    told = [[(row["size"], row["result"]) for row in world.run("shrink", node=node)] for node in "cba"]
+    assert told == [[(2, "ok")] * 2, [(1, "ok")] * 2, [(1, f"error: {LAST_NODE}")] * 2]
+    assert (world.nodes("q"), world.nodes("r")) == ([1], [1])
+
+
+def test_shrink_removes_what_is_on_a_node_but_the_last() -> None:
+    world = World()
+    world.cluster.declare("one", 3)
+    world.cluster.declare("three", 1, 2, 3)
+    world.cluster.declare("elsewhere", 1, 2)
+    world.cluster.down = {3}
+    assert world.run("shrink", node="c") == [
+        {"vhost": "/", "name": "one", "size": 1, "result": "error: the last node cannot be removed"},
+        {"vhost": "/", "name": "three", "size": 2, "result": "ok"},
+    ]
+
+
+def test_shrink_tries_again_where_another_change_was_under_way() -> None:
+    """G1: once, after half a second."""
+    world = World()
+    queue = world.cluster.declare("q", 1, 2, 3)
+    world.cluster.refusals = [change_not_permitted(queue)]
+    assert world.run("shrink", node="c")[0]["result"] == "ok"
+    assert world.cluster.paused == 0.5
+    world.cluster.refusals = [change_not_permitted(queue)] * 2
+    assert world.run("shrink", node="b")[0]["result"].startswith("error: cluster_change_not_permitted")
+
+
+# --- leaders ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.rabbitmq("quorum_queue_SUITE", "rebalance")
+def test_rebalance_moves_leaders_until_none_has_more_than_its_share() -> None:
+    world = World()
+    for number in range(6):
+        world.cluster.declare(f"q{number}", 1, 2, 3)
+    rows = world.run("rebalance", kind="all")
+    assert rows == [
+        {"Node name": name, "Number of quorum queues": 2, "Number of streams": 0} for name in ("a", "b", "c")
+    ]
+    assert [each[0] for each in world.cluster.done] == ["transfer"] * 4
+
+
+def test_nothing_is_given_to_nodes_that_are_down_or_drained() -> None:
+    world = World(4)
+    world.cluster.declare("q1", 1, 2, 3, 4)
+    world.cluster.declare("q2", 1, 2, 3, 4)
+    world.cluster.down = {2}
+    World.run(world, "drain")
+    world.cluster.done.clear()
+    rows = world.run("rebalance", kind="quorum")
+    assert {row["Node name"]: row["Number of quorum queues"] for row in rows} == {"a": 0, "c": 1, "d": 1}
+
+
+def test_a_transfer_that_fails_does_not_stop_the_others() -> None:
+    world = World(2)
+    for number in range(4):
+        world.cluster.declare(f"q{number}", 1, 2)
+    world.cluster.refusals = [PreconditionFailed("queue", "is no voter")]
+    rows = world.run("rebalance", kind="all", queue_pattern="q")
+    assert [row["Number of quorum queues"] for row in rows] == [2, 2]
+    assert len(world.cluster.done) == 3
+
+
+def test_one_rebalance_runs_at_a_time() -> None:
+    world = World()
+    world.cluster.rebalancing = True
+    with pytest.raises(PreconditionFailed, match="rebalance_in_progress"):
+        world.run("rebalance", kind="all")
+    world.cluster.rebalancing = False
+    world.run("rebalance", kind="all")
+    assert not world.cluster.rebalancing
+
+
+def test_the_node_that_leads_the_metadata_rebalances() -> None:
+    """So that two that are asked at different nodes know of each other."""
+    world = World(number=2)
+    world.cluster.there[1, "rebalance"] = ["rows"]
+    given = {"kind": "all", "vhost_pattern": "v", "queue_pattern": "q"}
+    assert world.run("rebalance", **given) == ["rows"]
+    assert world.cluster.done == [("run_at", 1, "rebalance", given, None)]
+
+
+# --- listings ---------------------------------------------------------------------------------------
+
+
+def test_queues_of_all_nodes_are_listed_with_counts_of_their_leaders() -> None:
+    """I2, I3: of one that does not answer with what the catalog knows."""
+    world = World()
+    world.cluster.declare("here", 1, 2)
+    world.cluster.declare("there", 2, 3)
+    world.cluster.declare("lost", 3, 2)
+    world.cluster.leaders["lost"] = None
+    world.cluster.down = {3}
+    world.fill("here", 2)
+    row = {"name": "there", "message_count": 7}
+    world.cluster.there[2, "list-queues"] = [row, {"name": "of another that is gone"}]
+    rows = {each["name"]: each for each in world.run("list-queues")}
+    assert rows["there"] == row
+    assert rows["here"]["message_count"] == 2
+    assert rows["here"]["delivery_limit"] == 20
+    assert rows["here"]["single_active_consumer_tag"] is None
+    assert [rows["here"][each] for each in ("leader", "members", "online", "state")] == [
+        *("a", ["a", "b"], ["a", "b"], "running")
+    ]
+    assert [rows["lost"][each] for each in ("leader", "members", "online", "state", "message_count")] == [
+        *("c", ["c", "b"], ["b"], "minority", None)
+    ]
+    assert world.cluster.done == [("run_at_each", (2,), "list-queues", {"local": True}, "/")]
+
+
+def test_a_queue_says_who_leads_it_and_where_it_is() -> None:
+    """Q8: names, of nodes that are down too; without a leader the last one, or the first member."""
+    world = World()
+    world.cluster.declare("q", 2, 3)
+    world.cluster.down = {3}
+    found = world.run("get-queue", name="q")
+    assert (found["leader"], found["replicas"]) == ("b", ["b", "c"])
+    world.cluster.leaders["q"] = None
+    assert world.run("get-queue", name="q")["leader"] == "b"
+    world.cluster.led["q"] = 3
+    assert world.run("get-queue", name="q")["leader"] == "c"
+    world.cluster.led["q"] = 1  # it has no member there any more
+    assert world.run("get-queue", name="q")["leader"] == "b"
+    world.cluster.declare_at("classic", 3)
+    found = world.run("get-queue", name="classic")
+    assert (found["leader"], found["replicas"]) == ("c", ["c"])
+
+
+@pytest.mark.parametrize(
+    ("flag", "wanted"),
+    [
+        ({"online": True}, ["here", "there"]),
+        ({"offline": True}, ["gone", "lost"]),
+        ({"local": True}, ["here"]),
+    ],
+)
+def test_queues_are_listed_by_where_they_are(flag: dict[str, bool], wanted: list[str]) -> None:
+    """I3."""
+    world = World()
+    world.cluster.declare("here", 1, 2)
+    world.cluster.declare("there", 2, 3)
+    world.cluster.declare("lost", 3, 2)
+    world.cluster.leaders["lost"] = None
+    world.cluster.declare_at("gone", 3)
+    world.cluster.down = {3}
+    assert sorted(each["name"] for each in world.run("list-queues", **flag)) == wanted
+
+
+# --- a node in no cluster ----------------------------------------------------------------------------
+
+
+def test_alone_a_queue_has_one_member_which_leads() -> None:
+    """No cluster: what is there already is there, and nothing else can be."""
+    world = World(0)
+    world.catalog.whereabouts = None
+    world.cluster.number = 0
+    declare(world.catalog, "/", "q", arguments={"x-queue-type": "quorum"})
+    name = "alone"
+    assert world.run("add-member", name="q", node=name) == {"added": False, "size": 1}
+    with pytest.raises(PreconditionFailed, match="node_not_running"):
+        world.run("add-member", name="q", node="other")
+    with pytest.raises(PreconditionFailed, match="last_node"):
+        world.run("delete-member", name="q", node=name)
+    with pytest.raises(PreconditionFailed, match="already_leader"):
+        world.run("transfer-leadership", name="q", node=name)
+    assert world.run("shrink", node=name)[0]["result"] == "error: the last node cannot be removed"
+    assert world.run("grow", node=name, strategy="all") == []
+    assert world.run("rebalance", kind="all")[0]["Number of quorum queues"] == 1
+    assert [each["leader"] for each in world.run("list-queues")] == [name]

@@ -1,0 +1,357 @@
+"""Queues over AMQP 1.0's management node: statuses, bodies and texts."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from amqp10broker.metadata.limits import VhostLimits
+from amqp10broker.metadata.queue import QueueSpec
+from amqp10broker.protocols.amqp10.types import Array, Symbol, UInt, ULong
+from tests.support.declaring import change_vhost
+from tests.support.managing import NODE, Box, Broker
+
+DEFAULTS: dict[str, Any] = {}
+
+
+@pytest.fixture
+def broker() -> Broker:
+    return Broker()
+
+
+def declared(broker: Broker, name: str = "q", **body: Any) -> Any:
+    status, shown = broker.request("PUT", f"/queues/{name}", body)
+    assert status == "201"
+    return shown
+
+
+@pytest.mark.rabbitmq("management_SUITE", "queue_defaults")
+def test_a_new_queue_is_answered_201_with_its_defaults(broker: Broker) -> None:
+    """queue_defaults: durable, not exclusive, not auto-delete, classic; numbers have their types."""
+    shown = declared(broker)
+    assert shown == {
+        "name": "q",
+        "vhost": "/",
+        "durable": True,
+        "auto_delete": False,
+        "exclusive": False,
+        "type": "classic",
+        "arguments": {"x-queue-type": "classic"},
+        "message_count": 0,
+        "consumer_count": 0,
+        "leader": NODE,
+        "replicas": Array(0xA1, (NODE,)),
+    }
+    assert type(shown["message_count"]) is ULong
+    assert type(shown["consumer_count"]) is UInt
+    assert all(type(key) is str for key in shown)
+
+
+def test_a_stream_says_which_it_is(broker: Broker) -> None:
+    """Another one has another id; no other kind of queue has any."""
+    stream = {"arguments": {"x-queue-type": "stream"}}
+    ids = [declared(broker, "s", **stream)["declaration_id"]]
+    assert broker.request("PUT", "/queues/s", stream)[1]["declaration_id"] == ids[0]
+    assert broker.request("GET", "/queues/s")[1]["declaration_id"] == ids[0]
+    broker.request("DELETE", "/queues/s")
+    ids += [declared(broker, name, **stream)["declaration_id"] for name in "st"]
+    assert len(set(ids)) == 3
+    assert {(type(each), len(each)) for each in ids} == {(str, 16)}
+    assert "declaration_id" not in declared(broker, "q")
+
+
+@pytest.mark.rabbitmq("management_SUITE", "queue_properties")
+def test_properties_are_those_asked_for(broker: Broker) -> None:
+    """queue_properties: what was declared comes back."""
+    shown = declared(
+        broker,
+        durable=False,
+        exclusive=True,
+        auto_delete=True,
+        arguments={
+            "x-max-length": ULong(7),
+            "x-dead-letter-exchange": "amq.fanout",
+            "x-queue-type": "classic",
+        },
+    )
+    assert (shown["durable"], shown["exclusive"], shown["auto_delete"]) == (False, True, True)
+    assert shown["arguments"] == {
+        "x-max-length": 7,
+        "x-dead-letter-exchange": "amq.fanout",
+        "x-queue-type": "classic",
+    }
+
+
+def test_a_quorum_queue_is_called_so(broker: Broker) -> None:
+    """The type of the answer is that of x-queue-type."""
+    assert declared(broker, arguments={"x-queue-type": "quorum"})["type"] == "quorum"
+
+
+@pytest.mark.rabbitmq("management_SUITE", "declare_queue_default_queue_type")
+def test_the_default_type_is_the_virtual_hosts(broker: Broker) -> None:
+    """declare_queue_default_queue_type: without x-queue-type it comes from the virtual host."""
+    change_vhost(broker.catalog, broker.vhost, default_queue_type="quorum")
+    assert declared(broker)["type"] == "quorum"
+
+
+def test_declaring_again_is_answered_200_with_counts(broker: Broker) -> None:
+    """Equivalent: nothing changes, and the answer says how full it is."""
+    declared(broker)
+    broker.fill("q", 3)
+    broker.consume("q")
+    status, shown = broker.request("PUT", "/queues/q", {"durable": True})
+    assert (status, shown["message_count"], shown["consumer_count"]) == ("200", 3, 1)
+
+
+def test_get_tells_what_it_is_and_how_full(broker: Broker) -> None:
+    """GET is answered by the queue itself, behind everything that was posted before."""
+    declared(broker)
+    broker.fill("q", 5)
+    status, shown = broker.request("GET", "/queues/q")
+    assert (status, shown["name"], shown["message_count"]) == ("200", "q", 5)
+
+
+@pytest.mark.rabbitmq("management_SUITE", "get_queue_not_found")
+def test_get_of_a_missing_queue_is_404(broker: Broker) -> None:
+    """get_queue_not_found."""
+    assert broker.request("GET", "/queues/%F0%9F%91%8E") == ("404", "queue '👎' in vhost '/' not found")
+
+
+def test_get_of_a_queue_that_goes_meanwhile_is_404(broker: Broker) -> None:
+    """The queue was found, and is deleted before the question reaches it."""
+    declared(broker)
+    box = broker.host.boxes["q"]
+    broker.request("DELETE", "/queues/q")
+    assert box.queue.deleted
+    declared(broker)
+    broker.host.boxes["q"].queue = box.queue
+    assert broker.request("GET", "/queues/q")[0] == "404"
+
+
+@pytest.mark.rabbitmq("management_SUITE", "declare_queue_inequivalent_fields")
+@pytest.mark.parametrize(
+    ("first", "then", "text"),
+    [
+        (
+            {"durable": True},
+            {"durable": False},
+            "inequivalent arg 'durable' for queue 'q' in vhost '/': received 'false' but current is 'true'",
+        ),
+        (
+            {"auto_delete": False},
+            {"auto_delete": True},
+            (
+                "inequivalent arg 'auto_delete' for queue 'q' in vhost '/': "
+                "received 'true' but current is 'false'"
+            ),
+        ),
+    ],
+)
+def test_declaring_differently_is_409(broker: Broker, first: Any, then: Any, text: str) -> None:
+    """declare_queue_inequivalent_fields."""
+    declared(broker, **first)
+    assert broker.request("PUT", "/queues/q", then) == ("409", text)
+
+
+@pytest.mark.rabbitmq("management_SUITE", "declare_queue_inequivalent_exclusive")
+def test_declaring_exclusive_what_is_not_is_400(broker: Broker) -> None:
+    """declare_queue_inequivalent_exclusive: as a lock, not as a difference."""
+    declared(broker)
+    status, text = broker.request("PUT", "/queues/q", {"exclusive": True})
+    assert status == "400"
+    assert text.startswith("cannot obtain exclusive access to locked queue 'q' in vhost '/'. It could be")
+
+
+@pytest.mark.rabbitmq("management_SUITE", "declare_queue_invalid_arg")
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"x-max-length": -1},
+        {"x-max-length": "many"},
+        {"x-queue-type": "heap"},
+        {"x-stream-filter-size-bytes": 16},
+    ],
+)
+def test_a_bad_argument_is_409(broker: Broker, arguments: Any) -> None:
+    """declare_queue_invalid_arg: the texts are those of AMQP 0-9-1."""
+    status, text = broker.request("PUT", "/queues/q", {"arguments": arguments})
+    assert status == "409"
+    assert text.startswith(f"invalid arg '{next(iter(arguments))}' for queue 'q' in vhost '/'")
+
+
+@pytest.mark.rabbitmq("management_SUITE", "declare_queue_invalid_field")
+def test_what_a_kind_of_queue_cannot_be_is_400(broker: Broker) -> None:
+    """A quorum queue is neither exclusive nor auto-delete nor transient."""
+    body = {"exclusive": True, "arguments": {"x-queue-type": "quorum"}}
+    status, text = broker.request("PUT", "/queues/q", body)
+    assert (status, text) == ("400", "invalid property 'exclusive-owner' for queue 'q' in vhost '/'")
+
+
+def test_an_unknown_kind_of_queue_is_409(broker: Broker) -> None:
+    """With its name."""
+    status, text = broker.request("PUT", "/queues/q", {"arguments": {"x-queue-type": "jms"}})
+    assert status == "409"
+    assert "must be one of classic, quorum, stream, not 'jms'" in text
+
+
+@pytest.mark.rabbitmq("management_SUITE", "bad_queue_property")
+@pytest.mark.parametrize(
+    ("body", "part"),
+    [
+        ({"unknown": 1}, "bad queue property {'unknown',1}"),
+        ({"durable": "yes"}, "bad queue property {'durable','yes'}: it must be true or false"),
+        ({"arguments": True}, "bad queue property {'arguments',true}: it must be a map"),
+        ({"name": "other"}, "bad queue property {'name','other'}: it is in the path"),
+        ({5: True}, "bad queue property: bad key 5"),
+        (None, "bad queue properties: the request has no body"),
+        ([True], "bad queue property: [True] is no map"),
+        ({"arguments": {"x": UUID(int=1)}}, "bad argument value"),
+    ],
+)
+def test_a_bad_property_is_400(broker: Broker, body: Any, part: str) -> None:
+    """bad_queue_property, declare_queue_invalid_field: the text names it."""
+    status, text = broker.request("PUT", "/queues/q", body)
+    assert status == "400"
+    assert part in text
+    assert broker.vhost.find("q") is None
+
+
+def test_null_stands_for_the_default(broker: Broker) -> None:
+    """A client that knows no better writes null for what it does not say."""
+    assert declared(broker, durable=None, arguments=None)["durable"] is True
+
+
+def test_symbols_are_strings_among_arguments(broker: Broker) -> None:
+    """Keys and values: what a client says with a symbol is text."""
+    shown = declared(broker, arguments={Symbol("x-queue-type"): Symbol("quorum")})
+    assert type(shown["arguments"]["x-queue-type"]) is str
+
+
+@pytest.mark.rabbitmq("management_SUITE", "declare_queue_empty_name")
+def test_an_empty_name_is_400(broker: Broker) -> None:
+    """declare_queue_empty_name."""
+    assert broker.request("PUT", "/queues/", {}) == ("400", "declare queue with empty name not allowed")
+
+
+@pytest.mark.rabbitmq("management_SUITE", "declare_queue_line_feed")
+@pytest.mark.parametrize("method", ["PUT", "DELETE"])
+def test_a_line_end_in_a_name_is_400(broker: Broker, method: str) -> None:
+    """declare_queue_line_feed: refused, where AMQP 0-9-1 drops it."""
+    text = "Bad name 'a\nb': line feed and carriage return characters not allowed"
+    assert broker.request(method, "/queues/a%0Ab", {}) == ("400", text)
+
+
+@pytest.mark.rabbitmq("management_SUITE", "declare_queue_amq_prefix")
+def test_a_reserved_name_is_403(broker: Broker) -> None:
+    """declare_queue_amq_prefix."""
+    text = "queue 'amq.q' in vhost '/' starts with reserved prefix 'amq.'"
+    assert broker.request("PUT", "/queues/amq.q", {}) == ("403", text)
+
+
+@pytest.mark.rabbitmq("amqp_auth_SUITE", "declare_queue_vhost_queue_limit")
+def test_the_limit_of_the_virtual_host_is_403(broker: Broker) -> None:
+    """declare_queue_vhost_queue_limit."""
+    change_vhost(broker.catalog, "/", limits=VhostLimits(max_queues=0))
+    status, text = broker.request("PUT", "/queues/q", {})
+    assert (status, text) == ("403", "cannot declare queue 'q': queue limit in vhost '/' (0) is reached")
+
+
+def test_deleting_tells_how_many_messages_went(broker: Broker) -> None:
+    """message_count is a ulong; the name is free at once."""
+    declared(broker)
+    broker.fill("q", 4)
+    status, body = broker.request("DELETE", "/queues/q")
+    assert (status, body) == ("200", {"message_count": 4})
+    assert type(body["message_count"]) is ULong
+    assert broker.vhost.find("q") is None
+
+
+def test_deleting_a_missing_queue_succeeds(broker: Broker) -> None:
+    """Deleted is deleted: 200 and 0."""
+    assert broker.request("DELETE", "/queues/q") == ("200", {"message_count": 0})
+
+
+def test_purging_tells_how_many_messages_went(broker: Broker) -> None:
+    """The queue stays."""
+    declared(broker)
+    broker.fill("q", 2)
+    assert broker.request("DELETE", "/queues/q/messages") == ("200", {"message_count": 2})
+    assert broker.request("DELETE", "/queues/q/messages") == ("200", {"message_count": 0})
+
+
+@pytest.mark.rabbitmq("management_SUITE", "purge_non_existing_queue_should_return_not_found")
+def test_purging_a_missing_queue_is_404(broker: Broker) -> None:
+    """purge_non_existing_queue_should_return_not_found."""
+    assert broker.request("DELETE", "/queues/q/messages") == ("404", "no queue 'q' in vhost '/'")
+
+
+@pytest.mark.rabbitmq("management_SUITE", "exclusive_queue")
+def test_another_connections_exclusive_queue_is_locked(broker: Broker) -> None:
+    """exclusive_queue: 400 for declare, delete, purge and bind; GET is allowed."""
+    declared(broker, exclusive=True)
+    other = object()
+    binding = {"source": "amq.direct", "destination_queue": "q"}
+    for method, to, body in (
+        ("PUT", "/queues/q", {"exclusive": True}),
+        ("DELETE", "/queues/q", None),
+        ("DELETE", "/queues/q/messages", None),
+        ("POST", "/bindings", binding),
+    ):
+        status, text = broker.request(method, to, body, connection=other)
+        assert status == "400"
+        assert text.startswith("cannot obtain exclusive access to locked queue 'q' in vhost '/'.")
+    assert broker.request("GET", "/queues/q", connection=other)[0] == "200"
+    assert broker.request("PUT", "/queues/q", {"exclusive": True})[0] == "200"
+
+
+def test_names_are_percent_decoded(broker: Broker) -> None:
+    """Space, slash, percent, and what is not ASCII."""
+    assert declared(broker, "a%20%2F%25%C3%A9")["name"] == "a /%é"
+
+
+REPLIES = "amq.rabbitmq.reply-to.abc"
+
+
+@pytest.mark.parametrize(
+    ("method", "to", "body"),
+    [
+        ("DELETE", f"/queues/{REPLIES}", None),
+        ("POST", "/bindings", {"source": "amq.direct", "destination_queue": REPLIES}),
+        ("DELETE", f"/bindings/src=amq.direct;dstq={REPLIES};key=;args=", None),
+    ],
+)
+def test_a_queue_of_direct_replies_is_its_clients_alone(
+    broker: Broker, method: str, to: str, body: object
+) -> None:
+    """403, as over AMQP 0-9-1: it is not bound or deleted, not even by whoever has it."""
+    with_replies(broker)
+    status, text = broker.request(method, to, body)
+    assert (status, text) == ("403", f"operation not permitted on the direct reply-to queue '{REPLIES}'")
+    assert broker.vhost.find(REPLIES) is not None
+
+
+@pytest.mark.parametrize("body", [{"exclusive": True, "auto_delete": True}, {}])
+def test_a_queue_of_direct_replies_cannot_be_declared(broker: Broker, body: object) -> None:
+    """Its name is reserved, and it is nobody's to find equivalent."""
+    with_replies(broker)
+    status, text = broker.request("PUT", f"/queues/{REPLIES}", body)
+    assert (status, text) == (
+        "403",
+        f"queue '{REPLIES}' in vhost '/' starts with reserved prefix 'amq.'",
+    )
+
+
+def with_replies(broker: Broker) -> None:
+    """The broker's connection consumes direct replies."""
+    spec = QueueSpec("/", REPLIES, "volatile", False, True, {})
+    broker.vhost.add_volatile(REPLIES, broker.connection, Box(spec))
+
+
+def test_arguments_of_a_declaration_are_what_the_queue_does(broker: Broker) -> None:
+    """Whatever the door: over AMQP 1.0 integers come with their width."""
+    broker.do("declare-queue", name="q", arguments={"x-max-length": UInt(5), "x-message-ttl": 9})
+    settings = broker.host.boxes["q"].spec.settings
+    assert (settings.max_length, settings.message_ttl_ms) == (5, 9)
+    assert type(settings.max_length) is int

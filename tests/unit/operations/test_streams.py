@@ -1,0 +1,95 @@
+"""R1, R5: a stream stays on its node, and operations on its replicas say so."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from amqp10broker.errors import NotFound, NotSupported, PreconditionFailed
+from amqp10broker.metadata.placement import Placed
+from amqp10broker.queues.figures import QueueFigures
+from tests.support.declaring import declare
+from tests.unit.operations.test_members import World
+
+
+@pytest.fixture
+def world() -> World:
+    """Asked at node a; a stream at each of a and b, and a quorum queue."""
+    world = World()
+    for name, node in (("here", 1), ("there", 2)):
+        world.cluster._placed = Placed(node)
+        declare(world.catalog, "/", name, arguments={"x-queue-type": "stream", "x-initial-cluster-size": 3})
+    world.cluster.declare("quorum", 1, 2)
+    return world
+
+
+def test_a_stream_has_one_replica_whatever_size_was_asked_for(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With RabbitMQ's columns; one elsewhere is asked of its node."""
+    figures = QueueFigures(consumers=2, first_offset=3, next_offset=10, segments=4)
+    monkeypatch.setattr(world.vhost.lookup("here").handle, "figures", lambda: figures)
+    row = {
+        "role": "leader", "node": "a", "epoch": 1, "offset": 9, "committed_offset": 9,
+        "committed_chunk_id": None, "first_offset": 3, "readers": 2, "segments": 4,
+    }  # fmt: skip
+    assert world.run("stream-status", name="here") == [row]
+    world.cluster.there = {(2, "stream-status"): [{**row, "node": "b"}]}
+    assert world.run("stream-status", name="there") == [{**row, "node": "b"}]
+
+
+def test_what_is_so_already_is_answered_so(world: World) -> None:
+    assert world.run("add-replica", name="there", node="b@host") == {"added": False, "size": 1}
+    assert world.run("delete-replica", name="there", node="a") == {"deleted": False, "size": 1}
+    assert world.run("restart-stream", name="there") == {"leader": "b"}
+    assert world.run("restart-stream", name="there", preferred_leader="b") == {"leader": "b"}
+
+
+@pytest.mark.parametrize(
+    ("operation", "given", "error", "text"),
+    [
+        (
+            "add-replica",
+            {"name": "there", "node": "c"},
+            NotSupported,
+            "stays on its node, which is 'b': it gets no replica on node 'c'. Clients use it at any node",
+        ),
+        (
+            "delete-replica",
+            {"name": "here", "node": "a"},
+            PreconditionFailed,
+            "last_stream_member: .* only replica",
+        ),
+        (
+            "restart-stream",
+            {"name": "here", "preferred_leader": "c"},
+            NotSupported,
+            "which is 'a': node 'c' cannot lead it",
+        ),
+        ("add-replica", {"name": "here", "node": "z"}, NotFound, "its nodes are: a, b, c"),
+        ("delete-replica", {"name": "no", "node": "a"}, NotFound, "no queue 'no'"),
+        ("stream-status", {"name": "quorum"}, NotSupported, "is no stream"),
+        ("restart-stream", {"name": "quorum"}, NotSupported, "is no stream"),
+    ],
+)
+def test_what_needs_another_replica_is_refused(
+    world: World, operation: str, given: dict[str, Any], error: type[Exception], text: str
+) -> None:
+    with pytest.raises(error, match=text):
+        world.run(operation, **given)
+
+
+@pytest.mark.parametrize("operation", ["stream-status", "restart-stream"])
+def test_a_stream_whose_node_is_down_cannot_be_asked(world: World, operation: str) -> None:
+    """As a classic queue there: it is said which node."""
+    world.vhost.lookup("there").handle.down = "b"
+    with pytest.raises(NotFound, match="home node 'b' of durable queue 'there' .* is down or inaccessible"):
+        world.run(operation, name="there")
+
+
+def test_without_a_cluster_it_is_at_the_one_node() -> None:
+    world = World(0, number=0)
+    declare(world.catalog, "/", "s", arguments={"x-queue-type": "stream"})
+    assert world.run("restart-stream", name="s") == {"leader": "alone"}
+    assert world.run("stream-status", name="s")[0]["node"] == "alone"

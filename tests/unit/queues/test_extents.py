@@ -1,0 +1,140 @@
+"""Where messages lie: joined, split, gone, and what their files are told."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from amqp10broker.queues.classic.extents import DILUTION_MAX, EXTENT_BYTES_MAX, Extents
+
+
+class Accounts:
+    """Bytes that are needed, by file."""
+
+    def __init__(self) -> None:
+        self.live: dict[int, int] = {}
+
+    def add_live(self, file: int, length: int) -> None:
+        self.live[file] = self.live.get(file, 0) + length
+
+    def add_dead(self, file: int, length: int) -> None:
+        self.live[file] -= length
+        assert self.live[file] >= 0
+
+
+@pytest.fixture
+def accounts() -> Accounts:
+    return Accounts()
+
+
+@pytest.fixture
+def extents(accounts: Accounts) -> Extents:
+    return Extents(accounts)
+
+
+def spans(extents: Extents) -> list[tuple[int, int, int, int]]:
+    return [(each.first, each.count, each.offset, each.length) for each in extents]
+
+
+def test_records_that_follow_each_other_are_one_extent(extents: Extents) -> None:
+    extents.add(0, 5, 1, 100, 50, 20)
+    extents.add(5, 5, 1, 150, 50, 20)
+    assert spans(extents) == [(0, 10, 100, 100)]
+    assert [each.size for each in extents] == [40]
+
+
+def test_a_marker_or_a_few_records_of_others_between_do_not_matter(
+    extents: Extents, accounts: Accounts
+) -> None:
+    """Else each message of a publisher that waits for every confirm would be an extent."""
+    for number in range(1000):
+        extents.add(number, 1, 1, 100 + 166 * number, 129, 100)
+    assert len(spans(extents)) == 1
+    assert accounts.live == {1: 129 * 1000}
+    extents.remove(0, 1000)
+    assert accounts.live == {1: 0}
+
+
+@pytest.mark.parametrize(
+    ("first", "file", "offset"),
+    [(6, 1, 150), (5, 2, 150), (5, 1, 100 + EXTENT_BYTES_MAX), (5, 1, 100 + DILUTION_MAX * 100)],
+    ids=["a position is missing", "another file", "too long", "too much between"],
+)
+def test_others_are_not_joined(extents: Extents, first: int, file: int, offset: int) -> None:
+    extents.add(0, 5, 1, 100, 50, 20)
+    extents.add(first, 5, file, offset, 50, 20)
+    assert len(spans(extents)) == 2
+
+
+def test_what_is_gone_is_not_needed(extents: Extents, accounts: Accounts) -> None:
+    extents.add(0, 10, 1, 100, 1000, 0)
+    assert extents.remove(2, 5) == 3
+    assert accounts.live == {1: 700}
+    assert extents.remove(0, 4) == 2, "each counts once"
+    assert [list(run) for each in extents for run in each.live_runs()] == [[5, 6, 7, 8, 9]]
+    assert extents.remove(0, 100) == 5
+    assert (accounts.live, bool(extents)) == ({1: 0}, False)
+
+
+def test_a_copy_takes_the_place_of_the_original(extents: Extents, accounts: Accounts) -> None:
+    extents.add(0, 10, 1, 100, 1000, 0)
+    extents.add(10, 10, 3, 5000, 1000, 0)
+    extents.add(3, 4, 2, 32, 400, 0)
+    assert accounts.live == {1: 600, 2: 400, 3: 1000}
+    assert [each.file for each in extents.overlapping(0, 20)] == [1, 2, 1, 3]
+    assert [each.file for each in extents.overlapping(4, 5)] == [2]
+    assert extents.remove(8, 9) == 1
+    assert extents.remove(0, 20) == 19
+    assert accounts.live == {1: 0, 2: 0, 3: 0}
+
+
+def test_whether_all_messages_are_there(extents: Extents) -> None:
+    extents.add(0, 5, 1, 100, 50, 0)
+    extents.add(7, 5, 1, 200, 50, 0)
+    assert extents.covers(1, 4)
+    assert extents.covers(7, 5)
+    assert not extents.covers(4, 2)
+    assert not extents.covers(4, 4)
+    assert not extents.covers(9, 5)
+    extents.remove(8, 9)
+    assert not extents.covers(7, 5)
+
+
+@given(st.data())
+def test_as_a_set_of_positions(data: st.DataObject) -> None:
+    """Whatever is added, copied and removed: what lives is what a set says, and so is what files need."""
+    accounts = Accounts()
+    extents = Extents(accounts)
+    live: dict[int, int] = {}
+    at = 0
+    for file in range(1, data.draw(st.integers(1, 4)) + 1):
+        offset = 32
+        for _ in range(data.draw(st.integers(0, 6))):
+            count = data.draw(st.integers(1, 9))
+            kind = data.draw(st.sampled_from(["add", "skip", "remove", "copy"]))
+            start = data.draw(st.integers(0, at))
+            stop = min(at, start + count)
+            if kind == "add":
+                extents.add(at, count, file, offset, 100 * count, 0)
+                live.update(dict.fromkeys(range(at, at + count), file))
+                at += count
+                offset += 100 * count
+            elif kind == "skip":
+                at += count
+            elif kind == "remove":
+                gone = extents.remove(start, stop)
+                assert gone == sum(position in live for position in range(start, stop))
+                for position in range(start, stop):
+                    live.pop(position, None)
+            elif stop > start and all(position in live for position in range(start, stop)):
+                extents.add(start, stop - start, file, offset, 100 * (stop - start), 0)
+                live.update(dict.fromkeys(range(start, stop), file))
+                offset += 100 * (stop - start)
+    found = {position: each.file for each in extents for run in each.live_runs() for position in run}
+    assert found == live
+    for file, needed in accounts.live.items():
+        assert (needed > 0) == (file in live.values())
+        assert (file in extents.files) == (file in live.values())
+    for position, file in live.items():
+        assert [each.file for each in extents.overlapping(position, position + 1)] == [file]

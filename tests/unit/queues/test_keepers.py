@@ -1,0 +1,512 @@
+"""Keepers without a task: what is told when, by a journal and syncs that the test moves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, cast
+
+import pytest
+
+from amqp10broker.cluster.groups import Groups
+from amqp10broker.cluster.member import Member
+from amqp10broker.errors import DiskFull
+from amqp10broker.message.message import make_head
+from amqp10broker.protocols.amqp10.performatives import Header
+from amqp10broker.queues.classic.durability import ClassicInJournal
+from amqp10broker.queues.classic.journal_store import ClassicStore
+from amqp10broker.queues.classic.queue import ClassicQueue
+from amqp10broker.queues.commands import (
+    AttachPublisher,
+    Command,
+    Credit,
+    Delete,
+    Inspect,
+    PeerId,
+    Publish,
+    Settle,
+    Subscribe,
+    Tick,
+    Touch,
+    Verdict,
+)
+from amqp10broker.queues.durability import Keeper
+from amqp10broker.queues.effects import Answer, Confirmed, DeadLetters, Effect, Unconfirmed
+from amqp10broker.queues.outlook import Progress
+from amqp10broker.queues.quorum.command_codec import decode_commands
+from amqp10broker.queues.quorum.commands import Letters
+from amqp10broker.queues.quorum.durability import GroupMember, QuorumInLog, QuorumInMemory
+from amqp10broker.queues.quorum.log_store import QuorumStore
+from amqp10broker.queues.quorum.queue import QuorumQueue
+from amqp10broker.queues.quorum.records import APPLIED, COMMANDS, decode_places
+from amqp10broker.queues.settings import DEFAULTS, QueueSettings
+from amqp10broker.queues.spool import Spool
+from amqp10broker.queues.stream.commits import StreamCommits
+from amqp10broker.queues.stream.durability import RETRY_MS, StreamKeeper
+from amqp10broker.queues.stream.queue import StreamQueue
+from amqp10broker.storage.record import RECORD_BYTES
+from amqp10broker.storage.stream_log import StreamLog
+from amqp10broker.storage.stream_memory import MemoryShelf
+from tests.support.askers import new_asker
+from tests.support.fake_log import MemoryScratch
+
+NOW_MS = 1_000
+ASKER = new_asker("1.1")
+PUBLISHER = ASKER.publisher()
+MESSAGE = (make_head(None, None, "", "q"), b"a")
+
+
+class Journal:
+    """Both what a store appends to, and what says what is durable."""
+
+    reserves = False
+
+    def __init__(self) -> None:
+        self.ticket = self.durable = 0
+        self.waiting: list[tuple[int, Callable[[], None]]] = []
+        self.left_alone: list[int] = []
+        self.entries: list[bytes] = []
+        self.soon = 0
+
+    def append(
+        self, group: int, kind: int, index: int, payload: Sequence[bytes], *, term: int = 0
+    ) -> tuple[int, int, int]:
+        self.ticket += 1
+        if kind == COMMANDS:
+            self.entries.append(b"".join(payload)[APPLIED.size :])
+        return self.ticket, 1, self.ticket
+
+    def read(self, file: int, offset: int) -> bytes:
+        raise AssertionError("nobody else needs an entry")
+
+    @property
+    def journal(self) -> Journal:
+        return self
+
+    def sync(self, ticket: int) -> None:
+        self.durable = ticket
+        ready = [callback for asked, callback in self.waiting if asked <= ticket]
+        self.waiting = [each for each in self.waiting if each[0] > ticket]
+        for callback in ready:
+            callback()
+
+    def sync_all(self) -> None:
+        """Until nothing that is durable makes something be written."""
+        while self.durable < self.ticket:
+            self.sync(self.ticket)
+
+    def when_durable(self, ticket: int, callback: Callable[[], None]) -> None:
+        self.waiting.append((ticket, callback))
+
+    def write_soon(self) -> None:
+        """Nobody waits."""
+        self.soon += 1
+
+    def add_live(self, file: int, length: int) -> None:
+        """Not counted."""
+
+    def add_dead(self, file: int, length: int) -> None:
+        """Not counted."""
+
+    def forget(self, group: int) -> None:
+        """It is cleaned away some day."""
+
+    def abandoned(self, group: int) -> None:
+        self.left_alone.append(group)
+
+    def progress(self, *, busy: bool, waits: bool) -> Progress:
+        return Progress(busy, sync_ms=0 if waits else None)
+
+
+class Bench:
+    """Wakes a keeper as `runtime/queues/queue_task.py` does."""
+
+    def __init__(self, keeper: Keeper[Any]) -> None:
+        self.keeper = keeper
+        self.wakes = 0
+        self.indexes: list[int] = []
+        self.told: list[tuple[str, list[int]]] = []
+        keeper.wake = self._wake
+        keeper.hand_over = self._hand_over
+        list(keeper.recover(NOW_MS))
+        self.wake()
+
+    def _wake(self) -> None:
+        self.wakes += 1
+
+    def _hand_over(
+        self,
+        effects: Mapping[PeerId, list[Effect]],
+        dead_letters: Sequence[DeadLetters] = (),
+        dead: Sequence[object] = (),
+        *,
+        index: int = 0,
+    ) -> None:
+        self.indexes.append(index)
+        for effect in effects.get(PUBLISHER.reply_to, ()):
+            assert isinstance(effect, Confirmed | Unconfirmed | Answer)
+            said = [effect.ready] if isinstance(effect, Answer) else list(effect.ids)
+            self.told.append((type(effect).__name__, said))
+
+    def wake(self, *commands: Command, now_ms: int = NOW_MS) -> None:
+        self.keeper.carry_out(list(commands), now_ms)
+        self.keeper.keep(now_ms)
+        self.keeper.tell()
+
+    def publish(self, number: int, now_ms: int = NOW_MS) -> None:
+        self.wake(Publish(PUBLISHER, [number], [MESSAGE], False), now_ms=now_ms)
+
+
+class States:
+    """Members that were sent the state."""
+
+    def __init__(self) -> None:
+        self.begun: list[int] = []
+
+    def begin(self, group: int, to: int) -> None:
+        self.begun.append(to)
+
+    def stop(self, group: int) -> None:
+        """Nothing is on its way."""
+
+
+def quorum(settings: QueueSettings = DEFAULTS, states: States | None = None) -> tuple[Bench, Journal]:
+    journal = Journal()
+    store = QuorumStore(7, "q", journal, when_durable=journal.when_durable)  # type: ignore[arg-type]
+    queue = QuorumQueue("q", settings=settings, now_ms=NOW_MS)
+    groups = Groups(lambda: NOW_MS, lambda *_: None)
+
+    def begin(machine: QuorumInLog) -> GroupMember:
+        member = Member(7, store.me, store, machine, groups, lambda: 0.5)
+        groups.add(member)
+        return member
+
+    keeper = QuorumInLog(queue, journal, store, begin, states)  # type: ignore[arg-type]
+    keeper.usable = lambda: 1  # no entry raises the version
+    return Bench(keeper), journal
+
+
+def opened(settings: QueueSettings = DEFAULTS, states: States | None = None) -> tuple[Bench, Journal]:
+    """A quorum queue whose group of one takes proposals."""
+    bench, journal = quorum(settings, states)
+    journal.sync_all()
+    bench.wake()
+    assert not bench.keeper.busy
+    return bench, journal
+
+
+def test_a_settlement_during_a_sync_is_synced_soon_though_a_publish_waits_for_that_sync() -> None:
+    """The sync was begun before it, and nobody asks for another one."""
+    journal = Journal()
+    store = ClassicStore(7, journal, Spool(MemoryScratch), RECORD_BYTES)  # type: ignore[arg-type]
+    keeper = ClassicInJournal(
+        lambda before: ClassicQueue("q", durable=True, store=store),
+        journal,  # type: ignore[arg-type]
+        store,
+    )
+    bench = Bench(keeper)
+    consumer = new_asker("1.2").consumer()
+    bench.wake(Subscribe(consumer, False), Credit(consumer, 0, 10, False, 0))
+    durable = (make_head(Header(durable=True), None, "", "q"), b"a")
+    for number in (1, 2):
+        bench.wake(Publish(PUBLISHER, [number], [durable], False))
+    assert ([ticket for ticket, _ in journal.waiting], journal.durable) == ([1], 0)
+    soon, last = journal.soon, journal.ticket
+    bench.wake(Settle(consumer, [0], Verdict.ACCEPT))
+    assert journal.ticket == last + 1
+    assert journal.soon == soon + 1
+    journal.sync(last)
+    bench.wake()
+    assert bench.told == [("Confirmed", [1]), ("Confirmed", [2])]
+    assert journal.soon == soon + 1  # nothing came after it
+
+
+def test_a_quorum_queue_tells_what_is_durable_and_in_the_order_in_which_it_was_asked() -> None:
+    bench, journal = opened()
+    tickets = []
+    for number in (1, 2, 3):
+        bench.publish(number)
+        tickets.append(journal.ticket)
+    assert bench.keeper.queue.ready == 0, "carried out when it is committed"
+    assert bench.told == []
+    assert (bench.keeper.outlook().unconfirmed, bench.keeper.outlook().unconfirmed_ms) == (3, NOW_MS)
+    assert bench.keeper.busy
+    wakes = bench.wakes
+    journal.sync(tickets[1])
+    assert bench.wakes > wakes
+    bench.wake()
+    assert bench.told == [("Confirmed", [1]), ("Confirmed", [2])]
+    assert bench.keeper.busy
+    journal.sync(tickets[2])
+    bench.wake()
+    assert bench.told[2:] == [("Confirmed", [3])]
+    assert not bench.keeper.busy
+    assert bench.keeper.outlook().unconfirmed_ms is None
+
+
+def test_what_is_asked_before_the_group_has_begun_waits_for_it() -> None:
+    bench, journal = quorum()
+    bench.publish(1)
+    bench.wake(Inspect(ASKER.request()))
+    assert (bench.told, journal.entries) == ([], [])
+    assert bench.keeper.busy
+    assert bench.keeper.deadline() is None
+    journal.sync_all()
+    bench.wake()
+    journal.sync_all()
+    bench.wake()
+    assert bench.told == [("Confirmed", [1]), ("Answer", [1])]
+
+
+def test_time_that_is_on_its_way_through_the_log_is_not_sent_again() -> None:
+    bench, journal = opened(replace(DEFAULTS, message_ttl_ms=100))
+    bench.publish(1)
+    journal.sync_all()
+    bench.wake()
+    assert bench.keeper.deadline() == NOW_MS + 100
+    bench.wake(Tick(), now_ms=NOW_MS + 99)
+    assert bench.keeper.deadline() == NOW_MS + 100, "that was too early"
+    bench.wake(Tick(), now_ms=NOW_MS + 100)
+    assert bench.keeper.deadline() is None
+    journal.sync_all()
+    assert bench.keeper.queue.ready == 1
+    bench.wake(now_ms=NOW_MS + 100)
+    assert (bench.keeper.queue.ready, bench.keeper.deadline()) == (0, None)
+
+
+def test_what_was_asked_behind_the_end_of_a_queue_is_answered_as_too_late() -> None:
+    bench, journal = opened()
+    bench.wake(Delete(ASKER.request()))
+    bench.publish(1)
+    assert not bench.keeper.queue.deleted, "not before it is committed"
+    journal.sync_all()
+    bench.wake()
+    assert bench.keeper.queue.deleted
+    assert bench.told == [("Answer", [0]), ("Unconfirmed", [1])]
+    bench.keeper.delete()
+    assert not bench.keeper.busy
+
+
+def test_a_question_to_a_quorum_queue_is_answered_in_its_place_and_is_not_in_the_journal() -> None:
+    """Behind what its sender sent before, before what it sent after; told when what it counts is durable."""
+    bench, journal = opened()
+    at_rest = journal.ticket
+    bench.wake(Inspect(ASKER.request()), Touch())
+    assert bench.told == [("Answer", [0])], "nothing waits for the disk"
+    publishes = [Publish(PUBLISHER, [number], [MESSAGE], False) for number in (1, 2)]
+    bench.wake(publishes[0], Inspect(ASKER.request()), publishes[1], Inspect(ASKER.request()))
+    bench.wake(Inspect(ASKER.request()))
+    assert journal.ticket == at_rest + 1
+    assert len(bench.told) == 1, "messages that may get lost are not counted for anybody"
+    journal.sync(journal.ticket)
+    bench.wake()
+    assert bench.told[1:] == [
+        *(("Confirmed", [1]), ("Answer", [1])),
+        *(("Confirmed", [2]), ("Answer", [2])),
+        ("Answer", [2]),
+    ]
+    assert not bench.keeper.busy
+
+
+def test_what_came_of_several_entries_is_told_as_of_the_last() -> None:
+    """A lane is told how far its letters were carried out with all that came of them, or may forget some."""
+    bench, journal = opened()
+    queue, key = bench.keeper.queue, ASKER.id[:2]
+    for number in (1, 2):
+        publish = Publish(PUBLISHER, [number], [MESSAGE], False)
+        bench.wake(Letters(*key, number, number, 0, [publish]))  # type: ignore[arg-type]
+    journal.sync_all()
+    bench.wake()
+    assert bench.told == [("Confirmed", [1]), ("Confirmed", [2])]
+    assert bench.indexes == [queue.node_lanes.entry]
+    bench.wake(Letters(*key, 3, 3, 0, [AttachPublisher(PUBLISHER)]))  # type: ignore[arg-type]
+    journal.sync_all()
+    bench.wake()
+    assert bench.indexes[1:] == [queue.node_lanes.entry], "that it was carried out is told, too"
+
+
+def test_a_part_of_a_commit_is_told_to_lanes_and_sent_to_members_when_it_is_committed() -> None:
+    """Where the only member of a queue is of a cluster: its state is ahead of what others may hear."""
+    states = States()
+    bench, journal = opened(states=states)
+    keeper, key = bench.keeper, ASKER.id[:2]
+    assert isinstance(keeper, QuorumInLog)
+    assert keeper.transacts
+    letters: list[Any] = [
+        Letters(*key, number, number, 0, [Publish(PUBLISHER, [number], [MESSAGE], False)])
+        for number in (1, 2)
+    ]
+    bench.wake(letters[0])
+    before = journal.ticket
+    keeper.carry_out_part(letters[1:], NOW_MS)
+    keeper.tell()
+    keeper.snapshot_for(5)
+    assert (keeper.queue.lane_last(*key), keeper.ahead, keeper.done(*key)) == (2, True, 0)
+    assert (bench.told, states.begun) == ([], [])
+    journal.sync(before)
+    keeper.tell()
+    assert (bench.told, keeper.done(*key), states.begun) == ([("Confirmed", [1])], 1, [])
+    journal.sync_all()
+    keeper.tell()
+    assert bench.told[1:] == [("Confirmed", [2])]
+    assert (keeper.ahead, keeper.done(*key), states.begun) == (False, 2, [5])
+
+
+def test_a_question_waits_for_what_was_decided_before_though_there_was_nothing_to_tell() -> None:
+    bench, journal = opened()
+    bench.wake(AttachPublisher(PUBLISHER))
+    bench.wake(Inspect(ASKER.request()))
+    assert (bench.told, bench.keeper.busy) == ([], True)
+    wakes = bench.wakes
+    journal.sync(journal.ticket)
+    assert bench.wakes > wakes
+    bench.wake()
+    assert bench.told == [("Answer", [0])]
+
+
+def test_what_is_due_happens_before_a_question_is_answered() -> None:
+    """As time passed with the question while that was in the log; the entry says only that it passed."""
+    settings = replace(DEFAULTS, message_ttl_ms=100)
+    in_journal, journal = opened(settings)
+    for bench in (in_journal, Bench(QuorumInMemory(QuorumQueue("q", settings=settings, now_ms=NOW_MS)))):
+        bench.publish(1)
+        journal.sync_all()
+        bench.wake()
+        for late, count in ((99, 1), (100, 0)):
+            bench.wake(Inspect(ASKER.request()), now_ms=NOW_MS + late)
+            journal.sync(journal.ticket)
+            bench.wake(now_ms=NOW_MS + late)
+            assert bench.told[-1] == ("Answer", [count])
+    entries = [decode_commands(each[decode_places(each)[1] :]).commands for each in journal.entries]
+    assert [type(each) for (each,) in entries] == [Publish, Tick]
+
+
+@pytest.mark.parametrize("end", ["storage_failed", "abandon"])
+def test_what_a_quorum_queue_has_not_told_is_refused_when_it_cannot_be_kept(end: str) -> None:
+    bench, journal = opened()
+    bench.publish(1)
+    first = journal.ticket
+    bench.publish(2)
+    journal.sync(first)
+    bench.keeper.keep(NOW_MS)
+    if end == "storage_failed":
+        bench.keeper.tell()
+        bench.keeper.storage_failed()
+    else:
+        (unheard,) = bench.keeper.unheard()
+        assert isinstance(unheard, Publish)
+        assert unheard.ids == [2]
+        bench.keeper.abandon()
+    # What was durable is told all the same, and first.
+    assert bench.told == [("Confirmed", [1]), ("Unconfirmed", [2])][: 1 if end == "abandon" else 2]
+    assert not bench.keeper.busy
+    assert journal.left_alone == ([7] if end == "abandon" else [])
+
+
+def test_what_is_committed_after_storage_has_failed_is_not_carried_out() -> None:
+    """Its askers were refused: carried out without what they asked, it would make a state that is wrong."""
+    bench, journal = opened()
+    bench.publish(1)
+    applied = bench.keeper.applied
+    bench.keeper.storage_failed()
+    journal.sync_all()
+    bench.wake()
+    assert bench.keeper.applied == applied
+    assert bench.told == [("Unconfirmed", [1])]
+
+
+class Syncs:
+    """One file at a time."""
+
+    def __init__(self) -> None:
+        self.asked: list[Callable[[], None]] = []
+
+    def when_synced(self, fds: Sequence[int], callback: Callable[[], None]) -> None:
+        self.asked.append(callback)
+
+    def withdraw(self, callback: Callable[[], None]) -> None:
+        self.asked = [each for each in self.asked if each != callback]
+
+
+class FullShelf(MemoryShelf):
+    """A disk that may have no room."""
+
+    full = False
+
+    def write(self) -> None:
+        if self.full:
+            raise DiskFull("log", "no room", "make room")
+        super().write()
+
+
+def stream(shelf: MemoryShelf | None = None) -> tuple[Bench, Syncs, list[bool]]:
+    log, syncs, full = StreamLog(shelf or MemoryShelf()), Syncs(), []
+    keeper = StreamKeeper(StreamQueue("s", log), log, syncs, lambda _, error: full.append(error is not None))
+    return Bench(keeper), syncs, full
+
+
+def test_a_stream_has_one_sync_under_way_and_what_comes_meanwhile_makes_the_next_chunk() -> None:
+    bench, syncs, _ = stream()
+    for number in (1, 2, 3):
+        bench.publish(number)
+    assert (len(syncs.asked), bench.told) == (1, [])
+    syncs.asked.pop()()
+    bench.wake()
+    assert bench.told == [("Confirmed", [1])]
+    assert len(syncs.asked) == 1
+    syncs.asked.pop()()
+    bench.wake()
+    assert bench.told[1:] == [("Confirmed", [2]), ("Confirmed", [3])]
+
+
+def test_a_stream_without_room_says_when_it_tries_again_and_does_not_before() -> None:
+    shelf = FullShelf()
+    bench, syncs, full = stream(shelf)
+    shelf.full = True
+    bench.publish(1)
+    assert (full, bench.keeper.due_ms) == ([True], NOW_MS + RETRY_MS)
+    shelf.full = False
+    bench.wake(now_ms=NOW_MS + RETRY_MS - 1)
+    assert syncs.asked == []
+    bench.wake(now_ms=NOW_MS + RETRY_MS)
+    assert len(syncs.asked) == 1
+    assert full == [True, False]
+
+
+def test_a_part_of_a_commit_is_written_to_a_stream_when_the_journal_has_the_commit() -> None:
+    """Before, a loss of power would leave it without the other queues' parts. It is one chunk of its own."""
+    log, syncs, journal = StreamLog(MemoryShelf()), Syncs(), Journal()
+    commits = StreamCommits(7, journal)
+    keeper = StreamKeeper(
+        StreamQueue("s", log), log, syncs, lambda _, error: None, cast("Any", journal), commits
+    )
+    bench = Bench(keeper)
+    keeper.carry_out_part([Publish(PUBLISHER, [1, 2], [MESSAGE, MESSAGE], True)], NOW_MS)
+    journal.ticket += 1  # the end of the commit
+    keeper.tell()
+    bench.wake()
+    assert (keeper.busy, log.next_offset, syncs.asked) == (True, 0, [])
+    journal.sync(journal.ticket - 1)
+    bench.wake()
+    assert log.next_offset == 0
+    journal.sync(journal.ticket)
+    bench.wake()
+    assert (log.next_offset, log.committed, log.number) == (2, 0, 1)
+    assert commits.bytes > 0
+    syncs.asked.pop()()
+    bench.wake()
+    assert (log.committed, commits.bytes, keeper.busy) == (2, 0, False)
+    assert bench.told == [("Confirmed", [1, 2])]
+
+
+def test_a_stream_that_ends_while_the_disk_is_full_takes_the_alarm_with_it_and_no_sync_is_heard() -> None:
+    shelf = FullShelf()
+    bench, syncs, full = stream(shelf)
+    bench.publish(1)
+    bench.keeper.close()
+    assert syncs.asked == []
+    bench, syncs, full = stream(shelf)
+    shelf.full = True
+    bench.publish(1)
+    bench.keeper.end()
+    assert full == [True, False]

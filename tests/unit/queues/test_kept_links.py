@@ -1,0 +1,150 @@
+"""Links that survive a restart, in the journal: what a start finds is what was said last."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from amqp10broker.errors import DamagedFile
+from amqp10broker.queues.durable_links import ENDED, GROUP, LINK, TAKEN, KeptLinksInJournal
+from tests.support.small_journal import SmallJournal
+
+Found = dict[int, tuple[bytes, set[bytes]]]
+
+
+class Kept:
+    """The records of links, and how often they asked to be written."""
+
+    def __init__(self, journal: SmallJournal) -> None:
+        self.journal = journal
+        self.asked = 0
+        self.links = KeptLinksInJournal(journal, self._ask)
+
+    def _ask(self) -> None:
+        self.asked += 1
+
+    @property
+    def found(self) -> Found:
+        """What the next start finds."""
+        return next_life(self.journal)[1]
+
+
+def next_life(journal: SmallJournal) -> tuple[Kept, Found]:
+    """Another start, and what it finds."""
+    kept = Kept(journal.again())
+    kept.links.restore(kept.journal.records)
+    return kept, {number: (document, set(tags)) for number, document, tags in kept.links.found()}
+
+
+def test_a_start_finds_links_with_what_is_not_settled() -> None:
+    kept = Kept(SmallJournal())
+    kept.links.put(1, b"one")
+    kept.links.put(2, b"two")
+    kept.links.take(1, [b"a", b"", b"c" * 32])
+    kept.links.settle(1, [b"a", b"never there"])
+    kept.links.put(2, b"two, suspended")
+    assert kept.found == {1: (b"one", {b"", b"c" * 32}), 2: (b"two, suspended", set())}
+
+
+def test_what_is_over_is_not_found_and_needs_nothing() -> None:
+    kept = Kept(SmallJournal())
+    kept.links.put(1, b"one")
+    kept.links.take(1, [b"a", b"b"])
+    kept.links.end(1)
+    assert kept.found == {}
+    assert kept.journal.live == {1: 0}
+    # Whose number was free is another one: nothing of the first is the second's.
+    kept.links.put(1, b"another")
+    assert kept.found == {1: (b"another", set())}
+
+
+def test_a_tag_that_is_used_again_is_that_of_the_later_delivery() -> None:
+    kept = Kept(SmallJournal())
+    kept.links.put(1, b"one")
+    kept.links.take(1, [b"a"])
+    kept.links.take(1, [b"a", b"b"])
+    kept.links.settle(1, [b"b"])
+    assert kept.found == {1: (b"one", {b"a"})}
+
+
+def test_only_what_nobody_waits_for_asks_to_be_written() -> None:
+    """The record of deliveries is of one group with those of their messages, which are waited for."""
+    kept = Kept(SmallJournal())
+    kept.links.put(1, b"one")
+    kept.links.take(1, [b"a"])
+    assert kept.asked == 1
+    kept.links.settle(1, [b"a"])
+    kept.links.settle(1, [b"a"])
+    assert kept.asked == 2
+    kept.links.end(1)
+    kept.links.end(1)
+    assert kept.asked == 3
+
+
+def test_deliveries_of_a_link_whose_record_was_cut_off_are_nobodys() -> None:
+    journal = SmallJournal()
+    journal.append(GROUP, TAKEN, 7, [b"\x01a"])
+    kept, found = next_life(journal)
+    assert found == {}
+    assert kept.journal.records[-1].kind == ENDED
+    assert kept.journal.live == {1: 0}
+
+
+def test_a_record_of_another_kind_is_damage() -> None:
+    journal = SmallJournal()
+    journal.append(GROUP, 99, 1, [b"?"])
+    with pytest.raises(DamagedFile, match="kind 99"):
+        next_life(journal)
+
+
+_STEPS = st.one_of(
+    st.tuples(st.just("put"), st.integers(1, 3), st.binary(min_size=1, max_size=40)),
+    st.tuples(st.just("take"), st.integers(1, 3), st.lists(st.sampled_from(b"abcd"), min_size=1, max_size=3)),
+    st.tuples(st.just("settle"), st.integers(1, 3), st.lists(st.sampled_from(b"abcd"), max_size=3)),
+    st.tuples(st.just("end"), st.integers(1, 3), st.none()),
+    st.tuples(st.just("clean"), st.none(), st.none()),
+    st.tuples(st.just("restart"), st.none(), st.none()),
+)
+
+
+@given(st.lists(_STEPS, max_size=40))
+def test_a_start_finds_what_a_plain_model_says(steps: list[tuple[str, int, object]]) -> None:
+    """Whatever is said, cleaned and restarted in between; and what lives is accounted for to the byte."""
+    kept, model = Kept(SmallJournal(file_bytes=60)), Found()
+    for step, number, value in steps:
+        match step:
+            case "put":
+                assert isinstance(value, bytes)
+                kept.links.put(number, value)
+                model[number] = value, model.get(number, (b"", set()))[1]
+            case "take" | "settle" if number in model:
+                assert isinstance(value, list)
+                tags = [bytes((each,)) for each in value]
+                if step == "take":
+                    kept.links.take(number, tags)
+                    model[number][1].update(tags)
+                else:
+                    kept.links.settle(number, tags)
+                    model[number][1].difference_update(tags)
+            case "end":
+                kept.links.end(number)
+                model.pop(number, None)
+            case "clean" if len(kept.journal.files) > 1:
+                for _ in kept.links.relocate(min(kept.journal.files)):
+                    assert kept.found == model
+                kept.journal.drop_oldest()
+            case "restart":
+                kept, found = next_life(kept.journal)
+                assert found == model
+        assert kept.found == model
+        live = kept.journal.live
+        assert sum(live.values()) == sum(next_life(kept.journal)[0].journal.live.values())
+
+
+def test_a_start_reads_records_of_any_file() -> None:
+    """A link's own record may stand behind those of its deliveries, when its file was cleaned."""
+    journal = SmallJournal()
+    journal.append(GROUP, TAKEN, 1, [b"\x01a\x01b"])
+    journal.append(GROUP, LINK, 1, [b"one"])
+    assert next_life(journal)[1] == {1: (b"one", {b"a", b"b"})}

@@ -1,0 +1,758 @@
+"""A quorum queue with several members: what is confirmed stays, and all have the same state."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from amqp10broker.cluster.groups import LATER_MS
+from amqp10broker.cluster.ids import member_id
+from amqp10broker.queues.commands import (
+    DELETE,
+    Credit,
+    PeerId,
+    Publish,
+    PublisherRef,
+    Purge,
+    ReplyTo,
+    RequestRef,
+    Settle,
+    Subscribe,
+    Unsubscribe,
+    Verdict,
+)
+from amqp10broker.queues.effects import QueueDeleted, Unconfirmed
+from amqp10broker.queues.quorum import log_store as quorum_store
+from amqp10broker.queues.quorum.commands import Letters, QuorumCommand
+from amqp10broker.queues.quorum.durability import LATE_BYTES, LATE_ENTRIES
+from amqp10broker.queues.quorum.log_store import QuorumStore
+from amqp10broker.queues.quorum.snapshot import encode_snapshot
+from amqp10broker.queues.settings import DEFAULTS, QueueSettings
+from amqp10broker.raft.codec import encode_config
+from amqp10broker.raft.config import Add, Configuration, Promote
+from amqp10broker.raft.entries import Hard, Kind, Point, Snapshot, run_of
+from amqp10broker.raft.ready import Ready
+from tests.support.quorum_alone import at_once
+from tests.support.quorum_nodes import GROUP, HEAD, Journal, Node, World
+from tests.support.small_journal import SmallJournal
+
+
+def opened(world: World) -> Node:
+    """The leader, when there is one."""
+    world.settle_down(lambda: world.leader() is not None)
+    leader = world.leader()
+    assert leader is not None
+    return leader
+
+
+def numbers(world: World, node: Node) -> list[int]:
+    return [int(body.rstrip(b".")) for body in world.bodies(node).values()]
+
+
+def test_one_leads_and_all_have_what_is_published() -> None:
+    world = World(1)
+    leader = opened(world)
+    world.publish(leader, 3)
+    assert world.confirmed == set(), "nobody else has it"
+    world.settle_down(lambda: world.confirmed == {0, 1, 2} and world.even())
+    for node in world.nodes.values():
+        assert numbers(world, node) == [0, 1, 2]
+        assert node.leads is (node is leader)
+
+
+def test_what_nodes_have_published_and_is_not_committed_is_unconfirmed() -> None:
+    world = World(1)
+    leader = opened(world)
+    peer = PeerId(7, 1, 1)
+    publish = Publish(PublisherRef(peer, 1), [1, 2], [(HEAD, b"x")] * 2, settled=False)
+    leader.work(Letters(7, 1, 1, 1, 0, [publish]))  # type: ignore[arg-type]
+    assert leader.keeper.outlook().unconfirmed == 2
+    world.settle_down(world.even)
+    assert leader.keeper.outlook().unconfirmed == 0
+
+
+def test_followers_tell_nothing() -> None:
+    world = World(1)
+    leader = opened(world)
+    told: list[int] = []
+    for node in world.nodes.values():
+        node.keeper.hand_over = lambda *_, node=node, **__: told.append(node.number)  # type: ignore[assignment, misc]
+    consumer = world.client.consumer()
+    leader.work(Subscribe(consumer, False), Credit(consumer, 0, 10, False, 0))
+    world.publish(leader)
+    world.settle_down(world.even)
+    assert set(told) == {leader.number}
+
+
+def test_a_leader_that_was_deposed_tells_nothing() -> None:
+    world = World(1)
+    old = opened(world)
+    world.settle_down(world.even)
+    world.part(old.number)
+    world.settle_down(lambda: not old.leads and world.leader() is not None)
+    world.heal(old.number)
+    leader = opened(world)
+    assert leader is not old
+    told: list[int] = []
+    for node in world.nodes.values():
+        node.keeper.hand_over = lambda *_, node=node, **__: told.append(node.number)  # type: ignore[assignment, misc]
+    world.publish(leader, 3)
+    world.settle_down(world.even)
+    assert set(told) == {leader.number}
+
+
+def behind(world: World, leader: Node) -> list[int]:
+    """How many entries each follower knows to be committed and has not carried out."""
+    others = [node for node in world.nodes.values() if node is not leader]
+    assert {node.member.raft.hard.commit for node in others} == {leader.store.last}
+    return [leader.store.last - node.store.applied for node in others]
+
+
+def test_a_follower_carries_out_several_entries_with_one_wake() -> None:
+    """Nobody waits for it: when there are enough of them, or after some time."""
+    world = World(1)
+    leader = opened(world)
+    world.settle_down(world.even)
+    world.pass_time(LATER_MS)
+    for number in range(1, LATE_ENTRIES):
+        world.publish(leader)
+        world.work_off()
+        assert behind(world, leader) == [number, number]
+    assert len(world.confirmed) == LATE_ENTRIES - 1, "the leader carries out at once"
+    world.publish(leader)
+    world.work_off()
+    assert behind(world, leader) == [0, 0]
+    world.publish(leader)
+    world.work_off()
+    assert behind(world, leader) == [1, 1]
+    world.pass_time(LATER_MS)
+    world.work_off()
+    assert behind(world, leader) == [0, 0]
+
+
+def test_a_follower_does_not_leave_large_entries_for_later() -> None:
+    """They are in memory as long, and take long."""
+    world = World(1)
+    leader = opened(world)
+    world.settle_down(world.even)
+    world.publish(leader, size=LATE_BYTES)
+    world.work_off()
+    assert behind(world, leader) == [0, 0]
+
+
+@pytest.mark.parametrize("slow", [False, True], ids=["quick disk", "slow disk"])
+def test_a_follower_answers_before_it_carries_out(*, slow: bool) -> None:
+    """The leader waits for that answer. A slow disk holds it up, and not what is committed already."""
+    world = World(1)
+    leader = opened(world)
+    world.settle_down(world.even)
+    world.work_off()
+    follower = next(node for node in world.nodes.values() if node is not leader)
+    world.publish(leader, size=LATE_BYTES)
+    leader.journal.sync()
+    while world.deliver():
+        pass
+    follower.journal.sync()
+    world.deliver()
+    assert leader.woken, "it is committed"
+    world.flying.clear()  # so that what comes next brings the news
+    world.publish(leader)
+    while world.deliver():
+        pass
+    assert not follower.woken
+    if slow:
+        world.pass_time(LATER_MS)
+    else:
+        follower.journal.sync()
+        assert len(world.flying) == 1
+    assert follower.woken
+
+
+def test_who_leads_has_carried_out_what_it_left_for_later() -> None:
+    world = World(1)
+    old = opened(world)
+    world.settle_down(world.even)
+    world.publish(old, 3)
+    world.work_off()
+    assert world.confirmed == {0, 1, 2}
+    assert behind(world, old) == [1, 1]
+    found: list[list[int]] = []
+    for node in world.nodes.values():
+        node.keeper.on_lead = lambda leads, node=node: found.append(numbers(world, node))  # type: ignore[misc]
+    world.crash(old.number)
+    world.settle_down(lambda: bool(found))
+    assert found == [[0, 1, 2]]
+
+
+def test_who_leads_has_applied_all_that_was_confirmed_before() -> None:
+    """It has the entries when it is elected, but does not know that they are committed."""
+    world = World(1)
+    old = opened(world)
+    world.settle_down(world.even)
+    world.publish(old, 3)
+    while world.confirmed != {0, 1, 2}:
+        world.deliver()
+        for node in world.nodes.values():
+            node.journal.sync()
+        old.work()
+    others = [node for node in world.nodes.values() if node is not old]
+    assert {numbers(world, node) == [] for node in others} == {True}, "they do not know it yet"
+    found: list[list[int]] = []
+    for node in others:
+        node.keeper.on_lead = lambda leads, node=node: found.append(numbers(world, node))  # type: ignore[misc]
+    world.crash(old.number)
+    world.settle_down(lambda: bool(found))
+    assert found == [[0, 1, 2]]
+
+
+def test_parts_of_another_state_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A part of a state that was given up arrives between those of the next one."""
+    monkeypatch.setattr(quorum_store, "STAGED_BYTES", 100)
+    world = World(8)
+    leader = opened(world)
+    world.publish(leader, 50)
+    world.settle_down(world.even)
+    leader.member.change(Add(world.join(4)))
+    leader.member.advance()
+    late: list[Any] = []
+    new = world.nodes[4]
+    received = new.snapshots.received
+
+    def after_it(node: int, kind: Any, group: int, body: bytes) -> None:
+        if len(late) == 3:
+            transfer = bytes(8)
+            received(node, kind, group, transfer + body[8:])
+        late.append(kind)
+        received(node, kind, group, body)
+
+    new.snapshots.received = after_it  # type: ignore[method-assign]
+    world.settle_down(world.even)
+    assert len(late) > 4
+    assert numbers(world, new) == list(range(50))
+
+
+def test_without_a_majority_nothing_is_confirmed_and_the_leader_stops() -> None:
+    world = World(2)
+    leader = opened(world)
+    world.settle_down(world.even)
+    others = [node for node in world.nodes.values() if node is not leader]
+    for node in others:
+        world.part(node.number)
+    world.publish(leader)
+    world.step_all()
+    assert (world.confirmed, leader.keeper.queue.ready) == (set(), 0)
+    world.settle_down(lambda: not leader.leads)
+    for node in others:
+        world.heal(node.number)
+    leader = opened(world)
+    world.publish(leader)
+    world.settle_down(lambda: 1 in world.confirmed and world.even())
+
+
+def test_what_a_leader_without_majority_wrote_goes_for_what_the_others_agreed_on() -> None:
+    """Its messages have had the indexes that the others' have now."""
+    world = World(3)
+    old = opened(world)
+    world.publish(old)
+    world.settle_down(world.even)
+    world.part(old.number)
+    world.publish(old, 5)
+    old.journal.sync()
+    world.settle_down(lambda: world.leader() not in (None, old))
+    leader = world.leader()
+    assert leader is not None
+    world.publish(leader, 2)
+    world.settle_down(lambda: {6, 7} <= world.confirmed)
+    world.heal(old.number)
+    world.settle_down(world.even)
+    assert numbers(world, old) == numbers(world, leader) == [0, 6, 7]
+    assert world.bodies(old).keys() == world.bodies(leader).keys()
+
+
+def test_all_begin_with_the_same_state_and_the_first_leader_configures_it() -> None:
+    """Time begins for it then: it does not expire because nobody used it since 1970."""
+    world = World(4, settings=QueueSettings(expires_ms=60_000, max_length=5))
+    states = [encode_snapshot(node.keeper.queue) for node in world.nodes.values()]
+    assert states == states[:1] * 3
+    world.now += 3_600_000
+    opened(world)
+    world.settle_down(
+        lambda: all(node.keeper.queue.settings == world.settings for node in world.nodes.values())
+    )
+    assert not any(node.keeper.queue.deleted for node in world.nodes.values())
+    (due,) = {node.keeper.queue.deadline() for node in world.nodes.values()}
+    assert due is not None
+    assert due > world.now
+
+
+def test_a_member_that_was_away_gets_entries_and_one_that_was_away_for_long_gets_the_state() -> None:
+    world = World(5)
+    leader = opened(world)
+    away = next(node.number for node in world.nodes.values() if node is not leader)
+    for long in (False, True):
+        world.crash(away)
+        for _ in range(30):
+            world.publish(leader, 2)
+            world.settle_down(lambda: len(world.confirmed) == world.published)
+            while long and len(leader.journal.files) > 1:
+                before = len(leader.journal.files)
+                leader.journal.clean(leader.store, lambda: None)
+                if len(leader.journal.files) == before:
+                    break
+        world.start(away)
+        queue = world.nodes[away].keeper.queue
+        world.settle_down(world.even)
+        assert (world.nodes[away].keeper.queue is not queue) is long, "another was installed"
+        assert numbers(world, world.nodes[away]) == list(range(world.published))
+
+
+@pytest.mark.rabbitmq("quorum_queue_SUITE", "gh_12635")
+def test_a_member_that_was_away_takes_a_state_behind_what_was_held_and_purged() -> None:
+    """It has a consumer with credit in the middle, which its node never heard of."""
+    world = World(9)
+    leader = opened(world)
+    world.settle_down(world.even)
+    away = next(node.number for node in world.nodes.values() if node is not leader)
+    world.crash(away)
+    world.publish(leader, 2)
+    world.settle_down(lambda: world.confirmed == {0, 1})
+    consumer = world.client.consumer()
+    leader.work(Subscribe(consumer, False), Credit(consumer, 0, 100, False, 0))
+    world.publish(leader)
+    world.settle_down(world.even)
+    assert leader.keeper.queue.figures().messages_unsettled == 3
+    leader.work(Unsubscribe(consumer, [], [], 3, Verdict.REQUEUE))
+    for _ in range(30):
+        world.publish(leader, 2)
+        leader.work(Purge(world.client.request()))
+        world.settle_down(world.even)
+        leader.journal.clean(leader.store, lambda: None)
+    world.start(away)
+    before = world.nodes[away].keeper.queue
+    world.settle_down(world.even)
+    assert world.nodes[away].keeper.queue is not before, "no state was taken"
+    assert [numbers(world, node) for node in world.nodes.values()] == [[], [], []]
+    world.crash(next(number for number in world.nodes if number not in (away, leader.number)))
+    world.publish(leader)
+    last = world.published - 1
+    world.settle_down(lambda: last in world.confirmed and world.even())
+    assert numbers(world, world.nodes[away]) == [last]
+
+
+def test_a_new_member_begins_with_the_leaders_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In parts: none is longer than a frame may be, and four are under way."""
+    monkeypatch.setattr(quorum_store, "STAGED_BYTES", 100)
+    world = World(6)
+    leader = opened(world)
+    world.publish(leader, 50)
+    world.settle_down(world.even)
+    consumer = world.client.consumer()
+    leader.work(Subscribe(consumer, False), Credit(consumer, 0, 5, False, 0))
+    leader.work(Settle(consumer, [0, 1, 2], Verdict.ACCEPT))
+    member = world.join(4)
+    leader.member.change(Add(member))
+    leader.member.advance()
+    world.settle_down(world.even)
+    assert numbers(world, world.nodes[4]) == numbers(world, leader) == list(range(3, 50))
+    leader.member.change(Promote(member))
+    leader.member.advance()
+    world.settle_down(world.even)
+    # It has it for good, and counts.
+    world.crash(4)
+    world.start(4)
+    world.crash(next(number for number in (1, 2, 3) if number != leader.number))
+    world.publish(leader)
+    world.settle_down(lambda: 50 in world.confirmed and world.even())
+
+
+def test_a_message_that_is_settled_while_the_state_is_sent_is_there_until_it_is_sent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(quorum_store, "STAGED_BYTES", 100)
+    world = World(7)
+    leader = opened(world)
+    world.publish(leader, 60)
+    world.settle_down(world.even)
+    member = world.join(4)
+    leader.member.change(Add(member))
+    leader.member.advance()
+    while not any(4 in key for key in world.bulk):
+        world.deliver()
+        leader.journal.sync()
+    consumer = world.client.consumer()
+    leader.work(Subscribe(consumer, False), Credit(consumer, 0, 60, False, 0))
+    leader.work(Settle(consumer, list(range(60)), Verdict.ACCEPT))
+    world.settle_down(world.even)
+    assert numbers(world, leader) == numbers(world, world.nodes[4]) == []
+    assert len(leader.store.bodies) == 0, "what was kept for the transfer is gone"
+
+
+@pytest.mark.parametrize("when", range(1, 12))
+def test_a_crash_while_the_state_comes_leaves_no_mixture(when: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quorum_store, "STAGED_BYTES", 100)
+    world = World(100 + when)
+    leader = opened(world)
+    world.publish(leader, 30)
+    world.settle_down(world.even)
+    member = world.join(4)
+    leader.member.change(Add(member))
+    leader.member.advance()
+    count = 0
+    while count < when:
+        count += any(key[1] == 4 and waiting for key, waiting in world.bulk.items())
+        world.deliver()
+        leader.journal.sync()
+        if leader.woken:
+            leader.work()
+        if world.dice.random() < 0.5:
+            world.nodes[4].journal.sync()
+    world.crash(4)
+    # Another state comes after the start: what has come of the first is nobody's.
+    consumer = world.client.consumer()
+    leader.work(Subscribe(consumer, False), Credit(consumer, 0, 10, False, 0))
+    leader.work(Settle(consumer, list(range(10)), Verdict.ACCEPT))
+    world.start(4)
+    world.settle_down(world.even)
+    assert numbers(world, world.nodes[4]) == numbers(world, leader) == list(range(10, 30))
+
+
+def test_a_queue_that_the_catalog_has_forgotten_ends_at_every_member_by_itself() -> None:
+    """A member that is cut off waits for nobody; the leader tells consumers, and answers who waits."""
+    world = World(9)
+    leader = opened(world)
+    world.settle_down(world.even)
+    consumer = world.client.consumer()
+    leader.work(Subscribe(consumer, False))
+    world.settle_down(world.even)
+    told: dict[int, list[object]] = {number: [] for number in world.nodes}
+    for node in world.nodes.values():
+        node.keeper.hand_over = told_to(told[node.number])
+        world.part(node.number)
+    world.publish(leader)
+    for node in list(world.nodes.values()):
+        node.keeper.carry_out([DELETE], world.now)
+        assert node.keeper.queue.deleted
+        node.keeper.keep(world.now)
+        node.keeper.tell()
+        node.keeper.delete()
+        assert sum(node.journal.live.values()) == 0
+        assert node.groups.get(GROUP) is None
+    kinds = {number: {type(each) for each in effects} for number, effects in told.items()}
+    assert kinds.pop(leader.number) == {QueueDeleted, Unconfirmed}
+    assert set().union(*kinds.values()) == set()
+
+
+def told_to(told: list[object]) -> Any:
+    """A `HandOver` that notes all effects."""
+
+    def hand_over(effects: Mapping[object, list[object]], *_: object, **__: object) -> None:
+        for batch in effects.values():
+            told.extend(batch)
+
+    return hand_over
+
+
+def test_a_member_whose_machine_fails_is_left_out_and_the_others_go_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World(10)
+    leader = opened(world)
+    world.settle_down(world.even)
+    world.publish(leader)
+    world.settle_down(world.even)
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("a fault of ours")
+
+    world.publish(leader)
+    monkeypatch.setattr(leader.keeper.queue, "apply", fail)
+    leader.keeper._commits.abandoned = lambda group: None  # type: ignore[method-assign]
+    with pytest.raises(RuntimeError):
+        world.step_all()
+    assert leader.keeper.shared
+    leader.keeper.abandon()
+    assert not leader.leads
+    number = leader.number
+    world.part(number)
+    del world.nodes[number]
+    world.down[number] = leader.journal.after_power_loss(world.dice)
+    world.settle_down(lambda: world.leader() is not None)
+    other = world.leader()
+    assert other is not None
+    world.publish(other)
+    world.settle_down(lambda: 2 in world.confirmed)
+    # Nothing of it is lost: it goes on when the fault is mended.
+    world.cut.clear()
+    world.start(number)
+    world.settle_down(world.even)
+    assert numbers(world, world.nodes[number]) == numbers(world, other) == [0, 1, 2]
+
+
+def test_a_follower_shows_its_figures() -> None:
+    world = World(11)
+    leader = opened(world)
+    world.publish(leader, 4)
+    consumer = world.client.consumer()
+    leader.work(Subscribe(consumer, False), Credit(consumer, 0, 3, False, 0))
+    world.settle_down(world.even)
+    figures = [node.keeper.queue.figures() for node in world.nodes.values()]
+    assert figures == figures[:1] * 3
+    assert (figures[0].messages_ready, figures[0].messages_unsettled, figures[0].consumers) == (1, 3, 1)
+    assert [node.keeper.deadline() for node in world.nodes.values() if node is not leader] == [None, None]
+
+
+def test_the_member_that_is_to_lead_a_new_group_does_so_without_waiting() -> None:
+    """Also if the others begin a moment later: their nodes say first that they have no such member."""
+    world = World(12)
+    start = world.now
+    for _ in range(1000):
+        if not world.deliver():
+            for node in world.nodes.values():
+                node.journal.sync()
+                node.work()
+            world.pass_time(0)
+    assert (opened(world).number, world.now) == (1, start)
+    world = World(13)
+    for number in (2, 3):
+        world.part(number)
+    for _ in range(100):
+        world.deliver()
+    assert world.leader() is None
+    for number in (2, 3):
+        world.heal(number)
+    start = world.now
+    assert opened(world).number == 1
+    assert world.now < start + 50
+
+
+def test_a_node_that_became_one_of_a_cluster_knows_its_sessions_of_before_are_gone() -> None:
+    journal = Journal(10**6)
+    store = QuorumStore(GROUP, "q", journal, when_durable=at_once)
+    queue = store.recovered(DEFAULTS, 1000)
+    here = ReplyTo(PeerId(0, 4, 1), "s")
+    payload = store.propose([Subscribe(here.consumer(), False)], 1000).payload
+    run = run_of(store.last + 1, 1, Kind.COMMAND, (payload,))
+    store.write(Ready(1, None, None, (run,), [], None, (), (), None), lambda: None)
+    store.apply(store.last)
+    assert queue.consumers == 1
+    store = QuorumStore(GROUP, "q", journal.again(), when_durable=at_once, me=store.me, node=1, incarnation=5)
+    store.restore(journal.records)
+    assert store.recovered(DEFAULTS, 1000).consumers == 0
+
+
+def test_term_and_vote_outlive_the_file_that_they_were_written_to() -> None:
+    """Or a member could vote twice in a term."""
+    journal = Journal(2000)
+    members = (1 << 32, 2 << 32, 3 << 32)
+    store = QuorumStore(GROUP, "q", journal, when_durable=at_once, members=members)
+    store.recovered(DEFAULTS, 1000)
+    store.write(Ready(1, Hard(5, members[1], 0), None, (), [], None, (), (), None), lambda: None)
+    assert len(journal.files) == 1
+    while len(journal.files) < 2:
+        journal.append(GROUP + 1, 1, 0, [b"x" * 100])
+    for _ in store.relocate(1):
+        pass
+    journal.drop_oldest()
+    store = QuorumStore(GROUP, "q", journal.again(), when_durable=at_once, members=members)
+    store.restore([record for record in journal.records if record.group == GROUP])
+    store.recovered(DEFAULTS, 1000)
+    assert store.stored is not None
+    assert (store.stored.hard.term, store.stored.hard.vote) == (5, members[1])
+
+
+def test_a_state_that_is_taken_while_a_file_is_cleaned_has_nothing_in_that_file() -> None:
+    """The messages that were staged are the queue's own from then on, and the file goes."""
+    leader = store_of(Journal(10**6), 1)
+    give(leader, 20)
+    point, state, records, done = leader.snapshot()
+    journal = Journal(4000)
+    follower = store_of(journal, 2)
+    give(follower, 2)
+    for record in records:
+        follower.stage(9, record)
+    done()
+    data = follower.staged(9, state)
+    assert list(journal.files) == [1]
+    while len(journal.files) < 2:
+        journal.append(GROUP + 1, 1, 0, [b"x" * 100])
+    cleaning = follower.relocate(1)
+    next(cleaning)
+    follower.write(Ready(1, None, Snapshot(point, data), (), [], None, (), (), None), lambda: None)
+    for _ in cleaning:
+        pass
+    assert journal.live[1] == 0
+    journal.drop_oldest()
+    again = store_of(journal.again(), 2, [record for record in journal.records if record.group == GROUP])
+    assert again.applied == point.index
+
+
+def test_the_file_of_settled_messages_goes_when_it_is_known_that_they_are() -> None:
+    """The state has them still; the next start must know that the entry that settles them counts."""
+    journal = Journal(4000)
+    store = store_of(journal, 2)
+
+    def fill(files: int) -> None:
+        while len(journal.files) < files:
+            journal.append(GROUP + 1, 1, 0, [b"x" * 100])
+
+    def clean(file: int) -> None:
+        for _ in store.relocate(file):
+            pass
+        assert journal.live[file] == 0
+        journal.drop_oldest()
+
+    fill(2)
+    give(store, 2)
+    fill(3)
+    clean(1)
+    carry_out(store, Purge(RequestRef(PeerId(1, 1, 1), 7)))
+    clean(2)
+    again = store_of(journal.again(), 2, [record for record in journal.records if record.group == GROUP])
+    assert again.applied == store.applied
+
+
+def store_of(journal: Journal, node: int, records: Sequence[Any] = ()) -> QuorumStore:
+    """A member of three, as it is when it has started."""
+    members = (1 << 32, 2 << 32, 3 << 32)
+    store = QuorumStore(
+        GROUP, "q", journal, when_durable=at_once, members=members, me=members[node - 1], node=node
+    )
+    store.restore(records)
+    store.recovered(DEFAULTS, 1000)
+    return store
+
+
+def give(store: QuorumStore, count: int) -> None:
+    """An entry with so many messages, which is applied."""
+    publisher = PublisherRef(PeerId(1, 1, 1), 1)
+    carry_out(store, Publish(publisher, list(range(count)), [(HEAD, b"x" * 20)] * count, settled=False))
+
+
+def carry_out(store: QuorumStore, command: QuorumCommand) -> None:
+    """An entry with a command, which is applied."""
+    payload = store.propose([command], 1000).payload
+    run = run_of(store.last + 1, 1, Kind.COMMAND, (payload,))
+    store.write(Ready(1, None, None, (run,), [], None, (), (), None), lambda: None)
+    store.apply(store.last)
+
+
+def start_of(journal: Journal, me: int) -> QuorumStore:
+    """What a start finds of a member that was added."""
+    found = journal.again()
+    store = QuorumStore(GROUP, "q", found, when_durable=at_once, me=me, joins=True, node=4)
+    store.restore(found.records)
+    store.recovered(DEFAULTS, 0)
+    return store
+
+
+@pytest.mark.parametrize("durable", [False, True])
+def test_a_member_that_is_added_again_has_nothing_of_the_one_before(durable: bool) -> None:
+    """Of the node's first member messages are cleaned away, the state stands; then the power goes."""
+    world = World(21)
+    leader = opened(world)
+    first = world.join(4, 300)
+    leader.member.change(Add(first))
+    leader.member.advance()
+    for _ in range(4):
+        world.publish(leader, 4)
+        world.settle_down(world.even)
+    journal, store = world.nodes[4].journal, world.nodes[4].store
+    assert store.stored is not None
+    assert store.applied > 1
+    store.delete()
+    again = QuorumStore(GROUP, "q", journal, when_durable=at_once, me=first + 1, joins=True, node=4)
+    if durable:
+        again.recovered(DEFAULTS, 0)
+    journal.files.pop(min(journal.files))
+    found = start_of(journal, first + 1)
+    assert found.stored is not None
+    assert (found.applied, found.last, found.stored.hard) == (0, 0, Hard(0, None, 0))
+    assert len(found.bodies) == 0
+
+
+def test_a_member_that_was_added_is_there_when_the_file_with_its_beginning_is_cleaned() -> None:
+    world = World(22)
+    leader = opened(world)
+    new = world.join(4, 600)
+    leader.member.change(Add(new))
+    leader.member.advance()
+    for _ in range(4):
+        world.publish(leader, 4)
+        world.settle_down(world.even)
+    node = world.nodes[4]
+    began = min(node.journal.files)
+    while min(node.journal.files) == began:
+        node.journal.clean(node.store, lambda: None)
+        world.publish(leader)
+        world.settle_down(world.even)
+    world.crash(4)
+    world.start(4)
+    assert world.nodes[4].store.applied > 1, "it has what it had"
+    world.settle_down(world.even)
+    assert numbers(world, world.nodes[4]) == numbers(world, leader)
+
+
+def member_of_three(journal: SmallJournal) -> QuorumStore:
+    """The first of three, as a start finds it."""
+    members = [member_id(each) for each in (1, 2, 3)]
+    store = QuorumStore(GROUP, "q", journal, when_durable=at_once, me=members[0], members=members, node=1)
+    store.restore(journal.records)
+    store.recovered(DEFAULTS, 0)
+    return store
+
+
+def entry(store: QuorumStore, number: int) -> bytes:
+    """The bytes of a publish."""
+    client = ReplyTo(PeerId(9, 1, 1), "client")
+    publish = Publish(client.publisher(), [number], [(HEAD, b"%d" % number)], settled=False)
+    return store.propose([publish], 1000).payload
+
+
+def written(store: QuorumStore, *payloads: bytes, term: int, first: int, hard: Hard | None = None) -> None:
+    run = run_of(first, term, Kind.COMMAND, payloads)
+    store.write(Ready(1, hard, None, (run,), [], None, (), (), None), lambda: None)
+
+
+def test_entries_that_stand_there_again_cut_nothing_off() -> None:
+    """The power goes while a file is cleaned: of three entries one was appended again."""
+    journal = SmallJournal(10**6)
+    store = member_of_three(journal)
+    for number in (2, 3, 4):
+        written(store, entry(store, number), term=1, first=number)
+    journal.files[2], journal.live[2] = [], 0
+    next(store.relocate(1))
+    del journal.files[2][1:]
+    assert journal.files[2][0].index == 2
+    found = member_of_three(journal.again())
+    assert (found.last, found.applied) == (4, 1)
+
+
+def test_what_is_said_to_be_committed_with_entries_is_not_taken_for_what_they_replace() -> None:
+    """The term comes to the disk with the leader's commit index; the entry that this is about does not."""
+    journal = SmallJournal(10**6)
+    store = member_of_three(journal)
+    written(store, entry(store, 1), term=1, first=2)
+    written(store, entry(store, 2), term=2, first=2, hard=Hard(2, None, 2))
+    assert journal.files[1].pop().index == 2
+    found = member_of_three(journal.again())
+    assert found.stored is not None
+    assert (found.applied, found.last, found.stored.hard.commit) == (1, 2, 1)
+
+
+def test_a_state_has_the_configuration_of_its_place() -> None:
+    """The entries that changed it are cleaned away, and it is not that with which the group began."""
+    journal = SmallJournal(10**6)
+    store = member_of_three(journal)
+    config = Configuration(tuple(member_id(each) for each in (1, 2, 3)), (member_id(4, 1),))
+    run = run_of(2, 1, Kind.CONFIG, (encode_config(config),))
+    store.write(Ready(1, None, None, (run,), [], None, (), (), None), lambda: None)
+    assert store.apply(2) is not None
+    journal.files[2], journal.live[2] = [], 0
+    for _ in store.relocate(1):
+        pass
+    journal.drop_oldest()
+    found = member_of_three(journal.again())
+    assert found.stored is not None
+    assert found.stored.point == Point(2, 1, config)

@@ -1,0 +1,366 @@
+"""What an observer of a channel tells: what is published, what consumers get, and why they wait."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import pytest
+
+from amqp10broker.metadata.queue_kind import QUORUM
+from amqp10broker.observe.flow.observer import PROBE_WAKES_MAX, Observer
+from amqp10broker.observe.flow.samples import channel_samples
+from amqp10broker.observe.flow_events.schema import CHANNEL_HANDLE, Kind, Reason
+from amqp10broker.protocols.amqp091.methods import (
+    BasicAck,
+    BasicCancel,
+    BasicConsume,
+    BasicGet,
+    BasicQos,
+    ChannelClose,
+    ChannelOpen,
+    ConfirmSelect,
+    QueueDelete,
+    TxCommit,
+    TxSelect,
+)
+from amqp10broker.sessions.circumstances import Circumstances
+from tests.support.channel_world import World, WorldChannel
+from tests.support.declaring import declare
+from tests.support.watching import Seen, reasons, total
+
+S = 1_000_000_000
+
+
+class Watched:
+    """A channel with a queue `q` that is observed when the test says so, each time a millisecond later."""
+
+    def __init__(self, **arguments: Any) -> None:
+        self.channel: WorldChannel = World().channel()
+        self.world = self.channel.world
+        declare(self.world.catalog, self.world.vhost, "q", arguments=arguments)
+        self.seen = Seen()
+        self.observer = self.observe_anew()
+        self.around = Circumstances()
+        self.probing = False
+
+    def observe_anew(self) -> Observer:
+        """Another observer."""
+        samples = partial(channel_samples, self.channel.service)
+        return Observer(samples, 7, 1, self.seen.add, self.seen.link)
+
+    def probe(self) -> None:
+        """Time deliveries from now on."""
+        self.probing = True
+        self.observer.begin_probe()
+
+    def look(self, *, after_ns: int = 1_000_000, whole: bool = False) -> None:
+        """Time passes, and the observer looks."""
+        self.seen.now_ns += after_ns
+        self.observer.observe(
+            self.seen.now_ns,
+            self.seen.now_ns + S,
+            self.around._replace(reader_credit=self.channel.credit.credit),
+            whole=whole,
+        )
+        if self.probing:
+            self.observer.probe(self.seen.now_ns, self.seen.now_ns + S)
+
+    def publish(self, count: int) -> None:
+        """Messages for q, and a look."""
+        self.channel.publish("q", *[b"x"] * count)
+        self.look()
+
+
+def test_what_is_published_is_counted_once() -> None:
+    """Before and after confirm.select, which counts from 1 again, and after the channel was opened anew."""
+    watched = Watched()
+    watched.publish(3)
+    watched.channel.publish("q", b"x", b"x")
+    watched.channel.say(ConfirmSelect())
+    watched.publish(10)
+    assert total(watched.seen.take(), Kind.LINK_IN) == 15
+    watched.channel.publish("q", b"x")
+    watched.channel.say(ChannelClose(200, "", 0, 0), ChannelOpen())
+    watched.observer.finish(watched.seen.now_ns + 1, S)
+    assert total(watched.seen.take(), Kind.LINK_IN) == 1
+
+
+def test_who_moves_is_named_once_when_it_is_seen_first() -> None:
+    """What is published when there is something of it, each consumer when it is seen first."""
+    watched = Watched()
+    watched.look()
+    assert watched.seen.links == []
+    watched.publish(3)
+    began = watched.seen.now_ns
+    watched.publish(3)
+    watched.channel.say(BasicConsume("q", "tag"))
+    watched.look()
+    watched.look()
+    assert watched.seen.links == [
+        (began, Kind.LINK_IN, 1, CHANNEL_HANDLE, "", ""),
+        (watched.seen.now_ns - 1_000_000, Kind.LINK_OUT, 1, CHANNEL_HANDLE + 1, "tag", "q"),
+    ]
+
+
+def test_a_channel_opened_anew_counts_from_the_beginning() -> None:
+    watched = Watched()
+    watched.publish(3)
+    service = watched.channel.service
+    service._reset()
+    watched.channel.publish("q", b"x")
+    watched.look()
+    assert total(watched.seen.take(), Kind.LINK_IN) == 4
+
+
+def test_messages_of_a_transaction_count_when_it_is_committed() -> None:
+    watched = Watched()
+    watched.channel.say(TxSelect())
+    watched.publish(3)
+    assert watched.seen.take() == []
+    watched.channel.say(TxCommit())
+    watched.look()
+    assert total(watched.seen.take(), Kind.LINK_IN) == 3
+
+
+def test_a_channel_that_publishes_nothing_has_no_event_of_publishing() -> None:
+    watched = Watched()
+    watched.channel.consume("q", "c")
+    watched.look()
+    watched.look(whole=True)
+    assert watched.seen.take(Kind.LINK_IN) == []
+
+
+def test_what_the_client_has_left_is_told() -> None:
+    """link_credit: contents that the reader may still give; queue_credit: messages without confirmation."""
+    watched = Watched()
+    watched.world.box("q").stalled = True
+    watched.channel.say(ConfirmSelect())
+    watched.publish(5)
+    watched.publish(5)
+    events = watched.seen.take(Kind.LINK_IN)
+    assert [(event.n, event.link_credit, event.queue_credit) for event in events][-1] == (5, 395, 5)
+
+
+def test_a_channel_that_is_not_read_says_why() -> None:
+    watched = Watched()
+    watched.publish(5)
+    for reason, around in (
+        (Reason.CREDIT_FLOW, Circumstances(holds_reader=True)),
+        (Reason.BLOCKED_BY_ALARM, Circumstances(blocked_ms=0)),
+        (Reason.READER_HELD, Circumstances(held_by="channel 2")),
+    ):
+        watched.around = around
+        watched.look()
+        watched.around = Circumstances()
+        watched.look(after_ns=7)
+        assert reasons(watched.seen.take(), Kind.LINK_IN)[reason] == 7
+
+
+def test_confirms_are_timed() -> None:
+    watched = Watched()
+    watched.channel.say(ConfirmSelect())
+    watched.publish(1)
+    watched.probe()
+    watched.world.box("q").stalled = True
+    watched.publish(4)
+    watched.publish(2)
+    watched.world.box("q").stalled = False
+    watched.world.rest()
+    watched.look()
+    events = watched.seen.take(Kind.CONFIRM)
+    assert [(event.n, event.value_ns) for event in events] == [(4, 2_000_000), (2, 1_000_000)]
+
+
+def test_without_confirms_nothing_is_timed() -> None:
+    watched = Watched()
+    watched.publish(4)
+    watched.probe()
+    watched.publish(4)
+    assert watched.seen.take(Kind.CONFIRM) == []
+
+
+def test_deliveries_are_counted_and_their_settling_is_timed() -> None:
+    """What is acknowledged, and not what basic.get fetched."""
+    watched = Watched()
+    watched.channel.publish("q", b"x")
+    watched.channel.say(BasicGet("q", True))
+    watched.channel.consume("q", "c")
+    watched.look()
+    watched.probe()
+    watched.publish(5)
+    watched.look()
+    watched.channel.say(BasicAck(4, True))
+    watched.look()
+    events = watched.seen.take()
+    assert total(events, Kind.LINK_OUT) == 5
+    assert {event.handle for event in events if event.kind == Kind.LINK_OUT} == {CHANNEL_HANDLE + 1}
+    (settled,) = [event for event in events if event.kind == Kind.SETTLE]
+    assert (settled.n, settled.value_ns) == (3, 2_000_000), "tag 1 was the fetched one"
+
+
+def test_a_consumer_that_goes_is_told_to_its_end() -> None:
+    """A second one has a number of its own."""
+    watched = Watched()
+    watched.channel.consume("q", "c", no_ack=True)
+    watched.look()
+    watched.channel.publish("q", b"x", b"x")
+    watched.channel.say(BasicCancel("c"))
+    watched.look()
+    events = watched.seen.take(Kind.LINK_OUT)
+    assert total(events, Kind.LINK_OUT) == 2
+    assert total(events, Kind.LINK_OUT, "value_ns") == 1_000_000
+    watched.channel.consume("q", "d", no_ack=True)
+    watched.channel.publish("q", b"x")
+    watched.look()
+    (event,) = watched.seen.take(Kind.LINK_OUT)
+    assert (event.handle, event.n) == (CHANNEL_HANDLE + 2, 1)
+
+
+def unsent(watched: Watched) -> None:
+    """Three deliveries wait for the writer."""
+    watched.channel.budget_bytes = 0
+    watched.channel.consume("q", "c")
+    watched.channel.publish("q", b"x", b"x", b"x")
+    watched.look()
+
+
+def test_what_goes_back_unsent_is_not_told() -> None:
+    """Neither of a consumer that is cancelled, nor of one whose queue is deleted."""
+    for end in (BasicCancel("c"), QueueDelete("q")):
+        watched = Watched()
+        unsent(watched)
+        watched.channel.say(end)
+        watched.look()
+        assert total(watched.seen.take(), Kind.LINK_OUT) == 0
+
+
+def test_what_was_there_counts_from_now() -> None:
+    watched = Watched()
+    watched.channel.publish("q", b"x", b"x")
+    watched.channel.consume("q", "c")
+    watched.observer = watched.observe_anew()
+    watched.observer.begin(watched.seen.now_ns, watched.around)
+    watched.look(after_ns=0)
+    assert watched.seen.take() == []
+    watched.publish(1)
+    events = watched.seen.take()
+    assert (total(events, Kind.LINK_IN), total(events, Kind.LINK_OUT)) == (1, 1)
+
+
+def waits(watched: Watched) -> dict[Reason, int]:
+    """What holds for the next 5 ns."""
+    watched.look(whole=True)
+    watched.seen.take()
+    watched.look(after_ns=5, whole=True)
+    return reasons(watched.seen.take(), Kind.LINK_OUT)
+
+
+def test_an_empty_queue() -> None:
+    watched = Watched()
+    watched.channel.consume("q", "c")
+    assert waits(watched) == {Reason.QUEUE_EMPTY_NOTHING_ROUTED: 5}
+    watched.channel.publish("q", b"x")
+    watched.channel.say(BasicAck(1))
+    assert waits(watched)[Reason.QUEUE_EMPTY] == 5
+
+
+def test_a_queue_that_has_not_answered() -> None:
+    watched = Watched()
+    watched.channel.say(BasicConsume("q", "c"))
+    watched.world.box("q").stalled = True
+    watched.channel.publish("q", b"x")
+    (consumer,) = watched.channel.service.consuming.consumers.values()
+    consumer.credit.in_flight = True
+    assert waits(watched) == {Reason.QUEUE_CREDIT_IN_FLIGHT: 5}
+
+
+@pytest.mark.parametrize("whole_channel", [False, True])
+def test_a_prefetch_that_is_used_up(whole_channel: bool) -> None:
+    """Of the consumer, or of the channel."""
+    watched = Watched()
+    watched.channel.say(BasicQos(0, 3, whole_channel))
+    watched.channel.publish("q", *[b"x"] * 5)
+    watched.channel.consume("q", "c")
+    reason = Reason.CHANNEL_PREFETCH_FULL if whole_channel else Reason.PREFETCH_FULL
+    assert waits(watched) == {reason: 5}
+    watched.look()
+    assert {event.link_credit for event in watched.seen.take(Kind.LINK_OUT)} <= {0}
+
+
+def test_a_quorum_queue_limits_a_consumer_without_prefetch() -> None:
+    watched = Watched(**{"x-queue-type": "quorum"})
+    watched.channel.consume("q", "c")
+    (consumer,) = watched.channel.service.consuming.consumers.values()
+    consumer.unacked = QUORUM.held_max or 0
+    assert waits(watched) == {Reason.PREFETCH_FULL: 5}
+
+
+def test_a_client_that_does_not_read_its_socket() -> None:
+    watched = Watched()
+    watched.around = Circumstances(writer_blocked=True)
+    watched.channel.budget_bytes = 0
+    watched.channel.consume("q", "c")
+    watched.channel.publish("q", b"x")
+    assert waits(watched) == {Reason.WRITER_BLOCKED: 5}
+
+
+def test_a_consumer_that_is_not_the_active_one() -> None:
+    watched = Watched(**{"x-single-active-consumer": True})
+    watched.channel.say(BasicQos(0, 1, False))
+    watched.channel.consume("q", "c")
+    watched.channel.consume("q", "d")
+    watched.channel.publish("q", *[b"x"] * 5)
+    assert waits(watched) == {Reason.PREFETCH_FULL: 5, Reason.NOT_ACTIVE: 5}
+
+
+def test_a_probe_times_what_comes_next() -> None:
+    """Publishing and consuming, no more wakes than it may; then it says that it is done."""
+    watched = Watched()
+    watched.channel.say(ConfirmSelect())
+    watched.channel.consume("q", "c")
+    watched.publish(2)
+    watched.seen.take()
+    watched.observer.begin_probe()
+    for wakes in range(PROBE_WAKES_MAX + 1):
+        watched.channel.publish("q", b"x")
+        watched.seen.now_ns += 10
+        assert watched.observer.probe(watched.seen.now_ns, S) is True, wakes
+    assert total(watched.seen.take(), Kind.CONFIRM) == PROBE_WAKES_MAX
+    watched.channel.say(BasicAck(2 + PROBE_WAKES_MAX, True))
+    watched.seen.now_ns += 10
+    assert watched.observer.probe(watched.seen.now_ns, S) is False
+    events = watched.seen.take(Kind.SETTLE)
+    assert [(event.n, event.value_ns) for event in events] == [
+        (1, 10 * (wakes + 2)) for wakes in reversed(range(PROBE_WAKES_MAX))
+    ]
+
+
+def test_a_probe_times_nothing_that_nobody_answers() -> None:
+    """Publishing without confirms, and consuming without acknowledgements: it is done at once."""
+    watched = Watched()
+    watched.channel.consume("q", "c", no_ack=True)
+    watched.publish(2)
+    watched.observer.begin_probe()
+    watched.channel.publish("q", b"x")
+    assert watched.observer.probe(watched.seen.now_ns, S) is False
+    assert watched.seen.take(Kind.CONFIRM, Kind.SETTLE) == []
+
+
+def test_what_was_published_before_confirms_is_not_timed() -> None:
+    watched = Watched()
+    watched.publish(2)
+    watched.channel.say(ConfirmSelect())
+    watched.probe()
+    watched.publish(4)
+    assert [event.n for event in watched.seen.take(Kind.CONFIRM)] == [4]
+
+
+def test_a_probe_ends_with_the_channel() -> None:
+    watched = Watched()
+    watched.publish(2)
+    watched.channel.say(ConfirmSelect())
+    watched.observer.begin_probe()
+    watched.channel.service._reset()
+    watched.look()
+    assert watched.observer.probe(watched.seen.now_ns, S) is False

@@ -1,0 +1,328 @@
+"""What an observer of a session tells: every delivery once, every moment once, and why a link waited."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import pytest
+
+from amqp10broker.metadata.queue import QueueSpec
+from amqp10broker.observe.flow.observer import PROBE_WAKES_MAX, Observer
+from amqp10broker.observe.flow.samples import session_samples
+from amqp10broker.observe.flow_events.schema import Kind, Reason
+from amqp10broker.queues.effects import TimedOut
+from amqp10broker.sessions.circumstances import Circumstances
+from tests.support.clocked_queue import ClockedQueue
+from tests.support.declaring import declare
+from tests.support.scene import Scene
+from tests.support.watching import Seen, reasons, total
+from tests.support.world import WorldQueue
+
+S = 1_000_000_000
+
+
+class Watched:
+    """A scene that is observed after each line, one millisecond apart."""
+
+    def __init__(self, *queues: str, begin: str = "C> BEGIN") -> None:
+        self.scene = Scene(*queues)
+        if begin != "C> BEGIN":
+            self.scene.do("C> END", begin)
+        self.client = self.scene.world.clients["C"]
+        self.seen = Seen()
+        self.probing = False
+        self.observe_anew()
+
+    def observe_anew(self) -> None:
+        """With another observer, the session that there is now."""
+        self.service = self.client.sessions[0].service
+        self.observer = Observer(partial(session_samples, self.service), 7, 0, self.seen.add, self.seen.link)
+
+    def probe(self) -> None:
+        """Time deliveries from now on."""
+        self.probing = True
+        self.observer.begin_probe()
+
+    def look(self, *, after_ns: int = 1_000_000, whole: bool = False) -> None:
+        """Time passes, and the observer looks."""
+        self.seen.now_ns += after_ns
+        now_ns = self.seen.now_ns
+        self.observer.observe(
+            now_ns,
+            now_ns + S,
+            Circumstances(writer_blocked=self.client.blocked),
+            whole=whole,
+        )
+        if self.probing:
+            self.observer.probe(now_ns, now_ns + S)
+
+    def do(self, *lines: str) -> None:
+        """Each line, and a look behind it."""
+        for line in lines:
+            self.scene.do(line)
+            self.look()
+
+
+def test_a_link_is_named_once_when_it_is_seen_first() -> None:
+    """With its name and its address; another link of the same handle is another."""
+    watched = Watched("q")
+    watched.scene.do(
+        "C> ATTACH h=0 name=a target=/queues/q", "C> ATTACH h=1 name=b source=/queues/q role=receiver"
+    )
+    watched.look()
+    first = watched.seen.now_ns
+    watched.look()
+    watched.scene.do("C> DETACH h=0 closed=true", "C> ATTACH h=0 name=c target=/queues/q")
+    watched.look()
+    assert watched.seen.links == [
+        (first, Kind.LINK_IN, 0, 0, "a", "/queues/q"),
+        (first, Kind.LINK_OUT, 0, 1, "b", "/queues/q"),
+        (watched.seen.now_ns, Kind.LINK_IN, 0, 0, "c", "/queues/q"),
+    ]
+
+
+def test_deliveries_in_are_counted_once() -> None:
+    """In whatever portions they come, and with the credit that was left before."""
+    watched = Watched("q")
+    watched.do(
+        "C> ATTACH h=0 target=/queues/q", "C> TRANSFER h=0 did=0..9", "C> TRANSFER h=0 did=10", "count q"
+    )
+    events = watched.seen.take(Kind.LINK_IN)
+    assert [event.n for event in events] == [10, 1]
+    assert [event.link_credit for event in events] == [170, 160]
+    assert [event.incoming_window for event in events] == [400, 390]
+    assert [event.value_ns for event in events] == [1_000_000, 1_000_000]
+    assert {(event.connection, event.channel, event.handle) for event in events} == {(7, 0, 0)}
+    assert {event.ts_ns - event.value_ns for event in events} == {1_001_000 + S, 2_001_000 + S}
+
+
+def test_a_link_that_has_begun_since_is_told_whole() -> None:
+    """With what came before the first look; a link counts from the number its client began with."""
+    watched = Watched("q")
+    watched.scene.do("C> ATTACH h=0 idc=4294967290 target=/queues/q", "C> TRANSFER h=0 did=0..19")
+    watched.look()
+    (event,) = watched.seen.take(Kind.LINK_IN)
+    assert (event.n, event.value_ns) == (20, 0)
+
+
+def test_a_link_that_was_there_counts_from_now() -> None:
+    watched = Watched("q")
+    watched.scene.do("C> ATTACH h=0 target=/queues/q", "C> TRANSFER h=0 did=0..19")
+    watched.observe_anew()
+    watched.observer.begin(watched.seen.now_ns, Circumstances())
+    watched.look(after_ns=0)
+    assert watched.seen.take() == []
+    watched.do("C> TRANSFER h=0 did=20..21")
+    assert total(watched.seen.take(), Kind.LINK_IN) == 2
+
+
+def test_what_a_link_did_before_it_went_is_told() -> None:
+    """In one wake: three deliveries and a detach; and when the session ends."""
+    watched = Watched("q")
+    watched.do("C> ATTACH h=0 target=/queues/q")
+    watched.do("C> TRANSFER h=0 did=0..2 ; DETACH h=0 closed=true")
+    assert total(watched.seen.take(), Kind.LINK_IN) == 3
+    watched.do("C> ATTACH h=0 target=/queues/q")
+    watched.scene.do("C> TRANSFER h=0 did=3..6", "C> END")
+    watched.observer.finish(watched.seen.now_ns + 5, S)
+    events = watched.seen.take()
+    assert total(events, Kind.LINK_IN) == 4
+    assert total(events, Kind.LINK_IN, "value_ns") == 5
+    watched.observer.finish(watched.seen.now_ns + 9, S)
+    assert watched.seen.take() == []
+
+
+def test_nothing_new_is_told_once_a_second() -> None:
+    """An idle link costs little, and its elapsed times add up all the same."""
+    watched = Watched("q")
+    watched.do("C> ATTACH h=0 target=/queues/q")
+    began = watched.seen.now_ns
+    for _ in range(39):
+        watched.look(after_ns=50_000_000)
+    assert len(watched.seen.events) == 1
+    watched.look(after_ns=1, whole=True)
+    events = watched.seen.take(Kind.LINK_IN)
+    assert total(events, Kind.LINK_IN, "value_ns") == watched.seen.now_ns - began
+    watched.look(after_ns=0, whole=True)
+    assert watched.seen.take() == []
+
+
+def test_deliveries_out_are_those_that_were_written() -> None:
+    """Not those that went back because the client lowered its credit, and not what a drain gave up."""
+    watched = Watched("q", begin="C> BEGIN iw=3")
+    watched.scene.do("publish q 10")
+    watched.do("C> ATTACH h=1 source=/queues/q", "C> FLOW h=1 dc=0 cr=8", "C> FLOW h=1 dc=3 cr=0 iw=100")
+    watched.do("C> FLOW h=1 dc=3 cr=9 iw=100 drain=true")
+    events = watched.seen.take(Kind.LINK_OUT)
+    assert total(events, Kind.LINK_OUT) == 10
+    assert [event.n for event in events if event.n] == [3, 7]
+
+
+def test_what_the_queue_took_back_before_it_was_sent_is_not_told() -> None:
+    """A consumer that has held deliveries too long, one of them written."""
+    watched = Watched("q", begin="C> BEGIN iw=1")
+    watched.scene.do("publish q 3")
+    watched.do("C> ATTACH h=1 source=/queues/q", "C> FLOW h=1 dc=0 cr=3")
+    (consumer,) = watched.service.consumers
+    keys = [key for _, key in watched.service.session.outbound.unsettled.values()]
+    assert (consumer.sent, consumer.unsent) == (1, 2)
+    watched.service.on_effects([TimedOut(consumer.ref, range(min(keys), min(keys) + 3), "q")])
+    watched.look()
+    assert total(watched.seen.take(), Kind.LINK_OUT) == 1
+    assert consumer.unsent == 0
+
+
+REASONS: dict[Reason, tuple[str, ...]] = {
+    Reason.NO_CREDIT_NEVER_GRANTED: ("C> ATTACH h=1 source=/queues/q",),
+    Reason.QUEUE_EMPTY_NOTHING_ROUTED: ("C> ATTACH h=1 source=/queues/q", "C> FLOW h=1 dc=0 cr=8"),
+    Reason.QUEUE_CREDIT_IN_FLIGHT: ("C> ATTACH h=1 source=/queues/q", "stall q", "C> FLOW h=1 dc=0 cr=8"),
+    Reason.DRAINING: (
+        "C> ATTACH h=1 source=/queues/q", "stall q", "C> FLOW h=1 dc=0 cr=8 drain=true",
+    ),
+    Reason.PEER_WINDOW_CLOSED: (
+        "publish q 3", "C> END", "C> BEGIN iw=0", "C> ATTACH h=1 source=/queues/q", "C> FLOW h=1 dc=0 cr=8",
+    ),
+    Reason.WRITER_BLOCKED: (
+        "publish q 3", "C> ATTACH h=1 source=/queues/q", "block C", "C> FLOW h=1 dc=0 cr=8",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("reason", REASONS)
+def test_why_a_consumer_waits_is_told(reason: Reason) -> None:
+    """What is found holds until the next look."""
+    watched = Watched("q")
+    for line in REASONS[reason]:
+        watched.scene.do(line)
+    watched.observe_anew()
+    watched.look(after_ns=0)
+    watched.look(after_ns=5, whole=True)
+    watched.look(after_ns=7, whole=True)
+    assert reasons(watched.seen.take(), Kind.LINK_OUT) == {reason: 12}
+
+
+@pytest.mark.parametrize(
+    ("reason", "lines"),
+    [
+        (Reason.NONE, ()),
+        (Reason.BLOCKED_BY_ALARM, ("alarm memory on",)),
+        (
+            Reason.CREDIT_WITHHELD,
+            ("withhold q", *[f"C> TRANSFER h=0 did={at}..{at + 84}" for at in (0, 85, 170)]),
+        ),
+    ],
+)
+def test_why_a_publisher_waits_is_told(reason: Reason, lines: tuple[str, ...]) -> None:
+    watched = Watched("q")
+    watched.do("C> ATTACH h=0 target=/queues/q", *lines)
+    watched.seen.take()
+    watched.look(after_ns=5, whole=True)
+    watched.look(after_ns=7, whole=True)
+    assert reasons(watched.seen.take(), Kind.LINK_IN) == {reason: 12}
+
+
+def test_a_consumer_that_is_not_the_active_one() -> None:
+    """Although messages are ready."""
+    watched = Watched()
+    scene = watched.scene
+
+    def start_queue(spec: QueueSpec) -> Any:
+        queue = ClockedQueue(spec)
+        running = scene.world.queues[spec.name] = WorldQueue(scene.world, queue)  # type: ignore[arg-type]
+        return running
+
+    scene.world.start_queue = start_queue  # type: ignore[method-assign]
+    declare(
+        scene.world.catalog,
+        scene.world.vhost,
+        "q",
+        arguments={"x-queue-type": "quorum", "x-single-active-consumer": True},
+    )
+    scene.receiver("/queues/q", 1)
+    scene.receiver("/queues/q", 2)
+    scene.do("C> FLOW h=1 dc=0 cr=1", "C> FLOW h=2 dc=0 cr=9")
+    scene.world.publish("q", 3)
+    watched.look()
+    watched.look(after_ns=5, whole=True)
+    (waits,) = [event for event in watched.seen.take() if event.handle == 2]
+    assert (waits.reason, waits.value_ns, waits.queue_depth) == (Reason.NOT_ACTIVE, 5, 2)
+
+
+def test_elapsed_times_add_up_to_the_time() -> None:
+    """Of a link whose reason changes at each look."""
+    watched = Watched("q")
+    watched.do("C> ATTACH h=1 source=/queues/q")
+    began = watched.seen.now_ns
+    watched.do("C> FLOW h=1 dc=0 cr=8", "stall q", "C> FLOW h=1 dc=0 cr=9", "go q", "publish q 20")
+    watched.look(whole=True)
+    events = watched.seen.take()
+    assert total(events, Kind.LINK_OUT, "value_ns") == watched.seen.now_ns - began
+    assert total(events, Kind.LINK_OUT) == 9
+    assert reasons(events, Kind.LINK_OUT) == {
+        Reason.NO_CREDIT_NEVER_GRANTED: 1_000_000,
+        Reason.NO_CREDIT_USED_UP: 1_000_000,
+        Reason.QUEUE_EMPTY_NOTHING_ROUTED: 3_000_000,
+        Reason.QUEUE_CREDIT_IN_FLIGHT: 1_000_000,
+    }
+
+
+# --- latencies ------------------------------------------------------------------------------------
+
+
+def test_confirms_are_timed() -> None:
+    """So many came then, so many are confirmed now."""
+    watched = Watched("q")
+    watched.do("C> ATTACH h=0 target=/queues/q", "withhold q")
+    watched.probe()
+    watched.do("C> TRANSFER h=0 did=0..4", "C> TRANSFER h=0 did=5..9", "confirm q 3", "confirm q 4")
+    events = watched.seen.take(Kind.CONFIRM)
+    assert [(event.n, event.value_ns) for event in events] == [
+        (3, 2_000_000), (2, 3_000_000), (2, 2_000_000),
+    ]  # fmt: skip
+    assert {(event.connection, event.handle) for event in events} == {(7, 0)}
+
+
+def test_settling_is_timed() -> None:
+    watched = Watched("q")
+    watched.scene.do("publish q 5")
+    watched.do("C> ATTACH h=1 source=/queues/q")
+    watched.probe()
+    watched.do("C> FLOW h=1 dc=0 cr=5", "count q")
+    watched.do("C> DISPOSITION role=receiver first=0 last=3 settled=true state=accepted")
+    events = watched.seen.take(Kind.SETTLE)
+    assert [(event.n, event.value_ns) for event in events] == [(4, 2_000_000)]
+
+
+def test_a_link_that_is_sent_settled_has_nothing_to_time() -> None:
+    watched = Watched("q")
+    watched.scene.do("publish q 5")
+    watched.do("C> ATTACH h=1 snd_settle_mode=settled source=/queues/q", "C> FLOW h=1 dc=0 cr=5", "count q")
+    assert total(watched.seen.events, Kind.LINK_OUT) == 5
+    watched.observer.begin_probe()
+    watched.scene.do("publish q 5", "C> FLOW h=1 dc=5 cr=5")
+    assert watched.observer.probe(watched.seen.now_ns, S) is False
+    watched.do("C> DETACH h=1 closed=true")
+    assert watched.seen.take(Kind.SETTLE) == []
+
+
+def test_a_probe_times_what_comes_next() -> None:
+    """Not what was under way, and no more wakes than it may; then it says that it is done."""
+    watched = Watched("q")
+    watched.do("C> ATTACH h=0 target=/queues/q", "withhold q", "C> TRANSFER h=0 did=0..4")
+    watched.seen.take()
+    watched.observer.begin_probe()
+
+    def wake(line: str) -> bool:
+        watched.scene.do(line)
+        watched.seen.now_ns += 10
+        return watched.observer.probe(watched.seen.now_ns, S)
+
+    for wakes in range(PROBE_WAKES_MAX + 2):
+        assert wake(f"C> TRANSFER h=0 did={5 + wakes}"), "confirms are still to come"
+    assert watched.seen.events == []
+    assert wake("confirm q 6")
+    (first,) = watched.seen.take()
+    assert (first.kind, first.n, first.value_ns) == (Kind.CONFIRM, 1, 10 * (PROBE_WAKES_MAX + 2))
+    assert not wake("confirm q 5"), "what came behind the probe is not waited for"
+    assert [event.n for event in watched.seen.take()] == [1] * (PROBE_WAKES_MAX - 1)

@@ -1,0 +1,193 @@
+"""Errands at queues: what they post, what ends them, and what stays behind."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from amqp10broker.auth.authorise import Access
+from amqp10broker.auth.grants import CatalogGrants
+from amqp10broker.errors import LimitExceeded, NotFound, ResourceLocked, Unavailable
+from amqp10broker.message.amqp091 import make_head
+from amqp10broker.metadata.queue import DeclaredQueue
+from amqp10broker.queues.commands import (
+    Credit,
+    PeerId,
+    Publish,
+    ReplyTo,
+    Settle,
+    Subscribe,
+    Unsubscribe,
+    Verdict,
+)
+from amqp10broker.queues.effects import (
+    Confirmed,
+    CreditReply,
+    Deliver,
+    Effect,
+    QueueDeleted,
+    QueueDown,
+    Refusal,
+    Rejected,
+    SubscribeRefused,
+    TimedOut,
+    Unconfirmed,
+)
+from amqp10broker.routing.exchange import Binding, Destination
+from amqp10broker.sessions.errands import GetSome, PublishOne
+from tests.support.channel_world import World
+from tests.support.declaring import bind, declare
+from tests.support.handles import IdleHandle
+
+MESSAGE = (make_head("", "q", b"\x00\x00"), b"x")
+
+
+def quiet_queue(world: World, name: str) -> DeclaredQueue:
+    """A queue that says nothing by itself."""
+    queue = declare(world.catalog, "/", name)[0]
+    queue.handle = IdleHandle()
+    return queue
+
+
+def letters(queue: DeclaredQueue) -> list[Any]:
+    """What the queue was told."""
+    handle: Any = queue.handle
+    return handle.letters  # type: ignore[no-any-return]
+
+
+def post(handle: Any, command: Any) -> None:
+    handle.post(command)
+
+
+def publishing(*names: str) -> tuple[PublishOne, list[DeclaredQueue]]:
+    """A message on its way to queues that the fanout exchange has."""
+    world = World()
+    queues = [quiet_queue(world, name) for name in names]
+    for name in names:
+        bind(world.catalog, "/", Binding("amq.fanout", Destination("queue", name)))
+    errand = PublishOne(
+        *(
+            world.vhost,
+            Access(CatalogGrants(world.catalog.users, "guest"), "/"),
+            ReplyTo(PeerId(0, 1, 1), "test"),
+            post,
+        ),
+        exchange="amq.fanout",
+        routing_key="q",
+        properties={},
+        body=b"x",
+        size_max=10,
+    )
+    return errand, queues
+
+
+def confirmed(queue: DeclaredQueue) -> Confirmed:
+    """The queue has taken what it was told last."""
+    publish = letters(queue)[-1]
+    assert type(publish) is Publish
+    return Confirmed(publish.publisher, publish.ids, publish.settled)
+
+
+def test_a_message_is_published_when_every_queue_has_taken_it() -> None:
+    errand, (one, two) = publishing("one", "two")
+    assert errand.routed
+    errand.hear(confirmed(one))
+    assert not errand.done
+    errand.hear(confirmed(two))
+    assert errand.done
+
+
+def test_a_queue_that_is_deleted_meanwhile_counts_as_one_that_took_it() -> None:
+    errand, (one,) = publishing("one")
+    errand.hear(Unconfirmed(confirmed(one).publisher, (1,), False))
+    assert errand.done
+
+
+@pytest.mark.parametrize(
+    ("error", "how"),
+    [
+        (LimitExceeded, lambda ref: Rejected(ref, (1,), False, "one")),
+        (Unavailable, lambda ref: Unconfirmed(ref, (1,), False, failed=True, queue="one")),
+    ],
+)
+def test_a_queue_that_does_not_take_it_is_told(error: type[Exception], how: Any) -> None:
+    errand, (one,) = publishing("one")
+    with pytest.raises(error, match="queue 'one' in vhost '/'"):
+        errand.hear(how(confirmed(one).publisher))
+
+
+def getting(most: int = 3, verdict: Verdict = Verdict.REQUEUE) -> tuple[GetSome, DeclaredQueue]:
+    """Messages on their way from a queue."""
+    queue = quiet_queue(World(), "q")
+    return GetSome(queue, ReplyTo(PeerId(0, 1, 1), "test"), post, most, verdict), queue
+
+
+def delivered(errand: GetSome, queue: DeclaredQueue, count: int, left: int) -> None:
+    """The queue hands out some, and answers."""
+    ref = letters(queue)[0].consumer
+    effects: list[Effect] = [Deliver(ref, tuple(range(count)), (MESSAGE,) * count, 0)] if count else []
+    effects.append(CreditReply(ref, 3, 0, left, True, 0))
+    for effect in effects:
+        errand.hear(effect)
+
+
+def test_messages_are_decided_on_when_all_are_there() -> None:
+    errand, queue = getting(2, Verdict.DISCARD_FAILED)
+    assert [type(each) for each in letters(queue)] == [Subscribe, Credit]
+    assert not letters(queue)[0].counted
+    delivered(errand, queue, 2, 5)
+    assert errand.done
+    assert (errand.messages, errand.behind) == ([MESSAGE, MESSAGE], 5)
+    errand.end()
+    settle, leave = letters(queue)[-2:]
+    assert (type(settle), settle.keys, settle.verdict) == (Settle, [0, 1], Verdict.DISCARD_FAILED)
+    assert type(leave) is Unsubscribe
+    assert queue.consumption.counted().discarded == 2
+
+
+def test_an_empty_queue_ends_it() -> None:
+    errand, queue = getting()
+    delivered(errand, queue, 0, 0)
+    assert errand.done
+    errand.end()
+    assert type(letters(queue)[-1]) is Unsubscribe
+
+
+def test_what_is_given_up_before_the_end_was_not_taken() -> None:
+    """Whatever was to become of it: the one who wanted it has not got it."""
+    errand, queue = getting(3, Verdict.ACCEPT)
+    errand.hear(Deliver(letters(queue)[0].consumer, (0,), (MESSAGE,), 0))
+    assert not errand.done
+    errand.end()
+    assert Settle not in map(type, letters(queue))
+    assert letters(queue)[-1].verdict is Verdict.REQUEUE
+
+
+@pytest.mark.parametrize(
+    ("error", "text", "how"),
+    [
+        (ResourceLocked, "in exclusive use", lambda ref: SubscribeRefused(ref, "q")),
+        (Unavailable, "no leader", lambda ref: SubscribeRefused(ref, "q", Refusal.NO_LEADER)),
+        (NotFound, "down or inaccessible", lambda ref: QueueDown(ref, "q")),
+    ],
+)
+def test_a_queue_that_gives_nothing_is_told(error: type[Exception], text: str, how: Any) -> None:
+    errand, queue = getting()
+    before = len(letters(queue))
+    with pytest.raises(error, match=text):
+        errand.hear(how(letters(queue)[0].consumer))
+    errand.end()
+    assert len(letters(queue)) == before, "it does not know the consumer"
+
+
+def test_a_queue_that_is_deleted_meanwhile_gave_what_it_gave() -> None:
+    errand, queue = getting()
+    ref = letters(queue)[0].consumer
+    errand.hear(Deliver(ref, (0,), (MESSAGE,), 0))
+    errand.hear(TimedOut(ref, (0,), "q"))
+    errand.hear(QueueDeleted(ref, "q"))
+    assert errand.done
+    assert errand.messages == [MESSAGE]
+    errand.end()
+    errand.end()

@@ -1,0 +1,399 @@
+"""Links whose queue is to be declared wait for that, and nothing else does.
+
+Most of it is said by comparison: what a client hears of the same frames where each change of the catalog is
+decided at once, on one node.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from amqp10broker.metadata.limits import VhostLimits
+from amqp10broker.protocols.amqp10.errors import Condition
+from amqp10broker.protocols.amqp10.held import HeldFrames
+from tests.support.declaring import change_vhost, declare, remove
+from tests.support.later import Slow
+from tests.support.scene import ACCEPTED, Scene, content, detached, disposition, ended
+
+TEMPORARY = "source=dynamic capabilities=temporary-queue"
+REPLIES = "target=dynamic capabilities=temporary-queue"
+TOPIC = "target=dynamic capabilities=temporary-topic"
+SUBSCRIPTION = "name=sub capabilities=topic durable=2 expiry-policy=never"
+
+
+class SlowScene(Scene):
+    """A scene whose client waits for each change of the catalog until `decide`.
+
+    Attributes:
+        slow: what waits.
+    """
+
+    def __init__(self, *queues: str) -> None:
+        super().__init__(*queues)
+        self.slow = Slow(self.world.catalog)
+        self.service._context.propose = self.slow
+
+    @property
+    def service(self) -> Any:
+        """The session."""
+        return self.world.clients["C"].all_sessions[0].service
+
+    @property
+    def held(self) -> HeldFrames:
+        """What its engine holds."""
+        return self.service.session.held
+
+    def decide(self) -> list[str]:
+        """What waits longest is decided; what the client hears."""
+        letter = self.slow.decide()
+        self.world.clients["C"].all_sessions[0].letters.append(letter)
+        self.world.settle()
+        return self.world.take_trace()
+
+    def decide_all(self) -> list[str]:
+        """The same until nothing waits."""
+        came: list[str] = []
+        while self.slow.proposed:
+            came += self.decide()
+        return came
+
+
+def to(queue: str, body: str) -> str:
+    """A transfer on an anonymous terminus, by line."""
+    return f"TRANSFER h=0 payload={content(body, to=queue).hex()}"
+
+
+FRAMES = {
+    "a queue to publish to": ("ATTACH h=0 target=new",),
+    "a queue to consume from": ("ATTACH h=0 source=new",),
+    "a temporary queue for replies": (f"ATTACH h=0 {TEMPORARY}",),
+    "a temporary queue to publish to": (f"ATTACH h=0 {REPLIES}",),
+    "a flow behind": ("ATTACH h=0 source=new", "FLOW h=0 dc=0 cr=5 echo=true"),
+    "a drain behind": ("ATTACH h=0 source=new", "FLOW h=0 dc=0 cr=5 drain=true"),
+    "transfers behind": ("ATTACH h=0 target=new", "TRANSFER h=0 did=0..4", "TRANSFER h=0 settled=true"),
+    "a delivery in parts behind": (
+        "ATTACH h=0 target=new",
+        "TRANSFER h=0 part=1/2 body=big size=900",
+        "TRANSFER h=0 part=2/2 body=big size=900",
+    ),
+    "transfers over the credit behind": ("ATTACH h=0 target=new", "TRANSFER h=0 did=0..200"),
+    "a detach behind": ("ATTACH h=0 source=new", "DETACH h=0 closed=true"),
+    "a detach of a temporary queue behind": (f"ATTACH h=0 {TEMPORARY}", "DETACH h=0 closed=true"),
+    "the handle again": (
+        "ATTACH h=0 name=a source=new",
+        "DETACH h=0 closed=true",
+        "ATTACH h=0 name=b target=newer",
+        "TRANSFER h=0",
+    ),
+    "the handle again, without a detach": ("ATTACH h=0 name=a source=new", "ATTACH h=0 name=b source=old"),
+    "the name again": (
+        "ATTACH h=0 name=a source=new",
+        "ATTACH h=1 name=a source=old",
+        "FLOW h=1 dc=0 cr=5 echo=true",
+    ),
+    "a link to what another declares": (
+        "ATTACH h=0 target=new",
+        "ATTACH h=1 source=/queues/new",
+        "FLOW h=1 dc=0 cr=5",
+        "TRANSFER h=0",
+    ),
+    "a link to what is not there": (
+        "ATTACH h=0 target=new",
+        "ATTACH h=1 source=/queues/none",
+        "FLOW h=1 dc=0 cr=5",
+    ),
+    "a topic to consume from": ("ATTACH h=0 source=/topics/t", "FLOW h=0 dc=0 cr=5 echo=true"),
+    "a temporary topic": (f"ATTACH h=0 {TOPIC}", "TRANSFER h=0", "DETACH h=0 closed=true"),
+    "a durable subscription": (
+        f"ATTACH h=0 {SUBSCRIPTION} source=/topics/t",
+        "FLOW h=0 dc=0 cr=5 echo=true",
+        "ATTACH h=1 target=/topics/t",
+    ),
+    "a durable subscription for another topic": (
+        f"ATTACH h=0 {SUBSCRIPTION} source=/topics/t",
+        "DETACH h=0 closed=false",
+        f"ATTACH h=0 {SUBSCRIPTION} source=/topics/u",
+        "DETACH h=0 closed=true",
+    ),
+    "an anonymous terminus": ("ATTACH h=0 target=anonymous", to("new", "m0")),
+    "and neighbours": (
+        "ATTACH h=0 target=anonymous",
+        to("old", "m0") + " ; " + to("new", "m1") + " ; " + to("old", "m2") + " ; " + to("new", "m3"),
+        to("newer", "m4"),
+        to("old", "m5"),
+    ),
+    "a detach behind what waits": ("ATTACH h=0 target=anonymous", to("new", "m0"), "DETACH h=0 closed=true"),
+    "a malformed message behind what waits": (
+        "ATTACH h=0 target=anonymous",
+        to("new", "m0"),
+        "TRANSFER h=0 payload=ff",
+    ),
+}
+
+
+def said(lines: list[str]) -> list[str]:
+    """What does not depend on how much is handled in one wake: no windows and grants, and outcomes by
+    delivery, at the end."""
+    others: list[str] = []
+    dispositions: list[str] = []
+    for line in lines:
+        words = [word for word in line.split(" ") if word.partition("=")[0] not in ("nii", "noi", "iw")]
+        if words[1] == "DISPOSITION":
+            given = dict(word.split("=", 1) for word in words[2:])
+            first = int(given["first"])
+            last = int(given.get("last", first))
+            dispositions += [f"{number} {given['state']}" for number in range(first, last + 1)]
+        elif words[1] != "FLOW" or "available=" in line:
+            others.append(" ".join(words))
+    return others + sorted(dispositions)
+
+
+@pytest.mark.parametrize("pieces", ["frame by frame", "in one write"])
+@pytest.mark.parametrize("frames", FRAMES.values(), ids=FRAMES.keys())
+def test_what_is_decided_later_comes_to_the_same(frames: tuple[str, ...], pieces: str) -> None:
+    """Of frames that the client sends without waiting, each is handled behind what it depends on, and the
+    client hears in the end what it hears where everything is decided at once."""
+    at_once, later = Scene("old"), SlowScene("old")
+    in_one_write = "C> " + " ; ".join(frames)
+    heard = at_once.do(in_one_write)
+    waited = later.do(*[f"C> {frame}" for frame in frames] if pieces == "frame by frame" else [in_one_write])
+    assert later.slow.proposed
+    waited += later.decide_all()
+    assert said(waited) == said(heard)
+    assert not later.held.by_remote
+    assert later.service._unfinished.held_bytes == 0
+    for name, queue in at_once.world.queues.items():
+        assert later.world.queues[name].queue.ready == queue.queue.ready, name
+    assert set(later.world.vhost.queues) == set(at_once.world.vhost.queues)
+
+
+# --- what goes on meanwhile -----------------------------------------------------------------------
+
+
+def test_other_links_go_on_meanwhile() -> None:
+    """One is attached, publishes and is confirmed; another consumes. Only the one that waits, waits."""
+    scene = SlowScene("old")
+    assert scene.do("C> ATTACH h=0 source=new ; FLOW h=0 dc=0 cr=5") == []
+    assert scene.receiver("/queues/old", 2)[0].startswith("B> ATTACH name=link-2 h=2")
+    scene.do("C> FLOW h=2 dc=0 cr=5")
+    assert scene.sender("/queues/old", 1)[0].startswith("B> ATTACH name=link-1 h=1")
+    assert sorted(scene.do("C> TRANSFER h=1")) == [
+        disposition(0, ACCEPTED),
+        "B> TRANSFER h=2 did=0 tag=0 body=m0",
+    ]
+    (attach,) = scene.decide()
+    assert attach == "B> ATTACH name=link-0 h=0 role=sender source=new idc=0"
+    scene.sender("/queues/new", 3)
+    came = scene.do("C> TRANSFER h=3")
+    assert "B> TRANSFER h=0 did=1 tag=0 body=m1" in came, "the flow behind was lost"
+
+
+def test_links_that_wait_are_answered_in_the_order_of_the_decisions() -> None:
+    """Also two for one queue: the second finds it."""
+    scene = SlowScene()
+    scene.do("C> ATTACH h=0 target=new ; ATTACH h=1 source=new ; ATTACH h=2 source=newer")
+    assert [line.split()[3] for _ in range(3) for line in scene.decide() if "ATTACH" in line] == [
+        "h=0",
+        "h=1",
+        "h=2",
+    ]
+
+
+def test_a_delivery_that_waits_for_its_queue_is_settled_when_it_is_there() -> None:
+    """And those behind it, in order, although they go to queues that are there."""
+    scene = SlowScene("old")
+    scene.sender(None)
+    scene.sender("/queues/old", 1)
+    assert scene.do("C> " + to("new", "m0"), "C> " + to("old", "m1"), "C> " + to("new", "m2")) == []
+    assert scene.do("C> TRANSFER h=1") == [disposition(3, ACCEPTED)], "another link of the session waits, too"
+    assert scene.decide() == ["B> DISPOSITION role=receiver first=0 last=2 settled=true state=accepted"]
+    assert (scene.bodies("new"), scene.bodies("old")) == (["m0", "m2"], ["m3", "m1"])
+
+
+def test_what_waits_for_its_queue_has_the_clients_credit() -> None:
+    """A client that goes on publishing has none left before long, and breaks the rules then."""
+    scene = SlowScene()
+    scene.sender(None)
+    twice = 2 * scene.service.session.links.by_remote[0].credit.limit
+    came = scene.do(*["C> " + to("new", "m")] * twice)
+    assert [line.split(" ")[1] for line in came if " h=0 " in line] == ["FLOW", "DETACH"]
+    assert "amqp:link:transfer-limit-exceeded" in came[-1]
+    assert scene.decide() == []
+    assert scene.counts("new") == [0], "it was held by a link that is no more"
+
+
+def test_a_link_that_waits_for_one_queue_after_another_hears_its_detach() -> None:
+    """What is held for it stays held when it must wait again, and nothing of it counts in the end."""
+    scene = SlowScene()
+    scene.sender(None)
+    scene.do("C> " + to("new", "m0") + " ; " + to("newer", "m1"), "C> DETACH h=0 closed=true")
+    assert scene.decide() == [disposition(0, ACCEPTED)]
+    assert scene.decide() == ["B> DETACH h=0 closed=true"]
+    assert scene.counts("new", "newer") == [1, 1]
+    assert not scene.held.by_remote
+    assert scene.service._unfinished.held_bytes == 0
+
+
+# --- what ends it otherwise -----------------------------------------------------------------------
+
+
+def no_more_queues(scene: Scene) -> str:
+    """The virtual host takes no queue more; what is said of one named new."""
+    change_vhost(scene.world.catalog, scene.world.vhost, limits=VhostLimits(max_queues=0))
+    return "cannot declare queue 'new': queue limit in vhost '/' (0) is reached"
+
+
+@pytest.mark.parametrize("terminus", ["source", "target"])
+def test_an_attach_is_refused_with_what_is_decided(terminus: str) -> None:
+    """As ever: an attach whose terminus is null, and a detach with the reason."""
+    scene = SlowScene()
+    text = no_more_queues(scene)
+    assert scene.do(f"C> ATTACH h=0 {terminus}=new") == []
+    attach, detach = scene.decide()
+    assert attach.startswith("B> ATTACH name=link-0 h=0")
+    assert f"{terminus}=null" in attach
+    assert detach == detached(0, Condition.RESOURCE_LIMIT_EXCEEDED, text)
+    assert scene.do("C> DETACH h=0 closed=true") == []
+    assert scene.receiver("/queues/gone", 0)[0].startswith("B> ATTACH name=link-0 h=0"), "the handle is free"
+
+
+def test_a_message_is_rejected_with_what_is_decided() -> None:
+    """And those behind it go where they go."""
+    scene = SlowScene("old")
+    text = no_more_queues(scene)
+    scene.sender(None)
+    scene.do("C> " + to("new", "m0") + " ; " + to("old", "m1"))
+    assert sorted(scene.decide()) == [
+        disposition(0, f'state=rejected(amqp:resource-limit-exceeded "{text}")'),
+        disposition(1, ACCEPTED),
+    ]
+    settled = to("new", "m2").replace("h=0", "h=0 settled=true")
+    scene.do("C> " + settled + " ; " + to("old", "m3"))
+    (line,) = scene.decide()
+    assert line.startswith(detached(0, Condition.RESOURCE_LIMIT_EXCEEDED, text))
+    assert scene.counts("old") == [1]
+
+
+@pytest.mark.parametrize("terminus", ["source", "target"])
+def test_a_queue_that_another_has_made_meanwhile_is_taken_as_it_is(terminus: str) -> None:
+    """The request is refused, because that one is otherwise; an attach does not ask how."""
+    scene = SlowScene()
+    scene.do(f"C> ATTACH h=0 {terminus}=new")
+    declare(scene.world.catalog, scene.world.vhost, "new", durable=False)
+    assert f"{terminus}=new" in scene.decide()[0]
+
+
+def test_a_queue_that_is_gone_again_is_not_found() -> None:
+    """Between the decision and the letter that says so."""
+    scene = SlowScene()
+    scene.do("C> ATTACH h=0 source=new")
+    letter = scene.slow.decide()
+    remove(scene.world.catalog, scene.world.vhost, "new")
+    scene.world.clients["C"].sessions[0].letters.append(letter)
+    scene.world.settle()
+    assert scene.world.take_trace()[1] == detached(0, Condition.NOT_FOUND, "no queue 'new' in vhost '/'")
+
+
+@pytest.mark.parametrize(
+    ("frame", "right"),
+    [("ATTACH h=0 source=new", "read"), ("ATTACH h=0 target=new", "write"), (to("new", "m"), "write")],
+    ids=["source", "target", "anonymous"],
+)
+def test_a_right_that_is_taken_away_meanwhile_is_missing(frame: str, right: str) -> None:
+    """The session ends as if it had been missing before."""
+    scene = SlowScene()
+    if "payload" in frame:
+        scene.sender(None)
+    scene.do(f"C> {frame}")
+    rights = {"configure": ".*", "read": ".*", "write": ".*"} | {right: ""}
+    scene.allow(**rights)
+    what = "read access to queue 'new'" if right == "read" else "write access to exchange 'amq.default'"
+    assert scene.decide() == [
+        ended("amqp:unauthorized-access", f"{what} in vhost '/' refused for user 'guest'")
+    ]
+
+
+@pytest.mark.parametrize("way", ["end", "lost"])
+def test_nothing_is_left_of_what_waits_when_its_session_ends(way: str) -> None:
+    """The client gets its end at once. A queue for the client alone is made, and goes again; one that it
+    named stays, as a declaration by any other way would; nothing is told to anybody."""
+    scene = SlowScene()
+    scene.do(
+        "C> ATTACH h=0 target=new ; TRANSFER h=0",
+        f"C> ATTACH h=1 {TEMPORARY} ; FLOW h=1 dc=0 cr=5",
+        "C> ATTACH h=2 target=anonymous",
+        "C> " + to("newer", "m").replace("h=0", "h=2"),
+    )
+    service = scene.service
+    assert service._unfinished.held_bytes > 0
+    if way == "end":
+        assert scene.do("C> END") == ["B> END"]
+        assert service._unfinished.held_bytes == 0
+    else:
+        scene.world.lose("C")
+    assert len(scene.slow.proposed) == 4
+    while scene.slow.proposed:
+        service.on_decided(scene.slow.decide())
+    scene.world.settle()
+    assert scene.world.take_trace() == []
+    assert service.take_mail() == []
+    assert set(scene.world.vhost.queues) == {"new", "newer"}
+    assert scene.counts("new", "newer") == [0, 0]
+
+
+def test_what_is_held_is_bounded() -> None:
+    """With what the connection has of deliveries that are not whole. A client needs to send nothing before
+    its attach is answered; it has no credit to."""
+    scene = SlowScene()
+    scene.service._unfinished.bytes_max = 200_000
+    scene.do("C> ATTACH h=0 source=new", "C> ATTACH h=0 source=new", "C> FLOW h=0 dc=0 cr=2 properties={a:1}")
+    scene.do("C> ATTACH h=1 target=newer", "C> TRANSFER h=1 size=60000")
+    (line,) = scene.do("C> TRANSFER h=1 size=60000")
+    assert line.startswith("B> END error=amqp:resource-limit-exceeded")
+    assert scene.service._unfinished.held_bytes == 0
+
+
+def test_a_connection_that_attaches_thousands_together_is_served() -> None:
+    """With a flow behind each attach: what is held of them is little, and the bound is far."""
+    scene = SlowScene()
+    links = range(200)
+    scene.do(*[f"C> ATTACH h={each} source=q{each} ; FLOW h={each} dc=0 cr=1" for each in links])
+    of_all = scene.service._unfinished.held_bytes / len(links) * 64 * 256
+    assert of_all < scene.world.config.unfinished_bytes_max
+    assert len(scene.decide_all()) == len(links)
+
+
+def test_a_link_that_is_ended_while_it_waits_answers_its_clients_detach() -> None:
+    """Another session takes its name; what it holds is nobody's, and its handle is free in the end."""
+    scene = SlowScene("old")
+    scene.do("C> ATTACH h=0 name=a target=anonymous", "C> " + to("new", "m0"), "C> BEGIN ch=1")
+    came = scene.do("C> ATTACH ch=1 h=0 name=a target=/queues/old")
+    assert came[-1].startswith("B> DETACH h=0 closed=true error=amqp:link:stolen")
+    scene.do("C> DETACH h=0 closed=true")
+    assert scene.decide() == []
+    assert not scene.held.by_remote
+    assert scene.counts("new") == [0]
+    assert scene.receiver("/queues/old", 0)[0].startswith("B> ATTACH name=link-0 h=0")
+
+
+def test_a_subscription_that_is_made_again_before_its_end_is_decided() -> None:
+    """The old one is deleted first: whoever subscribes anew is not detached when its end is decided."""
+    scene = SlowScene()
+    scene.do(f"C> ATTACH h=0 {SUBSCRIPTION} source=/topics/t")
+    scene.decide_all()
+    catalog = scene.world.catalog
+    ref = scene.service._context.reply_to.request()
+    catalog.decide = lambda request: scene.slow.proposed.append((request, ref))
+    assert scene.do("C> DETACH h=0 closed=true") == ["B> DETACH h=0 closed=true"]
+    (old,) = catalog
+    assert scene.do(f"C> ATTACH h=1 {SUBSCRIPTION} source=/topics/t") == []
+    catalog.decide = None
+    came = scene.decide_all()
+    assert came == ["B> ATTACH name=sub h=1 role=sender source=/topics/t idc=0"]
+    (new,) = catalog
+    assert new is not old
+    scene.do("C> ATTACH h=2 target=/topics/t")
+    scene.do("C> FLOW h=1 dc=0 cr=1")
+    assert "B> TRANSFER h=1 did=0 tag=0 body=m0" in scene.publish(handle=2)

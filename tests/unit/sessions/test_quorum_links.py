@@ -1,0 +1,378 @@
+"""Links to a real quorum queue: what its clients see of activity, time-outs, attempts and decisions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from amqp10broker.metadata.queue import QueueSpec
+from amqp10broker.protocols.amqp10.performatives import Disposition, Modified
+from amqp10broker.protocols.amqp10.types import Symbol
+from amqp10broker.queues.commands import Command, Credit
+from tests.support.clocked_queue import ClockedQueue
+from tests.support.declaring import declare
+from tests.support.scene import Scene
+from tests.support.world import WorldQueue
+
+
+class QuorumScene(Scene):
+    """A scene whose queue `q` is a quorum queue."""
+
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__()
+        self.clocked: ClockedQueue | None = None
+        self.world.start_queue = self._start_queue  # type: ignore[method-assign]
+        given = {f"x-{name.replace('_', '-')}": value for name, value in arguments.items()}
+        declare(self.world.catalog, self.world.vhost, "q", arguments={"x-queue-type": "quorum", **given})
+
+    def _start_queue(self, spec: QueueSpec) -> WorldQueue:
+        self.clocked = ClockedQueue(spec)
+        running = self.world.queues[spec.name] = WorldQueue(self.world, self.clocked)  # type: ignore[arg-type]
+        return running
+
+    def wait(self, ms: int) -> list[str]:
+        """Time passes; what the client hears."""
+        assert self.clocked is not None
+        self.clocked.wait(ms)
+        self.world.queues["q"]._take_effects()
+        self.world.settle()
+        return self.world.take_trace()
+
+    def put(self, count: int) -> list[str]:
+        """Messages come; what the client hears."""
+        self.world.publish("q", count)
+        return self.world.take_trace()
+
+
+def words(lines: list[str]) -> list[str]:
+    """Lines without the session's numbers."""
+    return [
+        " ".join(word for word in line.split() if word[:3] not in ("nii", "noi", "iw=")) for line in lines
+    ]
+
+
+@pytest.mark.rabbitmq("amqp_client_SUITE", "single_active_consumer_quorum_queue_notification")
+@pytest.mark.rabbitmq("rabbit_fifo_SUITE", "link_state_properties_consumer_activation_test")
+def test_who_is_active_is_told_to_each() -> None:
+    """single_active_consumer_quorum_queue_notification: each link hears whether it is the active one, and the
+    one that takes over hears it before its first delivery."""
+    scene = QuorumScene(single_active_consumer=True)
+    scene.receiver("/queues/q", 1)
+    scene.receiver("/queues/q", 2)
+    scene.do("C> FLOW h=1 dc=0 cr=10", "C> FLOW h=2 dc=0 cr=10")
+    assert [line.partition(" did=")[0] for line in scene.put(1)] == ["B> TRANSFER h=1"]
+    came = words(scene.do("C> DETACH h=1 closed=true"))
+    assert came[0] == "B> DETACH h=1 closed=true"
+    assert came[1] == "B> FLOW h=2 dc=0 cr=10 available=0 properties={rabbitmq:active:true}"
+    assert came[2].startswith("B> TRANSFER h=2 did=1 tag=")
+    assert len(came) == 3
+
+
+@pytest.mark.rabbitmq("amqp_client_SUITE", "single_active_consumer_quorum_queue_notification")
+def test_each_hears_at_the_beginning_what_it_is() -> None:
+    """Once: true or false."""
+    scene = QuorumScene(single_active_consumer=True)
+    told = []
+    for handle in (1, 2):
+        came = scene.receiver("/queues/q", handle)
+        came += scene.do(f"C> FLOW h={handle} dc=0 cr=10", f"C> FLOW h={handle} dc=0 cr=11")
+        told.append([line.partition("properties=")[2] for line in came if line.startswith("B> FLOW")])
+    assert told == [["{rabbitmq:active:true}"], ["{rabbitmq:active:false}"]]
+
+
+@pytest.mark.rabbitmq("amqp_client_SUITE", "single_active_consumer_priority_quorum_queue")
+@pytest.mark.rabbitmq("quorum_queue_SUITE", "single_active_consumer_priority_take_over")
+@pytest.mark.rabbitmq("rabbit_fifo_SUITE", "link_state_properties_priority_replacement_test")
+def test_a_higher_priority_takes_over_when_the_active_one_is_done() -> None:
+    """single_active_consumer_priority_quorum_queue: the active one gets no more at once; the other becomes it
+    when what the first holds is settled."""
+    scene = QuorumScene(single_active_consumer=True)
+    scene.receiver("/queues/q", 1)
+    scene.do("C> FLOW h=1 dc=0 cr=10")
+    scene.put(1)
+    came = words(scene.receiver("/queues/q", 2, properties="{rabbitmq:priority:1}"))
+    assert came[0] == "B> FLOW h=1 dc=1 cr=9 available=0 properties={rabbitmq:active:false}"
+    assert came[1].startswith("B> ATTACH name=link-2 h=2")
+    assert came[2:] == ["B> FLOW h=2 dc=0 cr=0 available=0 properties={rabbitmq:active:false}"]
+    scene.do("C> FLOW h=2 dc=0 cr=10")
+    assert scene.put(1) == []
+    came = words(scene.do("C> DISPOSITION role=receiver first=0 settled=true state=accepted"))
+    assert came == [
+        "B> FLOW h=2 dc=0 cr=10 available=0 properties={rabbitmq:active:true}",
+        "B> TRANSFER h=2 did=1 tag=1 body=m1",
+    ]
+
+
+@pytest.mark.rabbitmq(
+    "amqp_client_SUITE", "consumer_timeout_quorum_queue_consumer_arg", "consumer_timeout_quorum_queue_policy"
+)
+@pytest.mark.parametrize("by", ["link", "argument"])
+def test_what_is_held_too_long_is_released(by: str) -> None:
+    """consumer_timeout_quorum_queue_consumer_arg, consumer_timeout_quorum_queue_policy: a disposition that
+    does not settle; the link stays, its credit too, and the message comes again."""
+    scene = QuorumScene(**({"consumer_timeout": 500} if by == "argument" else {}))
+    properties = {"properties": "{rabbitmq:consumer-timeout:500}"} if by == "link" else {}
+    scene.receiver("/queues/q", 1, **properties)
+    scene.do("C> FLOW h=1 dc=0 cr=1")
+    scene.put(1)
+    assert scene.wait(400) == []
+    assert scene.wait(200) == ["B> DISPOSITION role=sender first=0 state=released"]
+    (line,) = [each for each in scene.do("C> FLOW h=1 dc=1 cr=1") if "TRANSFER" in each]
+    assert "did=1" in line
+    assert "first-acquirer=false" in line
+    assert "delivery-count" not in line, "it is no failed attempt"
+    scene.do("C> DISPOSITION role=receiver first=0 settled=true state=accepted")
+    assert scene.counts("q") == [0]
+    assert scene.world.queues["q"].queue.unsettled == 1, "the late decision is not about the new delivery"
+
+
+@pytest.mark.parametrize("settled", [True, False])
+@pytest.mark.parametrize("window", [1, 2])
+def test_settling_what_timed_out_is_being_heard_of(settled: bool, window: int) -> None:
+    """A link that still has credit gets the message again without a new flow, as RabbitMQ's client for Java
+    expects it (timedOutMessageMessageShouldBeRedeliveredOnceAccepted...)."""
+    scene = QuorumScene(consumer_timeout=500)
+    scene.receiver("/queues/q", 1)
+    scene.do("C> FLOW h=1 dc=0 cr=10")
+    scene.put(window)
+    assert scene.wait(600) == [
+        f"B> DISPOSITION role=sender first=0{' last=1' if window > 1 else ''} state=released"
+    ]
+    came = scene.do(f"C> DISPOSITION role=receiver first=0 settled={str(settled).lower()} state=accepted")
+    again = [line for line in came if "TRANSFER" in line]
+    assert len(again) == 1
+    assert f"did={window}" in again[0] or f"did={window}.." in again[0]
+    assert "first-acquirer=false" in again[0]
+    assert scene.world.queues["q"].queue.unsettled == window
+    assert any("DISPOSITION role=sender first=0 settled=true" in line for line in came) is not settled
+
+
+@pytest.mark.rabbitmq("amqp_client_SUITE", "delivery_count_quorum_queue")
+@pytest.mark.parametrize(
+    ("state", "attempts"),
+    [("released", 0), ("modified", 0), ("modified(failed)", 1)],
+)
+def test_failed_attempts_are_counted(state: str, attempts: int) -> None:
+    """released and modified without delivery-failed count no attempt."""
+    scene = QuorumScene()
+    scene.receiver("/queues/q", 1)
+    scene.do("C> FLOW h=1 dc=0 cr=2")
+    scene.put(1)
+    came = scene.do(f"C> DISPOSITION role=receiver first=0 settled=true state={state}")
+    (line,) = [each for each in came if "TRANSFER" in each]
+    assert ("delivery-count=1" in line) is bool(attempts)
+
+
+@pytest.mark.parametrize(("how", "attempts"), [("C> DETACH h=1 closed=true", 0), ("C> END", 1), ("lost", 1)])
+def test_a_lost_consumer_has_failed_and_a_detached_link_has_not(how: str, attempts: int) -> None:
+    """What it held comes back at once, counted or not."""
+    scene = QuorumScene()
+    scene.receiver("/queues/q", 1)
+    scene.do("C> FLOW h=1 dc=0 cr=1")
+    scene.put(1)
+    if how == "lost":
+        scene.world.lose("C")
+    else:
+        scene.do(how)
+    other = scene.world.connect("D")
+    other.send("BEGIN")
+    other.send("ATTACH h=1 source=/queues/q")
+    other.send("FLOW h=1 dc=0 cr=1")
+    scene.world.settle()
+    (line,) = [each for each in scene.world.take_trace() if "TRANSFER" in each]
+    assert "first-acquirer=false" in line
+    assert ("delivery-count=1" in line) is bool(attempts)
+
+
+@pytest.mark.rabbitmq("amqp_client_SUITE", "modified_quorum_queue")
+def test_annotations_of_modified_come_with_the_next_delivery() -> None:
+    """modified_quorum_queue: merged into the message's own."""
+    scene = QuorumScene()
+    client = scene.world.clients["C"]
+    scene.receiver("/queues/q", 1)
+    scene.do("C> FLOW h=1 dc=0 cr=2")
+    scene.put(1)
+    state = Modified(message_annotations={Symbol("x-opt-key"): "a value"})
+    frame = Disposition(role=True, first=0, settled=True, state=state).encode()
+    client.bodies = []
+    scene.do(f"C> RAW hex={(len(frame) + 8).to_bytes(4, 'big').hex()}02000000{frame.hex()}")
+    (body,) = [each for each in client.bodies if b"\x53\x72" in each]
+    assert b"x-opt-key" in body
+    assert b"a value" in body
+
+
+def test_a_decision_is_answered_once_it_stands() -> None:
+    """The client that does not settle alone hears of each."""
+    scene = QuorumScene()
+    scene.receiver("/queues/q", 1)
+    scene.do("C> FLOW h=1 dc=0 cr=2")
+    scene.put(2)
+    assert scene.do("C> DISPOSITION role=receiver first=0 last=1 state=accepted") == [
+        "B> DISPOSITION role=sender first=0 last=1 settled=true state=accepted"
+    ]
+    assert scene.counts("q") == [0]
+
+
+@pytest.mark.rabbitmq("amqp_client_SUITE", "available_messages_quorum_queue")
+def test_available_says_what_is_left() -> None:
+    """available_messages_quorum_queue: how many are ready behind what was sent."""
+    scene = QuorumScene()
+    scene.put(10)
+    scene.receiver("/queues/q", 1)
+    (line,) = [each for each in scene.do("C> FLOW h=1 dc=0 cr=4 drain=true") if "FLOW" in each]
+    assert "dc=4 cr=0 available=6" in line
+
+
+@pytest.mark.rabbitmq("amqp_client_SUITE", "incoming_window_closed_rabbitmq_internal_flow_quorum_queue")
+def test_a_closed_window_leaves_messages_in_the_queue() -> None:
+    """incoming_window_closed_rabbitmq_internal_flow_quorum_queue: one batch waits in the session, the rest in
+    the queue; when the window opens, all come in order."""
+    scene = QuorumScene()
+    scene.put(1000)
+    scene.receiver("/queues/q", 1)
+    assert [each for each in scene.do("C> FLOW iw=0 h=1 dc=0 cr=1000") if "TRANSFER" in each] == []
+    assert scene.counts("q") == [744]
+    scene.do("C> FLOW iw=2000")
+    client = scene.world.clients["C"]
+    assert client.mine[0].received == [f"m{number}" for number in range(1000)]
+    assert scene.counts("q") == [0]
+
+
+def asked_of(scene: QuorumScene) -> list[int]:
+    """Credit of each request that the queue is going to take; it is asked for as long as it takes them."""
+    asked: list[int] = []
+    assert scene.clocked is not None
+    queue, apply = scene.clocked, scene.clocked.apply
+
+    def note(command: Command, now_ms: int) -> None:
+        if isinstance(command, Credit):
+            asked.append(command.credit)
+        apply(command, now_ms)
+
+    queue.apply = note  # type: ignore[method-assign]
+    return asked
+
+
+def test_a_client_that_reads_is_given_twice_as_much_by_each_request() -> None:
+    """Each of them is an entry of the log, and waits for a sync: up to 8 x max_queue_credit in one."""
+    scene = QuorumScene()
+    scene.put(10_000)
+    asked = asked_of(scene)
+    scene.receiver("/queues/q", 1)
+    scene.do("C> FLOW iw=100000 h=1 dc=0 cr=10000")
+    assert scene.world.clients["C"].mine[0].received == [f"m{number}" for number in range(10_000)]
+    assert asked == [256, 512, 1024, 2048, 2048, 2048, 2048, 10_000 - 9984]
+
+
+def test_the_next_request_comes_when_half_of_the_last_one_is_used() -> None:
+    """So messages that come one after the other never find the queue without credit, as they would at 0."""
+    scene = QuorumScene()
+    scene.put(0)
+    asked = asked_of(scene)
+    scene.receiver("/queues/q", 1)
+    scene.do("C> FLOW iw=100000 h=1 dc=0 cr=10000")
+    assert asked == [256]
+    renewed: list[tuple[int, int]] = []
+    for number in range(1, 1000):
+        scene.put(1)
+        if len(asked) > 1 + len(renewed):
+            renewed.append((number, asked[-1]))
+    assert renewed == [(128, 512), (384, 1024), (896, 2048)]
+
+
+def test_a_client_is_never_given_more_than_its_credit() -> None:
+    """Whatever the queue was asked for before: it is asked for what the client's flows leave."""
+    scene = QuorumScene()
+    scene.put(10_000)
+    asked = asked_of(scene)
+    scene.receiver("/queues/q", 1)
+    received = scene.world.clients["C"].mine[0].received
+    for given in (1_500, 1_600, 5_000, 5_010):
+        scene.do(f"C> FLOW iw=100000 h=1 dc={len(received)} cr={given - len(received)}")
+        assert len(received) == given
+    assert asked == [256, 512, 732, 100, 256, 512, 1024, 1608, 10]
+
+
+# --- links that are kept --------------------------------------------------------------------------
+
+KEPT = "name=mine source=/queues/q timeout=60 rcv-settle-mode=second"
+
+
+def kept_scene(messages: int, **arguments: Any) -> QuorumScene:
+    """A client that has so many deliveries on a link that is kept, and has lost its connection."""
+    scene = QuorumScene(**arguments)
+    scene.put(messages)
+    scene.do(f"C> ATTACH h=1 {KEPT}", f"C> FLOW h=1 dc=0 cr={messages}")
+    scene.world.lose("C")
+    return scene
+
+
+def come_back(scene: QuorumScene, unsettled: str) -> list[str]:
+    """The client attaches again."""
+    return scene.do("connect C", "C> BEGIN", f"C> ATTACH h=1 {KEPT} unsettled={{{unsettled}}}")
+
+
+def test_what_was_decided_before_is_told_once_it_is_durable() -> None:
+    """And what is new comes behind it."""
+    scene = kept_scene(3)
+    scene.put(1)
+    scene.do("mute q")
+    assert "unsettled={#0:null,#1:null,#2:null}" in come_back(scene, "#0:accepted,#1:null,#2:accepted")[-1]
+    assert scene.do("C> FLOW h=1 dc=0 cr=10") == ["B> TRANSFER h=1 did=0 tag=1 resume=true body=m1"]
+    assert scene.do("speak q") == [
+        "B> TRANSFER h=1 did=1 tag=0 settled=true state=accepted resume=true body=",
+        "B> TRANSFER h=1 did=2 tag=2 settled=true state=accepted resume=true body=",
+        "B> TRANSFER h=1 did=3 tag=3 body=m3",
+    ]
+    assert scene.world.queues["q"].queue.unsettled == 2
+
+
+def test_an_answer_to_a_decision_of_before_is_not_taken_for_another() -> None:
+    """It comes when the link has its next end."""
+    scene = QuorumScene()
+    scene.put(2)
+    scene.do(f"C> ATTACH h=1 {KEPT}", "C> FLOW h=1 dc=0 cr=2", "mute q")
+    scene.do("C> DISPOSITION role=receiver first=0 state=accepted", "lose C")
+    come_back(scene, "#0:accepted,#1:accepted")
+    scene.do("C> FLOW h=1 dc=0 cr=10")
+    assert scene.do("speak q") == [
+        "B> TRANSFER h=1 did=0..1 tag=0..1 settled=true state=accepted resume=true body= (2 frames)"
+    ]
+    assert scene.world.queues["q"].queue.unsettled == 0
+
+
+def test_a_suspended_link_has_failed_when_its_time_is_over() -> None:
+    """And not before."""
+    scene = kept_scene(2)
+    come_back(scene, "#0:null,#1:null")
+    assert scene.do("C> FLOW h=1 dc=0 cr=1") == ["B> TRANSFER h=1 did=0 tag=0 resume=true body=m0"]
+    scene.do("lose C", "pass 60")
+    assert "unsettled={} " in come_back(scene, "#0:null,#1:null")[-1]
+    lines = scene.script.do_plainly("C> FLOW h=1 dc=0 cr=2")
+    assert [line.partition(" body=")[2] for line in lines] == [
+        "m0 first-acquirer=false delivery-count=1",
+        "m1 first-acquirer=false delivery-count=1",
+    ]
+
+
+def test_what_a_suspended_link_holds_too_long_is_not_its_own_any_more() -> None:
+    """The queue's consumer time-out counts for it as for any."""
+    scene = kept_scene(2, consumer_timeout=60_000)
+    assert scene.counts("q") == [0]
+    scene.wait(61_000)
+    assert scene.counts("q") == [2]
+    assert "unsettled={} " in come_back(scene, "#0:accepted,#1:null")[-1]
+    assert scene.counts("q") == [2]
+
+
+def test_a_suspended_link_stays_the_active_consumer_and_hears_so_when_it_is_back() -> None:
+    """With a single active consumer the next one waits for it."""
+    scene = kept_scene(1, single_active_consumer=True)
+    scene.do("D> BEGIN", "D> ATTACH h=1 source=/queues/q", "D> FLOW h=1 dc=0 cr=10")
+    assert scene.put(1) == []
+    (_, _, flow) = words(come_back(scene, "#0:null"))
+    assert flow == "B> FLOW h=1 dc=0 cr=0 available=0 properties={rabbitmq:active:true}"
+    scene.do("C> FLOW h=1 dc=0 cr=10")
+    (transfer,) = [line for line in scene.do("C> DETACH h=1 closed=true") if "TRANSFER" in line]
+    assert transfer.startswith("B>D TRANSFER h=1 did=0..1 ")

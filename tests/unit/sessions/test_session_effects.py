@@ -1,0 +1,571 @@
+"""What a session of AMQP 1.0 makes of what queues do, and what it tells them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from amqp10broker.protocols.amqp10.codec import decode
+from amqp10broker.protocols.amqp10.performatives import Disposition, Modified, Rejected, decode_composite
+from amqp10broker.protocols.amqp10.types import Symbol
+from amqp10broker.queues.commands import Credit, PublisherRef, Settle, Subscribe, Unsubscribe, Verdict
+from amqp10broker.queues.effects import (
+    ActiveChanged,
+    Confirmed,
+    Effect,
+    QueueDeleted,
+    Settled,
+    TimedOut,
+    Unconfirmed,
+)
+from amqp10broker.queues.effects import Rejected as Refused
+from amqp10broker.sessions.mail import ACCESS_CHANGED
+from tests.support.declaring import declare
+from tests.support.notation import message
+from tests.support.puppet import Puppet
+from tests.support.scene import Scene, detached
+
+QUORUM = {"x-queue-type": "quorum"}
+SAC = {"x-single-active-consumer": True}
+FULL = "rejected(amqp:resource-limit-exceeded \"queue 'q' exceeded maximum length\")"
+
+
+def puppet(scene: Scene, name: str = "q", **arguments: Any) -> Puppet:
+    """A queue that only does what the test says."""
+    declare(
+        scene.world.catalog,
+        scene.world.vhost,
+        name,
+        arguments={key.replace("_", "-"): each for key, each in arguments.items()},
+    )
+    box = scene.world.queues[name]
+    return Puppet(name, box, box.inbox)
+
+
+def quorum(scene: Scene, *, single_active: bool = False) -> Puppet:
+    """Likewise, of that kind."""
+    arguments: dict[str, Any] = QUORUM | (SAC if single_active else {})
+    declare(scene.world.catalog, scene.world.vhost, "q", arguments=arguments)
+    box = scene.world.queues["q"]
+    return Puppet("q", box, box.inbox)
+
+
+def happen(scene: Scene, *effects: Effect) -> list[str]:
+    """The session hears of effects; what its client hears then."""
+    scene.world.clients["C"].sessions[0].letters.append(list(effects))
+    scene.world.settle()
+    return scene.world.take_trace()
+
+
+def messages(count: int) -> list[tuple[bytes, bytes]]:
+    """As a queue holds them."""
+    return [(b"\x00\x53\x70\x45", message(b"m%d" % number)) for number in range(count)]
+
+
+def lines(came: list[str], name: str) -> list[str]:
+    """Those of one performative."""
+    return [line for line in came if line.startswith(f"B> {name}")]
+
+
+# --- publishing into a full queue -----------------------------------------------------------------
+
+
+def test_a_full_queue_rejects_with_its_name() -> None:
+    """amqp:resource-limit-exceeded, with the queue and the reason in the error's info."""
+    scene = Scene()
+    queue = puppet(scene)
+    scene.sender("/queues/q")
+    client = scene.world.clients["C"]
+    client.bodies = []
+    scene.publish()
+    publish = queue.publish()
+    came = happen(scene, Refused(publish.publisher, publish.ids, publish.settled, "q"))
+    assert lines(came, "DISPOSITION") == [f"B> DISPOSITION role=receiver first=0 settled=true state={FULL}"]
+    error = next(each for each in map(rejection, client.bodies) if each is not None)
+    assert error.info == {Symbol("queue"): "q", Symbol("reason"): Symbol("maxlen")}
+
+
+def rejection(body: bytes) -> Any:
+    """The error of a disposition that rejects; None of any other frame."""
+    frame, _ = decode_composite(body)
+    if isinstance(frame, Disposition) and isinstance(frame.state, Rejected):
+        return frame.state.error
+    return None
+
+
+def test_a_full_queue_drops_what_was_sent_settled() -> None:
+    """Silently; the credit comes back all the same."""
+    scene = Scene()
+    queue = puppet(scene)
+    scene.sender("/queues/q", snd_settle_mode="settled")
+    scene.publish(settled="true")
+    publish = queue.publish()
+    assert publish.settled
+    assert lines(happen(scene, Refused(publish.publisher, publish.ids, True, "q")), "DISPOSITION") == []
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_of_several_queues_one_that_is_full_decides(first: int) -> None:
+    """Rejected, whether the other has taken it before or after."""
+    scene = Scene()
+    full, other = puppet(scene), puppet(scene, "other")
+    scene.exchange("x", "fanout")
+    scene.bind("x", "q")
+    scene.bind("x", "other")
+    scene.sender("/exchanges/x/k")
+    scene.publish()
+    refused, taken = full.publish(), other.publish()
+    said: list[Effect] = [
+        Refused(refused.publisher, refused.ids, False, "q"),
+        Confirmed(taken.publisher, taken.ids, False),
+    ]
+    if first:
+        said.reverse()
+    assert lines(happen(scene, said[0]), "DISPOSITION") == []
+    came = lines(happen(scene, said[1]), "DISPOSITION")
+    assert came == [f"B> DISPOSITION role=receiver first=0 settled=true state={FULL}"]
+
+
+def test_of_several_queues_a_full_one_decides_over_a_deleted_one() -> None:
+    """Released is for those that nobody has."""
+    scene = Scene()
+    full, other = puppet(scene), puppet(scene, "other")
+    scene.exchange("x", "fanout")
+    scene.bind("x", "q")
+    scene.bind("x", "other")
+    scene.sender("/exchanges/x/k")
+    scene.publish()
+    refused, gone = full.publish(), other.publish()
+    happen(scene, Refused(refused.publisher, refused.ids, False, "q"))
+    came = lines(happen(scene, Unconfirmed(gone.publisher, gone.ids, False)), "DISPOSITION")
+    assert came == [f"B> DISPOSITION role=receiver first=0 settled=true state={FULL}"]
+
+
+def test_effects_for_links_that_are_gone_are_passed_over() -> None:
+    """Nobody is there to hear them."""
+    scene = Scene()
+    queue = puppet(scene)
+    scene.receiver("/queues/q")
+    ref = queue.ref
+    scene.do("C> DETACH h=9 closed=true")
+    publisher = PublisherRef(ref.reply_to, 77)
+    for effect in (
+        ActiveChanged(ref, True),
+        TimedOut(ref, [1], "q"),
+        Settled(ref, [1]),
+        Refused(publisher, [0], False, "q"),
+    ):
+        assert happen(scene, effect) == []
+
+
+# --- subscribing ----------------------------------------------------------------------------------
+
+
+def subscribed(scene: Scene, queue: Puppet, **fields: object) -> Subscribe:
+    """What the queue is told of a new consumer."""
+    scene.receiver("/queues/q", **fields)
+    (subscribe,) = queue.told_only(Subscribe)
+    return subscribe
+
+
+def test_priority_and_time_out_are_link_properties() -> None:
+    """rabbitmq:priority of any integer type, rabbitmq:consumer-timeout in ms; without them the defaults."""
+    scene = Scene()
+    queue = quorum(scene)
+    name = "connection C, session 0, link 'link-9'"
+    assert subscribed(scene, queue) == Subscribe(queue.ref, False, name=name)
+    given = "{rabbitmq:priority:7,rabbitmq:consumer-timeout:5000}"
+    found = subscribed(scene, queue, handle=10, properties=given)
+    assert (found.priority, found.timeout_ms) == (7, 5000)
+
+
+def test_a_classic_queue_looks_at_no_time_out() -> None:
+    """The property is for quorum queues; others pass it over."""
+    scene = Scene()
+    queue = puppet(scene)
+    given = "{rabbitmq:priority:7,rabbitmq:consumer-timeout:5000}"
+    found = subscribed(scene, queue, properties=given)
+    assert (found.priority, found.timeout_ms) == (7, None)
+
+
+def test_a_priority_that_is_no_integer_is_refused() -> None:
+    """With the property's name, and no consumer is made."""
+    scene = Scene()
+    queue = quorum(scene)
+    for handle, (value, shown) in enumerate((("high", "'high'"), ("true", "True"), ("-1.5", "'-1.5'"))):
+        came = scene.receiver("/queues/q", handle, properties=f"{{rabbitmq:priority:{value}}}")
+        text = f"Attach refused: link property rabbitmq:priority is {shown}; it must be an integer"
+        assert came[-1] == detached(handle, "amqp:invalid-field", text)
+    assert queue.told() == []
+
+
+def test_a_number_that_no_log_can_hold_is_refused() -> None:
+    """An unsigned long may be larger than what a quorum queue writes down."""
+    scene = Scene()
+    queue = quorum(scene)
+    for handle, name in enumerate(("priority", "consumer-timeout")):
+        came = scene.receiver("/queues/q", handle, properties=f"{{rabbitmq:{name}:{2**63}}}")
+        text = f"Attach refused: link property rabbitmq:{name} is {2**63}; it must be below 2**63"
+        assert came[-1] == detached(handle, "amqp:invalid-field", text)
+    assert queue.told() == []
+
+
+# --- settling -------------------------------------------------------------------------------------
+
+
+def consuming(scene: Scene, queue: Puppet, count: int = 3, **fields: object) -> list[str]:
+    """A consumer that has `count` unsettled deliveries with the keys 100, 101, ..."""
+    scene.receiver("/queues/q", **fields)
+    came = scene.do(f"C> FLOW h=9 dc=0 cr={count}")
+    (credit,) = queue.told_only(Credit)
+    keys = range(100, 100 + count)
+    return came + happen(scene, queue.deliver(keys, messages(count)), queue.reply(credit))
+
+
+@pytest.mark.parametrize(
+    ("state", "verdict"),
+    [
+        ("accepted", Verdict.ACCEPT),
+        ("rejected", Verdict.DISCARD_FAILED),
+        ("released", Verdict.REQUEUE),
+        ("modified", Verdict.REQUEUE),
+        ("modified(failed)", Verdict.REQUEUE_FAILED),
+        ("modified(undeliverable)", Verdict.DISCARD),
+        ("modified(failed,undeliverable)", Verdict.DISCARD_FAILED),
+    ],
+)
+def test_each_outcome_is_a_verdict(state: str, verdict: Verdict) -> None:
+    """Those that count as a failed attempt say so, whatever becomes of the message."""
+    scene = Scene()
+    queue = quorum(scene)
+    consuming(scene, queue)
+    scene.do(f"C> DISPOSITION role=receiver first=0 last=1 settled=true state={state}")
+    assert queue.told() == [Same(Settle(queue.ref, [100, 101], verdict))]
+
+
+class Same:
+    """Compares records that do not compare themselves."""
+
+    def __init__(self, record: Any) -> None:
+        self._record = record
+
+    def __eq__(self, other: object) -> bool:
+        fields = type(self._record).__dataclass_fields__
+        return type(other) is type(self._record) and all(
+            list_or_plain(getattr(other, name)) == list_or_plain(getattr(self._record, name))
+            for name in fields
+        )
+
+    def __hash__(self) -> int:
+        return 0
+
+    def __repr__(self) -> str:
+        return repr(self._record)
+
+
+def list_or_plain(value: Any) -> Any:
+    """Sequences compare by content."""
+    return list(value) if isinstance(value, range | tuple) else value
+
+
+def test_annotations_of_modified_go_to_quorum_queues() -> None:
+    """Encoded, to be merged; classic queues keep messages as they were published."""
+    for kind, kept in (("quorum", True), ("classic", False)):
+        scene = Scene()
+        queue = quorum(scene) if kind == "quorum" else puppet(scene)
+        consuming(scene, queue)
+        state = Modified(message_annotations={Symbol("x-why"): "late"})
+        frame = Disposition(role=True, first=0, settled=True, state=state).encode()
+        scene.do(f"C> RAW hex={(len(frame) + 8).to_bytes(4, 'big').hex()}02000000{frame.hex()}")
+        (settle,) = queue.told_only(Settle)
+        if kept:
+            assert decode(settle.annotations)[0] == {Symbol("x-why"): "late"}
+        else:
+            assert settle.annotations == b""
+
+
+def test_a_classic_queue_is_not_waited_for() -> None:
+    """What the client has not settled is answered at once."""
+    scene = Scene()
+    queue = puppet(scene)
+    consuming(scene, queue)
+    came = scene.do("C> DISPOSITION role=receiver first=0 last=2 state=accepted")
+    assert came == ["B> DISPOSITION role=sender first=0 last=2 settled=true state=accepted"]
+    assert queue.told_only(Settle)[0].answer is False
+
+
+def test_a_quorum_queue_is_waited_for() -> None:
+    """The client hears that we have settled when the decision cannot be lost any more."""
+    scene = Scene()
+    queue = quorum(scene)
+    consuming(scene, queue)
+    assert scene.do("C> DISPOSITION role=receiver first=0 last=1 state=accepted") == []
+    assert scene.do("C> DISPOSITION role=receiver first=2 state=released") == []
+    first, second = queue.told_only(Settle)
+    assert first.answer
+    assert second.answer
+    assert happen(scene, Settled(queue.ref, first.keys)) == [
+        "B> DISPOSITION role=sender first=0 last=1 settled=true state=accepted"
+    ]
+    assert happen(scene, Settled(queue.ref, second.keys)) == [
+        "B> DISPOSITION role=sender first=2 settled=true state=released"
+    ]
+
+
+def test_who_settles_alone_is_not_answered() -> None:
+    """settled=true asks the queue for no answer."""
+    scene = Scene()
+    queue = quorum(scene)
+    consuming(scene, queue)
+    assert scene.do("C> DISPOSITION role=receiver first=0 last=2 settled=true state=accepted") == []
+    assert queue.told_only(Settle)[0].answer is False
+
+
+def test_what_the_client_settles_before_the_answer_is_not_answered() -> None:
+    """It has forgotten the deliveries: an answer would be about nothing."""
+    scene = Scene()
+    queue = quorum(scene)
+    consuming(scene, queue)
+    scene.do("C> DISPOSITION role=receiver first=0 last=2 state=accepted")
+    (asked,) = queue.told_only(Settle)
+    scene.do("C> DISPOSITION role=receiver first=0 last=1 settled=true state=accepted")
+    assert happen(scene, Settled(queue.ref, asked.keys)) == [
+        "B> DISPOSITION role=sender first=2 settled=true state=accepted"
+    ]
+
+
+# --- leaving --------------------------------------------------------------------------------------
+
+
+def left_with(scene: Scene, queue: Puppet) -> Verdict:
+    """What the queue is told of deliveries that the client held."""
+    (gone,) = queue.told_only(Unsubscribe)
+    return gone.verdict
+
+
+@pytest.mark.parametrize(("kind", "verdict"), [("classic", Verdict.REQUEUE), ("quorum", Verdict.REQUEUE)])
+def test_a_link_that_is_detached_gives_back_what_it_holds(kind: str, verdict: Verdict) -> None:
+    """It is no failed attempt."""
+    scene = Scene()
+    queue = quorum(scene) if kind == "quorum" else puppet(scene)
+    consuming(scene, queue)
+    scene.do("C> DETACH h=9 closed=true")
+    assert left_with(scene, queue) is verdict
+
+
+@pytest.mark.parametrize("how", ["end", "lost"])
+@pytest.mark.parametrize(
+    ("kind", "verdict"), [("classic", Verdict.REQUEUE), ("quorum", Verdict.REQUEUE_FAILED)]
+)
+def test_a_session_that_is_gone_has_failed_with_what_it_held(how: str, kind: str, verdict: Verdict) -> None:
+    """For quorum queues, which count that; classic queues have one rule for all ends."""
+    scene = Scene()
+    queue = quorum(scene) if kind == "quorum" else puppet(scene)
+    consuming(scene, queue)
+    if how == "end":
+        scene.do("C> END")
+    else:
+        scene.world.lose("C")
+    assert left_with(scene, queue) is verdict
+
+
+# --- the single active consumer -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("active", [True, False])
+def test_a_client_hears_with_its_attach_whether_it_is_the_active_one(active: bool) -> None:
+    """The attach is answered when the queue has spoken, so the client knows as soon as it is attached. A flow
+    that it has sent meanwhile counts: what it is told is the link's state as it is."""
+    scene = Scene()
+    queue = quorum(scene, single_active=True)
+    assert scene.receiver("/queues/q") == []
+    assert scene.do("C> FLOW h=9 dc=0 cr=10") == []
+    assert queue.told_only(Credit) == []
+    attach, flow = happen(scene, ActiveChanged(queue.ref, active))
+    assert attach == "B> ATTACH name=link-9 h=9 role=sender source=/queues/q idc=0"
+    assert f"h=9 dc=0 cr=10 available=0 properties={{rabbitmq:active:{str(active).lower()}}}" in flow
+    (credit,) = queue.told_only(Credit)
+    assert happen(scene, queue.reply(credit)) == []
+
+
+def test_a_queue_that_goes_before_it_has_spoken_refuses_the_attach() -> None:
+    """And the client's detach, which is on its way by then, is the answer to ours."""
+    scene = Scene()
+    queue = quorum(scene, single_active=True)
+    scene.do("C> ATTACH h=9 source=/queues/q ; FLOW h=9 dc=0 cr=10 ; DETACH h=9 closed=true")
+    came = happen(scene, QueueDeleted(queue.ref, "q"))
+    assert came == [
+        "B> ATTACH name=link-9 h=9 role=sender idc=0 source=null",
+        detached(9, "amqp:resource-deleted", "queue 'q' in vhost '/' was deleted"),
+    ]
+    assert scene.receiver("/queues/other", 9)[-1].startswith("B> DETACH h=9")
+
+
+def test_an_attach_that_the_queue_has_not_answered_ends_with_the_right_to_read() -> None:
+    """As one that is answered would: there is no way around the check."""
+    scene = Scene()
+    queue = quorum(scene, single_active=True)
+    scene.receiver("/queues/q")
+    scene.allow(".*", ".*", "")
+    session = scene.world.clients["C"].sessions[0]
+    session.letters.append(ACCESS_CHANGED)
+    scene.world.settle()
+    assert [line.split()[1] for line in scene.world.take_trace()] == ["ATTACH", "DETACH"]
+    assert [type(letter) for letter in queue.told()] == [Subscribe, Unsubscribe]
+    assert happen(scene, ActiveChanged(queue.ref, True)) == []
+
+
+def test_a_waiting_consumer_hears_that_it_became_the_active_one() -> None:
+    """Before its first delivery."""
+    scene = Scene()
+    queue = quorum(scene, single_active=True)
+    scene.receiver("/queues/q")
+    happen(scene, ActiveChanged(queue.ref, False))
+    scene.do("C> FLOW h=9 dc=0 cr=5")
+    (credit,) = queue.told_only(Credit)
+    assert happen(scene, queue.reply(credit)) == []
+    came = happen(scene, ActiveChanged(queue.ref, True), queue.deliver([1], messages(1)))
+    assert "cr=5 available=0 properties={rabbitmq:active:true}" in came[0]
+    assert came[1].startswith("B> TRANSFER")
+
+
+@pytest.mark.rabbitmq("rabbit_fifo_SUITE", "link_state_properties_credit_test")
+def test_a_waiting_consumers_echo_and_drain_are_answered() -> None:
+    """One flow each, without the news that it has heard."""
+    for asked in ("echo=true", "drain=true"):
+        scene = Scene()
+        queue = quorum(scene, single_active=True)
+        scene.receiver("/queues/q")
+        happen(scene, ActiveChanged(queue.ref, False))
+        scene.do(f"C> FLOW h=9 dc=0 cr=10 {asked}")
+        (credit,) = queue.told_only(Credit)
+        (line,) = happen(scene, queue.reply(credit))
+        assert "properties" not in line
+        assert ("dc=10 cr=0" if "drain" in asked else "dc=0 cr=10") in line
+
+
+def test_news_of_becoming_inactive_follow_the_deliveries_made_before() -> None:
+    """They were for the active consumer; the flow does not overtake them."""
+    scene = Scene()
+    queue = quorum(scene, single_active=True)
+    scene.receiver("/queues/q")
+    happen(scene, ActiveChanged(queue.ref, True))
+    scene.do("C> FLOW h=9 dc=0 cr=10")
+    queue.told()
+    scene.world.clients["C"].blocked = True
+    happen(scene, queue.deliver([1, 2], messages(2)))
+    assert happen(scene, ActiveChanged(queue.ref, False)) == []
+    scene.world.unblock("C")
+    came = [line.split()[1] for line in scene.world.take_trace()]
+    assert came == ["TRANSFER", "TRANSFER", "FLOW"]
+
+
+def test_the_same_news_are_told_once() -> None:
+    """Only what differs from the last told is told."""
+    scene = Scene()
+    queue = quorum(scene, single_active=True)
+    scene.receiver("/queues/q")
+    assert len(lines(happen(scene, ActiveChanged(queue.ref, True)), "FLOW")) == 1
+    assert happen(scene, ActiveChanged(queue.ref, True)) == []
+
+
+@pytest.mark.rabbitmq(
+    "rabbit_fifo_SUITE",
+    "link_state_properties_consumer_activation_no_optin_test",
+    "link_state_properties_consumer_activation_simple_prefetch_test",
+    note="told in AMQP 1.0 only",
+)
+@pytest.mark.parametrize("arguments", [{}, SAC, QUORUM], ids=str)
+def test_other_queues_have_no_news(arguments: dict[str, Any]) -> None:
+    """Classic queues, and those without a single active consumer."""
+    scene = Scene()
+    declare(scene.world.catalog, scene.world.vhost, "q", arguments=arguments)
+    box = scene.world.queues["q"]
+    queue = Puppet("q", box, box.inbox)
+    scene.receiver("/queues/q")
+    scene.do("C> FLOW h=9 dc=0 cr=10")
+    (credit,) = queue.told_only(Credit)
+    assert happen(scene, ActiveChanged(queue.ref, True), queue.reply(credit)) == []
+
+
+@pytest.mark.rabbitmq(
+    "rabbit_fifo_SUITE", "query_single_active_consumer_consumer_info_test", note="shown by `status`"
+)
+def test_a_consumer_that_waits_to_become_active_says_so_in_the_status() -> None:
+    """There are messages, and it has credit: without a word nobody would know why nothing moves."""
+    scene = Scene()
+    declare(scene.world.catalog, scene.world.vhost, "q", arguments=SAC)
+    scene.receiver("/queues/q", 1)
+    scene.receiver("/queues/q", 2)
+    scene.do("C> FLOW h=1 dc=0 cr=1", "C> FLOW h=2 dc=0 cr=1")
+
+    def waits() -> list[str]:
+        return [link["waits"] for link in scene.world.status()["links"]]
+
+    assert waits() == ["queue-empty-nothing-routed", "not-active"]
+    scene.world.publish("q", 2)
+    assert waits() == ["no-credit-used-up", "not-active"]
+
+
+# --- held for too long ----------------------------------------------------------------------------
+
+
+def test_deliveries_held_too_long_are_released_and_not_settled() -> None:
+    """The link goes on; the client still settles them, and the queue hears nothing of that."""
+    scene = Scene()
+    queue = quorum(scene)
+    consuming(scene, queue)
+    came = happen(scene, TimedOut(queue.ref, [100, 102], "q"))
+    assert came == [
+        "B> DISPOSITION role=sender first=0 state=released",
+        "B> DISPOSITION role=sender first=2 state=released",
+    ]
+    queue.told()
+    scene.do("C> DISPOSITION role=receiver first=0 last=2 settled=true state=accepted")
+    assert queue.told() == [Same(Settle(queue.ref, [101], Verdict.ACCEPT))]
+
+
+def test_who_does_not_settle_alone_is_answered_for_them_at_once() -> None:
+    """There is no decision to make durable; for the others there is."""
+    scene = Scene()
+    queue = quorum(scene)
+    consuming(scene, queue)
+    happen(scene, TimedOut(queue.ref, [100], "q"))
+    queue.told()
+    came = scene.do("C> DISPOSITION role=receiver first=0 last=1 state=accepted")
+    assert came == ["B> DISPOSITION role=sender first=0 settled=true state=accepted"]
+    (settle,) = queue.told_only(Settle)
+    assert list(settle.keys) == [101]
+    assert happen(scene, Settled(queue.ref, settle.keys)) == [
+        "B> DISPOSITION role=sender first=1 settled=true state=accepted"
+    ]
+
+
+def test_deliveries_held_too_long_that_never_left_do_not_leave() -> None:
+    """The queue has them again: sent now, they would be there twice."""
+    scene = Scene()
+    queue = quorum(scene)
+    scene.receiver("/queues/q")
+    scene.do("C> FLOW h=9 dc=0 cr=3")
+    (credit,) = queue.told_only(Credit)
+    scene.world.clients["C"].blocked = True
+    happen(scene, queue.deliver([100, 101, 102], messages(3)), queue.reply(credit))
+    assert happen(scene, TimedOut(queue.ref, [100, 102], "q")) == []
+    scene.world.unblock("C")
+    came = lines(scene.world.take_trace(), "TRANSFER")
+    assert [line.rsplit("body=")[1].split()[0] for line in came] == ["m1"]
+    (renewed,) = queue.told_only(Credit)
+    assert (renewed.delivery_count, renewed.credit) == (3, 2), "what was taken back is asked for again"
+
+
+def test_settings_of_the_queue_decide_who_is_told_of_activity() -> None:
+    """They are those of the moment of the attach."""
+    scene = Scene()
+    queue = quorum(scene, single_active=True)
+    declared = scene.world.vhost.lookup("q")
+    settings = replace(declared.effective.settings, single_active_consumer=False)
+    declared.effective = replace(declared.effective, settings=settings)
+    scene.receiver("/queues/q")
+    assert happen(scene, ActiveChanged(queue.ref, True)) == []
