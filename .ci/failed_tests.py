@@ -1,4 +1,4 @@
-"""Says which tests failed, if they may have a second try alone: `.ci/run` asks, docs/adr/0089 says why.
+"""Says which tests failed, if they may have a second try alone: `.ci/run` runs it.
 
 Prints them in one line. Exits with 1, and says the reason, if the failure stands as it is.
 """

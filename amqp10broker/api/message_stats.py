@@ -29,7 +29,7 @@ def of_queue(counters: Mapping[str, int]) -> Stats:
 
 
 def of_clients(counters: Mapping[str, int]) -> Stats:
-    """Make the statistics of clients' counters (`service.counters.ClientCounters`); missing ones are 0."""
+    """Make the statistics of clients' counters (`sessions.counters.ClientCounters`); missing ones are 0."""
     if not counters.get("published"):
         return _delivering(counters)
     unroutable, returned = (counters.get(name, 0) for name in ("unroutable", "returned"))

@@ -1,6 +1,6 @@
 """Credentials by HTTP Basic (RFC 7617) or a bearer token (RFC 6750), and the rights of user tags.
 
-Credentials are verified like the PLAIN mechanism of AMQP (`security.login`).
+Credentials are verified like the PLAIN mechanism of AMQP (`auth.login`).
 """
 
 from __future__ import annotations

@@ -152,7 +152,7 @@ _Steps: TypeAlias = Generator[Challenge | Slow | Fetch, Any, Success | Failure]
 
 
 class Tokens(Protocol):
-    """A verifier of tokens: `tasks.key_sets.LivingTokens`."""
+    """A verifier of tokens: `runtime.connections.key_sets.LivingTokens`."""
 
     def verify(self, token: bytes) -> TokenGrants:
         """Return the rights of a token now.

@@ -81,7 +81,7 @@ def run(
     Args:
         watch_s: show it again every so many seconds until ctrl-C; None: once.
         as_json: the document instead of tables; one line each time if watched.
-        choose: a selection of it (`service.survey.Selection`); None or empty: everything.
+        choose: a selection of it (`sessions.diagnosis.survey.Selection`); None or empty: everything.
         all_of_them: show all connections; for a screen without a selection.
         stream: None is standard output.
         fetch, sleep: replaced by tests.

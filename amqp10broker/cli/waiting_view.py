@@ -1,6 +1,6 @@
 """Formats waits as text: a summary line, and an entry for each, the worst first.
 
-Takes `summary` and `waiting` of the status document (`service.survey`).
+Takes `summary` and `waiting` of the status document (`sessions.diagnosis.survey`).
 """
 
 from __future__ import annotations

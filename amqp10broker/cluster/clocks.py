@@ -1,6 +1,6 @@
 """By how much the clocks of nodes differ, as heartbeats say, and what a node that is wrong does about it.
 
-A node's time goes on evenly from its start (`tasks.clock`), so a difference is that of the clocks as nodes
+A node's time goes on evenly from its start (`runtime.clock`), so a difference is that of the clocks as nodes
 started, and stays. What a heartbeat needs on its way makes the other clock look behind by so much.
 """
 

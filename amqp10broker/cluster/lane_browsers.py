@@ -1,6 +1,6 @@
 """A node's browsers of one replicated queue: what the queue's leader has to know to show them messages.
 
-No log has what they ask, and no state knows them (docs/adr/0094). So their node keeps of each how it
+No log has what they ask, and no state knows them. So their node keeps of each how it
 subscribed, what it asked last, and how far it was shown; whoever leads next, or again, is told all of that
 first (`LaneBrowsers.anew`). What was shown and got lost on its way is shown again, for it was not counted.
 

@@ -26,7 +26,7 @@ BALANCED: Final = frozenset({"balanced", "random", "least-leaders", "min-masters
 
 
 class ByCount:
-    """A `catalog.placement.Placement`."""
+    """A `metadata.placement.Placement`."""
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
 """The system group at one node: what is declared is agreed on there, and applied to the node's catalog.
 
 The group's machine (`transactions.SystemMachine`) decides; the catalog is changed with it, so that queues
-begin and end here. Whoever wants something asks `System.propose`, which is a `catalog.proposing.Propose`.
+begin and end here. Whoever wants something asks `System.propose`, which is a `metadata.proposing.Propose`.
 
 Nothing here waits or has a clock. The member must not be called while it tells something, so what follows of
 that is done by `tick`, whose time `deadline` says.
@@ -48,7 +48,7 @@ READ_BYTES: Final = 1024 * 1024
 
 
 class SystemMember(Protocol):
-    """The node's member of the group (`replication.member.Member`)."""
+    """The node's member of the group (`cluster.member.Member`)."""
 
     @property
     def leads(self) -> bool: ...
@@ -65,7 +65,7 @@ class SystemMember(Protocol):
 
 
 class System:
-    """See the module; a `replication.member.GroupMachine`.
+    """See the module; a `cluster.member.GroupMachine`.
 
     Attributes:
         member: the node's member of the group; given before anything is committed.
@@ -154,7 +154,7 @@ class System:
     # --- who wants something ------------------------------------------------------------------------
 
     def propose(self, request: Request[Any], ref: RequestRef) -> Any:
-        """See `catalog.proposing.Propose`; so long without a majority is a refusal, too."""
+        """See `metadata.proposing.Propose`; so long without a majority is a refusal, too."""
         answer = self._proposals.ask(request, ref, self._now_ms() + self.decided_within_ms)
         if answer is LATER:
             if self._inside:

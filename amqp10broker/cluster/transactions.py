@@ -55,7 +55,7 @@ class Transaction:
     Attributes:
         origin: which one it is.
         reads: the keys on which its plan depends, with their revisions then.
-        puts: entries, as in `catalog.plan.Plan`.
+        puts: entries, as in `metadata.plan.Plan`.
         forgets: keys, likewise.
         farewell: likewise.
         settled: the node knows what became of all its transactions before this serial.

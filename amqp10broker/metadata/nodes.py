@@ -42,7 +42,7 @@ class ClusterFacts:
         name: for people.
         version: of the replicated machines, which all nodes carry out (`queues.machine_version`).
         queues_due: queues and bindings of the founder's configuration are still to be declared
-            (`catalog.definitions_due`).
+            (`metadata.definitions_due`).
     """
 
     id: str

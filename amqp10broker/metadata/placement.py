@@ -1,4 +1,4 @@
-"""Where a new queue is to be: what is asked, and what is answered; `replication.placement` chooses."""
+"""Where a new queue is to be: what is asked, and what is answered; `cluster.placement` chooses."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ def queue_type_of(name: str, resource: str) -> QueueType:
 
 @dataclass(frozen=True, slots=True)
 class Effective:
-    """What policies and arguments make of a queue; see `catalog.effective`.
+    """What policies and arguments make of a queue; see `metadata.effective`.
 
     Attributes:
         policy: name of the policy that counts.

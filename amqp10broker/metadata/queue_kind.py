@@ -47,7 +47,7 @@ class QueueKind:
         unsent_max: deliveries that a session or channel may have of it beyond what was written, whatever its
             own limit is, and without a bound of bytes; None: the limits of the session or channel count.
         asked_times: a consumer whose client reads is asked for up to so many times the limit of its session
-            or channel at once, because each answer waits for a sync (docs/adr/0098).
+            or channel at once, because each answer waits for a sync.
         held_max: deliveries that a consumer of AMQP 0-9-1 may hold without a prefetch; None: no limit.
     """
 

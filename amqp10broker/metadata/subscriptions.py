@@ -2,7 +2,7 @@
 
 A topic is no entry of the catalog: it is a routing key of `TOPIC_EXCHANGE`. A subscription is a classic queue
 that is bound by it, and that says in an argument what it is, so that it can be found again by the link's name
-and shows itself in every listing (docs/adr/0077).
+and shows itself in every listing.
 """
 
 from __future__ import annotations

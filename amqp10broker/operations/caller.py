@@ -19,7 +19,7 @@ from amqp10broker.queues.effects import Answer
 
 
 class RecordMaker(Protocol):
-    """Makes records of passwords: `security.passwords.Passwords`, or one that runs it in a thread."""
+    """Makes records of passwords: `auth.passwords.Passwords`, or one that runs it in a thread."""
 
     def make(self, password: str) -> PasswordRecord:
         """Return the record of a new password."""

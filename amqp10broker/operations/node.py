@@ -160,7 +160,7 @@ class Node(Protocol):
 
         Args:
             what: connection, user or address.
-            frames: as a recording of frames (`frames.records`), not as text.
+            frames: as a recording of frames (`observe.frames.records`), not as text.
 
         Raises:
             NotFound: there is nothing to trace.
@@ -215,7 +215,7 @@ class Node(Protocol):
         """Return a watch, and the actions of its link since its beginning or a cursor.
 
         Args:
-            since, limit, frames: as in `service.timeline.document`.
+            since, limit, frames: as in `observe.timeline.document`.
             user: as in `unwatch_link`.
 
         Raises:

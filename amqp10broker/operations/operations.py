@@ -2,8 +2,8 @@
 
 A result consists of plain Python values. Before that it may be a `Proposal` to change the catalog, an `Ask`
 for a queue's answer, a `Wait` for a later decision, or a `Job` that takes time. The front ends are the
-management node of AMQP 1.0 (`amqp_node`), the methods of AMQP 0-9-1 (`service.channels.declaring`) and the
-command line's local socket (`tasks.admin`).
+management node of AMQP 1.0 (`amqp_node`), the methods of AMQP 0-9-1 (`sessions.amqp091.declaring`) and the
+command line's local socket (`runtime.admin.admin`).
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class WaitView:
-    """The reason of a wait (`service.waits`).
+    """The reason of a wait (`sessions.diagnosis.waits`).
 
     Attributes:
         waits: the reason's code, None: it does not wait.
@@ -48,11 +48,11 @@ class LinkView:
         queue_delivery_count: the delivery-count between queue and session, of a receiver.
         pending: messages from the queue that are not written yet, of a receiver.
         properties: of the client's attach.
-        counters: of `service.counters`; null where they mean nothing for the role.
+        counters: of `sessions.counters`; null where they mean nothing for the role.
         snd_settle_mode: that both ends agreed on; 1: all deliveries are sent settled.
         max_message_size: bytes that the receiving end accepts; 0: no limit.
         credit_limit: credit of a sender after a grant; of a receiver: messages requested from a queue.
-        credit_limit_why: reason of an automatic limit (`service.auto_limit`); None: it is fixed.
+        credit_limit_why: reason of an automatic limit (`sessions.auto_limit`); None: it is fixed.
         credit_limit_for_s: for how long it has had this value.
     """
 
@@ -172,7 +172,7 @@ class ChannelView:
         global_prefetch: of all its consumers together.
         reader_credit: bytes that the connection may still read for it (credit_flow).
         consumers: in the order of their beginning.
-        counters: of `service.counters`.
+        counters: of `sessions.counters`.
     """
 
     number: int
@@ -630,7 +630,7 @@ class NodeView:
 
 @dataclass(frozen=True, slots=True)
 class TotalsView:
-    """Sums of counters over all clients since the start, including those that are gone (`service.counters`).
+    """Sums of counters over all clients since the start, including those that are gone (`sessions.counters`).
 
     Attributes:
         queues: by virtual host, of its queues' messages, including deleted queues.

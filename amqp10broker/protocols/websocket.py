@@ -2,7 +2,7 @@
 
 AMQP is a stream of bytes here as over TCP: where a message begins and ends means nothing when it comes. What
 goes out are messages of whole AMQP frames. Framing, masks and the closing handshake are done by the package
-`websockets` (docs/adr/0081); this says what becomes of them::
+`websockets`; this says what becomes of them::
 
     layer.receive(bytes of the socket)      # AMQP's bytes in them
     layer.wrap(whole AMQP frames)           # bytes for the socket, with what the layer has to say by itself

@@ -1,6 +1,6 @@
 """The base class of queues' durability backends, which stores nothing itself.
 
-The queue's task (`tasks.queue_task`) calls it in this order, once a step::
+The queue's task (`runtime.queues.queue_task`) calls it in this order, once a step::
 
     admission   which publishes there is room for
     carry_out   let the machine apply commands
@@ -217,6 +217,6 @@ class Keeper(Generic[MachineT]):
     def begin_again(self) -> None:
         """Replace the machine after a fault by another, which `recover` fills.
 
-        Used only for kinds of `tasks.queues.AFTER_FAULT`.
+        Used only for kinds of `runtime.queues.queues.AFTER_FAULT`.
         """
         raise NotImplementedError

@@ -475,7 +475,7 @@ class Broker:
     def make_volatile(
         self, vhost: VirtualHost, connection: object, allowed: Callable[[str], None]
     ) -> DeclaredQueue:
-        """A queue of direct reply-to for one connection (see `service.context.MakeVolatile`)."""
+        """A queue of direct reply-to for one connection (see `sessions.context.MakeVolatile`)."""
         if self.cluster is not None:
             return self.cluster.queues.make_volatile(vhost, connection, allowed)
         name = f"{DIRECT_REPLY_TO}.{self.new_id()}"

@@ -90,7 +90,7 @@ class ConnectionSurroundings(Surroundings, Protocol):
     def make_volatile(
         self, vhost: VirtualHost, connection: object, allowed: Callable[[str], None]
     ) -> DeclaredQueue:
-        """A queue of direct reply-to for one connection (see `service.context.MakeVolatile`)."""
+        """A queue of direct reply-to for one connection (see `sessions.context.MakeVolatile`)."""
 
     def logged_in(self, connection: int) -> None:
         """The user of a connection is known from now on."""

@@ -4,7 +4,7 @@ Two things hold memory that nobody uses. Connections that have ended leave cycle
 frames, and the collector, whose thresholds are high so that it does not walk over messages in flight
 (`cli.serve.GC_THRESHOLDS`), never comes to the oldest generation. And the C library keeps what was freed.
 Both are seen to in a quiet moment, since both hold up everybody while they last: 10 ms for a thousand
-connections that have ended, 40 to 80 ms for a gigabyte (ADR 0016).
+connections that have ended, 40 to 80 ms for a gigabyte.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The catalog's entries (`catalog.changes`) on disk, in one `EntryLog`."""
+"""The catalog's entries (`metadata.changes`) on disk, in one `EntryLog`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NAME: Final = "catalog.log"
 
 
 class CatalogLog(EntryLog):
-    """The catalog's entries; also a `catalog.changes.Recorder`."""
+    """The catalog's entries; also a `metadata.changes.Recorder`."""
 
     def __init__(
         self, disk: Disk, folder: str, part: Part, when_written: Callable[[], None] = lambda: None

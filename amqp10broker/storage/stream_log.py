@@ -108,7 +108,7 @@ class StreamLog:
     """The log of one stream, as `queues.stream.log` defines it.
 
     Attributes:
-        number: commits up to this one have their messages in it (`persistence.stream_commits`).
+        number: commits up to this one have their messages in it (`queues.stream.commits`).
     """
 
     def __init__(self, shelf: Shelf) -> None:

@@ -1,7 +1,7 @@
 """The objects that fixtures pass to tests: an address for clients, and access to the broker.
 
 Every call requests the broker's current state or an operation, which takes some hundred microseconds, and may
-come from any thread and any event loop. All calls use operations of `management.table` and a client of AMQP
+come from any thread and any event loop. All calls use operations of `operations.table` and a client of AMQP
 1.0.
 """
 
@@ -138,7 +138,7 @@ class AmqpBroker(Assertions):
 
         Args:
             operation: one of the commands in ``amqp10broker --help``.
-            arguments: by the names of its table (`management.table`).
+            arguments: by the names of its table (`operations.table`).
 
         Raises:
             BrokerError: it was refused; contains the reason.

@@ -27,7 +27,7 @@ _RULES: Final = {each.id: each for each in vars(rules).values() if isinstance(ea
 
 
 class Lines:
-    """A recording of frames in memory, a `management.node.Sink`."""
+    """A recording of frames in memory, a `operations.node.Sink`."""
 
     ended: str | None = None
 

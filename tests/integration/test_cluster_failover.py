@@ -299,7 +299,7 @@ def priorities_are_compared_over_nodes(cluster: ClusterProcess, queue: str) -> S
 
 
 def who_selects_goes_on_where_it_was(cluster: ClusterProcess, queue: str) -> Scenario:
-    """ADR 0085: order, credit, returns and drains of matches, and what is left for others."""
+    """Order, credit, returns and drains of matches, and what is left for others."""
     a, b, c = cluster.nodes
     declare(a, queue)
     client = ProtonClient(b.port)
@@ -325,7 +325,7 @@ def who_selects_goes_on_where_it_was(cluster: ClusterProcess, queue: str) -> Sce
 
 
 def who_browses_goes_on_where_it_was(cluster: ClusterProcess, queue: str) -> Scenario:
-    """ADR 0094: at a node that leads nothing, what was shown is not shown again, and nothing is taken."""
+    """At a node that leads nothing, what was shown is not shown again, and nothing is taken."""
     a, b, c = cluster.nodes
     declare(a, queue)
     client = ProtonClient(c.port)

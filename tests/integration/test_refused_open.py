@@ -1,4 +1,4 @@
-"""An open that is refused is an error to each client, no success (`service.sessions.open.is_of_rabbitmq`).
+"""An open that is refused is an error to each client, no success (`sessions.amqp10.open.is_of_rabbitmq`).
 
 Of Qpid JMS the same is a case of `tests/jms/Topics.java`; RabbitMQ's client for Python has a file of its own.
 """

@@ -1,7 +1,7 @@
 """S0 with members of another core in the group: ours and the crate `raft`, the core of TiKV, get on.
 
 They vote for each other, replicate to each other and catch up from each other, under the faults of
-`test_raft_simulation`; the invariants are the same (ADR 0061).
+`test_raft_simulation`; the invariants are the same.
 """
 
 from __future__ import annotations

@@ -148,7 +148,7 @@ class World:
     def make_volatile(
         self, vhost: VirtualHost, connection: object, allowed: Callable[[str], None]
     ) -> DeclaredQueue:
-        """See `service.context.MakeVolatile`."""
+        """See `sessions.context.MakeVolatile`."""
         name = f"{DIRECT_REPLY_TO}.{self.new_id()}"
         allowed(name)
         return vhost.add_volatile(name, connection, VolatileBox(VolatileQueue(name)))

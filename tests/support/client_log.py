@@ -8,7 +8,7 @@ from amqp10broker.metadata.last_error import LastError
 
 
 class ClientLog:
-    """As `tasks.connection_log.ConnectionLog`.
+    """As `runtime.connections.connection_log.ConnectionLog`.
 
     Attributes:
         entries: level, event and fields of each entry.

@@ -1,7 +1,7 @@
 """A publishing link in virtual time: credit of both ends, a network that takes a while, and a queue.
 
-The ends are the engine's own (`amqp10.credit`); the broker's limit is a fixed one or an `AutoCredit`. Time
-goes by in milliseconds, and each that passes is one wake of each side.
+The ends are the engine's own (`protocols.amqp10.credit`); the broker's limit is a fixed one or an
+`AutoCredit`. Time goes by in milliseconds, and each that passes is one wake of each side.
 """
 
 from __future__ import annotations

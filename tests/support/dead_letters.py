@@ -12,7 +12,7 @@ HEAD = amqp091.make_head("ex", "k", b"\x00\x00")
 
 
 class Held(NamedTuple):
-    """One of them (see `service.at_least_once_dead_letters.DeadLetter`)."""
+    """One of them (see `sessions.at_least_once_dead_letters.DeadLetter`)."""
 
     key: int
     message: Message

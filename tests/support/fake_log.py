@@ -94,7 +94,7 @@ class FakeLog:
 
 
 class MemoryScratch:
-    """As `persistence.spool.Scratch`."""
+    """As `queues.spool.Scratch`."""
 
     def __init__(self) -> None:
         self._data = bytearray()

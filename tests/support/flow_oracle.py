@@ -45,7 +45,7 @@ from cut where inside or elapsed > 0 group by all order by run_id, kind, reason,
 
 
 def cells(folder: Path, spans: Iterable[tuple[str, int, int | None]]) -> list[Cell]:
-    """The cells of a recording, as `analysis.cells` defines them."""
+    """The cells of a recording, as `tools.analysis.cells` defines them."""
     with connected(folder, spans) as db:
         rows = db.sql(_CELLS).fetchall()
     return [Cell(*row) for row in rows]

@@ -12,7 +12,7 @@ from amqp10broker.queues.commands import RequestRef
 
 
 class Slow:
-    """A `catalog.proposing.Propose` that decides when it is told to.
+    """A `metadata.proposing.Propose` that decides when it is told to.
 
     Attributes:
         proposed: what waits, in order.

@@ -7,7 +7,7 @@ the old one. When everything has come to rest, each session has heard exactly wh
 the losses: each publish answered once, each delivery once and in order, each answer once.
 
 `Node` is a small client half of a lane, written from the machine's promises alone; the broker's own is
-`replication.lanes`.
+`cluster.lanes`.
 """
 
 from __future__ import annotations

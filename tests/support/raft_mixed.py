@@ -3,7 +3,7 @@
 The other members run in a process of their own (`tests/support/raft_rs`), which is told what happens and
 answers what is to be done. `OtherMember` has the face of `raft.core.Raft`, so that the simulation and its
 invariants know no difference. What votes, agrees on a log, commits and catches up is the crate's own code;
-what it has clocks for is told by suspicions. ADR 0061 says what the two cores do differently.
+what it has clocks for is told by suspicions.
 """
 
 from __future__ import annotations

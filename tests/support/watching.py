@@ -9,7 +9,7 @@ from amqp10broker.observe.flow_events.schema import PACK, Kind, Reason
 
 
 class Event(NamedTuple):
-    """The columns of `flowevents.schema.FIELDS`."""
+    """The columns of `observe.flow_events.schema.FIELDS`."""
 
     ts_ns: int
     kind: int

@@ -1,1 +1,1 @@
-"""The endpoints of the HTTP API, a module for each kind of object; `http.table` collects their ``ROUTES``."""
+"""The endpoints of the HTTP API, a module for each kind of object; `api.table` collects their ``ROUTES``."""

@@ -1,4 +1,4 @@
-"""The endpoint of live updates as server-sent events (`http.live`)."""
+"""The endpoint of live updates as server-sent events (`api.live`)."""
 
 from __future__ import annotations
 

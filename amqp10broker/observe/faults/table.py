@@ -96,7 +96,7 @@ OF_BYTES: Final = frozenset(
         FaultKind.STOP_HEARTBEATS,
     }
 )
-"""Faults below sessions and channels: injected by the connection's stream (`tasks.faults`)."""
+"""Faults below sessions and channels: injected by the connection's stream (`runtime.observe.faults`)."""
 OF_CLIENTS: Final = OF_STATES | OF_BYTES | {FaultKind.FRAME_SIZE}
 """Faults of whole sessions, channels or connections, which do not name a queue or link."""
 FRAME_BYTES_MIN: Final = 512

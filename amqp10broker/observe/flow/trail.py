@@ -17,7 +17,7 @@ NOTHING: Final[State] = (0, 0, 0, 0, 0)
 
 
 class Emit(Protocol):
-    """Takes one event, without waiting: `flowevents.ring.Ring.add`."""
+    """Takes one event, without waiting: `observe.flow_events.ring.Ring.add`."""
 
     def __call__(
         self,
@@ -36,7 +36,7 @@ class Emit(Protocol):
         queue_depth: int,
         /,
     ) -> None:
-        """Take the columns of an event, see `flowevents.schema.FIELDS`."""
+        """Take the columns of an event, see `observe.flow_events.schema.FIELDS`."""
 
 
 class OnLink(Protocol):

@@ -6,7 +6,7 @@ a folder::
 
     DIR/runs.parquet/RUN_ID.parquet               one row with the columns `RUN_FIELDS`
     DIR/events/run_id=RUN_ID/part-WRITER-NUMBER.parquet   zstd; WRITER: broker, clients
-    DIR/names/RUN_ID.jsonl                        names of the links (`recording.link_names`)
+    DIR/names/RUN_ID.jsonl                        names of the links (`observe.recording.link_names`)
 
 A file gets its name when it is complete; until then its name begins with ``_``, which readers ignore.
 (Recordings before 2026-11-22 have no ``part-`` prefix.) A run id belongs to the one broker that created the
@@ -96,7 +96,7 @@ class Kind(IntEnum):
 class LimitReason(IntEnum):
     """The reason for an automatic limit of a link's credit (`Kind.LIMIT`).
 
-    Numbers never change; members are named as those of `service.auto_limit.Why`.
+    Numbers never change; members are named as those of `sessions.auto_limit.Why`.
     """
 
     DEFAULT = 0
@@ -112,8 +112,9 @@ class LimitReason(IntEnum):
 class Reason(IntEnum):
     """The reason why a link, a consumer or a channel waits.
 
-    Numbers never change; members are named as those of `service.waits.Wait`, which has all but the first two.
-    Many are cases of a more general one (`general`); before 2026-11-22 only the general ones were recorded.
+    Numbers never change; members are named as those of `sessions.diagnosis.waits.Wait`, which has all but
+    the first two. Many are cases of a more general one (`general`); before 2026-11-22 only the general ones
+    were recorded.
     """
 
     NONE = 0

@@ -1,4 +1,4 @@
-"""Events and runs as Arrow columns, by `flowevents.schema`.
+"""Events and runs as Arrow columns, by `observe.flow_events.schema`.
 
 Only this module imports pyarrow for them (the extra ``record``), and only when it is first used. Packed
 events become columns by slices with a step of the standard library's `array`, which run in C, so that numpy

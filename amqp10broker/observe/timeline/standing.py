@@ -1,8 +1,8 @@
 """The state of a link, and the change by each frame: the reducer of a timeline.
 
 Its only input is frames. Its values after the last frame of a session's step are those of the engine: the
-formulas are the engine's own where the specification has them (`amqp10.credit`, `amqp10.windows`), and tests
-compare both over every frame script.
+formulas are the engine's own where the specification has them (`protocols.amqp10.credit`,
+`protocols.amqp10.windows`), and tests compare both over every frame script.
 """
 
 from __future__ import annotations

@@ -86,7 +86,7 @@ def _nobody(leads: bool) -> None:
 
 
 class States(Protocol):
-    """Snapshots on their way to other nodes (`replication.snapshots.Snapshots`)."""
+    """Snapshots on their way to other nodes (`cluster.snapshots.Snapshots`)."""
 
     def begin(self, group: int, to: int) -> None:
         """Send the state to a member of a group that is led here."""
@@ -96,7 +96,7 @@ class States(Protocol):
 
 
 class GroupMember(Protocol):
-    """The member of the queue's group (`replication.member.Member`).
+    """The member of the queue's group (`cluster.member.Member`).
 
     Attributes:
         leads: it takes proposals.

@@ -11,7 +11,7 @@ from typing import Final, Protocol
 
 
 class Corrected(Protocol):
-    """The correction of a node's clock in milliseconds (`replication.clocks`)."""
+    """The correction of a node's clock in milliseconds (`cluster.clocks`)."""
 
     correction_ms: int
 

@@ -77,7 +77,7 @@ class Log(Protocol):
 
 
 class Syncs(Protocol):
-    """Makes files durable (`tasks.stream_syncs`)."""
+    """Makes files durable (`runtime.journal.stream_syncs`)."""
 
     def when_synced(self, fds: Sequence[int], callback: Callable[[], None]) -> None:
         """Call a function when what was written is durable; never, if storage fails."""

@@ -3,7 +3,7 @@
 Only this user can reach it (folder 0700, socket 0600, and the peer's uid is asked of the kernel), so
 it needs no password, and whoever is there may do everything. The CLI is its client. Requests of one
 client are answered in their order; clients do not wait for each other. What can be asked is in
-`management.table`.
+`operations.table`.
 
 ::
 

@@ -1,4 +1,4 @@
-"""A node looks at itself and at its machine, for `management.checklist`."""
+"""A node looks at itself and at its machine, for `operations.checklist`."""
 
 from __future__ import annotations
 

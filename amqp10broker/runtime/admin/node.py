@@ -1,4 +1,4 @@
-"""The running broker as operations see it (`management.node.Node`)."""
+"""The running broker as operations see it (`operations.node.Node`)."""
 
 from __future__ import annotations
 

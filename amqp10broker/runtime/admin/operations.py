@@ -66,7 +66,7 @@ OWNER: Final = Actor(BY_ADMIN_SOCKET, types=True)
 async def run_operation(
     broker: Administered, name: str, given: Mapping[str, Any], vhost: str | None, actor: Actor = OWNER
 ) -> Any:
-    """Run an operation of `management.table`, whatever it waits for.
+    """Run an operation of `operations.table`, whatever it waits for.
 
     Args:
         broker: whose.

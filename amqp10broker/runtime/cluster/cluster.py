@@ -1,7 +1,7 @@
 """This node as one of a cluster: its connections to the others, and what comes over them to whom it concerns.
 
 First the node finds out of which cluster it is (`forming`), before anything of its data folder is used. Then
-it is told what is declared, as a member of the system group (`replication.system`), and only when it knows
+it is told what is declared, as a member of the system group (`cluster.system`), and only when it knows
 all of that it serves clients. It lives around all that does: what ends there still tells other nodes.
 """
 

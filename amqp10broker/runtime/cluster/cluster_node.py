@@ -1,4 +1,4 @@
-"""The running node to operations on the cluster (`management.cluster_node`), while it is in none."""
+"""The running node to operations on the cluster (`operations.cluster_node`), while it is in none."""
 
 from __future__ import annotations
 

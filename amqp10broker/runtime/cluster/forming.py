@@ -1,6 +1,6 @@
 """The start of a node that is in no cluster yet: it looks at the nodes of its list until it founds or joins.
 
-What to do is decided in `replication.bootstrap`; here the nodes are asked, again and again.
+What to do is decided in `cluster.bootstrap`; here the nodes are asked, again and again.
 """
 
 from __future__ import annotations

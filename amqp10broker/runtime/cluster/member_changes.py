@@ -1,6 +1,6 @@
 """Changes of members of quorum queues, at the node that leads them, step by step.
 
-What the next step is says `replication.membership`; here it is made: the catalog is asked, or the group, and
+What the next step is says `cluster.membership`; here it is made: the catalog is asked, or the group, and
 then it is looked again. A look each second repairs what an end between two steps left, and makes voters of
 members that have caught up.
 """

@@ -1,4 +1,4 @@
-"""The running node to operations on the cluster (`management.cluster_node`), as one of several.
+"""The running node to operations on the cluster (`operations.cluster_node`), as one of several.
 
 What is about a queue is done at the node that leads it, which is asked (`node_answers`).
 """

@@ -145,7 +145,7 @@ class NodeQueues:
     def make_volatile(
         self, vhost: VirtualHost, connection: object, allowed: Callable[[str], None]
     ) -> DeclaredQueue:
-        """See `service.context.MakeVolatile`: as in a broker without a cluster, and the others are told."""
+        """See `sessions.context.MakeVolatile`: as in a broker without a cluster, and the others are told."""
         name = self.replies.new_name()
         allowed(name)
         gone = partial(self.replies.closed, vhost.name, name)

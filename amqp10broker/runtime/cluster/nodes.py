@@ -1,4 +1,4 @@
-"""What this node of a cluster knows of the others just now (`catalog.whereabouts`)."""
+"""What this node of a cluster knows of the others just now (`metadata.whereabouts`)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from amqp10broker.metadata.vhost import VirtualHost
 
 
 class Whereabouts:
-    """A `catalog.whereabouts.Whereabouts`."""
+    """A `metadata.whereabouts.Whereabouts`."""
 
     def __init__(
         self, me: int, liveness: Liveness, lanes: Lanes, replies: ReplyQueues, groups: Groups

@@ -1,4 +1,4 @@
-"""Heartbeats to the other nodes and of them (`replication.liveness` decides)."""
+"""Heartbeats to the other nodes and of them (`cluster.liveness` decides)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The other nodes of the cluster: connections to each, and which of them are alive.
 
 Of two nodes the one with the lower number dials: a connection for each of `LINKS`. Who comes is greeted
-(`replication.hello`) before anything is read; a second connection for a purpose takes the place of the first
+(`cluster.hello`) before anything is read; a second connection for a purpose takes the place of the first
 then. Nothing here waits for a node but `call`, `ask_address` and `send_bulk`.
 """
 

@@ -1,7 +1,7 @@
 """The system group at this node: what is declared in the cluster, and who is in it.
 
-`replication.system` decides; here are the ways to it for what waits. Who is a member of the group follows the
-nodes of the cluster (`replication.system_members`).
+`cluster.system` decides; here are the ways to it for what waits. Who is a member of the group follows the
+nodes of the cluster (`cluster.system_members`).
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ class Client(Protocol):
 
 
 class ConnectionLog:
-    """See the module; implements `service.context.ClientLog`.
+    """See the module; implements `sessions.context.ClientLog`.
 
     Attributes:
         last_error: what went wrong last, at the connection or at anything in it.

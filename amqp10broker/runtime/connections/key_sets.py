@@ -31,7 +31,7 @@ _LOOPBACK_URIS: Final = ("http://127.0.0.1:", "http://127.0.0.1/", "http://[::1]
 
 
 class LivingTokens:
-    """See `security.login.Tokens`."""
+    """See `auth.login.Tokens`."""
 
     def __init__(self, config: Config, now_s: Callable[[], float]) -> None:
         """Read the configured keys.

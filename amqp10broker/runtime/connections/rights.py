@@ -15,7 +15,7 @@ class Rights:
     Changes of one moment, such as those of a definitions file, are looked at together. A connection whose
     user may not be in its virtual host any more is closed. Where the permission is another one, sessions
     and channels are told, and ask for each of their consumers; publishing asks by itself
-    (`service.routes`).
+    (`sessions.routes`).
     """
 
     def __init__(self, connections: Connections) -> None:

@@ -165,7 +165,7 @@ class Writer:
         """Take bytes to send.
 
         When nothing waits they are sent from here, without waking the writer's task: for a client
-        with one message in flight that saves an eighth of the way (docs/adr/0004).
+        with one message in flight that saves an eighth of the way.
         """
         if self.broken:
             return

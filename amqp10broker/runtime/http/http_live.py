@@ -2,7 +2,7 @@
 
 Paths that equal users follow at one interval are looked at once for all of them. A client has at most one
 event of a path on its way: while it reads slowly, nothing piles up here, and its next event brings it from
-what it has to what is there then (`http.live.Latest`).
+what it has to what is there then (`api.live.Latest`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Start: TypeAlias = Callable[[Callable[[], Awaitable[None]]], None]
 
 
 class _Stream:
-    """One client's stream of events: the body of an answer (`http.messages.Feed`)."""
+    """One client's stream of events: the body of an answer (`api.messages.Feed`)."""
 
     def __init__(self, lives: Lives, grants: Grants) -> None:
         self.grants = grants
@@ -74,7 +74,7 @@ class Lives:
 
         Args:
             look: what an answer is asked for with; never raises.
-            onward: how to ask for what comes behind an answer of a path, see `http.routes.Endpoint`.
+            onward: how to ask for what comes behind an answer of a path, see `api.routes.Endpoint`.
             start: starts a task that ends with the listener.
             now_ms: the time of day, milliseconds since the epoch.
         """

@@ -3,7 +3,7 @@
 What the folder says of the metadata becomes a group of one with a new cluster id, so that the lost nodes are
 those of another cluster, should they come back. All that its log holds counts, as nobody can say any more
 what of it was decided. The folder also notes which nodes are lost: at every start the groups of quorum queues
-that still have members there are made those of this node alone (`replication.groups`). Node numbers are never
+that still have members there are made those of this node alone (`cluster.groups`). Node numbers are never
 given again, so that changes nothing later on. It is all one change of one file.
 """
 

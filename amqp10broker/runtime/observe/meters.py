@@ -2,7 +2,7 @@
 
 Memory is the resident set, as RabbitMQ takes it. Freed memory stays in the resident set as long as the C
 library keeps it for later, so where that library can (glibc), it is asked to give back what it holds free
-before anybody is held back for it: see ADR 0016. Every meter answers None where the system does not say.
+before anybody is held back for it. Every meter answers None where the system does not say.
 """
 
 from __future__ import annotations

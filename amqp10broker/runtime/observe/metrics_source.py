@@ -1,4 +1,4 @@
-"""The running broker as metrics ask it (`metrics.gather.Source`)."""
+"""The running broker as metrics ask it (`observe.metrics.gather.Source`)."""
 
 from __future__ import annotations
 

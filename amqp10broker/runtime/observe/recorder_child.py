@@ -7,7 +7,7 @@ complete files, ``{"failed": "a sentence", "written": N}`` as the last line when
 ``{"ended": true}`` after `END`.
 
 A process of its own, because making Parquet takes a tenth of a second at a time, which would hold up every
-client of the broker (`docs/adr/0021`). When the socket is closed, which the system does if the broker dies,
+client of the broker. When the socket is closed, which the system does if the broker dies,
 it completes what it has, and the row of the run. It ends for no signal but the last one: a service manager
 that stops all processes at once must not take it from a broker that still has to tell.
 """

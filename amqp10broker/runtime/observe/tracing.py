@@ -61,7 +61,7 @@ class Tracing:
                 address of links (``/queues/orders``, with ``*`` and ``?``), or ``everything``.
             sink: where to.
             place: that, for people.
-            frames: as a recording of frames, see `frames.records`; else as text.
+            frames: as a recording of frames, see `observe.frames.records`; else as text.
 
         Raises:
             NotFound: there is nothing of that kind.

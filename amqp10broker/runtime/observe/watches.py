@@ -141,7 +141,7 @@ class Watches:
     def timeline(
         self, number: int, since: int | None, limit: int, *, frames: bool, user: str | None = None
     ) -> tuple[WatchView, dict[str, Any]]:
-        """Of which link, and what happened; see `service.timeline.document`.
+        """Of which link, and what happened; see `observe.timeline.document`.
 
         Args:
             number: of the watch.

@@ -1,4 +1,4 @@
-"""Errands at queues (`service.errands`), run by a living broker."""
+"""Errands at queues (`sessions.errands`), run by a living broker."""
 
 from __future__ import annotations
 

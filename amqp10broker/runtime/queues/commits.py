@@ -28,7 +28,7 @@ MESSAGE_BYTES: Final = 64
 
 
 class SessionCommits:
-    """Of one session or channel; see `service.commits.Commits`."""
+    """Of one session or channel; see `sessions.commits.Commits`."""
 
     __slots__ = ("_inbox", "_journal_task", "safe")
 

@@ -101,7 +101,7 @@ def survivor(document: bytes) -> Survivor:
 
 
 class Records(Protocol):
-    """The store of links that survive a restart: `persistence.kept_links.KeptLinksInJournal`."""
+    """The store of links that survive a restart: `queues.durable_links.KeptLinksInJournal`."""
 
     def put(self, number: int, document: bytes) -> None:
         """Store the document of the link with this number, in place of an earlier one."""

@@ -1,7 +1,7 @@
 """The management node's links in one session: pairs of links, requests in, responses out, in order.
 
 A client that manages attaches two links of one name: a sender to ``/management`` for requests and a receiver
-from it for responses. `management.amqp_node` handles the requests; this module has the pairs, their credit,
+from it for responses. `operations.amqp_node` handles the requests; this module has the pairs, their credit,
 and the order of responses, which is that of requests even where a queue must answer first.
 
 Response credit is the client's. It is counted down when a request comes, not when its response is written: a
@@ -206,7 +206,7 @@ class ManagementLinks:
             caller: returns the user that sends the requests.
             reply_to: under which queues answer this session.
             post: sends a command to a queue.
-            offer_token: see `service.context`.
+            offer_token: see `sessions.context`.
             message_bytes_max: returns the size of the largest request that is accepted.
         """
         self._session = session

@@ -1,7 +1,7 @@
 """The broker's side of one AMQP 1.0 session. Pure: frames and effects of queues go in, frames and commands to
 queues come out.
 
-Drives the engine (`amqp10.session.Session`) and dispatches its events to the owners of links
+Drives the engine (`protocols.amqp10.session.Session`) and dispatches its events to the owners of links
 (`link_owner.py`): each `Publisher` and `Consumer`, and both ends of each pair of management links. The steps
 in which it runs are defined in `sessions/session_step.py`.
 """

@@ -1,8 +1,8 @@
 """Receivers that attach to a topic, or that return to their subscription.
 
 A subscriber consumes from a queue that is bound to the topic and is made by its attach: for the link alone,
-durable, or shared by several links (`catalog.subscriptions`). It needs the permissions of the three steps: to
-configure that queue, to bind it (write to it, read `amq.topic` and the topic), and to read it.
+durable, or shared by several links (`metadata.subscriptions`). It needs the permissions of the three steps:
+to configure that queue, to bind it (write to it, read `amq.topic` and the topic), and to read it.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Each member's value is its code, as `amqp10broker status`, `list-links`, `list-channels`, `list-consumers` and
 the log write it; `docs/waiting.md` explains each. In flow events the same set has numbers:
-`flowevents.schema.Reason`, member by member of the same name.
+`observe.flow_events.schema.Reason`, member by member of the same name.
 
 A wait is reported as a `Waiting`: the code, one sentence with the evidence, and since when. ``None`` in place
 of the code means no wait: the client can continue, or nothing is to be done.

@@ -1,6 +1,6 @@
 """Errors of the analysis; each contains a remedy.
 
-A folder that is not a recording is a `recording.errors.RecordingError`.
+A folder that is not a recording is a `observe.recording.errors.RecordingError`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """Follows a growing recording by Structured Streaming: one line per second and run.
 
-A window of one second is closed when the watermark, the latest event time less `late_s`, has passed it; then
-it is printed and stored, once. Files appear up to ten seconds after their first event (`recording.parquet`),
-so the watermark must lag by more than that; later events are omitted here, though not in the batch. When all
-runs have ended, `final_windows` closes the rest. Warm-up is included, since a run may not have its row yet.
+A window of one second is closed when the watermark, the latest event time less `late_s`, has passed it;
+then it is printed and stored, once. Files appear up to ten seconds after their first event
+(`observe.recording.parquet`), so the watermark must lag by more than that; later events are omitted here,
+though not in the batch. When all runs have ended, `final_windows` closes the rest. Warm-up is included,
+since a run may not have its row yet.
 """
 
 from __future__ import annotations

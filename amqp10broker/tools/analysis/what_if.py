@@ -1,4 +1,4 @@
-"""Applies `replay.many` to files of recorded frames, in this process or with a Spark task per file.
+"""Applies `tools.replay.many` to files of recorded frames, in this process or with a Spark task per file.
 
 Importing this module does not need Spark.
 """
@@ -70,7 +70,8 @@ def answers(
 def table(
     spark: SparkSession, paths: Sequence[str], settings: Sequence[Settings], connection: int | None = None
 ) -> DataFrame:
-    """Return one table of all recordings, links and settings, with the columns of `replay.many.COLUMNS`.
+    """Return one table of all recordings, links and settings, with the columns of
+    `tools.replay.many.COLUMNS`.
 
     It is evaluated lazily, and again at each use: write it, or cache it. Arguments are as in `answers`.
     """
