@@ -13,17 +13,17 @@ __all__ = ["LogRecorder", "log", "verify_passwords_at_once", "wait_for_syncs"]
 
 MODULES = (
     "broker",
-    "clock_watch",
-    "connection_log",
-    "dead_letter",
-    "dead_letter_worker",
-    "definitions_file",
-    "connection_lifecycle",
-    "keepers",
-    "listener",
-    "log_limits",
-    "login",
-    "queues",
+    "observe.clock_watch",
+    "connections.connection_log",
+    "queues.dead_letters",
+    "queues.dead_letter_worker",
+    "journal.definitions_file",
+    "connections.connection_lifecycle",
+    "queues.durability",
+    "connections.listener",
+    "connections.log_limits",
+    "connections.login",
+    "queues.queues",
 )
 
 

@@ -63,7 +63,7 @@ def start(tmp_path: Path) -> Start:
 def data_log(monkeypatch: pytest.MonkeyPatch) -> LogRecorder:
     """What is logged of the data folder and of the configuration."""
     recorder = LogRecorder()
-    for module in ("data", "bootstrap"):
+    for module in ("journal.data", "journal.bootstrap"):
         monkeypatch.setattr(f"amqp10broker.runtime.{module}._log", recorder)
     return recorder
 

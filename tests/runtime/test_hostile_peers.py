@@ -26,7 +26,12 @@ RAFT, LETTERS, BULK = LINKS
 @pytest.fixture
 def complaints(monkeypatch: pytest.MonkeyPatch) -> LogRecorder:
     recorder = LogRecorder()
-    for module in ("peer_complaints", "peer_link", "peer_calls", "peer_heart"):
+    for module in (
+        "cluster.peer_complaints",
+        "cluster.peer_link",
+        "cluster.peer_calls",
+        "cluster.peer_heartbeats",
+    ):
         monkeypatch.setattr(f"amqp10broker.runtime.{module}._log", recorder)
     return recorder
 

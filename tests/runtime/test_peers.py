@@ -31,7 +31,12 @@ def network() -> Network:
 def complaints(monkeypatch: pytest.MonkeyPatch) -> LogRecorder:
     """What was logged of connections that cannot be."""
     recorder = LogRecorder()
-    for module in ("peer_complaints", "peer_link", "peer_calls", "peer_heart"):
+    for module in (
+        "cluster.peer_complaints",
+        "cluster.peer_link",
+        "cluster.peer_calls",
+        "cluster.peer_heartbeats",
+    ):
         monkeypatch.setattr(f"amqp10broker.runtime.{module}._log", recorder)
     return recorder
 

@@ -38,8 +38,9 @@ from amqp10broker.runtime.connections.vhost_slot import Membership
 from amqp10broker.runtime.context import ConnectionSurroundings
 from amqp10broker.sessions.amqp091.open import login_refused, server_properties
 
-# `observe.flow_events.schema.Reason`, which is not loaded before somebody records; a test holds them
-together. _CREDIT_FLOW: Final = 10 _ALARM: Final = 4
+# `observe.flow_events.schema.Reason`, which is not loaded before a recording; a test compares them.
+_CREDIT_FLOW: Final = 10
+_ALARM: Final = 4
 
 
 class Connection091(ConnectionShell[ConnectionEvent, Amqp091Error, RunningChannel]):
