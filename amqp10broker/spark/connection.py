@@ -105,7 +105,7 @@ def with_retries(
     queue: str = "",
     patience: RetryBudget | None = None,
 ) -> T:
-    """Call `attempt` until it succeeds or fails for a permanent reason.
+    """Call `attempt` until it succeeds; raise SparkSourceError if it fails for good.
 
     Args:
         options: its `retry_timeout_s` counts from the first failure.
@@ -125,7 +125,7 @@ def with_retries(
 def pause_or_raise(
     error: ClientError, options: ConnectionOptions, patience: RetryBudget, *, queue: str = ""
 ) -> None:
-    """Pause before another attempt, if the error is temporary and there is time for one."""
+    """Pause before another attempt; raise the error if it is permanent, or time is over."""
     if not may_pass(error) or not patience.failed():
         raise translated(error, options, queue=queue, tries=patience.failures) from error
 

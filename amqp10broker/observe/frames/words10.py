@@ -18,7 +18,7 @@ from amqp10broker.protocols.amqp10.performatives import (
     SenderSettleMode,
 )
 
-# Fields whose numbers have names.
+# Fields with numbers that have names.
 _CHOICES: Final[dict[str, dict[Any, str]]] = {
     "role": {False: "sender", True: "receiver"},
     "snd_settle_mode": {mode.value: mode.name.lower() for mode in SenderSettleMode},

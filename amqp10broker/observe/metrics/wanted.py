@@ -31,7 +31,7 @@ class Wanted:
 
     Attributes:
         groups: that have rows in the response.
-        vhosts: whose queues count; None: all.
+        vhosts: queues of these count; None: all.
         queue: searched in the names of queues; None: all count.
         openmetrics: the format; else Prometheus' own.
     """

@@ -33,7 +33,7 @@ class SeenIds:
         return self._count
 
     def fresh(self, message_ids: Sequence[str | None]) -> list[int] | None:
-        """Return the places of messages whose ids are new, also among themselves; None if all are.
+        """Return the places of messages with new ids, also among themselves; None if all are.
 
         Messages without an id (None) are always new. Places ascend.
         """
@@ -53,7 +53,7 @@ class SeenIds:
         """Remember the ids of a segment; segments arrive in ascending order.
 
         Returns:
-            Numbers of segments whose ids are dropped in exchange.
+            Numbers of segments that lose their ids in exchange.
         """
         kept = tuple(digests)
         self._segments.append((number, kept))

@@ -127,7 +127,6 @@ class SegmentFiller:
     # --- parts --------------------------------------------------------------------------------------
 
     def _take(self, count: int, wait_s: float) -> tuple[int, bool]:
-        # Returns the number of messages taken, and whether there is a new segment.
         # Before messages are taken: a queue may discard those that are returned again and again.
         self._spool.check_room()
         payloads = self._source.receive(count, wait_s)

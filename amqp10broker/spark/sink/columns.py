@@ -42,7 +42,7 @@ _FIELDS: Final[Mapping[str, int]] = {
     "contentEncoding": 7,
     "groupId": 10,
 }
-# Fields whose type is symbol: ASCII only.
+# Fields of type symbol: ASCII only.
 SYMBOLS: Final = frozenset({6, 7})
 _BODY: Final = "body"
 _MESSAGE_ID: Final = "messageId"

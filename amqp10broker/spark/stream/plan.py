@@ -101,7 +101,7 @@ def recut(options: StreamOptions, cut: Cut, end: int, bounds: Bounds) -> list[St
 
 
 def all_gone(options: StreamOptions, end: StreamOffset) -> list[StreamRange]:
-    """Return the partitions of a batch whose stream was deleted: as many as planned, all empty."""
+    """Return the partitions of a batch of a deleted stream: as many as planned, all empty."""
     cut = end.cut
     if cut is None:
         return []  # an offset with the id of a stream and without a cut ends an empty batch

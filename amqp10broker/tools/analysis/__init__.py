@@ -1,5 +1,6 @@
 """Analyses recorded flow events: the PySpark job behind ``amqp10broker analyse`` (`docs/analysis.md`).
 
-`cells` reads the events in one pass of Spark; the modules after it compute without Spark, and `job` runs all
-steps. Needs the extra ``spark``. The broker never imports this package, and nothing is imported here.
+`cells` reads the events in one pass of Spark; `job` runs all steps of the batch, and `follow` those of a
+recording that grows. Needs the extra ``spark``. The broker never imports this package, and nothing is
+imported here.
 """

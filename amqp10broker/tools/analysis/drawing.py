@@ -167,7 +167,7 @@ def setting_axis(axes: Any, values: Sequence[float], name: str, labels: int = 9)
 
 
 def legible(values: Sequence[float], labels: int) -> list[float]:
-    """Return the values whose labels do not overlap on a logarithmic axis: first, last, and those that fit
+    """Return values with labels that do not overlap on a logarithmic axis: first, last, and those that fit
     between.
     """
     if len(values) < 3:

@@ -102,7 +102,7 @@ class _Section(NamedTuple):
 
 
 def report(analysed: Analysed, say: Callable[[str], None] = lambda text: None) -> str:
-    """Return the report as HTML. `say` is called with a text for each group whose pictures are drawn."""
+    """Return the report as HTML. `say` is called with a text for each group before its pictures."""
     from jinja2 import Environment, StrictUndefined
 
     recording, measured = analysed.recording, analysed.measured
@@ -304,7 +304,7 @@ def _pictures(
 
 
 def _cases(analysed: Analysed, members: Sequence[ConfigurationFigures], numbers: Iterator[int]) -> _Part:
-    # Configurations of one benchmark whose settings were not varied.
+    # Configurations of one benchmark without varied settings.
     labels = case_names(members)
     rates = [(label, _stream_rates(analysed, each)) for label, each in zip(labels, members, strict=True)]
     wanted = (

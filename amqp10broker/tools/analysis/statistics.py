@@ -116,8 +116,7 @@ def scatter(groups: Sequence[Sequence[float]]) -> Scatter | None:
 
 
 def _student_quantile(confidence: float, freedom: int) -> float:
-    # Half the width of the interval that contains Student's t with this confidence.
-    # takes a tenth of a second to import, unnecessary for readers of an estimate
+    # Imported here because it takes a tenth of a second, unnecessary for readers of an estimate.
     from scipy.special import stdtrit
 
     return float(stdtrit(freedom, 0.5 + confidence / 2))

@@ -399,7 +399,7 @@ class Client10:
 
     @staticmethod
     def _left(link: _Receiver) -> int:
-        # Positive for a link whose flows are unknown.
+        # Positive for a link with unknown flows.
         if link.granted is None:
             return 0 if link.known else 1
         return limit_left(*link.granted, link.delivery_count)

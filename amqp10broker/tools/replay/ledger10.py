@@ -46,7 +46,7 @@ class Link:
         gone: either side has detached.
         error: of the broker's detach; "" without one, None without a detach.
         base: the sender's first delivery-count.
-        begun, whole: deliveries whose first, whose last frame was sent.
+        begun, whole: deliveries with the first, with the last frame sent.
         outcomes: of the client's messages, by delivery-id.
         first_credit: of the broker's first flow for it.
         limit: deliveries that the credit of the client's sender allows, counted from the first.

@@ -1,4 +1,4 @@
-"""The playable part of a recording of frames: connections whose frames are complete."""
+"""The playable part of a recording of frames: connections with complete frames."""
 
 from __future__ import annotations
 
