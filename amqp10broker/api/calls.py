@@ -42,14 +42,14 @@ class Door(Protocol):
 
     @property
     def catalog(self) -> Catalog:
-        pass
+        """The declared objects of the broker."""
 
     @property
     def node_name(self) -> str:
         """The name of this node in paths and objects."""
 
     def node(self) -> NodeView:
-        pass
+        """Return the figures of this process."""
 
     def process(self) -> Mapping[str, int]:
         """Return the process's figures by RabbitMQ's names: processors; tasks, and those of them that are
@@ -69,7 +69,7 @@ class Door(Protocol):
 
     @property
     def attempts(self) -> Attempts:
-        pass
+        """The counters of login attempts."""
 
     def settings(self) -> str:
         """Return the present settings as a configuration file."""
@@ -79,7 +79,7 @@ class Door(Protocol):
         """Whether an AMQP 0-9-1 client may limit all consumers of a channel together."""
 
     async def certificates(self) -> Sequence[CertificateSeen]:
-        pass
+        """Return the certificate files of the settings."""
 
     def connections_open(self) -> tuple[int, int]:
         """Return the number of connections to this node, including those not logged in, and the limit."""
@@ -97,11 +97,7 @@ class Door(Protocol):
         """Return a file of the page; None if there is none of this path."""
 
     def follow(self, following: Following, grants: Grants) -> Feed:
-        """Return a feed of the changes at paths.
-
-        Raises:
-            Refused: 503, too many streams are open.
-        """
+        """Return a feed of the changes at paths."""
 
     def random(self, size: int) -> bytes:
         """Return `size` unguessable random bytes."""
@@ -194,11 +190,7 @@ class Call:
 
     @property
     def body(self) -> dict[str, Any]:
-        """The object of the body.
-
-        Raises:
-            Refused: 400, the body is not an object.
-        """
+        """The object of the body."""
         return read_object(self.request.body)
 
     @property
@@ -215,11 +207,7 @@ class Call:
         return self.has(Tag.ADMINISTRATOR) or self.granted.entry(vhost) is not None
 
     def vhost(self, name: str | None = None) -> VirtualHost:
-        """Return a virtual host; without a name that of the path.
-
-        Raises:
-            Refused: 404, there is none, or none for this user.
-        """
+        """Return a virtual host; one that the user may not see counts as missing (404)."""
         found = self.door.catalog.find_vhost(self.values["vhost"] if name is None else name)
         if found is None or not self.sees(found.name):
             raise Refused(HTTPStatus.NOT_FOUND, "not_found", "Not Found")
@@ -250,9 +238,6 @@ class Call:
         Args:
             *key: of the object: its kind, and its names.
             **families: values by name, for each family of `Span.read`.
-
-        Raises:
-            Refused: 400, a history of too many points is requested.
         """
         every = {name: value for values in families.values() for name, value in values.items()}
         series = self.door.samples.look(key, self.door.now_ms(), every)

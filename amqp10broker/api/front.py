@@ -114,11 +114,7 @@ class Front(Generic[T]):
         return replace(request, segments=(*self._prefix, "api", *request.segments))
 
     def admit(self, visit: Visit[T], tags: Collection[str]) -> None:
-        """Check a visit before its endpoint runs; `tags` is empty without a login.
-
-        Raises:
-            Refused: a tag is missing, or the client does not accept JSON.
-        """
+        """Check a visit before its endpoint runs; `tags` is empty without a login."""
         if visit.endpoint.tag is not None:
             check_tag(visit.endpoint.tag, tags)
         types = visit.endpoint.types

@@ -46,9 +46,6 @@ class Listing:
 
         Args:
             paged: whether this list has pages at all; if not, page options are ignored.
-
-        Raises:
-            Refused: 400, a page option is invalid.
         """
         columns = query.get("columns")
         page = _number(query, "page") if paged and "page" in query else None
@@ -92,11 +89,7 @@ class Listing:
         return [self.pick(item) for item in self.sorted(items)]
 
     def on_page(self, found: Sequence[Item]) -> Sequence[Item]:
-        """Return the items of the page; all, if there are no pages.
-
-        Raises:
-            Refused: 400, the page is behind the last one.
-        """
+        """Return the items of the page; all, if there are no pages."""
         if self.page is None:
             return found
         if self.page > max(-(-len(found) // self.page_size), 1):

@@ -54,9 +54,6 @@ class Following:
         Args:
             request: with parameters ``path``, repeatable, and ``interval``.
             interval_ms: the default interval.
-
-        Raises:
-            Refused: 400, a path cannot be followed.
         """
         targets = request.every("path")
         if not 1 <= len(targets) <= PATHS_MAX:

@@ -46,7 +46,6 @@ async def listed(
         paged: whether this list has pages.
 
     Raises:
-        Refused: 400, a page option is invalid.
         InvalidArgument: the regular expression would take too long.
     """
     listing = Listing.read(call.request.query, paged=paged)

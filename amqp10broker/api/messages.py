@@ -78,9 +78,6 @@ class Request:
         Args:
             target: path and query, as received; a scheme and a host before them are left out.
             headers: names in lower case, and values.
-
-        Raises:
-            Refused: 400, the target is malformed.
         """
         path, _, query = target.partition(b"?")
         if not path.startswith(b"/"):

@@ -51,9 +51,6 @@ class Span:
 
         Args:
             family: ``msg_rates``, ``lengths``, ``data_rates`` or ``node_stats``.
-
-        Raises:
-            Refused: 400, more points than there may be.
         """
         age, step = (query.get(f"{family}_{which}", "") for which in ("age", "incr"))
         if not all(each.isascii() and each.isdigit() and int(each[:9]) for each in (age, step)):

@@ -135,7 +135,7 @@ class Turns(Generic[Work]):
         self._forget(turn)
 
     def _next(self, lanes: _Lanes[Work], *, by_name: bool) -> Turn[Work] | None:
-        """Rotate the lanes: the one with the oldest service is served and goes to the end."""
+        """Serve the address or name that has waited longest, and move it to the end."""
         for outer, inners in lanes.items():
             for inner, lane in inners.items():
                 if (inner if by_name else outer) not in self._running:

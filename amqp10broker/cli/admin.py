@@ -68,10 +68,8 @@ class Place:
 
 
 def place_of(port: str | None, path: str | None, environ: Mapping[str, str]) -> Place:
-    """Return the place by the options or, without them, by `AMQP10BROKER_URL` or the broker's own variables.
-
-    Raises:
-        ConfigError: the port is invalid, or the broker is on another machine.
+    """Return the place by the options or, without them, by `AMQP10BROKER_URL` or the broker's own
+    variables.
     """
     setting = SETTINGS["port"]
     if port is None and path is None:
@@ -104,10 +102,6 @@ def ask(place: Place, request: Mapping[str, Any], *, timeout_s: float | None = N
 
     Args:
         timeout_s: time limit of the answer; None: that of the operation.
-
-    Raises:
-        RefusedByBroker: with the broker's reason.
-        AdminSocketError: no broker is there, or it does not answer; contains a remedy.
     """
     if timeout_s is None:
         timeout_s = _patience_s(str(request.get("op")))
@@ -127,10 +121,6 @@ def ask_stream(
 ) -> Generator[Any, None, None]:
     """Send one request with more than one line as answer: its result, and the lines that follow until the
     end.
-
-    Raises:
-        RefusedByBroker: with the broker's reason.
-        AdminSocketError: no broker is there, or it does not answer; contains a remedy.
     """
     with _connected(place, timeout_s) as (path, stream):
         stream.sendall(json.dumps(request).encode() + b"\n")

@@ -67,11 +67,7 @@ def add_spark(parser: Parser, title: str, master: str | None) -> None:
 
 
 def check_spark(arguments: argparse.Namespace) -> None:
-    """Refuse a master on another machine, and a JVM that does not fit into this machine.
-
-    Raises:
-        ConfigError: an option of `add_spark` has a wrong value.
-    """
+    """Refuse a master on another machine, and a JVM that does not fit into this machine."""
     if arguments.master is not None and not _MASTER.fullmatch(arguments.master):
         allowed = "must be local[N], local[*] or spark://127.0.0.1:PORT"
         raise ConfigError("--master", f"is {arguments.master!r}", allowed)

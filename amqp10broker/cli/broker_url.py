@@ -17,11 +17,7 @@ SOURCE: Final = f"variable {URL_VARIABLE}"
 
 
 def from_environment(environ: Mapping[str, str]) -> BrokerUrl | None:
-    """Parse the variable; None if it is not set, or empty.
-
-    Raises:
-        ConfigError: it is not such a URL; the text shows nothing that may be part of a password.
-    """
+    """Parse the variable; None if it is not set, or empty."""
     written = environ.get(URL_VARIABLE)
     if not written:
         return None

@@ -205,11 +205,7 @@ def _integer(argument: Argument, written: str) -> int:
 
 
 def read_table(argument: Argument, written: str) -> dict[str, Any]:
-    """Parse the values of a table argument, by name, from their JSON.
-
-    Raises:
-        ConfigError: it is not a JSON object.
-    """
+    """Parse the values of a table argument, by name, from their JSON."""
     fault, table = "", None
     try:
         table = json.loads(written)

@@ -17,11 +17,7 @@ from amqp10broker.storage.folder import inspect_data_folder
 
 
 def make_secret(path: str) -> None:
-    """Write a random secret to a new file, readable for its owner only.
-
-    Raises:
-        ConfigError: the file exists, or cannot be written.
-    """
+    """Write a random secret to a new file, readable for its owner only."""
     try:
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError as error:

@@ -73,9 +73,6 @@ def plan_nodes(count: int, first_port: int, data: str, options: Sequence[str]) -
         first_port: for AMQP, of the first node; the others follow.
         data: folder of their folders.
         options: additional ones for each node.
-
-    Raises:
-        ConfigError: there are too few names, or ports.
     """
     if not 1 <= count <= len(NAMES):
         raise ConfigError("option --nodes", f"is {count}", f"must be 1 to {len(NAMES)}")
@@ -259,11 +256,7 @@ class Launch:
 
 
 def make_secret(data: str) -> None:
-    """Write a secret that the nodes share, readable for its owner only, unless there is one.
-
-    Raises:
-        Failed, ConfigError: the folder cannot be written.
-    """
+    """Write a secret that the nodes share, readable for its owner only, unless there is one."""
     path = os.path.join(data, SECRET)
     try:
         os.makedirs(data, exist_ok=True)

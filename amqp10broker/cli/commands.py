@@ -120,12 +120,7 @@ def add_arguments_option(parser: Parser) -> None:
 
 
 def ask(arguments: argparse.Namespace, operation: str, /, **given: Any) -> Any:
-    """Run an operation at the broker, in the virtual host that was chosen.
-
-    Raises:
-        RefusedByBroker: the broker refuses it.
-        AdminSocketError: there is no broker.
-    """
+    """Run an operation at the broker, in the virtual host that was chosen."""
     from amqp10broker.cli import admin  # sockets: not needed for --help
 
     request: dict[str, Any] = {"op": operation, "arguments": given}
@@ -135,11 +130,7 @@ def ask(arguments: argparse.Namespace, operation: str, /, **given: Any) -> Any:
 
 
 def place_of(arguments: argparse.Namespace) -> Place:
-    """Return the broker's place by the options of `add_where`, or by the environment.
-
-    Raises:
-        ConfigError: the place is invalid.
-    """
+    """Return the broker's place by the options of `add_where`, or by the environment."""
     from amqp10broker.cli import admin
 
     return admin.place_of(arguments.port, arguments.admin_socket, os.environ)
@@ -149,11 +140,7 @@ def place_of(arguments: argparse.Namespace) -> Place:
 
 
 def pairs(option: str, written: Iterable[str]) -> dict[str, Any]:
-    """Parse the values of a repeated ``KEY=VALUE``.
-
-    Raises:
-        ConfigError: one is not of this form, or a key is given twice.
-    """
+    """Parse the values of a repeated ``KEY=VALUE``."""
     values: dict[str, Any] = {}
     for each in written:
         key, equals, value = each.partition("=")
@@ -195,11 +182,7 @@ def seconds(smallest: float, largest: float) -> Callable[[str], float]:
 
 
 def read_file(name: str) -> bytes:
-    """Return the content of a file, or of standard input for ``-``.
-
-    Raises:
-        ConfigError: it cannot be read.
-    """
+    """Return the content of a file, or of standard input for ``-``."""
     try:
         if name == STANDARD:
             return sys.stdin.buffer.read()

@@ -84,11 +84,7 @@ class Login:
 
 
 def login_of(arguments: argparse.Namespace) -> Login:
-    """Return the login by the options and, for missing parts, by `AMQP10BROKER_URL`.
-
-    Raises:
-        ConfigError: the URL or the port is invalid.
-    """
+    """Return the login by the options and, for missing parts, by `AMQP10BROKER_URL`."""
     from amqp10broker.cli import admin
     from amqp10broker.cli.broker_url import from_environment
 
@@ -114,13 +110,7 @@ def login_of(arguments: argparse.Namespace) -> Login:
 
 
 def connect(arguments: argparse.Namespace) -> Client:
-    """Connect and log in by the options.
-
-    Raises:
-        Unreachable: no broker listens there, or it does not answer.
-        ClientError: the broker refuses the login.
-        ConfigError: the URL or the port is invalid, or the password cannot be read.
-    """
+    """Connect and log in by the options."""
     from amqp10broker.client.blocking import connect
     from amqp10broker.client.errors import ConnectError, TimedOutError
     from amqp10broker.client.options import ClientOptions

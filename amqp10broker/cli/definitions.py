@@ -31,11 +31,7 @@ def _exported(arguments: argparse.Namespace, document: Any) -> str | None:
 
 
 def write_private(path: str, text: str) -> None:
-    """Write a file that only its owner can read, as a whole or not at all.
-
-    Raises:
-        Failed: it cannot be written.
-    """
+    """Write a file that only its owner can read, as a whole or not at all."""
     temporary = ""
     try:
         # In the same directory, so that it can replace the old one atomically; mode 0600.

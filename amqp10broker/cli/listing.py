@@ -388,11 +388,7 @@ def _list(listing: Listing, arguments: argparse.Namespace) -> int:
 
 
 def chosen_columns(listing: Listing, written: Sequence[str]) -> tuple[str, ...]:
-    """Return the columns to show; dashes in names count as underscores.
-
-    Raises:
-        ConfigError: there is no such column.
-    """
+    """Return the columns to show; dashes in names count as underscores."""
     columns = tuple(each.replace("-", "_") for each in written)
     for column, given in zip(columns, written, strict=True):
         if column not in listing.columns:

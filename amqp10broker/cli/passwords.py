@@ -27,11 +27,7 @@ def add_password(parser: argparse.ArgumentParser) -> None:
 
 
 def new_password(arguments: argparse.Namespace) -> str | None:
-    """Read the new password by the options of `add_password`; None: without password login.
-
-    Raises:
-        ConfigError: as `read_password`.
-    """
+    """Read the new password by the options of `add_password`; None: without password login."""
     if arguments.no_password:
         return None
     return read_password(arguments.password_file, arguments.user, confirm=True)
@@ -44,9 +40,6 @@ def read_password(file: str | None, user: str, *, confirm: bool) -> str:
         file: ``-`` for standard input; None prompts at a terminal, if standard input is one.
         user: for the prompt.
         confirm: prompt twice.
-
-    Raises:
-        ConfigError: there is none, it is not UTF-8, or it was typed differently the second time.
     """
     if file is None and sys.stdin.isatty():
         import getpass
@@ -62,11 +55,7 @@ def read_password(file: str | None, user: str, *, confirm: bool) -> str:
 
 
 def first_line(file: str) -> str:
-    """Return the first line of a file, or of standard input for ``-``.
-
-    Raises:
-        ConfigError: it cannot be read, or is not UTF-8.
-    """
+    """Return the first line of a file, or of standard input for ``-``."""
     content = read_file(file)
     try:
         return content.decode().split("\n", 1)[0].removesuffix("\r")

@@ -50,11 +50,7 @@ def _ping_arguments(parser: Parser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the check, and print one line for the answer and one for the message.
-
-    Raises:
-        ClientError: it failed; the message has cause and remedy.
-    """
+    """Run the check, and print one line for the answer and one for the message."""
     from amqp10broker.client.blocking import connect
     from amqp10broker.client.options import ClientOptions
 

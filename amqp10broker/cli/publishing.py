@@ -90,11 +90,7 @@ def _publish(arguments: argparse.Namespace) -> int:
 
 
 def report(outcomes: Iterable[Outcome | None], where: str) -> None:
-    """Print the outcomes of messages.
-
-    Raises:
-        Failed: not all of them were accepted.
-    """
+    """Print the outcomes of messages."""
     from amqp10broker.client.errors import NotAcceptedError
     from amqp10broker.client.outcomes import Accepted
 
@@ -114,11 +110,7 @@ def report(outcomes: Iterable[Outcome | None], where: str) -> None:
 
 
 def message_of(arguments: argparse.Namespace) -> Message:
-    """Make the message of the options.
-
-    Raises:
-        ConfigError: one is out of range, or there is no body, or there are two.
-    """
+    """Make the message of the options."""
     from amqp10broker.client.message import EncodeError, Header, Message, Symbol
 
     if arguments.priority is not None and not 0 <= arguments.priority <= _PRIORITY_MAX:

@@ -85,9 +85,6 @@ def run(
         all_of_them: show all connections; for a screen without a selection.
         stream: None is standard output.
         fetch, sleep: replaced by tests.
-
-    Raises:
-        AdminSocketError: there is no broker, or not any more.
     """
     stream = stream if stream is not None else sys.stdout
     on_screen = watch_s is not None and not as_json and stream.isatty()

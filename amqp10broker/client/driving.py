@@ -89,7 +89,7 @@ class ClientBase(ABC, Generic[S, R]):
 
     @abstractmethod
     def clock(self) -> float:
-        pass
+        """Return seconds, from the same origin at every call."""
 
     @abstractmethod
     def write_soon(self) -> None:

@@ -36,10 +36,10 @@ class SessionOwner(Protocol):
 
     @property
     def failure(self) -> ClientError | None:
-        pass
+        """Why the session has ended, None while it has not."""
 
     def forget(self, link: SenderLink | ReceiverLink) -> None:
-        pass
+        """Stop passing events of this link to its end."""
 
 
 class Delivery:

@@ -44,10 +44,10 @@ _LINK_NAME_ADDRESS_CHARS: Final = 60
 class ConnectionOwner(Protocol):
     @property
     def failure(self) -> ClientError | None:
-        pass
+        """Why the connection has ended, None while it has not."""
 
     def next_number(self) -> int:
-        pass
+        """Return a number that is unique in this connection."""
 
 
 class ClientSession:

@@ -128,11 +128,7 @@ def read_environment(environ: Mapping[str, str]) -> dict[str, Given]:
 
 
 def read_file(path: str) -> dict[str, Given]:
-    """Read a TOML file.
-
-    Raises:
-        ConfigError: the file cannot be read or is not TOML (with the line), or as `parse_file`.
-    """
+    """Read a TOML file."""
     import tomllib
 
     try:

@@ -111,7 +111,7 @@ def hash64(value: object) -> int:
 
 
 def _encode(form: object, parts: list[bytes]) -> None:
-    """Unambiguous: a letter, a length, the content."""
+    """Unambiguous: a type byte, a length, the content."""
     if isinstance(form, tuple):
         parts.append(b"(" + struct.pack(">I", len(form)))
         for item in form:

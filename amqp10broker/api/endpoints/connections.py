@@ -123,11 +123,7 @@ async def every_connection(call: Call) -> list[ConnectionView]:
 
 
 async def found_connection(call: Call, name: str) -> ConnectionView:
-    """Return a connection that the user may see.
-
-    Raises:
-        Refused: 404, there is none of this name.
-    """
+    """Return a connection that the user may see."""
     for look in (call.door.connections, call.door.connections_elsewhere):
         for each in _visible(call, await look()):
             if _name(each) == name:

@@ -66,11 +66,7 @@ async def delete_exchange(call: Call) -> Answer:
 
 
 def exchange_of(call: Call, value: str = "name") -> Exchange:
-    """Return the exchange that a value of the path names.
-
-    Raises:
-        Refused: 404, there is none.
-    """
+    """Return the exchange that a value of the path names."""
     found = call.vhost().topology.find_exchange(exchange_name(call, value))
     if found is None:
         raise not_found()

@@ -128,11 +128,7 @@ async def _users_of(call: Call, queue: DeclaredQueue) -> dict[str, Any]:
 
 
 def queue_of(call: Call, value: str = "name") -> DeclaredQueue:
-    """Return the queue that a value of the path names.
-
-    Raises:
-        Refused: 404, there is none.
-    """
+    """Return the queue that a value of the path names."""
     queue = call.vhost().queues.get(call.values[value])
     if queue is None or queue.kind.volatile:
         raise not_found()

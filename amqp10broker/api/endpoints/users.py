@@ -182,11 +182,7 @@ async def delete_limit(call: Call) -> Answer:
 
 
 def limit_value(call: Call) -> int:
-    """Return the value of a limit from the body.
-
-    Raises:
-        Refused: 400, there is none.
-    """
+    """Return the value of a limit from the body."""
     body = call.body
     fields.require(body, "value")
     return fields.integer(body, "value", 0)

@@ -1,4 +1,4 @@
-"""The only error that reading a filter raises, whatever bytes a client sends."""
+"""The only error that reading a filter raises, for any bytes of a client; functions here do not list it."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ class AtTime:
     """The chunk that contains a point in time."""
 
     time_ms: int
-    """In milliseconds since 1970-01-01T00:00:00Z."""
+    """The time in milliseconds since 1970-01-01T00:00:00Z."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,11 +91,7 @@ _INTEGERS_091: Final = frozenset(
 
 
 def from_amqp10(value: Any) -> OffsetSpec:
-    """Read the value of a filter ``rabbitmq:stream-offset-spec``.
-
-    Raises:
-        FilterError: it is none of those in the table above.
-    """
+    """Read the value of a filter ``rabbitmq:stream-offset-spec``."""
     kind = type(value)
     if kind is t10.Timestamp:
         return AtTime(int(value))
@@ -115,11 +111,7 @@ def from_amqp10(value: Any) -> OffsetSpec:
 
 
 def end_from_amqp10(value: Any) -> int:
-    """Read the value of a filter ``amqp10broker:stream-end-offset``: the first offset that is not wanted.
-
-    Raises:
-        FilterError: it is not an integer from 0.
-    """
+    """Read the value of a filter ``amqp10broker:stream-end-offset``: the first offset that is not wanted."""
     if type(value) in _INTEGERS_10 and value >= 0:
         return int(value)
     raise FilterError(

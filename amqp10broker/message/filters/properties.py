@@ -73,12 +73,7 @@ _kind = KINDS.get
 
 
 def parse_properties(value: Any) -> dict[Field, FieldTest]:
-    """Read the value of a filter ``amqp:properties-filter``.
-
-    Raises:
-        FilterError: it is not a map, has too many entries or none, has an unknown field, or a value that
-            the field cannot have.
-    """
+    """Read the value of a filter ``amqp:properties-filter``."""
     tests: dict[Field, FieldTest] = {}
     for key, reference in _entries(value).items():
         if type(key) is not Symbol or key not in _TYPES:
@@ -92,12 +87,7 @@ def parse_properties(value: Any) -> dict[Field, FieldTest]:
 
 
 def parse_application_properties(value: Any) -> dict[Field, FieldTest]:
-    """Read the value of a filter ``amqp:application-properties-filter``.
-
-    Raises:
-        FilterError: it is not a map, has too many entries or none, a key that is not a string, or a value
-            that is a list, map, array or described value.
-    """
+    """Read the value of a filter ``amqp:application-properties-filter``."""
     tests: dict[Field, FieldTest] = {}
     for key, reference in _entries(value).items():
         if type(key) is not str:

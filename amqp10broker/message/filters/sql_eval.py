@@ -56,11 +56,7 @@ class SqlFilter:
 
 
 def compile_sql(text: str) -> SqlFilter:
-    """Compile the text of an SQL filter.
-
-    Raises:
-        FilterError: the text or the pattern of a LIKE in it is invalid.
-    """
+    """Compile the text of an SQL filter."""
     return compile_expression(parse(text))
 
 

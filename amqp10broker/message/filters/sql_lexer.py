@@ -74,11 +74,7 @@ def has_control_character(text: str) -> bool:
 
 
 def tokenize(text: str) -> list[Token]:
-    """Return the tokens of an expression, and one of kind END behind them.
-
-    Raises:
-        FilterError: the text is too long, has too many tokens, or contains an invalid token.
-    """
+    """Return the tokens of an expression, and one of kind END behind them."""
     check_length(text)
     tokens: list[Token] = []
     position = 0

@@ -72,9 +72,6 @@ def compile_like(pattern: str, escape: str | None) -> Matcher:
     Args:
         pattern: as written in the expression.
         escape: a character that makes the next one literal; None for no such.
-
-    Raises:
-        FilterError: the pattern ends with the escape character, or contains a control character.
     """
     segments = [_Segment(characters) for characters in _split(pattern, escape)]
     if len(segments) == 1:

@@ -41,11 +41,7 @@ def encode_wanted(filters: Filters) -> bytes:
 
 
 def decode_wanted(data: bytes) -> Filters:
-    """Decode the bytes of `encode_wanted`.
-
-    Raises:
-        FilterError: the bytes are not such a filter-set, or one of its filters cannot be used.
-    """
+    """Decode the bytes of `encode_wanted`."""
     try:
         entries, end = decode(data)
     except DecodeError as error:
