@@ -100,20 +100,13 @@ class Forwarding:
     """The dead letters of one queue that are on their way.
 
     Attributes:
-        destination: changed by `redirect`.
         unrouted: messages of the last `send` or `due` for which there was no exchange, or no queue bound.
     """
 
     def __init__(
         self, queue: str, destination: DeadLetterTarget, reply_to: ReplyTo, *, retry_ms: int = RETRY_MS
     ) -> None:
-        """Begin without messages.
-
-        Args:
-            queue: the name of the queue that messages leave.
-            reply_to: to which target queues confirm.
-            retry_ms: how long to wait before a message is sent again.
-        """
+        """Begin without messages. Target queues confirm to `reply_to`."""
         self.destination = destination
         self.unrouted = 0
         self._queue = queue
@@ -130,16 +123,7 @@ class Forwarding:
         return len(self._outstanding)
 
     def send(self, letters: Iterable[DeadLetter], vhost: VirtualHost, now_ms: int) -> list[Post]:
-        """Begin to forward messages.
-
-        Args:
-            letters: released by the queue; a key that is on its way already is ignored.
-            vhost: of the queue.
-            now_ms: the wall clock, in milliseconds.
-
-        Returns:
-            The commands to post.
-        """
+        """Forward messages (keys on their way are ignored); return the commands to post."""
         if not self._outstanding:
             self._looked_ms = now_ms
         fresh = []
@@ -162,7 +146,6 @@ class Forwarding:
         return done
 
     def refused(self, effect: Rejected | Unconfirmed) -> None:
-        """Handle the refusal of a target queue; its messages are sent again later."""
         for outstanding, queue in self._answered(effect):
             if outstanding.former.pop(queue, None) is None:
                 del outstanding.waiting[queue]
@@ -180,7 +163,6 @@ class Forwarding:
         """Send messages again that have waited long enough, or have a route or room now.
 
         Args:
-            vhost: of the queue.
             now_ms: the wall clock, in milliseconds.
 
         Returns:
@@ -204,7 +186,6 @@ class Forwarding:
         )
 
     def forget(self) -> None:
-        """Drop all messages, because the queue has dropped them."""
         self._forget(list(self._outstanding))
 
     def _answered(

@@ -57,9 +57,7 @@ class Bounds(NamedTuple):
     """The bounds of a limit. It may always be the default."""
 
     base: int
-    """The default, where it begins."""
     most: int
-    """The most messages."""
     most_bytes: int
     """The most bytes of as many messages as the limit allows, by the size of those that came."""
 
@@ -74,7 +72,6 @@ class AutoLimit:
     """One automatic limit.
 
     Attributes:
-        limit: the present value.
         highest: the largest value so far.
         why: the reason of the present value.
         since_ms: since when it has this value and reason.
@@ -134,7 +131,6 @@ class AutoLimit:
 
     @property
     def top(self) -> int:
-        """The largest value that is allowed now."""
         bounds = self._bounds
         return max(bounds.base, min(bounds.most, bounds.most_bytes // self._size))
 
@@ -144,7 +140,6 @@ class AutoLimit:
         """Count messages that have come.
 
         Args:
-            count: 1 at least.
             size_bytes: of all of them.
             in_flight: those that are not done, these included.
         """
@@ -167,7 +162,6 @@ class AutoLimit:
             self._judge(now_ms)
 
     def done(self, now_ms: int, count: int, in_flight: int) -> None:
-        """Count messages that are done, and those that are not."""
         self._note(now_ms, in_flight)
         self._done += count
         began_ms = self._began_ms

@@ -16,7 +16,6 @@ class Circumstances(NamedTuple):
     writer_ms: int | None = None
     """The socket takes none of the writer's bytes; None: the writer is empty."""
     writer_bytes: int = 0
-    """The number of bytes in the writer."""
     held_by: str | None = None
     """The connection is not read, because another part of it takes nothing: ``session 3``."""
     held_ms: int = 0
@@ -34,5 +33,4 @@ class Circumstances(NamedTuple):
         return self.writer_ms is not None and self.now_ms - self.writer_ms >= STUCK_MS
 
     def ago(self, since_ms: int) -> str:
-        """Format such a time: ``12 s ago``."""
         return f"{seconds(self.now_ms - since_ms)} ago"

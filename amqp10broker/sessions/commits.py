@@ -74,8 +74,4 @@ class Commits(Protocol):
         """
 
     def when_ready(self, parts: Sequence[Part], ref: RequestRef) -> None:
-        """Send `Committed` when parts that were `NotYet` done are worth another attempt.
-
-        Args:
-            ref: of the `Committed`.
-        """
+        """Send `Committed` when parts that were `NotYet` done are worth another attempt."""

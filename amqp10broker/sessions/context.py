@@ -44,8 +44,6 @@ class SessionContext:
         access: the user's permissions there.
         config: the present configuration; replaced as a whole when a setting changes.
         reply_to: under which queues answer this session.
-        user: authenticated name.
-        container_id: the client's.
         of_jms: its connection desires capabilities of JMS clients: see `open`.
         names: of the links of all sessions of the connection.
         tell_stolen: notifies this session that another one has attached the name of a link here.
@@ -54,7 +52,6 @@ class SessionContext:
         new_id: returns a fresh unguessable token for generated names.
         volatile: makes a queue without a task, for direct reply-to: it answers a post at once.
         node: the broker's container-id, as in its open.
-        log: of the connection.
         offer_token: has another token of the client verified; None if that is not supported.
         moment: the time of the present step, set by the caller before each.
         transactions: those of this session.

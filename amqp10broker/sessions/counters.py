@@ -85,7 +85,6 @@ class ClientCounters(Consumption):
         return found
 
     def consumed(self, credits: Iterable[Consuming]) -> Self:
-        """Add the counts of present consumers."""
         for credit in credits:
             counted = credit.counted()
             self.add(counted)
@@ -94,7 +93,6 @@ class ClientCounters(Consumption):
 
     @classmethod
     def sum_of(cls, all_of_them: Iterable[Consumption]) -> Self:
-        """Return the sum of several counters."""
         total = cls()
         for each in all_of_them:
             total.add(each)
@@ -116,11 +114,8 @@ class Totals:
     def add(
         self, whose: Whose, counters: ClientCounters, users: Container[str], vhosts: Container[str]
     ) -> None:
-        """Add the counters of a connection that has ended.
-
-        Args:
-            users: existing users: the counts of others are added to the protocol only.
-            vhosts: likewise.
+        """Add the counters of a connection that has ended; those of deleted users and vhosts to the protocol
+        only.
         """
         self._gone[whose].add(counters)
         if len(self._gone) >= self._forget_at:
@@ -133,13 +128,7 @@ class Totals:
         users: Container[str],
         vhosts: Container[str],
     ) -> tuple[dict[str, ClientCounters], ...]:
-        """Return the counters by protocol, by virtual host and by user; see `add`.
-
-        Args:
-            present: the connections that have not ended.
-            users: existing users.
-            vhosts: likewise.
-        """
+        """Return the counters by protocol, by virtual host and by user, with those of present connections."""
         self._forget(users, vhosts)
         sums: tuple[defaultdict[str, ClientCounters], ...] = tuple(
             defaultdict(ClientCounters) for _ in Whose._fields
@@ -151,7 +140,6 @@ class Totals:
         return tuple(map(dict, sums))
 
     def by_protocol(self) -> dict[str, ClientCounters]:
-        """Return the counters of connections that have ended."""
         sums: defaultdict[str, ClientCounters] = defaultdict(ClientCounters)
         for whose, counters in self._gone.items():
             sums[whose.protocol].add(counters)

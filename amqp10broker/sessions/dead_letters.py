@@ -26,7 +26,6 @@ class Fate(NamedTuple):
     """The destination of messages with one head."""
 
     head: bytes
-    """The head that the messages get."""
     queues: Sequence[DeclaredQueue]
     cycles: Sequence[DeclaredQueue]
     """Queues that do not get the messages because these came from there without an action of a client."""
@@ -42,12 +41,7 @@ class Judge:
     __slots__ = ("_dying", "_fates", "_vhost", "exchange")
 
     def __init__(self, vhost: VirtualHost, cause: Cause) -> None:
-        """Look the exchange up.
-
-        Args:
-            vhost: of the queue, and so of the exchange.
-            cause: why messages leave the queue.
-        """
+        """Look the exchange up; `cause` is why messages leave the queue."""
         self.exchange: Exchange | None = vhost.topology.find_exchange(cause.exchange)
         self._vhost = vhost
         self._dying = Dying(cause)
@@ -106,7 +100,6 @@ def route_dead_letters(vhost: VirtualHost, queue: str, letters: DeadLetters, now
     Without the exchange, or a queue bound to it, they are dropped.
 
     Args:
-        queue: its name.
         now_ms: the wall clock, in milliseconds.
     """
     judge = Judge(vhost, Cause(queue, letters.reason, now_ms, letters.exchange, letters.routing_key))

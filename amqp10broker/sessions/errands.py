@@ -90,18 +90,7 @@ class PublishOne:
         body: bytes,
         size_max: int,
     ) -> None:
-        """Publish the message.
-
-        Args:
-            reply_to: of the caller.
-            post: sends a command to a queue.
-            exchange: name, empty for the default one.
-            properties: by name, see `message.plain`.
-            size_max: bytes that a body may have.
-
-        Raises:
-            RefusedError: it cannot be published; the class gives the reason.
-        """
+        """Publish the message. Raises `RefusedError`; for `properties` see `message.plain`."""
         self._outstanding: set[PublisherRef] = set()
         self._name = vhost.name
         routes = Routes(vhost, access)
@@ -131,16 +120,10 @@ class PublishOne:
 
     @property
     def done(self) -> bool:
-        """Whether every queue has taken it, or it was unroutable."""
         return not self._outstanding
 
     def hear(self, effect: Effect) -> None:
-        """Handle the answer of a queue.
-
-        Raises:
-            LimitExceeded: a queue is full.
-            Unavailable: a queue failed.
-        """
+        """Handle the answer of a queue. Raises `LimitExceeded` (full) or `Unavailable` (failed)."""
         match effect:
             case Rejected():
                 queue = f"queue '{effect.queue}'"
@@ -170,14 +153,8 @@ class GetSome:
     def __init__(
         self, queue: DeclaredQueue, reply_to: ReplyTo, post: Post, most: int, verdict: Verdict
     ) -> None:
-        """Begin.
-
-        Args:
-            queue: one that passes `check_gettable`.
-            reply_to: of the caller.
-            post: sends a command to a queue.
-            most: the number of messages to get.
-            verdict: the decision on them when all are there.
+        """Begin to get `most` messages from a queue that passes `check_gettable`; `verdict` settles them
+        all.
         """
         self._verdict = verdict
         self._left = most
@@ -195,17 +172,10 @@ class GetSome:
 
     @property
     def done(self) -> bool:
-        """Whether the queue has nothing more, or there are as many as wanted."""
         return not self._credit.in_flight
 
     def hear(self, effect: Effect) -> None:
-        """Handle a delivery or an answer.
-
-        Raises:
-            ResourceLocked: the queue has an exclusive consumer.
-            Unavailable: the queue has no leader.
-            NotFound: the queue's node cannot be reached.
-        """
+        """Handle a delivery or an answer. Raises `ResourceLocked`, `Unavailable` (no leader), `NotFound`."""
         credit = self._credit
         queue = credit.queue
         match effect:
@@ -263,12 +233,7 @@ class GetSome:
 
 
 def check_gettable(queue: DeclaredQueue) -> None:
-    """Check that single messages can be got from a queue.
-
-    Raises:
-        NotSupported: not from this kind of queue.
-        ResourceLocked: it has a single active consumer.
-    """
+    """Raise `NotSupported` or `ResourceLocked` if single messages cannot be got from a queue."""
     resource = f"queue '{queue.name}'"
     if queue.kind.volatile:
         text = f"basic.get not supported by volatile queue '{queue.name}' in vhost '{queue.vhost}'"

@@ -13,7 +13,6 @@ from typing import Final
 
 DURATIONS_MS: Final = (1, 10, 100, 1_000, 10_000, 60_000, 600_000)
 SIZES: Final = (100, 1_000, 10_000, 100_000, 1_000_000, 10_000_000, 50_000_000, 100_000_000)
-"""The bounds of message sizes in bytes, as RabbitMQ's."""
 _SIZES_APART_MAX: Final = 256
 # So many different sizes are counted separately before they are sorted into buckets.
 
@@ -24,7 +23,6 @@ class Histogram:
     Attributes:
         bounds: upper ends of the buckets, ascending; larger values are in a last bucket without an end.
         counts: of each bucket alone.
-        sum: of all values.
     """
 
     __slots__ = ("bounds", "counts", "sum")
@@ -39,7 +37,6 @@ class Histogram:
         self.sum += value * times
 
     def add(self, other: Histogram) -> None:
-        """Add the counts of a histogram of the same bounds."""
         self.counts = [mine + its for mine, its in zip(self.counts, other.counts, strict=True)]
         self.sum += other.sum
 
@@ -54,7 +51,6 @@ class MessageSizes:
         self._histogram = Histogram(SIZES)
 
     def count(self, messages: Sequence[Sized]) -> None:
-        """Count the sizes of a batch."""
         apart = self._apart
         if len(messages) == 1:
             apart[len(messages[0])] += 1
@@ -111,7 +107,6 @@ class Measures:
         sender_credit_zero: a client that sends had used up its credit.
         remote_window_zero: a client's session window was closed.
         message_sizes: of messages of the client: AMQP 1.0 all sections, AMQP 0-9-1 the body.
-        transactions: that are over.
     """
 
     __slots__ = (

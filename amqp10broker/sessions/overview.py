@@ -35,14 +35,7 @@ def overview(
     catalog: Catalog,
     selection: Selection,
 ) -> BrokerView:
-    """Return the view of the whole node, as of now.
-
-    Args:
-        node: the process.
-        totals: counters of clients since the start.
-        connections: the present ones.
-        selection: of connections and queues.
-    """
+    """Return the view of the whole node, as of now."""
     survey = Survey(selection, len(connections))
     for connection in connections:
         if selection.wants(connection.number, connection.user):
@@ -65,7 +58,6 @@ def overview(
 
 
 def queue_view(queue: DeclaredQueue) -> QueueView:
-    """Return the view of one queue."""
     return QueueView(
         name=queue.name,
         vhost=queue.vhost,

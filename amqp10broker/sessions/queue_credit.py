@@ -93,13 +93,7 @@ class QueueCredit:
     def __init__(
         self, queue: DeclaredQueue, ref: ConsumerRef, post: Post, mode: Mode = Mode.DELIVERED
     ) -> None:
-        """Begin without credit.
-
-        Args:
-            ref: under which the queue addresses the consumer.
-            post: sends a command to a queue.
-            mode: how it gets messages.
-        """
+        """Begin without credit. `ref` is the queue's reference to the consumer."""
         self._post = post
         self.mode = mode
         self.counters = Consumption()
@@ -136,9 +130,7 @@ class QueueCredit:
 
     @property
     def left(self) -> int:
-        """The number of deliveries of the last request that are not written: they wait here, or with the
-        queue.
-        """
+        """The number of deliveries of the last request that are not written, here or with the queue."""
         return max(0, self.granted + self.waiting)
 
     @property
@@ -148,13 +140,11 @@ class QueueCredit:
 
     @property
     def written(self) -> int:
-        """The number of deliveries written."""
         return self.seen - self.waiting - self.returned
 
     # --- to the queue -----------------------------------------------------------------------------
 
     def post(self, command: Command) -> None:
-        """Send a command to the queue."""
         self._post(self.queue.handle, command)
 
     def request(self, wanted: int, most: int, *, drain: bool = False) -> None:
@@ -184,7 +174,6 @@ class QueueCredit:
         """Request more if that exceeds what is left, and what is left is at most `renew_at`.
 
         Args:
-            wanted, most, drain: see `request`.
             renew_at: the most that may be left.
 
         Returns:
@@ -234,7 +223,6 @@ class QueueCredit:
 
         Args:
             keys: of deliveries that were not sent.
-            messages: as many.
             verdict: for all other deliveries.
         """
         self.closed = True
@@ -243,11 +231,7 @@ class QueueCredit:
     # --- from the queue ---------------------------------------------------------------------------
 
     def on_deliver(self, effect: Deliver) -> bool:
-        """Count deliveries of the queue.
-
-        Returns:
-            Whether they are to be accepted; if not, the queue has them again.
-        """
+        """Count deliveries; return whether they are to be accepted. If not, the queue has them again."""
         if effect.epoch != self.epoch or self.closed:
             return False
         deliveries = len(effect.keys)
@@ -287,7 +271,6 @@ class QueueCredit:
     # --- settlement -------------------------------------------------------------------------------
 
     def sent(self, deliveries: int) -> None:
-        """Count deliveries that have been written."""
         self.waiting -= deliveries
         again = self._again
         while again and again[0] < self.written:
@@ -308,7 +291,6 @@ class QueueCredit:
     # --- counters ---------------------------------------------------------------------------------
 
     def counted(self) -> Consumption:
-        """Return the counts of written deliveries and of the client's decisions."""
         setattr(self.counters, self.mode, self.written)
         self.counters.credit_requests = self.requests
         return self.counters

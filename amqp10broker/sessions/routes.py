@@ -57,9 +57,7 @@ class Route:
         return self._stamp == stamp
 
     def has_rights_of(self, stamp: tuple[int, int]) -> bool:
-        """Return whether the user's permissions are unchanged, for example which user-id a message may
-        bear.
-        """
+        """Return whether the user's permissions are unchanged."""
         return self._stamp[1] == stamp[1]
 
 
@@ -69,11 +67,7 @@ class Routes:
     __slots__ = ("_access", "_container", "_heads", "_heads_count", "_known", "_vhost")
 
     def __init__(self, vhost: VirtualHost, access: Access, container: str | None = None) -> None:
-        """Begin with an empty cache.
-
-        Args:
-            container: the publisher's; its own subscriptions with no-local get nothing.
-        """
+        """Begin empty; subscriptions of `container` with no-local get nothing."""
         self._vhost = vhost
         self._container = container
         self._access = access
@@ -134,14 +128,8 @@ class Routes:
         self._heads_count += 1
 
     def queues(self, route: Route, extra_keys: Sequence[str], headers: Headers) -> Sequence[DeclaredQueue]:
-        """Return the queues of one message.
-
-        Args:
-            extra_keys: further routing keys of the message (CC, BCC, x-cc).
-            headers: returns the values that a headers exchange compares, when one is on the way.
-
-        Raises:
-            PermissionDenied: the user may not publish with one of the keys.
+        """Return the queues of one message, also by its `extra_keys` (CC, BCC, x-cc). Raises
+        `PermissionDenied`.
         """
         if route.queues is not None and not extra_keys:
             return route.queues

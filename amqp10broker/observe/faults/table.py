@@ -76,7 +76,6 @@ OF_MAIL: Final = frozenset(
         FaultKind.PAUSE_QUEUE,
     }
 )
-"""Faults of commands to queues."""
 OF_FLOWS: Final = frozenset(
     {
         FaultKind.LIMIT_CREDIT,
@@ -128,7 +127,6 @@ class Fault:
             delivery-count is wrong, or one of `LEAST`; None: all, none, one, or the least.
         condition: for a client of AMQP 1.0.
         code: for a client of AMQP 0-9-1.
-        text: for both.
         hits: how often it was injected: messages, commands, flows, attaches, links, sessions, connections,
             frames, reads and writes.
         mail: publishes and other commands that are held, for their queues.
@@ -165,7 +163,6 @@ class Fault:
     ahead: set[PeerId] = field(default_factory=set)
 
     def concerns(self, client: str) -> bool:
-        """Return whether it applies to a client."""
         return self.client is None or fnmatchcase(client, self.client)
 
     def matches(self, link: str | None, *queues: str | None) -> bool:
@@ -182,9 +179,7 @@ class Fault:
 
     @property
     def held(self) -> int:
-        """The number of messages, commands, confirms, flows and bytes held back, and of sessions and channels
-        to come.
-        """
+        """The number of messages, frames and bytes held back, and of sessions and channels to come."""
         mail = sum(len(each.ids) if isinstance(each, Publish) else 1 for _, each in self.mail)
         flows = len(self.flows) + sum(self.echoes.values())
         effects = sum(len(each.ids) for each in self.effects)
@@ -205,12 +200,7 @@ class Faults:
     def __init__(
         self, post: Callable[[Mapping[PeerId, list[Effect]]], None], client_of: Callable[[object], str]
     ) -> None:
-        """Begin without faults.
-
-        Args:
-            post: puts effects into the mailboxes of sessions and channels.
-            client_of: returns the container-id or name of a connection's client.
-        """
+        """Begin without faults; `client_of` returns the container-id or name of a connection's client."""
         self._post = post
         self.client_of = client_of
         self.changed: Callable[[], None] = lambda: None
@@ -234,12 +224,7 @@ class Faults:
         code: int,
         text: str,
     ) -> FaultView:
-        """Inject a fault until `lift`.
-
-        Raises:
-            BadRequest: the code is not one of AMQP 0-9-1, the fault does not take a queue or link, the count
-                is too small, or there are too many faults.
-        """
+        """Inject a fault until `lift`. Raises `BadRequest`."""
         if len(self._on) >= FAULTS_MAX:
             raise BadRequest("fault", f"{FAULTS_MAX} faults are on already: lift one with lift-fault")
         try:
@@ -267,14 +252,7 @@ class Faults:
         return fault.view()
 
     def lift(self, number: int) -> FaultView:
-        """End a fault, and release what it has held back.
-
-        Returns:
-            The fault as it was when it was lifted.
-
-        Raises:
-            NotFound: it is not active.
-        """
+        """End a fault, release what it has held back, and return it as it was. Raises `NotFound`."""
         fault = self._on.pop(number, None)
         if fault is None:
             on = ", ".join(f"{each.number} ({each.kind})" for each in self._on.values()) or "none"
@@ -299,7 +277,6 @@ class Faults:
         return view
 
     def views(self) -> list[FaultView]:
-        """Return the active faults."""
         return [fault.view() for fault in self._on.values()]
 
     def _parts_of(self, vhost: str) -> set[PeerId]:
@@ -316,7 +293,6 @@ class Faults:
         self._parts[peer] = vhost
 
     def at_once(self, peer: PeerId, client: str) -> list[Fault]:
-        """Return the faults to inject in this step of a session or channel."""
         reached = [fault for fault in self._on.values() if peer in fault.ahead]
         for fault in reached:
             fault.ahead.discard(peer)
@@ -335,7 +311,6 @@ class Faults:
             fault.frames.pop(connection, None)
 
     def on(self, kinds: frozenset[FaultKind], vhost: str, client: str) -> list[Fault]:
-        """Return the faults of some kinds that apply to a client."""
         return [
             fault
             for fault in self._on.values()
@@ -344,14 +319,11 @@ class Faults:
 
     @property
     def any(self) -> bool:
-        """Whether any fault is active."""
         return bool(self._on)
 
     def begins(self, kind: FaultKind, vhost: str, client: str) -> int | None:
-        """Note that a session or channel begins, which a fault of this kind may apply to.
-
-        Returns:
-            The count of the fault, the least of several; None if none applies.
+        """Note that a session or channel begins; return the least count of faults that apply, None if none
+        do.
         """
         faults = self.on(frozenset({kind}), vhost, client)
         for fault in faults:
@@ -448,7 +420,6 @@ class Faults:
         return Publish(publisher, publish.ids[taken:], publish.messages[taken:], settled)
 
     def confirmed(self, effects: Sequence[Effect]) -> list[Effect]:
-        """Return effects for a part without those confirms that are held."""
         holding = [fault for fault in self._on.values() if fault.watched]
         if not holding:
             return list(effects)

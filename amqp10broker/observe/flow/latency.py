@@ -21,14 +21,7 @@ class Latency:
     __slots__ = ("_came", "_done", "_entries", "_kind", "_where")
 
     def __init__(self, kind: int, where: tuple[int, int, int], came: int, done: int) -> None:
-        """Begin; deliveries under way now are not timed.
-
-        Args:
-            kind: of the events.
-            where: connection, channel and handle of the link.
-            came: deliveries that have come so far, modulo 2**32.
-            done: how many of them are done, likewise.
-        """
+        """Begin; `came` and `done` count deliveries modulo 2**32. Deliveries under way now are not timed."""
         self._kind = kind
         self._where = where
         self._came, self._done = came, done
@@ -41,17 +34,8 @@ class Latency:
         return bool(self._entries)
 
     def see(self, emit: Emit, now_ns: int, ts_ns: int, came: int, done: int, *, taking: bool) -> bool:
-        """Count what has come, and emit an event for what is done.
-
-        Args:
-            emit: takes events.
-            now_ns: the present, by a monotonic clock.
-            ts_ns: the same by the wall clock.
-            came, done: as in the constructor.
-            taking: time the new deliveries.
-
-        Returns:
-            Whether there were new deliveries.
+        """Count what has come (timed if `taking`), and emit an event for what is done; return whether any
+        came.
         """
         new = (came - self._came) & UINT_MAX
         gone = (done - self._done) & UINT_MAX

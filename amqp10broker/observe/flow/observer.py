@@ -13,11 +13,9 @@ from amqp10broker.observe.flow.trail import NOTHING, Emit, OnLink, Trail
 from amqp10broker.observe.flow_events.schema import CHANNEL_HANDLE
 
 PROBE_WAKES_MAX: Final = 4
-"""The most steps with deliveries that one probe times."""
+"""The most steps with deliveries in one probe."""
 PROBE_PARTS_MAX: Final = 4
-"""The most links or consumers of one session or channel that are probed at a time; all of them in
-rotation.
-"""
+"""The most parts of one session or channel that are probed at a time; all of them in rotation."""
 
 
 class Observer:
@@ -44,15 +42,7 @@ class Observer:
         emit: Emit,
         on_link: OnLink,
     ) -> None:
-        """Begin with the first observation.
-
-        Args:
-            samples: returns those of all its parts, for the state of the connection.
-            connection: number of its connection.
-            channel: its number.
-            emit: takes events.
-            on_link: called for each part when it is observed first.
-        """
+        """Begin. `on_link` is called for each part when it is observed first."""
         self._samples = samples
         self._connection = connection
         self._channel = channel
@@ -65,24 +55,12 @@ class Observer:
         self._probed: list[tuple[Any, Latency]] = []
 
     def begin(self, now_ns: int, around: Any) -> None:
-        """Count from the present state on; parts that come later count whole.
-
-        Args:
-            now_ns: the present, by a monotonic clock.
-            around: the state of the connection.
-        """
+        """Count from the present state on; parts that come later count whole."""
         for sample in self._samples(around):
             self._see_first(sample, now_ns, progress(sample.part)[0])
 
     def observe(self, now_ns: int, ts_ns: int, around: Any, *, whole: bool = False) -> None:
-        """Emit the changes since the last observation.
-
-        Args:
-            now_ns: the present, by a monotonic clock.
-            ts_ns: the same by the wall clock.
-            around: the state of the connection.
-            whole: emit the elapsed time up to now even without changes.
-        """
+        """Emit the changes since the last observation; with `whole` the elapsed time even without changes."""
         emit, parts = self._emit, self._parts
         self._turn = turn = self._turn + 1
         seen = 0
@@ -99,7 +77,6 @@ class Observer:
             self._forget_gone(now_ns, ts_ns)
 
     def finish(self, now_ns: int, ts_ns: int) -> None:
-        """Emit the last changes of its parts, at its end."""
         self._turn += 1
         self._forget_gone(now_ns, ts_ns)
 
@@ -134,11 +111,7 @@ class Observer:
         ]
 
     def probe(self, now_ns: int, ts_ns: int) -> bool:
-        """Time deliveries, after a step.
-
-        Returns:
-            Whether to continue; when not, `begin_probe` begins the next one.
-        """
+        """Time deliveries after a step; return whether to continue."""
         taking = self._probe_left > 0
         came = waits = False
         for part, latency in self._probed:

@@ -16,13 +16,7 @@ class ConnectionObserver:
     __slots__ = ("_connection", "_emit", "_in", "_out", "_reason", "_since_ns", "_waiting")
 
     def __init__(self, connection: int, emit: Emit, now_ns: int, *, bytes_in: int, bytes_out: int) -> None:
-        """Begin.
-
-        Args:
-            connection: its number.
-            emit: takes events.
-            bytes_in, bytes_out: of its socket so far, which are not counted.
-        """
+        """Begin; the bytes of the socket so far are not counted."""
         self._connection = connection
         self._emit = emit
         self._since_ns = now_ns
@@ -42,13 +36,7 @@ class ConnectionObserver:
         reason: int,
         whole: bool = False,
     ) -> None:
-        """Emit the changes since the last observation.
-
-        Args:
-            bytes_in, bytes_out: of its socket so far.
-            waiting: bytes that wait to be written.
-            reason: why it is not read.
-        """
+        """Emit the changes; `waiting` bytes are to be written, `reason` is why the connection is not read."""
         elapsed = now_ns - self._since_ns
         came, went = bytes_in - self._in, bytes_out - self._out
         quiet = not (came or went) and reason == self._reason and waiting == self._waiting
@@ -67,12 +55,6 @@ class QueueObserver:
     __slots__ = ("_depth", "_emit", "_number", "_since_ns", "_unsettled", "turn")
 
     def __init__(self, number: int, emit: Emit, now_ns: int) -> None:
-        """Begin.
-
-        Args:
-            number: of the queue in this run.
-            emit: takes events.
-        """
         self._number = number
         self._emit = emit
         self._since_ns = now_ns
@@ -81,12 +63,7 @@ class QueueObserver:
         self.turn = 0
 
     def observe(self, now_ns: int, ts_ns: int, *, depth: int, unsettled: int, whole: bool = False) -> None:
-        """Emit the state since the last observation, if it has changed, or has held long.
-
-        Args:
-            depth: ready messages.
-            unsettled: delivered and not settled messages.
-        """
+        """Emit the state since the last observation, if it has changed, or has held long."""
         elapsed = now_ns - self._since_ns
         quiet = depth == self._depth and unsettled == self._unsettled
         if quiet and (not elapsed or not (whole or elapsed >= QUIET_NS)):
@@ -103,23 +80,13 @@ class ProcessObserver:
     __slots__ = ("_emit", "_processor_ns", "_since_ns")
 
     def __init__(self, emit: Emit, now_ns: int, *, processor_ns: int) -> None:
-        """Begin.
-
-        Args:
-            emit: takes events.
-            processor_ns: of the process so far.
-        """
+        """Begin with the processor time of the process so far."""
         self._emit = emit
         self._since_ns = now_ns
         self._processor_ns = processor_ns
 
     def observe(self, now_ns: int, ts_ns: int, *, rss_bytes: int, processor_ns: int) -> None:
-        """Emit the use since the last observation.
-
-        Args:
-            rss_bytes: its resident memory.
-            processor_ns: as in the constructor.
-        """
+        """Emit the use of memory and processor since the last observation."""
         elapsed = now_ns - self._since_ns
         if not elapsed:
             return

@@ -43,7 +43,6 @@ class Sample(NamedTuple):
     """A sample of a link, or of its counterpart in AMQP 0-9-1: publishing on a channel, or a consumer."""
 
     part: Any
-    """The sampled object; see `progress`."""
     kind: Kind
     handle: int | None
     """None: its observer assigns the next one."""
@@ -57,7 +56,6 @@ class Sample(NamedTuple):
 
 
 def session_samples(session: BrokerSession, around: Circumstances) -> Iterator[Sample]:
-    """Return samples of the links of a session of AMQP 1.0."""
     window = session.session.incoming.advertised
     for publisher in session.publishers:
         link, credit = publisher.link, publisher.link.credit

@@ -46,10 +46,7 @@ class OnLink(Protocol):
         """Take the identity of a link.
 
         Args:
-            now_ns: the present, by a monotonic clock.
-            kind: `LINK_IN` or `LINK_OUT`.
             channel, handle: the numbers that its events have.
-            link: its name.
             address: where it publishes to or consumes from.
         """
 
@@ -58,7 +55,6 @@ class Trail:
     """The last observation of one link (AMQP 0-9-1: channel or consumer).
 
     Attributes:
-        kind: of its events.
         where: its connection, channel and handle.
         limit: of its credit if that is automatic, and the number of its reason; else None.
         turn: number of the observation that found it last, so that the observer can find links that are gone.
@@ -67,12 +63,7 @@ class Trail:
     __slots__ = ("_count", "_since_ns", "_state", "kind", "limit", "turn", "where")
 
     def __init__(self, kind: int, where: tuple[int, int, int], now_ns: int, count: int) -> None:
-        """Begin.
-
-        Args:
-            now_ns: the present, by a monotonic clock.
-            count: deliveries so far, which are not counted.
-        """
+        """Begin; `count` deliveries so far are not counted."""
         self.kind = kind
         self.where = where
         self.turn = 0
@@ -90,16 +81,7 @@ class Trail:
     def see(
         self, emit: Emit, now_ns: int, ts_ns: int, count: int, state: State, *, whole: bool = False
     ) -> None:
-        """Compare with the last observation, and emit an event with the state that held until now.
-
-        Args:
-            emit: takes the event.
-            now_ns: the present, by a monotonic clock.
-            ts_ns: the same by the wall clock.
-            count: deliveries so far, modulo 2**32.
-            state: from now on.
-            whole: emit the elapsed time up to now even without changes.
-        """
+        """Emit an event with the state that held until now if something moved, or `whole`."""
         n = (count - self._count) & UINT_MAX
         elapsed = now_ns - self._since_ns
         if n == 0 and state == self._state and elapsed < QUIET_NS and not (whole and elapsed):

@@ -102,15 +102,7 @@ class ChannelRing:
         tell: Tell,
         on_segment: Callable[[], None] = lambda: None,
     ) -> None:
-        """Begin between two steps of an open channel.
-
-        Args:
-            consumer: of the channel, to show its prefetch and credit; None for the whole channel.
-            mark: returns state that changes without frames.
-            now_ns: returns the time of a monotonic clock.
-            tell: formats a method as one line.
-            on_segment: called from time to time while it records, and when it ends by itself.
-        """
+        """Begin between two steps of an open channel. For the arguments see `ring.Ring`."""
         self._channel = channel
         self._consumer: Consumer | _Nobody = _Nobody() if consumer is None else consumer
         self._look = mark
@@ -296,7 +288,6 @@ class ChannelRing:
         self._due = self._full
 
     def end(self, reason: str) -> None:
-        """End the recording; the records stay."""
         if self.ended is None:
             self.ended = reason
             self._last = self._now()
@@ -306,12 +297,10 @@ class ChannelRing:
 
     @property
     def first(self) -> int:
-        """The number of the oldest record that is there."""
         return self._gone
 
     @property
     def next(self) -> int:
-        """The number that the next record will have."""
         return self._gone + len(self._records)
 
     def before(self, number: int) -> Values:

@@ -51,7 +51,6 @@ def timeline(ring: Recorded[Any], since: int | None, limit: int, *, frames: bool
     Args:
         ring: of the link, channel or consumer.
         since: number of the first step; None, or one that is not there any more: the oldest.
-        limit: of steps.
         frames: include the frame of each step, not only the curves.
 
     Returns:

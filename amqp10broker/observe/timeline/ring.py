@@ -72,9 +72,7 @@ class Ring:
         """Begin between two steps of the session.
 
         Args:
-            link: attached.
             mark: returns state that changes without frames.
-            now_ns: returns the time of a monotonic clock.
             tell: formats a performative as one line.
             on_segment: called from time to time while it records, and when it ends by itself.
         """
@@ -201,7 +199,6 @@ class Ring:
             self._old_weight -= self._segments.popleft().weight
 
     def end(self, reason: str) -> None:
-        """End the recording; the records stay."""
         if self.ended is None:
             self.ended = reason
             self._on_segment()
@@ -210,12 +207,10 @@ class Ring:
 
     @property
     def first(self) -> int:
-        """The number of the oldest record that is there."""
         return self._segments[0].first
 
     @property
     def next(self) -> int:
-        """The number that the next record will have."""
         return self._segments[-1].first + len(self._segments[-1].records)
 
     def before(self, number: int) -> tuple[Any, ...]:

@@ -11,7 +11,6 @@ from amqp10broker.protocols.amqp10.performatives import Flow, Role, decode_compo
 from amqp10broker.protocols.serial import MASK
 
 Tell = Callable[[Any], str]
-"""Formats a performative or method as one line."""
 
 
 def shown(record: Record, tell: Tell) -> dict[str, Any]:

@@ -31,14 +31,10 @@ class Standing:
 
     Attributes:
         sends: the broker sends on the link: its client is the receiver.
-        handle: ours.
-        remote_handle: the client's.
-        unsettled: delivery-ids.
         mark: the last observed state that changes without frames.
     """
 
     def __init__(self, session: Session, link: SenderLink | ReceiverLink, mark: Mark) -> None:
-        """Begin with the state of the engine between two steps of the session."""
         self.sends = isinstance(link, SenderLink)
         self.handle = link.handle
         self.remote_handle = link.remote_handle
@@ -60,7 +56,6 @@ class Standing:
             self.unsettled = {number for number, owner in session.inbound.unsettled.items() if owner is link}
 
     def copy(self) -> Self:
-        """Return a copy that changes independently."""
         other = copy(self)
         other._credit = copy(self._credit)
         other._outgoing = copy(self._outgoing)
@@ -68,7 +63,6 @@ class Standing:
         return other
 
     def values(self) -> tuple[Any, ...]:
-        """Return the values in the order of `NAMES`."""
         credit, outgoing = self._credit, self._outgoing
         granted, pending, waiting_bytes, blocked, limit, why = self.mark
         of_link: tuple[Any, ...]
@@ -93,9 +87,7 @@ class Standing:
     # --- frames -----------------------------------------------------------------------------------
 
     def apply(self, record: Record) -> bool:
-        """Apply one record; return whether it is about the link itself, and not its session or other
-        links.
-        """
+        """Apply one record; return whether it is about the link itself."""
         match record[1]:
             case Kind.MARK:
                 self.mark = record[2]

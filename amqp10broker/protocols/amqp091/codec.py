@@ -48,11 +48,7 @@ _FAULTS: Final = (IndexError, struct.error, UnicodeDecodeError)
 
 
 def encode_shortstr(text: str) -> bytes:
-    """Encode a short string.
-
-    Raises:
-        EncodeError: longer than 255 bytes.
-    """
+    """Encode a short string; raise `EncodeError` if longer than 255 bytes."""
     content = text.encode("utf-8", "surrogateescape")
     if len(content) > 255:
         raise EncodeError(f"a short string has at most 255 bytes, not {len(content)}")
@@ -60,11 +56,7 @@ def encode_shortstr(text: str) -> bytes:
 
 
 def decode_shortstr(data: bytes, pos: int) -> tuple[str, int]:
-    """Decode a short string; return it and the position behind it.
-
-    Raises:
-        DecodeError: cut off, or not UTF-8.
-    """
+    """Decode a short string; return it and the position behind it. Raises `DecodeError`."""
     if pos >= len(data):
         raise DecodeError(f"short string cut off at byte {pos}")
     stop = pos + 1 + data[pos]
@@ -82,11 +74,7 @@ def encode_longstr(value: str | bytes) -> bytes:
 
 
 def decode_longstr(data: bytes, pos: int) -> tuple[bytes, int]:
-    """Decode a long string; return its content and the position behind it.
-
-    Raises:
-        DecodeError: cut off.
-    """
+    """Decode a long string; return its content and the position behind it. Raises `DecodeError`."""
     start = pos + 4
     stop = start + int.from_bytes(data[pos:start], "big")
     if stop > len(data) or start > len(data):
@@ -98,15 +86,7 @@ def decode_longstr(data: bytes, pos: int) -> tuple[bytes, int]:
 
 
 def decode_table(data: bytes, pos: int) -> tuple[Table, int]:
-    """Decode a field table; return it and the position behind it.
-
-    Args:
-        data: holds the table, its length of four bytes first.
-        pos: where the length begins.
-
-    Raises:
-        DecodeError: cut off, a name that is not UTF-8, an unknown field type, or nested too deeply.
-    """
+    """Decode a field table from its length on; return it and the position behind it. Raises `DecodeError`."""
     try:
         return _read_table(data, pos, 0)
     except _FAULTS:
@@ -253,12 +233,7 @@ _READERS: Final[list[Reader]] = [_BY_LETTER.get(chr(code), _read_unknown) for co
 
 
 def encode_table(table: Mapping[str, Any]) -> bytes:
-    """Encode a field table, its length of four bytes first.
-
-    Raises:
-        EncodeError: a name of more than 255 bytes, a value without a field type or out of its range, or
-            nested too deeply.
-    """
+    """Encode a field table with its length. Raises `EncodeError`."""
     return _write_table(table, 0)
 
 
@@ -364,9 +339,7 @@ _WRITERS: Final[dict[type, Writer]] = {
 
 
 def plain(value: Any) -> Any:
-    """Convert a value to plain Python types: numbers to int and float, byte arrays to bytes, nested ones
-    too.
-    """
+    """Convert a value to plain int, float, bytes, list and dict, nested ones too."""
     if isinstance(value, dict):
         return {key: plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

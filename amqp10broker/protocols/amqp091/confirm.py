@@ -48,7 +48,6 @@ class ConfirmTracker:
 
     @property
     def waiting(self) -> int:
-        """The number of messages that are neither confirmed nor rejected."""
         return self._window.count(_WAITING)
 
     def published(self, seq: int, queues: int, count: int = 1) -> None:

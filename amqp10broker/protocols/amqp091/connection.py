@@ -144,7 +144,6 @@ class Connection091:
         channel_max: how many channels may be open at one time. The owner counts them, and does not check
             their numbers: so does RabbitMQ, and clients choose numbers freely.
         heartbeat_s: seconds of silence after which the other side is taken for half dead; 0 for never.
-        client_properties: of start-ok.
         capabilities: names in the client's capabilities table that are true.
         fault: why we closed the connection, None before a fault.
     """
@@ -162,7 +161,6 @@ class Connection091:
             content_bytes_max: a body announced larger is reported as `ContentTooLarge` and not collected.
             unfinished_bytes_max: bytes of incomplete contents; with more the connection is closed. Twice
                 `content_bytes_max` is always allowed.
-            frames_singly_max: see `FrameReader.singly_max`.
         """
         self.state = ConnectionState.START
         self.frame_max = FRAME_MIN_SIZE
@@ -182,7 +180,6 @@ class Connection091:
         self._out = bytearray()
 
     def take_output(self) -> bytes:
-        """Return the bytes to write now."""
         out = bytes(self._out)
         self._out.clear()
         return out
@@ -225,7 +222,6 @@ class Connection091:
 
     @property
     def frames_read(self) -> int:
-        """The number of complete methods and contents read."""
         return self._reader.frames
 
     @property
@@ -349,7 +345,6 @@ class Connection091:
         Args:
             mechanisms: SASL mechanisms offered, in the order of preference.
             locales: offered for reply texts.
-            server_properties: a field table.
         """
         self._move(ConnectionInput.SEND_START)
         self._write(
@@ -363,7 +358,6 @@ class Connection091:
         )
 
     def secure(self, challenge: bytes) -> None:
-        """Request another response of the client."""
         self._move(ConnectionInput.SEND_SECURE)
         self._write(ConnectionSecure(challenge))
 
@@ -380,7 +374,6 @@ class Connection091:
         self._write(self._offered)
 
     def open_ok(self) -> None:
-        """Permit the client to use channels."""
         self._move(ConnectionInput.SEND_OPEN_OK)
         self._reader.open = True
         self._write(ConnectionOpenOk())
@@ -400,7 +393,6 @@ class Connection091:
         return True
 
     def update_secret_ok(self) -> None:
-        """Answer a new secret. Nothing is sent on a connection that is closing."""
         if self.state is ConnectionState.RUNNING:
             self._write(ConnectionUpdateSecretOk())
 
@@ -414,12 +406,7 @@ class Connection091:
             self._send_close(error)
 
     def close(self, code: ReplyCode, text: str) -> None:
-        """Close on the broker's initiative; without effect on a connection that is closing already.
-
-        Args:
-            code: the reply code.
-            text: the reason, without the name of the code.
-        """
+        """Close on the broker's initiative; without effect on a connection that is closing already."""
         self.fail(AmqpHardError(code, text))
 
     def close_ok(self) -> None:

@@ -54,13 +54,8 @@ class PendingContent:
         self._pieces: list[bytes] = []
 
     def header(self, payload: bytes) -> int:
-        """Take the content header.
-
-        Returns:
-            The announced body size.
-
-        Raises:
-            AmqpHardError: 505, no content header is expected, or one of another class; 501, it is cut off.
+        """Take the content header; return the body size. Raises `AmqpHardError` (505 unexpected, 501 cut
+        off).
         """
         if self.properties is not None:
             raise self.unexpected()
@@ -84,11 +79,7 @@ class PendingContent:
         return int(size)
 
     def body(self, payload: bytes) -> None:
-        """Take a body frame.
-
-        Raises:
-            AmqpHardError: 505, a content header is expected; 501, the body is longer than announced.
-        """
+        """Take a body frame. Raises `AmqpHardError` (505 header expected, 501 body too long)."""
         if self.properties is None:
             raise self.unexpected()
         if len(payload) > self.remaining:
@@ -143,4 +134,3 @@ class ContentOpened:
 
 
 Item = MethodFrame | PublishRun | AckRun | Content | ContentOpened | ContentTooLarge | Heartbeat
-"""The items that the frame reader returns."""

@@ -76,12 +76,7 @@ class DeliverEncoder:
     __slots__ = ("_channel", "_consumer", "_frame_max", "_layouts", "_packs")
 
     def __init__(self, channel: int, consumer_tag: str, frame_max: int) -> None:
-        """Make an encoder.
-
-        Args:
-            consumer_tag: at most 255 bytes.
-            frame_max: bytes, as negotiated; 0 for no limit.
-        """
+        """Make an encoder; `frame_max` is as negotiated, 0 for no limit."""
         self._channel = channel
         self._consumer = encode_shortstr(consumer_tag)
         self._frame_max = frame_max
@@ -160,14 +155,7 @@ class DeliverEncoder:
 def get_ok_frames(
     channel: int, tag: int, message: tuple[bytes, bytes], message_count: int, frame_max: int
 ) -> bytes:
-    """Encode basic.get-ok with its content.
-
-    Args:
-        tag: delivery tag.
-        message: head and body.
-        message_count: how many are left in the queue.
-        frame_max: bytes, as negotiated; 0 for no limit.
-    """
+    """Encode basic.get-ok with its content: head and body of `message`."""
     head, body = message
     redelivered, names, properties = split(head)
     arguments = (
@@ -181,15 +169,7 @@ def get_ok_frames(
 
 
 def return_frames(channel: int, code: int, text: str, message: tuple[bytes, bytes], frame_max: int) -> bytes:
-    """Encode basic.return with its content.
-
-    Args:
-        channel: of the publisher.
-        code: the reason: 312, unroutable.
-        text: the name of the code.
-        message: head and body.
-        frame_max: bytes, as negotiated; 0 for no limit.
-    """
+    """Encode basic.return with its content: head and body of `message`. The code is 312 if unroutable."""
     head, body = message
     _, names, properties = split(head)
     arguments = (_RETURN, code.to_bytes(2, "big"), encode_shortstr(text), names)

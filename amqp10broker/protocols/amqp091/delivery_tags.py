@@ -84,7 +84,6 @@ class Unacked(Generic[C, K]):
         Args:
             first_tag: of the first, higher than all before; the others follow without a gap.
             consumer: of all of them.
-            keys: one each.
         """
         self.outstanding += len(keys)
         if self._runs:

@@ -33,7 +33,6 @@ class TuneDone:
     """The limits of the connection are negotiated; no answer is needed."""
 
     channel_max: int
-    """Channels that may be open at one time."""
     frame_max: int
     """Bytes; 0 for no limit."""
     heartbeat: int
@@ -52,7 +51,6 @@ class ChannelItems:
 
     Attributes:
         channel: 1 to the negotiated maximum.
-        items: at least one.
     """
 
     __slots__ = ("channel", "items")

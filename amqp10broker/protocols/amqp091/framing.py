@@ -31,7 +31,6 @@ CONTENT_HEADER: Final = Struct(">HHQ")
 """class, weight (always 0), body size: the payload of a content header before the property flags."""
 CONTENT_HEADER_BYTES: Final = 12
 CONTENT_HEADER_BYTES_MIN: Final = CONTENT_HEADER_BYTES + 2
-"""The size of a content header with the property flags."""
 CONTENT_START: Final = Struct(">BHIHHQ")
 """`HEADER` and `CONTENT_HEADER` at once."""
 CONTENT_START_BYTES: Final = HEADER_BYTES + CONTENT_HEADER_BYTES
@@ -41,18 +40,12 @@ CONNECTION_CLASS: Final = 10
 
 
 def method_frame(channel: int, method: Method) -> bytes:
-    """Encode one whole method frame."""
     payload = method.encode()
     return HEADER.pack(FRAME_METHOD, channel, len(payload)) + payload + END
 
 
 def content_header_frame(channel: int, properties: bytes, body_bytes: int) -> bytes:
-    """Encode the content header of class basic, the only class with content.
-
-    Args:
-        properties: property flags and values, as `properties.encode_properties` writes them.
-        body_bytes: size of the whole body.
-    """
+    """Encode the content header of class basic, with properties as `encode_properties` writes them."""
     head = CONTENT_START.pack(
         FRAME_HEADER, channel, CONTENT_HEADER_BYTES + len(properties), BASIC_CLASS, 0, body_bytes
     )
@@ -60,11 +53,7 @@ def content_header_frame(channel: int, properties: bytes, body_bytes: int) -> by
 
 
 def body_pieces(channel: int, body: bytes, frame_max: int) -> list[bytes | memoryview]:
-    """Return the frames of a body, in pieces that are not copied; none for an empty one.
-
-    Args:
-        frame_max: bytes, as negotiated; 0 for no limit.
-    """
+    """Return the frames of a body, in pieces that are not copied; none for an empty one."""
     room = frame_max - FRAME_OVERHEAD if frame_max else len(body)
     if len(body) <= room:
         return [HEADER.pack(FRAME_BODY, channel, len(body)), body, END] if body else []
@@ -77,17 +66,11 @@ def body_pieces(channel: int, body: bytes, frame_max: int) -> list[bytes | memor
 
 
 def body_frames(channel: int, body: bytes, frame_max: int) -> bytes:
-    """Return the frames of a body, joined."""
     return b"".join(body_pieces(channel, body, frame_max))
 
 
 def content_frames(channel: int, method: Method, properties: bytes, body: bytes, frame_max: int) -> bytes:
-    """Encode a method with its content: method frame, content header, and as many body frames as it takes.
-
-    Args:
-        properties: property flags and values.
-        frame_max: bytes, as negotiated; 0 for no limit.
-    """
+    """Encode a method with its content; `properties` are encoded already."""
     return b"".join(
         (
             method_frame(channel, method),

@@ -27,7 +27,6 @@ class PublishRun:
         immediate: unsupported by RabbitMQ since 2011; the channel refuses it.
         properties: of each message the bytes of its content header behind the body size: flags and values,
             not decoded.
-        bodies: of each message.
     """
 
     __slots__ = ("bodies", "channel", "exchange", "immediate", "mandatory", "properties", "routing_key")

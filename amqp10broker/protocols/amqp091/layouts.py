@@ -15,7 +15,6 @@ from amqp10broker.protocols.amqp091.items import AckRun, PublishRun
 from amqp10broker.protocols.amqp091.methods import BasicPublish
 
 ACK: Final = b"\x00\x3c\x00\x50"
-"""Class and method of basic.ack."""
 ACK_PAYLOAD_BYTES: Final = 13
 ACK_BYTES: Final = 21
 _ACK_ROW: Final = Struct(">11sQ2s")
@@ -34,7 +33,6 @@ class PublishLayout:
     """A method frame of basic.publish, and the beginning of its last message.
 
     Attributes:
-        method: its arguments.
         prefix: the bytes before the last body; empty if none was learned.
         properties: of the last message.
         body_at: length of the prefix.
@@ -53,7 +51,6 @@ class PublishLayout:
         self._row: Struct | None = None
 
     def learn(self, prefix: bytes, properties: bytes, body_bytes: int) -> None:
-        """Store the beginning of a message."""
         self.prefix = prefix
         self.properties = properties
         self.body_at = len(prefix)

@@ -67,13 +67,8 @@ class BasicProperties:
 
 
 def decode_properties(data: bytes) -> BasicProperties:
-    """Decode property flags and values.
-
-    Args:
-        data: the content header behind the body size, to its end.
-
-    Raises:
-        DecodeError: cut off, bytes left over, an unknown property, or malformed headers.
+    """Decode property flags and values, which follow the body size in a content header. Raises
+    `DecodeError`.
     """
     properties = BasicProperties()
     end = len(data)
@@ -121,12 +116,7 @@ def decode_properties(data: bytes) -> BasicProperties:
 
 
 def read_flags(data: bytes) -> tuple[int, int]:
-    """Return the flags, and where the values begin.
-
-    Raises:
-        DecodeError: a flag without a property of this class.
-        IndexError: cut off.
-    """
+    """Return the flags, and where the values begin. Raises `DecodeError`, or `IndexError` if cut off."""
     flags = data[0] << 8 | data[1]
     if not flags & (MORE_FLAGS | UNKNOWN):
         return flags, 2
@@ -155,11 +145,7 @@ def _text(data: bytes, pos: int) -> tuple[str, int]:
 
 
 def encode_properties(properties: BasicProperties) -> bytes:
-    """Encode property flags and values, as they follow the body size in a content header.
-
-    Raises:
-        EncodeError: a text of more than 255 bytes, a number out of range, or headers that have no encoding.
-    """
+    """Encode property flags and values. Raises `EncodeError`."""
     flags = 0
     parts = [b""]
     try:
@@ -212,11 +198,7 @@ def encode_properties(properties: BasicProperties) -> bytes:
 
 
 def is_persistent(data: bytes) -> bool:
-    """Return whether the delivery mode is 2, without decoding anything.
-
-    Args:
-        data: properties that have been accepted.
-    """
+    """Return whether the delivery mode of accepted properties is 2, without decoding anything."""
     flags, pos = read_flags(data)
     if not flags & DELIVERY_MODE:
         return False
@@ -227,11 +209,7 @@ def is_persistent(data: bytes) -> bool:
 
 
 def read_headers(data: bytes) -> Table:
-    """Return only the headers, an empty table if there are none.
-
-    Args:
-        data: properties that have been accepted.
-    """
+    """Return only the headers of accepted properties, an empty table if there are none."""
     flags, pos = read_flags(data)
     if not flags & HEADERS:
         return {}

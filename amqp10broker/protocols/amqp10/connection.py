@@ -155,7 +155,6 @@ class Connection:
             frame_size_max: bytes, the largest frame we take, at least 512.
             channel_max: largest channel we accept.
             mechanisms: server: SASL mechanisms offered, in the order of preference.
-            frames_singly_max: see `FrameReader.singly_max`.
         """
         self.server = server
         self.state = ConnectionState.START
@@ -174,7 +173,6 @@ class Connection:
         self._sasl_awaited: type[SaslInit | SaslResponse] | None = SaslInit
 
     def take_output(self) -> bytes:
-        """Return the bytes to write now."""
         out = bytes(self._out)
         self._out.clear()
         return out
@@ -207,7 +205,6 @@ class Connection:
 
     @property
     def frames_read(self) -> int:
-        """The number of frames read."""
         return self.frames.frames
 
     @property
@@ -392,11 +389,8 @@ class Connection:
         self._write_sasl(SaslChallenge(challenge=challenge))
 
     def sasl_outcome(self, code: int, additional_data: bytes | None = None) -> None:
-        """Server: send the outcome; 0 lets the client continue, any other ends the connection.
-
-        Args:
-            code: a `SaslCode`.
-            additional_data: the mechanism's last data, for the client to verify.
+        """Server: send the outcome, a `SaslCode`; 0 lets the client continue, any other ends the
+        connection.
         """
         self._write_sasl(SaslOutcome(code=code, additional_data=additional_data))
         self._move(ConnectionInput.SASL_OK if code == 0 else ConnectionInput.SASL_FAILED)
@@ -437,11 +431,8 @@ class Connection:
         """Send open: as the answer to the peer's, or first.
 
         Args:
-            container_id: ours.
             hostname: client: the requested host, or virtual host.
             idle_time_out_ms: the peer must not be silent for longer; None for no limit.
-            offered_capabilities: of our end.
-            properties: of our end.
         """
         self._move(ConnectionInput.SEND_OPEN)
         self._write(
@@ -459,7 +450,6 @@ class Connection:
             self.frames.frame_size_max = max(self._local_frame_size_max, PRE_OPEN_FRAME_SIZE_MAX)
 
     def close(self, error: AmqpError | None = None) -> None:
-        """Send close: as the answer to the peer's, or first."""
         self._move(ConnectionInput.SEND_CLOSE if error is None else ConnectionInput.SEND_CLOSE_ERROR)
         self._write(Close(error=to_error(error)))
 

@@ -43,9 +43,7 @@ class Grant(NamedTuple):
     """A flow of the receiver that sets a credit, and its effect."""
 
     delivery_count: int
-    """The base of the flow's credit."""
     link_credit: int
-    """The credit in the flow."""
     drain: bool
     before: int
     """Deliveries that might be started before it."""

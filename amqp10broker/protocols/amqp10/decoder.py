@@ -142,7 +142,6 @@ def _bytes_of(kind: Callable[[bytes], Any], name: str, width: int) -> Reader:
 
 
 def read_boolean(data: bytes, pos: int, end: int, depth: int) -> tuple[bool, int]:
-    """Read the boolean of constructor 0x56, which has a byte of its own."""
     if pos >= end:
         raise truncated("boolean", pos)
     octet = data[pos]

@@ -56,11 +56,7 @@ class PartialDelivery:
         self.txn_id = first.state.txn_id if type(first.state) is TransactionalState else None
 
     def check_continuation(self, transfer: Transfer) -> None:
-        """Refuse a continuation that contradicts the first frame (2.7.5).
-
-        Raises:
-            AmqpLinkError: delivery-id, delivery-tag, message-format, settled or transaction differ.
-        """
+        """Raise `AmqpLinkError` for a continuation that contradicts the first frame (2.7.5)."""
         if transfer.delivery_id is not None and transfer.delivery_id != self.delivery_id:
             raise AmqpLinkError(
                 Condition.INVALID_FIELD,
@@ -136,7 +132,6 @@ class DeliveryBatch:
         self.position = 0
 
     def left(self) -> int:
-        """Return the number of deliveries not sent."""
         return len(self.messages) - self.position
 
     def cut(self, keep: int) -> tuple[Sequence[int], Sequence[Parts]]:

@@ -32,8 +32,6 @@ from amqp10broker.protocols.serial import ranges
 Outcome = Accepted | Rejected | Released | Modified
 
 State = Outcome | Declared | TransactionalState
-"""The states that the broker may send for a delivery that it received."""
-
 ACCEPTED: Final = Accepted()
 RELEASED: Final = Released()
 
@@ -67,7 +65,6 @@ class DispositionLayout:
     Attributes:
         unpack_from: returns size, first, [constructor of last, last,] suffix.
         suffix: expected bytes after the delivery-ids.
-        frame_bytes: the frame's size.
         last_code: expected constructor of `last`, or None where it is absent or null.
     """
 
@@ -193,7 +190,6 @@ class Settlements:
             ids.extend(delivery_ids)
 
     def clear(self) -> None:
-        """Drop the outcomes collected so far."""
         self._waiting.clear()
 
     def take(self) -> list[bytes]:

@@ -175,7 +175,6 @@ def write_long(value: int, depth: int = 0) -> bytes:
 
 
 def write_timestamp(value: int, depth: int = 0) -> bytes:
-    """Encode milliseconds since 1970 as timestamp."""
     try:
         return _LONG(0x83, value)
     except _BAD:
@@ -213,7 +212,6 @@ def _write_char(value: str, depth: int = 0) -> bytes:
 
 
 def write_uuid(value: UUID, depth: int = 0) -> bytes:
-    """Encode a UUID in network byte order."""
     return b"\x98" + value.bytes
 
 
@@ -236,7 +234,6 @@ def write_string(value: str, depth: int = 0) -> bytes:
 
 
 def write_symbol(value: str, depth: int = 0) -> bytes:
-    """Encode a `Symbol`, or any ASCII text, as symbol."""
     try:
         content = value.encode("ascii")
     except (AttributeError, UnicodeEncodeError):

@@ -33,7 +33,6 @@ def unknown_transaction(txn_id: bytes) -> AmqpLinkError:
 
 
 def to_error(error: AmqpError | None) -> Error | None:
-    """Convert an exception to an error performative field."""
     if error is None:
         return None
     return Error(

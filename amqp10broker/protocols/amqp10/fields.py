@@ -53,7 +53,6 @@ class WrongType(Exception):
     def __init__(self, pos: int) -> None:
         super().__init__(pos)
         self.pos = pos
-        """The position of the constructor."""
 
 
 def _wrong_type(data: bytes, pos: int, end: int, depth: int) -> tuple[Any, int]:
@@ -199,11 +198,8 @@ def fault(error: Exception, data: bytes, start: int, stop: int, name: str, spec:
     """Return the error to raise for one of `FAULTS` in the fields of a composite.
 
     Args:
-        error: what was raised.
         start: of the first field; the offending one is found by walking from there.
         stop: where the list ends.
-        name: the composite.
-        spec: its fields.
     """
     if not isinstance(error, WrongType) or error.pos >= stop:
         return DecodeError(f"the fields of {name} at offset {start} end too early")
@@ -238,9 +234,7 @@ def write_symbols(value: Iterable[str], depth: int = 0) -> bytes:
 
 
 def write_fields(value: Mapping[Any, Any], depth: int = 0) -> bytes:
-    """Encode a mapping as map with symbols as keys (part 2, section 2.8.13): keys of type str become
-    symbols.
-    """
+    """Encode a mapping as map with symbols as keys (part 2, 2.8.13)."""
     check_depth(depth)
     if not isinstance(value, (dict, Mapping)):
         raise misfit(value, "map")
@@ -252,9 +246,7 @@ def write_fields(value: Mapping[Any, Any], depth: int = 0) -> bytes:
 
 
 def write_composite(value: Any) -> bytes:
-    """Encode a composite in a field. Anything else is refused, especially a str, which has a method `encode`
-    of its own.
-    """
+    """Encode a composite in a field; refuse all else, above all a str, which has its own `encode`."""
     if not hasattr(value, "DESCRIPTOR"):
         raise EncodeError(f"{value!r} is no composite")
     encoded: bytes = value.encode()

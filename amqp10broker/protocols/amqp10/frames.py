@@ -49,7 +49,6 @@ _STRUCTURAL: Final = (Open, Begin, End, Close)
 
 
 def encode_frame(channel: int, body: bytes, frame_type: int = TYPE_AMQP) -> bytes:
-    """Encode one whole frame without extended header."""
     return FRAME_HEADER.pack(FRAME_HEADER_BYTES + len(body), 2, frame_type, channel) + body
 
 

@@ -31,7 +31,6 @@ class IdleTimer:
         Args:
             local_ms: the longest accepted silence of the peer, milliseconds; 0 for any.
             remote_ms: idle-time-out of the peer's open; None or 0 for none.
-            now: seconds, any origin.
         """
         self._local = local_ms / 1000
         self._remote = (remote_ms or 0) / 1000

@@ -42,16 +42,10 @@ class HeldFrames:
     __slots__ = ("_unfinished", "by_remote")
 
     def __init__(self, unfinished: Unfinished) -> None:
-        """Begin without frames.
-
-        Args:
-            unfinished: bounds their size, together with the rest of the connection.
-        """
         self._unfinished = unfinished
         self.by_remote: dict[int, Held] = {}
 
     def __iter__(self) -> Iterator[SenderLink | ReceiverLink]:
-        """Iterate over the held links, in the order in which they came."""
         return iter(dict.fromkeys(held.link for held in self.by_remote.values()))
 
     def hold(self, link: SenderLink | ReceiverLink) -> None:
@@ -60,10 +54,8 @@ class HeldFrames:
         self.by_remote.setdefault(link.remote_handle, Held(link))
 
     def take(self, frame: LinkFrame) -> bool:
-        """Hold a frame, if its link is held; return whether it is.
-
-        Raises:
-            AmqpSessionError: too much is held; the session must be ended.
+        """Hold a frame, if its link is held; return whether it is. Raises `AmqpSessionError` if too much is
+        held.
         """
         handle = frame.performative.handle if isinstance(frame, TransferFrame) else frame.handle
         assert handle is not None
@@ -98,11 +90,7 @@ class HeldFrames:
 
 
 class Held:
-    """The held frames of one link.
-
-    Attributes:
-        held_bytes: their counted size.
-    """
+    """The held frames of one link."""
 
     __slots__ = ("frames", "held_bytes", "link")
 
@@ -112,7 +100,6 @@ class Held:
         self.held_bytes = 0
 
     def is_named_in(self, attach: Attach) -> bool:
-        """Return whether an attach is of a link of the same name and direction."""
         return attach.name == self.link.name and attach.role == (type(self.link) is SenderLink)
 
     def lets_pass(self, frame: LinkFrame) -> bool:

@@ -72,8 +72,6 @@ class Link:
         name: chosen by the end that attached first.
         handle: our number for the link in frames we send.
         remote_handle: the peer's number in frames it sends; None until its attach arrived.
-        snd_settle_mode: negotiated.
-        rcv_settle_mode: negotiated.
         remote_attach: the peer's attach as received, None before it.
         peer_max_message_size: bytes the peer takes; 0 for no limit.
         peer_available: `available` of the peer's last flow, None if it never set it.
@@ -114,7 +112,6 @@ class Link:
 
     @property
     def attached(self) -> bool:
-        """Whether frames may be sent and received."""
         return self.state is LinkState.ATTACHED
 
 

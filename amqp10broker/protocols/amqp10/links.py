@@ -70,17 +70,8 @@ class Links:
         settling: Settling,
         told: Callable[[SenderLink | ReceiverLink, AmqpError, bool], None],
     ) -> None:
-        """Make empty tables.
-
-        Args:
-            channel: our channel.
-            handle_max: largest handle we accept.
-            output: takes frames.
-            inbound: the receiving half of the session.
-            outbound: the sending half.
-            settling: its outcomes decided so far must be written before a detach.
-            told: called with each error sent to the peer with a detach, and whether its attach was refused
-                with it.
+        """Make empty tables. `told` is called with each error sent with a detach, and whether it refuses an
+        attach.
         """
         self._channel = channel
         self._output = output
@@ -93,7 +84,6 @@ class Links:
         self.by_remote: dict[int, SenderLink | ReceiverLink] = {}
 
     def __iter__(self) -> Iterator[SenderLink | ReceiverLink]:
-        """Iterate over all links with a handle of ours."""
         return iter(self.by_handle.values())
 
     def attach(
@@ -115,12 +105,9 @@ class Links:
         Args:
             name: unique for the pair of containers and the direction.
             role: ours, `Role.SENDER` or `Role.RECEIVER`.
-            snd_settle_mode: requested.
-            rcv_settle_mode: requested.
             credit_limit: receiver only; credit is topped up to it, 0 leaves it to `grant`.
             max_message_size: receiver only; bytes, 0 for no limit.
             desired_capabilities: of the peer's end.
-            properties: of the attach.
         """
         handle = next(number for number in range(self.handle_max + 2) if number not in self.by_handle)
         link: SenderLink | ReceiverLink
@@ -246,15 +233,8 @@ class Links:
         """Answer the peer's attach; the first credit of a receiver link follows at once.
 
         Args:
-            link: from `LinkAttaching`.
-            source: the actual terminus.
-            target: the actual terminus.
-            snd_settle_mode: the actual mode.
-            rcv_settle_mode: the actual mode.
             credit_limit: receiver links: credit is topped up to it, 0 leaves it to `grant`.
             max_message_size: bytes, sent to the peer; 0 for no limit.
-            offered_capabilities: of our end.
-            properties: of our end.
             unsettled: our map; if it does not fit a frame of the peer only its first entries are sent. None:
                 no earlier state exists here, which is sent as an empty map if the peer has sent a map.
 
@@ -332,11 +312,7 @@ class Links:
     def detach(
         self, link: SenderLink | ReceiverLink, error: AmqpError | None = None, *, closed: bool = True
     ) -> list[tuple[int, Parts]]:
-        """Send detach, on our initiative or as the answer to the peer's.
-
-        Returns:
-            Key and message of each delivery that was handed over and not begun.
-        """
+        """Send detach; return key and message of each delivery that was handed over and not begun."""
         unsent = self._detach(link, error, closed=closed)
         if error is not None:
             self._told(link, error, False)
@@ -354,11 +330,7 @@ class Links:
         return unsent
 
     def on_detach(self, detach: Detach, events: list[SessionEvent]) -> None:
-        """Handle the peer's detach, on its initiative or as the answer to ours.
-
-        Raises:
-            AmqpSessionError: the state of the link does not permit it.
-        """
+        """Handle the peer's detach. Raises `AmqpSessionError` if the state does not permit it."""
         link = self.by_remote.get(detach.handle)
         if link is None:
             # A second detach of the peer is harmless, and RabbitMQ accepts it.

@@ -25,7 +25,6 @@ class Output:
         self.tap: FrameTap | None = None
 
     def write(self, performative: Begin | Attach | Flow | Detach | End) -> None:
-        """Add one frame without payload."""
         body = performative.encode()
         frame = (8 + len(body)).to_bytes(4, "big") + self.frame_tail + body
         self.pieces.append(frame)
@@ -33,7 +32,6 @@ class Output:
             self.tap.sent(frame)
 
     def extend(self, frames: list[bytes]) -> None:
-        """Add frames without payload that are encoded already."""
         self.pieces.extend(frames)
         if self.tap is not None:
             for frame in frames:

@@ -110,11 +110,7 @@ class Inbound:
         return rest
 
     def note_unsettled(self, delivery_id: int, link: ReceiverLink) -> None:
-        """Note that a delivery waits to be settled by us.
-
-        Raises:
-            AmqpSessionError: another unsettled delivery has the delivery-id.
-        """
+        """Note that a delivery waits to be settled by us. Raises `AmqpSessionError` if its id is in use."""
         if delivery_id in self.unsettled:
             raise _in_flight(delivery_id)
         self.unsettled[delivery_id] = link
@@ -151,11 +147,8 @@ class Inbound:
     def take_transfer(
         self, link: ReceiverLink, transfer: Transfer, payload: bytes, events: list[SessionEvent]
     ) -> None:
-        """Take one transfer frame: a whole delivery, or a part of one.
-
-        Raises:
-            AmqpLinkError: the link must be detached with it.
-            AmqpSessionError: the session must be ended with it.
+        """Take one transfer frame, a delivery or a part of one. Raises `AmqpLinkError`,
+        `AmqpSessionError`.
         """
         partial = link.partial
         if partial is None:
@@ -288,11 +281,7 @@ def ones_of_run(run: TransferRun) -> Iterator[TransferRun]:
 
 
 def check_settled(link: ReceiverLink, settled: bool) -> None:
-    """Refuse a delivery if its settled flag contradicts the link's mode (2.8.2).
-
-    Raises:
-        AmqpLinkError: sent settled on an unsettled link, or the reverse.
-    """
+    """Raise `AmqpLinkError` if a delivery's settled flag contradicts the link's mode (2.8.2)."""
     mode = link.snd_settle_mode
     if (mode == SenderSettleMode.UNSETTLED and settled) or (mode == SenderSettleMode.SETTLED and not settled):
         raise AmqpLinkError(

@@ -65,7 +65,6 @@ class Resumed:
     """A delivery that the sender must resume.
 
     Attributes:
-        tag: as before.
         state: where the content begins (`Received`; None: at its beginning), or the outcome.
         apply: the outcome is the receiver's, and new to us: act on it.
     """
@@ -125,10 +124,8 @@ class Arrival(Enum):
 
 
 def unsettled_map(attach: Attach) -> dict[bytes, State]:
-    """Return the peer's map; empty if it sent none.
-
-    Raises:
-        AmqpLinkError: it has too many entries, or is not a map of delivery-tags to delivery-states.
+    """Return the peer's map; empty if it sent none. Raises `AmqpLinkError` if it is malformed or too
+    large.
     """
     given: dict[Any, Any] = attach.unsettled or {}
     if len(given) > UNSETTLED_ENTRIES_MAX:
@@ -180,7 +177,6 @@ def resume_as_sender(ours: UnsettledMap, theirs: UnsettledMap, *, incomplete: bo
 
     Args:
         ours: our unsettled deliveries; an outcome is one that we have acted on.
-        theirs: the receiver's map.
         incomplete: one of the two maps is.
     """
     plan = SenderPlan()
@@ -207,7 +203,6 @@ def resume_as_receiver(ours: UnsettledMap, theirs: UnsettledMap, *, incomplete: 
     Args:
         ours: our unsettled deliveries; `Received` states how much of a delivery is here, an outcome was acted
             on.
-        theirs: the sender's map.
         incomplete: one of the two maps is.
     """
     plan = ReceiverPlan()
@@ -225,7 +220,6 @@ def on_resumed(known: State | NotOurs, *, settled: bool, aborted: bool) -> Arriv
     Args:
         known: our state of its tag.
         settled: the flag of the transfer.
-        aborted: likewise.
     """
     if isinstance(known, NotOurs):
         return Arrival.IGNORED

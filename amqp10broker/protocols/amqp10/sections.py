@@ -57,8 +57,6 @@ SECTION_CODES: Final[Mapping[str, int]] = {
     "amqp:amqp-value:*": AMQP_VALUE,
     "amqp:footer:map": FOOTER,
 }
-"""Codes of all sections by their symbolic descriptors."""
-
 _SMALL_DESCRIPTOR: Final = b"\x00\x53"
 _BODY: Final = (DATA, AMQP_SEQUENCE, AMQP_VALUE)
 

@@ -219,7 +219,6 @@ class Outbound:
 
     @property
     def next_delivery_id(self) -> int:
-        """The delivery-id of the next delivery."""
         return self._next_delivery_id
 
     def name_transaction(self, link: SenderLink, txn_id: bytes | None) -> None:
@@ -228,9 +227,7 @@ class Outbound:
         link.head = TransferHead(self._channel, link.handle, settled=link.settled, txn_id=txn_id)
 
     def abort(self, link: SenderLink, marker: object) -> None:
-        """Abort the delivery that has begun and not ended; the marker is reached when the abort is
-        written.
-        """
+        """Abort the delivery that has begun; the marker is reached when the abort is written."""
         assert link.partial is not None
         link.partial.abort()
         self.unsettled.pop(link.partial.delivery_id, None)

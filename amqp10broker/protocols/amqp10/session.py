@@ -80,7 +80,6 @@ class Session:
         """Make an unmapped session end.
 
         Args:
-            channel: our channel.
             incoming_window: transfer frames, 1 .. 2**32 - 1.
             handle_max: largest handle we accept, 0 .. 2**32 - 1.
             frame_size_max: bytes, the largest frame that the *peer* takes.
@@ -129,7 +128,6 @@ class Session:
 
     @property
     def unsettled(self) -> int:
-        """The number of unsettled deliveries, in both directions."""
         return len(self.inbound.unsettled) + len(self.outbound.unsettled)
 
     def take_output(self) -> list[bytes | memoryview]:
@@ -143,7 +141,6 @@ class Session:
     # --- begin and end ----------------------------------------------------------------------------
 
     def begin(self, *, properties: Any = None) -> None:
-        """Send begin: as the answer to the peer's, or first."""
         answer = self.state is SessionState.BEGIN_RECEIVED
         self._move(SessionInput.SEND_BEGIN)
         self._output.write(
@@ -159,11 +156,7 @@ class Session:
         self.incoming.flow_due = False
 
     def receive_begin(self, channel: int, begin: Begin) -> None:
-        """Apply the peer's begin, whichever came first.
-
-        Args:
-            channel: the peer's channel.
-        """
+        """Apply the peer's begin, whichever came first."""
         self._move(SessionInput.RECEIVE_BEGIN)
         self._remote_channel = channel
         self.remote_begin = begin
@@ -394,11 +387,9 @@ class Session:
         """Send the present state of the link and the session in a flow.
 
         Args:
-            link: an attached link.
             available: sender links: deliveries that could be sent if there were credit.
             drain: sender links repeat the receiver's last value; None takes it from the link.
             echo: request the peer's state.
-            properties: link state properties.
         """
         flow = self._flow()
         flow.handle = link.handle
@@ -421,7 +412,6 @@ class Session:
         self.send_flow(link, available=available, drain=True, properties=properties)
 
     def grant(self, link: ReceiverLink, credit: int, *, drain: bool = False, echo: bool = False) -> None:
-        """Set a receiver link's credit by hand and notify the peer."""
         link.credit.grant(credit)
         link.drain = drain
         self.send_flow(link, echo=echo)

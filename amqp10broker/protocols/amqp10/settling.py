@@ -25,14 +25,6 @@ class Settling:
         received: dict[int, ReceiverLink],
         sent: dict[int, tuple[SenderLink, int]],
     ) -> None:
-        """Begin without outcomes.
-
-        Args:
-            channel: our channel.
-            output: takes frames.
-            received: the unsettled map of deliveries that we received.
-            sent: the unsettled map of deliveries that we sent.
-        """
         self._output = output
         self._received = received
         self._sent = sent
@@ -40,14 +32,12 @@ class Settling:
         self._of_sent = Settlements(channel, Role.SENDER)
 
     def on_disposition(self, performative: Disposition, events: list[SessionEvent]) -> None:
-        """Handle one disposition of the peer."""
         last = performative.first if performative.last is None else performative.last
         self._update(
             performative.role, performative.settled, performative.state, [(performative.first, last)], events
         )
 
     def on_run(self, run: DispositionRun, events: list[SessionEvent]) -> None:
-        """Handle adjacent dispositions of the peer."""
         self._update(run.role, run.settled, run.state, run.spans, events)
 
     def _update(
@@ -116,12 +106,10 @@ class Settling:
         return ids
 
     def forget(self) -> None:
-        """Drop the outcomes decided so far."""
         self._of_received.clear()
         self._of_sent.clear()
 
     def flush(self) -> None:
-        """Write the outcomes decided so far."""
         if self._of_received:
             self._output.extend(self._of_received.take())
         if self._of_sent:

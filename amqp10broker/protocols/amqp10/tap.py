@@ -27,7 +27,6 @@ class FrameTap(Protocol):
 
         Args:
             first_id: delivery-id of the first; those of the others follow it.
-            deliveries: how many.
             head: the first frame, up to its payload.
         """
 

@@ -254,7 +254,6 @@ class Map:
         return len(self.pairs)
 
     def items(self) -> tuple[tuple[Any, Any], ...]:
-        """Return the pairs, as `dict.items` does."""
         return self.pairs
 
     def get(self, key: Any, default: Any = None) -> Any:

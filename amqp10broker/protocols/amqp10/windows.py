@@ -29,7 +29,6 @@ class IncomingWindow:
         next_incoming_id: transfer-id expected next; None until the peer's begin arrived.
         size: the window is re-opened to this.
         left: frames the peer may still send; below 0 only within the margin of a closed window.
-        closed: held closed.
         flow_due: the window was re-opened or closed and the peer has not been notified.
     """
 
@@ -45,7 +44,6 @@ class IncomingWindow:
 
     @property
     def advertised(self) -> int:
-        """The incoming-window for begin and flow."""
         return self.left if self.left > 0 else 0
 
     def allowance(self) -> int:
@@ -89,7 +87,6 @@ class IncomingWindow:
             self.flow_due = True
 
     def reopen(self) -> None:
-        """Open the window again after an alarm."""
         if self.closed:
             self.closed = False
             self._margin = 0
@@ -132,10 +129,8 @@ class OutgoingWindow:
         self.remote_incoming_window -= frames
 
     def update(self, flow: Flow) -> None:
-        """Apply the session fields of a flow.
-
-        Raises:
-            AmqpSessionError: the peer claims frames that we have not sent.
+        """Apply the session fields of a flow. Raises `AmqpSessionError` if it claims frames that were not
+        sent.
         """
         base = flow.next_incoming_id
         if base is None:  # the peer had not seen our begin when it sent this (2.5.6)

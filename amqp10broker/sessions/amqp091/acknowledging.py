@@ -20,7 +20,6 @@ class Acknowledging:
         self._in_tx: list[tuple[Held, Verdict]] = []
 
     def acks(self, tags: Sequence[tuple[int, bool]]) -> None:
-        """Handle basic.ack, many at once: (delivery tag, multiple) pairs."""
         self._settle(tags, Verdict.ACCEPT)
 
     def nack(self, method: methods.BasicNack) -> None:
@@ -60,11 +59,9 @@ class Acknowledging:
     # --- transactions -----------------------------------------------------------------------------
 
     def uncommitted(self, consumer: Consumer) -> int:
-        """Return how many deliveries of a consumer a transaction has decided on and not committed."""
         return sum(len(held.keys) for held, _ in self._in_tx if held.consumer is consumer)
 
     def commit(self) -> None:
-        """Report the decisions of the transaction to the queues."""
         settled, self._in_tx = self._in_tx, []
         for verdict in Verdict:
             held = [part for part, its in settled if its is verdict]
@@ -72,7 +69,6 @@ class Acknowledging:
                 self._channel.consuming.settle(held, verdict)
 
     def rollback(self) -> None:
-        """Withdraw the decisions of the transaction."""
         self._channel.consuming.put_back([held for held, _ in self._in_tx])
         self._in_tx = []
 

@@ -98,7 +98,6 @@ class BrokerChannel:
         publishing: handles contents of the client.
         consuming: its consumers and unacknowledged deliveries.
         acknowledging: handles the client's decisions on these.
-        modes: confirms and transactions.
         last_error: the last error sent to the client.
         taps: observe its frames (`service.timeline`); usually empty.
         in_hand: the present or last method; of contents and acknowledgements the kind only.
@@ -106,11 +105,6 @@ class BrokerChannel:
     """
 
     def __init__(self, number: int, context: ChannelContext) -> None:
-        """Begin with a channel that is not open yet.
-
-        Args:
-            number: 1 .. channel-max.
-        """
         self.number = number
         self.state = ChannelState.UNOPENED
         self.stopping = False
@@ -181,22 +175,16 @@ class BrokerChannel:
                 assert_never(letter)
 
     def receive(self, items: Sequence[object]) -> None:
-        """Handle frames of the client.
-
-        Raises:
-            AmqpHardError: the connection must be closed with it.
-        """
+        """Handle frames of the client. Raises `AmqpHardError`, as do all handlers of input."""
         self._backlog.extend(items)
         self._work()
 
     @property
     def waiting(self) -> bool:
-        """Whether frames are held until a queue has answered."""
         return bool(self._backlog)
 
     @property
     def backlog(self) -> int:
-        """The number of frames that are held until a queue has answered."""
         return len(self._backlog)
 
     @property
@@ -213,21 +201,11 @@ class BrokerChannel:
             self._on_item(item)
 
     def on_effects(self, effects: Sequence[Effect]) -> None:
-        """Handle effects of queues.
-
-        Raises:
-            AmqpHardError: the connection must be closed with it.
-        """
         for effect in effects:
             self._on_effect(effect)
         self._work()
 
     def on_decided(self, decided: Decided) -> None:
-        """Handle the decision on a request to the catalog.
-
-        Raises:
-            AmqpHardError: the connection must be closed with it.
-        """
         self._go_on(decided.ref, decided)
         self._work()
 
@@ -235,9 +213,8 @@ class BrokerChannel:
         self.context.config = config
 
     def on_access_changed(self) -> None:
-        """Close the channel, as a basic.consume would now, if the user may no longer read what it consumes.
-
-        Publishers check at each batch.
+        """Close the channel, as basic.consume would now, if the user may not read what it consumes any
+        more.
         """
         if self.state is ChannelState.OPEN:
             self._guarded(self.subscribing.check_access)
@@ -250,13 +227,11 @@ class BrokerChannel:
             tap.sent(method)
 
     def write_pieces(self, pieces: Sequence[bytes]) -> None:
-        """Write a method with its content, which is encoded already."""
         self._out.extend(pieces)
         for tap in self.taps:
             tap.sent_content(pieces[0])
 
     def post(self, handle: QueueHandle, command: Command) -> None:
-        """Send one command to a queue."""
         self.mail.append((handle, command))
 
     @property
@@ -272,16 +247,13 @@ class BrokerChannel:
         return spent
 
     def listen(self, taps: tuple[ChannelTap, ...]) -> None:
-        """Replace the taps of the channel."""
         self.taps = self.consuming.taps = taps
 
     def take_output(self) -> list[bytes | memoryview]:
-        """Return bytes for the client since the last call, in pieces."""
         out, self._out = self._out, []
         return out
 
     def take_mail(self) -> list[tuple[QueueHandle, Command]]:
-        """Return the commands to queues, in order."""
         mail, self.mail = self.mail, []
         return mail
 
@@ -325,17 +297,14 @@ class BrokerChannel:
         command: Callable[[RequestRef], Command],
         then: Callable[[Answer], None],
     ) -> None:
-        """Send a request to a queue, and call `then` with its answer; nothing else is handled meanwhile."""
         self._request = self.context.reply_to.request()
         self._then = then
         self.pause()
         self.post(handle, command(self._request))
 
     def perform(self, operation: str, given: Mapping[str, object], then: Callable[[Any], None]) -> None:
-        """Carry out an operation, and call `then` with its result; nothing else is handled meanwhile.
-
-        Raises:
-            RefusedError: it was refused at once.
+        """Carry out an operation, and call `then` with its result; raise `RefusedError` if refused at
+        once.
         """
         self._carry(perform(self.declaring.caller(), operation, given), then)
 
@@ -354,7 +323,6 @@ class BrokerChannel:
         self.ask(handle, Inspect, then)
 
     def queue_named(self, name: str) -> str:
-        """Return the name, or for an empty one that of the queue declared last."""
         return self.declaring.queue_named(name)
 
     def pause(self) -> None:
@@ -436,7 +404,6 @@ class BrokerChannel:
         )
 
     def warn(self, event: str, **details: Any) -> None:
-        """Log an error that is sent to the client, and store it as the last one."""
         self.last_error = self.context.log.warning(event, channel=self.number, **details)
 
     def _on_item_while_closed(self, item: object) -> None:

@@ -53,10 +53,8 @@ class Consumer:
     """A consumer of basic.consume, or a fetcher for basic.get.
 
     Attributes:
-        credit: with its queue.
         unacked: the number of deliveries written and not acknowledged.
         keys: the queue's keys for deliveries that are not written.
-        messages: as many.
     """
 
     __slots__ = ("credit", "keys", "messages", "terms", "times", "unacked")
@@ -79,12 +77,10 @@ class Consumer:
 
     @property
     def cancelled(self) -> bool:
-        """Whether it gets no more deliveries."""
         return self.credit.closed
 
     @property
     def unsent(self) -> int:
-        """The number of deliveries that wait here for the socket."""
         return len(self.keys)
 
     @property
@@ -127,7 +123,6 @@ class Consumer:
             self.times.asked()
 
     def fetch(self) -> None:
-        """Request one message now or none (basic.get)."""
         self.credit.request(1, 1, drain=True)
         self.times.asked()
 
@@ -137,7 +132,6 @@ class Consumer:
             self.messages.extend(effect.messages)
 
     def on_reply(self, reply: CreditReply) -> None:
-        """Handle the answer of the queue to the last request."""
         self.credit.on_reply(reply)
         self.credit.answered(reply)
 
@@ -154,7 +148,6 @@ class Consumer:
         return keys, messages
 
     def settle(self, keys: Sequence[int], verdict: Verdict) -> None:
-        """Report the client's decision on deliveries that it holds."""
         prefetch = self.terms.prefetch
         self.times.settled(was_full=0 < prefetch <= self.holds)
         self.unacked -= len(keys)
@@ -170,7 +163,6 @@ class Consumer:
         self.credit.closed = True
 
     def cancel(self) -> None:
-        """Stop deliveries; the client may still acknowledge those that it holds."""
         self.give_back()
         self.credit.cancel()
 

@@ -30,7 +30,6 @@ class Consuming:
     """The consumers of a channel's client.
 
     Attributes:
-        consumers: by tag.
         prefetch: basic.qos for consumers to come; 0: no limit.
         moved_ms: when deliveries were last written.
         taps: observe deliveries; usually empty.
@@ -38,13 +37,6 @@ class Consuming:
     """
 
     def __init__(self, number: int, context: ChannelContext, post: Post, counters: ClientCounters) -> None:
-        """Begin without consumers.
-
-        Args:
-            number: the channel's.
-            post: sends commands to queues.
-            counters: of the channel; those of consumers that are gone are added.
-        """
         self._counters = counters
         self._number = number
         self._context = context
@@ -74,7 +66,6 @@ class Consuming:
     def subscribe(
         self, tag: str, queue: DeclaredQueue, *, no_ack: bool, exclusive: bool, options: ConsumerOptions
     ) -> Consumer:
-        """Subscribe a new consumer at the queue, which answers later."""
         reply_to = self._context.reply_to
         ref = reply_to.consumer()
         self._made += 1
@@ -100,13 +91,11 @@ class Consuming:
         return consumer
 
     def start(self, consumer: Consumer) -> None:
-        """Start deliveries to a consumer that its queue has accepted."""
         self.consumers[consumer.terms.tag] = consumer
         self._encoders[consumer] = DeliverEncoder(self._number, consumer.terms.tag, self._context.frame_max)
         consumer.request(self._global_room())
 
     def cancel(self, tag: str) -> Consumer | None:
-        """End a consumer; unacknowledged deliveries stay with the channel."""
         consumer = self.consumers.pop(tag, None)
         if consumer is not None:
             consumer.cancel()
@@ -116,9 +105,7 @@ class Consuming:
         return consumer
 
     def forget(self, ref: ConsumerRef) -> Consumer | None:
-        """Remove a consumer after its queue is gone or has refused it; acknowledgements are still
-        accepted.
-        """
+        """Remove a consumer; acknowledgements of its deliveries are still accepted."""
         consumer = self._by_ref.pop(ref, None)
         if consumer is None:
             return None
@@ -139,11 +126,9 @@ class Consuming:
         return [each for each in self._by_ref.values() if each.terms.tag and not each.cancelled]
 
     def find(self, ref: ConsumerRef) -> Consumer | None:
-        """Return the consumer or fetcher of a reference."""
         return self._by_ref.get(ref)
 
     def fetch(self, queue: DeclaredQueue, *, no_ack: bool) -> Consumer:
-        """Request one message from a queue (basic.get)."""
         fetcher = self._fetchers.get((queue, no_ack))
         if fetcher is None:
             reply_to = self._context.reply_to
@@ -197,7 +182,6 @@ class Consuming:
 
     @property
     def global_prefetch(self) -> int:
-        """The most deliveries that the whole channel may hold; 0: no limit."""
         return self._global_prefetch
 
     @global_prefetch.setter
@@ -211,7 +195,6 @@ class Consuming:
         return max(0, self.global_prefetch - self._unsettled)
 
     def top_up(self) -> None:
-        """Request from queues what acknowledgements and writing have made room for."""
         stirred, self._stirred = self._stirred, {}
         room = self._global_room()
         # Room under the channel's own limit is available to all consumers, not only to the one that freed it.
@@ -237,7 +220,6 @@ class Consuming:
 
     @property
     def has_unsent(self) -> bool:
-        """Whether deliveries wait here for the socket."""
         return any(consumer.keys for consumer in self._unsent)
 
     def write(self, budget_bytes: int, out: list[bytes | memoryview]) -> int:
@@ -303,11 +285,9 @@ class Consuming:
         self.held.ack_run(tags, taken)
 
     def put_back(self, held: Sequence[Held]) -> None:
-        """Add deliveries back to those that the client holds, after a rollback of their acknowledgement."""
         self.held.restore(held)
 
     def settle(self, held: Sequence[Held], verdict: Verdict) -> None:
-        """Report decisions on deliveries to the queues."""
         if len(held) == 1:
             self._settle_one(held[0].consumer, held[0].keys, verdict)
             return
@@ -326,7 +306,6 @@ class Consuming:
             self._forget_if_idle(consumer)
 
     def recover(self) -> None:
-        """Requeue everything that the client holds."""
         self.settle(self.held.take_all(), Verdict.REQUEUE)
 
     def close(self) -> None:
@@ -347,12 +326,10 @@ class Consuming:
         return iter(list(self._by_ref.values()))
 
     def credits(self) -> Iterator[QueueCredit]:
-        """Iterate over the credit of its present consumers."""
         return (consumer.credit for consumer in self._by_ref.values())
 
     @property
     def unacked(self) -> int:
-        """The number of deliveries that the client holds."""
         return len(self.held)
 
 

@@ -27,13 +27,11 @@ class ChannelContext:
         access: the user's permissions there.
         config: the present configuration; replaced as a whole when a setting changes.
         reply_to: under which queues answer this channel.
-        user: authenticated name.
         connection: identity of the connection, the owner of exclusive queues.
         capabilities: of the client, by name.
         frame_max: bytes, the largest frame the client takes.
         new_id: returns a fresh unguessable token for generated names.
         volatile: makes a queue without a task, for direct reply-to: it answers a post at once.
-        log: of the connection.
         moment: the time of the present step, set by the caller before each.
         commits: carries out a transaction at several queues in one step; None: queue by queue.
         on_unroutable: called with unroutable messages; must not raise.

@@ -48,7 +48,6 @@ class Sender:
 
     @property
     def blocked(self) -> bool:
-        """Whether the next message has to wait."""
         return self.credit <= 0
 
     def admit(self, item: Item) -> tuple[Item | None, Item | None]:
@@ -78,7 +77,6 @@ class Receiver:
         self._handled = 0
 
     def handled(self, messages: int) -> None:
-        """Count messages that the receiver has handled."""
         self._handled += messages
 
     def take_grant(self) -> int:

@@ -42,7 +42,6 @@ class Declaring:
         return self.last_queue
 
     def caller(self) -> Caller:
-        """Return the user of this channel as the caller of operations."""
         context = self._context
         return Caller(
             context.catalog,

@@ -34,7 +34,6 @@ _HARD: Final = (ReplyCode.NOT_IMPLEMENTED, ReplyCode.NOT_ALLOWED, ReplyCode.INTE
 
 
 def to_amqp091(refusal: RefusedError) -> Amqp091Error:
-    """Convert a refusal to an AMQP 0-9-1 error."""
     code = next((code for kind, code in _CODES if isinstance(refusal, kind)), ReplyCode.INTERNAL_ERROR)
     kind = AmqpHardError if code in _HARD else AmqpChannelError
     return kind(code, refusal.description)

@@ -30,7 +30,6 @@ class Fetching:
         channel.pause()
 
     def on_reply(self, fetcher: Consumer, reply: CreditReply) -> None:
-        """Handle the answer of the queue; its message, if there was one, came before."""
         if fetcher is not self._fetcher:
             return
         self._fetcher = None
@@ -51,21 +50,15 @@ class Fetching:
         channel.resume()
 
     def on_refused(self, effect: SubscribeRefused) -> None:
-        """Handle a queue that has had no leader for too long.
-
-        Raises:
-            Unavailable: the client waits for a message.
-        """
+        """Handle a queue without a leader; raise `Unavailable` if the client waits for a message."""
         if self._end(effect.consumer) is not None:
             queue = f"queue '{effect.queue}'"
             text = f"Cannot get a message from {queue} in vhost '{self._channel.context.vhost.name}'"
             raise Unavailable(queue, f"{text}: it has had no leader for too long")
 
     def on_queue_down(self, effect: QueueDown) -> None:
-        """Handle a queue on a node that cannot be reached.
-
-        Raises:
-            NotFound: the client waits for a message.
+        """Handle a queue on a node that cannot be reached; raise `NotFound` if the client waits for a
+        message.
         """
         fetcher = self._end(effect.consumer)
         if fetcher is not None:
@@ -82,7 +75,6 @@ class Fetching:
         return fetcher
 
     def on_queue_deleted(self, effect: QueueDeleted) -> None:
-        """Answer that a queue deleted meanwhile is empty."""
         if self._fetcher is not None and effect.ref == self._fetcher.ref:
             self._fetcher = None
             self._channel.write(methods.BasicGetEmpty())

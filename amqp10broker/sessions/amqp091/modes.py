@@ -83,11 +83,9 @@ class Modes:
 
     @property
     def waits_for_queues(self) -> bool:
-        """Whether a commit waits until its queues are ready."""
         return self._parked is not None
 
     def on_ready(self, ref: RequestRef) -> None:
-        """Handle a queue that has become ready for a waiting commit."""
         if self._parked is None or self._parked[0] != ref:
             return
         (_, posted), self._parked = self._parked, None
@@ -110,11 +108,7 @@ class Modes:
             raise AmqpChannelError(ReplyCode.PRECONDITION_FAILED, "channel is not transactional")
 
     def on_confirmed(self, effect: Confirmed | Unconfirmed | Rejected) -> None:
-        """Handle the confirmation or refusal of messages by a queue.
-
-        Raises:
-            AmqpChannelError: some messages of a commit were refused.
-        """
+        """Handle the answer of a queue; raise `AmqpChannelError` if it refused messages of a commit."""
         channel = self._channel
         publishing = channel.publishing
         if isinstance(effect, Confirmed):

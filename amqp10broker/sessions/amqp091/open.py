@@ -21,7 +21,6 @@ CAPABILITIES: Final = (
 
 
 def login_refused(mechanism: str) -> AmqpHardError:
-    """Return the error for a failed login, with RabbitMQ's text."""
     return AmqpHardError(
         ReplyCode.ACCESS_REFUSED,
         f"Login was refused using authentication mechanism {mechanism}. For details see the broker logfile.",
@@ -33,7 +32,6 @@ def server_properties(cluster: str, version: str, platform: str) -> dict[str, An
 
     Args:
         cluster: name of the cluster, or of the broker without one.
-        version: of amqp10broker.
         platform: of the broker, for example ``Python 3.12.1``.
     """
     return {

@@ -77,5 +77,4 @@ def usable(channel: Channel, name: str) -> DeclaredQueue:
 
 
 def not_found(name: str, vhost: str) -> NotFound:
-    """Return the refusal for a queue that does not exist."""
     return NotFound(f"queue '{name}'", f"no queue '{name}' in vhost '{vhost}'")

@@ -28,9 +28,7 @@ from amqp10broker.sessions.routes import Route, Routes
 _DIRECT_REPLY_TO_BYTES: Final = DIRECT_REPLY_TO.encode()
 
 OUTLETS_MAX: Final = 1024
-"""The most queues for which a channel has credit counters; beyond, those without unconfirmed messages are
-dropped.
-"""
+"""The most queues with credit counters; beyond, those without unconfirmed messages are dropped."""
 
 _Head = tuple[bytes, Sequence[str]]
 
@@ -71,8 +69,6 @@ class Publishing:
     """The contents that a channel's client publishes.
 
     Attributes:
-        confirming: confirm.select was received.
-        transactional: tx.select was received.
         commit_failed: some queue was full or failed and did not take its part of the last commit.
         blocked: some queue has used up its credit; the channel gives its reader none meanwhile.
         published_ms: when the client last published.
@@ -87,15 +83,6 @@ class Publishing:
         reply_address: Callable[[], str | None],
         counters: ClientCounters,
     ) -> None:
-        """Begin without confirms and transactions.
-
-        Args:
-            post: sends commands to queues.
-            give_back: writes a basic.return for an unroutable message.
-            reply_address: returns the name under which replies reach this channel's direct reply-to consumer;
-                None if it has none.
-            counters: of the channel.
-        """
         self._context = context
         self._post = post
         self._give_back = give_back
@@ -118,7 +105,6 @@ class Publishing:
 
     @property
     def blocked(self) -> bool:
-        """Whether a queue's credit is used up."""
         return bool(self._held_by)
 
     @property
@@ -128,7 +114,6 @@ class Publishing:
 
     @property
     def unconfirmed(self) -> int:
-        """The number of messages that some queue has not confirmed."""
         return sum(outlet.outstanding for outlet in self._outlets.values())
 
     @property
@@ -156,10 +141,8 @@ class Publishing:
     # --- from the client --------------------------------------------------------------------------
 
     def publish(self, run: PublishRun) -> None:
-        """Route contents and post them.
-
-        Raises:
-            RefusedError: the channel must be closed with it; the contents before it are published.
+        """Route and post contents. Raises `RefusedError`, after publishing the contents before the bad
+        one.
         """
         moment = self._context.moment
         self.published_ms = moment.ms
@@ -193,11 +176,7 @@ class Publishing:
             self._to_queues(route.exchange, queues, messages, run.mandatory)
 
     def check(self, exchange: str, routing_key: str, *, immediate: bool) -> None:
-        """Check a content before its body is there.
-
-        Raises:
-            RefusedError: as `publish` would raise it, for reasons that are not in the content.
-        """
+        """Check a content before its body is there. Raises `RefusedError`, as `publish`."""
         self._find(exchange, routing_key, immediate=immediate)
 
     def _find(self, exchange: str, routing_key: str, *, immediate: bool) -> Route:
@@ -348,10 +327,8 @@ class Publishing:
     # --- modes ------------------------------------------------------------------------------------
 
     def select_confirms(self) -> None:
-        """Send a confirm or rejection of each message from now on, counted from 1.
-
-        Raises:
-            PreconditionFailed: the channel is transactional.
+        """Confirm each message from now on, counted from 1. Raises `PreconditionFailed` on a transactional
+        channel.
         """
         if self.transactional:
             raise PreconditionFailed("confirm.select", "cannot switch from tx to confirm mode")
@@ -361,20 +338,13 @@ class Publishing:
             self.next_seq = 1
 
     def select_transactions(self) -> None:
-        """Deliver nothing before a commit from now on.
-
-        Raises:
-            PreconditionFailed: the channel is in confirm mode.
-        """
+        """Deliver nothing before a commit from now on. Raises `PreconditionFailed` in confirm mode."""
         if self.confirming:
             raise PreconditionFailed("tx.select", "cannot switch from confirm to tx mode")
         self.transactional = True
 
     def commit(self) -> bool:
-        """Deliver what was published; return whether queues have taken all of it already.
-
-        Returns for the client are written here, before the commit is answered.
-        """
+        """Deliver what was published, with returns; return whether queues have taken all of it already."""
         buffered, self._buffered = self._buffered, []
         self._commit = {}
         self.commit_failed = False
@@ -387,7 +357,6 @@ class Publishing:
 
     @property
     def committed(self) -> bool:
-        """Whether every queue has taken its part of the commit."""
         return not self._commit
 
     def rollback(self) -> None:

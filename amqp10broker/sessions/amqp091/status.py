@@ -9,11 +9,6 @@ from amqp10broker.sessions.diagnosis.why_channel import why_channel_waits, why_c
 
 
 def channel_view(channel: BrokerChannel, around: Circumstances) -> ChannelView:
-    """Return the view of one channel, which is only read.
-
-    Args:
-        around: the state of its connection.
-    """
     publishing, consuming = channel.publishing, channel.consuming
     consumers = tuple(
         ConsumerView(

@@ -188,10 +188,8 @@ class Subscribing:
             self._tell_cancelled(consumer, "consumer cancelled: its queue was deleted")
 
     def on_queue_down(self, effect: QueueDown) -> None:
-        """End the consumer of a queue on a node that cannot be reached, as if the queue had been deleted.
-
-        Raises:
-            NotFound: the client waits for an answer to its basic.consume.
+        """End the consumer of an unreachable queue; raise `NotFound` if the client waits for a
+        basic.consume-ok.
         """
         asked = self._asked.pop(effect.consumer, None)
         consumer = self._channel.consuming.find(effect.consumer)
@@ -204,7 +202,6 @@ class Subscribing:
             self._tell_cancelled(consumer, "consumer cancelled: its queue's node is down or inaccessible")
 
     def cancel_for_us(self, consumer: Consumer, reason: str) -> None:
-        """Cancel a consumer that its client has not cancelled."""
         self._channel.consuming.cancel(consumer.terms.tag)
         self._tell_cancelled(consumer, f"consumer cancelled: {reason}")
 
@@ -221,11 +218,7 @@ class Subscribing:
         )
 
     def check_access(self) -> None:
-        """Check for each consumer whether the user may still read its queue.
-
-        Raises:
-            PermissionDenied: it may not read one of them.
-        """
+        """Check that the user may still read the queues of all consumers. Raises `PermissionDenied`."""
         for consumer in self._channel.consuming.lasting:
             if not consumer.queue.kind.volatile:
                 self._context.access.read("queue", consumer.queue.name)

@@ -31,11 +31,7 @@ class ConsumerTimes:
         self.moved_ms = self._moment.ms
 
     def settled(self, *, was_full: bool) -> None:
-        """Note decisions of the client.
-
-        Args:
-            was_full: it held as many deliveries as it may until then.
-        """
+        """Note decisions; `was_full` if it held as many deliveries as it may until then."""
         self.settled_ms = self._moment.ms
         if was_full:
             self._room_ms = self._moment.ms

@@ -63,7 +63,6 @@ class Acquisition:
         self._outbound.name_transaction(self._link, transaction.id)
 
     def leave(self) -> None:
-        """Acquire in no transaction from now on."""
         if self._within is None:
             return
         self._spans[self._within].append((self._first, self._outbound.next_delivery_id))
@@ -71,7 +70,6 @@ class Acquisition:
         self._outbound.name_transaction(self._link, None)
 
     def transaction_of(self, delivery_id: int) -> Transaction | None:
-        """Return the open transaction in which a delivery was acquired."""
         within = self._within
         if within is not None and diff(delivery_id, self._first) >= 0:
             return within

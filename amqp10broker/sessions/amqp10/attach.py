@@ -118,7 +118,6 @@ class SourcePlan:
     """The parameters of a link on which a client consumes.
 
     Attributes:
-        source: for our attach.
         default_verdict: applied to unsettled deliveries when the link goes.
         dynamic: the queue was made for this link.
         priority: among the consumers of the queue.
@@ -153,7 +152,6 @@ class TargetPlan:
         queue: the fixed target if it is a queue.
         exchange: the fixed target if it is an exchange, with the routing key; None for an anonymous terminus,
             too.
-        target: for our attach.
         dynamic: the queue was made for this link.
         topic: the exchange and routing key are those of a topic; unroutable messages are accepted.
         temporary: the queue that limits the lifetime of a temporary topic.
@@ -168,12 +166,7 @@ class TargetPlan:
 
 
 def plan_source(attach: Attach, context: SessionContext) -> Steps[SourcePlan]:
-    """Resolve the source of a client that attached as receiver.
-
-    Raises:
-        AmqpLinkError: the link is refused with it.
-        AmqpSessionError: the user lacks a permission; the session ends.
-    """
+    """Resolve the source of a receiver. Raises `AmqpLinkError`, or `AmqpSessionError` without permission."""
     source = attach.source
     if source is None:
         # As for an attach that resumes a link (2.6.3). Qpid JMS ends subscriptions so, and expects
@@ -262,12 +255,7 @@ def _filter_set(source: Source, kind: QueueKind, context: SessionContext) -> Fil
 
 
 def plan_target(attach: Attach, context: SessionContext) -> Steps[TargetPlan]:
-    """Resolve the target of a client that attached as sender.
-
-    Raises:
-        AmqpLinkError: the link is refused with it.
-        AmqpSessionError: the user lacks a permission; the session ends.
-    """
+    """Resolve the target of a sender. Raises as `plan_source`."""
     target = attach.target
     if isinstance(target, Coordinator):
         raise AmqpLinkError(Condition.NOT_IMPLEMENTED, "Transactions not supported")
@@ -305,11 +293,8 @@ def plan_target(attach: Attach, context: SessionContext) -> Steps[TargetPlan]:
 
 
 def target_queue(address: QueueAddress, context: SessionContext) -> Steps[DeclaredQueue]:
-    """Return the queue of a publisher's address; declare it if `to_declare` holds.
-
-    Raises:
-        AmqpLinkError: the link is refused with it.
-        AmqpSessionError: the user lacks a permission; the session ends.
+    """Return the queue of a publisher's address; declare it if `to_declare` holds. Raises as
+    `plan_source`.
     """
     _allowed(lambda: context.access.write("exchange", ""))
     if to_declare(address, context):
@@ -326,7 +311,6 @@ def _check_exchange(name: str, context: SessionContext) -> None:
 
 
 def internal_exchange_text(exchange: str, vhost: str) -> str:
-    """Return the error text for a client that publishes to an internal exchange."""
     return f"forbidden to publish to internal exchange '{exchange}' in vhost '{vhost}'"
 
 
@@ -336,11 +320,7 @@ def rcv_settle_mode(attach: Attach) -> int:
 
 
 def whole_number(attach: Attach, name: str) -> int | None:
-    """Return a link property that is a signed integer of up to 64 bits; None if the client did not set it.
-
-    Raises:
-        AmqpLinkError: the value is of another type or out of range.
-    """
+    """Return a link property that is a signed 64-bit integer; None if unset. Raises `AmqpLinkError`."""
     value = (attach.properties or {}).get(name)
     if value is None:
         return None
@@ -387,11 +367,7 @@ def _allowed(check: Callable[[], T]) -> T:
 
 
 def outcomes_of(source: Source) -> tuple[Symbol, ...]:
-    """Return the outcomes of a source that the client may use.
-
-    Raises:
-        AmqpLinkError: the source lists an unknown outcome.
-    """
+    """Return the outcomes of a source; raise `AmqpLinkError` if one is unknown."""
     if source.outcomes is None:
         return OUTCOMES
     unknown = [outcome for outcome in source.outcomes if outcome not in OUTCOMES]
@@ -404,8 +380,7 @@ def outcomes_of(source: Source) -> tuple[Symbol, ...]:
 
 
 def resolve(address: Any, capabilities: tuple[Symbol, ...] | None) -> Address:
-    """Parse the address of a terminus; a bare name is a topic if the capabilities include it, and else a
-    queue.
+    """Parse an address; a bare name is a topic if the capabilities include it, and else a queue.
 
     Raises:
         AmqpLinkError: the address is malformed.
@@ -424,7 +399,6 @@ def resolve(address: Any, capabilities: tuple[Symbol, ...] | None) -> Address:
 
 
 def as_exchange(address: TopicAddress) -> ExchangeAddress:
-    """Return the exchange and routing key to which messages for a topic are published."""
     return ExchangeAddress(TOPIC_EXCHANGE, address.topic)
 
 

@@ -21,12 +21,6 @@ class AutoCredit:
     __slots__ = ("_changed", "_credit", "_ends", "_stopped_ms", "auto")
 
     def __init__(self, credit: ReceiverCredit, auto: AutoLimit, changed: Callable[[], None]) -> None:
-        """Begin.
-
-        Args:
-            credit: of the link; its limit is set, grants are not changed.
-            changed: called when the limit has changed, so that grants may be due.
-        """
         self._credit = credit
         self._changed = changed
         # The delivery-counts at which grants end that the client may not have reached.
@@ -56,7 +50,6 @@ class AutoCredit:
         self._note()
 
     def answered(self, now_ms: int, count: int) -> None:
-        """Count deliveries that have their outcome."""
         self.auto.done(now_ms, count, self._credit.outstanding)
         self._note()
 

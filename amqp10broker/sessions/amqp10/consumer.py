@@ -83,7 +83,6 @@ class Consumer:
     """One consuming link.
 
     Attributes:
-        credit: with its queue.
         settings: the flow settings in force.
         last_error: why deliveries were last taken back from it.
         closed: the client has closed its link, so nothing of it survives the detach.
@@ -166,7 +165,6 @@ class Consumer:
 
     @property
     def tells_active(self) -> bool:
-        """Whether the client is to be notified if it is the single active consumer."""
         return self._flows.tells_active
 
     @property
@@ -184,24 +182,19 @@ class Consumer:
 
     @property
     def unsent(self) -> int:
-        """The number of deliveries of the queue that wait in the session."""
         return self.credit.waiting
 
     @property
     def sent(self) -> int:
-        """The number of deliveries written so far."""
         return self.credit.written
 
     @property
     def settled(self) -> int:
-        """The number of deliveries on which the client has decided so far."""
         return self.credit.counters.decided
 
     def on_flow(self, flow: Flow) -> None:
-        """Pass a flow of the client, which the engine has applied, on to the queue.
-
-        Raises:
-            AmqpLinkError: it names a transaction that is not open, or in which the link cannot acquire.
+        """Pass a flow on to the queue. Raises `AmqpLinkError` for a transaction that is not open or not
+        supported.
         """
         if flow.properties is not None:
             self._acquire_in(transaction_named(flow))
@@ -348,7 +341,6 @@ class Consumer:
         self._session.settling.settle_sent(ids, state)
 
     def on_sent(self, deliveries: int) -> None:
-        """Note written deliveries; request the next batch when the queue's share is used up."""
         self.credit.sent(deliveries)
         self.times.on_sent(self.link.credit)
         self._request_next()
@@ -390,7 +382,6 @@ class Consumer:
         self.queue_credit = auto.auto.limit
 
     def on_effect(self, effect: Settled | ActiveChanged | TimedOut) -> None:
-        """Handle the rarer effects of queues."""
         match effect:
             case Settled():
                 if self.kept is not None and self.kept.stale:
@@ -584,7 +575,6 @@ class Consumer:
             self._request_next()
 
     def end_acquisition(self) -> None:
-        """End the acquisition in transactions with the link; what it held goes back."""
         if self._acquisition is not None:
             self._acquisition.gone()
 

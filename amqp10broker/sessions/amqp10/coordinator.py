@@ -56,7 +56,6 @@ class Aborting:
         self._then = then
 
     def one_less(self) -> None:
-        """Count a delivery that is aborted, or gone with its link."""
         self.left -= 1
         if not self.left:
             self._then(self.ref)
@@ -94,12 +93,8 @@ class Coordinator:
         take_mail: Callable[[], list[tuple[QueueHandle, Command]]],
         half_posted: Callable[[bytes], bool],
     ) -> None:
-        """Answer the attach.
-
-        Args:
-            post: sends a command to a queue.
-            take_mail: returns the commands that were posted and are not sent.
-            half_posted: whether a delivery of several frames has begun within a transaction and not ended.
+        """Answer the attach. `half_posted` reports an unfinished multi-frame delivery within a
+        transaction.
         """
         self.link = link
         self._session = session
@@ -128,11 +123,7 @@ class Coordinator:
     # --- from the client --------------------------------------------------------------------------
 
     def on_deliveries(self, event: DeliveriesReceived) -> None:
-        """Handle declare and discharge messages.
-
-        Raises:
-            AmqpLinkError: the link must be detached with it, and its transactions are rolled back.
-        """
+        """Handle declare and discharge. Raises `AmqpLinkError`, which rolls the link's transactions back."""
         if event.settled:
             text = "a declare or discharge must not be sent settled: its answer is its outcome"
             raise AmqpLinkError(Condition.NOT_ALLOWED, text)
@@ -230,11 +221,7 @@ class Coordinator:
     # --- answers ----------------------------------------------------------------------------------
 
     def on_committed(self, ref: RequestRef) -> bool:
-        """Handle a commit that is safe, or can be carried out now; return whether it belongs to this link.
-
-        Raises:
-            AmqpLinkError: it cannot be carried out; the link must be detached with it.
-        """
+        """Handle a commit that is safe or can be carried out now; return whether it belongs to this link."""
         if self._parked and self._parked[0][0] == ref:
             self._try_parked()
             return True
@@ -282,7 +269,6 @@ class Coordinator:
         """Do nothing: the only content for this link is credit, which the engine has applied."""
 
     def on_detached(self, unsent: Sequence[tuple[int, Parts]]) -> None:
-        """Roll back all that was declared on the link."""
         parked = {ref for ref, _ in self._parked}
         self._parked.clear()
         self._waiting = deque(each for each in self._waiting if each[1] not in parked)

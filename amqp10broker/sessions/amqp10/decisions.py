@@ -35,12 +35,10 @@ class Decisions:
         return len(self._undurable or ())
 
     def take_durable(self) -> tuple[Sequence[int], Outcome | None]:
-        """Remove and return the first decision; it is durable now."""
         assert self._undurable is not None
         return self._undurable.popleft()
 
     def expire(self, ids: Iterable[int]) -> None:
-        """Note deliveries that the queue has taken back."""
         self._expired = (self._expired or set()) | set(ids)
 
     def without_expired(self, keys: list[int], ids: list[int]) -> tuple[list[int], list[int], list[int]]:

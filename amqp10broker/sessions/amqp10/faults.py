@@ -17,12 +17,7 @@ def log_fault(
     *,
     refused: bool,
 ) -> LastError:
-    """Log an error with which a link was detached or a session ended.
-
-    Args:
-        link: our end; None if the session has ended.
-        refused: the link's attach was refused with it.
-    """
+    """Log an error with which a link was detached or a session ended (then `link` is None)."""
     condition = str(error.condition)
     if link is None:
         return log.warning(
@@ -50,7 +45,6 @@ def log_operation(log: ClientLog, operation: str, subject: str, refusal: str | N
 
 
 def queue_of(address: object) -> str | None:
-    """Return the queue that an address names; None if it names none."""
     if not isinstance(address, str):
         return None
     try:

@@ -11,9 +11,7 @@ from typing import Final
 from amqp10broker.protocols.amqp10.types import Symbol
 
 ANSWERS_OWED_MAX: Final = 256
-"""The most flows with echo or drain that are remembered per link, or pair of links, while they cannot be
-answered. Each gets its own answer; a client that sends more of them while it takes nothing gets fewer.
-"""
+"""The most unanswered flows with echo or drain per link or pair; further ones get no answer of their own."""
 
 ACTIVE: Final = Symbol("rabbitmq:active")
 """Link state property that states whether a client is the single active consumer."""
@@ -39,7 +37,6 @@ class FlowAnswers:
         self._owed = 0
 
     def owe(self) -> None:
-        """Note a flow that wants an answer."""
         self._owed = min(self._owed + 1, ANSWERS_OWED_MAX)
 
     def asked(self) -> None:
@@ -54,7 +51,6 @@ class FlowAnswers:
         return asked
 
     def take_drained(self) -> None:
-        """Count the flow that ends a drain as one of the answers."""
         self._asked = max(0, self._asked - 1)
 
     def take_active(self, *, active: bool) -> Properties | None:

@@ -82,11 +82,7 @@ class Survivor(NamedTuple):
 
 
 def survivor(document: bytes) -> Survivor:
-    """Decode the document of a link.
-
-    Raises:
-        ValueError: the document is malformed.
-    """
+    """Decode the document of a link. Raises `ValueError`."""
     facts, _, terminus = document.partition(b"\n")
     version, *rest = json.loads(facts)
     if version != FORMAT:
@@ -216,11 +212,7 @@ class Kept(ABC):
         return True
 
     def outlives(self, *, lost: bool) -> bool:
-        """Return whether the link is suspended when its end goes.
-
-        Args:
-            lost: the session or the connection has ended, too.
-        """
+        """Return whether the link is suspended when its end goes; `lost`: with its session or connection."""
         return (lost or self.stays) and not self.revoked
 
     @property
@@ -252,11 +244,7 @@ class Kept(ABC):
         """End the link; return the commands for its queues if it was suspended."""
 
     def claim(self, then: Callable[[], object]) -> None:
-        """Detach the present end as stolen because another session attaches the link, and call `then` when it
-        is gone.
-
-        The link must be attached.
-        """
+        """Detach the present end as stolen by another session, and call `then` when it is gone."""
         assert self.tell is not None
         assert self.link is not None
         self._claims.append(then)
@@ -304,7 +292,6 @@ class KeptLinks:
         return self._by_peer.get(peer)
 
     def has_room(self, key: Key, most: int) -> bool:
-        """Return whether the user of this key has fewer than `most` links here."""
         return key in self._links or self._of_user[key.user] < most
 
     def retain(self, user: str, size: int) -> bool:
@@ -321,11 +308,7 @@ class KeptLinks:
             del self._bytes_of_user[user]
 
     def add(self, kept: Kept, number: int | None = None) -> None:
-        """Add a link with a key that is not present yet.
-
-        Args:
-            number: the number that it had before a restart.
-        """
+        """Add a link with a new key; `number` is the one that it had before a restart."""
         assert kept.key not in self._links
         kept.number = self._last_number + 1 if number is None else number
         self._last_number = max(self._last_number, kept.number)
@@ -334,7 +317,6 @@ class KeptLinks:
         self._of_user[kept.key.user] += 1
 
     def attach(self, kept: Kept, terms: Terms, link: SenderLink | ReceiverLink, tell: Tell) -> None:
-        """Give the link an end in a session."""
         kept.terms, kept.link, kept.tell, kept.stays = terms, link, tell, False
         kept.since_ms = kept.deadline_ms = kept.lingers = None
         before, kept.records = kept.records, self.records if terms.durable else None
@@ -344,13 +326,7 @@ class KeptLinks:
             before.end(kept.number)
 
     def restore(self, kept: Kept, number: int, terms: Terms, deadline_ms: int | None) -> None:
-        """Add a link that has survived a restart, as suspended.
-
-        The restart has ended its connection if that had not ended before.
-
-        Args:
-            deadline_ms: when it ends, if its timer had started.
-        """
+        """Add a suspended link after a restart; `deadline_ms` is None if its timer had not started."""
         self.add(kept, number)
         kept.terms, kept.records = terms, self.records
         kept.since_ms = self.host.now_ms()
@@ -361,11 +337,7 @@ class KeptLinks:
             self.host.timer_started()
 
     def suspend(self, kept: Kept, lingers: object) -> None:
-        """Suspend a link after its end has gone.
-
-        Args:
-            lingers: the object that starts its timer when it ends, by `let_run`; None starts it now.
-        """
+        """Suspend a link; the end of `lingers` starts its timer (`let_run`), None starts it now."""
         kept.link = kept.tell = None
         kept.since_ms = self.host.now_ms()
         kept.lingers = lingers
@@ -398,7 +370,6 @@ class KeptLinks:
         self.host.timer_started()
 
     def end(self, kept: Kept) -> Mail:
-        """End a link; return the commands for its queues if it was suspended."""
         if self._links.get(kept.key) is not kept:
             return []
         del self._links[kept.key]
@@ -416,8 +387,6 @@ class KeptLinks:
     def revoke(self, *, user: str | None = None, vhost: str | None = None) -> None:
         """End the links of a deleted user or virtual host, so that a later one of the same name does not get
         them.
-
-        Attached links end with their ends.
         """
         for kept in list(self):
             if user not in (None, kept.key.user) or vhost not in (None, kept.key.vhost):
@@ -474,7 +443,6 @@ class KeptLinks:
         )
 
     def expire(self) -> None:
-        """End the links with a deadline that has passed."""
         now = self.host.now_ms()
         due = [each for each in self if each.deadline_ms is not None and each.deadline_ms <= now]
         for kept in due:

@@ -85,7 +85,6 @@ class KeptConsumer(Kept):
     # --- attached ---------------------------------------------------------------------------------
 
     def delivered(self, keys: Sequence[int], messages: Sequence[Parts]) -> None:
-        """Note deliveries of the queue to its end."""
         for key, message in zip(keys, messages, strict=True):
             if key in self.held:
                 self.forget((key,))  # it has gone back to its queue meanwhile
@@ -95,7 +94,6 @@ class KeptConsumer(Kept):
             self.held[key] = message if kept else None
 
     def forget(self, keys: Iterable[int]) -> None:
-        """Remove deliveries that are settled, or back in their queue."""
         freed = 0
         for key in keys:
             message = self.held.pop(key, None)

@@ -35,7 +35,6 @@ class Entry:
     Attributes:
         outcome: None: queues have not answered.
         number: its delivery-id in the present session, if the client waits for the outcome there.
-        posted: queues have it.
     """
 
     __slots__ = ("number", "outcome", "posted", "tag")
@@ -99,7 +98,6 @@ class KeptPublisher(Kept):
             self.records.take(self.number, [flight[number].tag for number in ids if number in flight])
 
     def restore(self, tags: Iterable[bytes]) -> None:
-        """Restore the link after a restart with deliveries that all their queues have."""
         for tag in tags:
             entry = self.entries[tag] = Entry(tag)
             entry.outcome = ACCEPTED
@@ -126,7 +124,6 @@ class KeptPublisher(Kept):
         return plan.awaited | {tag: ours[tag] for tag in plan.open}
 
     def suspended(self, ref: PublisherRef) -> None:
-        """Note that its end has gone."""
         self.publisher = None
         self._told.clear()
         for entry in self.entries.values():
@@ -227,7 +224,6 @@ class KeptPublisher(Kept):
         self._told[number] = entry
 
     def settled(self, ids: Sequence[int]) -> None:
-        """Remove deliveries that the client has settled."""
         told = (self._told.pop(number, None) for number in ids)
         self._forget(entry for entry in told if entry is not None)
 

@@ -20,10 +20,8 @@ class LinkOwner(Protocol):
     """The events of any link."""
 
     def on_flow(self, flow: Flow) -> None:
-        """Handle the client's flow; the engine has already applied its credit and properties.
-
-        Raises:
-            AmqpLinkError: the link must be detached with it.
+        """Handle the client's flow; the engine has already applied its credit and properties. Raises
+        `AmqpLinkError`.
         """
 
     def on_detached(self, unsent: Sequence[tuple[int, Parts]]) -> None:
@@ -38,24 +36,15 @@ class ReceiverOwner(LinkOwner, Protocol):
     """The owner of a link on which the client sends."""
 
     def on_deliveries(self, event: DeliveriesReceived) -> None:
-        """Handle complete deliveries.
-
-        Raises:
-            AmqpLinkError: the link must be detached with it.
-            AmqpSessionError: the session must be ended with it.
-            AmqpConnectionError: the connection must be closed with it.
-        """
+        """Handle complete deliveries. Raises `AmqpLinkError`, `AmqpSessionError`, `AmqpConnectionError`."""
 
 
 class SenderOwner(LinkOwner, Protocol):
     """The owner of a link on which the client receives."""
 
     def on_updated(self, event: DeliveriesUpdated) -> None:
-        """Handle a disposition of the client for deliveries that it had not settled.
-
-        Raises:
-            AmqpLinkError: the link must be detached with it.
-            AmqpSessionError: the session must be ended with it.
+        """Handle a disposition of the client for deliveries that it had not settled. Raises `AmqpLinkError`,
+        `AmqpSessionError`.
         """
 
     def on_sent(self, deliveries: int) -> None:
@@ -80,11 +69,9 @@ class LinkOwners:
         self.senders: dict[SenderLink, SenderOwner] = {}
 
     def find(self, link: SenderLink | ReceiverLink) -> LinkOwner | None:
-        """Return the owner of a link; None if the link has ended."""
         return self.senders.get(link) if isinstance(link, SenderLink) else self.receivers.get(link)
 
     def take(self, link: SenderLink | ReceiverLink) -> LinkOwner | None:
-        """Remove and return the owner of a link."""
         if isinstance(link, SenderLink):
             return self.senders.pop(link, None)
         return self.receivers.pop(link, None)

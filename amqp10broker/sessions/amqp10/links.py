@@ -84,18 +84,11 @@ class ClientLinks:
 
     Attributes:
         consumers: by the reference under which queues address them.
-        publishers: likewise.
     """
 
     def __init__(
         self, session: Session, context: SessionContext, owners: LinkOwners, post: Post, take_mail: TakeMail
     ) -> None:
-        """Begin without links.
-
-        Args:
-            post: sends a command to a queue.
-            take_mail: returns the commands that were posted and have not left yet.
-        """
         self._session = session
         self._owners = owners
         self._context = context
@@ -120,12 +113,7 @@ class ClientLinks:
     # --- attach -----------------------------------------------------------------------------------
 
     def attach(self, link: SenderLink | ReceiverLink, attach: Attach) -> None:
-        """Accept a link, now or when the queue or the link that it waits for is there.
-
-        Raises:
-            AmqpLinkError: the link must be refused with it.
-            AmqpSessionError: the session must be ended with it.
-        """
+        """Accept a link, now or when its queue is there. Raises `AmqpLinkError`, `AmqpSessionError`."""
         if isinstance(link, SenderLink):
             self._go_on(link, self._attach_consumer(link, attach))
         else:
@@ -160,14 +148,12 @@ class ClientLinks:
 
     @property
     def undecided(self) -> bool:
-        """Whether the declaration of a queue for a link is not decided yet."""
         return bool(self._waiting)
 
     def take_waiting(self, ref: RequestRef) -> Waiting | None:
         return self._waiting.pop(ref, None)
 
     def waits(self, link: SenderLink | ReceiverLink) -> bool:
-        """Return whether a link must still be held."""
         unanswered = link.state is LinkState.ATTACH_RECEIVED
         return unanswered or any(link is waiting.link for waiting in self._waiting.values())
 
@@ -463,7 +449,6 @@ class ClientLinks:
     # --- changes ----------------------------------------------------------------------------------
 
     def on_config(self) -> None:
-        """Apply a new configuration to grants from now on."""
         for publisher in self.publishers.values():
             publisher.settings = self._context.flow_for(publisher.address)
             self._set_credit_limit(publisher)
@@ -550,7 +535,6 @@ class ClientLinks:
                 self.detach(link, AmqpLinkError(Condition.UNAUTHORIZED_ACCESS, refusal.description))
 
     def on_stolen(self, link: SenderLink | ReceiverLink) -> None:
-        """Detach a link because another session has attached its name."""
         if self._owners.find(link) is not None and not self._session.ended:
             kept = self._kept(link)
             elsewhere = kept is not None and kept.link is link
@@ -583,7 +567,6 @@ class ClientLinks:
         return ()
 
     def close(self) -> None:
-        """End all links; what they hold goes back. May be called twice."""
         for waiting in self._waiting.values():
             request = waiting.request
             made = request.queue if isinstance(request, DeclareSubscription) else request

@@ -74,7 +74,6 @@ class Reply:
 
     @property
     def ready(self) -> bool:
-        """Whether it can be sent as soon as those before it are."""
         return self.request_link is None or self.payload is not None
 
 
@@ -103,7 +102,6 @@ class Pair:
         self.next_key = 0
 
     def response_credit(self) -> int:
-        """Return how many responses the client still takes, including those under way."""
         assert self.responses is not None
         credit = self.responses.credit
         if credit.drain:
@@ -122,12 +120,7 @@ class RequestEnd:
         self.pair = pair
 
     def on_deliveries(self, event: DeliveriesReceived) -> None:
-        """Handle requests; those before a fault are answered.
-
-        Raises:
-            AmqpSessionError: the session must be ended with it.
-            AmqpLinkError: the link must be detached with it.
-        """
+        """Handle requests; those before a fault are answered. Raises `AmqpSessionError`, `AmqpLinkError`."""
         try:
             if not event.settled:
                 raise AmqpSessionError(
@@ -172,12 +165,10 @@ class ResponseEnd:
         self._node.on_sent(self.pair, deliveries)
 
     def act_on(self, marker: object) -> None:
-        """Send an answer to a flow, after the responses before it."""
         assert isinstance(marker, Reply)
         self._node.answer_flow(self.pair, marker)
 
     def on_detached(self, unsent: Sequence[tuple[int, Parts]]) -> None:
-        """Drop what is still owed."""
         self._node.on_responses_detached(self.pair)
 
 
@@ -225,7 +216,6 @@ class ManagementLinks:
 
     @property
     def busy(self) -> bool:
-        """Whether a response is still to be written."""
         return bool(self._asked) or any(pair.handed for pair in self._pairs.values())
 
     @property
@@ -236,11 +226,7 @@ class ManagementLinks:
     # --- links ------------------------------------------------------------------------------------
 
     def attach(self, link: SenderLink | ReceiverLink, attach: Attach) -> None:
-        """Accept one half of a pair.
-
-        Raises:
-            AmqpLinkError: it must be refused with it.
-        """
+        """Accept one half of a pair. Raises `AmqpLinkError`."""
         _check(attach)
         terminus = getattr(attach.target if attach.role else attach.source, "address", None)
         pair = self._pairs.get(link.name)
@@ -292,7 +278,6 @@ class ManagementLinks:
         self.forget_if_gone(pair)
 
     def forget_if_gone(self, pair: Pair) -> None:
-        """Remove a pair if both halves have ended."""
         if pair.requests is None and pair.responses is None:
             self._pairs.pop(pair.name, None)
 
@@ -304,7 +289,6 @@ class ManagementLinks:
     # --- requests ---------------------------------------------------------------------------------
 
     def on_request(self, pair: Pair, link: ReceiverLink, payload: bytes) -> None:
-        """Handle one request. Raises as `RequestEnd.on_deliveries`."""
         if pair.responses is None:
             raise AmqpSessionError(
                 Condition.PRECONDITION_FAILED, "received transfer on half open management link pair"
@@ -360,11 +344,7 @@ class ManagementLinks:
                 assert_never(outcome)
 
     def on_decided(self, decided: Decided) -> None:
-        """Handle the decision on a change of the catalog, and carry out the requests behind it.
-
-        Raises:
-            AmqpSessionError: the session must be ended with it; requests before are answered.
-        """
+        """Carry out the requests behind a decided one. Raises `AmqpSessionError`."""
         asked = self._asked.pop(decided.ref, None)
         if asked is None:
             return
@@ -380,7 +360,6 @@ class ManagementLinks:
             self._go_on(pair, reply, outcome)
 
     def on_answer(self, answer: Answer) -> None:
-        """Handle the answer of a queue; ignore it if its session or pair is gone."""
         asked = self._asked.pop(answer.request, None)
         if asked is None:
             return
@@ -390,7 +369,6 @@ class ManagementLinks:
     # --- responses --------------------------------------------------------------------------------
 
     def on_flow(self, pair: Pair, *, echo: bool) -> None:
-        """Answer the client's flow, behind responses."""
         link = pair.responses
         assert link is not None
         if (echo or link.credit.drain) and len(pair.waiting) + len(pair.flows) < ANSWERS_OWED_MAX:
@@ -448,7 +426,6 @@ class ManagementLinks:
 
 
 def is_management(attach: Attach) -> bool:
-    """Return whether a client attaches to the management node."""
     terminus = attach.source if attach.role else attach.target
     return isinstance(terminus, Source | Target) and terminus.address == ADDRESS
 

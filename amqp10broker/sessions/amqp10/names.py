@@ -33,7 +33,6 @@ class LinkNames:
 
         Args:
             link: about to be attached.
-            tell_stolen: of its session.
 
         Returns:
             The link of the same session that had the name; the caller detaches it.
@@ -47,7 +46,6 @@ class LinkNames:
         return stolen
 
     def has(self, name: str) -> bool:
-        """Return whether a link of this name on which the client consumes is attached."""
         return (name, True) in self._holders
 
     def leave(self, link: SenderLink | ReceiverLink) -> None:

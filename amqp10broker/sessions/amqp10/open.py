@@ -55,18 +55,15 @@ def check_open(vhost: str, grants: Grants, catalog: Catalog) -> AmqpConnectionEr
 
 
 def wants_sole_connection(performative: Open) -> bool:
-    """Return whether a client wants to have the only connection of its container-id."""
     return SOLE_CONNECTION in (performative.desired_capabilities or ())
 
 
 def not_sole(refusal: ResourceLocked) -> AmqpConnectionError:
-    """Return the error for a connection that would not be the only one of its container."""
     info = {"invalid-field": Symbol("container-id")}
     return AmqpConnectionError(Condition.INVALID_FIELD, refusal.description, info)
 
 
 def is_of_jms(performative: Open) -> bool:
-    """Return whether a client desires a capability that clients of JMS desire."""
     return not _OF_JMS.isdisjoint(performative.desired_capabilities or ())
 
 
@@ -74,7 +71,6 @@ def offered_capabilities(performative: Open, *, alone: bool) -> tuple[Symbol, ..
     """Return the capabilities of our open.
 
     Args:
-        performative: the client's.
         alone: this is the only node. Connections to other nodes are not counted by their containers.
     """
     if not is_of_jms(performative):
@@ -89,7 +85,6 @@ def open_properties(
     """Return the properties of our open.
 
     Args:
-        performative: the client's.
         cluster: name of the cluster, or our container-id without one.
         platform: the platform of the broker, as text.
     """

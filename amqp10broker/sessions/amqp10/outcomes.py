@@ -61,11 +61,7 @@ def decide(state: Any, *, settled: bool, default: Verdict) -> Decision | None:
 
 
 def transaction_named(flow: Flow) -> bytes | None:
-    """Return the id of the transaction in which a client wants to acquire.
-
-    Raises:
-        AmqpLinkError: the value is not an id.
-    """
+    """Return the id of the transaction in which a client wants to acquire. Raises `AmqpLinkError`."""
     txn_id = None if flow.properties is None else flow.properties.get(_TXN_ID)
     if txn_id is not None and not isinstance(txn_id, bytes):
         text = f"property txn-id of a flow must be binary, and is {txn_id!r}"
@@ -74,12 +70,8 @@ def transaction_named(flow: Flow) -> bytes | None:
 
 
 def check_no_transaction(flow: Flow) -> None:
-    """Refuse a flow of a client that wants to acquire within a transaction.
-
-    A source that does not support it "MUST" refuse it (part 4, section 4.4.3).
-
-    Raises:
-        AmqpLinkError: the flow names a transaction.
+    """Raise `AmqpLinkError` for a flow with a transaction: a source without support "MUST" (part 4,
+    4.4.3).
     """
     if flow.properties and flow.properties.get(_TXN_ID) is not None:
         text = "flow names a transaction (txn-id): messages of this link cannot be acquired in one"

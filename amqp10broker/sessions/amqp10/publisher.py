@@ -640,14 +640,12 @@ class Publisher:
     # --- from the queue ---------------------------------------------------------------------------
 
     def on_confirmed(self, ids: Sequence[int], *, settled: bool) -> None:
-        """Handle the confirmation of a queue."""
         if self._tally.left:
             self.count_down(ids, ACCEPTED, settled=settled)
         else:
             self._answer(ids, None if settled else ACCEPTED)
 
     def on_refused(self, effect: Unconfirmed | Refused) -> None:
-        """Handle messages that a queue did not accept: it is full, failed, or was deleted before."""
         refusal = refusal_of(effect)
         outcome = RELEASED if refusal is None else self._rejected(refusal, effect.queue)
         self.count_down(effect.ids, outcome, settled=effect.settled)
@@ -727,7 +725,6 @@ class Publisher:
             self.kept.told(number, entry)
 
     def on_settled(self, ids: Sequence[int]) -> None:
-        """Handle settlement by the client of outcomes that it was sent."""
         if self.kept is not None:
             self.kept.settled(ids)
 
@@ -739,7 +736,6 @@ class Publisher:
         self._links.drop_publisher(self)
 
     def leave(self) -> None:
-        """Release all that the link holds, after it has ended."""
         self._held.clear()
         if self.queue is not None:
             self._post(self.queue.handle, DetachPublisher(self.ref))

@@ -193,11 +193,7 @@ class BrokerSession:
                 assert_never(letter)
 
     def receive(self, items: Sequence[object]) -> None:
-        """Handle frames of the client.
-
-        Raises:
-            AmqpConnectionError: the connection must be closed with it.
-        """
+        """Handle frames of the client. Raises `AmqpConnectionError`."""
         if len(items) >= IN_TURNS_MIN:
             items = self._by_link(items)
         for event in self.session.receive_each(items):
@@ -310,10 +306,8 @@ class BrokerSession:
                 self.links.on_late(effect)
 
     def on_decided(self, decided: Decided) -> None:
-        """Handle the decision on a change of the catalog that the client requested.
-
-        Raises:
-            AmqpConnectionError: the connection must be closed with it.
+        """Handle the decision on a change of the catalog that the client requested. Raises
+        `AmqpConnectionError`.
         """
         waiting = self.links.take_waiting(decided.ref)
         if waiting is not None:
@@ -342,7 +336,6 @@ class BrokerSession:
         self.links.on_config()
 
     def on_access_changed(self) -> None:
-        """Detach consumers of what the user may no longer read."""
         self.links.on_access_changed()
         self._resume()
 
@@ -394,7 +387,6 @@ class BrokerSession:
 
     @property
     def has_unsent(self) -> bool:
-        """Whether deliveries wait to be written."""
         return self.session.has_pending
 
     @property
@@ -419,7 +411,6 @@ class BrokerSession:
         return self._context.transactions
 
     def counted(self) -> ClientCounters:
-        """Return the counters of all links of this session, including those that are gone."""
         return self.links.counted()
 
     @property
@@ -433,7 +424,6 @@ class BrokerSession:
             self.session.end(error)
 
     def take_mail(self) -> list[tuple[QueueHandle, Command]]:
-        """Return the commands to queues, in order."""
         mail, self.mail = self.mail, []
         return mail
 

@@ -20,11 +20,6 @@ _LINK: Final = itemgetter(0)
 
 
 def session_view(broker_session: BrokerSession, around: Circumstances) -> SessionView:
-    """Return the view of one session, which is only read.
-
-    Args:
-        around: the state of its connection.
-    """
     session = broker_session.session
     consumers = list(broker_session.consumers)
     unsettled = Counter(map(_LINK, session.outbound.unsettled.values()))

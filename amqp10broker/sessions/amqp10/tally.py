@@ -71,7 +71,6 @@ def refusal_of(effect: Unconfirmed | Refused) -> AmqpDeliveryError | None:
 
 
 def outcome_of(effect: Confirmed | Unconfirmed | Refused) -> Outcome:
-    """Translate the answer of a queue to an outcome of AMQP 1.0."""
     match effect:
         case Confirmed():
             return ACCEPTED

@@ -51,7 +51,6 @@ class ConsumerTimes:
         self.settled_ms: int | None = None
 
     def on_flow(self, credit: SenderCredit) -> None:
-        """Note a flow, which may have set the credit."""
         if credit.last is self._last:
             return
         self._last = credit.last
@@ -61,7 +60,6 @@ class ConsumerTimes:
         self._note(credit)
 
     def on_drained(self, credit: SenderCredit) -> None:
-        """Note the answer to a drain."""
         self._note(credit)
 
     def on_sent(self, credit: SenderCredit) -> None:
@@ -78,7 +76,6 @@ class ConsumerTimes:
             self.credit_ms = now_ms
 
     def handed_over(self) -> None:
-        """Note the first delivery that waits in the session."""
         self.unsent_ms = self._moment.ms
 
     @property
@@ -151,7 +148,6 @@ class PublisherTimes:
         self.note(credit)
 
     def note(self, credit: ReceiverCredit) -> None:
-        """Note the credit, which may have changed."""
         if credit.granted is not None:
             self.granted_ms = self._moment.ms
         has_credit = credit.link_credit > 0

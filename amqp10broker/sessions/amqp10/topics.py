@@ -59,12 +59,7 @@ _STAYS: Final[dict[str, Any]] = {
 
 
 def plan_receiver(attach: Attach, context: SessionContext) -> Steps[SourcePlan]:
-    """Resolve the source of a client that attached as receiver, topics and subscriptions included.
-
-    Raises:
-        AmqpLinkError: the link is refused with it.
-        AmqpSessionError: the user lacks a permission; the session ends.
-    """
+    """Resolve the source of a receiver, topics and subscriptions included. Raises as `attach.plan_source`."""
     source = attach.source
     if source is None:
         subscribed = _find(attach, context)

@@ -73,7 +73,6 @@ class Transaction:
         control: the link that declared it.
         due_ms: when it times out, counted from the first work in it; None: it has no work yet, or no timeout.
         messages: the number of posted messages.
-        bytes: of their contents.
         failed: why it can only be rolled back; None: it can be committed.
         discharged: a commit waits for a queue; no more work is accepted.
         acquirers: links that have acquired in it.
@@ -130,7 +129,6 @@ class Transaction:
         self._retired.pop((ref, key), None)
 
     def deliveries(self) -> Collection[tuple[ConsumerRef, int]]:
-        """Return the deliveries on which it has decided."""
         return self._retired.keys()
 
     def parts(self, ref: PublisherRef, now_ms: int) -> list[Part]:
@@ -197,17 +195,12 @@ class TransactionNumbers:
         self.open = 0
 
     def next_id(self) -> bytes:
-        """Return an id that is not used yet."""
         self._last += 1
         return (self._connection % 2**32).to_bytes(4, "big") + (self._last % 2**32).to_bytes(4, "big")
 
 
 class ConflictError(Exception):
-    """A second transaction decides on a delivery, which is not allowed (part 4, section 4.4.2).
-
-    Attributes:
-        transaction: the second one.
-    """
+    """A second transaction decides on a delivery, which is not allowed (part 4, section 4.4.2)."""
 
     def __init__(self, transaction: Transaction, text: str) -> None:
         super().__init__(text)
@@ -265,11 +258,7 @@ class Transactions:
         return transaction
 
     def find(self, txn_id: bytes) -> Transaction:
-        """Return an open transaction.
-
-        Raises:
-            AmqpLinkError: this session has no transaction of this id.
-        """
+        """Return an open transaction; raise `AmqpLinkError` if this session has none of this id."""
         transaction = self._open.get(txn_id)
         if transaction is None or transaction.discharged:
             raise unknown_transaction(txn_id)
@@ -279,7 +268,6 @@ class Transactions:
         return [each for each in self._open.values() if each.control is control]
 
     def committed(self, transaction: Transaction) -> None:
-        """Remove a transaction that is committed."""
         self._moment.measures.transactions.committed += 1
         for acquirer in transaction.acquirers:
             acquirer.end(transaction)
@@ -331,7 +319,6 @@ class Transactions:
         return min(due, default=None)
 
     def overdue(self) -> list[Transaction]:
-        """Return the transactions that have timed out."""
         return [each for each in self._open.values() if self._is_overdue(each)]
 
     def _is_overdue(self, transaction: Transaction) -> bool:
@@ -371,7 +358,6 @@ class Transactions:
         return None
 
     def retire(self, transaction: Transaction, key: int, retired: Retired) -> None:
-        """Record the decision of a transaction on a delivery."""
         self.work(transaction)
         transaction.retire(key, retired)
         self._deciding[retired.holder.ref, key] = transaction
@@ -384,11 +370,7 @@ class Transactions:
                 transaction.let_go(ref, key)
 
     def taken_back(self, ref: ConsumerRef, keys: Iterable[int], why: str) -> bool:
-        """Fail the transactions that have decided on deliveries which a queue has taken back.
-
-        Returns:
-            Whether there was such a transaction.
-        """
+        """Fail the transactions with decisions on these deliveries; return whether there were any."""
         found = False
         for key in keys:
             transaction = self._deciding.pop((ref, key), None)

@@ -79,14 +79,7 @@ def _stream_wait(outlook: Outlook, reading: Reading | None) -> Wait | None:
 def why_idle(
     queue: DeclaredQueue, ref: ConsumerRef, now_ms: int, idle_ms: int, vhost: VirtualHost
 ) -> Waiting:
-    """Return why the queue delivers nothing to the consumer.
-
-    Args:
-        queue: only read.
-        ref: under which the queue addresses the consumer.
-        idle_ms: since when the consumer could have had the next delivery.
-        vhost: the queue's.
-    """
+    """Return why the queue delivers nothing to the consumer, which could have had one since `idle_ms`."""
     wait = idle_wait(queue, ref)
     if wait is None:
         return NO_WAIT

@@ -51,8 +51,6 @@ class Selection:
     """The criteria of a request; None in a field selects all.
 
     Attributes:
-        connection: its number.
-        user: of connections.
         queue: a shell pattern for the queue of links, consumers and channels.
         link: a shell pattern for names of links and tags of consumers.
         reason: a code, the beginning of several (``no-credit``), or a shell pattern.
@@ -72,11 +70,7 @@ class Selection:
 
     @classmethod
     def read(cls, given: Mapping[str, Any]) -> Self:
-        """Make a selection of the fields of a request.
-
-        Raises:
-            ValueError: a field is unknown or of the wrong type.
-        """
+        """Make a selection of a request's fields. Raises `ValueError`."""
         for name, value in given.items():
             if name not in cls.__dataclass_fields__:
                 raise ValueError(f"'{name}' cannot be chosen by; {hint(name, cls.__dataclass_fields__)}")
@@ -98,15 +92,7 @@ class Selection:
 
     @classmethod
     def asked(cls, what: str, given: Mapping[str, Any]) -> Self:
-        """Make a selection for an operation.
-
-        Args:
-            what: the operation.
-            given: the fields of the request.
-
-        Raises:
-            BadRequest: a field is unknown or of the wrong type.
-        """
+        """Make a selection for the operation `what`. Raises `BadRequest`."""
         try:
             return cls.read(given)
         except ValueError as error:
@@ -122,7 +108,6 @@ class Selection:
         return self.connection in (None, number) and self.user in (None, user)
 
     def takes(self, part: _Part) -> bool:
-        """Return whether a link, consumer or channel is selected."""
         if self.queue is not None and not any(fnmatchcase(each or "", self.queue) for each in part.queues):
             return False
         if self.link is not None and not fnmatchcase(part.name or "", self.link):
@@ -172,7 +157,6 @@ class Survey:
     _queues: set[tuple[str, str]] = field(default_factory=set)
 
     def add(self, connection: ConnectionView) -> None:
-        """Add the view of a connection."""
         selection = self.selection
         taken = [part for part in _parts(connection) if selection.takes(part)]
         if selection.of_parts:
@@ -208,11 +192,6 @@ class Survey:
         return tuple(found[: self.selection.limit])
 
     def summary(self, queues: Collection[QueueView]) -> SummaryView:
-        """Return how many there are, and how many wait.
-
-        Args:
-            queues: the selected ones.
-        """
         links, consumers, channels = (self._counts[kind] for kind in KINDS)
         links_waiting, consumers_waiting, channels_waiting = (self._kinds[kind] for kind in KINDS)
         return SummaryView(

@@ -25,7 +25,6 @@ QUEUES_SHOWN: Final = 3
 
 
 def channel_wait(channel: BrokerChannel, around: Circumstances) -> Wait | None:
-    """Return why frames that the client sends on a channel are not handled."""
     if around.blocked_ms is not None:
         return Wait.BLOCKED_BY_ALARM
     if around.holds_reader and (channel.publishing.blocked or not channel.busy):
@@ -125,7 +124,6 @@ def _turn(channel: BrokerChannel, around: Circumstances) -> str:
 
 
 def consumer_wait(channel: BrokerChannel, consumer: Consumer, around: Circumstances) -> Wait | None:
-    """Return why a consumer gets no deliveries."""
     wait = _near_wait(channel, consumer, around)
     if wait is None and not consumer.unsent:
         wait = idle_wait(consumer.queue, consumer.ref)

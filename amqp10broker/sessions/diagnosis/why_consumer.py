@@ -43,14 +43,7 @@ def consumer_wait(broker_session: BrokerSession, consumer: Consumer, around: Cir
 
 
 def why_consumer_waits(broker_session: BrokerSession, consumer: Consumer, around: Circumstances) -> Waiting:
-    """Return why a consumer waits, the nearest cause first.
-
-    Deliveries that are already handed over can only wait for window or writer. The session and the consumer
-    are only read.
-
-    Args:
-        around: the state of its connection.
-    """
+    """Return why a consumer waits, the nearest cause first; session and consumer are only read."""
     wait = consumer_wait(broker_session, consumer, around)
     now_ms, times = around.now_ms, consumer.times
     unsent = f"{count(consumer.unsent, 'delivery')} {'waits' if consumer.unsent == 1 else 'wait'}"

@@ -40,11 +40,6 @@ def publisher_wait(broker_session: BrokerSession, publisher: Publisher, around: 
 def why_publisher_waits(
     broker_session: BrokerSession, publisher: Publisher, around: Circumstances
 ) -> Waiting:
-    """Return why a publisher's client is held back. The session and the publisher are only read.
-
-    Args:
-        around: the state of its connection.
-    """
     wait = publisher_wait(broker_session, publisher, around)
     now_ms, times = around.now_ms, publisher.times
     credit = publisher.link.credit
