@@ -44,11 +44,6 @@ def limit_left(base: int, allowance: int, position: int) -> int:
     This is the formula of link-credit (section 2.6.7) and of remote-incoming-window (section 2.5.6). The
     allowance may be any uint: the subtraction is made on the signed distance between the two sequence numbers
     and the allowance added to it, so that 2**32 - 1 works as well.
-
-    Args:
-        base: sequence number up to which the peer had counted when it granted.
-        allowance: 0 .. 2**32 - 1, granted from there on.
-        position: our own sequence number now.
     """
     left = allowance - diff(position, base)
     if left > MASK:  # the peer has counted more than there was

@@ -61,11 +61,8 @@ class _Outstanding:
 
     Attributes:
         died_ms: the time in its death record, however often it is sent.
-        due_ms: when to send it again.
         waiting: target queues that have not answered, with the number it has there.
         former: the same of queues that are not bound any more, and need not answer.
-        refused: target queues that did not take it.
-        taken: target queues that took it.
         routed_at: `VirtualHost.version` when it was last sent.
     """
 
@@ -160,15 +157,7 @@ class Forwarding:
                     each.due_ms = now_ms
 
     def due(self, vhost: VirtualHost, now_ms: int) -> tuple[list[Post], list[int]]:
-        """Send messages again that have waited long enough, or have a route or room now.
-
-        Args:
-            now_ms: the wall clock, in milliseconds.
-
-        Returns:
-            The commands to post, and the keys of messages that are done because the queues that had not taken
-                them are not bound any more.
-        """
+        """Send messages again that have waited long enough, or have a route or room now."""
         self._looked_ms = now_ms
         version = vhost.version
         late = [each for each in self._outstanding.values() if each.due_ms <= now_ms or each.may_go(version)]

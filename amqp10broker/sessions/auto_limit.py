@@ -69,13 +69,7 @@ class _Before(NamedTuple):
 
 
 class AutoLimit:
-    """One automatic limit.
-
-    Attributes:
-        highest: the largest value so far.
-        why: the reason of the present value.
-        since_ms: since when it has this value and reason.
-    """
+    """One automatic limit."""
 
     __slots__ = (
         "_area",
@@ -140,7 +134,6 @@ class AutoLimit:
         """Count messages that have come.
 
         Args:
-            size_bytes: of all of them.
             in_flight: those that are not done, these included.
         """
         size = size_bytes // count + 1

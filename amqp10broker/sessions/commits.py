@@ -64,7 +64,6 @@ class Commits(Protocol):
 
         Args:
             mail: commands to queues, in order; they are carried out in any case.
-            parts: those of one queue in their order.
             ref: `Committed` follows with it when everything is stored, unless it is `safe` at once; None: no
                 answer.
             also: appends further records to those on disk; not called where none are.

@@ -41,23 +41,15 @@ class SessionContext:
     """The context of one session.
 
     Attributes:
-        access: the user's permissions there.
         config: the present configuration; replaced as a whole when a setting changes.
-        reply_to: under which queues answer this session.
-        of_jms: its connection desires capabilities of JMS clients: see `open`.
-        names: of the links of all sessions of the connection.
         tell_stolen: notifies this session that another one has attached the name of a link here.
-        propose: sends requests to the catalog for a decision.
         connection: identity of the connection, the owner of exclusive queues.
         new_id: returns a fresh unguessable token for generated names.
         volatile: makes a queue without a task, for direct reply-to: it answers a post at once.
-        node: the broker's container-id, as in its open.
         offer_token: has another token of the client verified; None if that is not supported.
         moment: the time of the present step, set by the caller before each.
-        transactions: those of this session.
         commits: carries them out; None: transactions are not supported.
         kept: links that survive their sessions; None: not supported.
-        tell: puts an event into this session's mailbox.
         is_memory_tight: whether automatic limits must not grow.
         on_unroutable: called with unroutable messages; must not raise.
     """

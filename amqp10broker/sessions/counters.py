@@ -45,7 +45,6 @@ class ClientCounters(Consumption):
 
     Attributes:
         published: messages that the client sent and that were routed, also to no queue.
-        confirmed: those for which the client got a positive outcome.
         rejected: those for which it got a negative one: a queue was full or failed, or the address was bad.
         unroutable: those for which there was no queue.
         returned: of these, those that the client got back (AMQP 0-9-1, mandatory).

@@ -51,9 +51,6 @@ class Judge:
         """Iterate over messages in their order, grouped by fate where adjacent.
 
         Empty if the exchange does not exist, or no queue is bound.
-
-        Args:
-            messages: as they were in the queue.
         """
         for head, run in groupby(messages, _HEAD):
             fate = self._fates.get(head)
@@ -98,9 +95,6 @@ def route_dead_letters(vhost: VirtualHost, queue: str, letters: DeadLetters, now
     """Add the death event to messages that left a queue, and route them, at most once.
 
     Without the exchange, or a queue bound to it, they are dropped.
-
-    Args:
-        now_ms: the wall clock, in milliseconds.
     """
     judge = Judge(vhost, Cause(queue, letters.reason, now_ms, letters.exchange, letters.routing_key))
     if judge.exchange is None:

@@ -146,7 +146,6 @@ class GetSome:
     """Gets messages from the head of a queue, one after the other as with basic.get.
 
     Attributes:
-        messages: so far, in order.
         behind: messages that were ready behind the last one.
     """
 

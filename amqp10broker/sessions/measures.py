@@ -22,7 +22,6 @@ class Histogram:
 
     Attributes:
         bounds: upper ends of the buckets, ascending; larger values are in a last bucket without an end.
-        counts: of each bucket alone.
     """
 
     __slots__ = ("bounds", "counts", "sum")
@@ -79,12 +78,7 @@ class MessageSizes:
 
 
 class TransactionEnds:
-    """The number of transactions by their end.
-
-    Attributes:
-        rolled_back: by the client, with its link, or because it could not be committed.
-        timed_out: it was open for too long.
-    """
+    """The number of transactions by their end."""
 
     __slots__ = ("committed", "rolled_back", "timed_out")
 
@@ -104,8 +98,6 @@ class Measures:
 
     Attributes:
         receiver_credit_zero: a client that receives had granted no credit; the first is since its attach.
-        sender_credit_zero: a client that sends had used up its credit.
-        remote_window_zero: a client's session window was closed.
         message_sizes: of messages of the client: AMQP 1.0 all sections, AMQP 0-9-1 the body.
     """
 

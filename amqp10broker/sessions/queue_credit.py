@@ -52,20 +52,16 @@ class QueueCredit:
     """The credit of one consumer with its queue.
 
     Attributes:
-        ref: under which the queue addresses the consumer.
-        mode: how it gets messages.
         counters: of the client's decisions; `counted` adds the rest.
         in_flight: a request has no answer yet, or the answer has not been acted on.
         closed: nothing more is requested or accepted.
         seen: the number of deliveries that came.
-        waiting: those of them that are neither written nor gone.
         returned: those that went back to the queue, or went with it, before they were written.
         epoch: of deliveries since the last `give_back`.
         available: messages that were ready at the last answer of the queue.
         granted: deliveries that the queue may still make. Negative when it has made more before it received a
             reduction.
         forfeited: credit that the queue gave up with its last answer, which was to a drain.
-        requests: the number of requests.
     """
 
     __slots__ = (
@@ -219,12 +215,7 @@ class QueueCredit:
         self.post(Cancel(self.ref))
 
     def leave(self, keys: Sequence[int], messages: Sequence[Message], verdict: Verdict) -> None:
-        """Leave the queue.
-
-        Args:
-            keys: of deliveries that were not sent.
-            verdict: for all other deliveries.
-        """
+        """Leave the queue."""
         self.closed = True
         self.post(Unsubscribe(self.ref, keys, messages, self.seen, verdict))
 

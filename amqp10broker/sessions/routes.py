@@ -34,7 +34,6 @@ class Route:
 
     Attributes:
         queues: destinations; None when they depend on the message.
-        heads: of messages on it, by the properties they were made of; see `Routes.remember`.
     """
 
     __slots__ = ("_stamp", "exchange", "heads", "queues", "routing_key")

@@ -121,12 +121,8 @@ class Fault:
 
     Attributes:
         queue: a shell pattern for the queue, or the address of a link; None: any.
-        client: a shell pattern for the client's container-id or connection name; None: any.
-        link: a shell pattern for the link's name; None: any.
         most: how many messages or attaches it concerns, how much credit it leaves, by how much a
             delivery-count is wrong, or one of `LEAST`; None: all, none, one, or the least.
-        condition: for a client of AMQP 1.0.
-        code: for a client of AMQP 0-9-1.
         hits: how often it was injected: messages, commands, flows, attaches, links, sessions, connections,
             frames, reads and writes.
         mail: publishes and other commands that are held, for their queues.
@@ -136,8 +132,6 @@ class Fault:
         limits: up to which delivery-count each link was given credit.
         echoes: flows that are to be answered, as sessions, and their links or None for the session; whether
             the answer was held.
-        frames: sent to each connection that is to be reset, by its number.
-        bytes: of streams that are held.
         ahead: sessions and channels that a fault at once has not reached yet.
     """
 

@@ -43,19 +43,13 @@ class OnLink(Protocol):
     """Called with the identity of a link when it is observed first, once per link."""
 
     def __call__(self, now_ns: int, kind: int, channel: int, handle: int, link: str, address: str, /) -> None:
-        """Take the identity of a link.
-
-        Args:
-            channel, handle: the numbers that its events have.
-            address: where it publishes to or consumes from.
-        """
+        """Take the identity of a link."""
 
 
 class Trail:
     """The last observation of one link (AMQP 0-9-1: channel or consumer).
 
     Attributes:
-        where: its connection, channel and handle.
         limit: of its credit if that is automatic, and the number of its reason; else None.
         turn: number of the observation that found it last, so that the observer can find links that are gone.
     """

@@ -87,7 +87,6 @@ class ChannelRing:
     """A tap of one channel, for one consumer or for all.
 
     Attributes:
-        link: the consumer, or the channel.
         ended: why it records nothing more; None while it does.
     """
 

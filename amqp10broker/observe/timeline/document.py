@@ -49,9 +49,7 @@ def timeline(ring: Recorded[Any], since: int | None, limit: int, *, frames: bool
     """Return steps of a ring from a number on. A later call takes ``next`` as `since`.
 
     Args:
-        ring: of the link, channel or consumer.
         since: number of the first step; None, or one that is not there any more: the oldest.
-        frames: include the frame of each step, not only the curves.
 
     Returns:
         ``{"since", "next": int, "lost": int, "more": bool, "ended": str | None, "start": {values}, "steps":

@@ -38,12 +38,7 @@ _OFTEN: Final = (Flow.DESCRIPTOR, Disposition.DESCRIPTOR)
 
 @dataclass(slots=True)
 class Segment:
-    """Consecutive records, and the state of the link before the first of them.
-
-    Attributes:
-        first: number of the first record; they are counted from 0 in a ring's life.
-        weight: the number of records that they count as.
-    """
+    """Consecutive records, and the state of the link before the first of them."""
 
     first: int
     standing: Standing

@@ -27,12 +27,7 @@ NAMES: Final = (
 
 
 class Standing:
-    """The state of one link and its session after the frames up to now.
-
-    Attributes:
-        sends: the broker sends on the link: its client is the receiver.
-        mark: the last observed state that changes without frames.
-    """
+    """The state of one link and its session after the frames up to now."""
 
     def __init__(self, session: Session, link: SenderLink | ReceiverLink, mark: Mark) -> None:
         self.sends = isinstance(link, SenderLink)

@@ -24,12 +24,7 @@ class Confirm(NamedTuple):
 
 
 class ConfirmTracker:
-    """The pending confirms of a channel in confirm mode.
-
-    Attributes:
-        acked: messages confirmed by `take` so far.
-        nacked: messages rejected by `take` so far.
-    """
+    """The pending confirms of a channel in confirm mode."""
 
     __slots__ = ("_acks", "_base", "_counts", "_nacks", "_window", "acked", "nacked")
 
@@ -56,7 +51,6 @@ class ConfirmTracker:
         Args:
             seq: sequence number of the first; must be `next_seq`.
             queues: how many queues each went to; with 0 it is confirmed at once.
-            count: how many, of adjacent sequence numbers.
         """
         assert seq == self.next_seq, f"sequence number {seq} where {self.next_seq} is next"
         if queues == 0:

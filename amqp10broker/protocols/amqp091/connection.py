@@ -144,8 +144,6 @@ class Connection091:
         channel_max: how many channels may be open at one time. The owner counts them, and does not check
             their numbers: so does RabbitMQ, and clients choose numbers freely.
         heartbeat_s: seconds of silence after which the other side is taken for half dead; 0 for never.
-        capabilities: names in the client's capabilities table that are true.
-        fault: why we closed the connection, None before a fault.
     """
 
     def __init__(
@@ -340,12 +338,7 @@ class Connection091:
         locales: Sequence[str] = ("en_US",),
         server_properties: Mapping[str, Any] | None = None,
     ) -> None:
-        """Send start, the answer to the protocol header.
-
-        Args:
-            mechanisms: SASL mechanisms offered, in the order of preference.
-            locales: offered for reply texts.
-        """
+        """Send start, the answer to the protocol header."""
         self._move(ConnectionInput.SEND_START)
         self._write(
             ConnectionStart(
@@ -365,9 +358,7 @@ class Connection091:
         """Accept the client's authentication, and send our limits.
 
         Args:
-            channel_max: largest channel number; 0 for no limit.
             frame_max: bytes; 0 for no limit.
-            heartbeat_s: seconds, a proposal: the client decides.
         """
         self._move(ConnectionInput.SEND_TUNE)
         self._offered = ConnectionTune(channel_max=channel_max, frame_max=frame_max, heartbeat=heartbeat_s)

@@ -36,10 +36,7 @@ class PendingContent:
 
     Attributes:
         properties: None before the content header.
-        remaining: bytes of the body still to come.
-        layout: of the method frame, if it is a publish.
         discarded: the body is not wanted; its frames are only counted.
-        held: stored bytes.
     """
 
     __slots__ = ("_pieces", "discarded", "held", "layout", "method", "properties", "remaining")
@@ -123,9 +120,6 @@ class ContentOpened:
 
     Only for one that is not complete by the end of the bytes read. The complete content follows as its own
     item.
-
-    Attributes:
-        content: for `FrameReader.discard`, if it is not wanted.
     """
 
     channel: int

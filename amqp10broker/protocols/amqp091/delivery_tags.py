@@ -83,7 +83,6 @@ class Unacked(Generic[C, K]):
 
         Args:
             first_tag: of the first, higher than all before; the others follow without a gap.
-            consumer: of all of them.
         """
         self.outstanding += len(keys)
         if self._runs:
@@ -135,7 +134,6 @@ class Unacked(Generic[C, K]):
         """Take the deliveries of several basic.ack.
 
         Args:
-            tags: tag and multiple of each, as in `items.AckRun`.
             taken: is extended by the deliveries.
 
         Raises:

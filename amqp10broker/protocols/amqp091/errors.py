@@ -73,7 +73,6 @@ class Amqp091Error(Exception):
     """A fault to report to the peer.
 
     Args:
-        text: a sentence for the reader of the peer's log, without the name of the code.
         class_id: class of the method that failed, 0 if none did.
         method_id: the method that failed, 0 if none did.
         queue: the queue concerned, for the log, where the method does not name it.

@@ -127,12 +127,7 @@ class FrameReader:
     Attributes:
         frame_max: bytes, the largest frame allowed; 0 for no limit. Eight more are tolerated, as RabbitMQ
             does.
-        open: whether channels may be used; until then only channel 0 may.
-        content_bytes_max: a body announced larger is reported and not collected.
-        unfinished: bounds the stored bytes of incomplete contents.
         singly_max: the most frames of no learned layout that are read in one call.
-        frames: how many complete methods and contents were read; acknowledgements and publishes that are
-            joined count each.
         more: whether the last call left bytes for the next one, because of `singly_max`.
         fault: why no more can be read; the connection must be closed with it.
     """

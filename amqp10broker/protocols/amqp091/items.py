@@ -22,7 +22,6 @@ class PublishRun:
     """Whole basic.publish of one channel that followed each other with equal arguments.
 
     Attributes:
-        exchange: as written by the publisher; "" is the default exchange.
         mandatory: return it when it is unroutable.
         immediate: unsupported by RabbitMQ since 2011; the channel refuses it.
         properties: of each message the bytes of its content header behind the body size: flags and values,
@@ -78,13 +77,7 @@ class Content:
 
 @dataclass(frozen=True, slots=True)
 class ContentTooLarge:
-    """A content announces a body over the limit. Its body frames are skipped.
-
-    Attributes:
-        channel: answer it there with 406.
-        size: bytes announced.
-        limit: bytes allowed.
-    """
+    """A content announces a body over the limit. Its body frames are skipped."""
 
     channel: int
     method: Method

@@ -34,9 +34,6 @@ class PublishLayout:
 
     Attributes:
         prefix: the bytes before the last body; empty if none was learned.
-        properties: of the last message.
-        body_at: length of the prefix.
-        stride: length of the whole message.
     """
 
     __slots__ = ("_row", "body_at", "channel", "method", "prefix", "properties", "stride")

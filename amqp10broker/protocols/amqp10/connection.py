@@ -131,11 +131,8 @@ class Connection:
     """One connection end.
 
     Attributes:
-        server: whether we are the listening side.
-        remote_open: the peer's open, None before it.
         channel_max: largest channel either side may use.
         frame_size_max: bytes, the largest frame that the peer takes; 4294967295 if it set no limit.
-        frames: the frame reader; its counters are shown in the status.
         fault: why we closed the connection, None before a fault.
     """
 
@@ -151,9 +148,7 @@ class Connection:
         """Make an unopened connection end.
 
         Args:
-            server: whether we are the listening side.
             frame_size_max: bytes, the largest frame we take, at least 512.
-            channel_max: largest channel we accept.
             mechanisms: server: SASL mechanisms offered, in the order of preference.
         """
         self.server = server
@@ -431,7 +426,6 @@ class Connection:
         """Send open: as the answer to the peer's, or first.
 
         Args:
-            hostname: client: the requested host, or virtual host.
             idle_time_out_ms: the peer must not be silent for longer; None for no limit.
         """
         self._move(ConnectionInput.SEND_OPEN)

@@ -56,10 +56,8 @@ class SenderCredit:
 
     Attributes:
         delivery_count: sequence number, +1 for each delivery started or given up by drain.
-        link_credit: deliveries that may be started now.
         drain: the receiver requested to use or forfeit the credit at once.
         spent: the cause that ended the credit, if it is 0.
-        last: the last flow, None before the first.
         granted: the last flow after which there was credit, None before the first.
         useless: flows since `granted` after which there was none.
         forfeited: credit given up by the last drain.

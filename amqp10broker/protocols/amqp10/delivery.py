@@ -120,7 +120,6 @@ class DeliveryBatch:
 
     Attributes:
         keys: the application's number for each; ascending is not required.
-        messages: the parts of each.
         position: how many were sent.
     """
 
@@ -161,8 +160,6 @@ class ResumedDelivery:
 
     Attributes:
         key: its number, from which its tag is made.
-        message: its parts; empty: both ends have its outcome, or it is aborted.
-        state: the outcome, or the position from which its content is sent.
         settled: no further disposition is expected.
     """
 
@@ -185,8 +182,6 @@ class OutgoingDelivery:
     """A multi-frame delivery of ours that has begun and not ended.
 
     Attributes:
-        position: bytes of it that were taken.
-        size_bytes: of all of it.
         resumed: the parameters of one that is resumed; None: it is new.
         txn_id: the transaction in which it is acquired; None: in none.
     """

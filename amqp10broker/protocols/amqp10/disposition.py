@@ -45,8 +45,6 @@ class DispositionRun:
 
     Attributes:
         role: as in the frame: True when it comes from the receiver of the deliveries.
-        settled: as in the frame.
-        state: delivery state, or None.
         spans: inclusive ``(first, last)`` ranges in the order of arrival.
     """
 
@@ -64,7 +62,6 @@ class DispositionLayout:
 
     Attributes:
         unpack_from: returns size, first, [constructor of last, last,] suffix.
-        suffix: expected bytes after the delivery-ids.
         last_code: expected constructor of `last`, or None where it is absent or null.
     """
 
@@ -117,14 +114,7 @@ class DispositionLayout:
 def learn(
     buf: bytes, pos: int, disposition: Disposition, stop: int
 ) -> dict[bytes, TransferLayout | DispositionLayout] | None:
-    """Return the layout of a disposition frame just decoded, under the keys by which the reader finds it.
-
-    Args:
-        buf: the bytes that hold the frame.
-        pos: where the frame begins; its extended header is empty.
-        disposition: the performative decoded from it.
-        stop: where the frame ends.
-    """
+    """Return the layout of a disposition frame just decoded, under the keys by which the reader finds it."""
     body = pos + 8
     head = buf[body : body + 4]
     if head == b"\x00\x53\x15\xc0":

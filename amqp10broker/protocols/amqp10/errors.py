@@ -56,7 +56,6 @@ class AmqpError(Exception):
     """A fault to report to the peer.
 
     Args:
-        description: a sentence for the reader of the peer's log.
         info: further fields for the peer's program, symbol -> value.
     """
 

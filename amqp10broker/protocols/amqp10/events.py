@@ -120,7 +120,6 @@ class DeliveriesUpdated:
     Attributes:
         keys: the application's numbers, ascending by delivery-id.
         delivery_ids: for the answer when `settled` is false.
-        state: the delivery state; None for none.
         settled: the peer has settled; the deliveries are gone from the unsettled map.
     """
 
@@ -137,12 +136,7 @@ class DeliveriesUpdated:
 
 
 class DeliveriesSettled:
-    """The peer's disposition reached deliveries that we received.
-
-    Attributes:
-        state: the delivery state; None for none.
-        settled: the peer has settled them.
-    """
+    """The peer's disposition reached deliveries that we received."""
 
     __slots__ = ("delivery_ids", "link", "settled", "state")
 

@@ -57,8 +57,6 @@ class FrameReader:
 
     Attributes:
         frame_size_max: bytes; a longer frame is a framing error.
-        frame_type: the type expected now, `TYPE_SASL` or `TYPE_AMQP`.
-        frames: how many frames were read, heartbeats included.
         singly_max: the most frames of no learned layout that are read in one call.
         more: whether the last call left whole frames for the next one, because of `singly_max`.
         fault: why no more can be read; the connection must be closed with its condition.

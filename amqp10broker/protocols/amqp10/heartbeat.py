@@ -49,8 +49,6 @@ class IdleTimer:
 
         Args:
             now: seconds, same origin as at construction.
-            received: bytes received so far.
-            sent: bytes sent so far.
             listening: we read from the socket; while we do not, the silence is ours.
 
         Returns:

@@ -32,12 +32,7 @@ links together, each may have one.
 
 
 class HeldFrames:
-    """The held frames of all links of a session.
-
-    Attributes:
-        by_remote: the peer's handle -> its held frames. An attach that waits for another link of its name
-            shares those of that link.
-    """
+    """The held frames of all links of a session."""
 
     __slots__ = ("_unfinished", "by_remote")
 

@@ -69,13 +69,9 @@ class Link:
     """The state common to both kinds of end.
 
     Attributes:
-        name: chosen by the end that attached first.
         handle: our number for the link in frames we send.
         remote_handle: the peer's number in frames it sends; None until its attach arrived.
-        remote_attach: the peer's attach as received, None before it.
         peer_max_message_size: bytes the peer takes; 0 for no limit.
-        peer_available: `available` of the peer's last flow, None if it never set it.
-        peer_properties: `properties` of the peer's last flow that had any.
         address: of the node at our end; None for an anonymous terminus, and for a coordinator.
     """
 
@@ -120,11 +116,8 @@ class SenderLink(Link):
 
     Attributes:
         pending: deliveries and markers not sent yet, in order.
-        resuming: of those, deliveries that are resumed.
-        partial: a multi-frame delivery under way.
         head: frame heads of single-frame deliveries; None until attached.
         settled: deliveries are sent settled.
-        queued: whether the session has the link in its round.
         left: keys of the deliveries that were unsettled when the link ended.
         txn_id: the transaction in which it acquires; None: in none.
     """
@@ -180,10 +173,7 @@ class ReceiverLink(Link):
     """The end at which deliveries arrive.
 
     Attributes:
-        credit: replaced when the sender's attach contains its delivery-count.
         max_message_size: bytes we take; 0 for no limit.
-        partial: a multi-frame delivery under way.
-        drain: we requested a drain.
         whole_frames_only: a delivery of several frames is a fault of the link.
         escalate: converts a fault of this link to one of the session; None: it stays the link's.
         looks_ahead: its owner needs the first transfer of a delivery of several.

@@ -43,7 +43,6 @@ class Links:
     """The handle tables of a session, and the transitions of its links.
 
     Attributes:
-        handle_max: largest handle that either side may use.
         by_handle: our handle -> link.
         by_remote: the peer's handle -> link.
     """
@@ -103,11 +102,8 @@ class Links:
         """Attach a link on our initiative; `LinkAttached` or `LinkDetached` follows.
 
         Args:
-            name: unique for the pair of containers and the direction.
-            role: ours, `Role.SENDER` or `Role.RECEIVER`.
             credit_limit: receiver only; credit is topped up to it, 0 leaves it to `grant`.
             max_message_size: receiver only; bytes, 0 for no limit.
-            desired_capabilities: of the peer's end.
         """
         handle = next(number for number in range(self.handle_max + 2) if number not in self.by_handle)
         link: SenderLink | ReceiverLink
@@ -234,7 +230,6 @@ class Links:
 
         Args:
             credit_limit: receiver links: credit is topped up to it, 0 leaves it to `grant`.
-            max_message_size: bytes, sent to the peer; 0 for no limit.
             unsettled: our map; if it does not fit a frame of the peer only its first entries are sent. None:
                 no earlier state exists here, which is sent as an empty map if the peer has sent a map.
 

@@ -11,9 +11,7 @@ class Output:
 
     Attributes:
         pieces: in order; code that writes transfers appends directly.
-        frame_size_max: bytes, the largest frame that the peer takes.
         frame_tail: doff, type and channel, which follow the size in every frame's header.
-        tap: observes the session; None: there is none.
     """
 
     __slots__ = ("frame_size_max", "frame_tail", "pieces", "tap")

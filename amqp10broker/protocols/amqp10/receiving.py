@@ -32,7 +32,6 @@ class Inbound:
 
     Attributes:
         unsettled: delivery-id -> link, deliveries received and not settled by us.
-        grants: links with a topped-up credit that has not been sent.
     """
 
     __slots__ = ("_unfinished", "_window", "grants", "unsettled")

@@ -177,7 +177,6 @@ def resume_as_sender(ours: UnsettledMap, theirs: UnsettledMap, *, incomplete: bo
 
     Args:
         ours: our unsettled deliveries; an outcome is one that we have acted on.
-        incomplete: one of the two maps is.
     """
     plan = SenderPlan()
     for tag, known in ours.items():
@@ -203,7 +202,6 @@ def resume_as_receiver(ours: UnsettledMap, theirs: UnsettledMap, *, incomplete: 
     Args:
         ours: our unsettled deliveries; `Received` states how much of a delivery is here, an outcome was acted
             on.
-        incomplete: one of the two maps is.
     """
     plan = ReceiverPlan()
     for tag, known in ours.items():
@@ -215,12 +213,7 @@ def resume_as_receiver(ours: UnsettledMap, theirs: UnsettledMap, *, incomplete: 
 
 
 def on_resumed(known: State | NotOurs, *, settled: bool, aborted: bool) -> Arrival:
-    """Classify a resumed delivery.
-
-    Args:
-        known: our state of its tag.
-        settled: the flag of the transfer.
-    """
+    """Classify a resumed delivery."""
     if isinstance(known, NotOurs):
         return Arrival.IGNORED
     if aborted:

@@ -30,7 +30,6 @@ class Outbound:
 
     Attributes:
         unsettled: delivery-id -> (link, key), deliveries sent and not settled by the peer.
-        turns: links with something to send, the next one first.
     """
 
     __slots__ = (

@@ -54,15 +54,7 @@ class Session:
     """One session end.
 
     Attributes:
-        channel: our channel number, on which `take_output` frames go.
-        incoming: the window for transfers from the peer.
-        outgoing: the window for transfers to the peer.
-        links: the links with a handle.
-        inbound: deliveries from the peer.
-        outbound: deliveries to the peer.
-        settling: outcomes, in both directions.
         held: frames for links that their owners cannot accept yet.
-        remote_begin: the peer's begin, None before it.
         on_fault: called with each error sent to the peer, its link (None: the session has ended with it), and
             whether that link's attach was refused.
     """
@@ -80,8 +72,6 @@ class Session:
         """Make an unmapped session end.
 
         Args:
-            incoming_window: transfer frames, 1 .. 2**32 - 1.
-            handle_max: largest handle we accept, 0 .. 2**32 - 1.
             frame_size_max: bytes, the largest frame that the *peer* takes.
             window_closed: begin with the incoming-window held closed (an alarm is on).
             unfinished: bounds the incomplete deliveries of all sessions of this connection; None: no bound.
@@ -389,7 +379,6 @@ class Session:
         Args:
             available: sender links: deliveries that could be sent if there were credit.
             drain: sender links repeat the receiver's last value; None takes it from the link.
-            echo: request the peer's state.
         """
         flow = self._flow()
         flow.handle = link.handle

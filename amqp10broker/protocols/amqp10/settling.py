@@ -92,15 +92,7 @@ class Settling:
         self._of_sent.add(delivery_ids, state, settled=True)
 
     def tell_sent(self, link: SenderLink, keys: Collection[int], state: Outcome) -> list[int]:
-        """Send the state of deliveries that we sent and the peer has not settled; it still has to.
-
-        Args:
-            keys: of its deliveries; those that are settled are ignored.
-            state: theirs from now on.
-
-        Returns:
-            Their delivery-ids.
-        """
+        """Send the state of deliveries that we sent and the peer has not settled; it still has to."""
         ids = [number for number, (owner, key) in self._sent.items() if owner is link and key in keys]
         self._of_sent.add(ids, state, settled=False)
         return ids

@@ -23,17 +23,7 @@ class FrameTap(Protocol):
         """Handle a frame without payload that was written."""
 
     def sent_run(self, link: SenderLink, first_id: int, deliveries: int, head: bytes) -> None:
-        """Handle deliveries of one frame each that were written.
-
-        Args:
-            first_id: delivery-id of the first; those of the others follow it.
-            head: the first frame, up to its payload.
-        """
+        """Handle deliveries of one frame each that were written."""
 
     def sent_piece(self, link: SenderLink, delivery_id: int, head: bytes, *, first: bool, last: bool) -> None:
-        """Handle a written frame of a delivery that takes several.
-
-        Args:
-            head: the frame, up to its payload.
-            first, last: of the delivery's frames.
-        """
+        """Handle a written frame of a delivery that takes several."""

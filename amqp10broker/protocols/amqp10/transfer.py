@@ -92,7 +92,6 @@ class TransferLayout:
     Attributes:
         unpack_from: returns size, delivery-id, constructor and length of the tag, tag, suffix.
         tag_code: expected constructor and length byte of the tag.
-        suffix: expected bytes of the fields after the tag.
         head_bytes: from the start of the frame to its payload.
     """
 
@@ -139,12 +138,6 @@ def learn(buf: bytes, pos: int, transfer: Transfer, payload_pos: int) -> dict[by
     Only a complete, ordinary delivery is worth a layout: with delivery-id and tag, `more` false, no state but
     a transaction, and none of resume, aborted, rcv-settle-mode. Each transaction has a layout of its own,
     which takes the place of the one before.
-
-    Args:
-        buf: the bytes that hold the frame.
-        pos: where the frame begins; its extended header is empty.
-        transfer: the performative decoded from it.
-        payload_pos: where its payload begins.
     """
     if (
         transfer.more

@@ -28,7 +28,6 @@ class IncomingWindow:
     Attributes:
         next_incoming_id: transfer-id expected next; None until the peer's begin arrived.
         size: the window is re-opened to this.
-        left: frames the peer may still send; below 0 only within the margin of a closed window.
         flow_due: the window was re-opened or closed and the peer has not been notified.
     """
 
@@ -105,7 +104,6 @@ class OutgoingWindow:
     """How many transfer frames we may send.
 
     Attributes:
-        next_outgoing_id: transfer-id of our next frame.
         remote_incoming_window: frames the peer can take now.
         remote_outgoing_window: frames the peer may still send by its own statement; shown, never enforced.
     """

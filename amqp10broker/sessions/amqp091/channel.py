@@ -95,10 +95,6 @@ class BrokerChannel:
     Attributes:
         stopping: it ends when it is not `busy`.
         mail: commands to queues since the last `take_mail`, in order.
-        publishing: handles contents of the client.
-        consuming: its consumers and unacknowledged deliveries.
-        acknowledging: handles the client's decisions on these.
-        last_error: the last error sent to the client.
         taps: observe its frames (`service.timeline`); usually empty.
         in_hand: the present or last method; of contents and acknowledgements the kind only.
         paused_ms: when it last began to wait for an answer.

@@ -31,13 +31,9 @@ class Terms:
     """The parameters of a consumer.
 
     Attributes:
-        no_ack: deliveries count as acknowledged when they are written.
-        tag: the consumer tag; empty for a fetcher.
         number: in the order in which the channel's consumers came; 0: of a fetcher.
         prefetch: deliveries it may hold unacknowledged; 0: no limit, or that of the queue's kind.
         timeout_ms: how long it requested to hold one; None: it did not.
-        exclusive: the queue may have no other consumer; for display.
-        arguments: its x-arguments; for display.
     """
 
     no_ack: bool
@@ -50,12 +46,7 @@ class Terms:
 
 
 class Consumer:
-    """A consumer of basic.consume, or a fetcher for basic.get.
-
-    Attributes:
-        unacked: the number of deliveries written and not acknowledged.
-        keys: the queue's keys for deliveries that are not written.
-    """
+    """A consumer of basic.consume, or a fetcher for basic.get."""
 
     __slots__ = ("credit", "keys", "messages", "terms", "times", "unacked")
 

@@ -25,10 +25,8 @@ class ConsumerOptions:
     """The options that a consumer requests of its queue.
 
     Attributes:
-        priority: of all consumers with credit, those of the highest one get messages.
         timeout_ms: how long it may hold a delivery; None: as long as the queue allows.
         filters: where to begin in a stream, and which messages to select; None for any other queue.
-        given: the arguments as they came.
     """
 
     priority: int = 0

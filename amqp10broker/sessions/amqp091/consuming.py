@@ -31,8 +31,6 @@ class Consuming:
 
     Attributes:
         prefetch: basic.qos for consumers to come; 0: no limit.
-        moved_ms: when deliveries were last written.
-        taps: observe deliveries; usually empty.
         held: deliveries that the client has not acknowledged.
     """
 
@@ -277,7 +275,6 @@ class Consuming:
 
         Args:
             tags: (delivery tag, multiple) pairs.
-            taken: is extended by the deliveries.
 
         Raises:
             AmqpChannelError: 406, a tag is not outstanding; those before it are in `taken`.

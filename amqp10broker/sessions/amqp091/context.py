@@ -23,13 +23,8 @@ class ChannelContext:
     """The context of one channel.
 
     Attributes:
-        propose: sends requests to the catalog for a decision.
-        access: the user's permissions there.
         config: the present configuration; replaced as a whole when a setting changes.
-        reply_to: under which queues answer this channel.
         connection: identity of the connection, the owner of exclusive queues.
-        capabilities: of the client, by name.
-        frame_max: bytes, the largest frame the client takes.
         new_id: returns a fresh unguessable token for generated names.
         volatile: makes a queue without a task, for direct reply-to: it answers a post at once.
         moment: the time of the present step, set by the caller before each.

@@ -28,12 +28,7 @@ def login_refused(mechanism: str) -> AmqpHardError:
 
 
 def server_properties(cluster: str, version: str, platform: str) -> dict[str, Any]:
-    """Return the server properties of connection.start.
-
-    Args:
-        cluster: name of the cluster, or of the broker without one.
-        platform: of the broker, for example ``Python 3.12.1``.
-    """
+    """Return the server properties of connection.start."""
     return {
         "capabilities": dict.fromkeys(CAPABILITIES, True),
         "cluster_name": cluster,

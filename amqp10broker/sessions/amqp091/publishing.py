@@ -37,10 +37,8 @@ class Outlet:
     """One queue to which this channel publishes.
 
     Attributes:
-        ref: under which the queue confirms.
         sender: the channel's end of the credit flow to it.
         receiver: the queue's end. The queue reports by `Confirmed`, so it is counted here.
-        outstanding: messages that it has not confirmed.
     """
 
     __slots__ = ("outstanding", "queue", "receiver", "ref", "sender")
@@ -71,7 +69,6 @@ class Publishing:
     Attributes:
         commit_failed: some queue was full or failed and did not take its part of the last commit.
         blocked: some queue has used up its credit; the channel gives its reader none meanwhile.
-        published_ms: when the client last published.
         next_seq: number of the next message; counted from 1 again after confirm.select.
     """
 
@@ -294,7 +291,6 @@ class Publishing:
         """Count messages that a queue has taken; a deleted queue counts as well.
 
         Args:
-            ids: the numbers of the messages.
             settled: they were published before confirm.select, or outside confirm mode.
             failed: the queue is full or failed, and has not taken them.
         """

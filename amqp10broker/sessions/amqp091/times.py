@@ -13,7 +13,6 @@ class ConsumerTimes:
 
     Attributes:
         moved_ms: deliveries were last written; before the first, when it began.
-        asked_ms: the last request to the queue.
         settled_ms: the client's last decision; None: there was none.
     """
 

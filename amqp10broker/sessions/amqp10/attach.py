@@ -119,14 +119,9 @@ class SourcePlan:
 
     Attributes:
         default_verdict: applied to unsettled deliveries when the link goes.
-        dynamic: the queue was made for this link.
-        priority: among the consumers of the queue.
         timeout_ms: how long it may hold a delivery; None: as long as the queue allows.
         filters: select messages, and set where a stream begins; None selects all.
         browse: messages stay in the queue.
-        capabilities: offered by our end.
-        enqueued_time: deliveries carry the time when they were enqueued.
-        subscription: the topic subscription that the queue implements.
         exclusive: no other consumer is allowed; the attach is answered when the queue has agreed.
     """
 
@@ -149,12 +144,9 @@ class TargetPlan:
     """The parameters of a link on which a client publishes.
 
     Attributes:
-        queue: the fixed target if it is a queue.
         exchange: the fixed target if it is an exchange, with the routing key; None for an anonymous terminus,
             too.
-        dynamic: the queue was made for this link.
         topic: the exchange and routing key are those of a topic; unroutable messages are accepted.
-        temporary: the queue that limits the lifetime of a temporary topic.
     """
 
     queue: DeclaredQueue | None

@@ -33,7 +33,6 @@ class AutoCredit:
         """Count a batch of deliveries that has come.
 
         Args:
-            size_bytes: of all of them.
             held_back: something else holds the client back as well: an alarm.
         """
         auto, credit, ends = self.auto, self._credit, self._ends
@@ -86,7 +85,6 @@ class AutoQueueCredit:
         """Count an answer of the queue.
 
         Args:
-            asked_ms: when the request was sent.
             written: deliveries sent to the client, in total.
             held_up: the queue had more, and the client could have taken it.
         """

@@ -57,9 +57,6 @@ class ConsumerTerms:
         exclusive_queue: delete the queue with the link (a dynamic source).
         resuming: the client's attach gave an incomplete unsettled map: no new deliveries (2.7.3).
         browses: messages stay in the queue; it is never the active consumer.
-        selects: it has a filter.
-        subscription: to a topic, which the queue implements.
-        exclusive: no other consumer is allowed.
     """
 
     address: str
@@ -83,8 +80,6 @@ class Consumer:
     """One consuming link.
 
     Attributes:
-        settings: the flow settings in force.
-        last_error: why deliveries were last taken back from it.
         closed: the client has closed its link, so nothing of it survives the detach.
         kept: its state that survives this end of the link; None if none does.
         queue_credit: the most messages requested from its queue at a time.
@@ -526,7 +521,6 @@ class Consumer:
         the rest again.
 
         Args:
-            plan: what is to be done.
             keys: delivery-tag -> key of what is unsettled here.
 
         Raises:
@@ -595,7 +589,6 @@ class Consumer:
         """Leave the queue; everything held goes back or gets the default outcome.
 
         Args:
-            unsent: keys and messages that were not sent.
             lost: the session or connection has ended, too. A quorum queue counts that as a failed attempt.
         """
         verdict = self.terms.default_verdict

@@ -41,12 +41,7 @@ _REJECTED: Final = Symbol("amqp:rejected:list")
 
 
 class Aborting:
-    """The partly sent deliveries that a rollback aborts.
-
-    Attributes:
-        ref: under which its answer waits for them.
-        left: how many are not aborted yet.
-    """
+    """The partly sent deliveries that a rollback aborts."""
 
     __slots__ = ("_then", "left", "ref")
 

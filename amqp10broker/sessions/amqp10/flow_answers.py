@@ -23,7 +23,6 @@ class FlowAnswers:
     """The pending answers of one link.
 
     Attributes:
-        tells_active: the client is to be notified whether it is the single active consumer.
         unasked: a flow has come since the last request to the queue.
     """
 

@@ -162,12 +162,10 @@ class Kept(ABC):
         link: its end in a session; None while it is suspended.
         tell: puts an event into its mailbox; None while it is suspended.
         stays: whether it is suspended when its end goes, instead of ending with it.
-        since_ms: when it was suspended; None while it is attached.
         deadline_ms: when it ends; None while it is attached, and until its timer has started.
         lingers: the object that starts the timer when it ends: a session's links, or a connection's.
         number: identifies it in the management API; 0 before it is among `KeptLinks`.
         revoked: whether it ends with its end, whatever was granted.
-        records: the store that lets it survive a restart; None if it does not.
     """
 
     __slots__ = (

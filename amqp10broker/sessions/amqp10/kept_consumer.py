@@ -37,13 +37,11 @@ class KeptConsumer(Kept):
     """A link on which a client receives.
 
     Attributes:
-        ref: its reference at its queue.
         held: key -> message of each delivery that the client has not settled, in the order of delivery; None:
             its content is not held.
         credit: of the last end that has gone; None before.
         default_verdict: for unsettled deliveries when it ends.
         stale: answers to decisions of an earlier end that are still to come.
-        active: whether it is the single active consumer, by the last report of its queue.
     """
 
     __slots__ = (
@@ -106,12 +104,7 @@ class KeptConsumer(Kept):
         self._links.release(self.key.user, size)
 
     def suspended(self, credit: QueueCredit, verdict: Verdict, stale: int) -> None:
-        """Take over the state of an end that has gone, and that has returned its unsent deliveries.
-
-        Args:
-            verdict: for unsettled deliveries when the link ends.
-            stale: answers to its decisions that have not come.
-        """
+        """Take over the state of an end that has gone, and that has returned its unsent deliveries."""
         self.credit, self.default_verdict = credit, verdict
         self.stale += stale
         # An attach may not list more.

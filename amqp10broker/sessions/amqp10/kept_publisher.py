@@ -58,7 +58,6 @@ class KeptPublisher(Kept):
 
     Attributes:
         entries: by delivery-tag, in the order in which they came.
-        publisher: its end in a session; None while it is suspended.
     """
 
     __slots__ = ("_flights", "_most", "_told", "entries", "publisher", "target")
@@ -148,7 +147,6 @@ class KeptPublisher(Kept):
         """Note new deliveries of its end.
 
         Args:
-            second: the client settles after it has got the outcome.
             credit: the deliveries that it may send before queues have answered.
 
         Raises:
@@ -189,9 +187,6 @@ class KeptPublisher(Kept):
         """Note the outcome of deliveries of its end, which is sent to the client.
 
         Args:
-            ids: delivery-ids; unknown ones are ignored.
-            outcome: of all of them.
-            second: the client settles later.
             most: how many that the client does not settle may be held; an earlier larger limit remains.
         """
         flight = self._flights[ref][1]

@@ -55,12 +55,7 @@ class SenderOwner(LinkOwner, Protocol):
 
 
 class LinkOwners:
-    """The owners of a session's links.
-
-    Attributes:
-        receivers: of links on which the client sends.
-        senders: of links on which it receives.
-    """
+    """The owners of a session's links."""
 
     __slots__ = ("receivers", "senders")
 

@@ -637,8 +637,6 @@ class ClientLinks:
         """Remove a link on which the client consumes, after it has ended.
 
         Args:
-            consumer: may have been removed before.
-            unsent: keys and messages of deliveries that were not sent.
             lost: the session or connection has ended, too.
         """
         if self.consumers.pop(consumer.ref, None) is None:

@@ -57,13 +57,7 @@ _PAIRED: Final = Symbol("paired")
 
 
 class Reply:
-    """A place in the order of a pair's output: a response, or the answer to a flow.
-
-    Attributes:
-        request_link: on which the request came; None for the answer to a flow.
-        payload: the response; None until a queue has answered.
-        done: the answer to a flow has been given.
-    """
+    """A place in the order of a pair's output: a response, or the answer to a flow."""
 
     __slots__ = ("done", "payload", "request_link")
 
@@ -81,9 +75,6 @@ class Pair:
     """Two links of one name.
 
     Attributes:
-        terminus: the client's address at its end of both.
-        requests: the half on which requests come; None while it is not attached.
-        responses: the half on which responses go out; None while it is not attached.
         waiting: replies behind one that is not ready, which is the first.
         handed: responses that the session has and has not written, as the links of their requests.
         flows: answers to flows that wait in the session behind responses.

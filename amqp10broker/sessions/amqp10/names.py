@@ -31,9 +31,6 @@ class LinkNames:
     ) -> SenderLink | ReceiverLink | None:
         """Give a link its name; notify the session that had a link of that name, if it is another one.
 
-        Args:
-            link: about to be attached.
-
         Returns:
             The link of the same session that had the name; the caller detaches it.
         """

@@ -82,12 +82,7 @@ def offered_capabilities(performative: Open, *, alone: bool) -> tuple[Symbol, ..
 def open_properties(
     performative: Open, container_id: str, cluster: str, version: str, platform: str
 ) -> dict[Any, Any]:
-    """Return the properties of our open.
-
-    Args:
-        cluster: name of the cluster, or our container-id without one.
-        platform: the platform of the broker, as text.
-    """
+    """Return the properties of our open."""
     prefix = {Symbol("topic-prefix"): TOPICS} if is_of_jms(performative) else {}
     return {
         Symbol("product"): PRODUCT,

@@ -122,15 +122,10 @@ class Publisher:
         queue: the fixed target if it is a queue.
         exchange: the fixed target if it is an exchange. Neither: an anonymous terminus, which routes each
             message by its `to`.
-        ref: under which queues address it.
-        address: as the client attached it, None for an anonymous terminus.
-        settings: the flow settings in force.
         exclusive_queue: delete the queue with the link (a dynamic target).
         topic: the exchange is a topic's; unroutable messages are accepted.
         temporary: the queue that limits the lifetime of a temporary topic.
         kept: its state that survives this end of the link; None if none does.
-        last_error: of the last message that was rejected.
-        counters: of messages and their outcomes.
         auto: adapts its credit; None: that is fixed.
     """
 

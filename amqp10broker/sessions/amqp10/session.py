@@ -92,12 +92,8 @@ class BrokerSession:
     """One session of one client.
 
     Attributes:
-        links: on which the client publishes and consumes.
         mail: commands to queues since the last `take_mail`, in order.
-        last_error: the last error sent to the client.
         moment: the time of the present step, set by the caller before each.
-        window_ms: since when the client's window is open, or closed.
-        alarm_ms: when an alarm last began, or all of them ended.
     """
 
     def __init__(
@@ -113,9 +109,6 @@ class BrokerSession:
         """Answer a client's begin.
 
         Args:
-            channel: the client's channel; ours is the same number.
-            frame_size_max: bytes, the largest frame the client takes.
-            alarm: an alarm is on, publishers are to be held back.
             unfinished: incomplete deliveries of all sessions of this connection.
         """
         self._context = context

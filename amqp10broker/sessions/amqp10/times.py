@@ -16,12 +16,9 @@ class ConsumerTimes:
     """The times of a link on which a client receives.
 
     Attributes:
-        flow_ms: the client's last flow with a credit; None: there was none.
         granted_ms: the last flow that left credit; None: there was none.
         credit_ms: since when there is credit, or none.
-        sent_ms: the last deliveries were written; None: there were none.
         unsent_ms: since when deliveries wait in the session.
-        request_ms: the last request to the queue.
         settled_ms: the client's last decision on deliveries; None: there was none.
     """
 
@@ -100,11 +97,8 @@ class PublisherTimes:
     """The times of a link on which a client publishes.
 
     Attributes:
-        received_ms: the last deliveries came; None: there were none.
         credit_ms: since when the client has credit, or none.
         part_ms: the last part of an incomplete delivery came.
-        outcome: the last one sent; None: there was none.
-        outcome_ms: when it was sent.
     """
 
     __slots__ = (

@@ -69,10 +69,7 @@ class Transaction:
     """One transaction.
 
     Attributes:
-        id: 8 octets.
-        control: the link that declared it.
         due_ms: when it times out, counted from the first work in it; None: it has no work yet, or no timeout.
-        messages: the number of posted messages.
         failed: why it can only be rolled back; None: it can be committed.
         discharged: a commit waits for a queue; no more work is accepted.
         acquirers: links that have acquired in it.
@@ -136,9 +133,6 @@ class Transaction:
 
         So messages have the room that was there when it was checked, also where deliveries return to a queue.
         Their time to live runs from their arrival.
-
-        Args:
-            ref: to which the queues answer; the answers are not needed.
         """
         by_queue: dict[DeclaredQueue, list[Message]] = {}
         for queue, messages, came_ms in self._posts:
@@ -227,7 +221,6 @@ class Transactions:
         """Begin without transactions.
 
         Args:
-            numbers: those of the connection.
             timeout_ms: for how long a transaction may be open; 0: no limit.
             watch: called when a transaction has got a deadline.
         """

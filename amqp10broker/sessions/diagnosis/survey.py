@@ -51,10 +51,7 @@ class Selection:
     """The criteria of a request; None in a field selects all.
 
     Attributes:
-        queue: a shell pattern for the queue of links, consumers and channels.
-        link: a shell pattern for names of links and tags of consumers.
         reason: a code, the beginning of several (``no-credit``), or a shell pattern.
-        longer_s: the least duration of a wait in seconds.
         idle: include idle parts among the waits, after the others.
         limit: the most connections, the worst first; likewise waits, and queues, the fullest first.
     """
