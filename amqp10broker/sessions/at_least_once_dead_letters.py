@@ -1,9 +1,8 @@
 """Dead-lettering at least once: no message leaves its queue before every target queue has taken it.
 
-The queue holds its dead messages, and releases a few of them at a time. `Forwarding` publishes them with
-confirms, and returns those that are done. A message that is unroutable, refused, or not confirmed in time is
-sent again, only to the queues that have not taken it; so a target queue may get a message twice, and order is
-preserved only as long as nothing is sent again. No state survives a restart: the queue releases again what
+The queue releases a few dead messages at a time; `Forwarding` publishes them with confirms. A message that is
+unroutable, refused, or not confirmed in time is sent again to the queues that have not taken it, so a target
+queue may get a message twice, and out of order. No state survives a restart: the queue releases again what
 was not settled.
 """
 

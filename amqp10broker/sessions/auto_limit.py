@@ -1,11 +1,8 @@
 """A limit that adapts itself: the controller behind ``auto``. Pure: times are passed in, it reads no clock.
 
-It tries to grow only while the limit itself holds deliveries up. Whether a larger one helps is measured: the
-limit is doubled, and remains if the rate rises; else it goes back. It shrinks when messages take much longer
-than when its size was last confirmed (a queue that does not follow), and when memory is tight. It is never
-below the default, and never above its bounds.
-
-Judged by epochs of some round trips, 100 ms at least; nothing here is done once per message.
+It grows only while the limit itself holds deliveries up: it is doubled, and remains so if the rate rises;
+else it goes back. It shrinks when messages take much longer than when its size was last confirmed, and when
+memory is tight. It is judged by epochs of some round trips, 100 ms at least.
 """
 
 from __future__ import annotations

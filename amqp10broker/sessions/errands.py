@@ -60,11 +60,7 @@ class Errand(Protocol):
         """Whether there is a result."""
 
     def hear(self, effect: Effect) -> None:
-        """Handle an effect of a queue.
-
-        Raises:
-            RefusedError: the work cannot be done.
-        """
+        """Handle an effect of a queue. Raises `RefusedError`: the work cannot be done."""
 
     def end(self) -> None:
         """Remove everything that it has left at queues. May be called twice."""

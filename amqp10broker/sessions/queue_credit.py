@@ -1,16 +1,10 @@
 """A consumer's credit with its queue: requested, used, returned. It serves both protocols.
 
-The queue delivers only what was requested, so that messages which a client does not take stay in the queue. A
-request names the queue's delivery-count up to the last *written* delivery, and the credit from there, so
-deliveries that wait here for the socket count against it. It is bounded in deliveries and in bytes, so that
-no large batch waits here: the next request goes out when nothing of the last one waits. At most one request
-is under way, and each is answered.
-
-When deliveries go back to the queue, all credit goes with them. Deliveries and answers that the queue made
-before it received the return bear an older epoch: the queue has taken those deliveries back by itself.
-
-Counted per batch; decisions of clients do not pass through here. Written deliveries are counted once, by
-these numbers, for both the consumer and its queue.
+A request names the queue's delivery-count up to the last *written* delivery, and the credit from there, so
+deliveries that wait here for the socket count against it. It is bounded in deliveries and in bytes. At most
+one request is under way, and each is answered. When deliveries go back to the queue, all credit goes with
+them; deliveries and answers that the queue made before it received the return bear an older epoch, and the
+queue has taken those deliveries back by itself.
 """
 
 from __future__ import annotations

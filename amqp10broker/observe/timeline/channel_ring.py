@@ -1,10 +1,8 @@
 """The frames of one channel of AMQP 0-9-1 in a ring, each with the state of the channel before it.
 
-A run of frames is one record, and is formatted only on a query. A channel handles its methods one after
-another, and its counts change with frames only, so the counts before a frame are those after the one before
-it. So a few numbers are stored once per record. State that changes without frames (the queue's credit, the
-reader's, the writer) is read after the channel's step, and belongs to the step's last frame. A content is one
-frame here, with its header and body.
+A run of frames is one record, and is formatted only on a query. State that changes without frames (the
+queue's credit, the reader's, the writer) is read after the channel's step, and belongs to the step's last
+frame. A content is one frame here, with its header and body.
 """
 
 from __future__ import annotations

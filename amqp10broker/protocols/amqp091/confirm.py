@@ -1,8 +1,7 @@
 """Publisher confirms of one channel: the messages that still wait for their queues, and the confirms to send.
 
-Sequence numbers begin at 1 and are taken in order, so the messages that wait are in a window of one byte
-each: a batch of adjacent ones is marked with one slice, and the smallest that still waits is found by a
-search for a byte. Only messages for several queues have an entry in a dict. Confirms are collected until
+The messages that wait are in a window of one byte each, by sequence number: a batch is marked with one slice,
+and the smallest that waits is found by a search for a byte. Confirms are collected until
 `ConfirmTracker.take`, which merges them as RabbitMQ does.
 """
 

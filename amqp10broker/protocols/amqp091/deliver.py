@@ -1,9 +1,8 @@
 """The frames of messages for clients: basic.deliver, basic.get-ok and basic.return with content.
 
-Messages come as head and body. A head holds redelivered flag, exchange, routing key and properties as these
-methods and the content header write them (`message` defines its layout), so they are sliced, not decoded.
-Messages of one consumer with equal heads and body sizes differ in delivery tag and body only: the bytes
-before and between are made once, and a `struct` writes a whole message.
+A head holds redelivered flag, exchange, routing key and properties as these methods and the content header
+write them (`message` defines its layout), so they are sliced, not decoded. The bytes that are equal for
+messages of one consumer with equal heads and body sizes are made once.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Frames: section 2.3.5. Bytes from a socket become methods and contents.
 
-`FrameReader` is the first half of the hot path. A publisher repeats itself: the method frame, the content
-header and the header of the body frame are the same bytes for all messages of one layout. The reader learns
-them (see `layouts`): bytes that begin with them are read with one comparison, many messages at once. A
-message with a known method frame and a body in one frame is read whole; everything else goes frame by frame.
+A publisher repeats itself: the method frame, the content header and the header of the body frame are the same
+bytes for all messages of one layout. The reader learns them (see `layouts`) and reads many such messages with
+one comparison; everything else goes frame by frame.
 """
 
 from __future__ import annotations

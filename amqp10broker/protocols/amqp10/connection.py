@@ -1,8 +1,8 @@
-"""One AMQP 1.0 connection end: part 2, section 2.4, with the SASL layer of part 5, section 5.3.
+"""One AMQP 1.0 connection end, in either role: part 2, section 2.4, with the SASL layer of part 5, section
+5.3.
 
-Bytes go in (`receive`) and events come out; commands go in and bytes come out (`take_output`). It negotiates
-protocol headers, SASL and open, numbers channels, and passes on the frames of each session unchanged. It
-serves either role; `server` only decides which end speaks first and which chooses the mechanism.
+Bytes go in (`receive`) and events come out; commands go in and bytes come out (`take_output`). The frames of
+each session are passed on unchanged.
 """
 
 from __future__ import annotations

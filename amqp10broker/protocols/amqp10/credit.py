@@ -1,10 +1,8 @@
 """Link credit: part 2, section 2.6.7.
 
-The receiver of a link *sets* the credit, never adds to it, and always counts it from a delivery-count, so
-that grants and deliveries that cross on the wire cannot be counted twice. The sender computes
-``link-credit(snd) := delivery-count(rcv) + link-credit(rcv) - delivery-count(snd)``.
-
-There is one class for each end, which a broker and a client can use alike.
+The receiver of a link *sets* the credit, never adds to it, and counts it from a delivery-count, so that
+grants and deliveries that cross on the wire are not counted twice. The sender computes ``link-credit(snd) :=
+delivery-count(rcv) + link-credit(rcv) - delivery-count(snd)``.
 """
 
 from __future__ import annotations

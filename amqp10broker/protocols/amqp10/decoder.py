@@ -1,12 +1,9 @@
 """Bytes to values: the reading half of the AMQP 1.0 codec (part 1, section 1.6). Import it from `codec`.
 
 Reading is strict, since the bytes are untrusted: anything that is not exactly an encoding of the
-specification raises `DecodeError`, and no allocation depends on a count that the bytes at hand do not
-support. Messages of errors contain the byte offset in the buffer given.
-
-A reader is found by the constructor byte in a table. It takes the buffer, the position after the constructor,
-the end of the enclosing value, and the number of enclosing values; it returns the value and the position
-after it.
+specification raises `DecodeError` with the byte offset, and no allocation depends on an unchecked count. A
+reader takes the buffer, the position after the constructor, the end of the enclosing value and the nesting
+depth; it returns the value and the position after it.
 """
 
 from __future__ import annotations

@@ -1,11 +1,8 @@
 """Typed fields of composites: the runtime of the generated module `performatives` (part 1, section 1.4).
 
-A field has a table with a reader per constructor byte, as the codec has for all values. A table accepts the
-constructors of one AMQP type and null, so that checking the type of a field costs nothing beyond reading it.
-Numbers are returned as plain int, since the field determines their width.
-
-Readers of fields trust the list around them: one that runs over its end is found when the whole list has been
-read.
+A field has a table with a reader per constructor byte, which accepts one AMQP type and null, so that the type
+check has no extra cost. Numbers are returned as plain int. Readers of fields trust the list around them: one
+that runs over its end is found when the whole list has been read.
 """
 
 from __future__ import annotations

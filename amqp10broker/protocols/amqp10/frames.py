@@ -1,10 +1,8 @@
 """Frames: part 2, section 2.3. Bytes from a socket become frame bodies, grouped by channel.
 
-`FrameReader` is the first half of the hot path. A publisher repeats one transfer layout over and over: same
-channel, handle, settled flag and tag length; only delivery-id and tag change. The reader learns each layout
-(see `transfer.TransferLayout`) and reads later frames of it with one struct, and it joins adjacent ones into
-a `TransferRun`, so that the code behind it works on batches. Everything that is not such a transfer is
-decoded by the generated tables.
+A publisher repeats one transfer layout; only delivery-id and tag change. The reader learns each layout (see
+`transfer.TransferLayout`), reads later frames of it with one struct, and joins adjacent ones into a
+`TransferRun`. Other frames are decoded by the generated tables.
 """
 
 from __future__ import annotations

@@ -1,11 +1,8 @@
 """Idle time-outs both ways: part 2, section 2.4.5.
 
-Each peer states in its open the time after which it gives a silent connection up; the other must send
-something, if only an empty frame, before that. The caller checks the time at intervals, so that a busy
-connection has no cost per frame.
-
-A process can be held up, by a debugger or by the machine. Data that the peer sent meanwhile waits to be read,
-so the time between two checks counts as silence for no longer than a quarter of the time-out.
+The caller checks the time at intervals, so that a busy connection has no cost per frame. A process can be
+held up, by a debugger or by the machine, while data of the peer waits to be read; so the time between two
+checks counts as silence for no longer than a quarter of the time-out.
 """
 
 from __future__ import annotations

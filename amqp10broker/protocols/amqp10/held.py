@@ -1,13 +1,10 @@
 """Frames for links that their owners cannot accept yet, held in order.
 
-An owner that must wait before it accepts a link holds the link (`hold`). Everything for its handle is held
-then, also an attach that takes the handle or the name of the link again: it has another meaning before the
-link is attached than after. A link that is attached may be held as well, by an owner that still waits with
-deliveries of it: these pass, and so do flows, but its detach, and frames behind that, are held.
-
-A frame is held after it has been counted against the session's window. The size of held frames is bounded
-together with the connection's incomplete deliveries (`unfinished.py`): a peer need not send anything on a
-link before that is attached, and has no credit to.
+Everything for the handle of a held link (`hold`) waits, also an attach that takes its handle or name again:
+it has another meaning before the link is attached than after. Of a link that is already attached, deliveries
+and flows pass, but its detach, and frames behind that, wait. A frame is held after it has been counted
+against the session's window; the size is bounded together with the connection's incomplete deliveries
+(`unfinished.py`).
 """
 
 from __future__ import annotations

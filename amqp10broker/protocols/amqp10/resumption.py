@@ -1,12 +1,8 @@
 """Resumption of deliveries after a link is attached again: part 2, section 2.6.13.
 
-Each end sends its unsettled deliveries at attach, as a map from delivery-tag to its state of the delivery.
-`unsettled_map` reads the peer's, within bounds; `resume_as_sender` and `resume_as_receiver` are the table of
-that section, one for each role: from our map and the peer's to the treatment of each delivery. `on_resumed`
-classifies a transfer with resume=true at the receiver. The functions have no state.
-
-An incomplete map does not determine tags that it does not have: such deliveries stay as they are until the
-link is attached again with a complete one (2.7.3).
+Each end sends its unsettled deliveries at attach, as a map from delivery-tag to state. `resume_as_sender` and
+`resume_as_receiver` implement the table of that section. An incomplete map does not determine tags that it
+does not have: such deliveries stay as they are until the link is attached with a complete one (2.7.3).
 """
 
 from __future__ import annotations

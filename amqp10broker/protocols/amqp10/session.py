@@ -1,13 +1,9 @@
-"""One AMQP 1.0 session end: part 2, sections 2.5 and 2.6. It drives the other parts of the engine.
+"""One AMQP 1.0 session end, in either role: part 2, sections 2.5 and 2.6. It drives the other parts of the
+engine.
 
-Frame bodies go in (`receive`); `events` and frames (`take_output`) come out. Commands are given to its parts:
-`links` (attach, accept, refuse, detach), `inbound` (deliveries that came, and their credit), `outbound`
-(deliveries to send) and `settling` (outcomes in both directions). It owns the session's windows
-(`windows.py`), does not involve brokers or queues, and serves either role.
-
-The peer's faults are handled here: an `AmqpLinkError` raised while a link's frame is handled detaches that
-link, an `AmqpSessionError` ends the session, and an `AmqpConnectionError` leaves `receive` for the owner,
-which must close the connection.
+Frame bodies go in (`receive`); `events` and frames (`take_output`) come out. An `AmqpLinkError` raised while
+a link's frame is handled detaches that link, an `AmqpSessionError` ends the session, and an
+`AmqpConnectionError` leaves `receive` for the owner, which must close the connection.
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
 """Fast paths for the transfer performative (part 2, section 2.7.5), both ways.
 
-Reading: a `TransferLayout` is the common part of two transfers of one sender, learned from the first and
-checked, byte for byte, on every later one; delivery-id, delivery-tag and payload may differ. Writing: a
-`TransferHead` is one sender link's frame head with the same two gaps.
-
-Measured on CPython 3.11: decoding takes 1.1 us a frame by the generated tables, 0.4 by a learned layout,
-cutting the frame out included; encoding 1.5 us by the generated class, 0.1 by a head.
+A `TransferLayout` is the common part of a sender's transfers, learned from one and checked, byte for byte, on
+every later one; a `TransferHead` is one sender link's frame head. Delivery-id, delivery-tag and payload vary.
+On CPython 3.11, decoding takes 1.1 us a frame by the generated tables and 0.4 by a layout; encoding 1.5 us by
+the generated class and 0.1 by a head.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Links that survive the end of their session: part 2, sections 2.6.1 and 2.6.13; part 3, section 3.5.
 
-A link for which the client requested this, and got it, is held here from its attach until it is closed or has
-been suspended for the granted time. It has a reply address of its own, so its state at queues outlives the
-session: effects go to the session while the link is attached, and to the link itself while it is suspended.
-The state of each kind of link is in `kept_publisher` and `kept_consumer`.
+Such a link has a reply address of its own, so its state at queues outlives the session: effects go to the
+session while the link is attached, and to the link itself while it is suspended. The state of each kind of
+link is in `kept_publisher` and `kept_consumer`.
 """
 
 from __future__ import annotations

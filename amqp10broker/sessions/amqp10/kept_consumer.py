@@ -1,11 +1,8 @@
-"""The state of a link on which a client receives that survives its session: the unsettled deliveries.
+"""The unsettled deliveries of a link on which a client receives that survives its session (2.6.13).
 
 They stay acquired: the consumer remains at its queue under the link's own reply address, but requests
-nothing. When the link is attached again both ends state what is unsettled, and the decisions go to the queue
-(2.6.13; `consumer.Consumer.resume`).
-
-A delivery that the client has, and has not decided on, is sent again with its content. So contents are held,
-within a limit for each user; a delivery without its content is aborted, and goes back to its queue.
+nothing. A delivery without a decision is sent again with its content, which is held within a limit for each
+user; without its content it is aborted, and goes back to its queue.
 """
 
 from __future__ import annotations

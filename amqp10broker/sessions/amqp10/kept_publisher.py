@@ -1,12 +1,8 @@
-"""The state of a link on which a client sends that survives its session: deliveries with an outcome that the
-client may not have.
+"""The state of a link on which a client sends that survives its session (part 2, section 2.6.13).
 
-The client lists its unsettled deliveries when it attaches again (part 2, section 2.6.13). Those of them that
-the broker has taken are here: with an outcome, or without one until queues have answered. A delivery of which
-only a part had come is not here, nor one that was posted in a transaction, which is rolled back.
-
-With rcv-settle-mode second an entry stays until the client has settled. With first it would be settled with
-the outcome that is sent; it stays until the client must have received that, because it may have been lost.
+It has the deliveries that the broker has taken and that may be unsettled for the client, without partial ones
+and those posted in a transaction. With rcv-settle-mode second an entry stays until the client has settled;
+with first until the client must have received the outcome, because that may have been lost.
 """
 
 from __future__ import annotations
