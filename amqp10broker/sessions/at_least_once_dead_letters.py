@@ -20,14 +20,10 @@ from amqp10broker.queues.effects import Confirmed, Reason, Rejected, Unconfirmed
 from amqp10broker.sessions.dead_letters import Judge
 
 RETRY_MS: Final = 180_000
-"""How long to wait for a confirm before a message is sent again: RabbitMQ's
-`dead_letter_worker_publisher_confirm_timeout`.
-"""
+"""The time to wait for a confirm: RabbitMQ's `dead_letter_worker_publisher_confirm_timeout`."""
 
 LOOK_MS: Final = 1_000
-"""How often to check whether a message that could not be sent has a route or room in the target now. RabbitMQ
-waits as long as for a confirm.
-"""
+"""How often to check for a route or room. RabbitMQ waits as long as for a confirm."""
 
 Post = tuple[DeclaredQueue, Publish]
 
@@ -93,11 +89,7 @@ class _Outstanding:
 
 
 class Forwarding:
-    """The dead letters of one queue that are on their way.
-
-    Attributes:
-        unrouted: messages of the last `send` or `due` for which there was no exchange, or no queue bound.
-    """
+    """The dead letters of one queue that are on their way."""
 
     def __init__(
         self, queue: str, destination: DeadLetterTarget, reply_to: ReplyTo, *, retry_ms: int = RETRY_MS

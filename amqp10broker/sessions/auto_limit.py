@@ -92,11 +92,7 @@ class AutoLimit:
     )
 
     def __init__(self, bounds: Bounds, now_ms: int, is_tight: Callable[[], bool] = lambda: False) -> None:
-        """Begin with the default.
-
-        Args:
-            is_tight: returns whether memory is tight; called once per epoch.
-        """
+        """Begin with the default. `is_tight` is called once per epoch."""
         self._bounds = bounds
         self._is_tight = is_tight
         self.limit = self.highest = bounds.base
@@ -128,11 +124,7 @@ class AutoLimit:
     # --- events -----------------------------------------------------------------------------------
 
     def came(self, now_ms: int, count: int, size_bytes: int, in_flight: int) -> None:
-        """Count messages that have come.
-
-        Args:
-            in_flight: those that are not done, these included.
-        """
+        """Count messages that have come; `in_flight` includes them."""
         size = size_bytes // count + 1
         self._size = size if size > self._size else (7 * self._size + size) // 8
         self._note(now_ms, in_flight)

@@ -28,11 +28,7 @@ class Whose(NamedTuple):
 
 
 class Consuming(Protocol):
-    """A consumer with counted deliveries.
-
-    Attributes:
-        queue: of which it is a consumer.
-    """
+    """A consumer of a queue with counted deliveries."""
 
     queue: DeclaredQueue
 
@@ -99,10 +95,7 @@ class ClientCounters(Consumption):
 
 
 class Totals:
-    """The counters of all clients since the start, by protocol, virtual host and user.
-
-    Connections are added when they end; the present ones have their own counters.
-    """
+    """The counters since the start of connections that have ended, by protocol, virtual host and user."""
 
     __slots__ = ("_forget_at", "_gone")
 
@@ -113,9 +106,7 @@ class Totals:
     def add(
         self, whose: Whose, counters: ClientCounters, users: Container[str], vhosts: Container[str]
     ) -> None:
-        """Add the counters of a connection that has ended; those of deleted users and vhosts to the protocol
-        only.
-        """
+        """Add the counters of an ended connection; those of deleted users and vhosts by protocol only."""
         self._gone[whose].add(counters)
         if len(self._gone) >= self._forget_at:
             self._forget(users, vhosts)

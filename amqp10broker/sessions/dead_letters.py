@@ -32,11 +32,7 @@ class Fate(NamedTuple):
 
 
 class Judge:
-    """Determines the destinations of messages that leave one queue for one reason at one time.
-
-    Attributes:
-        exchange: the dead-letter exchange; None if it does not exist.
-    """
+    """Determines where messages go that leave one queue for one reason at one time."""
 
     __slots__ = ("_dying", "_fates", "_vhost", "exchange")
 
@@ -48,10 +44,7 @@ class Judge:
         self._fates: dict[bytes, Fate] = {}
 
     def fates(self, messages: Iterable[Message]) -> Iterator[tuple[Fate, list[Message]]]:
-        """Iterate over messages in their order, grouped by fate where adjacent.
-
-        Empty if the exchange does not exist, or no queue is bound.
-        """
+        """Iterate over messages by fate, in order; empty without the exchange or a bound queue."""
         for head, run in groupby(messages, _HEAD):
             fate = self._fates.get(head)
             if fate is not None:
@@ -92,10 +85,7 @@ class Routed(NamedTuple):
 
 
 def route_dead_letters(vhost: VirtualHost, queue: str, letters: DeadLetters, now_ms: int) -> Routed:
-    """Add the death event to messages that left a queue, and route them, at most once.
-
-    Without the exchange, or a queue bound to it, they are dropped.
-    """
+    """Add the death event to dead messages, and route them at most once; unroutable ones are dropped."""
     judge = Judge(vhost, Cause(queue, letters.reason, now_ms, letters.exchange, letters.routing_key))
     if judge.exchange is None:
         return Routed([], ())

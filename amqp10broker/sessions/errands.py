@@ -67,11 +67,7 @@ class Errand(Protocol):
 
 
 class PublishOne:
-    """Publishes one message with AMQP 0-9-1's mandatory flag and a confirm.
-
-    Attributes:
-        routed: some queue takes it.
-    """
+    """Publishes one message with AMQP 0-9-1's mandatory flag and a confirm."""
 
     def __init__(
         self,
@@ -139,18 +135,12 @@ class PublishOne:
 
 
 class GetSome:
-    """Gets messages from the head of a queue, one after the other as with basic.get.
-
-    Attributes:
-        behind: messages that were ready behind the last one.
-    """
+    """Gets messages from the head of a queue, one after the other as with basic.get."""
 
     def __init__(
         self, queue: DeclaredQueue, reply_to: ReplyTo, post: Post, most: int, verdict: Verdict
     ) -> None:
-        """Begin to get `most` messages from a queue that passes `check_gettable`; `verdict` settles them
-        all.
-        """
+        """Begin to get `most` messages from a gettable queue; `verdict` settles them all."""
         self._verdict = verdict
         self._left = most
         self._bytes = 0

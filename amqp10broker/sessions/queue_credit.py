@@ -109,10 +109,7 @@ class QueueCredit:
         queue.consumption.join(self)
 
     def renewed(self, post: Post) -> QueueCredit:
-        """Return the credit for another end of a kept link, after a `give_back`.
-
-        It continues the queue's counts, and counts written deliveries from 0.
-        """
+        """Return the credit for another end of a kept link: it continues the queue's counts."""
         new = QueueCredit(self.queue, self.ref, post, self.mode)
         new.seen = new.returned = self.seen
         new.epoch, new._ahead = self.epoch, self._ahead
@@ -234,11 +231,7 @@ class QueueCredit:
             self.granted = reply.credit
 
     def answered(self, reply: CreditReply) -> bool:
-        """Act on an answer when the deliveries before it are written; the next request may go.
-
-        Returns:
-            Whether it counts; if not, a `give_back` has overtaken it and ended the credit.
-        """
+        """Act on an answer after its deliveries are written; return False if a `give_back` overtook it."""
         self.in_flight = False
         self.available = reply.available
         if reply.epoch != self.epoch:

@@ -30,11 +30,7 @@ Headers = Callable[[], Mapping[str, object]]
 
 
 class Route:
-    """The route of one exchange and routing key, as far as it does not depend on the message.
-
-    Attributes:
-        queues: destinations; None when they depend on the message.
-    """
+    """The route of one exchange and key; `queues` is None if they depend on the message."""
 
     __slots__ = ("_stamp", "exchange", "heads", "queues", "routing_key")
 
@@ -110,10 +106,7 @@ class Routes:
         return fresh
 
     def remember(self, route: Route, properties: bytes, head: bytes) -> None:
-        """Cache the head that was made of a message's properties, for messages with equal ones.
-
-        If they are too many, with unique ids for instance, all are dropped.
-        """
+        """Cache the head made of a message's properties; too many, with unique ids, are dropped."""
         if len(properties) > HEAD_BYTES_MAX:
             return
         if self._heads_count >= HEADS_MAX:
@@ -127,9 +120,7 @@ class Routes:
         self._heads_count += 1
 
     def queues(self, route: Route, extra_keys: Sequence[str], headers: Headers) -> Sequence[DeclaredQueue]:
-        """Return the queues of one message, also by its `extra_keys` (CC, BCC, x-cc). Raises
-        `PermissionDenied`.
-        """
+        """Return the queues of one message, with `extra_keys` (CC, BCC). Raises `PermissionDenied`."""
         if route.queues is not None and not extra_keys:
             return route.queues
         if route.exchange.type == "topic":

@@ -15,9 +15,7 @@ WRITES_MAX: Final = 4
 """The most buffers of transfers that one session writes in a step, while the socket takes them."""
 
 LARGE_WRITES_MAX: Final = 16
-"""The same for large messages, which cost little processor time: more bytes than a read of them brings, so
-that consumers keep up with publishers.
-"""
+"""The same for large messages: more than a read brings, so that consumers keep up with publishers."""
 
 LARGE_PIECE_BYTES: Final = 4096
 """Pieces of so many bytes on average are large, and are not copied to join them."""
@@ -45,18 +43,10 @@ class Turning(Protocol):
         """Whether deliveries wait to be written."""
 
     def handle(self, letter: SessionLetter) -> None:
-        """Handle one event of the mailbox.
-
-        Raises:
-            AmqpError: the connection must be closed with it (`Amqp091Error` of a channel).
-        """
+        """Handle one event. Raises `AmqpError`, or `Amqp091Error` of a channel, to close the connection."""
 
     def pump(self, budget_bytes: int) -> int:
-        """Write deliveries as the budget allows, in bytes; return the bytes of those that were written.
-
-        Raises:
-            AmqpError: as `handle`.
-        """
+        """Write deliveries within the budget of bytes; return their bytes. Raises as `handle`."""
 
     def take_output(self) -> Sequence[bytes | memoryview]:
         """Return the bytes to write now, in pieces to be joined."""

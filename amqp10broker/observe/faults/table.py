@@ -185,11 +185,7 @@ class Fault:
 
 
 class Faults:
-    """All faults of a broker.
-
-    Attributes:
-        changed: called when one was injected or lifted.
-    """
+    """All faults of a broker; `changed` is called when one was injected or lifted."""
 
     def __init__(
         self, post: Callable[[Mapping[PeerId, list[Effect]]], None], client_of: Callable[[object], str]
@@ -316,9 +312,7 @@ class Faults:
         return bool(self._on)
 
     def begins(self, kind: FaultKind, vhost: str, client: str) -> int | None:
-        """Note that a session or channel begins; return the least count of faults that apply, None if none
-        do.
-        """
+        """Note that a session or channel begins; return the least count of its faults, None without any."""
         faults = self.on(frozenset({kind}), vhost, client)
         for fault in faults:
             fault.hits += 1

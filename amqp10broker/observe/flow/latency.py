@@ -34,9 +34,7 @@ class Latency:
         return bool(self._entries)
 
     def see(self, emit: Emit, now_ns: int, ts_ns: int, came: int, done: int, *, taking: bool) -> bool:
-        """Count what has come (timed if `taking`), and emit an event for what is done; return whether any
-        came.
-        """
+        """Count deliveries (timed if `taking`), and emit an event for those done; return whether any came."""
         new = (came - self._came) & UINT_MAX
         gone = (done - self._done) & UINT_MAX
         self._came, self._done = came, done

@@ -97,9 +97,7 @@ def _handle(handle: int | None) -> int:
 
 
 def channel_samples(channel: BrokerChannel, around: Circumstances) -> Iterator[Sample]:
-    """Return samples of publishing on a channel, if anything was or seems about to be published, and of its
-    consumers.
-    """
+    """Return samples of publishing on a channel, if it is used for that, and of its consumers."""
     publishing = channel.publishing
     published = publishing.published
     if published or publishing.confirming or around.holds_reader or around.blocked_ms is not None:

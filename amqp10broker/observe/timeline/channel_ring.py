@@ -44,9 +44,7 @@ _CONFIRMS: Final = frozenset({methods.BasicAck, methods.BasicNack})
 _METHOD_AT: Final = 7
 # The offset in a method's frame, after type, channel and size.
 LOOK_AFTER: Final = 512
-"""The number of records after which the ring checks whether it is still observed, and drops the oldest if it
-is full.
-"""
+"""The number of records after which the ring checks whether it is still observed."""
 
 
 class Kind(IntEnum):
@@ -82,11 +80,7 @@ class _Nobody:
 
 
 class ChannelRing:
-    """A tap of one channel, for one consumer or for all.
-
-    Attributes:
-        ended: why it records nothing more; None while it does.
-    """
+    """A tap of one channel; `ended` is why it records nothing more."""
 
     names = NAMES
 
@@ -306,9 +300,7 @@ class ChannelRing:
         return self._drawn(records[0][_BEFORE:] if records else self._behind_all())
 
     def steps(self, number: int, limit: int) -> Iterator[tuple[int, bool, Values, ChannelRecord]]:
-        """Iterate over records from a number on: time, whether it is about the consumer, values after it, and
-        the record.
-        """
+        """Iterate over records: time, whether it is about the consumer, values after it, the record."""
         records = self._from(number, limit + 1)
         behind = [following[_BEFORE:] for following in records[1:]]
         if len(records) <= limit:

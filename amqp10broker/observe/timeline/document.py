@@ -10,11 +10,7 @@ Values = tuple[Any, ...]
 
 
 class Recorded(Protocol[RecordT]):
-    """A ring of either protocol: `ring.Ring`, `channel_ring.ChannelRing`.
-
-    Attributes:
-        ended: why it records nothing more; None while it does.
-    """
+    """A ring of either protocol; `ended` is why it records nothing more."""
 
     ended: str | None
 
@@ -37,9 +33,7 @@ class Recorded(Protocol[RecordT]):
         """Return the values before a record."""
 
     def steps(self, number: int, limit: int) -> Iterator[tuple[int, bool, Values, RecordT]]:
-        """Iterate over records from a number on: time, whether it is about the link, values after it, and the
-        record.
-        """
+        """Iterate over records: time, whether it is about the link, values after it, the record."""
 
     def shown(self, record: RecordT) -> dict[str, Any]:
         """Return ``direction``, ``frames``, ``frame``, ``bytes`` and ``marks`` of a step."""

@@ -23,9 +23,7 @@ from amqp10broker.protocols.amqp10.session import Session
 from amqp10broker.protocols.amqp10.transfer import TransferFrame, TransferRun
 
 RECORDS_MAX: Final = 32_768
-"""The most records of a ring; beyond, the oldest segment is dropped. A record takes 300 bytes, or a little
-more.
-"""
+"""The most records of a ring, of 300 bytes each; beyond, the oldest segment is dropped."""
 SEGMENT_RECORDS: Final = 512
 TEXT_CHARACTERS_MAX: Final = 400
 """The most characters of a frame with fields of any length, which is stored as text."""
@@ -47,11 +45,7 @@ class Segment:
 
 
 class Ring:
-    """A tap of one session, for one link.
-
-    Attributes:
-        ended: why it records nothing more; None while it does.
-    """
+    """A tap of one session, for one link; `ended` is why it records nothing more."""
 
     names = NAMES
 
@@ -213,9 +207,7 @@ class Ring:
         return self._at(number).values()
 
     def steps(self, number: int, limit: int) -> Iterator[tuple[int, bool, tuple[Any, ...], Record]]:
-        """Iterate over records from a number on: time, whether it is about the link, values after it, and the
-        record.
-        """
+        """Iterate over records: time, whether it is about the link, values after it, the record."""
         standing = self._at(number)
         for record in islice(self.records(number), limit):
             link = standing.apply(record)

@@ -355,11 +355,7 @@ class Connection091:
         self._write(ConnectionSecure(challenge))
 
     def tune(self, *, channel_max: int, frame_max: int, heartbeat_s: int) -> None:
-        """Accept the client's authentication, and send our limits.
-
-        Args:
-            frame_max: bytes; 0 for no limit.
-        """
+        """Accept the client's authentication, and send our limits; 0 for no limit."""
         self._move(ConnectionInput.SEND_TUNE)
         self._offered = ConnectionTune(channel_max=channel_max, frame_max=frame_max, heartbeat=heartbeat_s)
         self._write(self._offered)

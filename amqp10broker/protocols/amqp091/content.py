@@ -51,9 +51,7 @@ class PendingContent:
         self._pieces: list[bytes] = []
 
     def header(self, payload: bytes) -> int:
-        """Take the content header; return the body size. Raises `AmqpHardError` (505 unexpected, 501 cut
-        off).
-        """
+        """Take the content header; return the body size. Raises `AmqpHardError` (505 or 501)."""
         if self.properties is not None:
             raise self.unexpected()
         if len(payload) < CONTENT_HEADER_BYTES_MIN:
@@ -116,11 +114,7 @@ class PendingContent:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ContentOpened:
-    """A content is announced, and its body is still to come: the channel may discard it now.
-
-    Only for one that is not complete by the end of the bytes read. The complete content follows as its own
-    item.
-    """
+    """A content that was announced and is not complete yet: the channel may discard it now."""
 
     channel: int
     method: Method

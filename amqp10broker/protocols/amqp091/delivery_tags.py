@@ -79,11 +79,7 @@ class Unacked(Generic[C, K]):
         return run is not None and tag < run.stop and run.keys[tag - run.first] is not _GONE
 
     def add(self, first_tag: int, consumer: C, keys: Sequence[K]) -> None:
-        """Add deliveries.
-
-        Args:
-            first_tag: of the first, higher than all before; the others follow without a gap.
-        """
+        """Add deliveries. Tags are higher than all before, and follow `first_tag` without a gap."""
         self.outstanding += len(keys)
         if self._runs:
             last = self._runs[-1]

@@ -47,11 +47,7 @@ class OpenReceived:
 
 
 class ChannelItems:
-    """Items for one channel, in order. The channel checks that the first is channel.open.
-
-    Attributes:
-        channel: 1 to the negotiated maximum.
-    """
+    """Items for one channel, in order. The channel checks that the first is channel.open."""
 
     __slots__ = ("channel", "items")
 

@@ -21,9 +21,7 @@ FRAME_OVERHEAD: Final = 8
 END: Final = bytes((FRAME_END,))
 
 FRAME_MIN_SIZE: Final = 8192
-"""The size that every peer must accept, and that is valid before tune: RabbitMQ's since 4.1, the
-specification's is 4096.
-"""
+"""The size that every peer must accept, before tune, too: RabbitMQ's since 4.1 (specification: 4096)."""
 
 HEARTBEAT: Final = HEADER.pack(FRAME_HEARTBEAT, 0, 0) + END
 

@@ -49,11 +49,7 @@ class PublishRun:
 
 
 class AckRun:
-    """basic.ack of one channel that followed each other.
-
-    Attributes:
-        tags: delivery tag and multiple of each.
-    """
+    """Consecutive basic.ack of one channel: delivery tag and multiple of each."""
 
     __slots__ = ("channel", "tags")
 

@@ -30,11 +30,7 @@ _FIRST_ROWS: Final = 4
 
 
 class PublishLayout:
-    """A method frame of basic.publish, and the beginning of its last message.
-
-    Attributes:
-        prefix: the bytes before the last body; empty if none was learned.
-    """
+    """A method frame of basic.publish, and the bytes before the body of its last message."""
 
     __slots__ = ("_row", "body_at", "channel", "method", "prefix", "properties", "stride")
 
@@ -82,10 +78,7 @@ class PublishLayout:
 
 
 def read_acks(buf: bytes, pos: int, end: int, run: AckRun) -> int:
-    """Add the basic.ack frames of one channel at `pos`; return where the first other byte is.
-
-    Only frames with a bit octet of 0 or 1 are read here.
-    """
+    """Add the basic.ack frames with bit octet 0 or 1 at `pos`; return where the first other byte is."""
     head = buf[pos : pos + 11]
     ends = _ACK_ENDS
     count = _FIRST_ROWS

@@ -67,9 +67,7 @@ class BasicProperties:
 
 
 def decode_properties(data: bytes) -> BasicProperties:
-    """Decode property flags and values, which follow the body size in a content header. Raises
-    `DecodeError`.
-    """
+    """Decode the property flags and values of a content header. Raises `DecodeError`."""
     properties = BasicProperties()
     end = len(data)
     try:

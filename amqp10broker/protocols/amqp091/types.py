@@ -125,11 +125,7 @@ _BINARY32: Final = struct.Struct(">f")
 
 
 class Float32(float):
-    """A 32-bit binary floating point number, letter f. The value is rounded to the nearest one.
-
-    Raises:
-        EncodeError: the value is finite and too large for 32 bits.
-    """
+    """A 32-bit floating point number, letter f, rounded. Raises `EncodeError` if it is too large."""
 
     __slots__ = ()
 

@@ -48,9 +48,7 @@ from amqp10broker.protocols.amqp10.types import Symbol
 HEADER_AMQP: Final = b"AMQP\x00\x01\x00\x00"
 HEADER_SASL: Final = b"AMQP\x03\x01\x00\x00"
 ESTABLISHMENT_FAILED: Final = Symbol("amqp:connection-establishment-failed")
-"""Property of an open which announces a close with the reason; Apache's brokers send it and Apache's clients
-look for it.
-"""
+"""Property of an open which announces a close with the reason, as Apache's brokers and clients use it."""
 
 IDLE_TIMEOUT_MS_MIN: Final = 1000
 """A server refuses shorter ones of a client: they cost more frames than they find dead peers. A client
@@ -384,9 +382,7 @@ class Connection:
         self._write_sasl(SaslChallenge(challenge=challenge))
 
     def sasl_outcome(self, code: int, additional_data: bytes | None = None) -> None:
-        """Server: send the outcome, a `SaslCode`; 0 lets the client continue, any other ends the
-        connection.
-        """
+        """Server: send the outcome, a `SaslCode`; 0 lets the client continue, others end the connection."""
         self._write_sasl(SaslOutcome(code=code, additional_data=additional_data))
         self._move(ConnectionInput.SASL_OK if code == 0 else ConnectionInput.SASL_FAILED)
 
@@ -423,11 +419,7 @@ class Connection:
         offered_capabilities: tuple[Symbol, ...] | None = None,
         properties: Any = None,
     ) -> None:
-        """Send open: as the answer to the peer's, or first.
-
-        Args:
-            idle_time_out_ms: the peer must not be silent for longer; None for no limit.
-        """
+        """Send open: as the answer to the peer's, or first."""
         self._move(ConnectionInput.SEND_OPEN)
         self._write(
             Open(

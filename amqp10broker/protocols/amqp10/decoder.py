@@ -67,9 +67,7 @@ def decode(data: bytes, pos: int = 0, end: int | None = None) -> tuple[Any, int]
 
 
 def type_name(data: bytes, pos: int, end: int) -> str:
-    """Return the name of the type of the value at `pos`, for a message: ``uint``, or ``described value
-    amqp:open:list``.
-    """
+    """Return the name of the type of the value at `pos`, for a message: ``uint``."""
     if pos >= end:
         return "nothing"
     code = data[pos]
@@ -264,9 +262,7 @@ def read_symbol32(data: bytes, pos: int, end: int, depth: int) -> tuple[Symbol, 
 
 
 def open8(data: bytes, pos: int, end: int, what: str) -> tuple[int, int, int]:
-    """Return start and stop of the items of a compound with one-byte size and count, and the encoded
-    count.
-    """
+    """Return start and stop of the items of a compound with one-byte size and count, and the count."""
     if pos + 2 > end:
         raise truncated(what, pos)
     stop = pos + 1 + data[pos]

@@ -17,9 +17,7 @@ DELIVERY_TAG_BYTES_MAX: Final = 32
 """Section 2.8.7: "a delivery-tag can be up to 32 octets of binary data"."""
 
 Parts = tuple[bytes, bytes]
-"""A message to send: the part that the sender writes anew (header, annotations), and the part that it must
-not change.
-"""
+"""A message to send: the part that the sender writes anew, and the part that it must not change."""
 
 
 class PartialDelivery:
@@ -239,6 +237,4 @@ class OutgoingDelivery:
 
 
 Pending = deque[object]
-"""The queue of a sender link, in order: `ResumedDelivery` and `DeliveryBatch` objects, and markers of the
-application.
-"""
+"""The queue of a sender link: `ResumedDelivery` and `DeliveryBatch` objects, and markers."""

@@ -31,9 +31,7 @@ from amqp10broker.protocols.amqp10.skipper import skip
 from amqp10broker.protocols.amqp10.types import Array, Byte, Int, Long, Map, Short, Symbol, ULong
 
 Decoder = Callable[[bytes, int, int, int], tuple[Any, int]]
-"""Reads the list of a composite: buffer, position of the list's constructor, end, number of values around the
-fields.
-"""
+"""Reads the list of a composite: buffer, position of its constructor, end, nesting depth."""
 
 Spec = tuple[tuple[str, str], ...]
 """Name and type, as text, of every field of a composite."""
@@ -209,9 +207,7 @@ def fault(error: Exception, data: bytes, start: int, stop: int, name: str, spec:
 
 
 def compose(prefix: bytes, parts: list[bytes]) -> bytes:
-    """Encode a composite: `prefix` (0x00 and the descriptor), then a list of encoded fields without its
-    trailing nulls.
-    """
+    """Encode a composite: `prefix` (0x00 and the descriptor), then fields without trailing nulls."""
     while parts and parts[-1] == NULL:
         parts.pop()
     if not parts:

@@ -46,9 +46,7 @@ class HeldFrames:
         self.by_remote.setdefault(link.remote_handle, Held(link))
 
     def take(self, frame: LinkFrame) -> bool:
-        """Hold a frame, if its link is held; return whether it is. Raises `AmqpSessionError` if too much is
-        held.
-        """
+        """Hold a frame, if its link is held; return whether it is. Raises `AmqpSessionError`."""
         handle = frame.performative.handle if isinstance(frame, TransferFrame) else frame.handle
         assert handle is not None
         held = self.by_remote.get(handle)

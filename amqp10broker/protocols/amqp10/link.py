@@ -156,10 +156,7 @@ class SenderLink(Link):
         return taken
 
     def discard(self, keys: Collection[int]) -> int:
-        """Remove deliveries that have not begun, wherever they are; return how many.
-
-        One that is to be resumed is aborted.
-        """
+        """Remove (or abort, if resumed) deliveries that have not begun; return how many."""
         count = 0
         for entry in self.pending:
             if type(entry) is DeliveryBatch:

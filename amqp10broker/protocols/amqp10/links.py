@@ -69,7 +69,7 @@ class Links:
         settling: Settling,
         told: Callable[[SenderLink | ReceiverLink, AmqpError, bool], None],
     ) -> None:
-        """Make empty tables. `told` is called with each error sent with a detach, and whether it refuses an
+        """Make empty tables. `told` is called with each error in a detach, and whether it refuses an
         attach.
         """
         self._channel = channel

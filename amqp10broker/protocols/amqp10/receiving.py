@@ -28,11 +28,7 @@ from amqp10broker.protocols.amqp10.windows import IncomingWindow
 
 
 class Inbound:
-    """The receiving half of a session.
-
-    Attributes:
-        unsettled: delivery-id -> link, deliveries received and not settled by us.
-    """
+    """The receiving half of a session; `unsettled` has deliveries received and not settled by us."""
 
     __slots__ = ("_unfinished", "_window", "grants", "unsettled")
 
@@ -146,9 +142,7 @@ class Inbound:
     def take_transfer(
         self, link: ReceiverLink, transfer: Transfer, payload: bytes, events: list[SessionEvent]
     ) -> None:
-        """Take one transfer frame, a delivery or a part of one. Raises `AmqpLinkError`,
-        `AmqpSessionError`.
-        """
+        """Take one transfer frame. Raises `AmqpLinkError`, `AmqpSessionError`."""
         partial = link.partial
         if partial is None:
             check_first(transfer)

@@ -120,9 +120,7 @@ class Arrival(Enum):
 
 
 def unsettled_map(attach: Attach) -> dict[bytes, State]:
-    """Return the peer's map; empty if it sent none. Raises `AmqpLinkError` if it is malformed or too
-    large.
-    """
+    """Return the peer's map; empty if it sent none. Raises `AmqpLinkError` if it is invalid."""
     given: dict[Any, Any] = attach.unsettled or {}
     if len(given) > UNSETTLED_ENTRIES_MAX:
         raise AmqpLinkError(

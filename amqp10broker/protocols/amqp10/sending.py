@@ -26,11 +26,7 @@ _QUANTUM_FRAMES: Final = 128
 
 
 class Outbound:
-    """The sending half of a session.
-
-    Attributes:
-        unsettled: delivery-id -> (link, key), deliveries sent and not settled by the peer.
-    """
+    """The sending half of a session; `unsettled` has link and key by delivery-id."""
 
     __slots__ = (
         "_channel",

@@ -117,10 +117,7 @@ class Session:
         return len(self.inbound.unsettled) + len(self.outbound.unsettled)
 
     def take_output(self) -> list[bytes | memoryview]:
-        """Return the bytes to write now, in pieces to be joined: dispositions first, then the rest.
-
-        Dispositions are collected until this call, so call it once per batch.
-        """
+        """Return the bytes to write now, dispositions (collected until this call) first."""
         self._flush()
         return self._output.take()
 
@@ -435,10 +432,7 @@ class Session:
     # --- deliveries out ---------------------------------------------------------------------------
 
     def pump(self, budget_bytes: int) -> tuple[int, list[PumpEvent]]:
-        """Write transfers of the links in rotation; see `sending.Outbound.pump`.
-
-        Call again until no event is returned.
-        """
+        """Write transfers, see `sending.Outbound.pump`. Call again until no event is returned."""
         written, events, failed = self.outbound.pump(budget_bytes)
         if failed is not None:
             link, fault = failed

@@ -15,9 +15,7 @@ class FrameTap(Protocol):
     """Called for frames in the order in which they take effect; must not raise."""
 
     def received(self, item: object) -> None:
-        """Handle a frame body of the peer, or a run of them as `Session.receive` takes it, before the session
-        does.
-        """
+        """Handle a frame body of the peer, or a run of them, before the session does."""
 
     def sent(self, frame: bytes) -> None:
         """Handle a frame without payload that was written."""

@@ -48,9 +48,7 @@ class TransferRun:
 
 
 def handles_of(items: Sequence[object]) -> set[int] | None:
-    """Return the handles of transfers; None if the items include anything else, or a part of a
-    transaction.
-    """
+    """Return the handles of transfers; None if there are other items, or parts of transactions."""
     handles: set[int] = set()
     for item in items:
         if type(item) is not TransferRun or item.txn_id is not None:

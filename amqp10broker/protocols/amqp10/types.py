@@ -28,11 +28,7 @@ ZERO_WIDTH_ITEMS_MAX: Final = 64
 
 
 class Symbol(str):
-    """A name from a constrained domain, ASCII only (section 1.6.21).
-
-    Raises:
-        EncodeError: the text is not ASCII.
-    """
+    """A name from a constrained domain (section 1.6.21). Raises `EncodeError` if it is not ASCII."""
 
     __slots__ = ()
 
@@ -46,11 +42,7 @@ class Symbol(str):
 
 
 class Char(str):
-    """One Unicode scalar value (section 1.6.16).
-
-    Raises:
-        EncodeError: the text is not one character, or is a surrogate.
-    """
+    """One Unicode scalar value (section 1.6.16). Raises `EncodeError` for any other text."""
 
     __slots__ = ()
 
@@ -157,11 +149,7 @@ _BINARY32 = struct.Struct(">f")
 
 
 class Float(float):
-    """A 32-bit binary floating point number. The value is rounded to the nearest one.
-
-    Raises:
-        EncodeError: the value is finite and too large for 32 bits.
-    """
+    """A 32-bit floating point number, rounded to the nearest. Raises `EncodeError` if it is too large."""
 
     __slots__ = ()
 

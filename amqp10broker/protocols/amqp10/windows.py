@@ -127,9 +127,7 @@ class OutgoingWindow:
         self.remote_incoming_window -= frames
 
     def update(self, flow: Flow) -> None:
-        """Apply the session fields of a flow. Raises `AmqpSessionError` if it claims frames that were not
-        sent.
-        """
+        """Apply the session fields of a flow. Raises `AmqpSessionError` if they count unsent frames."""
         base = flow.next_incoming_id
         if base is None:  # the peer had not seen our begin when it sent this (2.5.6)
             base = self._initial_outgoing_id

@@ -84,9 +84,7 @@ class ChannelState(Enum):
     CLOSING = auto()
     """We sent channel.close: everything but its answer is ignored."""
     CLOSED = auto()
-    """Frames that the client sent before it read our close-ok are ignored. The state ends with the channel's
-    task.
-    """
+    """Frames that the client sent before it read our close-ok are ignored."""
 
 
 class BrokerChannel:
@@ -209,9 +207,7 @@ class BrokerChannel:
         self.context.config = config
 
     def on_access_changed(self) -> None:
-        """Close the channel, as basic.consume would now, if the user may not read what it consumes any
-        more.
-        """
+        """Close the channel if the user may not read what it consumes any more."""
         if self.state is ChannelState.OPEN:
             self._guarded(self.subscribing.check_access)
 
@@ -258,9 +254,7 @@ class BrokerChannel:
         return 0 if self.publishing.blocked else self._received.take_grant()
 
     def take_unwanted(self) -> ContentOpened | None:
-        """Return an incomplete content that is or will be refused, so that the rest of it need not be
-        stored.
-        """
+        """Return an incomplete content that is or will be refused, so that it need not be stored."""
         unwanted, self._unwanted = self._unwanted, None
         return unwanted
 
@@ -270,10 +264,7 @@ class BrokerChannel:
         self._backlog.clear()
 
     def release(self) -> None:
-        """Drop the parts of a closed channel, which refer back to it, so that all are freed at once.
-
-        The reason is that of `BrokerSession.release`.
-        """
+        """Drop the parts of a closed channel; the reason is that of `BrokerSession.release`."""
         del self.consuming, self.acknowledging, self.modes, self.declaring
         del self.subscribing, self.fetching, self.publishing
 
@@ -299,9 +290,7 @@ class BrokerChannel:
         self.post(handle, command(self._request))
 
     def perform(self, operation: str, given: Mapping[str, object], then: Callable[[Any], None]) -> None:
-        """Carry out an operation, and call `then` with its result; raise `RefusedError` if refused at
-        once.
-        """
+        """Carry out an operation, and call `then` with its result. Raises `RefusedError`."""
         self._carry(perform(self.declaring.caller(), operation, given), then)
 
     def _carry(self, result: Any, then: Callable[[Any], None]) -> None:

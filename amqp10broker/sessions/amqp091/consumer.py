@@ -21,9 +21,7 @@ from amqp10broker.sessions.moment import Moment
 from amqp10broker.sessions.queue_credit import QueueCredit
 
 UNSENT_MAX: Final = 200
-"""The most deliveries of one consumer that the channel holds and has not written (RabbitMQ's unsent
-limit).
-"""
+"""The most deliveries of one consumer that the channel has not written (RabbitMQ's unsent limit)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +74,7 @@ class Consumer:
 
     @property
     def holds_max(self) -> int | None:
-        """The most deliveries that it may hold: its prefetch, or the limit of its queue's kind; None: no
-        limit.
-        """
+        """The most deliveries that it may hold, by its prefetch or its queue's kind; None: no limit."""
         terms = self.terms
         if terms.no_ack:
             return None
@@ -96,10 +92,8 @@ class Consumer:
         return self.unacked + len(self.keys)
 
     def request(self, limit: int | None = None) -> None:
-        """Request from the queue what may be delivered now, if that is more than before.
-
-        Args:
-            limit: deliveries that the channel's own limit leaves to this consumer; None: no limit.
+        """Request more from the queue; `limit` is what the channel's own limit leaves, None if it has
+        none.
         """
         wanted = MASK
         most = self.holds_max
@@ -158,9 +152,7 @@ class Consumer:
         self.credit.cancel()
 
     def leave(self) -> None:
-        """Leave with the channel: everything goes back, and deliveries that the client had count as
-        failed.
-        """
+        """Leave with the channel: everything goes back, and unacknowledged deliveries count as failed."""
         keys, messages = self._take_all()
         self.credit.drop(len(keys))
         self.credit.leave(keys, messages, Verdict.REQUEUE_FAILED)

@@ -55,11 +55,7 @@ def check_stream_consumer(queue: DeclaredQueue, *, no_ack: bool, prefetch: int) 
 
 
 def read_consumer_arguments(queue: DeclaredQueue, arguments: Mapping[str, Any]) -> ConsumerOptions:
-    """Check the arguments of basic.consume and return their options.
-
-    Raises:
-        PreconditionFailed: an argument is unknown for the type of the queue, or of a wrong type.
-    """
+    """Check the arguments of basic.consume. Raises `PreconditionFailed` for unknown names or wrong types."""
     known = {_PRIORITY}
     if queue.type != QueueType.STREAM:
         known.add(_CANCEL_ON_FAILOVER)

@@ -221,11 +221,7 @@ class Consuming:
         return any(consumer.keys for consumer in self._unsent)
 
     def write(self, budget_bytes: int, out: list[bytes | memoryview]) -> int:
-        """Write deliveries of all consumers in rotation, within the budget.
-
-        Returns:
-            The bytes written; at least one delivery is written if there is a budget at all.
-        """
+        """Write deliveries of all consumers in rotation, at least one; return the bytes."""
         spent = 0
         waiting = [consumer for consumer in self._unsent if consumer.keys]
         if len(waiting) > 1:

@@ -35,11 +35,7 @@ class CreditFlowSettings:
 
 
 class Sender:
-    """The sending end of one pair.
-
-    Attributes:
-        credit: messages it may send; below 0 when it had to finish what it had begun.
-    """
+    """The sending end of one pair; `credit` is below 0 when it had to finish what it had begun."""
 
     __slots__ = ("credit",)
 
@@ -51,11 +47,7 @@ class Sender:
         return self.credit <= 0
 
     def admit(self, item: Item) -> tuple[Item | None, Item | None]:
-        """Spend credit on an item of the frame reader.
-
-        Returns:
-            The part that may be sent now, and the part that has to wait; None for an empty part.
-        """
+        """Spend credit on an item; return the part that may be sent now, and the part that has to wait."""
         contents = contents_of(item)
         if contents <= self.credit:
             self.credit -= contents

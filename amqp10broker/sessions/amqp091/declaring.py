@@ -22,11 +22,7 @@ GENERATED_PREFIX: Final = "amq.gen-"
 
 
 class Declaring:
-    """The declarations of a channel's client.
-
-    Attributes:
-        last_queue: declared last on this channel; the meaning of an empty queue name.
-    """
+    """The declarations of a channel's client. An empty queue name means `last_queue`."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel

@@ -57,9 +57,7 @@ class Fetching:
             raise Unavailable(queue, f"{text}: it has had no leader for too long")
 
     def on_queue_down(self, effect: QueueDown) -> None:
-        """Handle a queue on a node that cannot be reached; raise `NotFound` if the client waits for a
-        message.
-        """
+        """Handle an unreachable queue; raise `NotFound` if the client waits for a message."""
         fetcher = self._end(effect.consumer)
         if fetcher is not None:
             raise fetcher.queue.inaccessible()

@@ -42,11 +42,7 @@ class Channel(Protocol):
         """Send a request to a queue and handle nothing else until it has answered."""
 
     def perform(self, operation: str, given: Mapping[str, object], then: Callable[[Any], None]) -> None:
-        """Carry out an operation of the table and handle nothing else until it is done.
-
-        Raises:
-            RefusedError: it was refused.
-        """
+        """Carry out an operation and handle nothing else until it is done. Raises `RefusedError`."""
 
     def warn(self, event: str, **details: Any) -> None:
         """Log an error that is sent to the client, and store it as the last one."""
@@ -58,11 +54,7 @@ class Channel(Protocol):
         """Continue with frames that have come meanwhile."""
 
     def queue_named(self, name: str) -> str:
-        """Return the name, or for an empty one that of the queue declared last.
-
-        Raises:
-            NotFound: no queue was declared.
-        """
+        """Return the name, or for an empty one that of the queue declared last. Raises `NotFound`."""
 
 
 def usable(channel: Channel, name: str) -> DeclaredQueue:

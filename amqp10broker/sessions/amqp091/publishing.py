@@ -138,9 +138,7 @@ class Publishing:
     # --- from the client --------------------------------------------------------------------------
 
     def publish(self, run: PublishRun) -> None:
-        """Route and post contents. Raises `RefusedError`, after publishing the contents before the bad
-        one.
-        """
+        """Route and post contents. Raises `RefusedError`; contents before the bad one are published."""
         moment = self._context.moment
         self.published_ms = moment.ms
         moment.measures.message_sizes.count(run.bodies)
@@ -323,9 +321,7 @@ class Publishing:
     # --- modes ------------------------------------------------------------------------------------
 
     def select_confirms(self) -> None:
-        """Confirm each message from now on, counted from 1. Raises `PreconditionFailed` on a transactional
-        channel.
-        """
+        """Confirm each message from now on, counted from 1. Raises `PreconditionFailed`."""
         if self.transactional:
             raise PreconditionFailed("confirm.select", "cannot switch from tx to confirm mode")
         if not self.confirming:

@@ -28,11 +28,7 @@ CANCEL_NOTIFY = "consumer_cancel_notify"
 
 
 class Subscribing:
-    """Subscription and cancellation of a channel's consumers.
-
-    Attributes:
-        reply_address: the name under which replies reach this channel; None without such a consumer.
-    """
+    """Subscription and cancellation of a channel's consumers, and its direct reply-to."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
@@ -188,9 +184,7 @@ class Subscribing:
             self._tell_cancelled(consumer, "consumer cancelled: its queue was deleted")
 
     def on_queue_down(self, effect: QueueDown) -> None:
-        """End the consumer of an unreachable queue; raise `NotFound` if the client waits for a
-        basic.consume-ok.
-        """
+        """End the consumer of an unreachable queue; raise `NotFound` if its basic.consume is unanswered."""
         asked = self._asked.pop(effect.consumer, None)
         consumer = self._channel.consuming.find(effect.consumer)
         lasted = consumer is not None and not consumer.cancelled

@@ -15,9 +15,7 @@ class ChannelTap(Protocol):
         """Handle an item of the frame reader, before the channel does."""
 
     def sent(self, method: Method) -> None:
-        """Handle a method that was written. Its effect is complete; of confirms, that of all written
-        together.
-        """
+        """Handle a written method after its effect; for confirms, that of all written together."""
 
     def sent_content(self, frames: bytes) -> None:
         """Handle a method that was written with its content. Its effect is complete."""

@@ -24,11 +24,7 @@ class Giver(Protocol):
 
 
 class Aborted:
-    """A marker of the link, queued behind a delivery that is aborted.
-
-    Attributes:
-        then: called when the marker is reached.
-    """
+    """A marker of the link, queued behind a delivery that is aborted."""
 
     __slots__ = ("then",)
 

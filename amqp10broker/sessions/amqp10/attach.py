@@ -285,9 +285,7 @@ def plan_target(attach: Attach, context: SessionContext) -> Steps[TargetPlan]:
 
 
 def target_queue(address: QueueAddress, context: SessionContext) -> Steps[DeclaredQueue]:
-    """Return the queue of a publisher's address; declare it if `to_declare` holds. Raises as
-    `plan_source`.
-    """
+    """Return the queue of a publisher's address, declared if necessary. Raises as `plan_source`."""
     _allowed(lambda: context.access.write("exchange", ""))
     if to_declare(address, context):
         yield from _declared(address, context)
@@ -372,11 +370,7 @@ def outcomes_of(source: Source) -> tuple[Symbol, ...]:
 
 
 def resolve(address: Any, capabilities: tuple[Symbol, ...] | None) -> Address:
-    """Parse an address; a bare name is a topic if the capabilities include it, and else a queue.
-
-    Raises:
-        AmqpLinkError: the address is malformed.
-    """
+    """Parse an address; a bare name is a topic only with that capability. Raises `AmqpLinkError`."""
     if not isinstance(address, str):
         raise AmqpLinkError(
             Condition.INVALID_FIELD, f"Attach refused: bad address {address!r}: it must be a string"

@@ -30,11 +30,7 @@ class AutoCredit:
         self._note()
 
     def received(self, now_ms: int, count: int, size_bytes: int, *, held_back: bool) -> None:
-        """Count a batch of deliveries that has come.
-
-        Args:
-            held_back: something else holds the client back as well: an alarm.
-        """
+        """Count a batch of deliveries; `held_back` if an alarm holds the client back as well."""
         auto, credit, ends = self.auto, self._credit, self._ends
         auto.came(now_ms, count, size_bytes, credit.outstanding)
         stopped_ms, self._stopped_ms = self._stopped_ms, None

@@ -188,9 +188,7 @@ class Consumer:
         return self.credit.counters.decided
 
     def on_flow(self, flow: Flow) -> None:
-        """Pass a flow on to the queue. Raises `AmqpLinkError` for a transaction that is not open or not
-        supported.
-        """
+        """Pass a flow on to the queue. Raises `AmqpLinkError` for a transaction that cannot be used."""
         if flow.properties is not None:
             self._acquire_in(transaction_named(flow))
         if flow.link_credit is None and not flow.echo:
@@ -586,11 +584,7 @@ class Consumer:
         self._links.drop_consumer(self, unsent)
 
     def leave(self, unsent: Sequence[tuple[int, Message]], *, lost: bool) -> None:
-        """Leave the queue; everything held goes back or gets the default outcome.
-
-        Args:
-            lost: the session or connection has ended, too. A quorum queue counts that as a failed attempt.
-        """
+        """Leave the queue; what is held goes back or gets the default outcome, as failed if `lost`."""
         verdict = self.terms.default_verdict
         bound = self._transactions.bound(self.ref)
         if bound and self.kept is None:

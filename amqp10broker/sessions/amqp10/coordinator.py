@@ -88,9 +88,7 @@ class Coordinator:
         take_mail: Callable[[], list[tuple[QueueHandle, Command]]],
         half_posted: Callable[[bytes], bool],
     ) -> None:
-        """Answer the attach. `half_posted` reports an unfinished multi-frame delivery within a
-        transaction.
-        """
+        """Answer the attach. `half_posted` reports an unfinished delivery within a transaction."""
         self.link = link
         self._session = session
         self._context = context

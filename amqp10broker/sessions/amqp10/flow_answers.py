@@ -20,11 +20,7 @@ Properties = dict[Symbol, bool]
 
 
 class FlowAnswers:
-    """The pending answers of one link.
-
-    Attributes:
-        unasked: a flow has come since the last request to the queue.
-    """
+    """The pending answers of one link; `unasked` if a flow came since the last request to the queue."""
 
     __slots__ = ("_active_told", "_asked", "_owed", "tells_active", "unasked")
 

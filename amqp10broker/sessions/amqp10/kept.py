@@ -102,9 +102,7 @@ class Records(Protocol):
         """Store the document of the link with this number, in place of an earlier one."""
 
     def take(self, number: int, tags: Sequence[bytes]) -> None:
-        """Record that queues hold deliveries of these tags; they are stored with the link's record or not at
-        all.
-        """
+        """Record that queues hold deliveries of these tags, together with the link's record."""
 
     def settle(self, number: int, tags: Iterable[bytes]) -> None:
         """Remove these tags, as far as they are stored."""
@@ -382,9 +380,7 @@ class KeptLinks:
         return [] if attached else mail
 
     def revoke(self, *, user: str | None = None, vhost: str | None = None) -> None:
-        """End the links of a deleted user or virtual host, so that a later one of the same name does not get
-        them.
-        """
+        """End the links of a deleted user or virtual host: a later one of its name must not get them."""
         for kept in list(self):
             if user not in (None, kept.key.user) or vhost not in (None, kept.key.vhost):
                 continue

@@ -50,11 +50,7 @@ class Teller(Protocol):
 
 
 class KeptPublisher(Kept):
-    """A link on which a client sends.
-
-    Attributes:
-        entries: by delivery-tag, in the order in which they came.
-    """
+    """A link on which a client sends; `entries` are by delivery-tag, in order of arrival."""
 
     __slots__ = ("_flights", "_most", "_told", "entries", "publisher", "target")
 
@@ -81,9 +77,7 @@ class KeptPublisher(Kept):
 
     @property
     def keeps_unsettled(self) -> bool:
-        """Whether unsettled deliveries survive a restart; then those sent to queues are recorded with
-        `noted`.
-        """
+        """Whether unsettled deliveries survive a restart; then those sent to queues are `noted`."""
         return self.records is not None and self.terms.durable == TerminusDurability.UNSETTLED_STATE
 
     def noted(self, ref: PublisherRef, ids: Sequence[int]) -> None:
@@ -180,11 +174,7 @@ class KeptPublisher(Kept):
     def decided(
         self, ref: PublisherRef, ids: Sequence[int], outcome: Outcome, *, second: bool, most: int
     ) -> None:
-        """Note the outcome of deliveries of its end, which is sent to the client.
-
-        Args:
-            most: how many that the client does not settle may be held; an earlier larger limit remains.
-        """
+        """Note the outcome sent for deliveries; at most `most` are held for the client to settle."""
         flight = self._flights[ref][1]
         for number in ids:
             entry = flight.pop(number, None)

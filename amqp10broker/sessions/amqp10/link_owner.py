@@ -20,16 +20,10 @@ class LinkOwner(Protocol):
     """The events of any link."""
 
     def on_flow(self, flow: Flow) -> None:
-        """Handle the client's flow; the engine has already applied its credit and properties. Raises
-        `AmqpLinkError`.
-        """
+        """Handle a flow; the engine has already applied its credit. Raises `AmqpLinkError`."""
 
     def on_detached(self, unsent: Sequence[tuple[int, Parts]]) -> None:
-        """Handle the end of the link, from either side. The link is already removed.
-
-        Args:
-            unsent: keys and messages of deliveries that were not sent.
-        """
+        """Handle the end of the link; `unsent` has keys and messages that were not sent."""
 
 
 class ReceiverOwner(LinkOwner, Protocol):
@@ -43,9 +37,7 @@ class SenderOwner(LinkOwner, Protocol):
     """The owner of a link on which the client receives."""
 
     def on_updated(self, event: DeliveriesUpdated) -> None:
-        """Handle a disposition of the client for deliveries that it had not settled. Raises `AmqpLinkError`,
-        `AmqpSessionError`.
-        """
+        """Handle a disposition of unsettled deliveries. Raises `AmqpLinkError`, `AmqpSessionError`."""
 
     def on_sent(self, deliveries: int) -> None:
         """Count deliveries that have been written, or begun."""

@@ -634,11 +634,7 @@ class ClientLinks:
     def drop_consumer(
         self, consumer: Consumer, unsent: Sequence[tuple[int, Parts]], *, lost: bool = False
     ) -> None:
-        """Remove a link on which the client consumes, after it has ended.
-
-        Args:
-            lost: the session or connection has ended, too.
-        """
+        """Remove a consumer after its link has ended; `lost` if with its session or connection."""
         if self.consumers.pop(consumer.ref, None) is None:
             return
         self._let_go(consumer)

@@ -147,9 +147,7 @@ class ResponseEnd:
             self._node.on_flow(self.pair, echo=flow.echo)
 
     def on_updated(self, event: DeliveriesUpdated) -> None:
-        """Do nothing: responses are sent settled, so the engine has no deliveries that a disposition could
-        name.
-        """
+        """Do nothing: responses are sent settled."""
         raise AssertionError("a response was sent unsettled")
 
     def on_sent(self, deliveries: int) -> None:
@@ -164,11 +162,7 @@ class ResponseEnd:
 
 
 class ManagementLinks:
-    """All management links of a session.
-
-    Attributes:
-        write: writes transfers of the session, up to so many bytes.
-    """
+    """All management links of a session."""
 
     def __init__(
         self,

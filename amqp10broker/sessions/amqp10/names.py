@@ -13,9 +13,7 @@ from amqp10broker.protocols.amqp10.link import ReceiverLink, SenderLink
 
 Key = tuple[str, bool]
 TellStolen = Callable[[SenderLink | ReceiverLink], object]
-"""Notifies a session that another one has attached the name of its link. Compared by identity: one per
-session.
-"""
+"""Notifies a session that another one has attached the name of its link. One per session."""
 
 
 class LinkNames:
@@ -29,11 +27,7 @@ class LinkNames:
     def take(
         self, link: SenderLink | ReceiverLink, tell_stolen: TellStolen
     ) -> SenderLink | ReceiverLink | None:
-        """Give a link its name; notify the session that had a link of that name, if it is another one.
-
-        Returns:
-            The link of the same session that had the name; the caller detaches it.
-        """
+        """Give a link its name; return the link of the same session that had it, for the caller to detach."""
         key = _key(link)
         stolen, holder = self._holders.get(key, (None, tell_stolen))
         self._holders[key] = link, tell_stolen

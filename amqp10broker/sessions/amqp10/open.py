@@ -33,9 +33,7 @@ _CHANNEL_MAX_OF_PROTON: Final = 32_767
 
 
 def vhost_of(performative: Open, default: str) -> str:
-    """Return the virtual host that a client chooses with hostname ``vhost:NAME``; any other means the default
-    one.
-    """
+    """Return the virtual host of hostname ``vhost:NAME``; any other means the default one."""
     hostname = performative.hostname or ""
     return hostname.removeprefix(_VHOST_PREFIX) if hostname.startswith(_VHOST_PREFIX) else default
 
@@ -68,11 +66,7 @@ def is_of_jms(performative: Open) -> bool:
 
 
 def offered_capabilities(performative: Open, *, alone: bool) -> tuple[Symbol, ...]:
-    """Return the capabilities of our open.
-
-    Args:
-        alone: this is the only node. Connections to other nodes are not counted by their containers.
-    """
+    """Return the capabilities of our open; `alone` because other nodes' connections are not counted."""
     if not is_of_jms(performative):
         return _ALWAYS
     sole = (SOLE_CONNECTION,) if alone and wants_sole_connection(performative) else ()

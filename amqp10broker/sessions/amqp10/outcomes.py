@@ -16,11 +16,7 @@ _TXN_ID: Final = Symbol("txn-id")
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The decision on deliveries.
-
-    Attributes:
-        annotations: an encoded map to merge into their message-annotations, or empty.
-    """
+    """A decision; `annotations` is an encoded map for the message-annotations, or empty."""
 
     verdict: Verdict
     annotations: bytes = b""
@@ -70,19 +66,14 @@ def transaction_named(flow: Flow) -> bytes | None:
 
 
 def check_no_transaction(flow: Flow) -> None:
-    """Raise `AmqpLinkError` for a flow with a transaction: a source without support "MUST" (part 4,
-    4.4.3).
-    """
+    """Raise `AmqpLinkError` for a flow with a transaction that is not supported (part 4, 4.4.3)."""
     if flow.properties and flow.properties.get(_TXN_ID) is not None:
         text = "flow names a transaction (txn-id): messages of this link cannot be acquired in one"
         raise AmqpLinkError(Condition.NOT_IMPLEMENTED, text)
 
 
 def default_verdict(outcome: Any) -> Verdict:
-    """Return the decision on a delivery that is settled without an outcome (3.5.3).
-
-    Released if the source has no default outcome; it does not count as a failed attempt.
-    """
+    """Return the decision on a delivery settled without an outcome (3.5.3): released by default."""
     return to_verdict(outcome) or Verdict.REQUEUE
 
 

@@ -696,9 +696,7 @@ class Publisher:
         return self.link.rcv_settle_mode == ReceiverSettleMode.SECOND
 
     def on_resumed(self, event: DeliveryResumed) -> None:
-        """Handle a delivery that the client resumes from before the link was suspended (part 2, section
-        2.6.13).
-        """
+        """Handle a delivery resumed from before the link was suspended (part 2, section 2.6.13)."""
         kept = self.kept
         entry = None if kept is None else kept.entries.get(event.tag)
         if kept is None or entry is None:

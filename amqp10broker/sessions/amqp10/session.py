@@ -106,11 +106,7 @@ class BrokerSession:
         alarm: bool,
         unfinished: Unfinished | None = None,
     ) -> None:
-        """Answer a client's begin.
-
-        Args:
-            unfinished: incomplete deliveries of all sessions of this connection.
-        """
+        """Answer a client's begin."""
         self._context = context
         self.moment = context.moment
         self.reply_to = context.reply_to
@@ -299,9 +295,7 @@ class BrokerSession:
                 self.links.on_late(effect)
 
     def on_decided(self, decided: Decided) -> None:
-        """Handle the decision on a change of the catalog that the client requested. Raises
-        `AmqpConnectionError`.
-        """
+        """Handle the decision on a requested change of the catalog. Raises `AmqpConnectionError`."""
         waiting = self.links.take_waiting(decided.ref)
         if waiting is not None:
             self._tell(waiting.link, waiting.then, decided)
@@ -356,11 +350,7 @@ class BrokerSession:
     # --- output -----------------------------------------------------------------------------------
 
     def pump(self, budget_bytes: int) -> int:
-        """Write deliveries as credit, window and the given budget allow; return their bytes.
-
-        Raises:
-            AmqpConnectionError: as `receive`, for frames that were held for a link which ends here.
-        """
+        """Write deliveries within the budget; return their bytes. Raises `AmqpConnectionError`."""
         written = 0
         session = self.session
         while session.has_pending:

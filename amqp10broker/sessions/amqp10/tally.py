@@ -32,9 +32,8 @@ class Tally:
             self.left[delivery_id] = (queues, RELEASED)
 
     def count_down(self, ids: Sequence[int], outcome: Outcome) -> list[tuple[Outcome, Sequence[int]]]:
-        """Count the answer of a queue; return the deliveries for which it was the last, by their outcome.
-
-        Rejected if one queue was full or failed, else accepted if one of them accepted it, else released.
+        """Count a queue's answer; return deliveries for which it was the last: rejected, accepted or
+        released.
         """
         if not self.left:
             return [(outcome, ids)]

@@ -87,9 +87,7 @@ class ConsumerTimes:
 
     @property
     def idle_ms(self) -> int:
-        """The earliest time from which the client could have got the next delivery, as far as its own end
-        permits.
-        """
+        """The earliest time from which the client could have got the next delivery."""
         return self.credit_ms if self.sent_ms is None else max(self.credit_ms, self.sent_ms)
 
 

@@ -175,11 +175,7 @@ class Transaction:
 
 
 class TransactionNumbers:
-    """The transaction ids of one connection, unique in this run of the broker.
-
-    Attributes:
-        open: the number of transactions in all sessions that are not discharged.
-    """
+    """The transaction ids of one connection; `open` counts those that are not discharged."""
 
     __slots__ = ("_connection", "_last", "open")
 

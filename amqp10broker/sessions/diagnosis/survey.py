@@ -138,11 +138,7 @@ class _Part:
 
 @dataclass(slots=True)
 class Survey:
-    """The selected parts found so far.
-
-    Attributes:
-        total: the number of all connections.
-    """
+    """The selected parts found so far, and the total of connections."""
 
     selection: Selection
     total: int = 0
