@@ -66,7 +66,7 @@ class _Before(NamedTuple):
 
 
 class AutoLimit:
-    """One automatic limit."""
+    """An automatic limit, with the reason of its present value."""
 
     __slots__ = (
         "_area",

@@ -13,8 +13,8 @@ from typing import Final
 
 DURATIONS_MS: Final = (1, 10, 100, 1_000, 10_000, 60_000, 600_000)
 SIZES: Final = (100, 1_000, 10_000, 100_000, 1_000_000, 10_000_000, 50_000_000, 100_000_000)
-_SIZES_APART_MAX: Final = 256
 # So many different sizes are counted separately before they are sorted into buckets.
+_SIZES_APART_MAX: Final = 256
 
 
 class Histogram:

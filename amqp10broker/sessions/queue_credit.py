@@ -206,7 +206,7 @@ class QueueCredit:
         self.post(Cancel(self.ref))
 
     def leave(self, keys: Sequence[int], messages: Sequence[Message], verdict: Verdict) -> None:
-        """Leave the queue."""
+        """Leave the queue; return unsent deliveries, and settle all others with the verdict."""
         self.closed = True
         self.post(Unsubscribe(self.ref, keys, messages, self.seen, verdict))
 

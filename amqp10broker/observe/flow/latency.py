@@ -11,8 +11,8 @@ from typing import Final
 
 from amqp10broker.observe.flow.trail import UINT_MAX, Emit
 
-_UNKNOWN: Final = -1
 # In place of a time: these came before the first observation.
+_UNKNOWN: Final = -1
 
 
 class Latency:

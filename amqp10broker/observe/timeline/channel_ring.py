@@ -36,13 +36,13 @@ those that are not written (`QueueCredit.granted`, `waiting`), and whether it ge
 _CLOSED: Final = 5
 Values = tuple[Any, ...]
 
+# Methods without fields of any length; others are stored as text.
 _LIGHT: Final = frozenset(
     {methods.BasicAck, methods.BasicNack, methods.BasicReject, methods.BasicQos, methods.BasicQosOk}
 )
-# Methods without fields of any length; others are stored as text.
 _CONFIRMS: Final = frozenset({methods.BasicAck, methods.BasicNack})
-_METHOD_AT: Final = 7
 # The offset in a method's frame, after type, channel and size.
+_METHOD_AT: Final = 7
 LOOK_AFTER: Final = 512
 """The number of records after which the ring checks whether it is still observed."""
 

@@ -40,8 +40,8 @@ _SCALED: Final = struct.Struct(">Bi").unpack_from
 _new_int: Final = int.__new__
 _new_float: Final = float.__new__
 
-_FAULTS: Final = (IndexError, struct.error, UnicodeDecodeError)
 # The exceptions for reading behind the end, or for text that is not UTF-8.
+_FAULTS: Final = (IndexError, struct.error, UnicodeDecodeError)
 
 
 # Strings

@@ -28,8 +28,8 @@ _RETURN: Final = b"\x00\x3c\x00\x32"
 _TAG_BYTES: Final = 8
 
 _FLAGS_AT: Final = 1
-_NAMES_AT: Final = 6
 # The offset of the names in a head, behind the flags.
+_NAMES_AT: Final = 6
 
 REDELIVERED: Final = 1
 """Flag of a head: the message was delivered before."""
@@ -38,14 +38,14 @@ DEAD_LETTERED: Final = 2
 HIDDEN_KEYS: Final = 4
 """Flag: before these come routing keys that are not sent to clients, and their length in four bytes."""
 
-_WHOLE_BODY_BYTES_MAX: Final = 1024
 # A longer body is passed on beside its frame header and end octet: copying it costs more than two pieces.
+_WHOLE_BODY_BYTES_MAX: Final = 1024
 
-_LAYOUTS_MAX: Final = 1024
 # Heads cached per consumer, and structs; if they are more, they do not repeat.
+_LAYOUTS_MAX: Final = 1024
 
-_LAYOUT_BYTES_MAX: Final = 1024
 # A longer head is not cached: it mostly does not repeat, and a consumer's cache must stay small.
+_LAYOUT_BYTES_MAX: Final = 1024
 
 Pack = Callable[[bytes, int, bytes, bytes, bytes], bytes]
 

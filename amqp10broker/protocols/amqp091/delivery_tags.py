@@ -16,8 +16,8 @@ from amqp10broker.protocols.amqp091.errors import AmqpChannelError, ReplyCode
 C = TypeVar("C")
 K = TypeVar("K")
 
-_RUN_TAGS_MAX: Final = 256
 # A run grows no longer, because its gaps are only freed with the whole of it.
+_RUN_TAGS_MAX: Final = 256
 
 _GONE: Final[Any] = object()
 

@@ -75,8 +75,8 @@ __all__ = [
 CONTENT_BYTES_MAX: Final = 512 * 1024 * 1024
 """The default limit of a body; a larger one is not collected."""
 
-_LAYOUTS_MAX: Final = 4096
 # Method frames cached per connection; a publisher with more routing keys than this does not repeat itself.
+_LAYOUTS_MAX: Final = 4096
 
 _NO_LIMIT: Final = 2**32
 

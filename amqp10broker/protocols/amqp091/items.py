@@ -12,7 +12,7 @@ from amqp10broker.protocols.amqp091.methods import Method
 
 @dataclass(slots=True)
 class MethodFrame:
-    """A method without content."""
+    """A method of any class without content."""
 
     channel: int
     method: Method

@@ -17,16 +17,16 @@ from amqp10broker.protocols.amqp091.methods import BasicPublish
 ACK: Final = b"\x00\x3c\x00\x50"
 ACK_PAYLOAD_BYTES: Final = 13
 ACK_BYTES: Final = 21
-_ACK_ROW: Final = Struct(">11sQ2s")
 # A whole basic.ack frame: all up to the tag, the tag, and the bit with the end octet.
+_ACK_ROW: Final = Struct(">11sQ2s")
 _ACK_ENDS: Final = {b"\x00" + END: False, b"\x01" + END: True}
 
 PREFIX_BYTES_MAX: Final = 2048
 """The longest prefix that is learned: with thousands of layouts, longer ones would use much memory."""
 
-_FIRST_ROWS: Final = 4
 # The number of messages compared first; four times as many each time all were alike, so that fewer bytes are
 # read in vain than with success.
+_FIRST_ROWS: Final = 4
 
 
 class PublishLayout:

@@ -19,8 +19,8 @@ INITIAL_DELIVERY_COUNT: Final = 0
 
 _INT32_MAX: Final = 0x7FFF_FFFF
 _MODULUS: Final = 0x1_0000_0000
-_BELOW_ZERO_MAX: Final = 0x100_0000
 # A client's buffer is smaller than this, and so is the number by which it can be ahead of its own limit.
+_BELOW_ZERO_MAX: Final = 0x100_0000
 
 
 class Spent(Enum):

@@ -60,8 +60,8 @@ _DOUBLE: Final = struct.Struct(">Bd").pack
 _SMALL_UINTS: Final = (b"\x43", *(bytes((0x52, n)) for n in range(1, 256)))
 _SMALL_ULONGS: Final = (b"\x44", *(bytes((0x53, n)) for n in range(1, 256)))
 
-_BAD: Final = (struct.error, TypeError, OverflowError)
 # The exceptions of struct and of comparison for a value of a wrong type or range.
+_BAD: Final = (struct.error, TypeError, OverflowError)
 
 
 def misfit(value: object, name: str) -> EncodeError:
@@ -351,8 +351,8 @@ _FAMILIES: Final = (
     *((code,) for code in (0x50, 0x60, 0x51, 0x61, 0x72, 0x82, 0x73, 0x83, 0x98, 0x74, 0x84, 0x94)),
 )
 
-_CONSTANTS: Final[dict[int, Any]] = {0x40: None, 0x41: True, 0x42: False, 0x43: 0, 0x44: 0, 0x45: []}
 # Constructors of width 0 with the value that each stands for.
+_CONSTANTS: Final[dict[int, Any]] = {0x40: None, 0x41: True, 0x42: False, 0x43: 0, 0x44: 0, 0x45: []}
 
 
 def _constant(expected: Any) -> Writer:

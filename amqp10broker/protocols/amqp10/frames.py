@@ -38,8 +38,8 @@ PRE_OPEN_FRAME_SIZE_MAX: Final = 8192
 clients put more properties into it, and RabbitMQ reads 8192.
 """
 
-_LAYOUTS_MAX: Final = 4096
 # Per connection; a client with more layouts than this does not repeat itself.
+_LAYOUTS_MAX: Final = 4096
 
 HEARTBEAT: Final = FRAME_HEADER.pack(FRAME_HEADER_BYTES, 2, TYPE_AMQP, 0)
 

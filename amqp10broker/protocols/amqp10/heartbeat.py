@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Final
 
-_ROUNDING_S: Final = 1e-6
 # The tolerance for a sum of parts, in seconds.
+_ROUNDING_S: Final = 1e-6
 
 
 class IdleTimer:

@@ -207,7 +207,7 @@ def resume_as_receiver(ours: UnsettledMap, theirs: UnsettledMap, *, incomplete: 
 
 
 def on_resumed(known: State | NotOurs, *, settled: bool, aborted: bool) -> Arrival:
-    """Classify a resumed delivery."""
+    """Classify a transfer with resume=true, by our state of its tag."""
     if isinstance(known, NotOurs):
         return Arrival.IGNORED
     if aborted:

@@ -18,11 +18,11 @@ from amqp10broker.protocols.amqp10.transfer import TransferHead, delivery_tag
 from amqp10broker.protocols.amqp10.windows import OutgoingWindow
 from amqp10broker.protocols.serial import MASK
 
-_LARGE_KEY: Final = MASK - 0x1000_0000
 # Keys of one batch are closer together than this, so the largest is only searched for above it.
+_LARGE_KEY: Final = MASK - 0x1000_0000
 
-_QUANTUM_FRAMES: Final = 128
 # Deliveries that one link sends before the next link of the session.
+_QUANTUM_FRAMES: Final = 128
 
 
 class Outbound:

@@ -139,7 +139,7 @@ class Host(Protocol):
         """Close the reply address of a link."""
 
     def post(self, mail: Mail) -> None:
-        """Send commands to queues."""
+        """Send commands to their queues, in order."""
 
     def now_ms(self) -> int:
         """Return the time of day in ms."""

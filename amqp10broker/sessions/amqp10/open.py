@@ -23,9 +23,9 @@ and adapt to its version; the real product is in `information` and `platform`.
 SOLE_CONNECTION: Final = Symbol("sole-connection-for-container")
 SHARED_SUBSCRIPTIONS: Final = Symbol("SHARED-SUBS")
 DELAYED_DELIVERY: Final = Symbol("DELAYED_DELIVERY")
-_OF_JMS: Final = frozenset({SOLE_CONNECTION, SHARED_SUBSCRIPTIONS, DELAYED_DELIVERY})
 # Capabilities that clients of JMS desire of a connection. Only these clients get the capabilities of JMS in
 # return.
+_OF_JMS: Final = frozenset({SOLE_CONNECTION, SHARED_SUBSCRIPTIONS, DELAYED_DELIVERY})
 _ALWAYS: Final = (Symbol("LINK_PAIR_V1_0"), Symbol("ANONYMOUS-RELAY"))
 
 _VHOST_PREFIX = "vhost:"

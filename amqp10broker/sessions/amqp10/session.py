@@ -106,7 +106,7 @@ class BrokerSession:
         alarm: bool,
         unfinished: Unfinished | None = None,
     ) -> None:
-        """Answer a client's begin."""
+        """Answer a client's begin; `unfinished` is shared by the connection's sessions."""
         self._context = context
         self.moment = context.moment
         self.reply_to = context.reply_to
@@ -374,7 +374,7 @@ class BrokerSession:
 
     @property
     def over(self) -> bool:
-        """Whether there are no more steps: the session has ended, or was ordered to stop."""
+        """Whether the session has ended or was ordered to stop, so that no step follows."""
         return self._stopped or self.session.state is SessionState.UNMAPPED
 
     def take_output(self) -> Sequence[bytes | memoryview]:

@@ -50,12 +50,12 @@ _NO_LOCAL: Final = Symbol("apache.org:no-local-filter:list")
 _NO_LOCAL_CODE: Final = ULong(0x0000_468C_0000_0003)
 _SEPARATOR: Final = "|"
 """Separates the name of a shared subscription from the rest of a link's name: ``NAME|2``, ``NAME|global``."""
+# The source of a durable subscription: everything survives except which deliveries are unsettled.
 _STAYS: Final[dict[str, Any]] = {
     "durable": TerminusDurability.CONFIGURATION,
     "expiry_policy": TerminusExpiryPolicy.NEVER,
     "timeout": 0,
 }
-# The source of a durable subscription: everything survives except which deliveries are unsettled.
 
 
 def plan_receiver(attach: Attach, context: SessionContext) -> Steps[SourcePlan]:

@@ -40,10 +40,10 @@ IDLE: Final = frozenset(
 
 _TEXTS: Final = ("user", "queue", "link", "reason")
 _BY_CODE: Final = {wait.value: wait for wait in Wait}
+# Prefixes that stand for several codes: ``no-credit``.
 _GENERAL: Final = frozenset(
     "-".join(code.split("-")[:words]) for code in Wait for words in range(1, code.count("-") + 1)
 )
-# Prefixes that stand for several codes: ``no-credit``.
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,8 @@ from amqp10broker.sessions.circumstances import Circumstances
 from amqp10broker.sessions.diagnosis.idle import idle_wait, storage_text, why_idle
 from amqp10broker.sessions.diagnosis.waits import NO_WAIT, Wait, Waiting, count, seconds
 
-_ENDED_BY_THE_CLIENT: Final = frozenset({Wait.PREFETCH_FULL, Wait.CHANNEL_PREFETCH_FULL, Wait.UNSETTLED_HERE})
 # Waits that an acknowledgement ends; it may have been sent and be waiting on its way.
+_ENDED_BY_THE_CLIENT: Final = frozenset({Wait.PREFETCH_FULL, Wait.CHANNEL_PREFETCH_FULL, Wait.UNSETTLED_HERE})
 
 QUEUES_SHOWN: Final = 3
 """The most queues that are named in one sentence; of more only the number is given."""

@@ -23,10 +23,10 @@ _SPENT: Final = {
 }
 
 
+# Waits that a flow or a disposition of the client ends; it may have been sent and not been read yet.
 _ENDED_BY_THE_CLIENT: Final = frozenset(
     {*_SPENT.values(), Wait.PEER_WINDOW_CLOSED, Wait.UNSETTLED_HERE, Wait.TIMED_OUT}
 )
-# Waits that a flow or a disposition of the client ends; it may have been sent and not been read yet.
 
 
 def consumer_wait(broker_session: BrokerSession, consumer: Consumer, around: Circumstances) -> Wait | None:
