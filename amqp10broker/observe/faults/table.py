@@ -121,6 +121,8 @@ class Fault:
 
     Attributes:
         queue: a shell pattern for the queue, or the address of a link; None: any.
+        client: a shell pattern for the client's container-id or connection name; None: any.
+        link: a shell pattern for the link's name; None: any.
         most: how many messages or attaches it concerns, how much credit it leaves, by how much a
             delivery-count is wrong, or one of `LEAST`; None: all, none, one, or the least.
         hits: how often it was injected: messages, commands, flows, attaches, links, sessions, connections,

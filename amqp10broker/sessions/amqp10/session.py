@@ -423,6 +423,11 @@ class BrokerSession:
         self._owners.clear()
 
     def release(self) -> None:
+        """Drop the parts of a closed session, which refer back to it, so that all are freed at once.
+
+        Otherwise, in a storm of sessions, the garbage collector would find hundreds of them together and stop
+        all other work while it frees them.
+        """
         del self.session.links, self.session, self.links, self._management
 
     # --- engine events ----------------------------------------------------------------------------
