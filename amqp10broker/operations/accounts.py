@@ -70,10 +70,8 @@ def put_user(caller: Caller, user: str, entry: dict[str, Any]) -> Proposal:
 
 
 def change_password(caller: Caller, user: str, password: str | None) -> Proposal:
-    """Replace the password of a user, or remove it, so that no login with a password is possible.
-
-    Raises:
-        InvalidArgument: the password is not allowed.
+    """Replace the password of a user, or remove it, so that no login with a password is possible. Raises
+    `InvalidArgument` if the password is not allowed.
     """
     caller.may_administer("change-password")
     caller.catalog.users.lookup(user)
@@ -230,7 +228,7 @@ def delete_vhost(caller: Caller, name: str) -> Proposal:
 
 
 def list_vhosts(caller: Caller) -> list[dict[str, Any]]:
-    """List all virtual hosts by name; for users who are not administrators, those they may enter."""
+    """List all virtual hosts by name; for users without that tag, those they may enter."""
     access = caller.access
     vhosts = sorted(caller.catalog.vhosts.values(), key=lambda vhost: vhost.name)
     return [

@@ -39,11 +39,7 @@ ADDRESS: Final = "/management"
 
 @dataclass(frozen=True, slots=True)
 class Responded:
-    """A response that is ready.
-
-    Attributes:
-        payload: the whole encoded message.
-    """
+    """A response that is ready."""
 
     payload: bytes
 

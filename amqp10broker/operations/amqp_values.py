@@ -19,10 +19,8 @@ _INT64_MAX: Final = 2**63 - 1
 
 
 def to_plain(value: object) -> Any:
-    """Convert a decoded AMQP 1.0 value: integers of all widths become int, symbols become str.
-
-    Raises:
-        BadRequest: the type has no counterpart in AMQP 0-9-1's tables, by which all queues are declared.
+    """Convert a decoded AMQP 1.0 value: integers of all widths become int, symbols become str. Raises
+    `BadRequest` if the type has no counterpart in AMQP 0-9-1's tables, by which all queues are declared.
     """
     match value:
         case None | bool():
@@ -48,10 +46,8 @@ def to_plain(value: object) -> Any:
 
 
 def plain_table(value: object) -> dict[str, Any]:
-    """Convert a decoded map to a table.
-
-    Raises:
-        BadRequest: it is not a map, has keys other than strings, or values without a counterpart.
+    """Convert a decoded map to a table. Raises `BadRequest` if it is not a map, has keys other than strings,
+    or values without a counterpart.
     """
     if not isinstance(value, dict | Map):
         raise BadRequest("map", f"{shown(value)} is no map")

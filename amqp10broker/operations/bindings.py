@@ -90,9 +90,7 @@ def get_bindings(
     binding_key: str,
 ) -> list[dict[str, Any]]:
     """List bindings between an exchange and a queue or exchange with one key; they differ in arguments.
-
-    Raises:
-        BadRequest: there is not exactly one destination.
+    Raises `BadRequest` if there is not exactly one destination.
     """
     destination = _one_destination(destination_queue, destination_exchange)
     caller.may_write(destination.kind, destination.name)
@@ -148,11 +146,7 @@ class NamedBinding:
 
 
 def parse_segment(segment: str) -> NamedBinding:
-    """Decode a binding's path segment, still percent-encoded.
-
-    Raises:
-        BadRequest: it is not valid.
-    """
+    """Decode a binding's path segment, still percent-encoded. Raises `BadRequest` if it is not valid."""
     found = _SEGMENT.fullmatch(segment)
     try:
         if found is None:

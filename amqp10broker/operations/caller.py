@@ -97,11 +97,7 @@ class Caller:
             self.access.any(kind, name)
 
     def may_administer(self, what: str) -> None:
-        """Check that the user is an administrator of the broker; raises `PermissionDenied`.
-
-        Args:
-            what: the operation, for the text.
-        """
+        """Check that the user is an administrator of the broker; raises `PermissionDenied`."""
         if self.access is not None and not self.is_administrator:
             raise PermissionDenied(
                 f"user '{self.access.user}'",
@@ -110,9 +106,6 @@ class Caller:
 
     def administered(self, what: str) -> Node:
         """Return the running node, for an administrator.
-
-        Args:
-            what: the operation, for the text.
 
         Raises:
             PermissionDenied: the user is not an administrator.
@@ -154,7 +147,7 @@ class Caller:
 
 
 ADMINISTRATOR = "administrator"
-"""The tag of users who may manage users, permissions and virtual hosts."""
+"""The tag of users that may manage users, permissions and virtual hosts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,10 +162,8 @@ class Proposal:
     then: Callable[[Any], Any] = lambda answer: None
 
     def carried_out(self, caller: Caller) -> Any:
-        """Execute the change, and return the result, or an `Ask` or a `Wait`.
-
-        Raises:
-            RefusedError: nothing was changed.
+        """Execute the change, and return the result, or an `Ask` or a `Wait`. Raises `RefusedError` if
+        nothing was changed.
         """
         if caller.propose is None:
             return self.then(caller.catalog.propose(self.request))

@@ -62,12 +62,10 @@ class ClusterSeen:
     """The cluster of a node.
 
     Attributes:
-        nodes: names of all members.
         down: names of those that do not run, in the view of this node.
         critical: groups that would lose their majority without this node, for display.
         versions: of the brokers, by name, as of their starts.
         leaderless: the queues with a member at the node that have no leader.
-        peers: other nodes that have answered.
         asked: whether requests were sent to the others at all.
     """
 
@@ -97,7 +95,6 @@ class Facts:
     """The facts that the checks evaluate.
 
     Attributes:
-        seen: the node's own inspection.
         alarms: names of the present alarms, by name of the node.
         streams: number of local streams, which have files of their own.
         formed: whether the node is one of a cluster, perhaps of one.

@@ -104,11 +104,7 @@ def list_listeners(caller: Caller) -> list[Document]:
 
 
 def await_online_nodes(caller: Caller, count: int, timeout: int) -> Job:
-    """Wait until so many members run.
-
-    Raises:
-        PreconditionFailed: the time-out.
-    """
+    """Wait until so many members run. Raises `PreconditionFailed` if the time-out."""
     cluster = caller.administered("await-online-nodes").cluster
 
     async def wait() -> Document:

@@ -21,9 +21,8 @@ class GroupSeen:
     """The members of a group, in the log of this node's member.
 
     Attributes:
-        voters: nodes whose members vote.
-        promotable: nodes whose members will vote when they have caught up.
-        non_voters: nodes whose members never will.
+        promotable: nodes with members that will vote when they have caught up.
+        non_voters: nodes with members that never will.
     """
 
     voters: tuple[int, ...]
@@ -58,12 +57,9 @@ class Leaderless:
     """Quorum queues with a member at a node and without a known leader.
 
     Attributes:
-        queues: number of such queues.
-        names: of some of them, with their virtual hosts.
         stuck: number of those without a majority.
         missing: names of the nodes that those lack.
         elections: number of this node's members that request votes now; the others wait.
-        seconds: how long there have been any.
     """
 
     queues: int
@@ -125,7 +121,6 @@ class ClusterNode(Protocol):
         """Add a member to a quorum queue, on a node that runs and has none, and return their number.
 
         Args:
-            membership: of the new member.
             timeout_s: after which the change is reverted.
             among_voters: refuse it while the queue has a member that is still to become a voter.
 
@@ -150,10 +145,8 @@ class ClusterNode(Protocol):
         """
 
     async def shrink_to_here(self, queue: DeclaredQueue) -> None:
-        """Make this node's member the only one, by force: data that only other members have are lost.
-
-        Raises:
-            PreconditionFailed: there is none here.
+        """Make this node's member the only one, by force: data that only other members have are lost. Raises
+        `PreconditionFailed` if there is none here.
         """
 
     async def member_states(

@@ -78,7 +78,7 @@ def import_definitions(caller: Caller, document: object) -> Proposal:
 
 @dataclass(frozen=True, slots=True)
 class _Refusable:
-    """A document whose faults are those of the request."""
+    """A document; its faults are those of the request."""
 
     document: ImportDefinitions
 

@@ -65,9 +65,7 @@ class FileSystem:
     """The file system of a folder.
 
     Attributes:
-        type: the system's name: ``ext4``, ``tmpfs``, ``nfs4``.
         mounted_at: its mount point.
-        total_bytes: its size.
     """
 
     type: str
@@ -84,11 +82,7 @@ class Rules:
         plain_needs_tls: passwords are accepted on TLS connections only.
         loopback_users: users that may log in from this machine only.
         anonymous_user: user of SASL ANONYMOUS; empty: it is off.
-        cluster_tls: nodes use TLS.
-        connection_max: connections of clients.
         http_connection_max: of HTTP; 0: no HTTP.
-        trace_frames: all frames are logged.
-        test_mode: faults may be injected.
     """
 
     passwords: bool
@@ -108,11 +102,8 @@ class Inspection:
 
     Attributes:
         guest: the user guest has the password guest; None: the user does not exist.
-        at_ms: the broker's time, since 1970.
         boot_id: differs for each start of each machine.
-        files_open: of the process.
         files_max: limit of open files; None: any number.
-        memory_total_bytes: of the machine.
         memory_allowed_bytes: of the process: the machine's, or a lower limit.
         file_system: of the data folder; None without one, too.
         format: of the data folder; None without one.

@@ -72,10 +72,8 @@ def delete_member(caller: Caller, name: str, node: str, timeout: int) -> Job | R
 
 
 def transfer_leadership(caller: Caller, name: str, node: str) -> Job:
-    """Hand the leadership of a quorum queue over to another voter.
-
-    Raises:
-        PreconditionFailed: the node leads it already, or has no member of it.
+    """Hand the leadership of a quorum queue over to another voter. Raises `PreconditionFailed` if the node
+    leads it already, or has no member of it.
     """
     cluster = caller.administered("transfer-leadership").cluster
     queue = quorum_queue(caller, name)
@@ -88,10 +86,8 @@ def transfer_leadership(caller: Caller, name: str, node: str) -> Job:
 
 
 def force_shrink(caller: Caller, name: str) -> Job | Row:
-    """Make this node's member of a quorum queue the only one, when the others are lost for good.
-
-    Raises:
-        PreconditionFailed: none of its members is here.
+    """Make this node's member of a quorum queue the only one, when the others are lost for good. Raises
+    `PreconditionFailed` if none of its members is here.
     """
     cluster = caller.administered("force-shrink-member-to-current-member").cluster
     queue = quorum_queue(caller, name)

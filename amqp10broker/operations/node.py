@@ -58,8 +58,7 @@ class FaultsOnRequest(Protocol):
     ) -> FaultView:
         """Inject a fault, and return its view.
 
-        Raises:
-            BadRequest: it is not valid, or there are too many.
+        Raises `BadRequest` if it is not valid, or there are too many.
         """
 
     def lift(self, number: int) -> FaultView:
@@ -93,17 +92,13 @@ class Node(Protocol):
         """Return a snapshot of its activity. Raises `BadRequest` if `choose` is not valid."""
 
     def set_flow(self, name: str, value: int | str) -> None:
-        """Change a flow setting.
-
-        Raises:
-            ConfigError: the name does not exist, or the value is out of range.
+        """Change a flow setting. Raises `ConfigError` if the name does not exist, or the value is out of
+        range.
         """
 
     def set_limit(self, name: str, value: str) -> int | None:
-        """Change the threshold of an alarm; return it in bytes, None if it is not known.
-
-        Raises:
-            ConfigError: the name does not exist, or the value is not valid.
+        """Change the threshold of an alarm; return it in bytes, None if it is not known. Raises `ConfigError`
+        if the name does not exist, or the value is not valid.
         """
 
     def set_alarm(self, name: str, on: bool) -> None:
@@ -169,7 +164,7 @@ class Node(Protocol):
         """
 
     def trace_into(self, what: str, sink: Sink, *, frames: bool) -> TraceView:
-        """Begin a trace whose lines the front end receives.
+        """Begin a trace with lines for the front end.
 
         Raises:
             NotFound, NotAllowed: as `trace_into_file`.
@@ -203,10 +198,8 @@ class Node(Protocol):
         """
 
     def follow_links(self, vhost: str, *, on: bool) -> FollowedView:
-        """Watch every link and channel of a virtual host from its beginning on, or stop that.
-
-        Raises:
-            NotFound: it cannot be stopped, since it is not on.
+        """Watch every link and channel of a virtual host from its beginning on, or stop that. Raises
+        `NotFound` if it cannot be stopped, since it is not on.
         """
 
     def timeline(

@@ -198,7 +198,7 @@ def list_queues(
     ``ineffective_policy_keys``. Counts are None if the leader does not answer.
 
     Args:
-        online: only those whose leader, or node, can be reached.
+        online: only those with a reachable leader, or node.
         offline: only the others.
         local: only those that this node leads, or has.
         names: only these, if there are any; missing ones are left out.

@@ -161,10 +161,8 @@ _ADDED: Final = (
 
 
 def set_flow(caller: Caller, name: str, value: int | str) -> dict[str, Any]:
-    """Change a flow setting for later grants.
-
-    Raises:
-        BadRequest: the name does not exist, or the value is out of range.
+    """Change a flow setting for later grants. Raises `BadRequest` if the name does not exist, or the value is
+    out of range.
     """
     node = caller.administered("set")
     try:
@@ -342,11 +340,7 @@ def inject_fault(
 
 
 def lift_fault(caller: Caller, fault: int) -> dict[str, Any]:
-    """Remove a fault, and release what it has held back.
-
-    Raises:
-        NotFound: it does not exist.
-    """
+    """Remove a fault, and release what it has held back. Raises `NotFound` if it does not exist."""
     return document(_faults(caller, "lift-fault").lift(fault))
 
 

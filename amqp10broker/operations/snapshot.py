@@ -42,7 +42,6 @@ class LinkView:
         role: of the client: ``sender`` or ``receiver``.
         address: of the source or target, None: the anonymous terminus.
         queue: the queue's name, None: it has none, or any.
-        unsettled: deliveries.
         available: messages that the sending end has ready, None: it has not stated any.
         queue_credit: deliveries that the queue may still send, of a receiver.
         queue_delivery_count: the delivery-count between queue and session, of a receiver.
@@ -86,9 +85,6 @@ class TransactionView:
 
     Attributes:
         id: its txn-id, in hexadecimal.
-        link: name of the control link.
-        age_s: since its declare.
-        bytes: of the contents of messages.
         deliveries: that are settled in it.
         failed: reason for which it can only be rolled back; None: it can be committed.
     """
@@ -109,13 +105,8 @@ class SessionView:
     Attributes:
         incoming_window: transfers that the client may still send.
         remote_incoming_window: transfers that the client still accepts.
-        unsettled_in: deliveries from the client.
-        unsettled_out: deliveries to the client.
         pending_out: messages from queues that are not written yet.
         counters: of its links, including those that are gone.
-        links: by handle.
-        remote_outgoing_window: the client's outgoing window.
-        transactions: open ones, the oldest first.
     """
 
     channel: int
@@ -140,12 +131,9 @@ class ConsumerView:
     """A consumer of AMQP 0-9-1.
 
     Attributes:
-        no_ack: it acknowledges nothing.
         prefetch: limit of unacknowledged messages, 0: none.
         unsent: messages from the queue that are not written yet.
-        exclusive: the queue may have no other.
         timeout_ms: requested time limit of a delivery, None: none requested.
-        arguments: x-arguments.
     """
 
     tag: str
@@ -165,9 +153,6 @@ class ChannelView:
     """A channel of AMQP 0-9-1.
 
     Attributes:
-        confirm: whether publishes are confirmed.
-        unconfirmed: publishes that queues have not answered.
-        unacknowledged: messages that its consumers hold.
         prefetch: of its next consumers.
         global_prefetch: of all its consumers together.
         reader_credit: bytes that the connection may still read for it (credit_flow).
@@ -196,7 +181,6 @@ class OriginView:
 
     Attributes:
         local: the broker's address of the connection; empty if there is none.
-        connected_at_ms: milliseconds since the epoch.
         mechanism: of SASL; empty before the login.
         properties: client-properties, or those of the client's open.
         transport: ``tcp`` or ``websocket``.
@@ -215,18 +199,10 @@ class ConnectionView:
     """A connection of either protocol.
 
     Attributes:
-        protocol: name and version.
-        peer: the client's address.
-        container_id: of AMQP 1.0.
         client: of AMQP 0-9-1: connection_name, product and version, as far as they are known; else empty.
-        channel_max: the highest channel number.
         idle_timeout_ms: as requested by the client.
-        bytes_in: from the client.
-        bytes_out: to the client.
         writer_waiting_bytes: not accepted by the socket yet.
         counters: of its sessions or channels, including those that are gone.
-        sessions: of AMQP 1.0, by channel.
-        channels: of AMQP 0-9-1, by number.
         node: name of the node to which it is connected; empty: the node of the request.
     """
 
@@ -258,7 +234,6 @@ class QueueView:
 
     Attributes:
         dead_lettered: messages sent to a dead-letter exchange, by reason.
-        counters: of `queues.counters`.
     """
 
     name: str
@@ -291,7 +266,6 @@ class WaitingView:
     Attributes:
         kind: ``link``, ``channel`` or ``consumer``.
         local: the broker's address of the connection; empty if there is none.
-        channel: the session's or channel's number.
         name: of the link, or tag of the consumer.
         to_do: advice of one or two sentences.
         idle: it has nothing to do, which is not a fault.
@@ -318,7 +292,6 @@ class SummaryView:
 
     Attributes:
         chosen: whether the choice excludes anything.
-        connections_in_all: without the choice.
         waiting: of all of these, those that wait because of a fault.
         reasons: number of waiting ones by reason, the most frequent first.
         queues_full: of `queues`, those at a limit of length.
@@ -359,7 +332,6 @@ class ResourceView:
         limit_bytes: None: there is none.
         alarm_ends_at_bytes: threshold at which an alarm ends.
         causes: reasons of the alarm.
-        since: beginning of the alarm, ISO 8601.
     """
 
     setting: str | None
@@ -403,10 +375,7 @@ class JournalView:
 
     Attributes:
         recovered: whether it has been read since the start.
-        bytes: size of the files.
-        live_bytes: of these, those that are still needed.
         spool_bytes: of messages that are out of memory and not durable.
-        commits: since the start.
         disk_full: whether published messages wait for room.
         reserve_bytes: bytes that can be written on a full disk.
     """
@@ -428,9 +397,6 @@ class RecordingView:
     """The present recording of flow events.
 
     Attributes:
-        every_ms: interval of samples.
-        began_ns: beginning of the run, by the wall clock.
-        looks: number of samples.
         processor_percent: cost of sampling, of one processor.
         cost_percent: share of the broker's processor time.
         events_written: of these, those in files.
@@ -453,14 +419,7 @@ class RecordingView:
 
 @dataclass(frozen=True, slots=True)
 class RecordingFailed:
-    """A recording that failed.
-
-    Attributes:
-        run_id: of its last run.
-        events: of that run.
-        events_written: of these, those in files.
-        events_lost: the others.
-    """
+    """A recording that failed."""
 
     folder: str
     run_id: str
@@ -483,10 +442,7 @@ class TraceView:
     """A trace of frames.
 
     Attributes:
-        what: as requested.
-        target: its object.
         into: a file's name, ``log``, or ``a terminal``.
-        lines: written so far.
         ended: reason of its end, None: it goes on.
     """
 
@@ -499,11 +455,10 @@ class TraceView:
 
 @dataclass(frozen=True, slots=True)
 class WatchView:
-    """A link of AMQP 1.0, or a channel or consumer of AMQP 0-9-1, whose frames are recorded.
+    """A link of AMQP 1.0, or a channel or consumer of AMQP 0-9-1, with a record of its frames.
 
     Attributes:
         watch: its number, for requests of the timeline.
-        channel: of the session, or the channel.
         link: name of the link, or the consumer's tag; None: all of a channel.
         role: of the link's client: ``sender`` or ``receiver``; ``consumer`` or ``channel``.
         address: of the source or target, None: the anonymous terminus.
@@ -529,7 +484,7 @@ class WatchView:
 
 @dataclass(frozen=True, slots=True)
 class FollowedView:
-    """A virtual host whose links and channels are watched from their beginning on.
+    """A virtual host with all links and channels watched from their beginning on.
 
     Attributes:
         watches: in the order of their beginning, including those that have ended.
@@ -546,11 +501,6 @@ class SuspendedLinkView:
     """A durable link of AMQP 1.0 that is not attached.
 
     Attributes:
-        container_id: of its client.
-        user: that may resume it.
-        role: its client's: receiver or sender.
-        unsettled: number of stored deliveries.
-        age_s: since it was suspended.
         left_s: until it ends; None: its timer has not started.
     """
 
@@ -575,7 +525,6 @@ class FaultView:
         link: a pattern for names of links; None: any.
         count: number of messages or attaches, remaining credit, error of a delivery-count, or size of frames;
             None: all, none, one, or the least.
-        hits: number of times it was committed so far.
         held: messages, confirms and flows that are held back; of one that is committed once, sessions and
             channels that it has not reached yet.
     """
@@ -596,15 +545,9 @@ class NodeView:
     """The broker itself.
 
     Attributes:
-        container_id: of AMQP 1.0.
-        uptime_s: since its start.
-        listeners: ``host:port``.
-        tls_listeners: likewise, with TLS.
         data_dir: None: everything is in memory.
         journal: None without a data folder.
-        rss_bytes: resident memory.
         recording: None: the broker does not record.
-        recording_failed: the last one, if it failed.
         suspended_links: the first hundred of them.
         kept_links: number of durable links, attached or suspended.
     """
@@ -661,7 +604,7 @@ class BrokerView:
 
 
 _INLINE: Final = (WaitView, QueueFigures, ResourceView)
-"""Records whose fields are included in those of the record that contains them."""
+"""Records with fields that become those of the record that contains them."""
 
 
 def document(view: Any) -> dict[str, Any]:

@@ -29,11 +29,8 @@ class Uri:
 
 
 def parse_uri(text: str) -> Uri:
-    """Parse path and query of a URI.
-
-    Raises:
-        UriError: a character that must be percent-encoded, no path that begins with a slash, a fragment, or a
-            query that is not a list of ``name=value``.
+    """Parse path and query of a URI. Raises `UriError` if a character that must be percent-encoded, no path
+    that begins with a slash, a fragment, or a query that is not a list of ``name=value``.
     """
     end = _ALLOWED.match(text)
     assert end is not None  # it matches the empty text, too
@@ -55,10 +52,8 @@ def parse_uri(text: str) -> Uri:
 
 
 def decode(segment: str) -> str:
-    """Undo percent-encoding; ``+`` is a plus sign here, in a path.
-
-    Raises:
-        UriError: a percent sign without two hexadecimal digits, or bytes that are not UTF-8.
+    """Undo percent-encoding; ``+`` is a plus sign here, in a path. Raises `UriError` if a percent sign
+    without two hexadecimal digits, or bytes that are not UTF-8.
     """
     if re.search("%(?![0-9A-Fa-f]{2})", segment):
         raise UriError(f"bad percent sequence in '{segment}'; a literal '%' is %25")

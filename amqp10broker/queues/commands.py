@@ -19,8 +19,8 @@ from amqp10broker.queues.settings import QueueSettings
 
 ROOM_BYTES: Final = 2 * 1024 * 1024
 """Bytes of contents that a consumer requests at a time, beside a number of messages; the message that exceeds
-it is the last. So a consumer whose client does not read holds some megabytes, and not 256 of the largest
-messages.
+it is the last. So a consumer with a client that does not read holds some megabytes, and not 256 of the
+largest messages.
 """
 
 JOINED_MAX: Final = 4096
@@ -171,7 +171,6 @@ class Subscribe:
         shown: progress of a browser that goes on, from its last `Deliver`; empty: it begins.
         enqueued_time: messages of a stream get the time at which they were written. Other queues do not store
             it.
-        name: for display.
     """
 
     consumer: ConsumerRef
@@ -201,7 +200,8 @@ class Cancel:
 
 @dataclass(frozen=True, slots=True)
 class Unsubscribe:
-    """Remove a consumer: unsettled deliveries get the verdict, those that were never sent are in `unsent`.
+    """Remove a consumer: unsettled deliveries get the outcome `verdict`, those that were never sent are in
+    `unsent`.
 
     Attributes:
         unsent: keys that did not reach the client: requeued as if never delivered.

@@ -49,7 +49,6 @@ class Consumption:
         got: delivered to basic.get, to be acknowledged.
         got_settled: delivered to basic.get, without.
         redelivered: of all these, those that the queue had handed out before.
-        got_nothing: number of basic.get on an empty queue.
         acknowledged: accepted by the client.
         requeued: returned to the queue by the client.
         discarded: rejected by the client for good.
@@ -138,7 +137,6 @@ class QueueCounters:
     """Counters of a queue's own decisions.
 
     Attributes:
-        published: messages that the queue accepted.
         rejected: publishes that it refused because it was full.
         lost: messages that it gave up, by reason, whether or not they were dead-lettered.
         dead_lettered: messages that it sent to a dead-letter exchange, by reason.

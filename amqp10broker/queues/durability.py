@@ -87,7 +87,6 @@ class Keeper(Generic[MachineT]):
         recovered: the queue has its former state, and may apply commands.
         due_ms: when `keep` must be called without a command; None: not needed.
         wake: requests a step although there may be no command.
-        hand_over: sends effects.
     """
 
     __slots__ = ("admission", "due_ms", "hand_over", "kept", "queue", "recovered", "wake")

@@ -146,11 +146,7 @@ class KeptLinksInJournal:
             self._log.add_dead(record.file, record.length)
 
     def restore(self, records: Sequence[JournalRecord]) -> None:
-        """Receive records found at start.
-
-        Raises:
-            DamagedFile: one cannot be decoded.
-        """
+        """Receive records found at start. Raises `DamagedFile` if one cannot be decoded."""
         for record in records:
             number, payload = record.index, bytes(record.payload)
             if record.kind == LINK:

@@ -12,7 +12,7 @@ from amqp10broker.queues.settings import QueueSettings
 T = TypeVar("T")
 
 LOOKED_THROUGH_MAX: Final = 50_000
-"""Messages, unsettled or returned, whose sizes are summed on request: a few ms."""
+"""Messages, unsettled or returned, up to which sizes are summed on request: a few ms."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,18 +36,11 @@ class QueueFigures:
 
     Attributes:
         messages_ready: waiting for a consumer; of a stream, all messages.
-        messages_unsettled: handed out and not settled.
-        consumers: links and AMQP 0-9-1 consumers that may get messages.
-        publishers: links with the queue as their fixed target.
         messages_delayed: waiting for their time: of a quorum queue returned ones, of a classic one those that
             publishers delayed.
         messages_dlx: of a quorum queue: dead letters that are not yet at their target.
-        first_offset: of a stream: of its oldest message.
         next_offset: of a stream: of the next message that is published.
-        segments: of a stream: number of its files.
-        size_bytes: of a stream: size of its files.
         single_active_consumer_tag: None: there is no such consumer.
-        full: a limit of length is reached.
         limits: limits of length, None: there are none.
     """
 

@@ -174,7 +174,7 @@ class QueueMachine(ABC):
         return self.deleted
 
     def _refuse(self, command: Publish, *, failed: bool = False) -> None:
-        # A queue whose storage failed reports that whatever `failed` is.
+        # A queue with failed storage reports that whatever `failed` is.
         publisher, failed = command.publisher, failed or self.failed
         self._tell(
             publisher.reply_to, Unconfirmed(publisher, command.ids, command.settled, failed, self.name)

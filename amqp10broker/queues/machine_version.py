@@ -41,11 +41,7 @@ def carried_out() -> tuple[int, int]:
 
 
 def check(version: int) -> int:
-    """Return the version if this broker supports it.
-
-    Raises:
-        NewerMachine: it does not.
-    """
+    """Return the version if this broker supports it. Raises `NewerMachine` if it does not."""
     if not OLDEST <= version <= NEWEST:
         raise NewerMachine(version)
     return version

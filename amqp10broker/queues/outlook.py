@@ -70,23 +70,15 @@ class Outlook:
     """A queue's waiting messages and consumers.
 
     Attributes:
-        ready: messages that wait for a consumer.
         arrived: messages that ever came; of a recovered queue at least those that it found.
-        single: the queue has a single active consumer.
-        active: the single active consumer.
         counters: what became of messages since the broker was started.
-        expired_ms: when a message expired last.
-        delivered_ms: when messages were handed out last.
         dead: messages that wait for confirmation of their dead-lettering.
-        delayed: messages that wait for their time.
         delayed_until_ms: when the first of them is due.
         delayed_returns: how many of them were returned, and not published so.
         unsynced: messages that are handed out when they have been synced.
         unsynced_ms: since when the oldest of them waits.
         unconfirmed: published messages that are confirmed when they have been synced.
         unconfirmed_ms: since when the oldest of them waits.
-        next_offset: of a stream.
-        readings: of a stream, by consumer.
     """
 
     ready: int

@@ -96,7 +96,7 @@ def turn_of(consumer: Taker, ring: Sized, ready: int, waiting: int) -> int:
 
     Args:
         ready: number of messages, at least 1.
-        waiting: consumers whose turn in this round is still to come, including this one.
+        waiting: consumers still to be served in this round, including this one.
     """
     if len(ring) == 1:
         return min(consumer.credit, ready)

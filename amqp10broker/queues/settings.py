@@ -62,22 +62,11 @@ class QueueSettings:
         expires_ms: the queue is deleted when it was unused for so long.
         max_length: ready messages.
         max_length_bytes: bytes of their bodies; of a stream, of all its messages.
-        overflow: behavior beyond these two.
-        dead_letter_exchange: target of messages that the queue gives up.
         dead_letter_routing_key: instead of their own.
         dead_letter_strategy: of a quorum queue; at-least-once acts only with `Overflow.REJECT_PUBLISH`.
         max_priority: levels of a classic queue beside 0; as declared, no policy changes it.
         default_priority: of a message without one, in such a queue; at most `max_priority`.
-        single_active_consumer: one consumer gets messages, the others wait for it to go.
-        delivery_limit: failed deliveries of a message of a quorum queue.
-        consumer_timeout_ms: how long a consumer of a quorum queue may hold a delivery.
-        consumer_disconnected_timeout_ms: how long it keeps its deliveries while its node is unreachable.
-        retry_type: of a quorum queue.
         retry_min_ms: the wait, multiplied by the number of failed deliveries.
-        retry_max_ms: upper bound of the wait.
-        max_age_ms: of a stream's segments.
-        segment_bytes: of a stream's segments.
-        filter_bytes: of a stream's filter for each chunk.
         confirm_when: of a classic queue; None: as the broker is configured.
     """
 

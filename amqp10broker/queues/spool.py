@@ -56,11 +56,7 @@ class Spool:
         self.bytes_used = 0
 
     def write(self, pieces: Sequence[bytes]) -> Place:
-        """Append a page.
-
-        Raises:
-            OSError: there is no room for it.
-        """
+        """Append a page. Raises `OSError` if there is no room for it."""
         if not self._number or self._filled >= FILE_BYTES_MAX:
             # First the call that may fail: then it is tried again with the next page.
             self._files[self._number + 1] = self._open()

@@ -72,10 +72,8 @@ def open_catalog_log(
 
 
 def is_there(disk: Disk, folder: DataFolder, part: Part) -> bool:
-    """Return whether there is a catalog's log; if not, the folder is new.
-
-    Raises:
-        DamagedFile: it is missing from a folder that had one.
+    """Return whether there is a catalog's log; if not, the folder is new. Raises `DamagedFile` if it is
+    missing from a folder that had one.
     """
     try:
         names = disk.list_folder(folder.catalog) if disk.is_folder(folder.catalog) else []

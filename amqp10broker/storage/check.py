@@ -32,11 +32,7 @@ class Contents(Protocol):
         """Numbers of the declared streams."""
 
     def declare(self, path: str, entries: Iterable[tuple[Key, Value]]) -> None:
-        """Receive the catalog's entries.
-
-        Raises:
-            StorageError: a start would be refused because of one.
-        """
+        """Receive the catalog's entries. Raises `StorageError` if a start would be refused because of one."""
 
     def take(self, records: Sequence[Record]) -> None:
         """Receive records of the journal, in order. Raises `DamagedFile` if one cannot be decoded."""
@@ -60,10 +56,8 @@ class Checked:
 
 
 def missing_files(disk: Disk, folder: DataFolder) -> Iterator[StorageError]:
-    """Iterate over the faults of missing files, which is the first check of a start.
-
-    Raises:
-        StorageError: something cannot be read, or does not belong there.
+    """Iterate over the faults of missing files, which is the first check of a start. Raises `StorageError` if
+    something cannot be read, or does not belong there.
     """
     try:
         catalog_log.is_there(disk, folder, folder.inventory.part("catalog"))

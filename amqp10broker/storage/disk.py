@@ -50,10 +50,8 @@ class Disk(Protocol):
     """
 
     def create(self, path: str) -> int:
-        """Make a new file, for its owner only, and open it for reading and writing.
-
-        Raises:
-            FileExistsError: it exists.
+        """Make a new file, for its owner only, and open it for reading and writing. Raises `FileExistsError`
+        if it exists.
         """
 
     def open(self, path: str, *, write: bool = False) -> int:
@@ -102,11 +100,7 @@ class Disk(Protocol):
         """Return whether there is a folder of that name."""
 
     def make_folder(self, path: str) -> None:
-        """Make a folder, for its owner only, in an existing folder.
-
-        Raises:
-            FileExistsError: it exists.
-        """
+        """Make a folder, for its owner only, in an existing folder. Raises `FileExistsError` if it exists."""
 
     def remove_folder(self, path: str) -> None:
         """Remove an empty folder."""

@@ -56,9 +56,6 @@ class FoundEntries:
     """The result of opening a file.
 
     Attributes:
-        entries: number of present entries.
-        records: number of changes that were read.
-        bytes: size of the file.
         torn_bytes: bytes that were cut off its end: changes that were never durable.
     """
 
@@ -120,10 +117,8 @@ class EntryLog:
         return len(self._live)
 
     def get(self, key: Key) -> Value:
-        """Return the entry of a key; None if there is none.
-
-        Raises:
-            StorageError: it was written by a newer version.
+        """Return the entry of a key; None if there is none. Raises `StorageError` if it was written by a
+        newer version.
         """
         encoded = self._live.get(key)
         if encoded is None:
@@ -135,10 +130,8 @@ class EntryLog:
         return value
 
     def entries(self) -> Iterator[tuple[Key, Value]]:
-        """Iterate over all entries in the order of their insertion.
-
-        Raises:
-            StorageError: one was written by a newer version.
+        """Iterate over all entries in the order of their insertion. Raises `StorageError` if one was written
+        by a newer version.
         """
         for key in self._live:
             yield key, self.get(key)
@@ -262,7 +255,7 @@ class EntryLog:
             waiting.popleft()[1]()
 
     def fds_to_sync(self) -> list[int]:
-        """Return the descriptors whose sync makes all that has been written durable; call `synced` then."""
+        """Return the descriptors to sync, to make all written changes durable; call `synced` then."""
         file = self._opened
         if self.trouble is not None:
             try:
@@ -303,11 +296,7 @@ class EntryLog:
         self._tell()
 
     def sync(self) -> None:
-        """Write and sync everything, which blocks.
-
-        Raises:
-            StorageFailed: it may not be on the disk.
-        """
+        """Write and sync everything, which blocks. Raises `StorageFailed` if it may not be on the disk."""
         self.flush()
         file = self._opened
         if file.written > file.synced:

@@ -11,7 +11,7 @@
       streams/          a folder of segments for each stream
       pid, command, log of a node of a cluster: its process, and what started it; nothing depends on them
 
-A folder whose creation was interrupted is finished by the next start; the three folders are made last, so one
+A folder with an interrupted creation is finished by the next start; the three folders are made last, so one
 that has any of them and no format was changed by other programs. Nothing is ever written into a folder with
 other things in it.
 
@@ -52,11 +52,7 @@ _LOCK_BYTES_MAX: Final = 200
 
 
 class DataFolder:
-    """A data folder that this process holds until `close`.
-
-    Attributes:
-        inventory: the files that there must be.
-    """
+    """A data folder that this process holds until `close`."""
 
     def __init__(self, disk: Disk, path: str, locks: list[int], found: int, inventory: Inventory) -> None:
         """Name the parts; use `open_data_folder`.
@@ -95,7 +91,7 @@ def open_data_folder(disk: Disk, path: str, holder: str, *, without_inventory: b
     """Open a data folder for this process, and make it if there is none.
 
     Args:
-        path: the folder, whose parent must exist.
+        path: the folder; its parent must exist.
         holder: description of this process for others: "process 123".
         without_inventory: begin an empty inventory if the folder has lost its own.
 

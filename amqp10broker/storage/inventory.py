@@ -1,6 +1,6 @@
 """The inventory: which files the data folder must have, and how much of each was synced.
 
-It detects missing files, and files whose end is missing. Each file of the journal and of the streams, and
+It detects missing files, and missing ends of files. Each file of the journal and of the streams, and
 that of the catalog, has an entry here: its id and a lower bound of its durable bytes. Entries are true after
 any crash or loss of power:
 
@@ -101,11 +101,7 @@ class Part:
         return self._inventory.durable_changes >= change
 
     def sync(self) -> None:
-        """Make all changes durable, which blocks.
-
-        Raises:
-            StorageError: they may not be durable.
-        """
+        """Make all changes durable, which blocks. Raises `StorageError` if they may not be durable."""
         self._inventory.sync()
 
 

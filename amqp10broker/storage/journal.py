@@ -131,7 +131,7 @@ class Journal:
         self._written = 0
         # Records belong to one group of `together`.
         self._together = False
-        # During recovery: records of a group whose end has not been read.
+        # During recovery: records of a group before its end has been read.
         self._unended: list[Record] | None = None
         # All readable files, oldest first, including those that are still to be made.
         self._files: dict[int, LogFile] = {}
@@ -149,7 +149,7 @@ class Journal:
         # The state that a sync of everything written so far would make durable.
         self._points: deque[tuple[int, LogFile, int, LogFile | None, int]] = deque()
         self._syncing = False
-        # Number of files made, and of those whose names are durable.
+        # Number of files made, and of those with durable names.
         self._names = self._names_synced = 0
         # Files to remove, and the ticket that must be durable first; then the change of the inventory.
         self._dropped: deque[tuple[int, LogFile]] = deque()
@@ -317,7 +317,7 @@ class Journal:
         return max(self._written, self.durable)
 
     def fds_to_sync(self) -> list[int]:
-        """Return the descriptors whose sync makes the last `write` durable; `write` must wait for `synced`.
+        """Return the descriptors to sync to make the last `write` durable; `write` must wait for `synced`.
 
         Raises:
             StorageError: a file cannot be opened; the call can be repeated.
@@ -347,10 +347,8 @@ class Journal:
         self.remove_dropped()
 
     def read(self, file: int, offset: int) -> bytes:
-        """Return the payload of a record, written or still collected.
-
-        Raises:
-            DamagedFile: the content is not what was written.
+        """Return the payload of a record, written or still collected. Raises `DamagedFile` if the content is
+        not what was written.
         """
         return self._to_read(file).read(offset)
 
@@ -413,9 +411,7 @@ class Journal:
 
     def records_of(self, file: int) -> Iterator[Record]:
         """Iterate over all records of a full file, read in parts; let other tasks run between some thousands.
-
-        Raises:
-            DamagedFile: a record is not what was written.
+        Raises `DamagedFile` if a record is not what was written.
         """
         reader = FileReader(
             self._disk, self._files[file].path, purpose=Purpose.JOURNAL, number=file, last=False

@@ -80,7 +80,7 @@ class FileShelf:
             number: of the stream, 1 to 2**32 - 1.
             part: of the inventory (`part_of`), which must be synced with the stream.
             when_synced: syncs descriptors, and calls a function then.
-            on_torn: called with the file whose torn end was cut off at the start.
+            on_torn: called with a file after its torn end was cut off at the start.
         """
         self._when_synced = when_synced
         self._on_torn = on_torn
@@ -119,7 +119,7 @@ class FileShelf:
             self._claim_all()
 
     def _claim_all(self) -> None:
-        # Also files whose entries are missing, since a killed broker may not have written them.
+        # Also files without entries, since a killed broker may not have written them.
         files = {_name(file): _known(file) for file in self._files.values()}
         if files == self._part.known:
             return

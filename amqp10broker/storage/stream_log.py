@@ -92,7 +92,7 @@ class Shelf(Protocol):
         """Remove a segment."""
 
     def fds_to_sync(self) -> list[int]:
-        """Return the descriptors whose sync makes written records durable."""
+        """Return the descriptors to sync to make written records durable."""
 
     def synced(self) -> None:
         """Note that these descriptors were synced."""
@@ -121,7 +121,7 @@ class StreamLog:
         self._next = 0
         self._last_ms = 0
         self._older_bytes = 0
-        # A segment was begun, whose first message follows.
+        # A segment was begun; its first message follows.
         self._rolling = False
 
     def recover(self) -> Iterator[int]:

@@ -23,7 +23,6 @@ class Consumer:
     """A consumer's state in its queue.
 
     Attributes:
-        credit: deliveries it may have now.
         room: bytes of contents it may have now; used up, there is no credit either.
         delivery_count: deliveries it had, as `Credit` counts them; a drain advances it.
         handed_out: deliveries that it ever had.
@@ -31,13 +30,10 @@ class Consumer:
         unsettled: key -> message as delivered; of a settled or browsing consumer only what may still be on
             its way to the session.
         settled: deliveries count as accepted when they have reached the session.
-        epoch: of its last `GiveBack`.
         counted: false for a fetch of one message, which does not matter for counts and auto-delete.
         cancelled: it gets no more, and may still settle its deliveries.
-        queued: it is in a ring.
         cursor: progress of one that selects or browses; None: it gets the first message.
         browses: it receives copies and takes no message.
-        held_ms: since when it holds any delivery.
         settled_ms: when it last settled a delivery; None: never.
     """
 

@@ -42,7 +42,7 @@ class ClassicInJournal(Keeper[ClassicQueue]):
         self._commits = commits
         self._store = store
         self._confirm_when = confirm_when
-        self._asked_for = 0  # the ticket whose durability wakes the queue
+        self._asked_for = 0  # the ticket that wakes the queue when it is durable
 
     def recover(self, now_ms: int) -> Iterator[int]:
         self.queue.recover(self._store.backlogs())

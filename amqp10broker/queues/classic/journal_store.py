@@ -318,7 +318,7 @@ class ClassicStore:
     def _from_journal(
         self, handle: JournalPage
     ) -> tuple[list[int], list[Message], Sequence[int] | None, list[int]]:
-        # What is left of a page: positions, messages, expiries, and due times of delayed ones.
+        # The rest of a page: positions, messages, expiries, and due times of delayed ones.
         positions: list[int] = []
         messages: list[Message] = []
         times: list[int] = []
@@ -364,8 +364,8 @@ class ClassicStore:
                 yield _Part(low, slice(low - first, high - first), record)
 
     def _read(self, number: int, extent: Extent) -> list[_Read]:
-        # By position. Between the records are those of others, of other levels too, and some whose messages
-        # are gone.
+        # By position. Between the records are those of others, of other levels too, and some without live
+        # messages.
         key = number, extent.file, extent.offset, extent.length
         if self._last is not None and self._last[0] == key:
             return self._last[1]
@@ -411,10 +411,8 @@ class ClassicStore:
             self.live -= last - first  # they were counted before
 
     def restore(self, records: Iterable[JournalRecord]) -> None:
-        """Receive records of this queue at start, in the order of the journal.
-
-        Raises:
-            DamagedFile: one cannot be decoded.
+        """Receive records of this queue at start, in the order of the journal. Raises `DamagedFile` if one
+        cannot be decoded.
         """
         for record in records:
             try:

@@ -105,7 +105,6 @@ class Ready:
 
     Attributes:
         counting: `size` is maintained, because there is a limit of bytes.
-        cursors: of selecting and browsing consumers.
         levels: the highest priority first.
         default: the priority of messages without one.
         plain: the level of `default`.

@@ -74,11 +74,7 @@ def encode_messages(
 
 
 def decode_start(payload: bytes) -> Start:
-    """Decode the head of the payload of `MESSAGES`.
-
-    Raises:
-        ValueError: it is not valid.
-    """
+    """Decode the head of the payload of `MESSAGES`. Raises `ValueError` if it is not valid."""
     try:
         level, flags, _, count = _START.unpack_from(payload)
         if not flags:
@@ -101,11 +97,7 @@ def encode_gone(level: int, runs: Sequence[tuple[int, int]]) -> bytes:
 
 
 def decode_gone(payload: bytes) -> Iterator[tuple[int, int]]:
-    """Iterate over the runs in the payload of `GONE`.
-
-    Raises:
-        ValueError: it is not valid.
-    """
+    """Iterate over the runs in the payload of `GONE`. Raises `ValueError` if it is not valid."""
     if len(payload) % _RUN.size != 1:
         raise ValueError("a record of removed messages is cut off")
     for first, count in _RUN.iter_unpack(payload[1:]):

@@ -1,4 +1,4 @@
-"""Storage for the messages of a quorum queue, whose state holds only their indexes.
+"""Storage for the messages of a quorum queue. The queue's state holds only their indexes.
 
 `BodyStore` is the interface that the queue uses. `PagedBodies` stores messages in pages of 4096 consecutive
 indexes, of which a few are lists of messages and all others packed bytes. `Packs` stores the packed bytes, in

@@ -46,10 +46,8 @@ class Browser:
 
     Attributes:
         wanted: filter of its messages; None: all.
-        credit: messages that it may be shown now.
         room: bytes of contents that it may be shown now.
         delivery_count: messages that it was shown, as `Credit` counts them; a drain advances it.
-        epoch: of its last `GiveBack`.
         at: by line of waiting messages (`Ready.in_order`) the key before which everything was looked at.
         behind: heap of (line, key) of messages to be shown again.
         on_its_way: index -> (line, key) of messages that its session may not have.

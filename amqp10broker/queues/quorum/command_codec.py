@@ -304,11 +304,7 @@ def _encode_look(look: Look) -> list[bytes]:
 
 
 def decode_commands(payload: bytes) -> Decoded:
-    """Decode an entry of `encode_commands`.
-
-    Raises:
-        ValueError: the payload is not a valid entry.
-    """
+    """Decode an entry of `encode_commands`. Raises `ValueError` if the payload is not a valid entry."""
     try:
         now_ms, first = _ENTRY.unpack_from(payload)
         return Decoded(now_ms, first, _decode(payload, _ENTRY.size, _read_ref))
@@ -337,10 +333,8 @@ def entry_head(payload: bytes, at: int) -> tuple[int, int, int]:
 
 
 def decode_old_commands(payload: bytes) -> Decoded:
-    """Decode an entry of a journal of a format before 3, to be applied with `QuorumQueue.old_rules`.
-
-    Raises:
-        ValueError: the payload is not a valid entry.
+    """Decode an entry of a journal of a format before 3, to be applied with `QuorumQueue.old_rules`. Raises
+    `ValueError` if the payload is not a valid entry.
     """
     try:
         (now_ms,) = _OLD_ENTRY.unpack_from(payload)
@@ -391,10 +385,8 @@ def read_framed(data: bytes, at: int, end: int | None = None) -> Iterator[tuple[
 
 
 def decode_framed(tag: int, data: bytes, start: int, end: int) -> QuorumChange:
-    """Decode one command from a tag and range that `read_framed` returned.
-
-    Raises:
-        ValueError: the content is not a valid command.
+    """Decode one command from a tag and range that `read_framed` returned. Raises `ValueError` if the content
+    is not a valid command.
     """
     try:
         return _decode_one(tag, data, start, end, _read_ref)
@@ -579,10 +571,8 @@ def little_endian(numbers: array[int]) -> bytes:
 
 
 def from_little_endian(typecode: str, data: bytes) -> array[int]:
-    """Decode an array of little-endian items.
-
-    Raises:
-        ValueError: the length is not a multiple of the item size.
+    """Decode an array of little-endian items. Raises `ValueError` if the length is not a multiple of the item
+    size.
     """
     numbers: array[int] = array(typecode)
     numbers.frombytes(data)

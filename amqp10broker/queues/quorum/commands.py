@@ -39,7 +39,7 @@ class Letters:
     Attributes:
         incarnation: of this start of the node.
         last: number of the last one; ``first - 1``: there is none, and the batch contains `heard` only.
-        heard: index of the last entry whose effects the node has.
+        heard: index of the last entry of which the node has the effects.
         commands: in order; their count may differ from the numbers, since publishes are joined. A command
             that is not of a session of this node and start is not applied.
     """
@@ -57,9 +57,6 @@ class NodeSuspect:
     """A node is unreachable: its consumers get nothing, and keep their deliveries.
 
     After `QueueSettings.consumer_disconnected_timeout_ms` these are returned, without a failed delivery.
-
-    Attributes:
-        incarnation: the start of the node.
     """
 
     node: int
@@ -156,9 +153,6 @@ class Browsing:
 class BrowsersGone:
     """Browsers at a node are gone: it has lost contact with this member, and will attach those that exist
     anew.
-
-    Attributes:
-        incarnation: the start of the node.
     """
 
     node: int

@@ -67,14 +67,10 @@ class Consumer:
         counted: false for a fetch of one message, which counts neither as a consumer nor for single activity.
         priority: of all consumers with credit, those of the highest get messages.
         timeout_ms: how long it may hold a delivery; None: as in the queue's settings.
-        name: for display.
-        number: grows with each subscription.
-        credit: deliveries it may have now.
         room: bytes of contents it may have now; used up, there is no credit either.
         delivery_count: deliveries it had, as `Credit` counts them; a drain advances it.
         handed_out: deliveries that it ever had.
         turn: deliveries it gets before the next consumer.
-        epoch: of its last `GiveBack`.
         unsettled: index -> ``delivery time in ms << 32 | size``, in order of delivery; of a settled consumer
             only what may still be on its way to the session.
         cancelled: it gets no more, and may still settle its deliveries.
@@ -82,7 +78,6 @@ class Consumer:
         suspended: its node is unreachable. It gets nothing.
         given_up: suspended for so long that its deliveries were returned: another may be the active one.
         active: it has been notified that it is the single active consumer.
-        queued: it is in `Turns`.
         settled_ms: when this process last saw it settle deliveries; None: never.
         selection: its filters and progress; None: it gets the first message.
     """
@@ -272,7 +267,7 @@ class Activity:
             self._set(holder, active=True)
 
     def take_changed(self) -> list[Consumer]:
-        """Return the consumers whose `active` has changed since the last call."""
+        """Return the consumers with another `active` than at the last call."""
         changed, self._changed = self._changed, []
         return changed
 

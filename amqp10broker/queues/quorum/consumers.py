@@ -48,13 +48,11 @@ class QuorumConsumers:
     Attributes:
         by_ref: in the order of subscription.
         count: consumers that may get messages, without fetches of one message.
-        turns: those that can take a message now.
         timeout_at: lower bound of the time at which a delivery has been held for too long, in ms; None:
             never.
         unused_since: when the last consumer went or the last message was fetched, in ms.
         made: number of consumers ever subscribed.
         rotates: messages go to the consumers one each, not several at a time.
-        activity: the choice of the single active consumer.
         suspects: unreachable nodes, by number and incarnation -> since when, in ms; None: for so long that
             the deliveries of their consumers were returned.
         give_up_at: lower bound of the time at which one of them has been away for too long, in ms; None:
@@ -209,7 +207,7 @@ class QuorumConsumers:
         """
         lost = [each for each in self.by_ref.values() if is_gone(each.ref.reply_to)]
         held = sorted(item for each in lost if not each.settled for item in each.unsettled.items())
-        # What went out settled may have arrived, and must not be delivered twice.
+        # Deliveries sent settled may have arrived, and must not be delivered twice.
         self._messages.gone([key for each in lost if each.settled for key in each.unsettled])
         for consumer in lost:
             self._forget(consumer.ref)
@@ -444,7 +442,7 @@ class QuorumConsumers:
         consumer.handed_out -= on_its_way
         back += [key for key in keys if key in unsettled]
         if consumer.settled:
-            # What is trimmed is not here any more: the session's copy is the only one.
+            # Trimmed messages are not here any more: the session's copy is the only one.
             for key, message in zip(keys, messages, strict=True):
                 if key not in unsettled:
                     place = self._messages.put_back_unknown(key, message)
@@ -494,7 +492,7 @@ class QuorumConsumers:
         turns, ready = self.turns, self._messages.ready
         group: Ring[Consumer] | None = None
         bounds: Sequence[int] | None = None
-        waiting = 0  # consumers whose turn in this round is still to come
+        waiting = 0  # consumers still to be served in this round
         while turns and (left := ready.length):
             if group is not turns.first():
                 group = turns.first()

@@ -369,7 +369,9 @@ class QuorumInLog(QuorumInMemory):
             if store.version < self.usable():
                 self._raise_version(now_ms)  # before commands that may need it
             if store.version < machine_version.SELECTING and any(map(_selects, commands)):
-                self._wait(commands, now_ms)  # a member may be behind a node that knows that all support it
+                self._wait(
+                    commands, now_ms
+                )  # a member may lag behind a node that has the announcements of all
                 return
             proposal = store.propose(self._without_copies(commands), self._time.at(now_ms))
             try:
@@ -517,10 +519,8 @@ class QuorumInLog(QuorumInMemory):
         self._commits.write_soon()
 
     def staged(self, transfer: int, state: bytes) -> bytes:
-        """Complete a transfer, as `QuorumStore.staged`.
-
-        Raises:
-            NewerMachine: this broker does not support its version.
+        """Complete a transfer, as `QuorumStore.staged`. Raises `NewerMachine` if this broker does not support
+        its version.
         """
         try:
             return self._store.staged(transfer, state)
@@ -655,7 +655,7 @@ class QuorumInLog(QuorumInMemory):
     def tell(self) -> None:
         # The effects of several entries are sent together, with the index of the last. The numbers of applied
         # commands come from the state: sent with an earlier entry's effects, they would let a node drop
-        # commands whose answers it does not have.
+        # commands without having their answers.
         told = self._told
         if self.ahead:
             told = [each for each in told if each.index <= self._committed]
@@ -715,7 +715,7 @@ class QuorumInLog(QuorumInMemory):
         return self._commits.progress(busy=busy, waits=waits)
 
     def storage_failed(self) -> None:
-        # Entries whose senders were refused are not applied, though a late sync may yet commit them: a state
+        # Entries with refused senders are not applied, though a late sync may yet commit them: a state
         # without them could still get into the journal.
         self._failed = True
         told, self._told = self._told, []

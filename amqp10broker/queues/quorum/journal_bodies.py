@@ -1,7 +1,7 @@
 """The messages of a durable quorum queue, in pages for reading and in the journal for recovery.
 
-A queue adds and removes messages while it applies an entry, whose record holds them. So these changes are
-collected, and applied to the index of the journal then (`placed`).
+A queue adds and removes messages while it applies an entry; the entry's record holds them. So these changes
+are collected, and applied to the index of the journal then (`placed`).
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ class JournalBodies:
         self.clear()
 
     def placed(self, file: int, places: Sequence[Place]) -> list[tuple[int, int]]:
-        """Apply collected changes after an entry, whose record is in this file.
+        """Apply collected changes after an entry with its record in this file.
 
         Args:
             places: of all messages of the entry, also of those that the queue did not accept.

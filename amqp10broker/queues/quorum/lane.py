@@ -106,7 +106,6 @@ class Lane:
 
         Args:
             keys: larger than any that is or was in the line.
-            expiries: ms, or `NEVER`; None: none of them expires.
         """
         count = len(keys)
         block = self._blocks[-1] if self._blocks else None

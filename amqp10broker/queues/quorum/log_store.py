@@ -105,7 +105,6 @@ class LogEntry:
 
     Attributes:
         end: index behind its last message.
-        places: of its messages.
         commands: as proposed by this member; None: they are in the payload only.
         file: the journal's file that contains it.
         version: of the machine behind it.
@@ -320,7 +319,7 @@ class QuorumStore:
             on_durable: called when they are durable.
         """
         if ready.hard is not None:
-            # What was applied is committed for sure; a part of what is written with it may get lost.
+            # Applied entries are committed for sure; a part of the others written here may get lost.
             self._write_hard(replace(ready.hard, commit=self._point.index))
         if ready.snapshot is not None:
             self._install(ready.snapshot)
@@ -397,10 +396,8 @@ class QuorumStore:
         self._find_staged(transfer, self._append_staged(transfer, [messages]), messages)
 
     def staged(self, transfer: int, state: bytes) -> bytes:
-        """Complete a transfer, and return the data by which `Ready.snapshot` refers to it.
-
-        Raises:
-            NewerMachine: this broker does not support its version.
+        """Complete a transfer, and return the data by which `Ready.snapshot` refers to it. Raises
+        `NewerMachine` if this broker does not support its version.
         """
         machine_version.check(version_of(state))
         self._stage_of(transfer)
@@ -615,10 +612,8 @@ class QuorumStore:
         self._queue = None
 
     def restore(self, records: Sequence[JournalRecord]) -> None:
-        """Receive records of this queue at start, in the order of the journal.
-
-        Raises:
-            DamagedFile: one cannot be decoded.
+        """Receive records of this queue at start, in the order of the journal. Raises `DamagedFile` if one
+        cannot be decoded.
         """
         self.bodies.recovering = True
         for record in records:

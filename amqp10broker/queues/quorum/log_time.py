@@ -1,8 +1,8 @@
 """The time of a log, from its leader's clock, corrected if an earlier leader's clock was wrong.
 
-A leader whose clock is hours ahead stamps entries with its time, and time never runs back. If the next leader
-waited until its own clock is there, no message would expire or become due for hours. So its time goes on from
-the last entry's, a tenth slower than the clock, until the clock has caught up with it.
+A leader with a clock that is hours ahead stamps entries with its time, and time never runs back. If the next
+leader waited until its own clock is there, no message would expire or become due for hours. So its time goes
+on from the last entry's, a tenth slower than the clock, until the clock has caught up with it.
 """
 
 from __future__ import annotations

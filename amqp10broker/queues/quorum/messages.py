@@ -52,7 +52,6 @@ class Messages:
         now_ms: time of the command that is applied.
         expired_at: messages that expire up to here have expired.
         old_rules: as `QuorumQueue.old_rules`.
-        counts: of messages that came back.
         pending: dead messages that stay until they have arrived.
         full: publishes are rejected.
         dead_letters: messages given up since they were last taken.
@@ -166,7 +165,7 @@ class Messages:
         return delay is not None and delay.due_ms(self.now_ms) > self.now_ms
 
     def release(self) -> list[Place]:
-        """Make messages whose time has come ready, or expire them.
+        """Make due messages ready, or expire them.
 
         At most `DUE_MAX` at a time; the deadline of the queue is at once if there are more
         (`Ready.deadline`).
@@ -357,11 +356,7 @@ class Messages:
         )
 
     def room_for(self, sizes: list[int], credit: int) -> int:
-        """Return how many new messages are accepted; what a consumer takes at once needs no room.
-
-        Args:
-            credit: that consumers have now.
-        """
+        """Return how many new messages are accepted; what a consumer takes at once needs no room."""
         settings = self.settings
         if self.full:
             return 0

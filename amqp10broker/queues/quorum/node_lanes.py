@@ -46,7 +46,7 @@ class NodeLane:
 
     Attributes:
         last: number of the last command that was applied.
-        heard: index of the last entry whose effects the node has acknowledged.
+        heard: index of the last entry of which the node has acknowledged the effects.
         kept: effects of later entries: index, receiver, effect.
     """
 
@@ -60,10 +60,7 @@ class ConsumerFacts:
     """The state of a consumer for its node.
 
     Attributes:
-        delivery_count: as in `CreditReply`.
         credit: as in `CreditReply`; 0 after a drain.
-        available: as in `CreditReply`.
-        epoch: of its last `GiveBack` that was applied.
         active: as in `ActiveChanged`; None: the queue has no single active consumer, or this one cannot be
             it.
         missed: deliveries that never reached the node and have been returned, because of a time-out or
@@ -90,8 +87,6 @@ class Resumption:
         deliveries: deliveries that it has missed, one `Deliver` for each consumer that has any.
         consumers: its consumers that the queue has.
         unknown: consumers of the request that the queue does not have.
-        publishers: its publishers that are attached.
-        deleted: the queue is gone.
     """
 
     last: int

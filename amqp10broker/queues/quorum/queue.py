@@ -3,7 +3,7 @@
 The same commands with the same times in the same order make the same state, whatever happens to the effects:
 consumers, their credit and their unsettled deliveries are part of it, and so is everything that time does
 (`Tick`). No command depends on data of one process. So the log may be one journal on one node, or a
-replicated one whose members apply its committed entries: all of them reach the same state.
+replicated one with members that apply its committed entries: all of them reach the same state.
 
 The state refers to messages by index: each message that was ever published has one, growing. `ready` holds
 the order of waiting messages, a `BodyStore` their contents, `messages` all else about them, and `consumers`
@@ -111,8 +111,8 @@ class QuorumQueue(QueueMachine):
 
     @property
     def version(self) -> int:
-        """Machine version by whose rules commands are applied (`queues.machine_version`); each queue begins
-        with 1.
+        """The machine version that determines how commands are applied (`queues.machine_version`); each queue
+        begins with 1.
         """
         return self._version
 
@@ -334,7 +334,7 @@ class QuorumQueue(QueueMachine):
         return self._consumers.suspects
 
     def begin_entry(self, index: int) -> None:
-        """Set the index of the log entry whose commands are applied next."""
+        """Set the index of the log entry to be applied next."""
         self._lanes.entry = index
 
     def lane_last(self, node: int, incarnation: int) -> int:
@@ -346,7 +346,7 @@ class QuorumQueue(QueueMachine):
         """Return the state that a node needs after it had another leader or lost contact; nothing is changed.
 
         Args:
-            heard: index of the last entry whose effects it has.
+            heard: index of the last entry of which it has the effects.
             seen: by consumer the number of deliveries that reached the node, less those that it gave back or
                 refused, as in the `seen` of its commands. A consumer that is missing has seen none.
         """

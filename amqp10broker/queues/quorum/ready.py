@@ -170,7 +170,7 @@ class Ready:
         return self.in_order()[number].find(keys)
 
     def has_before(self, bounds: Sequence[int]) -> bool:
-        """Return whether a message waits whose key is below the bound of its line."""
+        """Return whether a message waits with a key below the bound of its line."""
         return any(
             lane.length and lane.head_key < bound for lane, bound in zip(self._lanes(), bounds, strict=True)
         )
@@ -256,12 +256,12 @@ class Ready:
         self.size_bytes += sum(sizes)
 
     def put_back_unknown(self, index: int, size: int, expiry: int, *, high: bool) -> None:
-        """Put a message whose place is forgotten back to about where it was."""
+        """Put a message with a forgotten place back to about where it was."""
         (self.high if high else self.normal).put_back([(index, size, expiry)])
         self.size_bytes += size
 
     def take_before(self, bounds: Sequence[int], expired_at: int, room: int) -> tuple[list[int], list[int]]:
-        """Take one message, whose key must be below the bound of its line."""
+        """Take one message with a key below the bound of its line."""
         lanes = self._lanes()
         self.returns, self.high, self.normal, self.tail = (
             lane if lane.length and lane.head_key < bound else _NOTHING
@@ -477,7 +477,7 @@ class Ready:
         places: Sequence[tuple[int, int]],
         expiries: Sequence[tuple[int, int]],
     ) -> None:
-        """Restore the results of the methods above into a new object, whose lines are filled already."""
+        """Restore the results of the methods above into a new object with lines that are filled already."""
         self._returns_made, self._high_turns = numbers
         kind = Numbers if len(returns_to_tail) >= NUMBERS_MIN else dict
         returned = zip(self.returns.columns()[0], indexes_of_returns, strict=True)

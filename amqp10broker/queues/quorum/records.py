@@ -22,7 +22,7 @@ kind            index                   payload, integers little-endian
 `applied` is the index of the last entry that the queue had applied when the record was appended: what a
 start may apply again while it reads. The group decides on the entries behind that.
 
-An entry whose index is not above that of the entry before, and whose term is another one, takes the place of
+An entry with an index not above that of the entry before, and with another term, takes the place of
 that one, and all behind it go. With the same term it is the same entry, appended again because its file was
 cleaned. Whatever is needed behind a state stands behind its record.
 
@@ -33,13 +33,13 @@ Places list the messages of the record, which can be found so without decoding c
 ``count u32``, then for each run ``index of the first u64 | messages u32 | where their batch begins u32 |
 bytes of it u32``.
 
-A node may have had another member of the group before. What stands before the `BEGINS` of a member that was
-added belongs to that one; but before a repeated one, whose file was cleaned, messages are its own.
+A node may have had another member of the group before. Records before the `BEGINS` of a member that was
+added belong to that one; but before a repeated one (after cleaning), messages are its own.
 Behind it stand term and vote again, and the state.
 
 Format 3 had `OLD_ENTRY` and `OLD_STATE`, numbered without gaps from 1, without term and `applied`; an entry
-whose number is not above that of the one before replaced that one. Before that there were `OLD_COMMANDS` and
-`OLD_SNAPSHOT`, whose index is that of a message. All are read, and stay until their files are cleaned. In the
+with a number not above that of the one before replaced that one. Before that there were `OLD_COMMANDS` and
+`OLD_SNAPSHOT`, with the index of a message. All are read, and stay until their files are cleaned. In the
 places of `OLD_COMMANDS` a run may be of fewer messages than its batch holds: those that were not taken are at
 its end.
 
@@ -85,11 +85,7 @@ def encode_places(places: Sequence[Place]) -> bytes:
 
 
 def decode_places(payload: bytes, at: int = 0) -> tuple[list[Place], int]:
-    """Decode places, and return the offset behind them.
-
-    Raises:
-        ValueError: they are cut off.
-    """
+    """Decode places, and return the offset behind them. Raises `ValueError` if they are cut off."""
     try:
         count = _COUNT.unpack_from(payload, at)[0]
         start = at + _COUNT.size
@@ -107,11 +103,7 @@ def encode_state(point: Point, state: bytes) -> list[bytes]:
 
 
 def decode_state(payload: bytes) -> tuple[Point, bytes]:
-    """Decode the result of `encode_state`.
-
-    Raises:
-        ValueError: it is not valid.
-    """
+    """Decode the result of `encode_state`. Raises `ValueError` if it is not valid."""
     try:
         end = _COUNT.size + _COUNT.unpack_from(payload)[0]
         return decode_point(payload[_COUNT.size : end]), payload[end:]

@@ -53,7 +53,7 @@ def encoded(filters: object | None) -> bytes | None:
 class Again:
     """Places where messages wait again: returned unseen, or offered to a consumer that could not take them.
 
-    Places are numbered, and a cursor contains such a number. So each consumer whose cursor is beyond a place
+    Places are numbered, and a cursor contains such a number. So each consumer with a cursor beyond a place
     looks at it again.
 
     Attributes:
@@ -106,7 +106,7 @@ class Selecting:
         return parts
 
     def add(self, consumer: Consumer, wanted: bytes) -> None:
-        """Add a consumer whose cursor is at the start."""
+        """Add a consumer with its cursor at the start."""
         consumer.selection = Selection(wanted, [*[0] * LINES, self.again.next])
         self.by_ref[consumer.ref] = consumer
 
@@ -184,7 +184,7 @@ class Selecting:
     def _forget_passed(self) -> None:
         again = self.again
         if not self.by_ref:
-            # As in a state without consumers that select, whose snapshot does not contain the number.
+            # As in a state without consumers that select: its snapshot lacks the number.
             again.first = 0
             again.places.clear()
             return

@@ -195,10 +195,8 @@ def _head(data: bytes) -> tuple[Any, int]:
 
 
 def version_of(data: bytes) -> int:
-    """Return the machine version of a snapshot; snapshots of before versions have 1.
-
-    Raises:
-        ValueError: the data is not a snapshot.
+    """Return the machine version of a snapshot; snapshots of before versions have 1. Raises `ValueError` if
+    the data is not a snapshot.
     """
     return int(_head(data)[0].get("version", 1))
 

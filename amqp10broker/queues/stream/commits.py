@@ -18,7 +18,7 @@ from amqp10broker.message.message import Message
 from amqp10broker.queues.journal import JournalRecord, RecordLog
 
 PART: Final = 1
-"""Kind of a record with the messages of a commit, whose number is the record's index."""
+"""Kind of a record with the messages of a commit; the record's index is its number."""
 
 WRITTEN: Final = 2
 """The stream has all commits up to the record's index. Chunks with this information may go by age or size."""
@@ -90,11 +90,7 @@ class StreamCommits:
         return self._log.read(place.file, place.offset)
 
     def restore(self, records: Sequence[JournalRecord]) -> None:
-        """Receive records found at start.
-
-        Raises:
-            DamagedFile: one cannot be decoded.
-        """
+        """Receive records found at start. Raises `DamagedFile` if one cannot be decoded."""
         for record in records:
             number = record.index
             self._last = max(self._last, number)

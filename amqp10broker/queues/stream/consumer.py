@@ -61,12 +61,10 @@ class StreamConsumer:
     Attributes:
         position: next offset to look at; may be behind `end`.
         end: the first offset that it does not want; `NO_END`: it wants all.
-        credit: deliveries it may have now.
         room: bytes it may have now, a chunk's divided evenly over its messages; used up, there is no credit
             either.
         delivery_count: deliveries it had, as `Credit` counts them; a drain advances it.
         handed_out: deliveries that it ever had.
-        epoch: of its last `GiveBack`.
         unsettled: number of deliveries that the client has not acknowledged.
         draining: a drain has no answer yet, because there is more to read.
         queued: it is in the rotation, or waits at the end for new messages.

@@ -1,4 +1,4 @@
-"""The durability backend of a stream: its own log, whose file is synced with the node's commits.
+"""The durability backend of a stream: its own log, synced with the node's commits.
 
 Messages published during a sync wait, and make the next chunk: so chunks get large when the disk is slow, and
 other queues do not wait for it. Consumers are served meanwhile.
@@ -47,10 +47,8 @@ class Log(Protocol):
         """Read the existing chunks in steps; yields bytes."""
 
     def prepare_room(self) -> Sequence[int]:
-        """Begin a new file if needed, and return descriptors to sync before more is appended, or none.
-
-        Raises:
-            DiskFull: the call can be repeated.
+        """Begin a new file if needed, and return descriptors to sync before more is appended, or none. Raises
+        `DiskFull` if the call can be repeated.
         """
 
     def write(self) -> int:

@@ -66,10 +66,8 @@ class StreamLog(Protocol):
         """Size of all segments."""
 
     def make_room(self) -> None:
-        """Prepare for `append`; called when everything is committed.
-
-        Raises:
-            DiskFull: nothing has changed, and the call can be repeated.
+        """Prepare for `append`; called when everything is committed. Raises `DiskFull` if nothing has
+        changed, and the call can be repeated.
         """
 
     def append(
