@@ -91,9 +91,6 @@ Outcome: TypeAlias = "Responded | Asking | Waiting"
 def handle_request(caller: Caller, payload: bytes) -> Outcome | TokenOffered:
     """Execute a request.
 
-    Args:
-        payload: the whole message.
-
     Raises:
         DecodeError: it is not a message.
         PermissionDenied: the session must end with it.

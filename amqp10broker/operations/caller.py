@@ -29,7 +29,7 @@ class RecordMaker(Protocol):
 
 
 class Report(Protocol):
-    """A logger of operations."""
+    """Logs operations that change something."""
 
     def __call__(self, operation: str, subject: str, refusal: str | None) -> None:
         """Report an operation as done or refused.

@@ -123,7 +123,7 @@ class Finding:
 
 
 Found = tuple[State, str, str]
-"""State, evidence, advice."""
+"""The state, evidence and advice of a finding."""
 
 
 def findings(facts: Facts) -> list[Finding]:

@@ -34,10 +34,8 @@ Row = dict[str, Any]
 
 
 def add_member(caller: Caller, name: str, node: str, membership: str, timeout: int) -> Job | Row:
-    """Add a member to a quorum queue; an existing one is not an error.
-
-    Returns:
-        ``{"added": bool, "size": int}``.
+    """Add a member to a quorum queue; an existing one is not an error. Returns ``{"added": bool, "size":
+    int}``.
     """
     cluster = caller.administered("add-member").cluster
     queue = quorum_queue(caller, name)
@@ -138,9 +136,7 @@ def grow(
     errors_only: bool,
 ) -> Job:
     """Add a member on a node to every quorum queue that has none there; with `even` only to even numbers.
-
-    Returns:
-        ``[{"vhost": str, "name": str, "size": int | "?", "result": str}]``.
+    Returns ``[{"vhost": str, "name": str, "size": int | "?", "result": str}]``.
     """
     cluster = caller.administered("grow").cluster
     number = running_node(caller, node)
@@ -203,11 +199,7 @@ def grow_to_count(
 
 
 def shrink(caller: Caller, node: str, errors_only: bool) -> Job:
-    """Remove the members of all quorum queues on a node, which need not run.
-
-    Returns:
-        As `grow`.
-    """
+    """Remove the members of all quorum queues on a node, which need not run. Returns rows as `grow`."""
     cluster = caller.administered("shrink").cluster
     number = node_named(caller, node)
     chosen = [queue for queue in quorum_queues(caller) if number in member_nodes(queue)]

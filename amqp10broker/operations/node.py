@@ -65,7 +65,7 @@ class FaultsOnRequest(Protocol):
         """Remove a fault, and release what it has held back. Raises `NotFound`."""
 
     def views(self) -> Sequence[FaultView]:
-        """Return the present faults."""
+        """Return the faults that are injected now."""
 
 
 class Node(Protocol):
@@ -185,7 +185,7 @@ class Node(Protocol):
         """
 
     def watches(self) -> Sequence[WatchView]:
-        """Return the present watches."""
+        """Return the watches that record now."""
 
     def unwatch_link(self, watch: int, user: str | None) -> WatchView:
         """End a watch, and return its last view.

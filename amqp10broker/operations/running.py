@@ -304,10 +304,8 @@ def unwatch_link(caller: Caller, watch: int, node: str | None, user: str | None)
 
 
 def follow_links(caller: Caller, vhost: str | None, on: bool) -> dict[str, Any]:
-    """Watch every link and channel of a virtual host from its beginning on, or stop that.
-
-    Returns:
-        A document of `FollowedView` with the present or last watches.
+    """Watch every link and channel of a virtual host from its beginning on, or stop that. Returns a document
+    of `FollowedView` with the present or last watches.
     """
     node = caller.administered("follow-links")
     name = caller.vhost.name if vhost is None else vhost

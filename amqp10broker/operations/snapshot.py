@@ -419,7 +419,7 @@ class RecordingView:
 
 @dataclass(frozen=True, slots=True)
 class RecordingFailed:
-    """A recording that failed."""
+    """A recording that could not go on."""
 
     folder: str
     run_id: str

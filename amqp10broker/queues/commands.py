@@ -107,7 +107,7 @@ class Verdict(Enum):
     """The outcome of a delivery, independent of the protocol."""
 
     ACCEPT = auto()
-    """Remove the message."""
+    """Remove the message as done with."""
     DISCARD = auto()
     """Dead-letter or drop the message."""
     DISCARD_FAILED = auto()

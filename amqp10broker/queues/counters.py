@@ -99,7 +99,7 @@ class Consumption:
 
 
 class Counted(Protocol):
-    """A consumer with counters."""
+    """A consumer that counts its deliveries."""
 
     def counted(self) -> Consumption:
         """Return the counters of this consumer."""

@@ -49,12 +49,7 @@ class Commits(Room, Protocol):
         """Leave a failed queue's records to the next start: until then nothing is cleaned."""
 
     def progress(self, *, busy: bool, waits: bool) -> Progress:
-        """Return the reasons that keep a queue from going on.
-
-        Args:
-            busy: it has commands that it has not applied yet.
-            waits: it waits for something to be durable.
-        """
+        """Return the reasons that keep a queue from going on."""
 
 
 class HandOver(Protocol):
@@ -165,11 +160,7 @@ class Keeper(Generic[MachineT]):
         """Apply pending commands now, so that a commit comes behind them."""
 
     def takes_part(self, size: int) -> bool:
-        """Return whether the next commit can be applied and stored.
-
-        Args:
-            size: about its bytes here.
-        """
+        """Return whether the next commit can be applied and stored."""
         return not self.admission.holds
 
     def carry_out_part(self, commands: list[Command], now_ms: int) -> None:
@@ -200,11 +191,7 @@ class Keeper(Generic[MachineT]):
         return self.admission.told(self.queue.outlook())
 
     def progress(self, *, busy: bool) -> Progress:
-        """Return the reasons that keep the queue from going on.
-
-        Args:
-            busy: it has commands that it has not applied yet.
-        """
+        """Return the reasons that keep the queue from going on."""
         return Progress(busy)
 
     def storage_failed(self) -> None:

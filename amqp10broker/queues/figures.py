@@ -70,7 +70,7 @@ class QueueWeight(NamedTuple):
     journal.
     """
     unsettled: int | None
-    """Of unsettled messages."""
+    """Bytes of messages that are handed out."""
     ready_in_memory: int | None = None
     """Number of waiting messages that are in memory."""
     ready_bytes_in_memory: int | None = None

@@ -13,7 +13,7 @@ class JournalRecord(Protocol):
 
     @property
     def group(self) -> int:
-        """The queue's number."""
+        """Number of the queue that has the record."""
 
     @property
     def kind(self) -> int:
@@ -34,15 +34,15 @@ class JournalRecord(Protocol):
 
     @property
     def offset(self) -> int:
-        """Offset in the file."""
+        """Offset of the record in its file."""
 
     @property
     def length(self) -> int:
-        """Bytes in the file."""
+        """Bytes that the record takes in its file."""
 
 
 class RecordLog(Accounts, Protocol):
-    """The journal (`storage.journal.Journal`)."""
+    """The journal (`storage.journal.Journal`) for reading and appending records."""
 
     def append(
         self, group: int, kind: int, index: int, payload: Sequence[bytes], *, term: int = 0
@@ -53,4 +53,4 @@ class RecordLog(Accounts, Protocol):
         """Return the payload of a record."""
 
     def read_run(self, file: int, offset: int, length: int) -> Sequence[JournalRecord]:
-        """Return consecutive records."""
+        """Return consecutive records of a file."""

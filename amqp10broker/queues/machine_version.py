@@ -48,12 +48,7 @@ def check(version: int) -> int:
 
 
 def why_not(name: str, machines: tuple[int, int], used: int) -> str | None:
-    """Return why a node cannot join a cluster; None: it can.
-
-    Args:
-        machines: the oldest and the newest version that it supports.
-        used: the version that the cluster uses.
-    """
+    """Return why a node with this range of versions cannot join a cluster; None: it can."""
     oldest, newest = machines
     if oldest <= used <= newest:
         return None

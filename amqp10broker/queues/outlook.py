@@ -50,7 +50,7 @@ class Part(NamedTuple):
     looking: Looking | None = None
     """None: it gets the first message."""
     browses: bool = False
-    """It takes no message."""
+    """It receives copies, and takes no message."""
 
 
 class Reading(NamedTuple):
@@ -141,7 +141,7 @@ class Progress(NamedTuple):
     sync_ms: int | None = None
     """It waits for a sync that is running."""
     full_ms: int | None = None
-    """The disk is full."""
+    """It waits for room on a full disk."""
     unled_ms: int | None = None
     """The queue has no leader in the view of this node, or its node is unreachable."""
 

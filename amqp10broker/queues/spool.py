@@ -29,7 +29,7 @@ class OpenScratch(Protocol):
     """Opens a new file without a name."""
 
     def __call__(self) -> Scratch:
-        """Open a new file."""
+        """Open a new file without a name."""
 
 
 class Place(NamedTuple):

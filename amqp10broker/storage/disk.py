@@ -55,13 +55,13 @@ class Disk(Protocol):
         """
 
     def open(self, path: str, *, write: bool = False) -> int:
-        """Open an existing file."""
+        """Open an existing file, and return its descriptor."""
 
     def open_folder(self, path: str) -> int:
         """Open a folder, to lock it, or to sync it: that makes names in it durable."""
 
     def close(self, fd: int) -> None:
-        """Close a descriptor."""
+        """Close a descriptor, which becomes invalid."""
 
     def write(self, fd: int, offset: int, pieces: Sequence[bytes]) -> None:
         """Write all pieces in order from `offset` on. After an error any number of the first bytes may have
@@ -103,7 +103,7 @@ class Disk(Protocol):
         """Make a folder, for its owner only, in an existing folder. Raises `FileExistsError` if it exists."""
 
     def remove_folder(self, path: str) -> None:
-        """Remove an empty folder."""
+        """Remove a folder, which must be empty."""
 
     def lock(self, fd: int) -> bool:
         """Take a file or folder for this process alone until it is closed; False: another has it."""

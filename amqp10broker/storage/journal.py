@@ -72,7 +72,7 @@ OPEN_FILES_MAX: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The result of recovery."""
+    """The result of the journal's recovery."""
 
     files: int
     records: int

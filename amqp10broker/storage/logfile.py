@@ -151,12 +151,6 @@ class LogFile:
     def append(self, group: int, kind: int, index: int, payload: Sequence[bytes], term: int = 0) -> int:
         """Collect a record and return its offset. `payload` is not copied until it has been written.
 
-        Args:
-            group: 0 to 2**32 - 1.
-            kind: 1 to 254.
-            index: 0 to 2**64 - 1.
-            term: 0 to 2**64 - 1.
-
         Raises:
             struct.error: a number is out of range.
         """

@@ -106,7 +106,6 @@ def encode_head(
     """Encode the bytes of a record before its payload.
 
     Args:
-        seed: the header's.
         offset: of the record in the file.
         group: 0 to 2**32 - 1.
         kind: 1 to 254.

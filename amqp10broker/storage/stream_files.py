@@ -63,7 +63,7 @@ def remove_leftovers(disk: Disk, streams: str, numbers: Iterable[int], inventory
 
 
 class FileShelf:
-    """A `stream_log.Shelf` on disk."""
+    """A `stream_log.Shelf` with a file for each segment."""
 
     def __init__(
         self,

@@ -56,7 +56,7 @@ class Chunk(NamedTuple):
 
 
 class Shelf(Protocol):
-    """A store of segments."""
+    """A store of a stream's segments."""
 
     def recover(self) -> Iterator[tuple[int, int, Sequence[SegmentRecord]]]:
         """Iterate over the existing records in order, in steps: first offset of a segment, its size as far as
@@ -89,7 +89,7 @@ class Shelf(Protocol):
         """Read whole written records from a position on: about `size` bytes, at least one record."""
 
     def drop(self, segment: int) -> None:
-        """Remove a segment."""
+        """Remove a segment with its records."""
 
     def fds_to_sync(self) -> list[int]:
         """Return the descriptors to sync to make written records durable."""
@@ -101,7 +101,7 @@ class Shelf(Protocol):
         """Release all resources; the last call, like `delete`."""
 
     def delete(self) -> None:
-        """Remove all segments."""
+        """Remove all segments of the stream."""
 
 
 class StreamLog:

@@ -92,7 +92,6 @@ class Page:
         """Describe a page.
 
         Args:
-            size: bytes of content.
             redelivered: messages may have been delivered before a restart.
             may_expire: some may have a time to live; used after a restart only.
             positions: of all messages, if they are not consecutive.
@@ -294,7 +293,6 @@ class Backlog:
         """Take the first messages, at least one.
 
         Args:
-            count: maximum.
             room: bytes of contents; the message that uses it up is the last.
 
         Returns:

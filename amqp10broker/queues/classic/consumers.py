@@ -94,11 +94,7 @@ class Consumer:
         self.settled_ms: int | None = None
 
     def part(self, waiting: Ready) -> Part:
-        """Return its state for reports.
-
-        Args:
-            waiting: the ready messages of its queue.
-        """
+        """Return its state for reports."""
         held = 0 if self.settled or self.browses else len(self.unsettled)
         part = Part(self.ref, self.credit, self.priority, held, self.held_ms, self.settled_ms, name=self.name)
         cursor = self.cursor

@@ -40,7 +40,7 @@ class Delayed(NamedTuple):
     """When it becomes ready or expires."""
     position: int
     expiry: int
-    """In ms; 0: never."""
+    """Time of its expiry in ms; 0: never."""
     message: Message
 
 

@@ -196,11 +196,7 @@ class Serving:
     def give(
         self, consumer: Consumer, keys: Sequence[int], messages: Sequence[Message], size: int, now_ms: int
     ) -> None:
-        """Deliver messages to a consumer that has credit for them, and room for all but the last.
-
-        Args:
-            size: bytes of their contents.
-        """
+        """Deliver messages to a consumer that has credit for them, and room for all but the last."""
         count = len(keys)
         self._outbox.deliver(consumer, keys, messages)
         self.delivered_ms = now_ms

@@ -33,8 +33,6 @@ class ClassicInJournal(Keeper[ClassicQueue]):
         """Create the backend.
 
         Args:
-            make: makes its machine.
-            store: the queue's part of the journal.
             confirm_when: default for settings without one.
         """
         super().__init__(make(None), commits)

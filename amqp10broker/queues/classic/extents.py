@@ -24,7 +24,7 @@ class Accounts(Protocol):
     """The counters of needed bytes by file (`storage.journal.Journal`)."""
 
     def add_live(self, file: int, length: int) -> None:
-        """Count bytes as needed."""
+        """Count bytes of a file as needed."""
 
     def add_dead(self, file: int, length: int) -> None:
         """Count bytes as not needed any more."""

@@ -66,11 +66,8 @@ class Look:
         """Search a queue.
 
         Args:
-            waiting: the queue's messages, from which matches are taken.
             cursor: the start, which is advanced.
-            count: messages that the consumer may have.
             room: bytes of contents; the message that uses it up is the last.
-            budget: messages that may be looked at.
         """
         self._waiting = waiting
         self._cursor = cursor

@@ -93,7 +93,7 @@ class Store(Protocol):
         """Return positions, messages, expiries and due times of a page of `DELAYED` that is kept."""
 
     def drop_page(self, handle: Handle) -> None:
-        """Remove a page."""
+        """Remove a page, which will not be read again."""
 
 
 def chosen(

@@ -51,7 +51,7 @@ class BodyStore(Protocol):
         """Move messages to new, consecutive indexes."""
 
     def clear(self) -> None:
-        """Remove all messages."""
+        """Remove all messages of the store."""
 
 
 Handle = object
@@ -71,11 +71,11 @@ class Packs(Protocol):
         """Return a range of the bytes of a pack."""
 
     def drop(self, handle: Handle) -> None:
-        """Remove a pack."""
+        """Remove a pack, which will not be read again."""
 
 
 class MemoryPacks:
-    """Packed messages in memory."""
+    """A `Packs` that stores packed messages in memory."""
 
     def keep(self, pieces: Sequence[bytes]) -> Handle:
         return b"".join(pieces)

@@ -115,7 +115,7 @@ class GroupMember(Protocol):
         """Return whether `propose` would accept an entry of so many bytes now."""
 
     def campaign(self) -> None:
-        """Start an election."""
+        """Start an election for the leader."""
 
     def advance(self) -> None:
         """Process outstanding work of the group."""
@@ -124,7 +124,7 @@ class GroupMember(Protocol):
         """Call a function when there is nothing more urgent."""
 
     def stop(self) -> None:
-        """Leave the group's communication."""
+        """End this node's participation in the group."""
 
 
 class Told(NamedTuple):
@@ -137,7 +137,7 @@ class Told(NamedTuple):
 
 
 class QuorumInMemory(Keeper[QuorumQueue]):
-    """The backend without storage."""
+    """The backend of a quorum queue without a data folder."""
 
     __slots__ = ()
 
@@ -238,7 +238,6 @@ class QuorumInLog(QuorumInMemory):
 
         Args:
             queue: only its settings are used.
-            store: the queue's part of the journal.
             begin: starts this node's member of the group after recovery.
             states: sends snapshots to members; None: the node is in no cluster.
             clocks: correction of this node's clock.

@@ -33,7 +33,7 @@ class Later(NamedTuple):
     key: int
     size: int
     expiry: int
-    """In ms, or `NEVER`."""
+    """Time of its expiry in ms, or `NEVER`."""
     high: int
     """1: of high priority; 0: of normal."""
 

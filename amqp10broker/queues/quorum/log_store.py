@@ -823,9 +823,6 @@ class QuorumStore:
     def recovered(self, settings: QueueSettings, now_ms: int) -> QuorumQueue:
         """Return the recovered or new queue, without clients, when all records have been read.
 
-        Args:
-            settings: of the catalog.
-
         Raises:
             DamagedFile: messages are missing.
         """

@@ -319,7 +319,6 @@ class Messages:
         """Take messages from anywhere; those that are gone are skipped, expired ones removed.
 
         Args:
-            count: maximum.
             room: bytes; the message that uses it up is the last.
 
         Returns:

@@ -264,9 +264,6 @@ class QuorumQueue(QueueMachine):
 
         The command must be applied before the next call.
 
-        Args:
-            budget: messages that may be looked at.
-
         Returns:
             None: there is nothing to look at for any consumer with credit.
         """

@@ -132,11 +132,7 @@ class Ready:
         return [self._index_of_return[key] for key in keys]
 
     def ends(self, next_index: int) -> list[int]:
-        """Return by line a key above all keys in it.
-
-        Args:
-            next_index: of the next message.
-        """
+        """Return by line a key above all keys in it."""
         return [self._returns_made, next_index, next_index, self._returns_made]
 
     def behind(self, key: int) -> int:

@@ -37,11 +37,7 @@ WINDOW_MAX: Final = 128
 
 
 def encoded(filters: object | None) -> bytes | None:
-    """Return a consumer's filters as the log contains them; None: the consumer wants all messages.
-
-    Args:
-        filters: of a `Subscribe`, from its session or from the log.
-    """
+    """Return a consumer's filters as the log contains them; None: the consumer wants all messages."""
     if filters is None or isinstance(filters, bytes):
         return filters
     # Imported late: a broker starts sooner without filters.
@@ -203,9 +199,6 @@ class Selecting:
     def look(self, budget: int) -> Selected | None:
         """Search the queue and return the result as a command, without a change of state.
 
-        Args:
-            budget: messages that may be looked at.
-
         Returns:
             None: there is nothing to look at for any consumer with credit.
         """
@@ -289,15 +282,8 @@ class _Sight:
         self.had_turn = False
 
     def look(self, turn: int, ends: Sequence[int], budget: int) -> tuple[int, bool]:
-        """Continue the search.
-
-        Args:
-            turn: messages that the consumer may have.
-            ends: where the lines end.
-            budget: messages that may be looked at.
-
-        Returns:
-            The number of messages looked at, and whether there may be more for it.
+        """Continue the search. Returns the number of messages looked at, and whether there may be more for
+        it.
         """
         self.had_turn = True
         self._budget = budget
@@ -362,11 +348,8 @@ class _Sight:
         return self._line(NORMAL, ends[NORMAL]) and self._line(TAIL, ends[TAIL])
 
     def _choose(self, line: int, keys: list[int], expiries: list[int]) -> tuple[int | None, bool]:
-        """Choose wanted messages, as far as the consumer may have them.
-
-        Returns:
-            The key of the first message that is wanted and may not be had (None: there is none), and whether
-                any is wanted.
+        """Choose wanted messages, as far as the consumer may have them. Returns the key of the first message
+        that is wanted and may not be had (None: there is none), and whether any is wanted.
         """
         messages = self._messages
         found = messages.read(messages.ready.indexes_of(line, keys))

@@ -165,7 +165,6 @@ class StreamConsumer:
         """Take messages of the chunk as far as credit, work and the consumer's end allow.
 
         Args:
-            chunk: the result of `chunk`.
             work: limit, 1 or more; filtering may exceed it a little.
             keys: extended by the offsets of messages taken.
             messages: extended by the messages taken.

@@ -65,13 +65,13 @@ class Log(Protocol):
         """Note that messages below the offset are durable."""
 
     def mark(self) -> None:
-        """Record the durable length."""
+        """Record the durable length in the inventory."""
 
     def close(self) -> None:
         """Release all resources; the last call, like `delete`."""
 
     def delete(self) -> None:
-        """Remove all chunks."""
+        """Remove all chunks of the stream."""
 
 
 class Syncs(Protocol):

@@ -59,11 +59,11 @@ class StreamLog(Protocol):
 
     @property
     def segments(self) -> int:
-        """Number of segments."""
+        """Number of segments that exist."""
 
     @property
     def size_bytes(self) -> int:
-        """Size of all segments."""
+        """Size of all segments in bytes."""
 
     def make_room(self) -> None:
         """Prepare for `append`; called when everything is committed. Raises `DiskFull` if nothing has
