@@ -155,7 +155,7 @@ class ChannelView:
     Attributes:
         prefetch: of its next consumers.
         global_prefetch: of all its consumers together.
-        reader_credit: bytes that the connection may still read for it (credit_flow).
+        reader_credit: contents that the reader may hand over before it waits.
         consumers: in the order of their beginning.
         counters: of `sessions.counters`.
     """
@@ -292,7 +292,7 @@ class SummaryView:
 
     Attributes:
         chosen: whether the choice excludes anything.
-        waiting: of all of these, those that wait because of a fault.
+        waiting: of all chosen things, those that wait because of a fault.
         reasons: number of waiting ones by reason, the most frequent first.
         queues_full: of `queues`, those at a limit of length.
         idle_reasons: of `reasons`, those of links and consumers that have nothing to do.
@@ -399,8 +399,8 @@ class RecordingView:
     Attributes:
         processor_percent: cost of sampling, of one processor.
         cost_percent: share of the broker's processor time.
-        events_written: of these, those in files.
-        events_dropped: of these, those that were lost.
+        events_written: of `events`, those in files.
+        events_dropped: of `events`, those that were lost.
         buffered_bytes: of events that wait.
     """
 

@@ -73,8 +73,8 @@ class Outlook:
         arrived: messages that ever came; of a recovered queue at least those that it found.
         counters: what became of messages since the broker was started.
         dead: messages that wait for confirmation of their dead-lettering.
-        delayed_until_ms: when the first of them is due.
-        delayed_returns: how many of them were returned, and not published so.
+        delayed_until_ms: when the first delayed message is due.
+        delayed_returns: delayed messages that were returned, and not published so.
         unsynced: messages that are handed out when they have been synced.
         unsynced_ms: since when the oldest of them waits.
         unconfirmed: published messages that are confirmed when they have been synced.

@@ -62,11 +62,11 @@ class QueueSettings:
         expires_ms: the queue is deleted when it was unused for so long.
         max_length: ready messages.
         max_length_bytes: bytes of their bodies; of a stream, of all its messages.
-        dead_letter_routing_key: instead of their own.
+        dead_letter_routing_key: instead of the messages' own.
         dead_letter_strategy: of a quorum queue; at-least-once acts only with `Overflow.REJECT_PUBLISH`.
         max_priority: levels of a classic queue beside 0; as declared, no policy changes it.
         default_priority: of a message without one, in such a queue; at most `max_priority`.
-        retry_min_ms: the wait, multiplied by the number of failed deliveries.
+        retry_min_ms: the wait of returned messages, multiplied by the number of failed deliveries.
         confirm_when: of a classic queue; None: as the broker is configured.
     """
 

@@ -59,7 +59,7 @@ class Record(NamedTuple):
     group: int
     kind: int
     term: int
-    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody needs
+    index: int  # type: ignore[assignment]  # hides tuple.index, which is not needed
     payload: bytes
     file: int
     offset: int

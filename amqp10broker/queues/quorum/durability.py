@@ -130,7 +130,7 @@ class GroupMember(Protocol):
 class Told(NamedTuple):
     """The effects of one entry."""
 
-    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody needs
+    index: int  # type: ignore[assignment]  # hides tuple.index, which is not needed
     effects: dict[PeerId, list[Effect]]
     dead_letters: Sequence[DeadLetters]
     dead: list[DeadMessage]

@@ -138,7 +138,7 @@ class QuorumQueue(QueueMachine):
         """Begin to emit effects, which happens on the leader only. A new queue leads.
 
         Dead messages that stay until they have arrived are offered again, including those in flight from
-        another member, whose confirms will not come here.
+        another member, since their confirms will not come here.
         """
         self._messages.replaying = False
         self._messages.pending.begin_anew()

@@ -1,6 +1,6 @@
 """Consumers that select from a quorum queue: their cursors, and the leader's search through the queue.
 
-What a consumer takes from the middle of the queue is part of the state, the evaluation of filters is not: the
+The messages taken from the middle of the queue are part of the state, the evaluation of filters is not: the
 leader searches the queue and proposes the result (`commands.Selected`). Every member moves the cursors and
 hands out the messages of the command without evaluating a filter. A cursor is exact: no message before it is
 wanted by its consumer and was not offered. So a new leader continues where the last one was, and a consumer
