@@ -43,8 +43,8 @@ class Groups:
         lost: other nodes with numbers up to this one are lost for good: a group with members there is made
             that of this node alone when its member here begins (`cluster force-standalone`).
         backward: this node's members shall not lead (`Raft.backward`).
-        elects: members of queues may ask for votes. Not while those of this node begin: that comes first, and
-            until it is over they and those of other nodes have none to ask.
+        elects: members of queues that are not new may ask for votes. Not while those of this node begin: that
+            comes first, and until it is over they and those of other nodes have none to ask.
         on_deadline: called when `deadline` is earlier than before.
         on_removed: called with the group of a member that has stopped.
         on_added: called with the group of a member that has begun.
@@ -195,7 +195,7 @@ class Groups:
     @property
     def deadline(self) -> int | None:
         """When `tick` is due, in ms; None: nothing is awaited."""
-        if self._news or (self._line and self._may_ask):
+        if self._news or self._may_ask:
             return self.now_ms()
         due = self._members_due()
         if self._later and (due is None or self._later_due < due):
@@ -222,11 +222,12 @@ class Groups:
             member = self._members[group]
             self._asked(group)  # in vain, if it has: others go before it
             if group != SYSTEM_GROUP and member.lacks_leader:
-                self._line.append(group)
+                # A client waits for a new one.
+                (self._line.appendleft if member.new else self._line.append)(group)
             else:
                 left -= 1
                 self._tick(member)
-        while left > 0 and self._line and self._may_ask:
+        while left > 0 and self._may_ask:
             waiting = self._members.get(self._line.popleft())
             # It may have a leader by now, or have been asked for its vote, and awaits what comes of it.
             if waiting is not None and waiting.due is not None and waiting.due <= now_ms:
@@ -235,7 +236,9 @@ class Groups:
 
     @property
     def _may_ask(self) -> bool:
-        return self._elects and len(self._asking) < ELECTIONS_MAX
+        if not self._line or len(self._asking) >= ELECTIONS_MAX:
+            return False
+        return self._elects or ((first := self._members.get(self._line[0])) is not None and first.new)
 
     def _tick(self, member: Member) -> None:
         member.due = None

@@ -154,8 +154,13 @@ class Member:
         self._groups = groups
         self._runs = self._again = False
         store.on_compact = self.raft.compact
-        if first and not self.raft.status.term:
+        if self.new:
             self.hasten()
+
+    @property
+    def new(self) -> bool:
+        """It is to lead a group that has had no leader."""
+        return self._first and not self.raft.hard.term
 
     @property
     def alone(self) -> bool:
@@ -215,7 +220,7 @@ class Member:
         the others may begin a moment later than it does.
         """
         self.raft.heard(peer, self._groups.now_ms())
-        if self._first and not self.raft.status.term:
+        if self.new:
             self.hasten()
 
     def snapshot_done(self, to: int, index: int | None) -> None:

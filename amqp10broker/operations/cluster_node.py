@@ -66,7 +66,7 @@ class Leaderless:
     names: tuple[str, ...]
     stuck: int
     missing: tuple[str, ...]
-    elections: int
+    elections: int | None
     seconds: float
 
     @property
@@ -78,7 +78,12 @@ class Leaderless:
                 f"{self.stuck} have no majority without {', '.join(self.missing)}: start these nodes"
             )
         if self.queues > self.stuck:
-            clauses.append(f"{self.queues - self.stuck} elect one, {self.elections} at a time from here")
+            how = (
+                "when this node has begun all its queues"
+                if self.elections is None
+                else f"{self.elections} at a time from here"
+            )
+            clauses.append(f"{self.queues - self.stuck} elect one, {how}")
         return "; ".join(clauses)
 
 

@@ -24,7 +24,7 @@ from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import ExitStack, asynccontextmanager
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import trio
 
@@ -89,6 +89,10 @@ if TYPE_CHECKING:
     from amqp10broker.runtime.cluster.cluster import Cluster
     from amqp10broker.runtime.cluster.node_of_cluster import NodeOfCluster
     from amqp10broker.runtime.journal.afterwards import Afterwards
+
+QUEUES_WITHIN_S: Final = 2
+"""How long a node of a cluster waits for its quorum queues before it serves clients: of thousands, most begin
+and elect their leaders later, and a request to one that has not begun waits in its mailbox."""
 
 _log = Log("amqp10broker.broker")
 
@@ -318,6 +322,8 @@ class Broker:
                 if self.cluster is None:
                     self.suspended.begin(self.journal_task)
                 self.journal_task.begin()
+            if self.cluster is not None:
+                nursery.start_soon(self.cluster.elect, self._queues.begun)
             try:
                 yield
                 await self._queues.settle()
@@ -390,11 +396,14 @@ class Broker:
             nursery.start_soon(self._cancel_when_over, nursery.cancel_scope)
             if self.journal_task is not None:
                 await self.journal_task.recovered.wait()
-            await self._queues.begun()
+            if self.cluster is None:
+                await self._queues.begun()
             self.suspended.restore()
             if self.cluster is not None:
                 await self.cluster.caught_up()
-                await self._queues.begun()
+                await self._queues.begun(replicated=False)
+                with trio.move_on_after(QUEUES_WITHIN_S):
+                    await self._queues.begun()
                 self._see_to_anonymous(configured_users(self.config, self.passwords))
             nursery.cancel_scope.cancel()
         if self.failure is not None:

@@ -536,7 +536,10 @@ def http(at: ClusterNode, method: str, path: str, /, **body: Any) -> Any:
         f"http://{at.host}:{at.port + 10_000}/api{path}",
         method=method,
         data=json.dumps(body).encode(),
-        headers={"authorization": f"Basic {base64.b64encode(b'guest:guest').decode()}"},
+        headers={
+            "authorization": f"Basic {base64.b64encode(b'guest:guest').decode()}",
+            "content-type": "application/json",
+        },
     )
     with urllib.request.urlopen(request, timeout=30) as answer:
         said = answer.read()

@@ -23,7 +23,7 @@ class Seen:
     def __init__(self, queues: int) -> None:
         self.members = {number: self._member(number) for number in (SYSTEM_GROUP, *range(10, 10 + queues))}
         self.suspected: set[int] = set()
-        self.elections = 2
+        self.elections, self.elects = 2, True
         self.catalog = [SimpleNamespace(name=f"q{each}", vhost="/", number=each) for each in self.members]
         self.queues = LeaderlessQueues(cast(Any, self.catalog), cast(Groups, self), lambda node: "-abc"[node])
 
@@ -84,6 +84,16 @@ async def test_an_election_that_is_over_in_a_moment_is_not_logged(
     await trio.sleep(20)
     assert told.entries == []
     nursery.cancel_scope.cancel()
+
+
+def test_queues_wait_until_the_node_has_begun_its_queues() -> None:
+    """And the reason says so."""
+    seen = Seen(3)
+    seen.lose_leaders()
+    seen.elects = False
+    found = seen.queues.found()
+    assert found is not None
+    assert found.reason == "3 elect one, when this node has begun all its queues"
 
 
 def test_queues_without_a_majority_say_which_nodes_they_lack() -> None:

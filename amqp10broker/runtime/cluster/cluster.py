@@ -401,6 +401,11 @@ class Cluster:
     def _name_of(self, number: int) -> str:
         return self._catalog.node_name(number)
 
+    async def elect(self, begun: Callable[[], Awaitable[None]]) -> None:
+        """Have quorum queues elect leaders when this node's have begun."""
+        await begun()
+        self.raft.groups.elects = True
+
     async def caught_up(self) -> None:
         """Wait until this node knows all that was declared before it started.
 
@@ -408,7 +413,6 @@ class Cluster:
             BrokerError: no majority of the cluster was there in all that time.
         """
         assert self.system is not None
-        self.raft.groups.elects = True
         at = self.address
         started = NodeStarted(self.name, self._data.incarnation, at.host, at.port, __version__, carried_out())
         await self.system.caught_up(started, self._missing, self._check_membership)

@@ -58,7 +58,7 @@ class LeaderlessQueues:
             tuple(islice(named, NAMES_MAX)),
             stuck,
             tuple(map(self._name_of, sorted(missing))),
-            groups.elections,
+            groups.elections if groups.elects else None,
             0.0 if self._since is None else trio.current_time() - self._since,
         )
 

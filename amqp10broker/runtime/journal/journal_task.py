@@ -77,7 +77,6 @@ class JournalTask:
         spool: pages of transient messages.
         stream_syncs: what the committer syncs for streams.
         recovered: set when the journal has been read.
-        turns: of queues that begin then.
         failure: why nothing is kept any more.
     """
 
@@ -117,7 +116,8 @@ class JournalTask:
         self.committer = committer
         self.spool = Spool(lambda: Scratch(disk, folder.journal))
         self.recovered = trio.Event()
-        self.turns = trio.CapacityLimiter(RECOVERING_MAX)
+        self._turns = trio.CapacityLimiter(RECOVERING_MAX)
+        self._turns_of_new = trio.CapacityLimiter(RECOVERING_MAX)
         self._kept: dict[int, Kept] = {}
         self._abandoned: set[int] = set()
 
@@ -175,6 +175,10 @@ class JournalTask:
         """Somebody else than the journal cannot be read or written: the broker stops."""
         _log.error("storage has failed, the broker stops", reason=str(error))
         self._fail(error)
+
+    def turns_for_queue(self) -> trio.CapacityLimiter:
+        """What a queue that is made now waits for before it begins: a new one not for all that were there."""
+        return self._turns_of_new if self.recovered.is_set() else self._turns
 
     def add(self, kept: Kept) -> None:
         """Another kind of queue keeps something."""

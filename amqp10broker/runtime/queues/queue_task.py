@@ -84,6 +84,7 @@ class QueueTask(OwnQueue, Participant):
         "_silent",
         "_start_worker",
         "_taking_up",
+        "_turns",
         "begun",
         "keeper",
         "teller",
@@ -128,6 +129,7 @@ class QueueTask(OwnQueue, Participant):
         self._on_deleted = on_deleted
         self._on_dead_letters = on_dead_letters
         self._journal_task = journal_task
+        self._turns = None if journal_task is None else journal_task.turns_for_queue()
         self._own_files = own_files
         self._at_least_once: AtLeastOnce | None = None
         self._silent = False
@@ -207,7 +209,7 @@ class QueueTask(OwnQueue, Participant):
         """Begin with what was there before a restart."""
         if self._took_up_early():
             return
-        if self._journal_task is None:
+        if self._journal_task is None or self._turns is None:
             await self._take_up()
             return
         if self._own_files:
@@ -216,7 +218,7 @@ class QueueTask(OwnQueue, Participant):
             self.keeper.go_on()
             return
         await self._journal_task.recovered.wait()
-        async with self._journal_task.turns:
+        async with self._turns:
             if not self._took_up_early():
                 await self._take_up()
 

@@ -153,10 +153,15 @@ class Queues:
         for running in list(self._running):
             running.storage_failed()
 
-    async def begun(self) -> None:
-        """Wait until every queue has what it had before the start, or a fault has ended it."""
+    async def begun(self, *, replicated: bool = True) -> None:
+        """Wait until every queue has what it had before the start, or a fault has ended it.
+
+        Args:
+            replicated: quorum queues too.
+        """
         for running in list(self._running):
-            await running.begun.wait()
+            if replicated or not running.keeper.by_log:
+                await running.begun.wait()
 
     async def settle(self) -> None:
         """Let queues work off what was put into them, dead letters of each other too, before they end."""

@@ -27,7 +27,7 @@ class Told:
         self.stopped = False
         config = Configuration(tuple(member_id(number) for number in nodes))
         self.raft = SimpleNamespace(config=config, deadline=None, backward=False, stands=False)
-        self.lacks_leader = False
+        self.lacks_leader = self.new = False
         self.log: list[tuple[str, int]] = []
         self._node = node
 
@@ -203,6 +203,21 @@ def test_members_of_queues_ask_for_votes_when_the_node_has_begun_them() -> None:
     node.groups.elects = True
     node.run()
     assert node.asked == node.members
+
+
+def test_the_first_member_of_a_new_group_asks_before_those_that_were_there() -> None:
+    """Also while those begin: a client waits for it, which has declared a queue."""
+    node = Node(10)
+    node.groups.elects = False
+    for member in node.members:
+        member.awaits_election()
+    node.run()
+    new = Told(node, 11, (ME, OTHER, THIRD))
+    new.new = True
+    node.groups.add(cast(Member, new))
+    new.awaits_election()
+    node.run()
+    assert node.asked == [new]
 
 
 @given(
