@@ -205,8 +205,10 @@ class HttpListener:
 
 def _load(*, websocket: bool) -> None:
     """Import what needs packages of the extra ``http``: later there may be no file left to open."""
-    for name in ("http_api", "http_connection", *(("websocket_door",) if websocket else ())):
-        import_module(f"amqp10broker.runtime.{name}")
+    import_module("amqp10broker.runtime.http.http_api")
+    import_module("amqp10broker.runtime.http.http_connection")
+    if websocket:
+        import_module("amqp10broker.runtime.connections.websocket_upgrade")
 
 
 def _tls(config: Config, tls: ssl.SSLContext | None) -> ssl.SSLContext | None:
