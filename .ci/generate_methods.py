@@ -16,7 +16,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 SPEC = ROOT / "spec" / "amqp-0-9-1" / "amqp0-9-1.stripped.extended.xml"
-OUTPUT = ROOT / "amqp10broker" / "amqp091" / "methods.py"
+OUTPUT = ROOT / "amqp10broker" / "protocols" / "amqp091" / "methods.py"
 LINE_LENGTH = 110
 
 # AMQP 0-8 had realms; 0-9-1 dropped the class, RabbitMQ answers it still, and old clients still ask.
@@ -58,7 +58,7 @@ A class has the fields of its definition but the reserved ones, which are writte
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import field
+from dataclasses import dataclass, field
 from struct import Struct
 from struct import error as StructError
 from typing import Any, ClassVar, Final, TypeAlias
@@ -72,7 +72,6 @@ from amqp10broker.protocols.amqp091.codec import (
     encode_table,
 )
 from amqp10broker.protocols.amqp091.errors import AmqpHardError, DecodeError, ReplyCode
-from dataclasses import dataclass
 
 _SHORT: Final = Struct(">H")
 _LONG: Final = Struct(">I")

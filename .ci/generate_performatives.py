@@ -16,7 +16,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 SPEC = ROOT / "spec" / "amqp-1.0"
-OUTPUT = ROOT / "amqp10broker" / "amqp10" / "performatives.py"
+OUTPUT = ROOT / "amqp10broker" / "protocols" / "amqp10" / "performatives.py"
 FILES = ("transport", "messaging", "transactions", "security")
 LINE_LENGTH = 110
 NAMESPACE = {"a": "https://www.amqp.org/schema/amqp.xsd"}
@@ -101,6 +101,7 @@ beside the field says. ``encode()`` gives the described list; `decode_composite`
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, ClassVar, Final, TypeAlias
 from uuid import UUID
@@ -153,7 +154,6 @@ from amqp10broker.protocols.amqp10.fields import (
     write_symbols,
 )
 from amqp10broker.protocols.amqp10.types import Described, Symbol
-from dataclasses import dataclass
 '''
 
 TAIL = '''

@@ -105,7 +105,7 @@ def test_the_wheel_has_every_file_of_the_package_and_no_other(wheel: Path) -> No
     wanted = set(filter(None, listed.stdout.split("\0")))
     with zipfile.ZipFile(wheel) as archive:
         found = {name for name in archive.namelist() if ".dist-info/" not in name}
-    assert {"amqp10broker/py.typed", "amqp10broker/analysis/report.html"} < wanted
+    assert {"amqp10broker/py.typed", "amqp10broker/tools/analysis/report.html"} < wanted
     assert {name for name in found if (REPOSITORY / name).exists()} == found
     assert wanted - found == set()
 

@@ -13,7 +13,7 @@ from amqp10broker.api.static_files import FOLDERS
 from tests.support.http_user import http_user
 from tests.support.trioclient import running_broker
 
-PAGE = Path(amqp10broker.__file__).parent / "page"
+PAGE = Path(amqp10broker.__file__).parent / "api" / "page"
 FILES = sorted(str(path.relative_to(PAGE)) for path in PAGE.rglob("*.*"))
 
 

@@ -10,7 +10,7 @@ import pytest
 import amqp10broker
 from amqp10broker.sessions.diagnosis.survey import IDLE
 
-PAGE = Path(amqp10broker.__file__).parent / "page"
+PAGE = Path(amqp10broker.__file__).parent / "api" / "page"
 SCRIPTS = sorted(PAGE.rglob("*.js"))
 SOURCES = sorted(path for path in PAGE.rglob("*.*") if path.is_file())
 

@@ -38,7 +38,7 @@ class PageFiles:
 
 
 def _read() -> Iterator[tuple[str, PageFile]]:
-    root = files("amqp10broker") / "page"
+    root = files("amqp10broker") / "api" / "page"
     for folder in FOLDERS:
         for entry in (root / folder).iterdir():
             kind = kind_of(entry.name)

@@ -12,7 +12,7 @@ from amqp10broker.protocols.amqp091.errors import ReplyCode, Scope, scope_of
 
 ROOT = Path(__file__).parents[3]
 GENERATOR = ROOT / ".ci" / "generate_methods.py"
-MODULE = ROOT / "amqp10broker" / "amqp091" / "methods.py"
+MODULE = ROOT / "amqp10broker" / "protocols" / "amqp091" / "methods.py"
 DEFINITIONS = ElementTree.parse(ROOT / "spec" / "amqp-0-9-1" / "amqp0-9-1.stripped.extended.xml").getroot()
 
 

@@ -12,7 +12,7 @@ from amqp10broker.protocols.amqp10.errors import Condition
 
 ROOT = Path(__file__).parents[3]
 GENERATOR = ROOT / ".ci" / "generate_performatives.py"
-MODULE = ROOT / "amqp10broker" / "amqp10" / "performatives.py"
+MODULE = ROOT / "amqp10broker" / "protocols" / "amqp10" / "performatives.py"
 NAMESPACE = {"a": "https://www.amqp.org/schema/amqp.xsd"}
 
 
