@@ -8,8 +8,8 @@ import pytest
 import trio
 
 from amqp10broker import Broker, Config
+from amqp10broker.runtime import broker as broker_module
 from amqp10broker.runtime.queues.queue_task import QueueTask
-from amqp10broker.tasks import broker as broker_module
 from tests.support.cluster_process import free_ports
 from tests.support.http_user import http_user
 from tests.support.trioclient import settle_down

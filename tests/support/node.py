@@ -252,7 +252,13 @@ class Node:
         monkeypatch.setattr(journal_module, "open_syncer", self._open_syncer)
         monkeypatch.setattr(journal_module, "FILE_BYTES_MAX", 3000)
         shorten_pages(monkeypatch)
-        for module in ("queues", "broker", "journal_task", "committer", "queue_task"):
+        for module in (
+            "queues.queues",
+            "broker",
+            "journal.journal_task",
+            "journal.committer",
+            "queues.queue_task",
+        ):
             monkeypatch.setattr(f"amqp10broker.runtime.{module}._log", self)
 
     # --- a log that notes faults --------------------------------------------------------------------
