@@ -134,6 +134,8 @@ async def _exhaust(broker: Broker) -> None:
 def test_a_publish_larger_than_the_reserve_takes_nothing_of_it(node: Node, kind: Kind) -> None:
     """Nobody had noticed that the disk is full, and the first to find out is larger than what is left."""
     large = 1000
+    # A classic queue confirms its transient messages, each fifth, when it has them: they need no disk.
+    transient = large // 5 if kind is CLASSIC else 0
 
     async def body(broker: Broker) -> None:
         assert broker.journal_task is not None
@@ -143,18 +145,18 @@ def test_a_publish_larger_than_the_reserve_takes_nothing_of_it(node: Node, kind:
         _fill(node.disk)
         room = broker.journal_task.journal.room_bytes
         seat.publish(large)
-        assert await _confirmed(seat) == 0
+        assert await _confirmed(seat) == transient
         assert broker.journal_task.journal.room_bytes >= room - 1000
         assert broker.alarms == {"disk"}
         assert seat.handle.progress().full_ms is not None
-        assert seat.handle.outlook().unconfirmed == large
+        assert seat.handle.outlook().unconfirmed == large - transient
         assert seat.handle.outlook().unconfirmed_ms is not None
         # There is some room, and not enough.
         node.disk.capacity = node.disk.used() + 20_000
         assert await _confirmed(seat) == 0
         assert await _taken(seat, COUNT) == 0
         node.disk.capacity = None
-        assert await _confirmed(seat) == large
+        assert await _confirmed(seat) == large - transient
         assert seat.handle.outlook().unconfirmed == 0
         assert not broker.alarms
 
