@@ -23,7 +23,7 @@ from tests.support.proton_client import Disconnected, ProtonClient
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("deadline")]
 
-EXPORTED = REPOSITORY / "tests" / "unit" / "catalog" / "rabbitmq-definitions.json"
+EXPORTED = REPOSITORY / "tests" / "unit" / "metadata" / "rabbitmq-definitions.json"
 PASSWORDS = {"guest": "not guest", "orders-service": "größe & stärke", "legacy": "old"}
 SALT = b"\x90\x8d\xc6\x0a"
 
