@@ -210,8 +210,9 @@ class Joiner:
 
     def __init__(self, cluster: ClusterProcess, folder: Path, name: str) -> None:
         words = shlex.split((cluster.nodes[0].folder / "command").read_text())
-        self.options = dict(zip(words[4::2], words[5::2], strict=False))
-        self.program = words[:4]
+        options = words.index("serve") + 1
+        self.options = dict(zip(words[options::2], words[options + 1 :: 2], strict=True))
+        self.program = words[:options]
         first = free_ports(1)
         self.options |= {"--node-name": name, "--data-dir": str(folder / name), "--port": str(first)}
         self.options["--cluster-port"] = str(first + 20_000)

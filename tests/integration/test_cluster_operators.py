@@ -201,13 +201,14 @@ def alone(nodes: ClusterProcess, folder: Path) -> Iterator[tuple[ClusterNode, su
     """A node of no list, which is a cluster of one."""
     port = free_ports(1)
     words = shlex.split((nodes.node("a").folder / "command").read_text())
-    given = dict(zip(words[4::2], words[5::2], strict=False))
+    options = words.index("serve") + 1
+    given = dict(zip(words[options::2], words[options + 1 :: 2], strict=True))
     given |= {"--node-name": "d", "--data-dir": str(folder / "d"), "--port": str(port)}
     given |= {"--cluster-port": str(port + 20_000)}
     del given["--cluster-nodes"]
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(
-            [*words[:4], *(word for pair in given.items() for word in pair)],
+            [*words[:options], *(word for pair in given.items() for word in pair)],
             cwd=REPOSITORY,
             stdin=subprocess.DEVNULL,
             stdout=log,

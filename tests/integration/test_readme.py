@@ -72,7 +72,7 @@ def test_the_commands_of_the_readme_work_from_top_to_bottom(home: Path) -> None:
     finally:
         broker.kill()
         broker.communicate()
-    assert len(done) >= 20
+    assert len(done) >= 19
     for words in ("status", "publish", "examples/", "add-user", STOPPED):
         assert any(words in command for command in done), words
 

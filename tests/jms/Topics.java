@@ -44,10 +44,11 @@ final class Topics extends Cases {
                 Topic topic = topic(session, "both");
                 Queue queue = session.createQueue(prefix + "both");
                 MessageConsumer ofTopic = session.createConsumer(topic);
+                // A name without a prefix is the queue's only if the queue is there when the message comes.
+                MessageConsumer ofQueue = session.createConsumer(queue);
                 MessageProducer anonymous = session.createProducer(null);
                 anonymous.send(topic, session.createTextMessage("topic"));
                 anonymous.send(queue, session.createTextMessage("queue"));
-                MessageConsumer ofQueue = session.createConsumer(queue);
                 return next(ofTopic) + " " + next(ofQueue) + " " + now(ofTopic) + now(ofQueue);
             }
         });

@@ -773,7 +773,7 @@ async def test_a_message_that_begins_behind_a_channel_s_close_is_dropped_as_a_wh
         await client.expect(ChannelCloseOk)
         await client.send_bytes(body_of_a_message(99_990))
         assert await client.idle() == []
-        assert client.task.engine.unfinished_bytes == 0
+        assert client.task.engine.unfinished.held_bytes == 0
         await client.call(1, ChannelOpen(), ChannelOpenOk)
         assert queue_counts(broker, "q") == (0, 0)
 
