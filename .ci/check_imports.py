@@ -51,6 +51,7 @@ def _room(
 
 
 ROOMS: Final[Mapping[str, Room]] = {
+    "dataclass": _room(why="the records of every room: `FOR_ALL`"),
     "errors": _room(why="errors of no protocol"),
     "children": _room(why="how a Python process is started by another", pure=False),
     "config": _room("errors", why="settings and their parsing; the environment is an argument"),
@@ -124,6 +125,10 @@ ROOMS: Final[Mapping[str, Room]] = {
     "__init__": _room("runtime", "config", why="public names, loaded when first used", pure=False),
     "__main__": _room("cli", why="python -m amqp10broker", pure=False),
 }  # fmt: skip
+
+# What every room may import, and the name of the standard library that it replaces.
+FOR_ALL: Final = frozenset({"dataclass"})
+REPLACED: Final[Mapping[str, str]] = {"dataclasses.dataclass": "import it from amqp10broker.dataclass"}
 
 # Packages from outside the standard library, and the files and folders that may import them.
 THIRD_PARTY: Final[Mapping[str, tuple[str, ...]]] = {
@@ -282,7 +287,7 @@ def _fault(name: str, path: str, room_name: str, room: Room) -> str | None:
             target = "__init__"
         if target not in ROOMS:
             return f"imports {target!r}, which is no room in the table of .ci/check_imports.py"
-        if target == room_name or target in room.may_import:
+        if target == room_name or target in room.may_import or target in FOR_ALL:
             return None
         if any(
             rest == module or rest.startswith(f"{module}.") for module in room.may_import if "." in module
@@ -290,6 +295,8 @@ def _fault(name: str, path: str, room_name: str, room: Room) -> str | None:
             return None
         allowed = ", ".join(sorted(room.may_import)) or "no other room"
         return f"{room_name} may not import {target} (it may import: {allowed}; {room.why})"
+    if name in REPLACED and room_name not in FOR_ALL:
+        return f"{name}: {REPLACED[name]}"
     if top not in sys.stdlib_module_names:
         places = THIRD_PARTY.get(top, ())
         if any(path == place or (place.endswith("/") and path.startswith(place)) for place in places):

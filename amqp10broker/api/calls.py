@@ -8,7 +8,6 @@ which `refusals` converts.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import Any, Final, Protocol, TypeAlias
@@ -24,6 +23,7 @@ from amqp10broker.api.static_files import PageFile
 from amqp10broker.auth.attempts import Attempts
 from amqp10broker.auth.authorise import Access
 from amqp10broker.auth.grants import Grants, account_of
+from amqp10broker.dataclass import dataclass
 from amqp10broker.message.message import Message
 from amqp10broker.metadata.catalog import Catalog
 from amqp10broker.metadata.users import User

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
+
+from amqp10broker.dataclass import dataclass
 
 MAX_AGE_S: Final = 1800
 _NEVER: Final = ("null", "*")

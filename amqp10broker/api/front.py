@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from http import HTTPStatus
 from typing import Final, Generic, TypeVar
 
@@ -22,6 +22,7 @@ from amqp10broker.api.cors import Cors
 from amqp10broker.api.messages import Answer, Refused, Request
 from amqp10broker.api.rights import check_tag
 from amqp10broker.api.routes import JSON_TYPES, Endpoint, Route, Router
+from amqp10broker.dataclass import dataclass
 
 T = TypeVar("T")
 

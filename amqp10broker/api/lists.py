@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Final, Self, TypeAlias
 
 from amqp10broker.api.messages import Refused
+from amqp10broker.dataclass import dataclass
 from amqp10broker.metadata.patterns import Finding, is_expression
 
 PAGE_SIZE: Final = 100

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Final, Self
 
 from amqp10broker.api.differences import difference
 from amqp10broker.api.fields import integer
 from amqp10broker.api.messages import Answer, Refused, Request, json_text
+from amqp10broker.dataclass import dataclass
 
 EVENT_TYPES: Final = ("text/event-stream", "text/*", "*/*")
 EVENT_HEADERS: Final = (

@@ -6,10 +6,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from http import HTTPStatus
 from typing import Any, Final, Protocol, Self, TypeAlias
 from urllib.parse import parse_qsl, unquote_to_bytes
+
+from amqp10broker.dataclass import dataclass
 
 _QUERY_FIELDS_MAX: Final = 100
 

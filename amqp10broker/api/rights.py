@@ -8,13 +8,14 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from http import HTTPStatus
 from typing import Final
 from urllib.parse import parse_qsl
 
 from amqp10broker.api.messages import Answer, Refused, Request
+from amqp10broker.dataclass import dataclass
 
 NOT_LOGGED_IN: Final = Answer(
     HTTPStatus.UNAUTHORIZED, (("www-authenticate", 'Basic realm="RabbitMQ Management"'),)

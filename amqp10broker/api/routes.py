@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
 from amqp10broker.api.messages import Answer, Request
 from amqp10broker.api.rights import Credentials, Tag, header_credentials
+from amqp10broker.dataclass import dataclass
 
 T = TypeVar("T")
 

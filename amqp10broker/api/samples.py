@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass
 from http import HTTPStatus
 from itertools import pairwise
 from typing import Any, Final, TypeAlias
 
 from amqp10broker.api.messages import Refused
+from amqp10broker.dataclass import dataclass
 
 SLACK_MS: Final = 10
 """Tolerance of the interval between two samples: requests are not exact to the millisecond."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Final
 from urllib.parse import quote
 
 from amqp10broker.api.messages import Answer, Request
+from amqp10broker.dataclass import dataclass
 
 INDEX: Final = "index.html"
 FOLDERS: Final = ("", "css/", "js/", "js/views/")

@@ -6,13 +6,13 @@ import binascii
 import ipaddress
 from base64 import b64decode, b64encode
 from collections.abc import Collection
-from dataclasses import dataclass
 from hashlib import sha1
 from http import HTTPStatus
 from typing import Final
 from urllib.parse import urlsplit
 
 from amqp10broker.api.messages import Refused, Request
+from amqp10broker.dataclass import dataclass
 
 SUBPROTOCOLS: Final = ("amqp", "AMQPWSB10")
 """The binding's name, and that of its drafts, for clients that offer no other."""

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Awaitable, Callable, Generator, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from typing import Any, Final, Protocol, TypeAlias
 
@@ -30,6 +30,7 @@ from amqp10broker.auth.passwords import Passwords, Token
 from amqp10broker.auth.scram import ScramError, ScramServer
 from amqp10broker.auth.token_scopes import TokenGrants
 from amqp10broker.auth.tokens import TokenRefused, UnknownKey, looks_like_token
+from amqp10broker.dataclass import dataclass
 from amqp10broker.metadata.users import Users
 
 _NONCE_BYTES: Final = 18

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from enum import Enum
 from ssl import (
     CERT_NONE,
@@ -18,6 +17,7 @@ from ssl import (
 )
 from typing import Any, Final
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import ConfigError
 
 

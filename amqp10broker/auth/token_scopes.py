@@ -15,11 +15,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Hashable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Final
 from urllib.parse import unquote_to_bytes
 
 from amqp10broker.auth.grants import Changing, Operation, TopicOperation
+from amqp10broker.dataclass import dataclass
 from amqp10broker.metadata.users import User
 
 OPERATIONS: Final[tuple[Operation, ...]] = ("configure", "write", "read")

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, Final
 
 from amqp10broker.auth.token_scopes import Granted, TokenGrants, read_scopes
+from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import BrokerError, ConfigError
 
 if TYPE_CHECKING:

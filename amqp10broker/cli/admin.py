@@ -11,13 +11,13 @@ from __future__ import annotations
 import json
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from amqp10broker.cli import broker_url
 from amqp10broker.cli.exits import RefusedByBroker
 from amqp10broker.client.url import PORT, BrokerUrl
 from amqp10broker.config.records import SETTINGS
+from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import AdminSocketError, ConfigError
 from amqp10broker.runtime.admin import path as adminpath
 

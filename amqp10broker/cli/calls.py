@@ -10,13 +10,13 @@ import json
 import shutil
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 from amqp10broker.cli import tables
 from amqp10broker.cli.commands import Command, Parser, add_arguments_option, add_vhost, add_where, ask, pairs
 from amqp10broker.cli.exits import EXIT_OK, RefusedByBroker
 from amqp10broker.cli.passwords import add_password, new_password
+from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import ConfigError
 from amqp10broker.operations.arguments import Argument, Kind
 from amqp10broker.operations.table import OPERATIONS

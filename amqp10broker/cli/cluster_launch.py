@@ -18,7 +18,6 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from types import FrameType
 from typing import Final
 
@@ -26,6 +25,7 @@ from amqp10broker.children import PYTHON, environment
 from amqp10broker.cli import cluster_files
 from amqp10broker.cli.commands import Command, Parser
 from amqp10broker.cli.exits import EXIT_OK, Failed
+from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import ConfigError
 
 NAMES: Final = string.ascii_lowercase

@@ -7,10 +7,10 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from amqp10broker.cli.helping import Help, example
+from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import ConfigError, closest, hint
 
 if TYPE_CHECKING:

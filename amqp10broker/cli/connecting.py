@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import argparse
 import os
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Final
 
 from amqp10broker.cli.commands import Parser, seconds
 from amqp10broker.cli.exits import Unreachable
 from amqp10broker.cli.passwords import first_line
+from amqp10broker.dataclass import dataclass
 
 if TYPE_CHECKING:
     import ssl

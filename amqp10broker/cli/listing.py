@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
@@ -13,6 +12,7 @@ from amqp10broker.cli import rows, tables
 from amqp10broker.cli.calls import add_formatter, on_terminal
 from amqp10broker.cli.commands import Command, Parser, add_vhost, add_where, ask
 from amqp10broker.cli.exits import EXIT_OK
+from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import ConfigError, hint
 from amqp10broker.operations.arguments import Argument, Kind
 from amqp10broker.operations.table import OPERATIONS

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Mapping
-from dataclasses import dataclass
 from typing import Any, Generic, ParamSpec, Protocol, TypeAlias, TypeVar
 
 from amqp10broker.client.core import ClientCore
@@ -18,6 +17,7 @@ from amqp10broker.client.ends import LinkEnd, ReceiverEnd, SenderEnd
 from amqp10broker.client.errors import ClientError
 from amqp10broker.client.options import CLOSE_TIMEOUT_S, CREDIT
 from amqp10broker.client.session import ClientSession
+from amqp10broker.dataclass import dataclass
 
 P = ParamSpec("P")
 T = TypeVar("T")

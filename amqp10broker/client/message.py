@@ -7,10 +7,10 @@ faster than a general class. `Message` is that general class, `data_message` the
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.protocols.amqp10.codec import decode, encode
 from amqp10broker.protocols.amqp10.errors import DecodeError, EncodeError
 from amqp10broker.protocols.amqp10.performatives import (

@@ -6,10 +6,11 @@ import itertools
 import os
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, Final, Self
 
 from amqp10broker.client.checks import UINT_MAX, check_integer, check_text, fields
+from amqp10broker.dataclass import dataclass
 
 TIMEOUT_S: Final = 30.0
 """Default time-out of every wait for the broker."""

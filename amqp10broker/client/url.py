@@ -7,10 +7,11 @@ guessed at, and an error shows nothing that could be a piece of a password.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 from urllib.parse import quote, unquote
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import BrokerError
 
 PORT: Final = 5672

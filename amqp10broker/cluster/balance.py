@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+
+from amqp10broker.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,10 +8,10 @@ A node that is in a cluster goes to the members that it knows, and its list does
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 from amqp10broker.cluster.ids import member_id
+from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import BrokerError
 from amqp10broker.metadata.entry_codec import encoded
 from amqp10broker.metadata.nodes import ClusterFacts, NodeFacts

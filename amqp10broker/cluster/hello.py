@@ -26,10 +26,11 @@ import enum
 import hmac
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Final
 
 from amqp10broker.cluster.wire import Purpose
+from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import BrokerError
 from amqp10broker.queues.machine_version import carried_out, why_not
 

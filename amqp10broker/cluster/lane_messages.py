@@ -8,8 +8,9 @@ are, between nodes as bytes. Whoever has one does not change it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.queues.commands import Command, ConsumerRef, PeerId
 from amqp10broker.queues.effects import Deliver, Effect
 from amqp10broker.queues.quorum.node_lanes import ConsumerFacts

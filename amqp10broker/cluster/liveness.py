@@ -19,9 +19,10 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final, NamedTuple
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import BrokerError
 
 HEARTBEAT_MS_MAX: Final = 200

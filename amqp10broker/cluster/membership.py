@@ -17,10 +17,10 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Collection
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from amqp10broker.cluster.ids import member_id, node_of
+from amqp10broker.dataclass import dataclass
 from amqp10broker.raft.config import Add, Change, Configuration, Promote, Remove
 
 if TYPE_CHECKING:

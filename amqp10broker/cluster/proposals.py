@@ -9,11 +9,11 @@ does no harm; nor that a later one overtakes an earlier one, which is planned ag
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from amqp10broker.cluster.timed_out import timed_out
 from amqp10broker.cluster.transactions import Last, Origin, Outcome, SystemMachine, transaction_of
+from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import RefusedError
 from amqp10broker.metadata.catalog import Catalog, Request
 from amqp10broker.metadata.entry_codec import Conceal

@@ -12,9 +12,9 @@ is reached, as its documentation says, where RabbitMQ stops at the odd size belo
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 from amqp10broker.cluster.ids import node_of
+from amqp10broker.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,9 @@ it is a share, for the disk limit bytes.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Any, Final
+
+from amqp10broker.dataclass import dataclass
 
 _BYTES: Final = re.compile(r"([0-9]{1,18})(?:([kmgtp]?)(i?)(b?))?", re.ASCII | re.IGNORECASE)
 _SHARE: Final = re.compile(r"[0-9]{1,6}(?:\.[0-9]{1,9})?", re.ASCII)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from os import PathLike, fspath
 from typing import Any, Final, TypeVar
 
@@ -27,6 +27,7 @@ from amqp10broker.config.records import (
     User,
 )
 from amqp10broker.config.settings import describe
+from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import ConfigError, hint
 
 T = TypeVar("T")

@@ -7,7 +7,7 @@ program names ``Config.port``; `load` checks first and names file, variable or f
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Final
 
@@ -36,6 +36,7 @@ from amqp10broker.config.settings import (
     switch,
     text,
 )
+from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ until a consumer acquires it; then it is false. The count of failed deliveries r
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.message import amqp091
 from amqp10broker.message.amqp10 import (
     X_CC,

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.protocols.amqp091.types import Int64, Timestamp
 from amqp10broker.protocols.amqp10.codec import array_of
 from amqp10broker.protocols.amqp10.types import Array, Map, Symbol, UInt, ULong

@@ -18,9 +18,9 @@ that is not listed here. The size of the body is checked against the end of the 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.protocols.amqp10.codec import skip
 from amqp10broker.protocols.amqp10.performatives import AMQP_VALUE, APPLICATION_PROPERTIES, DATA, PROPERTIES
 

@@ -11,9 +11,10 @@ What is there already and agrees with it stays as it is; loading it again change
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, Final, TypeVar
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import ConfigError, RefusedError
 from amqp10broker.metadata.catalog import Catalog, Request, entries
 from amqp10broker.metadata.definition_entries import (

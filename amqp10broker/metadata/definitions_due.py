@@ -8,9 +8,10 @@ policies) is there from the beginning, as in RabbitMQ.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.metadata.catalog import Catalog
 from amqp10broker.metadata.definitions import ImportDefinitions, Report, importing
 from amqp10broker.metadata.plan import CLUSTER, Plan, Put

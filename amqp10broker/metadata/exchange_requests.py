@@ -5,8 +5,7 @@ The rules themselves are `routing.topology.Topology`'s.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from amqp10broker.dataclass import dataclass
 from amqp10broker.metadata.catalog import Catalog
 from amqp10broker.metadata.plan import Plan, Put, binding_key, keys_of
 from amqp10broker.routing.exchange import Binding, ExchangeSpec

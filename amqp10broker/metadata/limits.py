@@ -7,9 +7,10 @@ settings of the broker and not here.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any, Self
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import InvalidArgument, hint
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import InvalidArgument, NotFound, PreconditionFailed
 from amqp10broker.metadata.catalog import Catalog
 from amqp10broker.metadata.nodes import NodeFacts

@@ -35,9 +35,10 @@ cluster              (nothing)                          `nodes.ClusterFacts`
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.metadata.limits import VhostLimits
 from amqp10broker.routing.exchange import Binding
 from amqp10broker.routing.topology import Removal

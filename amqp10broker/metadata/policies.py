@@ -6,9 +6,10 @@ What a policy may set is in `policy_keys`; what comes of policies and arguments 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import InvalidArgument, NotFound
 from amqp10broker.metadata import patterns
 from amqp10broker.metadata.policy_keys import fault_of

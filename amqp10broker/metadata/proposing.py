@@ -7,10 +7,10 @@ nothing of what its client has sent behind the request.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final, Protocol
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import RefusedError
 from amqp10broker.metadata.catalog import Catalog, Request
 from amqp10broker.queues.commands import RequestRef

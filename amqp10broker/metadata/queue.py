@@ -7,10 +7,11 @@ The catalog does not run queues: a `QueueHost`, which the living room implements
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from typing import Any, Final, NamedTuple, Protocol
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import InvalidArgument, NotFound
 from amqp10broker.metadata.last_error import LastError
 from amqp10broker.metadata.queue_kind import KINDS, QueueKind

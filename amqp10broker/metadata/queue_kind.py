@@ -7,8 +7,9 @@ consumer, and which termini, fit a kind is decided where these are read. A new k
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
+
+from amqp10broker.dataclass import dataclass
 
 QUORUM_PREFETCH_MAX: Final = 2_000
 """Deliveries of a quorum queue that a consumer of AMQP 0-9-1 without prefetch may hold (RabbitMQ's limit)."""

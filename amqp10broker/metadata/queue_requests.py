@@ -6,9 +6,10 @@ The rules are RabbitMQ's, and so are the words of refusals.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import InvalidArgument, LimitExceeded, PreconditionFailed, ReservedName
 from amqp10broker.metadata import queue_arguments
 from amqp10broker.metadata.catalog import Catalog

@@ -8,10 +8,10 @@ and shows itself in every listing.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final, Self
 from urllib.parse import quote
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import NotFound
 from amqp10broker.metadata.catalog import Catalog
 from amqp10broker.metadata.plan import Plan, Put, binding_key

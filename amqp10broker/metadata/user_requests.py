@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import PreconditionFailed
 from amqp10broker.metadata.catalog import Catalog
 from amqp10broker.metadata.limits import UserLimits

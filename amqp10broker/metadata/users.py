@@ -7,10 +7,11 @@ change raises `Users.version`, by which whoever remembers a decision learns that
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from typing import Final
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import InvalidArgument, NotFound
 from amqp10broker.metadata.limits import UserLimits
 from amqp10broker.metadata.patterns import check_pattern

@@ -10,9 +10,11 @@ ends a twentieth of the limit further on, so that it does not flap around the li
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from typing import Final
+
+from amqp10broker.dataclass import dataclass
 
 CHECK_MS_MAX: Final = 1_000
 CHECK_MS_MIN: Final = 100

@@ -18,9 +18,10 @@ queues where an operation needs their answer.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final, TypeAlias
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import BadRequest, PermissionDenied, RefusedError
 from amqp10broker.metadata.proposing import Decided
 from amqp10broker.metadata.queue import QueueHandle

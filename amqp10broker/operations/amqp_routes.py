@@ -6,9 +6,9 @@ The status of a refusal depends on its class, with exceptions in `Route.statuses
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import (
     AccessRefused,
     BadRequest,

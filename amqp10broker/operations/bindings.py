@@ -8,10 +8,10 @@ percent-encoded; the hash stands for the arguments and is empty without any. A m
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Any, Final, Literal
 from urllib.parse import quote
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import BadRequest
 from amqp10broker.metadata.exchange_requests import Bind, Unbind
 from amqp10broker.operations.caller import Caller, Proposal

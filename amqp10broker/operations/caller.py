@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from amqp10broker.auth.authorise import Access, Kind
+from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import NotSupported, PermissionDenied
 from amqp10broker.metadata.catalog import Catalog, Request
 from amqp10broker.metadata.proposing import LATER, Decided, Propose

@@ -7,11 +7,12 @@ has a row for each check.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Final
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.operations.cluster_node import Leaderless
 from amqp10broker.operations.inspection import Inspection, ListenerSeen
 

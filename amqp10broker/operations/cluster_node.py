@@ -6,9 +6,9 @@ A node in no cluster is number 0, and its quorum queues have one member, there.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.metadata.queue import DeclaredQueue
 
 if TYPE_CHECKING:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Final
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import BadRequest, ConfigError
 from amqp10broker.metadata import definitions, definitions_export
 from amqp10broker.metadata.catalog import Catalog

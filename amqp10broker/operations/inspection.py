@@ -6,8 +6,8 @@ Unknown facts are None.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.operations.snapshot import NodeView
 
 

@@ -8,10 +8,11 @@ have is None.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, is_dataclass
+from dataclasses import field, is_dataclass
 from functools import cache
 from typing import Any, Final, TypeVar, cast, get_args, get_type_hints
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.metadata.last_error import LastError
 from amqp10broker.queues.figures import QueueFigures
 

@@ -8,9 +8,9 @@ its options from it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.operations.arguments import Argument, Kind
 
 

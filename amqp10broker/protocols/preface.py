@@ -6,9 +6,10 @@ then the socket is closed (AMQP 1.0 part 2, section 2.2; AMQP 0-9-1 section 4.2.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final
+
+from amqp10broker.dataclass import dataclass
 
 HEADER_BYTES: Final = 8
 SASL_HEADER: Final = b"AMQP\x03\x01\x00\x00"

@@ -9,11 +9,11 @@ modified after they were sent; the four that are made per batch are not *declare
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from enum import Enum, auto
 from itertools import count
 from typing import Final, NamedTuple, TypeVar
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.message.message import Message
 from amqp10broker.queues.settings import QueueSettings
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
 from itertools import chain
 from typing import Final, NamedTuple, TypeVar
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.queues.settings import QueueSettings
 
 T = TypeVar("T")

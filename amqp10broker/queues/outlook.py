@@ -7,9 +7,10 @@ times are in ms of the queue's clock, as in its commands.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import NamedTuple
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.queues.commands import ConsumerRef
 from amqp10broker.queues.counters import QueueCounters
 

@@ -6,9 +6,10 @@ makes another record, which the queue gets by `Configure` while it runs.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
+
+from amqp10broker.dataclass import dataclass
 
 DELIVERY_LIMIT: Final = 20
 """Failed deliveries of a message of a quorum queue, unless argument or policy state another limit."""

@@ -7,9 +7,9 @@ So the log's configurations are kept as a list, back to the one in force at the 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import assert_never
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.raft.errors import ChangeRefused
 
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.raft.config import Configuration
 
 

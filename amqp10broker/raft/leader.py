@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.raft.codec import encode_config
 from amqp10broker.raft.config import Change, Promote, changed
 from amqp10broker.raft.entries import Kind, run_of

@@ -6,8 +6,7 @@ to eight are made a proposal, and a frozen one takes three times as long. Nobody
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from amqp10broker.dataclass import dataclass
 from amqp10broker.raft.entries import Run, Snapshot
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
 from typing import NamedTuple
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.raft.entries import Hard, Run, Snapshot
 from amqp10broker.raft.messages import Message
 

@@ -18,9 +18,10 @@ an address, so that a program may give one of the first three as its topic's nam
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Final
 from urllib.parse import quote, unquote_to_bytes
+
+from amqp10broker.dataclass import dataclass
 
 NAME_BYTES_MAX: Final = 255
 TOPICS: Final = "/topics/"

@@ -8,10 +8,11 @@ bindings of one exchange in a form that finds the matching ones quickly. `regist
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import MappingProxyType
 from typing import Final, Literal, Protocol
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.routing.arguments import arguments_hash, arguments_identity, canonical_table
 
 Headers = Callable[[], Mapping[str, object]]

@@ -7,9 +7,9 @@ has no effect.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import InvalidArgument
 from amqp10broker.routing.arguments import canonical, canonical_table, plain_text, type_name
 from amqp10broker.routing.bindings import Destinations

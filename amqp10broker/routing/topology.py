@@ -8,10 +8,11 @@ every change, so that a caller may cache a cacheable route until then.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import AccessRefused, InUse, NotFound, ReservedName
 from amqp10broker.routing.bindings import Bindings
 from amqp10broker.routing.declaration import (

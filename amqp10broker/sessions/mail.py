@@ -8,9 +8,9 @@ are in `runtime/connections/writer.py`. Neither side changes a record after it w
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from amqp10broker.config import Config
+from amqp10broker.dataclass import dataclass
 from amqp10broker.metadata.proposing import Decided
 from amqp10broker.protocols.amqp10.errors import AmqpError
 from amqp10broker.protocols.amqp10.link import ReceiverLink, SenderLink

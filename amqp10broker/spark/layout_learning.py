@@ -7,10 +7,11 @@ application properties) has none and is read alone.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
 from amqp10broker.client.message import section_at
+from amqp10broker.dataclass import dataclass
 from amqp10broker.protocols.amqp10.codec import decode, skip
 from amqp10broker.protocols.amqp10.performatives import (
     AMQP_SEQUENCE,

@@ -8,12 +8,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import Enum, auto
 from typing import Final
 
 from amqp10broker.client.url import shortened, text_fault
+from amqp10broker.dataclass import dataclass
 from amqp10broker.spark.errors import OptionError
 from amqp10broker.spark.stream.offsets import is_of
 

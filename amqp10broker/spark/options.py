@@ -8,11 +8,12 @@ option belongs to which use; `docs/spark.md` explains each.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Flag
 from typing import Any, Final
 
 from amqp10broker.client.url import UrlError, parse_url
+from amqp10broker.dataclass import dataclass
 from amqp10broker.spark.errors import OptionError
 from amqp10broker.spark.option_values import (
     EARLIEST,

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import os.path
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import StorageError
 from amqp10broker.storage import catalog_log
 from amqp10broker.storage.catalog_log import CatalogLog

@@ -30,10 +30,10 @@ import os.path
 from collections import OrderedDict, deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from operator import attrgetter
 from typing import Final
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import DiskFull, StorageError
 from amqp10broker.storage.disk import Disk, sync_folder
 from amqp10broker.storage.inventory import Part

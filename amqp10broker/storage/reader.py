@@ -12,10 +12,10 @@ tail that a loss of power leaves (`tail` distinguishes them). Writers observe th
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 from zlib import crc32
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import DamagedFile, StorageError
 from amqp10broker.storage.disk import Disk
 from amqp10broker.storage.record import (

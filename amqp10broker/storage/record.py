@@ -22,9 +22,10 @@ from __future__ import annotations
 import enum
 import struct
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 from zlib import crc32
+
+from amqp10broker.dataclass import dataclass
 
 MAGIC: Final = b"\x8aA10LOG\n"
 VERSION: Final = 1

@@ -16,9 +16,9 @@ import itertools
 import os.path
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import DamagedFile, StorageError
 from amqp10broker.storage.disk import Disk
 from amqp10broker.storage.reader import BRING_BACK, FileReader, Known

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -17,6 +16,7 @@ from amqp10broker.client import blocking
 from amqp10broker.client.message import Header, Message
 from amqp10broker.client.options import ClientOptions, made_up_container_id
 from amqp10broker.client.url import exchange_address, queue_address
+from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import BrokerError
 from amqp10broker.testing.assertions import Assertions
 from amqp10broker.testing.faults import Faults

@@ -9,8 +9,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, Final
+
+from amqp10broker.dataclass import dataclass
 
 _FOUND_S: Final = 5.0
 _LOOK_S: Final = 0.005

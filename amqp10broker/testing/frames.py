@@ -9,8 +9,10 @@ from __future__ import annotations
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final
+
+from amqp10broker.dataclass import dataclass
 
 # Connections with stored frames; the oldest are dropped.
 CONNECTIONS_MAX: Final = 100

@@ -22,10 +22,10 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.message.amqp10 import decode_head
 from amqp10broker.message.convert import to_amqp10
 from amqp10broker.message.message import Message

@@ -8,11 +8,11 @@ usually begin with the same bytes. A message that is encoded otherwise is decode
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
 from uuid import UUID
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.message import amqp091
 from amqp10broker.message.amqp10 import header_of
 from amqp10broker.message.bare import body_start, read_properties

@@ -10,9 +10,9 @@ without message filters and without an end.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.message.filters import offset_spec
 from amqp10broker.message.filters.bloom import BloomFilter
 from amqp10broker.message.filters.errors import FilterError

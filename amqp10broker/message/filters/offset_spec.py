@@ -17,9 +17,9 @@ have earlier messages. The opener of the stream resolves an interval, because no
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.message.filters.errors import FilterError
 from amqp10broker.message.filters.terms import type_name
 from amqp10broker.protocols.amqp091 import types as t091

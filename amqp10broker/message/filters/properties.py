@@ -17,10 +17,10 @@ anything else            the same value of the same type
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final
 from uuid import UUID
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.message.filters.errors import FilterError
 from amqp10broker.message.filters.fields import ABSENT, Field, Section
 from amqp10broker.message.filters.kinds import KINDS, TEXT

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TypeAlias
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.message.filters.fields import Field
 
 

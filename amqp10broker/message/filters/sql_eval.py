@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.message.filters import sql_ast as ast
 from amqp10broker.message.filters.fields import Field
 from amqp10broker.message.filters.kinds import BOOLEAN, INTEGERS, KINDS, NUMBER, TEXT

@@ -9,10 +9,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.message.filters.errors import FilterError
 
 CHARACTERS_MAX: Final = 4096

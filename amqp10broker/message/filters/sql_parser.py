@@ -21,9 +21,9 @@ the last line only: ``--1`` is written ``-(-1)``.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Final
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.message.filters.errors import FilterError
 from amqp10broker.message.filters.fields import PRIORITY, PROPERTIES, Field, Section
 from amqp10broker.message.filters.sql_ast import (

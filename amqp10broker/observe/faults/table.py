@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from itertools import count
 from typing import Final
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import BadRequest, NotFound
 from amqp10broker.metadata.queue import QueueHandle
 from amqp10broker.metadata.vhost import VirtualHost

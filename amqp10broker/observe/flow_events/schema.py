@@ -15,10 +15,11 @@ folder of its events. Numpy and Arrow forms are derived from `FIELDS` where they
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import IntEnum
 from struct import Struct
 from typing import Final
+
+from amqp10broker.dataclass import dataclass
 
 SCHEMA_VERSION: Final = 1
 """Version of the layout, in the metadata of every file (`VERSION_KEY`)."""

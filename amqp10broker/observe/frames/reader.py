@@ -5,9 +5,9 @@ It parses the bytes a second time, so that the engine of the connection has no c
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.observe.frames import words091, words10
 from amqp10broker.protocols.amqp091.framing import method_frame
 from amqp10broker.protocols.amqp091.methods import Method

@@ -5,10 +5,11 @@ Secrets are responses, challenges and new secrets.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from struct import Struct
 from typing import Any, Final
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.protocols.amqp091.errors import AmqpHardError
 from amqp10broker.protocols.amqp091.methods import (
     FRAME_BODY,

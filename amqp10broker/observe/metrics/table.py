@@ -6,9 +6,10 @@ Its rows are written one by one per object, and as their sums without labels in 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
+
+from amqp10broker.dataclass import dataclass
 
 RABBITMQ: Final = "rabbitmq_"
 OURS: Final = "amqp10broker_"

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.metadata.patterns import Finding
 from amqp10broker.observe.metrics.table import GROUPS, Group
 

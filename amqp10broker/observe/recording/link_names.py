@@ -12,10 +12,10 @@ import json
 import os
 from bisect import bisect_right
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Self, TextIO
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.observe.flow_events.schema import NAMES
 from amqp10broker.observe.recording.errors import NotARecording, NotWritable
 from amqp10broker.observe.recording.names import check_run_id

@@ -9,10 +9,11 @@ from __future__ import annotations
 import os
 import secrets
 import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Final
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.observe.flow_events.schema import RUN_FIELDS, RUNS
 from amqp10broker.observe.recording.arrow import check_version, load_arrow, load_parquet, run_schema
 from amqp10broker.observe.recording.errors import NotARecording, NotWritable

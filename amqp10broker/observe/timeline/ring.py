@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import islice
 from typing import Any, Final
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.observe.timeline.records import HEAD_BYTES, Kind, Mark, Record, Span, joined, spans_of
 from amqp10broker.observe.timeline.shown import Tell, shown
 from amqp10broker.observe.timeline.standing import NAMES, Standing

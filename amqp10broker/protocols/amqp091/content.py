@@ -7,9 +7,9 @@ error.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.protocols.amqp091.errors import AmqpHardError, ReplyCode
 from amqp10broker.protocols.amqp091.framing import (
     CONTENT_HEADER,

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.protocols.amqp091.errors import AmqpChannelError, ReplyCode
 
 C = TypeVar("C")

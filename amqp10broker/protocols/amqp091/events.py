@@ -5,9 +5,10 @@ Passwords and secrets do not appear in reprs, so not in logs either.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.protocols.amqp091.content import Item
 from amqp10broker.protocols.amqp091.errors import Amqp091Error
 

@@ -5,8 +5,7 @@ One is made per run of frames, not per message, so most are plain slotted classe
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from amqp10broker.dataclass import dataclass
 from amqp10broker.protocols.amqp091.methods import Method
 
 

@@ -6,9 +6,9 @@ A word of flags states which of the fourteen properties are present, then come t
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 from typing import Final
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.protocols.amqp091.codec import decode_table, encode_shortstr, encode_table
 from amqp10broker.protocols.amqp091.errors import DecodeError
 from amqp10broker.protocols.amqp091.types import EncodeError, Table

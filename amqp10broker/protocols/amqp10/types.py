@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Self
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.protocols.amqp10.errors import EncodeError
 
 # How many values may enclose another one. Real messages use fewer than ten; the limit keeps hostile

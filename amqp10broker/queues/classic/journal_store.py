@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from operator import attrgetter
 from typing import Final, NamedTuple
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import DamagedFile, StorageError
 from amqp10broker.message.batch import batch_lengths, decode_batch
 from amqp10broker.message.message import Message

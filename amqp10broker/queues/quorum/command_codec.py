@@ -23,11 +23,12 @@ import json
 import struct
 from array import array
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, fields, replace
 from enum import Enum
 from sys import byteorder
 from typing import Any, Final, NamedTuple, assert_never
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.message.batch import BATCH_MAX, decode_batch, encode_batch
 from amqp10broker.queues import machine_version
 from amqp10broker.queues.commands import (

@@ -8,9 +8,9 @@ no entry: they are answered between two of them, in the order in which they were
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Final
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.message.batch import BATCH_MAX
 from amqp10broker.queues.commands import (
     Cancel,

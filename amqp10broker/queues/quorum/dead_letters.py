@@ -7,9 +7,9 @@ confirmed them (docs/queue-features.md, section 6).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.message.message import Message
 from amqp10broker.queues.effects import Reason
 from amqp10broker.queues.settings import DeadLetterStrategy, Overflow, QueueSettings

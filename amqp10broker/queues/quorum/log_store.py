@@ -17,9 +17,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final, NamedTuple
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import DamagedFile, StorageError
 from amqp10broker.message.batch import decode_batch, encode_batch
 from amqp10broker.message.message import Message

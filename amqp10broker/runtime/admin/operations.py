@@ -10,13 +10,13 @@ The room itself is synchronous; what takes time, or reaches tasks, is done here:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, TypeVar
 
 import trio
 
 from amqp10broker.auth.authorise import Access
+from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import BrokerError, InvalidArgument
 from amqp10broker.metadata.plan import VhostFacts
 from amqp10broker.metadata.proposing import Decided

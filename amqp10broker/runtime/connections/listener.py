@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import ssl
-from dataclasses import dataclass
 from typing import Final
 
 import trio
@@ -12,6 +11,7 @@ import trio
 from amqp10broker.auth.login import Peer
 from amqp10broker.auth.login_queue import turn_address
 from amqp10broker.auth.tls import CertificateUser, certificate_user
+from amqp10broker.dataclass import dataclass
 from amqp10broker.protocols.preface import HEADER_BYTES, Protocol, answer
 from amqp10broker.runtime.connections.connection091 import Connection091
 from amqp10broker.runtime.connections.connection10 import Connection10

@@ -9,7 +9,7 @@ may stand a request that another server in front has not seen (ADR 0064).
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from email.utils import formatdate
 from http import HTTPStatus
 from typing import Final, TypeAlias
@@ -21,6 +21,7 @@ from amqp10broker.api.front import BODY_BYTES_MAX, check_framing, compressed, to
 from amqp10broker.api.messages import Answer, Feed, Refused, Request
 from amqp10broker.api.refusals import fault
 from amqp10broker.api.websocket import asks_for_websocket
+from amqp10broker.dataclass import dataclass
 from amqp10broker.runtime.connections.connection_lifecycle import CLOSE_WAIT_S, READ_BYTES
 from amqp10broker.runtime.connections.socket_transport import Stream
 from amqp10broker.runtime.log import Log

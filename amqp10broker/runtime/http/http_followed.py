@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final, Protocol, TypeAlias
 
 import trio
@@ -12,6 +12,7 @@ import trio
 from amqp10broker.api.live import Latest, event, refusal_of, refused_event
 from amqp10broker.api.messages import Answer, Request
 from amqp10broker.auth.grants import Grants
+from amqp10broker.dataclass import dataclass
 
 REFUSED_S: Final = 5.0
 """So long a path that was refused is left alone at least: what is too large to be told is dear to make."""

@@ -7,9 +7,9 @@ as it was: a node that was to join goes on alone, one that has left is told so a
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.runtime.journal.data import Data
 from amqp10broker.storage.disk import OsDisk
 

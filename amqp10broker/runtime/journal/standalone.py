@@ -10,13 +10,14 @@ given again, so that changes nothing later on. It is all one change of one file.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from amqp10broker.cluster.bootstrap import Membership
 from amqp10broker.cluster.ids import member_id, node_of
 from amqp10broker.cluster.system_store import SystemStore, begin_anew, is_member
 from amqp10broker.cluster.transactions import Transaction, Value
+from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import BrokerError
 from amqp10broker.metadata.catalog import Catalog
 from amqp10broker.metadata.entry_codec import encoded

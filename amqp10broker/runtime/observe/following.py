@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.operations.snapshot import FollowedView, WatchView
 from amqp10broker.runtime.connections.channel import RunningChannel
 from amqp10broker.runtime.connections.session import RunningSession

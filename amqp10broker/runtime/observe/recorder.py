@@ -14,13 +14,14 @@ import platform
 import time
 from collections import Counter, deque
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Any, Final
 
 import trio
 
 from amqp10broker import __version__
 from amqp10broker.config import Config, FlowSettings
+from amqp10broker.dataclass import dataclass
 from amqp10broker.metadata.queue import DeclaredQueue
 from amqp10broker.observe.flow_events.ring import Ring
 from amqp10broker.observe.flow_events.schema import PACK

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.observe.frames.reader import Frame, FrameReader
 from amqp10broker.observe.frames.records import (
     ARROWS,

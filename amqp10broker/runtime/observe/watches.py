@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import NotAllowed, NotFound
 from amqp10broker.observe.timeline.channel_ring import ChannelRing
 from amqp10broker.observe.timeline.document import timeline

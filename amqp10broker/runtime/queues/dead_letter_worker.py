@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, assert_never
 
 import trio
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.metadata.catalog import Catalog
 from amqp10broker.queues.commands import Command, Configure, Purge
 from amqp10broker.queues.effects import Confirmed, Effect, Rejected, Unconfirmed

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from amqp10broker.auth.authorise import Access
 from amqp10broker.config import Config
+from amqp10broker.dataclass import dataclass
 from amqp10broker.metadata.catalog import Catalog
 from amqp10broker.metadata.proposing import Propose
 from amqp10broker.metadata.vhost import VirtualHost

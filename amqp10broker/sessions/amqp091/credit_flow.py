@@ -8,9 +8,8 @@ channel stops the reader, and the reader stops the whole connection.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from amqp10broker.config import Config
+from amqp10broker.dataclass import dataclass
 from amqp10broker.protocols.amqp091.content import Item
 from amqp10broker.protocols.amqp091.items import ContentTooLarge, PublishRun
 

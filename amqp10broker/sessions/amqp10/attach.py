@@ -8,9 +8,10 @@ declared first, they yield the request and are sent its decision, at once or lat
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import (
     AccessRefused,
     LimitExceeded,

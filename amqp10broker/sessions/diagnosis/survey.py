@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from fnmatch import fnmatchcase
 from operator import itemgetter
 from typing import Any, Final, Self
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import BadRequest, hint
 from amqp10broker.operations.snapshot import (
     ChannelView,

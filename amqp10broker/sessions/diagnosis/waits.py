@@ -10,10 +10,10 @@ of the code means no wait: the client can continue, or nothing is to be done.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.operations.snapshot import WaitView
 
 STUCK_MS: Final = 1_000

@@ -25,10 +25,11 @@ import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.spark.errors import OptionError, SpoolError
 from amqp10broker.storage.disk import Disk, OsDisk
 

@@ -23,11 +23,11 @@ type.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any, Final
 
 from amqp10broker.client.url import exchange_address
+from amqp10broker.dataclass import dataclass
 from amqp10broker.spark.errors import ColumnError, OptionError
 from amqp10broker.spark.options import SinkOptions
 

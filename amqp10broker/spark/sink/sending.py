@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from amqp10broker.client.blocking import Client, Sender
 from amqp10broker.client.driving import WaitFor
 from amqp10broker.client.errors import ClientError, LinkError, MessageTooLargeError, TimedOutError, place_of
 from amqp10broker.client.outcomes import Accepted, Outcome, Rejected, Released
+from amqp10broker.dataclass import dataclass
 from amqp10broker.protocols.amqp10.errors import Condition
 from amqp10broker.spark.connection import may_pass, open_client, translated
 from amqp10broker.spark.errors import BrokerUnreachable, NotDelivered, QueueUnusable, SparkSourceError

@@ -10,12 +10,12 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.spark.errors import OptionError, SparkSourceError
 from amqp10broker.spark.options import SinkOptions
 from amqp10broker.spark.sink.columns import SinkPlan, plan

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeVar
 
 from amqp10broker.client.blocking import Client
@@ -17,6 +16,7 @@ from amqp10broker.client.bulk import BulkReceiver, bulk_receiver
 from amqp10broker.client.errors import ClientError, LinkError, SessionEndedError
 from amqp10broker.client.management import Management
 from amqp10broker.client.url import queue_address
+from amqp10broker.dataclass import dataclass
 from amqp10broker.protocols.amqp10.types import Described, Symbol, Timestamp, ULong
 from amqp10broker.spark.connection import OFFSET_SPEC, dial, with_retries
 from amqp10broker.spark.errors import FilterRefused, QueueUnusable, ReadStalled

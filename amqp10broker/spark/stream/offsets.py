@@ -14,9 +14,9 @@ messages.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.spark.errors import SparkSourceError
 
 _START: Final = "start"

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any, Final
 
 from pyspark.sql.datasource import (
@@ -20,6 +19,8 @@ from pyspark.sql.datasource import (
     LessThan,
     LessThanOrEqual,
 )
+
+from amqp10broker.dataclass import dataclass
 
 _SQL_CHARS_MAX: Final = 4096
 # Brokers refuse filters above this, of which the option `filter` may have taken most.

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final
 
@@ -24,6 +23,7 @@ from pyspark.sql.datasource import InputPartition
 from amqp10broker.client.blocking import Client
 from amqp10broker.client.bulk import BulkReceiver
 from amqp10broker.client.errors import ClientError
+from amqp10broker.dataclass import dataclass
 from amqp10broker.spark.connection import dial, pause_or_raise
 from amqp10broker.spark.errors import DataLost, ReadStalled
 from amqp10broker.spark.options import StreamOptions

@@ -9,10 +9,10 @@ the run if the event's time lies in it, and an elapsed time with the part that l
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.observe.flow_events.schema import CHANNEL_HANDLE, EVENTS, FIELDS, Kind
 from amqp10broker.tools.analysis.histogram import BUCKETS_AN_OCTAVE, ZERO_BUCKET
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.observe.flow_events.schema import CONFIGURATION, Kind, Reason
 from amqp10broker.tools.analysis.cells import STREAM_KINDS, Cell
 from amqp10broker.tools.analysis.histogram import Counts, merge, quantiles

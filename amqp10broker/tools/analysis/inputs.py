@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.observe.flow_events.schema import EVENTS, RUN_PARTITION, RUNS
 from amqp10broker.observe.recording.arrow import check_version, event_schema, load_arrow, load_parquet
 from amqp10broker.observe.recording.errors import NotARecording

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.observe.recording.link_names import read_names
 from amqp10broker.tools.analysis.cells import Cell, aggregate, collect, cut, read_events
 from amqp10broker.tools.analysis.configurations import configurations, groups

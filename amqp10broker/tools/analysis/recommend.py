@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from statistics import fmean
 from typing import Final, Literal
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.tools.analysis.configurations import (
     DEFAULTS,
     SETTINGS,

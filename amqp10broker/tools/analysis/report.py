@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import count, groupby
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.observe.flow_events.schema import CONFIGURATION
 from amqp10broker.tools.analysis import pictures
 from amqp10broker.tools.analysis.configurations import (

@@ -9,8 +9,9 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
+
+from amqp10broker.dataclass import dataclass
 
 CONFIDENCE: Final = 0.95
 

@@ -10,10 +10,10 @@ active) are omitted.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING, Any, Final
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.observe.flow_events.schema import Kind, Reason
 from amqp10broker.observe.recording.link_names import LinkNames
 from amqp10broker.tools.analysis.figures import reason_name

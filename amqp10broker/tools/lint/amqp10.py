@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.observe.frames.records import Known, Recorded
 from amqp10broker.protocols.amqp10.performatives import (
     Accepted,

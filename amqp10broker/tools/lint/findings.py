@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from typing import Final
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.observe.frames.records import Recorded
 
 # The first frames of a finding, which are shown.

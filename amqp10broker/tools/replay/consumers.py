@@ -7,11 +7,12 @@ such time bounds the round trip from above, and the excess of a flow or an outco
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import pairwise
 from statistics import fmean, median
 from typing import Final
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.protocols import serial
 from amqp10broker.protocols.amqp10.performatives import Begin, Disposition, Flow, Role, Transfer
 from amqp10broker.protocols.preface import Protocol

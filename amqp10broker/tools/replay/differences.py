@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping
-from dataclasses import dataclass
 from enum import Enum
 from typing import TypeVar
+
+from amqp10broker.dataclass import dataclass
 
 K = TypeVar("K", bound=Hashable)
 

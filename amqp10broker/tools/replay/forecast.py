@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Final
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.protocols.preface import Protocol
 from amqp10broker.tools.replay import consumers as receiving
 from amqp10broker.tools.replay.consumers import Consumer, Work, work_of

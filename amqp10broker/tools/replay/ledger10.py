@@ -7,9 +7,10 @@ current numbers of each client frame, and in the end the differences.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.protocols import serial
 from amqp10broker.protocols.amqp10.performatives import (
     MIN_MAX_FRAME_SIZE,

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import product
 from typing import Any, Final
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.observe.frames.records import Record
 from amqp10broker.tools.replay.forecast import Forecast, Settings, known
 from amqp10broker.tools.replay.pace import Reason

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from itertools import pairwise
 from statistics import fmean, median
 from typing import Final
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.protocols.amqp10.performatives import Disposition, Flow, Role, Transfer
 from amqp10broker.protocols.preface import Protocol
 from amqp10broker.tools.replay.ledger10 import Ledger10, Link, Session, within

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.observe.frames.reader import Frame
 from amqp10broker.observe.frames.records import Ended, Known, Listening, Record, Recorded
 from amqp10broker.protocols.amqp091.methods import ConnectionOpen
