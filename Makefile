@@ -27,7 +27,7 @@ PIP_SHOWN := $(IN_VENV)/python -m pip install --disable-pip-version-check
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help run-broker run-cluster test test-long lint format bench spark-demo clean
+.PHONY: help run-broker run-cluster test test-long lint format bench docs spark-demo clean
 
 help:
 	@echo 'make run-broker   start the broker on port 5672     ARGS="--port 5673 --log-level debug"'
@@ -39,6 +39,7 @@ help:
 	@echo 'make test-long    the random proofs of durability and recovery in their long form: hours'
 	@echo 'make lint         ruff, mypy, import rules'
 	@echo 'make format       let ruff rewrite the sources'
+	@echo 'make docs         write the generated pages, RabbitMQ'\''s test cases with the tests here, into build/docs'
 	@echo 'make bench        run the benchmarks                ARGS="--help"'
 	@echo 'make spark-demo   a stream into Spark, a sweep and its report, about 3 minutes; Java comes along if none is here'
 	@echo 'make clean        remove the virtual environment and caches'
@@ -69,6 +70,9 @@ format: $(VENV)/.lint
 
 bench: $(VENV)/.bench
 	$(IN_VENV)/python -m benchmarks $(ARGS)
+
+docs: $(VENV)/.runtime
+	$(IN_VENV)/python .ci/generate_rabbitmq_cases.py
 
 spark-demo: $(VENV)/.spark
 	@exec $(IN_VENV)/python examples/spark_demo.py $(ARGS)

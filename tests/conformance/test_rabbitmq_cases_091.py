@@ -1,6 +1,6 @@
 """Cases of RabbitMQ's AMQP 0-9-1 suites that no other test has.
 
-docs/rabbitmq-cases.md tells which case is where.
+`make docs` writes a page with the test of each case.
 """
 
 from __future__ import annotations

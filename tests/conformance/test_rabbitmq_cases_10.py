@@ -1,6 +1,6 @@
 """Cases of RabbitMQ's amqp_client_SUITE that no other test has: credit that waits, or is renewed.
 
-docs/rabbitmq-cases.md tells which case is where.
+`make docs` writes a page with the test of each case.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Cases of RabbitMQ's suites that take clients of both protocols at once.
 
-docs/rabbitmq-cases.md tells which case is where.
+`make docs` writes a page with the test of each case.
 """
 
 from __future__ import annotations
