@@ -254,6 +254,6 @@ COMMANDS: Final = (
         "Say what another credit, incoming-window or round trip would have done to the publishers and "
         "consumers of recordings of frames: their rate, what they would wait for, memory, and what cannot be "
         "known. Many recordings and settings make one table, with --master by Spark, a recording a task. "
-        "docs/what-if.md says how.",
+        "docs/analysis.md says how.",
     ),
 )

@@ -149,6 +149,6 @@ COMMANDS: Final = (
         _run,
         "Look at the frames of clients, or at a recording of them, for habits that break the protocol, risk "
         "messages, or cost more than they need to: each finding has its frames, why it hurts and what to do. "
-        "Exits with 1 if there is one. docs/lint.md lists the rules.",
+        "Exits with 1 if there is one. docs/frames.md lists the rules.",
     ),
 )

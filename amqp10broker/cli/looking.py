@@ -104,6 +104,6 @@ COMMANDS: Final = (
         "Watch a link of AMQP 1.0, or a channel of AMQP 0-9-1, for a while and print as JSON what it did: "
         "each frame, in both directions, with the credit, delivery-count, unsettled deliveries, queue's "
         "credit, session windows and writer behind it; or prefetch, unacknowledged and unconfirmed messages, "
-        "and credit_flow. docs/timeline.md has the fields.",
+        "and credit_flow. docs/page.md has the fields.",
     ),
 )

@@ -148,6 +148,6 @@ COMMANDS: Final = (
         _run,
         "Play the client's side of recorded connections again, against any broker, and say what came "
         "otherwise than in the recording. Messages have the length that was recorded, and zeros in them. "
-        "Exits with 1 if there is a difference. docs/replay.md says what is compared.",
+        "Exits with 1 if there is a difference. docs/frames.md says what is compared.",
     ),
 )

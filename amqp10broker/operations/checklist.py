@@ -324,7 +324,7 @@ def _alarms(facts: Facts) -> Found:
     return (
         State.BAD,
         f"publishers are held back by alarms: {', '.join(told)}",
-        "see amqp10broker status, and docs/alarms.md",
+        "see amqp10broker status, and docs/limits-and-hardening.md",
     )
 
 

@@ -61,7 +61,7 @@ class Assertions:
         return [each for each in followed["watches"] if not each["client"].startswith(OWN)]
 
     def timeline(self, link: dict[str, Any]) -> dict[str, Any]:
-        """Return the timeline of one of `links`, frame by frame, in the format of `docs/timeline.md`."""
+        """Return the timeline of one of `links`, frame by frame, in the format of `docs/page.md`."""
         whole: dict[str, Any] = self.ask("timeline", watch=link["watch"], limit=_STEPS)
         part = whole
         while part["more"]:
@@ -147,7 +147,7 @@ class Assertions:
             raise AssertionError(f"credit was below {n}:\n" + "\n".join(found))
 
     def assert_lint_clean(self, *, ignore: Collection[str] = ()) -> None:
-        """Check that no client breaks a rule of the lint (`docs/lint.md`).
+        """Check that no client breaks a rule of the lint (`docs/frames.md`).
 
         The frames of all connections since the beginning of the test count, including those that have ended.
 

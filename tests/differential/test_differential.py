@@ -5,7 +5,7 @@ them so; under it stands what RabbitMQ answered, where that was otherwise, and `
 ``REWRITE_SCRIPTS=1`` writes the answers anew; look at the difference before you believe it.
 
 With ``AMQP10BROKER_DIFFERENTIAL=amqp://user:password@host:port`` every script is performed at that
-broker, too, which must answer as it is written: docs/differential-test.md.
+broker, too, which must answer as it is written: docs/proofs.md.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Selectors and browsers as unchanged programs for Qpid JMS use them (docs/selectors.md)."""
+"""Selectors and browsers as unchanged programs for Qpid JMS use them (docs/filters.md)."""
 
 from __future__ import annotations
 

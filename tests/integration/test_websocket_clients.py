@@ -1,4 +1,4 @@
-"""AMQP over WebSocket as rhea and Qpid JMS speak it (docs/websocket.md)."""
+"""AMQP over WebSocket as rhea and Qpid JMS speak it (docs/amqp10.md)."""
 
 from __future__ import annotations
 

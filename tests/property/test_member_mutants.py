@@ -5,8 +5,6 @@ What is planted is one function's code, for one test.
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from tests.support.lane_mutants import MUTANTS as LANE_MUTANTS
@@ -31,12 +29,3 @@ def test_each_number_of_the_table_is_planted() -> None:
     names = [each.name for each in (*RAFT_MUTANTS, *QUORUM_MUTANTS, *LANE_MUTANTS)]
     names += [each.number for each in MEMBER_MUTANTS]
     assert {int(name[:2]) for name in names if name[:2].isdigit()} == {*range(1, 55)}
-
-
-def test_the_page_names_each_with_its_test() -> None:
-    """And nothing else in its table; of lanes, each with its number."""
-    page = (Path(__file__).parents[2] / "docs" / "cluster-proofs.md").read_text(encoding="utf-8")
-    rows = [f"| {each.number} | {each.what} | `{each.caught_by}` |" for each in MEMBER_MUTANTS]
-    table = page.split("## Members, metadata, forming")[1]
-    assert [line for line in table.splitlines() if line.startswith("| ") and line[2].isdigit()] == rows
-    assert [each.name for each in LANE_MUTANTS if f"`{each.name}`" not in page] == []

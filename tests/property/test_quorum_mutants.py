@@ -5,7 +5,6 @@ A mutant is loaded beside the room (`tests.support.quorum_room`), so nothing is 
 
 from __future__ import annotations
 
-from pathlib import Path
 from random import Random
 from typing import Final
 
@@ -56,11 +55,3 @@ def test_each_number_of_the_table_is_planted() -> None:
     """Those of the queue's own state: 27 to 29, 31 to 41, 53 and 54; 30 is its clients' half."""
     numbers = {int(each.name[:2]) for each in QUORUM_MUTANTS if each.name[:2].isdigit()}
     assert numbers == {*range(27, 42), 53, 54} - {30}
-
-
-def test_the_page_names_each_with_its_scenario() -> None:
-    """As the tests know them."""
-    page = (Path(__file__).parents[2] / "docs" / "cluster-proofs.md").read_text(encoding="utf-8")
-    for each in QUORUM_MUTANTS:
-        star = "*" if each.rare else ""
-        assert f"| {each.name.split('_')[0]} | {each.what} | `{each.scenario}` | {star} |" in page

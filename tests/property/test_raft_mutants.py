@@ -54,12 +54,3 @@ def test_each_number_of_the_table_is_planted() -> None:
     """1 to 26, but for those of the shell: 11 to 13 (what is applied and told) and 23 (where bodies are)."""
     numbers = {int(each.name[:2]) for each in MUTANTS if each.name[:2].isdigit()}
     assert numbers == set(range(1, 27)) - {11, 12, 13, 23}
-
-
-def test_the_page_names_each_with_its_script() -> None:
-    """And no script stands beside it that nobody looks at."""
-    page = (Path(__file__).parents[2] / "docs" / "cluster-proofs.md").read_text(encoding="utf-8")
-    rows = [f"| {each.name.split('_')[0].lstrip('0')} | {each.what} | `{each.script}` |" for each in MUTANTS]
-    assert [row for row in rows if row not in page] == []
-    scripts = sorted(path.stem for path in SCRIPTS.glob("*.txt"))
-    assert [script for script in scripts if f"`{script}`" not in page] == []

@@ -1,6 +1,6 @@
 """Faults that are planted into lanes, one at a time. Each must be caught by the worlds of `test_lanes`.
 
-Numbers are those of the table in `docs/cluster-proofs.md`; names without one are ours.
+Numbers are those of a list of 54 faults that the four tables share; names without one are ours.
 """
 
 from __future__ import annotations

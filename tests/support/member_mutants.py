@@ -1,6 +1,6 @@
 """Faults that are planted into what is built on the room `raft`, one at a time. Each must be caught.
 
-Numbers are those of the table in `docs/cluster-proofs.md`; each is a change of one
+Numbers are those of a list of 54 faults that the four tables share; each is a change of one
 function or two, and the test that it names must fail with it.
 """
 

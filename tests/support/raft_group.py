@@ -1,7 +1,7 @@
 """Members of a Raft group with simulated disks, a network and a clock, and what must always hold of them.
 
 Nothing happens by itself: a test says which message arrives, which write is durable, what time it is. After
-everything that happens, `Group` checks the invariants (`docs/cluster-proofs.md` has the list):
+everything that happens, `Group` checks the invariants (`docs/proofs.md` has the list):
 
 1 at most one leader a term; 2 a leader never rewrites its log; 3 entries of equal index and term are equal,
 and so are those before them; 4 what is committed is in the log of every later leader; 5 nobody applies

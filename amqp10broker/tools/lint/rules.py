@@ -1,4 +1,4 @@
-"""The rules of the lint. `amqp10` and `amqp091` find the violations; `docs/lint.md` lists the rules."""
+"""The rules of the lint. `amqp10` and `amqp091` find the violations; `docs/frames.md` lists the rules."""
 
 from __future__ import annotations
 

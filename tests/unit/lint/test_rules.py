@@ -8,7 +8,7 @@ from pathlib import Path
 from amqp10broker.tools.lint.rules import RULES
 from tests.unit.lint import test_amqp091, test_amqp10
 
-PAGE = Path(__file__).parents[3] / "docs" / "lint.md"
+PAGE = Path(__file__).parents[3] / "docs" / "frames.md"
 
 
 def test_every_rule_has_a_client_that_breaks_it() -> None:

@@ -1,4 +1,4 @@
-"""Messages of a quorum queue that are published to be delivered later (docs/delayed-delivery.md)."""
+"""Messages of a quorum queue that are published to be delivered later (docs/queues.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Delayed messages in a quorum queue with several members (docs/delayed-delivery.md)."""
+"""Delayed messages in a quorum queue with several members (docs/queues.md)."""
 
 from __future__ import annotations
 
