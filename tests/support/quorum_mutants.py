@@ -1,7 +1,8 @@
 """Faults that are planted into the room `queues.quorum`, one at a time. Each must be caught.
 
 Numbers are those of a list of 54 faults that the four tables share; letters are ours. Each is caught by a
-scenario of its rule (`quorum_scenarios`), and by lives of a queue at random (`quorum_failover`) unless it is too rare.
+scenario of its rule (`quorum_scenarios`), and by lives of a queue at random (`quorum_failover`) unless it is
+too rare.
 """
 
 from __future__ import annotations
