@@ -39,7 +39,7 @@ help:
 	@echo 'make test-long    the random proofs of durability and recovery in their long form: hours'
 	@echo 'make lint         ruff, mypy, import rules'
 	@echo 'make format       let ruff rewrite the sources'
-	@echo 'make docs         write the generated pages, RabbitMQ'\''s test cases with the tests here, into build/docs'
+	@echo 'make docs         write the generated pages (all metrics; RabbitMQ'\''s test cases with the tests here) into build/docs'
 	@echo 'make bench        run the benchmarks                ARGS="--help"'
 	@echo 'make spark-demo   a stream into Spark, a sweep and its report, about 3 minutes; Java comes along if none is here'
 	@echo 'make clean        remove the virtual environment and caches'
@@ -72,6 +72,7 @@ bench: $(VENV)/.bench
 	$(IN_VENV)/python -m benchmarks $(ARGS)
 
 docs: $(VENV)/.runtime
+	$(IN_VENV)/python .ci/generate_metrics.py
 	$(IN_VENV)/python .ci/generate_rabbitmq_cases.py
 
 spark-demo: $(VENV)/.spark
