@@ -105,7 +105,7 @@ def test_a_violation_is_caught(path: str, source: str, fault: str) -> None:
         ),
         ("config/load.py", "from os import PathLike, fspath"),
         ("storage/disk.py", "import os, fcntl\nfrom amqp10broker.errors import StorageError"),
-        ("errors.py", "from dataclasses import dataclass, field"),
+        ("errors.py", "from dataclasses import field, replace"),
         ("__init__.py", "def __getattr__(name):\n    from amqp10broker.runtime.broker import Broker"),
     ],
 )
