@@ -51,16 +51,16 @@ RULES = {
 """How many rules a cluster has of each letter."""
 
 BEYOND = (
-    ("A", 13, DOCS / "automatic-credit.md"),
-    ("J", 17, DOCS / "jms.md"),
-    ("L", 25, DOCS / "link-resume.md"),
-    ("P", 45, DOCS / "testing.md"),
-    ("S", 22, DOCS / "selectors.md"),
-    ("T", 71, DOCS / "transactions.md"),
-    ("W", 8, DOCS / "websocket.md"),
-    ("X", 14, DOCS / "amqp10-beyond.md"),
+    ("A", DOCS / "automatic-credit.md"),
+    ("J", DOCS / "jms.md"),
+    ("L", DOCS / "link-resume.md"),
+    ("P", DOCS / "testing.md"),
+    ("S", DOCS / "selectors.md"),
+    ("T", DOCS / "transactions.md"),
+    ("W", DOCS / "websocket.md"),
+    ("X", DOCS / "amqp10-beyond.md"),
 )
-"""Rules of AMQP 1.0 beyond transfer and flow: their letter, how many there are, and their page."""
+"""Rules of AMQP 1.0 beyond transfer and flow: their letter and their page."""
 
 NAMED = re.compile(r"`(?:tests/)?([a-z0-9_/]+\.py)::(test_\w+)`")
 SCRIPT = re.compile(r"`(scripts/\w+\.txt)`")
@@ -171,12 +171,13 @@ def test_every_rule_of_a_cluster_has_a_row_with_a_test_or_is_said_to_be_open() -
     assert [row for row in found if not NAMED.search(row[-1]) and not row[-1].startswith("open")] == []
 
 
-@pytest.mark.parametrize(("letter", "count", "page"), BEYOND)
-def test_every_rule_beyond_transfer_and_flow_has_a_row(letter: str, count: int, page: Path) -> None:
+@pytest.mark.parametrize(("letter", "page"), BEYOND)
+def test_every_rule_beyond_transfer_and_flow_has_a_row(letter: str, page: Path) -> None:
     """With a test that shows it, or the reason why not."""
     text = page.read_text().partition("\n## Rules\n")[2].partition("\n## ")[0]
     found = rows(text)
-    assert [rule for rule, *_ in found] == [f"{letter}{number}" for number in range(1, count + 1)]
+    assert found
+    assert [rule for rule, *_ in found] == [f"{letter}{number}" for number in range(1, len(found) + 1)]
     said = ("open", "not done: ")
     assert [row for row in found if not NAMED.search(row[-1]) and not row[-1].startswith(said)] == []
     named = NAMED.findall(text)
