@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from amqp10broker.dataclass import dataclass
+from amqp10broker.observe.flow_events.schema import Reason
 from amqp10broker.tools.analysis.configurations import (
     SETTINGS,
     ConfigurationFigures,
@@ -25,7 +26,7 @@ from amqp10broker.tools.analysis.drawing import (
     share_axis,
     short_labels,
 )
-from amqp10broker.tools.analysis.figures import SIDES
+from amqp10broker.tools.analysis.figures import SIDES, reason_name
 
 # A picture with more bars than this is unreadable.
 BARS_MAX: Final = 30
@@ -184,13 +185,7 @@ def _lines(
     return whiskers
 
 
-_REASON_ORDER: Final = (
-    "credit withheld", "no credit", "peer window closed", "blocked by alarm", "queue empty",
-    "queue credit in flight", "writer blocked", "not active", "draining", "credit flow", "prefetch full",
-    "unsettled here", "unsettled elsewhere", "messages not synced", "messages delayed",
-    "delivery unfinished", "reader held", "method in flight", "timed out",
-    "unsettled incomplete", "no leader",
-)  # fmt: skip
+_REASON_ORDER: Final = tuple(dict.fromkeys(reason_name(reason.general) for reason in Reason if reason))
 
 
 def some(members: Sequence[ConfigurationFigures], chosen: Settings | None) -> list[ConfigurationFigures]:
