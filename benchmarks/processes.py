@@ -72,13 +72,6 @@ def process_rss_bytes(pid: int) -> int:
     raise BrokerError(f"process {pid} has no memory: it has ended")
 
 
-def own_rss_peak_bytes() -> int:
-    """Return the highest resident memory that this process has had (VmHWM), of its own program alone."""
-    # Not ru_maxrss: that begins with what the process had that started this one.
-    (line,) = (one for one in Path("/proc/self/status").read_text().splitlines() if one.startswith("VmHWM:"))
-    return int(line.split()[1]) * 1024
-
-
 def family_rss_bytes(pid: int) -> int:
     """Return the resident memory of a process and of all that came of it; pages they share count twice."""
     pages = {member: int(fields[21]) for member, fields in _everything()}

@@ -14,7 +14,7 @@ import shlex
 import statistics
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -94,12 +94,6 @@ def size_name(size_bytes: int) -> str:
         if size_bytes >= unit and size_bytes % unit == 0:
             return f"{size_bytes // unit} {name}"
     return f"{size_bytes} B"
-
-
-def median_of(values: Iterable[Any]) -> float | None:
-    """Return the median of the known values, None if there is none."""
-    known = [value for value in values if value is not None]
-    return statistics.median(known) if known else None
 
 
 def summarise(samples: Sequence[Row], keys: Sequence[str]) -> list[Row]:

@@ -45,30 +45,25 @@ def _arguments(parser: Parser) -> None:
         help="with --follow: wait so long for files that come late; a window is told that much later "
         "(default: 15)",
     )  # fmt: skip
-    add_spark(parser, "Spark", "local[*]")
+    _add_spark(parser)
     parser.add_argument("--quiet", action="store_true", help="tell no progress")
 
 
-def add_spark(parser: Parser, title: str, master: str | None) -> None:
-    """Add the options of Spark; `check_spark` checks them.
-
-    Args:
-        title: of the options in the help.
-        master: default of ``--master``; None: no Spark then.
-    """
-    spark = parser.add_argument_group(title)
-    default = "no Spark" if master is None else master
+def _add_spark(parser: Parser) -> None:
+    spark = parser.add_argument_group("Spark")
     spark.add_argument(
-        "--master", default=master, help=f"local[N], local[*] or spark://127.0.0.1:PORT (default: {default})"
+        "--master",
+        default="local[*]",
+        help="local[N], local[*] or spark://127.0.0.1:PORT (default: local[*])",
     )
     spark.add_argument(
         "--memory", default="2g", metavar="SIZE", help="of the JVM, such as 512m or 4g (default: 2g)"
     )
 
 
-def check_spark(arguments: argparse.Namespace) -> None:
+def _check_spark(arguments: argparse.Namespace) -> None:
     """Refuse a master on another machine, and a JVM that does not fit into this machine."""
-    if arguments.master is not None and not _MASTER.fullmatch(arguments.master):
+    if not _MASTER.fullmatch(arguments.master):
         allowed = "must be local[N], local[*] or spark://127.0.0.1:PORT"
         raise ConfigError("--master", f"is {arguments.master!r}", allowed)
     _check_memory(arguments.memory)
@@ -99,7 +94,7 @@ def _check(arguments: argparse.Namespace) -> None:
         raise ConfigError("--keep", f"is given with --aim {aim}", "it belongs to --aim memory")
     if keep is not None and not 0 < keep <= 1:
         raise ConfigError("--keep", f"is {keep:g}", "must be above 0, and 1 at most")
-    check_spark(arguments)
+    _check_spark(arguments)
     if arguments.late is not None and not arguments.follow:
         raise ConfigError("--late", "is given without --follow", "it belongs to --follow")
     if arguments.late is not None and arguments.late < 0:

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import textwrap
 from collections.abc import Callable, Iterator
-from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from amqp10broker.cli.analyse import add_spark, check_spark
 from amqp10broker.cli.commands import STANDARD, Command, Parser
 from amqp10broker.cli.connecting import positive
-from amqp10broker.cli.exits import EXIT_OK, Failed, Unreachable
+from amqp10broker.cli.exits import EXIT_OK, Failed
 from amqp10broker.cli.frames import recording
 from amqp10broker.cli.tables import render
 from amqp10broker.errors import ConfigError
@@ -84,7 +80,6 @@ def _arguments(parser: Parser) -> None:
     parser.add_argument(
         "--format", choices=("text", "json", "csv"), default="text", help="csv: a table (default: text)"
     )
-    add_spark(parser, "Spark, for many recordings (without --master they are looked at in one process)", None)
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -114,37 +109,14 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _answers(arguments: argparse.Namespace, settings: list[Settings]) -> list[Answer]:
-    from amqp10broker.tools.analysis.what_if import answer_of_file, files_of
-    from amqp10broker.tools.replay.many import answer
+    from amqp10broker.tools.replay.many import answer, answer_of_file, files_of
 
-    check_spark(arguments)
     if STANDARD in arguments.recordings:
-        if arguments.recordings != [STANDARD] or arguments.master is not None:
-            raise ConfigError(
-                "-", "is given beside files or --master", "one recording alone can come from there"
-            )
+        if arguments.recordings != [STANDARD]:
+            raise ConfigError("-", "is given beside files", "one recording alone can come from there")
         with recording(STANDARD) as records:
             return [answer(STANDARD, records, settings, arguments.connection)]
-    # Before Java is started, which takes seconds.
-    paths = files_of(arguments.recordings)
-    if arguments.master is not None:
-        return _by_spark(arguments, paths, settings)
-    return [answer_of_file(path, settings, arguments.connection) for path in paths]
-
-
-def _by_spark(arguments: argparse.Namespace, paths: list[str], settings: list[Settings]) -> list[Answer]:
-    from amqp10broker.tools.analysis.errors import CannotStart
-    from amqp10broker.tools.analysis.failures import explained
-    from amqp10broker.tools.analysis.session import command_session
-    from amqp10broker.tools.analysis.what_if import answers
-
-    absolute = [os.path.abspath(path) for path in paths]
-    try:
-        with command_session(arguments.master, arguments.memory) as spark, explained(Path(paths[0])):
-            found = answers(spark, absolute, settings, arguments.connection)
-    except CannotStart as error:
-        raise Unreachable(str(error)) from error
-    return [replace(one, recording=path) for one, path in zip(found, paths, strict=True)]
+    return [answer_of_file(path, settings, arguments.connection) for path in files_of(arguments.recordings)]
 
 
 def _judged(found: list[Answer]) -> int:
@@ -253,7 +225,6 @@ COMMANDS: Final = (
         _run,
         "Say what another credit, incoming-window or round trip would have done to the publishers and "
         "consumers of recordings of frames: their rate, what they would wait for, memory, and what cannot be "
-        "known. Many recordings and settings make one table, with --master by Spark, a recording a task. "
-        "docs/analysis.md says how.",
+        "known. Many recordings and settings make one table. docs/analysis.md says how.",
     ),
 )

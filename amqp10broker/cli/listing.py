@@ -232,9 +232,9 @@ LISTINGS: Final = (
             queue: a pattern for queues and addresses
             client: a pattern for container-ids and connection names
             link: a pattern for names of links
-            count: messages, attaches, credit or bytes: as it was asked for
+            count: messages, attaches, credit or frames: as it was asked for
             hits: how often it was committed
-            held: messages, confirms and flows that are kept back
+            held: messages, confirms, flows and bytes that are kept back
         """),
         ("fault", "kind", "vhost", "queue", "client", "link", "count", "hits", "held"),
     ),

@@ -151,15 +151,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     typed = None
     if place is not None:
         typed = written[place]
-        dashed = typed.replace("_", "-")
-        if any(dashed in names for names in HOMES.values()):
-            # RabbitMQ's tools spell it with underscores: set_policy.
-            typed = written[place] = dashed
-        elif (meant := closest(dashed, [name for names in HOMES.values() for name in names])) is not None:
-            _complain(f"there is no command '{dashed}'; did you mean {meant}?")
-            return EXIT_USAGE
-        else:
-            _complain(f"there is no command '{dashed}'; 'amqp10broker --help' lists them")
+        known = [name for names in HOMES.values() for name in names]
+        if typed not in known:
+            # RabbitMQ's tools spell commands with underscores.
+            meant = closest(typed.replace("_", "-"), known)
+            advice = "'amqp10broker --help' lists them" if meant is None else f"did you mean {meant}?"
+            _complain(f"there is no command '{typed}'; {advice}")
             return EXIT_USAGE
     wrong = EXIT_USAGE_OF_TOOL if typed in HOMES["clustering"] else EXIT_USAGE
     parser = build_parser(typed, whole=False)

@@ -518,16 +518,15 @@ class SuspendedLinkView:
 
 @dataclass(frozen=True, slots=True)
 class FaultView:
-    """A fault that the broker commits on request (`service.faults`).
+    """A fault that the broker injects on request (`observe.faults`).
 
     Attributes:
         queue: a pattern for queues, or addresses of links; None: any.
         client: a pattern for container-ids and connection names; None: any.
         link: a pattern for names of links; None: any.
-        count: number of messages or attaches, remaining credit, error of a delivery-count, or size of frames;
-            None: all, none, one, or the least.
-        held: messages, confirms and flows that are held back; of one that is committed once, sessions and
-            channels that it has not reached yet.
+        count: number of messages, attaches or frames, or remaining credit; None: all, or no credit.
+        held: messages, confirms, flows and bytes that are held back; of one that is injected once, sessions
+            and channels that it has not reached yet.
     """
 
     fault: int

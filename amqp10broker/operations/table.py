@@ -8,10 +8,27 @@ its options from it.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from enum import StrEnum
 from typing import Final
 
 from amqp10broker.dataclass import dataclass
 from amqp10broker.operations.arguments import Argument, Kind
+
+
+class FaultKind(StrEnum):
+    """The kinds of faults that a broker in test mode injects (docs/testing.md)."""
+
+    REJECT_PUBLISHES = "reject-publishes"
+    HOLD_CONFIRMS = "hold-confirms"
+    REDELIVER = "redeliver"
+    PAUSE_QUEUE = "pause-queue"
+    LIMIT_CREDIT = "limit-credit"
+    HOLD_BYTES = "hold-bytes"
+    RESET_AFTER = "reset-after"
+    REFUSE_ATTACHES = "refuse-attaches"
+    DETACH = "detach"
+    END = "end"
+    CLOSE = "close"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,20 +79,6 @@ _REGULAR: Final = "regular expression; '.*' allows everything, '' nothing"
 QUEUE_TYPES: Final = ("classic", "quorum", "stream")
 APPLY_TO: Final = ("all", "queues", "classic_queues", "quorum_queues", "streams", "exchanges")
 ALARMS: Final = ("memory", "disk")
-FAULTS: Final = (
-    *("reject-publishes", "release-publishes", "modify-publishes", "return-publishes", "hold-publishes"),
-    *(
-        "hold-confirms",
-        "redeliver",
-        "pause-queue",
-        "limit-credit",
-        "ignore-drains",
-        "hold-echoes",
-        "wrong-delivery-count",
-    ),
-    *("close-window", "stop-publishers", "frame-size", "hold-bytes", "slow-socket", "cut-frames"),
-    *("reset-after", "stop-heartbeats", "refuse-attaches", "detach", "end", "close"),
-)
 FLOW_SETTINGS: Final = ("max_link_credit", "max_incoming_window", "max_queue_credit")
 _POLICY: Final = (
     _NAME,
@@ -450,11 +453,11 @@ _TABLE: Final = (
     ),
     Operation(
         "inject-fault", "fault",
-        (Argument("kind", Kind.TEXT, "what is done wrong", choices=FAULTS), _VHOST,
+        (Argument("kind", Kind.TEXT, "what is done wrong", choices=tuple(FaultKind)), _VHOST,
          Argument("queue", Kind.TEXT, "only for this queue, or address of links; * and ? mean any", None),
          Argument("client", Kind.TEXT, "only for clients of this container-id or connection name", None),
          Argument("link", Kind.TEXT, "only for links of this name", None),
-         Argument("count", Kind.INTEGER, "so many messages, attaches or bytes; see docs/testing.md", None,
+         Argument("count", Kind.INTEGER, "messages, attaches, credits or frames; see docs/testing.md", None,
                   bounds=(0, 4294967295)),
          Argument("condition", Kind.TEXT, "that clients of AMQP 1.0 are told", "amqp:internal-error"),
          Argument("code", Kind.INTEGER, "that clients of AMQP 0-9-1 are told", 541),

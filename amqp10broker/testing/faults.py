@@ -73,22 +73,6 @@ class Faults:
         """Reject the next `count` messages, or all: basic.nack to clients of AMQP 0-9-1."""
         return self.inject("reject-publishes", count=count, **whom)
 
-    def release_publishes(self, count: int | None = None, **whom: Any) -> Any:
-        """Release the next `count` messages, or all: basic.nack to clients of AMQP 0-9-1."""
-        return self.inject("release-publishes", count=count, **whom)
-
-    def modify_publishes(self, count: int | None = None, **whom: Any) -> Any:
-        """Answer the next `count` messages, or all, with modified: basic.nack to clients of AMQP 0-9-1."""
-        return self.inject("modify-publishes", count=count, **whom)
-
-    def return_publishes(self, count: int | None = None, **whom: Any) -> Any:
-        """Find no queue for the next `count` messages, or all: released; basic.return of mandatory ones."""
-        return self.inject("return-publishes", count=count, **whom)
-
-    def hold_publishes(self, count: int | None = None, **whom: Any) -> Any:
-        """Hold back the next `count` messages, or all, from their queues until the fault is lifted."""
-        return self.inject("hold-publishes", count=count, **whom)
-
     def hold_confirms(self, count: int | None = None, **whom: Any) -> Any:
         """Hold back the outcomes of the next `count` messages, or all, until the fault is lifted."""
         return self.inject("hold-confirms", count=count, **whom)
@@ -105,56 +89,15 @@ class Faults:
         """Limit the grants of each publishing link to `count` messages from its next grant on."""
         return self.inject("limit-credit", count=count, **whom)
 
-    def ignore_drains(self, **whom: Any) -> Any:
-        """Leave drains unanswered until the fault is lifted."""
-        return self.inject("ignore-drains", **whom)
-
-    def hold_echoes(self, **whom: Any) -> Any:
-        """Delay answers to flows with echo until the fault is lifted."""
-        return self.inject("hold-echoes", **whom)
-
-    def wrong_delivery_count(self, by: int = 1, **whom: Any) -> Any:
-        """Send a delivery-count that is too large in flows of links; the right one follows."""
-        return self.inject("wrong-delivery-count", count=by, **whom)
-
-    def close_window(self, **whom: Any) -> Any:
-        """Hold the incoming windows of sessions closed; only `client` is supported."""
-        return self.inject("close-window", **whom)
-
-    def stop_publishers(self, **whom: Any) -> Any:
-        """Send channel.flow to channels, and another to resume at the end; only `client` is supported."""
-        return self.inject("stop-publishers", **whom)
-
-    def frame_size(self, size: int = 512, **whom: Any) -> Any:
-        """Send frames of at most `size` bytes on sessions and channels that begin meanwhile.
-
-        Performatives and methods stay whole, however large. Only `client` is supported.
-        """
-        return self.inject("frame-size", count=size, **whom)
-
     def hold_bytes(self, **whom: Any) -> Any:
         """Read from and write to connections nothing, as on a network without connectivity; only `client` is
         supported.
         """
         return self.inject("hold-bytes", **whom)
 
-    def slow_socket(self, bytes_per_s: int = 10_000, **whom: Any) -> Any:
-        """Read and send this many bytes per second, at least 100; only `client` is supported."""
-        return self.inject("slow-socket", count=bytes_per_s, **whom)
-
-    def cut_frames(self, at: int = 1, **whom: Any) -> Any:
-        """Send each frame in two parts, a millisecond apart, the first of `at` bytes; only `client` is
-        supported.
-        """
-        return self.inject("cut-frames", count=at, **whom)
-
     def reset_after(self, frames: int = 1, **whom: Any) -> Any:
         """Reset connections after this many more frames to them; only `client` is supported."""
         return self.inject("reset-after", count=frames, **whom)
-
-    def stop_heartbeats(self, **whom: Any) -> Any:
-        """Send no heartbeats; only `client` is supported."""
-        return self.inject("stop-heartbeats", **whom)
 
     def refuse_attaches(
         self, count: int | None = None, condition: str = "amqp:unauthorized-access", **whom: Any
@@ -182,10 +125,6 @@ class Faults:
             AssertionError: there were none.
         """
         return self._once("detach", condition=condition, **whom)
-
-    def steal_links(self, **whom: Any) -> int:
-        """Detach links as if another session had attached their names; like `detach`."""
-        return self.detach("amqp:link:stolen", **whom)
 
     def end(self, condition: str = "amqp:internal-error", code: int = 406, **whom: Any) -> int:
         """End sessions with a condition, and channels with a code; like `detach`."""

@@ -16,7 +16,7 @@ def lead(nodes: ClusterProcess, name: str) -> None:
     """Let a node lead; it may have to be reached first."""
 
     def leads() -> bool:
-        nodes.run_command(nodes.node("a"), "transfer_leadership", "q", name)
+        nodes.run_command(nodes.node("a"), "transfer-leadership", "q", name)
         return leader(nodes, "q") == name
 
     nodes.wait_until(leads, f"node {name} leads")

@@ -63,7 +63,7 @@ def test_what_is_left_of_a_cluster_goes_on_alone_and_lets_others_join(tmp_path: 
         cluster.wait_until(
             lambda: all(
                 row["Last Applied"] == row["Last Log Index"]
-                for row in cluster.ask(a, "quorum_status", "kept")
+                for row in cluster.ask(a, "quorum-status", "kept")
             ),
             "all members have all of it",
         )
@@ -89,7 +89,7 @@ def test_what_is_left_of_a_cluster_goes_on_alone_and_lets_others_join(tmp_path: 
         a.start()
         cluster.wait_until_up(a)
         assert cluster.status(a)["disk_nodes"] == ["a"]
-        queues = cluster.ask(a, "list_queues", "name", "members")
+        queues = cluster.ask(a, "list-queues", "name", "members")
         assert [row["name"] for row in queues] == ["kept"]
         cluster.wait_until(lambda: len(look(a, "kept")) == 20, "what a lost client had is back")
         assert [text for text, _ in look(a, "kept")] == [str(number) for number in range(20)]
@@ -106,14 +106,14 @@ def test_what_is_left_of_a_cluster_goes_on_alone_and_lets_others_join(tmp_path: 
         b.start()
         cluster.wait_until_up(b, at=a)
         assert sorted(cluster.status(b)["disk_nodes"]) == ["a", "b"]
-        assert cluster.run_command(a, "add_member", "kept", "b").returncode == 0
+        assert cluster.run_command(a, "add-member", "kept", "b").returncode == 0
         assert len(look(b, "kept")) == 21
         # Once more through a start: what was made alone stays as it has become.
         a.stop()
         a.start()
         cluster.wait_until_up(a, b)
         cluster.wait_until(
-            lambda: len(cluster.ask(a, "quorum_status", "kept")) == 2, "both members are there again"
+            lambda: len(cluster.ask(a, "quorum-status", "kept")) == 2, "both members are there again"
         )
         assert len(look(a, "kept")) == 21
 

@@ -117,11 +117,11 @@ def test_the_cluster_has_one_name_which_clients_hear(cluster: ClusterProcess) ->
     """N7: the founder's unless it is given another."""
     a, b, _ = cluster.nodes
     assert cluster.status(b)["cluster_name"] == "a"
-    assert cluster.run_command(b, "set_cluster_name", "shop").returncode == 0
+    assert cluster.run_command(b, "set-cluster-name", "shop").returncode == 0
     cluster.wait_until(lambda: cluster.status(a)["cluster_name"] == "shop", "the name at another node")
     with connected(a) as connection:
         assert connection._impl.server_properties["cluster_name"] == "shop"
-    assert cluster.run_command(a, "set_cluster_name", "a").returncode == 0
+    assert cluster.run_command(a, "set-cluster-name", "a").returncode == 0
 
 
 # --- looking at it --------------------------------------------------------------------------------
@@ -135,11 +135,11 @@ def test_each_node_shows_the_members_and_where_they_listen(cluster: ClusterProce
         ports = {each["port"] for listeners in status["listeners"].values() for each in listeners}
         assert {each.port for each in cluster.nodes} <= ports
         assert set(status["maintenance_status"].values()) == {"not under maintenance"}
-    rows = cluster.ask(cluster.nodes[1], "metadata_store_status")
+    rows = cluster.ask(cluster.nodes[1], "metadata-store-status")
     assert sorted(row["Raft State"] for row in rows) == ["follower", "follower", "leader"]
     assert {row["Membership"] for row in rows} == {"voter"}
-    assert cluster.run_command(cluster.nodes[2], "await_online_nodes", "3").returncode == 0
-    late = cluster.run_command(cluster.nodes[2], "await_online_nodes", "4", "--timeout", "0")
+    assert cluster.run_command(cluster.nodes[2], "await-online-nodes", "3").returncode == 0
+    late = cluster.run_command(cluster.nodes[2], "await-online-nodes", "4", "--timeout", "0")
     assert late.returncode == 70
     assert "Not enough nodes joined" in late.stderr
 
@@ -149,7 +149,7 @@ def test_each_node_shows_the_members_and_where_they_listen(cluster: ClusterProce
 
 def test_a_killed_node_comes_back_by_its_own_command_line(cluster: ClusterProcess) -> None:
     """L2, M7, S5: the others go on without the metadata's leader; what it missed it has when it serves."""
-    rows = cluster.ask(cluster.nodes[0], "metadata_store_status")
+    rows = cluster.ask(cluster.nodes[0], "metadata-store-status")
     (lost,) = (cluster.node(row["Node Name"]) for row in rows if row["Raft State"] == "leader")
     one, other = cluster.others(lost)
     lost.kill()
@@ -276,17 +276,17 @@ def test_a_node_joins_and_is_forgotten_and_comes_back_empty_only(
         cluster.wait_until_up(d, at=a)
         assert bodies(d, "older", 1) == [b"one"]
         (row,) = [
-            each for each in cluster.ask(a, "list_queues", "name", "members") if each["name"] == "older"
+            each for each in cluster.ask(a, "list-queues", "name", "members") if each["name"] == "older"
         ]
         assert "d" not in row["members"]
         assert cluster.run_command(a, "delete", "queue", "older").returncode == 0
-        runs = cluster.run_command(a, "forget_cluster_node", "d")
+        runs = cluster.run_command(a, "forget-cluster-node", "d")
         assert runs.returncode == 70
         assert "runs: stop it first" in runs.stderr
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=END_S)
         cluster.wait_until(lambda: "d" not in cluster.status(a)["running_nodes"], "it has gone")
-        done = cluster.run_command(a, "forget_cluster_node", "d")
+        done = cluster.run_command(a, "forget-cluster-node", "d")
         assert done.returncode == 0, done
         assert cluster.status(a)["disk_nodes"] == ["a", "b", "c"]
         assert "it was forgotten; give it an empty folder" in joiner.refusal()

@@ -168,11 +168,11 @@ def _leads(nodes: ClusterProcess, node: ClusterNode, *queues: str) -> bool:
     return any(
         row["Raft State"] == "leader"
         for queue in queues
-        for row in nodes.ask(node, "quorum_status", queue)
+        for row in nodes.ask(node, "quorum-status", queue)
         if row["Node Name"] == node.name
     )
 
 
 def _members(nodes: ClusterProcess, node: ClusterNode, queue: str) -> set[str]:
-    rows = nodes.ask(node, "list_queues", "name", "members")
+    rows = nodes.ask(node, "list-queues", "name", "members")
     return next(set(row["members"]) for row in rows if row["name"] == queue)

@@ -52,7 +52,7 @@ def run(nodes: ClusterProcess, at: str, *words: str, code: int = 0) -> str:
 
 def states(nodes: ClusterProcess, queue: str, at: str = "a") -> dict[str, tuple[str, str]]:
     """Raft state and membership of each member."""
-    rows: list[dict[str, Any]] = nodes.ask(nodes.node(at), "quorum_status", queue)
+    rows: list[dict[str, Any]] = nodes.ask(nodes.node(at), "quorum-status", queue)
     return {row["Node Name"]: (row["Raft State"], row["Membership"]) for row in rows}
 
 
@@ -88,8 +88,8 @@ def test_a_queue_grows_and_shrinks_and_keeps_what_it_has(nodes: ClusterProcess) 
     """Section 9: whichever node is asked; G2: publishers notice nothing; the leader, too, can be removed."""
     declare(nodes, "grows", 1)
     publish(nodes.node("c"), "grows", 3)
-    run(nodes, "c", "add_member", "grows", "b", "--membership", "voter")
-    assert "had a member already" in run(nodes, "c", "add_member", "grows", "b")
+    run(nodes, "c", "add-member", "grows", "b", "--membership", "voter")
+    assert "had a member already" in run(nodes, "c", "add-member", "grows", "b")
     rows = nodes.ask(nodes.node("b"), "grow", "c", "all", "--queue-pattern", "^grows$")
     assert rows == [{"vhost": "/", "name": "grows", "size": 3, "result": "ok"}]
     nodes.wait_until(
@@ -100,47 +100,47 @@ def test_a_queue_grows_and_shrinks_and_keeps_what_it_has(nodes: ClusterProcess) 
         "three voters",
     )
     publish(nodes.node("b"), "grows", 3, first=3)
-    run(nodes, "b", "delete_member", "grows", "a")
+    run(nodes, "b", "delete-member", "grows", "a")
     assert leader(nodes, "grows") in ("b", "c")
     publish(nodes.node("a"), "grows", 3, first=6)
     rows = nodes.ask(nodes.node("a"), "shrink", "b")
     assert {"vhost": "/", "name": "grows", "size": 1, "result": "ok"} in rows
-    assert "last_node" in run(nodes, "a", "delete_member", "grows", "c", code=70)
+    assert "last_node" in run(nodes, "a", "delete-member", "grows", "c", code=70)
     assert drained(nodes.node("a"), "grows") == list(range(9))
     # A member that comes back is another one, and begins with nothing.
-    run(nodes, "a", "add_member", "grows", "a", "--membership", "voter")
+    run(nodes, "a", "add-member", "grows", "a", "--membership", "voter")
     publish(nodes.node("b"), "grows", 1)
     assert drained(nodes.node("a"), "grows") == [0]
 
 
 def test_leaders_are_handed_over_and_spread(nodes: ClusterProcess) -> None:
-    """Section 9: transfer_leadership and rebalance, with an open consumer (E10)."""
+    """Section 9: transfer-leadership and rebalance, with an open consumer (E10)."""
     names = [f"spread{number}" for number in range(3)]
     for name in names:
         declare(nodes, name, 3)
-    run(nodes, "b", "transfer_leadership", "spread0", "c")
+    run(nodes, "b", "transfer-leadership", "spread0", "c")
     assert leader(nodes, "spread0", "b") == "c"
-    assert "already_leader" in run(nodes, "b", "transfer_leadership", "spread0", "c", code=70)
-    run(nodes, "c", "transfer_leadership", "spread0", "a")
+    assert "already_leader" in run(nodes, "b", "transfer-leadership", "spread0", "c", code=70)
+    run(nodes, "c", "transfer-leadership", "spread0", "a")
     rows = nodes.ask(nodes.node("b"), "rebalance", "quorum", "--queue-pattern", "^spread")
     assert [(row["Node name"], row["Number of quorum queues"]) for row in rows] == [
         ("a", 1),
         ("b", 1),
         ("c", 1),
     ]
-    listed = nodes.ask(nodes.node("c"), "list_queues", "name", "leader", "members", "online", "state")
+    listed = nodes.ask(nodes.node("c"), "list-queues", "name", "leader", "members", "online", "state")
     spread = [row for row in listed if row["name"] in names]
     assert sorted(row["leader"] for row in spread) == ["a", "b", "c"]
     assert all(sorted(row["members"]) == sorted(row["online"]) == ["a", "b", "c"] for row in spread)
     assert all(row["state"] == "running" for row in spread)
     (local,) = [
         row
-        for row in nodes.ask(nodes.node("c"), "list_queues", "--local", "name", "leader")
+        for row in nodes.ask(nodes.node("c"), "list-queues", "--local", "name", "leader")
         if row["name"] in names
     ]
     assert local["leader"] == "c"
     assert "no elected leader" not in run(
-        nodes, "a", "check_for_quorum_queues_without_an_elected_leader", "--across-all-vhosts", ".*"
+        nodes, "a", "check-for-quorum-queues-without-an-elected-leader", "--across-all-vhosts", ".*"
     )
 
 
@@ -162,10 +162,10 @@ def test_a_leadership_moves_and_clients_notice_nothing(nodes: ClusterProcess) ->
 
     consumer.basic_consume("moves", take)
     changes = (
-        ("transfer_leadership", "moves", "b"),
-        ("delete_member", "moves", "b"),
-        ("add_member", "moves", "b", "--membership", "voter"),
-        ("transfer_leadership", "moves", "b"),
+        ("transfer-leadership", "moves", "b"),
+        ("delete-member", "moves", "b"),
+        ("add-member", "moves", "b", "--membership", "voter"),
+        ("transfer-leadership", "moves", "b"),
     )
     number = 0
     for words in changes:
@@ -221,7 +221,7 @@ def test_what_is_held_and_what_is_shown_goes_with_the_leader(nodes: ClusterProce
         for former, now in (("a", "b"), ("b", "c")):
             method, _, body = channel.basic_get(queue)
             assert body == b"0"
-            run(nodes, "a", "transfer_leadership", queue, now)
+            run(nodes, "a", "transfer-leadership", queue, now)
             channel.basic_reject(method.delivery_tag, requeue=True)
             nodes.wait_until(
                 lambda now=now, former=former: (
@@ -278,7 +278,7 @@ def test_what_is_deleted_at_all_nodes_at_once_is_gone(nodes: ClusterProcess) -> 
         nodes.wait_until(
             lambda node=node: "twice" not in nodes.run_command(node, "list-vhosts").stdout, "it is gone"
         )
-        done = nodes.run_command(node, "quorum_status", "thrice")
+        done = nodes.run_command(node, "quorum-status", "thrice")
         assert done.returncode == 67, done
     made()
     nodes.wait_until(
@@ -302,17 +302,17 @@ def test_a_drained_node_has_no_clients_and_no_leaders_and_follows(nodes: Cluster
     assert closed.value.args[0] == 320
     assert not node.accepts
     assert leader(nodes, "kept", "b") != "a"
-    metadata = nodes.ask(nodes.node("b"), "metadata_store_status")
+    metadata = nodes.ask(nodes.node("b"), "metadata-store-status")
     assert [row["Raft State"] for row in metadata if row["Node Name"] == "a"] == ["follower"]
-    assert nodes.ask(nodes.node("c"), "cluster_status")["maintenance_status"]["a"] != "not under maintenance"
+    assert nodes.ask(nodes.node("c"), "cluster-status")["maintenance_status"]["a"] != "not under maintenance"
     publish(nodes.node("b"), "kept", 3)
 
     def index(name: str) -> int:
-        rows = nodes.ask(nodes.node("b"), "quorum_status", "kept")
+        rows = nodes.ask(nodes.node("b"), "quorum-status", "kept")
         return int(next(row["Last Applied"] for row in rows if row["Node Name"] == name))
 
     nodes.wait_until(lambda: index("a") == index("b"), "the drained node follows")
-    assert "maintenance" in run(nodes, "a", "check_if_node_is_quorum_critical")
+    assert "maintenance" in run(nodes, "a", "check-if-node-is-quorum-critical")
     run(nodes, "a", "revive")
     assert drained(node, "kept") == [0, 1, 2]
 
@@ -325,7 +325,7 @@ def test_a_start_ends_maintenance(nodes: ClusterProcess) -> None:
     node.stop()
     node.start()
     nodes.wait_until_up()
-    run(nodes, leader(nodes, "led-again", "a"), "transfer_leadership", "led-again", "a")
+    run(nodes, leader(nodes, "led-again", "a"), "transfer-leadership", "led-again", "a")
     assert leader(nodes, "led-again") == "a"
 
 
@@ -349,11 +349,11 @@ def test_a_stream_stays_on_its_node(nodes: ClusterProcess) -> None:
     run(nodes, "b", "declare", "queue", "stays", "--type", "stream", "--argument=x-initial-cluster-size=3")
     publish(nodes.node("c"), "stays", 3)
     for at in ("a", "b"):
-        (row,) = nodes.ask(nodes.node(at), "stream_status", "stays")
+        (row,) = nodes.ask(nodes.node(at), "stream-status", "stays")
         seen = [row[each] for each in ("role", "node", "first_offset", "offset", "segments")]
         assert seen == ["leader", "b", 0, 2, 1]
-    assert "stays on its node, which is 'b'" in run(nodes, "a", "add_replica", "stays", "a", code=70)
-    assert "last_stream_member" in run(nodes, "a", "delete_replica", "stays", "b", code=70)
+    assert "stays on its node, which is 'b'" in run(nodes, "a", "add-replica", "stays", "a", code=70)
+    assert "last_stream_member" in run(nodes, "a", "delete-replica", "stays", "b", code=70)
 
 
 def test_connections_and_alarms_of_all_nodes_are_listed_at_each(nodes: ClusterProcess) -> None:
@@ -365,9 +365,9 @@ def test_connections_and_alarms_of_all_nodes_are_listed_at_each(nodes: ClusterPr
     channel = connection.channel()
     channel.basic_consume(channel.queue_declare("", exclusive=True).method.queue, lambda *told: None)
     for at in ("a", "b"):
-        (row,) = nodes.ask(nodes.node(at), "list_connections", "node", "id")
+        (row,) = nodes.ask(nodes.node(at), "list-connections", "node", "id")
         assert row["node"] == "b"
-        (consumer,) = nodes.ask(nodes.node(at), "list_consumers", "node", "connection")
+        (consumer,) = nodes.ask(nodes.node(at), "list-consumers", "node", "connection")
         assert consumer == {"node": "b", "connection": row["id"]}
         (web,) = http(nodes.node(at), "GET", "/connections")
         assert (web["node"], http(nodes.node(at), "GET", "/overview")["object_totals"]["consumers"]) == (
@@ -388,9 +388,9 @@ def test_connections_and_alarms_of_all_nodes_are_listed_at_each(nodes: ClusterPr
 
     nodes.wait_until(told, "an alarm of another node blocks publishers", 10)
     assert blocked == ["low on memory"]
-    assert nodes.ask(nodes.node("a"), "list_alarms") == [{"node": "c", "alarm": "memory"}]
+    assert nodes.ask(nodes.node("a"), "list-alarms") == [{"node": "c", "alarm": "memory"}]
     run(nodes, "c", "alarm", "memory", "off")
-    nodes.wait_until(lambda: nodes.ask(nodes.node("a"), "list_alarms") == [], "no alarm")
+    nodes.wait_until(lambda: nodes.ask(nodes.node("a"), "list-alarms") == [], "no alarm")
     for at in ("a", "b"):
         found = http(nodes.node(at), "GET", f"/waiting?idle=true&queue={queue['name']}")
         assert [(each["node"], each["waits"]) for each in found["waiting"]] == [
@@ -426,9 +426,9 @@ def test_a_member_that_came_back_outlives_its_node(nodes: ClusterProcess) -> Non
     """What the node had of the member before does not mix with what it has of this one."""
     declare(nodes, "back", 3)
     publish(nodes.node("a"), "back", 20)
-    run(nodes, "a", "delete_member", "back", "b")
+    run(nodes, "a", "delete-member", "back", "b")
     publish(nodes.node("a"), "back", 20, first=20)
-    run(nodes, "a", "add_member", "back", "b", "--membership", "voter")
+    run(nodes, "a", "add-member", "back", "b", "--membership", "voter")
     publish(nodes.node("a"), "back", 20, first=40)
     nodes.node("b").kill()
     nodes.node("b").start()
@@ -440,7 +440,7 @@ def test_a_member_that_came_back_outlives_its_node(nodes: ClusterProcess) -> Non
     nodes.wait_until(lambda: followers() == 2, "two follow", 20)
     a, b = nodes.node("a"), nodes.node("b")
     nodes.wait_until(lambda: b.name in nodes.status(a)["running_nodes"], "the leader's node hears it", 20)
-    run(nodes, "a", "transfer_leadership", "back", "b")
+    run(nodes, "a", "transfer-leadership", "back", "b")
     assert drained(nodes.node("c"), "back") == list(range(60))
 
 
@@ -513,20 +513,20 @@ def test_a_member_that_is_down_is_removed_and_the_lost_are_left_behind(nodes: Cl
     publish(nodes.node("b"), "lost", 3)
     nodes.node("c").kill()
     nodes.wait_until(
-        lambda: nodes.run_command(nodes.node("b"), "check_if_node_is_quorum_critical").returncode == 69,
+        lambda: nodes.run_command(nodes.node("b"), "check-if-node-is-quorum-critical").returncode == 69,
         "the loss is noticed",
         20,
     )
-    assert "would lose" in run(nodes, "a", "check_if_node_is_quorum_critical", code=69)
-    run(nodes, "b", "delete_member", "two", "c", "--timeout", "20")
+    assert "would lose" in run(nodes, "a", "check-if-node-is-quorum-critical", code=69)
+    run(nodes, "b", "delete-member", "two", "c", "--timeout", "20")
     assert set(states(nodes, "two", "b")) == {"a", "b"}
-    run(nodes, other, "force_shrink_member_to_current_member", "lost")
+    run(nodes, other, "force-shrink-member-to-current-member", "lost")
     nodes.wait_until(lambda: states(nodes, "lost", other) == {other: ("leader", "voter")}, "one member")
     assert drained(nodes.node("a"), "lost") == [0, 1, 2]
     nodes.node("c").start()
     nodes.wait_until(lambda: nodes.node("c").accepts, "the node is back")
     assert set(states(nodes, "lost", "c")) == {other}
-    run(nodes, "c", "add_member", "lost", "c", "--membership", "voter")
+    run(nodes, "c", "add-member", "lost", "c", "--membership", "voter")
     publish(nodes.node("c"), "lost", 1)
 
 

@@ -42,22 +42,22 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcess]:
 
 def count(nodes: ClusterProcess, queue: str, at: str) -> int:
     """Messages of a queue, as its leader has them."""
-    rows = nodes.ask(nodes.node(at), "list_queues", "name", "messages")
+    rows = nodes.ask(nodes.node(at), "list-queues", "name", "messages")
     return int(next(row["messages"] or 0 for row in rows if row["name"] == queue))
 
 
 def two_members(nodes: ClusterProcess, name: str) -> None:
     """A queue at b and c, so that it has no majority without c."""
     declare(nodes, name, 1, at="b")
-    run(nodes, "b", "add_member", name, "c", "--membership", "voter", "--timeout", "20")
+    run(nodes, "b", "add-member", name, "c", "--membership", "voter", "--timeout", "20")
 
 
 def test_queues_of_the_founders_configuration_have_all_their_members(nodes: ClusterProcess) -> None:
     """F7: they are declared when all nodes of the list run, and not by the first alone."""
-    nodes.wait_until(lambda: "founding" in run(nodes, "c", "list_queues", "name"), "it is declared")
+    nodes.wait_until(lambda: "founding" in run(nodes, "c", "list-queues", "name"), "it is declared")
     assert set(states(nodes, "founding")) == {"a", "b", "c"}
     # The queue is there as soon as two have agreed on it: b may hear the third later.
-    target = ("has_reached_target_cluster_size",)
+    target = ("has-reached-target-cluster-size",)
     nodes.wait_until(lambda: nodes.run_command(nodes.node("b"), *target).returncode == 0, "b hears all")
     assert "has been reached on node b" in run(nodes, "b", *target)
 
@@ -129,10 +129,10 @@ def test_a_node_that_is_stopped_says_so_and_hands_over_and_comes_back(nodes: Clu
     assert "the broker is shutting down" in closed.value.args[1]
     nodes.wait_until(lambda: c.pid is None, "it has ended")
     assert leader(nodes, "stops") in ("a", "b")
-    assert "2 of 3 nodes are online" in run(nodes, "a", "has_reached_target_cluster_size", code=69)
+    assert "2 of 3 nodes are online" in run(nodes, "a", "has-reached-target-cluster-size", code=69)
     (handed,) = [each for each in c.log() if each["event"] == "leaderships were handed over"]
     assert handed["kept"] == 0
-    led = ("check_for_quorum_queues_without_an_elected_leader", "^waits$")
+    led = ("check-for-quorum-queues-without-an-elected-leader", "^waits$")
     nodes.wait_until(
         lambda: "'waits' in vhost '/' has no" in nodes.run_command(nodes.node("b"), *led).stdout, "no leader"
     )
@@ -144,10 +144,10 @@ def test_a_node_that_is_stopped_says_so_and_hands_over_and_comes_back(nodes: Clu
     run(nodes, "a", "set-policy", "late", "^waits$", '{"max-length": 1}')
     c.start()
     nodes.wait_until_up()
-    assert "no queue 'gone'" in run(nodes, "c", "quorum_status", "gone", code=67)
-    assert "no queue 'forced'" in run(nodes, "c", "quorum_status", "forced", code=67)
+    assert "no queue 'gone'" in run(nodes, "c", "quorum-status", "gone", code=67)
+    assert "no queue 'forced'" in run(nodes, "c", "quorum-status", "forced", code=67)
     nodes.wait_until(lambda: states(nodes, "again", "c").get("c") == ("follower", "voter"), "its member runs")
-    run(nodes, "b", "transfer_leadership", "again", "c")
+    run(nodes, "b", "transfer-leadership", "again", "c")
     assert drained(c, "again") == [9]
     publish(a, "waits", 3)
     nodes.wait_until(lambda: count(nodes, "waits", "a") == 1, "a policy acts that was set without a leader")
@@ -238,37 +238,37 @@ def test_a_running_node_joins_and_leaves(nodes: ClusterProcess, tmp_path: Path) 
             return done.stdout + done.stderr
 
         at_d("declare", "queue", "mine")
-        assert "cannot cluster node with itself: d" in at_d("join_cluster", "d", code=70)
-        assert "give it as NAME=HOST:PORT" in at_d("join_cluster", "a", code=64)
+        assert "cannot cluster node with itself: d" in at_d("join-cluster", "d", code=70)
+        assert "give it as NAME=HOST:PORT" in at_d("join-cluster", "a", code=64)
         b.kill()
         c.kill()
-        assert "no majority" in at_d("join_cluster", address, code=75)
-        assert "mine" in at_d("list_queues", "name")
+        assert "no majority" in at_d("join-cluster", address, code=75)
+        assert "mine" in at_d("list-queues", "name")
         assert "is a member still" in run(nodes, "a", "reset", code=75)
         a.kill()
         a.start()
         # It has an owner's socket before it has a majority, and no port for clients.
         nodes.wait_until(
-            lambda: nodes.run_command(a, "cluster_status").returncode == 0, "the process of it answers"
+            lambda: nodes.run_command(a, "cluster-status").returncode == 0, "the process of it answers"
         )
-        assert nodes.ask(a, "cluster_status")["running_nodes"] == ["a"]
+        assert nodes.ask(a, "cluster-status")["running_nodes"] == ["a"]
         assert not a.accepts
         assert nodes.run_command(a, "ping").returncode == 1
         b.start()
         c.start()
         nodes.wait_until_up()
         client = pika.BlockingConnection(pika.ConnectionParameters(d.host, d.port))
-        at_d("join_cluster", address)
+        at_d("join-cluster", address)
         with pytest.raises(pika.exceptions.ConnectionClosed, match="shutting down"):
             client.process_data_events(time_limit=END_S)
         nodes.wait_until_up(d, at=a)
         assert nodes.status(d)["disk_nodes"] == ["a", "b", "c", "d"]
-        assert "already a member of this cluster" in at_d("join_cluster", "a")
-        assert "mine" not in at_d("list_queues", "name")
+        assert "already a member of this cluster" in at_d("join-cluster", "a")
+        assert "mine" not in at_d("list-queues", "name")
         assert drained(d, "older") == [0]
         nodes.wait_until_up(d, at=b)
-        run(nodes, "b", "add_member", "older", "d", "--membership", "voter", "--timeout", "20")
-        run(nodes, "b", "transfer_leadership", "older", "d")
+        run(nodes, "b", "add-member", "older", "d", "--membership", "voter", "--timeout", "20")
+        run(nodes, "b", "transfer-leadership", "older", "d")
         assert "has no data any more" in at_d("reset")
         assert process.wait(END_S) == 0
         assert nodes.status(a)["disk_nodes"] == ["a", "b", "c"]

@@ -120,7 +120,7 @@ class Load:
         """Who leads, as a node has it that sees a majority, and since which term."""
 
         def found() -> Any:
-            rows = self.cluster.ask(seer, "quorum_status", self.notes.queue)
+            rows = self.cluster.ask(seer, "quorum-status", self.notes.queue)
             return [row for row in rows if row["Raft State"] == "leader"]
 
         (row,) = self.cluster.wait_until(found, f"a leader, as {seer.name} sees it")
@@ -344,8 +344,8 @@ def test_an_alarm_beyond_a_cut_holds_nobody_back(cluster: CutCluster, queue: str
             until(channel, lambda: told("low on memory"), "blocked")
             cluster.network.cut(c.name, a.name)
             until(channel, lambda: told("unblocked"), "unblocked by the cut")
-            assert cluster.ask(a, "list_alarms") == []
-            assert cluster.ask(b, "list_alarms") == [{"node": "c", "alarm": "memory"}]
+            assert cluster.ask(a, "list-alarms") == []
+            assert cluster.ask(b, "list-alarms") == [{"node": "c", "alarm": "memory"}]
             cluster.network.mend()
             until(channel, lambda: told("low on memory"), "blocked again")
         finally:
@@ -370,7 +370,7 @@ def test_a_node_that_was_forgotten_beyond_a_cut_is_refused(cluster: CutCluster, 
         channel.confirm_delivery()
         channel.basic_publish("", queue, b"one")
     cluster.network.mend()
-    assert {"name": queue, "members": ["a", "b"]} in cluster.ask(a, "list_queues", "name", "members")
+    assert {"name": queue, "members": ["a", "b"]} in cluster.ask(a, "list-queues", "name", "members")
     # It does not know, and goes on as one in minority.
     with connected(c) as connection:
         inner = connection.channel()._impl

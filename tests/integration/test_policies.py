@@ -159,13 +159,13 @@ def test_an_alternate_exchange_by_policy_gets_what_has_no_way(
         confirming.exchange_delete(f"{queue}-ae")
 
 
-def test_the_documentations_examples_work_as_they_stand(run: CommandLine) -> None:
-    """Of quorum queues, with this program's name in place of rabbitmqctl."""
+def test_the_examples_of_the_documentation_work(run: CommandLine) -> None:
+    """The examples are those of quorum queues, as commands of this program."""
     overrides = ("qq-overrides", r"^qq\.", '{"delivery-limit": 50}')
     options = ("--priority", "123", "--apply-to", "quorum_queues")
     try:
-        run("set_policy", *overrides, *options)
-        run("set_policy", "qq-unlimited", r"^qq\.unlimited", '{"delivery-limit": -1}', *options)
+        run("set-policy", *overrides, *options)
+        run("set-policy", "qq-unlimited", r"^qq\.unlimited", '{"delivery-limit": -1}', *options)
         (row, unlimited) = (
             row for row in run.json("list-policies") if row["name"] in ("qq-overrides", "qq-unlimited")
         )
@@ -178,10 +178,10 @@ def test_the_documentations_examples_work_as_they_stand(run: CommandLine) -> Non
         }
         assert unlimited["definition"] == {"delivery-limit": -1}
         dead_letters = '{"delivery-limit": 50, "dead-letter-exchange": "redeliveries.limit.dlx"}'
-        run("set_policy", *overrides[:2], dead_letters, *options)
+        run("set-policy", *overrides[:2], dead_letters, *options)
     finally:
-        run.done("clear_policy", "qq-overrides")
-        run.done("clear_policy", "qq-unlimited")
+        run.done("clear-policy", "qq-overrides")
+        run.done("clear-policy", "qq-unlimited")
 
 
 def test_a_mistake_is_refused_with_what_is_allowed(run: CommandLine, queue: str) -> None:

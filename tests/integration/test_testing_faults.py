@@ -2,32 +2,25 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
 from typing import Any
 
-import amqp as py_amqp
 import pika
 import pytest
 from proton import ConnectionException, Delivery, Message
 from proton.utils import LinkDetached, SendException
 
-from amqp10broker.client.errors import ClientError, LinkRefusedError, TimedOutError
+from amqp10broker.client.errors import ClientError, LinkRefusedError
 from amqp10broker.client.message import data_message
 from amqp10broker.testing import faults
 from amqp10broker.testing.broker import AmqpBroker
 from tests.support.faults import (
-    LOOK_S,
     TIMEOUT_S,
     beside,
     broker,
     channel,
-    connect_proton,
-    connect_py_amqp,
     ours_until,
     pika_until,
     proton,
-    py_amqp_until,
     sent,
     servers,
     until,
@@ -42,20 +35,10 @@ def publish(channel: Any, body: bytes = b"pika's") -> None:
     channel.basic_publish("", "q", body)
 
 
-OUTCOMES = {
-    "reject_publishes": Delivery.REJECTED,
-    "release_publishes": Delivery.RELEASED,
-    "modify_publishes": Delivery.MODIFIED,
-}
-
-
-@pytest.mark.parametrize("kind", OUTCOMES)
-def test_a_publish_is_refused_and_not_stored(
-    broker: AmqpBroker, channel: Any, proton: Any, kind: str
-) -> None:
+def test_a_publish_is_refused_and_not_stored(broker: AmqpBroker, channel: Any, proton: Any) -> None:
     """So many messages, whoever sends them; the next ones are taken."""
     sender = proton.create_sender("/queues/q")
-    with getattr(broker.faults, kind)(2, queue="q") as fault:
+    with broker.faults.reject_publishes(2, queue="q") as fault:
         with pytest.raises(pika.exceptions.NackError):
             publish(channel)
         (refused,) = sent(proton, sender, "proton's")
@@ -63,28 +46,9 @@ def test_a_publish_is_refused_and_not_stored(
         assert fault.hits == 2
         publish(channel)
         sender.send(Message(body="proton's"))
-    assert refused.remote_state == OUTCOMES[kind]
+    assert refused.remote_state == Delivery.REJECTED
     publish(channel)
     assert broker.queue("q").messages == 3
-
-
-def test_a_publish_is_returned_as_if_no_queue_were_there(
-    broker: AmqpBroker, channel: Any, proton: Any
-) -> None:
-    """If it is mandatory; else it is lost, as the client has it."""
-    sender = proton.create_sender("/queues/q")
-    with broker.faults.return_publishes(3, queue="q") as fault:
-        with pytest.raises(pika.exceptions.UnroutableError) as returned:
-            channel.basic_publish("", "q", b"back", mandatory=True)
-        publish(channel)
-        with pytest.raises(SendException) as released:
-            sender.send(Message(body="proton's"))
-        assert fault.hits == 3
-        assert broker.queue("q").messages == 0
-        channel.basic_publish("", "q", b"taken", mandatory=True)
-    assert [(each.method.reply_code, each.body) for each in returned.value.messages] == [(312, b"back")]
-    assert released.value.state == Delivery.RELEASED
-    assert broker.queue("q").messages == 1
 
 
 def test_a_fault_is_for_the_clients_queues_and_links_that_it_names(
@@ -119,18 +83,6 @@ def test_confirms_come_late_and_so_out_of_order(broker: AmqpBroker, channel: Any
         until(proton, lambda: fault.held == 1)
         assert (publisher.is_alive(), broker.queue("q").messages) == (True, 3)
         fault.lift()
-
-
-def test_publishes_reach_their_queue_late(broker: AmqpBroker, channel: Any, proton: Any) -> None:
-    """Nobody gets them meanwhile, nor is their publisher told anything."""
-    sender = proton.create_sender("/queues/q")
-    with broker.faults.hold_publishes(queue="q") as fault, beside(lambda: publish(channel)) as publisher:
-        (delivery,) = sent(proton, sender, "late")
-        until(proton, lambda: fault.held == 2)
-        assert (publisher.is_alive(), delivery.settled, broker.queue("q").messages) == (True, False, 0)
-        fault.lift()
-        until(proton, lambda: delivery.settled)
-    assert broker.queue("q").messages == 2
 
 
 def test_credit_is_withheld_and_comes_when_the_fault_is_lifted(broker: AmqpBroker, proton: Any) -> None:
@@ -201,73 +153,6 @@ def test_a_queue_pauses_as_while_a_leader_is_elected(broker: AmqpBroker, channel
     assert channel.basic_get("q", auto_ack=True)[2] == b"pika's"
 
 
-def test_a_delivery_count_is_wrong_until_the_fault_is_lifted(broker: AmqpBroker, proton: Any) -> None:
-    """Senders believe to have more credit than was granted to them."""
-    granted = 5
-    with broker.client() as client, broker.faults.limit_credit(granted):
-        with broker.faults.wrong_delivery_count(1000) as fault:
-            theirs = proton.create_sender("/queues/q")
-            ours = client.sender("/queues/q")
-            until(proton, lambda: theirs.link.credit == granted + 1000)
-            ours_until(client, lambda: ours.end.credit == granted + 1000)
-            assert fault.hits == fault.held == 2
-        until(proton, lambda: theirs.link.credit == granted)
-        ours_until(client, lambda: ours.end.credit == granted)
-
-
-def test_the_window_of_sessions_is_closed(broker: AmqpBroker, proton: Any) -> None:
-    """Of those that are there, and of those that begin meanwhile."""
-    early = proton.create_sender("/queues/q")
-    with broker.faults.close_window() as fault:
-        until(proton, lambda: fault.hits == 1)
-        proton.create_receiver("/queues/q", credit=0)  # behind whose attach proton knows
-        with broker.client() as client:
-            late = client.sender("/queues/q")
-            delivery = early.link.send(Message(body="waits"))
-            with beside(lambda: late.send(data_message(b"waits"))) as sending:
-                until(proton, lambda: late.end.credit and fault.hits == 2)
-                assert (sending.is_alive(), delivery.settled, broker.queue("q").messages) == (True, False, 0)
-                with broker.faults.alarm("disk"):
-                    fault.lift()
-                    assert broker.queue("q").messages == 0
-            until(proton, lambda: delivery.settled)
-    assert broker.queue("q").messages == 2
-
-
-PIKA_SAYS = "Channel.Flow received from server"
-
-
-def test_publishers_are_told_to_stop_by_channel_flow(
-    broker: AmqpBroker, channel: Any, caplog: pytest.LogCaptureFixture
-) -> None:
-    """py-amqp notes it and says so; pika only logs it, and its user may stop by itself."""
-    with connect_py_amqp(broker) as other:
-        told = other.channel()
-        with broker.faults.stop_publishers() as fault:
-            py_amqp_until(other, lambda: not told.active)
-            late = other.channel()
-            py_amqp_until(other, lambda: not late.active)
-            pika_until(channel, lambda: caplog.messages.count(PIKA_SAYS) == 1)
-            assert fault.hits == 3
-        py_amqp_until(other, lambda: told.active and late.active)
-        pika_until(channel, lambda: caplog.messages.count(PIKA_SAYS) == 2)
-    publish(channel)
-
-
-def test_frames_are_small(broker: AmqpBroker, proton: Any) -> None:
-    """Clients put together what comes in many of them."""
-    body = bytes(range(256)) * 8
-    with broker.faults.frame_size(512) as fault:
-        broker.publish("q", body, body)
-        with pika.BlockingConnection(pika.URLParameters(broker.url)) as connection:
-            assert connection.channel().basic_get("q", auto_ack=True)[2] == body
-        receiver = proton.create_receiver("/queues/q", credit=1)
-        assert bytes(receiver.receive(timeout=TIMEOUT_S).body) == body
-        receiver.accept()
-        # The channel, proton's session, and the one that the fixture has published with.
-        assert fault.hits == 3
-
-
 def test_bytes_are_held_as_by_a_silent_network(broker: AmqpBroker, channel: Any, proton: Any) -> None:
     """In both directions; nothing is lost."""
     sender = proton.create_sender("/queues/q")
@@ -287,29 +172,6 @@ def test_bytes_are_held_as_by_a_silent_network(broker: AmqpBroker, channel: Any,
         fault.lift()
 
 
-def test_frames_come_in_parts_and_slowly(broker: AmqpBroker, channel: Any, proton: Any) -> None:
-    """Clients put them together, wherever they are cut."""
-    body = bytes(1000)
-    receiver = proton.create_receiver("/queues/q", credit=0)
-    for at in (1, 7, 8, 30):
-        with broker.faults.cut_frames(at) as fault:
-            publish(channel, body)
-            publish(channel, body)
-            assert channel.basic_get("q", auto_ack=True)[2] == body
-            receiver.flow(1)
-            assert bytes(receiver.receive(timeout=TIMEOUT_S).body) == body
-            receiver.accept()
-        assert fault.hits >= 2
-    with broker.faults.slow_socket(20_000) as fault:
-        publish(channel, body)
-        publish(channel, body)
-        assert channel.basic_get("q", auto_ack=True)[2] == body
-        receiver.flow(1)
-        assert bytes(receiver.receive(timeout=TIMEOUT_S).body) == body
-        receiver.accept()
-    assert fault.hits >= 2 * len(body) / 200  # what was sent, for a read may have been under way
-
-
 def test_connections_are_reset_after_some_frames(broker: AmqpBroker, channel: Any, proton: Any) -> None:
     """A client that connects again is at work again."""
     sender = proton.create_sender("/queues/q")
@@ -322,45 +184,6 @@ def test_connections_are_reset_after_some_frames(broker: AmqpBroker, channel: An
         assert fault.hits == 2
     with pika.BlockingConnection(pika.URLParameters(broker.url)) as connection:
         publish(connection.channel())
-
-
-def test_heartbeats_stop_and_clients_notice(broker: AmqpBroker) -> None:
-    """py-amqp after two seconds, proton after four."""
-    theirs = connect_proton(broker, heartbeat=2)
-    other = connect_py_amqp(broker, heartbeat=1)
-    other.connect()
-
-    def let_other_notice() -> None:
-        with pytest.raises(py_amqp.exceptions.ConnectionForced, match="heartbeats missed"):
-            forever(other.heartbeat_tick)
-
-    with broker.faults.stop_heartbeats() as fault:
-        with beside(let_other_notice):
-            until(theirs, lambda: not any(each["container_id"] for each in broker.connections))
-        assert fault.hits >= 2
-    other.collect()
-
-
-def forever(action: Callable[[], Any]) -> None:
-    """Do something now and then, until it fails."""
-    pause = threading.Event()
-    while not pause.wait(LOOK_S):
-        action()
-
-
-def test_a_drain_is_not_answered_until_the_fault_is_lifted(broker: AmqpBroker, proton: Any) -> None:
-    receiver = proton.create_receiver("/queues/q", credit=5, name="drained")
-    with broker.client() as client, broker.faults.ignore_drains() as fault:
-        ours = client.receiver("/queues/q", credit=0)
-        with pytest.raises(TimedOutError):
-            ours.fetch(1, timeout_s=0, drain_timeout_s=0.1)
-        receiver.link.drain(0)
-        until(proton, lambda: fault.held == 2)
-        assert receiver.link.credit
-        fault.lift()
-        until(proton, lambda: not receiver.link.credit)
-        ours_until(client, lambda: ours.end.drained)
-        assert ours.fetch(1, timeout_s=0) == []
 
 
 def test_an_attach_is_refused_with_a_condition(broker: AmqpBroker, proton: Any) -> None:
@@ -390,17 +213,6 @@ def test_links_are_detached_and_consumers_cancelled(broker: AmqpBroker, channel:
     assert broker.queue("q").consumers == 0
     broker.publish("q", "kept")
     assert proton.create_receiver("/queues/q", name="again").receive(timeout=TIMEOUT_S).body == b"kept"
-
-
-def test_links_are_stolen(broker: AmqpBroker, proton: Any) -> None:
-    receiver = proton.create_receiver("/queues/q", credit=5)
-    with broker.client() as client:
-        sender = client.sender("/queues/q")
-        assert broker.faults.steal_links() == 2
-        with pytest.raises(LinkDetached, match="amqp:link:stolen"):
-            receiver.receive(timeout=TIMEOUT_S)
-        with pytest.raises(ClientError, match="amqp:link:stolen"):
-            sender.send(data_message(b"x"))
 
 
 def test_sessions_and_channels_end_with_a_condition_and_a_code(

@@ -5,16 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-import trio
 
 from amqp10broker.observe.faults import table
-from amqp10broker.protocols.amqp10.performatives import Attach, Disposition, Flow, Transfer
+from amqp10broker.protocols.amqp10.performatives import Disposition
 from amqp10broker.runtime.broker import Broker
 from amqp10broker.runtime.observe.faults import FaultyStream
 from amqp10broker.sessions.amqp091.channel import BrokerChannel
 from amqp10broker.sessions.amqp10.session import BrokerSession
 from tests.runtime.test_watches import ask, asked
-from tests.support.rawframes import FrameCutter, attach_receiver, attach_sender, begin, credit, flow, transfer
+from tests.support.rawframes import attach_sender, transfer
 from tests.support.trioclient import Client, connect, eventually, running_broker, settle_down
 
 
@@ -69,7 +68,7 @@ async def test_a_client_that_goes_leaves_nothing_with_a_fault(autojump_clock: ob
     """What was held for it is told to nobody; a publish that was held reaches its queue."""
     async with running_broker(test_mode=True) as broker:
         confirms = await ask(broker, "inject-fault", kind="hold-confirms", count=1)
-        publishes = await ask(broker, "inject-fault", kind="hold-publishes", client="nobody")
+        publishes = await ask(broker, "inject-fault", kind="pause-queue", client="nobody")
         credit = await ask(broker, "inject-fault", kind="limit-credit", count=5)
         client = await publisher(broker)
         await client.send(transfer(0, 0, b"body"))
@@ -106,90 +105,18 @@ async def test_a_fault_at_once_is_for_those_who_are_there(autojump_clock: object
 async def test_a_fault_of_whole_clients_is_for_no_queue_or_link(autojump_clock: object) -> None:
     async with running_broker(test_mode=True) as broker:
         for given, said in (
-            ({"kind": "close-window", "queue": "q"}, "whatever its queues and links"),
-            ({"kind": "stop-publishers", "link": "in"}, "whatever its queues and links"),
-            ({"kind": "frame-size", "count": 511}, "512 or more"),
+            ({"kind": "hold-bytes", "queue": "q"}, "whatever its queues and links"),
+            ({"kind": "reset-after", "link": "in"}, "whatever its queues and links"),
         ):
             assert said in (await asked(broker, "inject-fault", **given))["error"]
 
 
-async def test_an_echo_comes_when_the_fault_is_lifted(autojump_clock: object) -> None:
-    """Of links in either direction and of the session: as things are then, not as they were when asked."""
+async def test_a_stream_is_reset_after_some_frames(autojump_clock: object) -> None:
+    """The count of frames goes with the connection, and a client that comes afterwards is not reset."""
     async with running_broker(test_mode=True) as broker:
         client = await publisher(broker)
-        await client.send(attach_receiver(1, "/queues/q", name="out"))
-        await client.until(Attach)
-        await client.idle()
-        fault = (await ask(broker, "inject-fault", kind="hold-echoes"))["fault"]
-        await client.send(
-            credit(0, 0, echo=True), credit(1, 0, echo=True), flow(next_outgoing_id=0, echo=True)
-        )
-        assert not await client.idle()
-        (shown,) = await ask(broker, "list-faults")
-        assert (shown["hits"], shown["held"]) == (3, 3)
-        await client.send(credit(1, 5), transfer(0, 0, b"body"))
-        assert {type(each.body) for each in await client.idle()} == {Disposition, Transfer}
-        await ask(broker, "lift-fault", fault=fault)
-        flows = {each.body.handle: each.body for each in await client.idle()}
-        assert set(flows) == {0, 1, None}
-        assert (flows[0].delivery_count, flows[1].delivery_count) == (1, 1)
-        await client.send(flow(next_outgoing_id=1, next_incoming_id=1, echo=True))
-        assert [type(each.body) for each in await client.idle()] == [Flow]
-
-
-async def test_frames_are_no_larger_than_a_fault_says(autojump_clock: object) -> None:
-    """On sessions that begin while it is on."""
-    async with running_broker(test_mode=True) as broker:
-        await ask(broker, "declare-queue", name="q")
-        fault = (await ask(broker, "inject-fault", kind="frame-size", count=600))["fault"]
-        sizes: dict[int, list[int]] = {}
-        client = await connect(broker).open(channels=0)
-        for channel in (0, 1):
-            await client.send(
-                begin(channel),
-                attach_sender(0, "/queues/q", name=f"in {channel}", channel=channel),
-                attach_receiver(1, "/queues/q", name=f"out {channel}", channel=channel),
-                credit(1, 1, channel=channel),
-                transfer(0, 0, bytes(2000), settled=True, channel=channel),
-            )
-            sizes[channel] = [each.size for each in await client.idle() if isinstance(each.body, Transfer)]
-            if not channel:
-                await ask(broker, "lift-fault", fault=fault)
-        assert sizes[0][:3] == [600, 600, 600]
-        assert len(sizes[1]) == 1
-
-
-async def test_a_stream_commits_faults_and_has_nothing_of_them_afterwards(autojump_clock: object) -> None:
-    """Each frame in two parts, so many bytes a second, and a reset; a new client meets none of it."""
-    async with running_broker(test_mode=True) as broker:
-        client = await publisher(broker)
-
-        async def injected(**given: Any) -> int:
-            number: int = (await ask(broker, "inject-fault", **given))["fault"]
-            return number
-
-        fault = await injected(kind="cut-frames", count=3)
-        await client.send(flow(next_outgoing_id=0, echo=True))
-        first = bytes(await client.stream.receive_some())
-        assert len(first) == 3
-        whole = FrameCutter().feed(first + bytes(await client.stream.receive_some()))
-        assert [type(each.body) for each in whole] == [Flow]
-        await ask(broker, "lift-fault", fault=fault)
-
-        fault = await injected(kind="slow-socket", count=100)
-        began = trio.current_time()
-        await client.send(transfer(0, 0, bytes(500)))
-        await client.until(Disposition)
-        assert 5 < trio.current_time() - began < 8
-        await client.send(transfer(0, 1, bytes(5000)))
-        await settle_down()
-        began = trio.current_time()
-        await ask(broker, "lift-fault", fault=fault)  # what is under way does not take its time any more
-        await client.until(Disposition)
-        assert trio.current_time() - began < 1
-
-        fault = await injected(kind="reset-after", count=1)
-        await client.send(transfer(0, 2, b"body"))
+        fault = (await ask(broker, "inject-fault", kind="reset-after", count=1))["fault"]
+        await client.send(transfer(0, 0, b"body"))
         await client.until(Disposition)
         assert await client.next_or_end() is None
         await eventually(lambda: not broker.connections)
@@ -228,18 +155,3 @@ async def test_confirms_that_were_held_come_in_one_range(autojump_clock: object)
         await ask(broker, "lift-fault", fault=fault)
         told = [each.body for each in await client.idle() if isinstance(each.body, Disposition)]
         assert [(each.first, each.last) for each in told] == [(0, 2)]
-
-
-async def test_heartbeats_come_again_when_the_fault_is_lifted(autojump_clock: object) -> None:
-    async with running_broker(test_mode=True) as broker:
-        client = await connect(broker).open(idle_time_out=8_000)
-        before = await client.next_or_end(heartbeats=True)
-        fault = (await ask(broker, "inject-fault", kind="stop-heartbeats"))["fault"]
-        with trio.move_on_after(60) as silence:
-            await client.next_or_end(heartbeats=True)
-        assert silence.cancelled_caught
-        assert (await ask(broker, "lift-fault", fault=fault))["hits"] >= 60 / 8
-        after = await client.next_or_end(heartbeats=True)
-        assert before is not None
-        assert after is not None
-        assert before.body is after.body is None

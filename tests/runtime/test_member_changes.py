@@ -114,7 +114,7 @@ async def test_a_member_is_added_and_another_removed(autojump_clock: object) -> 
 
 
 async def test_a_member_that_does_not_catch_up_in_time_is_taken_back(autojump_clock: object) -> None:
-    """Section 9: `add_member`, `--timeout`."""
+    """Section 9: `add-member`, `--timeout`."""
     scene = Scene()
     scene.absent = {4}
     async with scene.alive():

@@ -139,12 +139,6 @@ class Publisher(ClusterClient):
         self.answered_at.append(time.monotonic())
         self.notes.answer(name, accepted=accepted)
 
-    @property
-    def longest_pause_s(self) -> float:
-        """The longest time between two answers."""
-        pairs = zip(self.answered_at, self.answered_at[1:], strict=False)
-        return max((after - before for before, after in pairs), default=0.0)
-
 
 class PikaPublisher(Publisher):
     """Confirms over AMQP 0-9-1, many of them outstanding."""

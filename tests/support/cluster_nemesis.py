@@ -304,11 +304,11 @@ class Nemesis:
         """Queues of these kinds, and their consumers, as each node tells them."""
         wanted = {self.notes[kind].queue for kind in kinds if kind in self.notes}
         columns = {
-            "list_queues": (
+            "list-queues": (
                 *("name", "leader", "online", "messages_ready", "messages_unacknowledged", "consumers"),
                 "single_active_consumer_tag",
             ),
-            "list_consumers": (
+            "list-consumers": (
                 *("queue", "node", "connection", "protocol", "tag", "prefetch", "unacknowledged"),
                 *("waits", "waits_why", "waits_for_s"),
             ),
@@ -326,7 +326,7 @@ class Nemesis:
         """Of one of the queues."""
         for node in self.cluster.nodes:
             if node.accepts:
-                rows = self.cluster.ask(node, "list_queues", "name", "leader")
+                rows = self.cluster.ask(node, "list-queues", "name", "leader")
                 wanted = self.rng.choice(list(self.notes.values())).queue
                 leaders = [row["leader"] for row in rows if row["name"] == wanted and row["leader"]]
                 if leaders:
@@ -444,7 +444,7 @@ class Nemesis:
     def _move(self, node: ClusterNode) -> None:
         self.hurt.count["move"] = self.hurt.count.get("move", 0) + 1
         queue = self.rng.choice(list(self.notes.values())).queue
-        done = self.cluster.run_command(node, "transfer_leadership", queue, node.name)
+        done = self.cluster.run_command(node, "transfer-leadership", queue, node.name)
         _log.info("%d %s%s", done.returncode, done.stdout, done.stderr)
 
     def _drain(self, node: ClusterNode) -> None:
@@ -498,14 +498,14 @@ def undone(notes: TotalQueue) -> list[str]:
 
 
 def definitions(cluster: ClusterProcess, node: ClusterNode) -> Any:
-    done = cluster.run_command(node, "export_definitions", "-")
+    done = cluster.run_command(node, "export-definitions", "-")
     assert done.returncode == 0, f"{node.name}: {done.stderr}"
     return json.loads(done.stdout)
 
 
 def counts(cluster: ClusterProcess, node: ClusterNode) -> dict[str, int | None]:
     """Messages of each quorum queue, as the node says; None: it does not hear of the queue's leader now."""
-    rows = cluster.ask(node, "list_queues", "name", "type", "messages")
+    rows = cluster.ask(node, "list-queues", "name", "type", "messages")
     return {row["name"]: row["messages"] for row in rows if row["type"] == "quorum"}
 
 
@@ -601,7 +601,7 @@ def finish(cluster: CutCluster, nemesis: Nemesis) -> None:
     first = cluster.nodes[0]
 
     def settled() -> bool:
-        listed = cluster.ask(first, "list_queues", "name", "messages", "messages_unacknowledged")
+        listed = cluster.ask(first, "list-queues", "name", "messages", "messages_unacknowledged")
         rows = {row["name"]: row for row in listed}
         names = {kind: notes.queue for kind, notes in nemesis.notes.items()}
         free = all(rows[name]["messages_unacknowledged"] == 0 for name in names.values())

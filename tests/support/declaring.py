@@ -11,9 +11,9 @@ from amqp10broker.metadata.catalog import Catalog
 from amqp10broker.metadata.definitions import Report
 from amqp10broker.metadata.exchange_requests import Bind, DeclareExchange, DeleteExchange, Unbind
 from amqp10broker.metadata.limits import UserLimits, VhostLimits
-from amqp10broker.metadata.plan import Put, VhostFacts
+from amqp10broker.metadata.plan import VhostFacts
 from amqp10broker.metadata.policies import Policy
-from amqp10broker.metadata.queue import DeclaredQueue, QueueSpec
+from amqp10broker.metadata.queue import DeclaredQueue
 from amqp10broker.metadata.queue_requests import DeclareQueue, DeleteQueue
 from amqp10broker.metadata.user_requests import (
     AddUser,
@@ -116,12 +116,6 @@ def remove(catalog: Catalog, where: Where, name: str) -> DeclaredQueue | None:
     queue = vhost.find(name)
     catalog.propose(DeleteQueue(vhost.name, name))
     return queue
-
-
-def restore_queue(catalog: Catalog, spec: QueueSpec) -> DeclaredQueue:
-    """Run a queue that was there before."""
-    catalog.apply([Put(("queue", spec.vhost, spec.name), spec)])
-    return catalog.lookup_vhost(spec.vhost).lookup(spec.name)
 
 
 def declare_exchange(

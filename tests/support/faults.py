@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
-import amqp as py_amqp
 import pika
 import pytest
 from proton import ConnectionException, Message, SSLUnavailable
@@ -68,11 +67,6 @@ def connect_proton(broker: AmqpBroker, **options: Any) -> Any:
         container=container,
         **options,
     )
-
-
-def connect_py_amqp(broker: AmqpBroker, **options: Any) -> Any:
-    where = f"{broker.host}:{broker.port}"
-    return py_amqp.Connection(where, broker.user, broker.password, virtual_host=broker.vhost, **options)
 
 
 def nothing_is_left(broker: AmqpBroker) -> None:
@@ -154,9 +148,3 @@ def pika_until(channel: Any, condition: Callable[[], Any]) -> None:
             return
         channel.connection.process_data_events(time_limit=LOOK_S)
     raise AssertionError("it has not come to be")
-
-
-def py_amqp_until(connection: Any, condition: Callable[[], Any]) -> None:
-    """Let py-amqp work until something is so."""
-    while not condition():
-        connection.drain_events(timeout=TIMEOUT_S)

@@ -205,17 +205,6 @@ def show_state(state: Any) -> str:
 # --- lines to frames -----------------------------------------------------------------------------
 
 
-def parse_words(text: str) -> tuple[str, dict[str, str]]:
-    """``NAME key=value ...`` into the name and the values, still text."""
-    name, *words = text.split()
-    values: dict[str, str] = {}
-    for word in words:
-        key, equals, value = word.partition("=")
-        assert equals, f"{word!r} in {text!r} is not key=value"
-        values[key] = value
-    return name, values
-
-
 def build(name: str, values: dict[str, str]) -> Any:
     """A performative from its name and its fields' values as text."""
     cls = getattr(performatives, name.capitalize())

@@ -12,7 +12,6 @@ from typing import Any, Final
 
 import pytest
 
-from amqp10broker.testing.faults import Fault
 from tests.support.deadline import turn_until
 
 SOURCES: Final = Path(__file__).parents[1] / "rhea"
@@ -82,10 +81,6 @@ class AskedRhea:
     def until(self, condition: str) -> None:
         """Wait until something is so."""
         turn_until(lambda: time.sleep(_LOOK_S), lambda: self(condition), condition)
-
-    def until_held(self, fault: Fault, count: int) -> None:
-        """Wait until a fault keeps so much back."""
-        turn_until(lambda: time.sleep(_LOOK_S), lambda: fault.held == count, f"{count} held")
 
     def close(self) -> None:
         """End it."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -78,32 +77,3 @@ def test_missing_headers_of_python_are_named(tmp_path: Path) -> None:
     python = fake_python(tmp_path, f"echo {tmp_path}")
     said = run("explain_test_install.sh", python, CC="sh", PATH=os.environ["PATH"])
     assert f"there is no {tmp_path}/Python.h" in said.stdout
-
-
-REAL = "tests/integration/test_pika_publish.py::test_a"
-
-
-@pytest.mark.parametrize(
-    ("failed", "answer"),
-    [
-        ([REAL, "tests/spark/test_demo.py::test_b[1, 2]"], f"{REAL}, tests/spark/test_demo.py::test_b[1, 2]"),
-        (
-            [REAL, "tests/unit/test_alarms.py::test_c"],
-            "tests/unit/test_alarms.py::test_c is the same each time",
-        ),
-        (["tests/integration/test_pika_publish.py"], "test_pika_publish.py is the same each time"),
-        ([f"{REAL}{number}" for number in range(6)], "6 tests failed: at most 5 have a second try"),
-        ([], "the run itself broke off"),
-        (None, "the run itself broke off"),
-    ],
-)
-def test_what_ci_tries_again(tmp_path: Path, failed: list[str] | None, answer: str) -> None:
-    record = tmp_path / ".pytest_cache" / "v" / "cache" / "lastfailed"
-    record.parent.mkdir(parents=True)
-    if failed is not None:
-        record.write_text(json.dumps(dict.fromkeys(failed, True)))
-    command = [sys.executable, str(CI / "failed_tests.py")]
-    asked = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
-    again = answer.startswith(REAL)
-    assert asked.returncode == (0 if again else 1)
-    assert answer in (asked.stdout if again else asked.stderr)

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, replace
-from enum import StrEnum
 from fnmatch import fnmatchcase
 from itertools import count
 from typing import Final
@@ -20,8 +19,9 @@ from amqp10broker.errors import BadRequest, NotFound
 from amqp10broker.metadata.queue import QueueHandle
 from amqp10broker.metadata.vhost import VirtualHost
 from amqp10broker.operations.snapshot import FaultView
+from amqp10broker.operations.table import FaultKind
 from amqp10broker.protocols.amqp091.errors import ReplyCode
-from amqp10broker.protocols.amqp10.link import ReceiverLink, SenderLink
+from amqp10broker.protocols.amqp10.link import ReceiverLink
 from amqp10broker.queues.commands import (
     Command,
     ConsumerRef,
@@ -31,89 +31,21 @@ from amqp10broker.queues.commands import (
     Settle,
     Verdict,
 )
-from amqp10broker.queues.effects import Confirmed, Effect, Rejected, Unconfirmed
+from amqp10broker.queues.effects import Confirmed, Effect, Rejected
 
 FAULTS_MAX: Final = 64
 
 
-class FaultKind(StrEnum):
-    """The kinds of faults that can be injected."""
-
-    REJECT_PUBLISHES = "reject-publishes"
-    RELEASE_PUBLISHES = "release-publishes"
-    MODIFY_PUBLISHES = "modify-publishes"
-    RETURN_PUBLISHES = "return-publishes"
-    HOLD_PUBLISHES = "hold-publishes"
-    HOLD_CONFIRMS = "hold-confirms"
-    REDELIVER = "redeliver"
-    PAUSE_QUEUE = "pause-queue"
-    LIMIT_CREDIT = "limit-credit"
-    IGNORE_DRAINS = "ignore-drains"
-    HOLD_ECHOES = "hold-echoes"
-    WRONG_DELIVERY_COUNT = "wrong-delivery-count"
-    CLOSE_WINDOW = "close-window"
-    STOP_PUBLISHERS = "stop-publishers"
-    FRAME_SIZE = "frame-size"
-    HOLD_BYTES = "hold-bytes"
-    SLOW_SOCKET = "slow-socket"
-    CUT_FRAMES = "cut-frames"
-    RESET_AFTER = "reset-after"
-    STOP_HEARTBEATS = "stop-heartbeats"
-    REFUSE_ATTACHES = "refuse-attaches"
-    DETACH = "detach"
-    END = "end"
-    CLOSE = "close"
-
-
 OF_MAIL: Final = frozenset(
-    {
-        FaultKind.REJECT_PUBLISHES,
-        FaultKind.RELEASE_PUBLISHES,
-        FaultKind.MODIFY_PUBLISHES,
-        FaultKind.RETURN_PUBLISHES,
-        FaultKind.HOLD_PUBLISHES,
-        FaultKind.HOLD_CONFIRMS,
-        FaultKind.REDELIVER,
-        FaultKind.PAUSE_QUEUE,
-    }
+    {FaultKind.REJECT_PUBLISHES, FaultKind.HOLD_CONFIRMS, FaultKind.REDELIVER, FaultKind.PAUSE_QUEUE}
 )
-OF_FLOWS: Final = frozenset(
-    {
-        FaultKind.LIMIT_CREDIT,
-        FaultKind.IGNORE_DRAINS,
-        FaultKind.HOLD_ECHOES,
-        FaultKind.WRONG_DELIVERY_COUNT,
-    }
-)
-OF_STATES: Final = frozenset({FaultKind.CLOSE_WINDOW, FaultKind.STOP_PUBLISHERS})
-"""Faults that change the state of sessions or channels when they begin and when they are lifted."""
-OF_BYTES: Final = frozenset(
-    {
-        FaultKind.HOLD_BYTES,
-        FaultKind.SLOW_SOCKET,
-        FaultKind.CUT_FRAMES,
-        FaultKind.RESET_AFTER,
-        FaultKind.STOP_HEARTBEATS,
-    }
-)
-"""Faults below sessions and channels: injected by the connection's stream (`runtime.observe.faults`)."""
-OF_CLIENTS: Final = OF_STATES | OF_BYTES | {FaultKind.FRAME_SIZE}
-"""Faults of whole sessions, channels or connections, which do not name a queue or link."""
-FRAME_BYTES_MIN: Final = 512
-LEAST: Final = {
-    FaultKind.FRAME_SIZE: FRAME_BYTES_MIN,
-    FaultKind.SLOW_SOCKET: 100,
-    FaultKind.CUT_FRAMES: 1,
-    FaultKind.RESET_AFTER: 1,
-}
-"""The least count of each kind, which is also the default."""
+OF_BYTES: Final = frozenset({FaultKind.HOLD_BYTES, FaultKind.RESET_AFTER})
+"""Faults below sessions and channels: injected by the connection's stream (`runtime.observe.faults`).
+
+They are for whole connections, and do not name a queue or link.
+"""
 AT_ONCE: Final = frozenset({FaultKind.DETACH, FaultKind.END, FaultKind.CLOSE})
 """Faults that are injected once, on what is there."""
-
-
-@dataclass(frozen=True, slots=True)
-class Unwanted(Unconfirmed):
-    """Messages that are not taken because a fault has them modified; a channel's are refused."""
 
 
 @dataclass(eq=False, slots=True)
@@ -124,17 +56,17 @@ class Fault:
         queue: a shell pattern for the queue, or the address of a link; None: any.
         client: a shell pattern for the client's container-id or connection name; None: any.
         link: a shell pattern for the link's name; None: any.
-        most: how many messages or attaches it concerns, how much credit it leaves, by how much a
-            delivery-count is wrong, or one of `LEAST`; None: all, none, one, or the least.
+        most: how many messages or attaches it concerns, how much credit it leaves, or after how many frames
+            it resets a connection; None: all, or no credit.
         hits: how often it was injected: messages, commands, flows, attaches, links, sessions, connections,
-            frames, reads and writes.
+            reads and writes.
         mail: publishes and other commands that are held, for their queues.
         effects: confirms that are held, for their publishers.
         watched: messages published since, with confirms that are held.
-        flows: the last flow of each link that was held or changed, as the broker made it.
+        flows: the last flow of each link whose credit was limited, as the broker made it.
         limits: up to which delivery-count each link was given credit.
-        echoes: flows that are to be answered, as sessions, and their links or None for the session; whether
-            the answer was held.
+        frames: how many frames were sent to each connection since.
+        bytes: how many are held in either direction.
         ahead: sessions and channels that a fault at once has not reached yet.
     """
 
@@ -152,9 +84,8 @@ class Fault:
     mail: list[tuple[QueueHandle, Command]] = field(default_factory=list)
     effects: list[Confirmed] = field(default_factory=list)
     watched: set[tuple[PublisherRef, int]] = field(default_factory=set)
-    flows: dict[SenderLink | ReceiverLink, tuple[PeerId, bytes]] = field(default_factory=dict)
-    limits: dict[SenderLink | ReceiverLink, int] = field(default_factory=dict)
-    echoes: dict[tuple[PeerId, SenderLink | ReceiverLink | None], bool] = field(default_factory=dict)
+    flows: dict[ReceiverLink, tuple[PeerId, bytes]] = field(default_factory=dict)
+    limits: dict[ReceiverLink, int] = field(default_factory=dict)
     frames: dict[int, int] = field(default_factory=dict)
     bytes: int = 0
     ahead: set[PeerId] = field(default_factory=set)
@@ -178,9 +109,8 @@ class Fault:
     def held(self) -> int:
         """The number of messages, frames and bytes held back, and of sessions and channels to come."""
         mail = sum(len(each.ids) if isinstance(each, Publish) else 1 for _, each in self.mail)
-        flows = len(self.flows) + sum(self.echoes.values())
         effects = sum(len(each.ids) for each in self.effects)
-        return mail + effects + flows + self.bytes + len(self.ahead)
+        return mail + effects + len(self.flows) + self.bytes + len(self.ahead)
 
     def view(self) -> FaultView:
         whom = self.vhost, self.queue, self.client, self.link
@@ -200,8 +130,7 @@ class Faults:
         self._on: dict[int, Fault] = {}
         self._numbers = count(1)
         self._parts: dict[PeerId, str] = {}
-        self._due: defaultdict[PeerId, list[tuple[SenderLink | ReceiverLink, bytes]]] = defaultdict(list)
-        self._owed: defaultdict[PeerId, list[SenderLink | ReceiverLink | None]] = defaultdict(list)
+        self._due: defaultdict[PeerId, list[tuple[ReceiverLink, bytes]]] = defaultdict(list)
 
     # --- requests ---------------------------------------------------------------------------------
 
@@ -226,21 +155,15 @@ class Faults:
             codes = ", ".join(str(each.value) for each in ReplyCode)
             raise BadRequest("fault", f"{code} is no reply code of AMQP 0-9-1, which are {codes}") from None
         kept = FaultKind(kind)
-        if kept in OF_CLIENTS and (queue is not None or link is not None):
+        if kept in OF_BYTES and (queue is not None or link is not None):
             text = f"{kind} is for all of a client, whatever its queues and links: leave them out, or name it"
             raise BadRequest("fault", text)
-        if kept in LEAST:
-            most = LEAST[kept] if most is None else most
-            if most < LEAST[kept]:
-                raise BadRequest("fault", f"count {most} is too small for {kind}: give {LEAST[kept]} or more")
         number = next(self._numbers)
         whom = vhost, queue, client, link
         fault = self._on[number] = Fault(number, kept, *whom, most, condition, reply, text)
         if kept in AT_ONCE:
             fault.ahead = self._parts_of(vhost)
             self._wake(fault.ahead)
-        elif kept in OF_STATES:
-            self._wake(self._parts_of(vhost))
         self.changed()
         return fault.view()
 
@@ -260,12 +183,7 @@ class Faults:
         for link, (peer, frame) in fault.flows.items():
             if peer in self._parts:
                 self._due[peer].append((link, frame))
-        for (peer, asked), held in fault.echoes.items():
-            if held and peer in self._parts:
-                self._owed[peer].append(asked)
-        self._wake({*self._due, *self._owed})
-        if fault.kind in OF_STATES:
-            self._wake(self._parts_of(fault.vhost))
+        self._wake(set(self._due))
         self.changed()
         return view
 
@@ -294,10 +212,8 @@ class Faults:
     def leave(self, peer: PeerId) -> None:
         for fault in self._on.values():
             fault.ahead.discard(peer)
-            fault.echoes = {key: held for key, held in fault.echoes.items() if key[0] != peer}
         self._parts.pop(peer, None)
         self._due.pop(peer, None)
-        self._owed.pop(peer, None)
 
     def end(self, connection: int) -> None:
         for fault in self._on.values():
@@ -314,20 +230,9 @@ class Faults:
     def any(self) -> bool:
         return bool(self._on)
 
-    def begins(self, kind: FaultKind, vhost: str, client: str) -> int | None:
-        """Note that a session or channel begins; return the least count of its faults, None without any."""
-        faults = self.on(frozenset({kind}), vhost, client)
-        for fault in faults:
-            fault.hits += 1
-        return min((each.most or 0 for each in faults), default=None)
-
     def take_due(self, peer: PeerId) -> list[bytes]:
         """Return flows that were held back, and are to be sent now."""
         return [frame for link, frame in self._due.pop(peer, ()) if link.attached]
-
-    def take_owed(self, peer: PeerId) -> list[SenderLink | ReceiverLink | None]:
-        """Return links with an echo that was held back and is to be sent now; None stands for the session."""
-        return [link for link in self._owed.pop(peer, ()) if link is None or link.attached]
 
     def posted(
         self,
@@ -346,16 +251,12 @@ class Faults:
             for fault in faults:
                 if fault.matches(link, queue):
                     commands = [
-                        rest
-                        for each in commands
-                        for rest in self._posted(fault, queue, handle, each, of_channel=link is None)
+                        rest for each in commands for rest in self._posted(fault, queue, handle, each)
                     ]
             left += [(handle, each) for each in commands]
         return left
 
-    def _posted(
-        self, fault: Fault, queue: str, handle: QueueHandle, command: Command, *, of_channel: bool
-    ) -> Sequence[Command]:
+    def _posted(self, fault: Fault, queue: str, handle: QueueHandle, command: Command) -> Sequence[Command]:
         # Returns what a fault leaves of a command.
         if fault.kind is FaultKind.PAUSE_QUEUE:
             if not queue:  # it answers by itself (direct reply-to), or was deleted meanwhile
@@ -367,9 +268,7 @@ class Faults:
             return self._settled(fault, command) if isinstance(command, Settle) else (command,)
         if not isinstance(command, Publish):
             return (command,)
-        if fault.kind is FaultKind.RETURN_PUBLISHES and of_channel:
-            return (command,)  # by its own `Publishing`, which has the mandatory flag
-        rest = self._published(fault, queue, handle, command, of_channel=of_channel)
+        rest = self._published(fault, queue, command)
         return (rest,) if rest.ids else ()
 
     def _settled(self, fault: Fault, settle: Settle) -> Sequence[Command]:
@@ -385,29 +284,16 @@ class Faults:
             replace(settle, keys=rest),
         )
 
-    def _published(
-        self, fault: Fault, queue: str, handle: QueueHandle, publish: Publish, *, of_channel: bool
-    ) -> Publish:
+    def _published(self, fault: Fault, queue: str, publish: Publish) -> Publish:
         # Returns what a fault leaves of a publish.
         taken = fault.take(len(publish.ids))
         ids, publisher, settled = publish.ids[:taken], publish.publisher, publish.settled
+        if fault.kind is FaultKind.HOLD_CONFIRMS:
+            fault.watched.update((publisher, each) for each in ids)
+            return publish
         if not taken:
             return publish
-        match fault.kind:
-            case FaultKind.HOLD_CONFIRMS:
-                fault.watched.update((publisher, each) for each in ids)
-                return publish
-            case FaultKind.HOLD_PUBLISHES:
-                fault.mail.append((handle, Publish(publisher, ids, publish.messages[:taken], settled)))
-            case FaultKind.REJECT_PUBLISHES:
-                self._post({publisher.reply_to: [Rejected(publisher, ids, settled, queue)]})
-            case FaultKind.MODIFY_PUBLISHES:
-                unwanted = Unwanted(publisher, ids, settled, failed=True, queue=queue)
-                self._post({publisher.reply_to: [unwanted]})
-            case _:
-                # A session releases what a queue does not take; for a channel the queue must have failed.
-                released = Unconfirmed(publisher, ids, settled, failed=of_channel, queue=queue)
-                self._post({publisher.reply_to: [released]})
+        self._post({publisher.reply_to: [Rejected(publisher, ids, settled, queue)]})
         return Publish(publisher, publish.ids[taken:], publish.messages[taken:], settled)
 
     def confirmed(self, effects: Sequence[Effect]) -> list[Effect]:

@@ -224,17 +224,3 @@ async def _asked_to_join(ask: Ask, where: Address, name: str, at: Address) -> Me
         "machines": list(carried_out()),
     }
     return Membership.of(await ask((where.host, where.port), question, JOIN_S))
-
-
-async def told_each(why: Callable[[], str | None], names: Callable[[], str]) -> None:
-    """Say again and again for whom this node waits, while it waits for anybody.
-
-    Args:
-        why: a clause; None: for nobody.
-        names: of the nodes.
-    """
-    while True:
-        await trio.sleep(TOLD_EACH_S)
-        reason = why()
-        if reason is not None:
-            _log.warning("waiting for other nodes", names=names(), reason=reason)

@@ -1,6 +1,6 @@
 """A broker in test mode commits faults on request: it has sessions, channels and streams of its own for that.
 
-Sessions and channels are those of `service.faults`. A stream is wrapped between the connection and its
+Sessions and channels are those of `observe.faults`. A stream is wrapped between the connection and its
 socket, also under TLS; not one that is a WebSocket, whose frames are others.
 """
 
@@ -14,19 +14,14 @@ import trio
 
 from amqp10broker.metadata.queue import Owner
 from amqp10broker.observe.faults.parts import FaultyChannel, FaultySession
-from amqp10broker.observe.faults.table import Fault, FaultKind, Faults
-from amqp10broker.protocols.amqp091.framing import HEARTBEAT as HEARTBEAT_091
-from amqp10broker.protocols.amqp10.frames import HEARTBEAT as HEARTBEAT_10
+from amqp10broker.observe.faults.table import Fault, Faults
+from amqp10broker.operations.table import FaultKind
 from amqp10broker.protocols.preface import HEADER_BYTES, Protocol
 from amqp10broker.runtime.connections.connections import Occupied
 from amqp10broker.runtime.connections.socket_transport import SocketTransport, Stream
 from amqp10broker.sessions.amqp091.channel import BrokerChannel
 from amqp10broker.sessions.amqp10.session import BrokerSession
 
-PORTION_S: Final = 0.01
-"""How long the bytes take that a slow socket lets through at one time."""
-PARTS_S: Final = 0.001
-"""Between the parts of a frame that is cut: a client that waits has read the first one by then."""
 RESET: Final = "reset by a fault on request"
 
 _HEADER: Final = b"AMQP"
@@ -116,59 +111,29 @@ class FaultyStream:
         self._whose = whose
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
-        """See `Stream`."""
-        slow = self._on(FaultKind.SLOW_SOCKET)
-        data = bytes(await self._stream.receive_some(_portion(slow) if slow else max_bytes))
+        data = bytes(await self._stream.receive_some(max_bytes))
         await self._hold(len(data))
-        await self._take_time(len(data))
         return data
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
-        """See `Stream`: whole frames."""
-        if not self._faults.any:
+        await self._hold(len(data))
+        if not self._on(FaultKind.RESET_AFTER):
             await self._stream.send_all(data)
             return
-        await self._hold(len(data))
         for frame in self._frames(bytes(data)):
-            await self._send_frame(frame)
+            await self._stream.send_all(frame)
+            for fault in self._on(FaultKind.RESET_AFTER):
+                sent = fault.frames[self._number] = fault.frames.get(self._number, 0) + 1
+                if sent >= (fault.most or 1):
+                    fault.hits += 1
+                    await self._reset()
 
     async def aclose(self) -> None:
-        """See `Stream`."""
         self._faults.end(self._number)
         await self._stream.aclose()
 
     def _on(self, kind: FaultKind) -> list[Fault]:
         return self._faults.on(frozenset({kind}), *self._whose()) if self._faults.any else []
-
-    async def _send_frame(self, frame: bytes) -> None:
-        if frame in (HEARTBEAT_10, HEARTBEAT_091):
-            stopped = self._on(FaultKind.STOP_HEARTBEATS)
-            for fault in stopped:
-                fault.hits += 1
-            if stopped:
-                return
-        cuts = [fault for fault in self._on(FaultKind.CUT_FRAMES) if (fault.most or 0) < len(frame)]
-        at = 0
-        for fault in sorted(cuts, key=lambda each: each.most or 0):
-            fault.hits += 1
-            await self._send(frame[at : fault.most])
-            at = fault.most or 0
-            await trio.sleep(PARTS_S)
-        await self._send(frame[at:])
-        for fault in self._on(FaultKind.RESET_AFTER):
-            sent = fault.frames[self._number] = fault.frames.get(self._number, 0) + 1
-            if sent >= (fault.most or 0):
-                fault.hits += 1
-                await self._reset()
-
-    async def _send(self, data: bytes) -> None:
-        while data and (slow := self._on(FaultKind.SLOW_SOCKET)):
-            portion = _portion(slow)
-            await self._stream.send_all(data[:portion])
-            await self._take_time(min(portion, len(data)))
-            data = data[portion:]
-        if data:
-            await self._stream.send_all(data)
 
     async def _hold(self, size: int) -> None:
         """Bytes go on their way when no fault holds them any more."""
@@ -182,15 +147,6 @@ class FaultyStream:
         finally:
             for fault in held:
                 fault.bytes -= size
-
-    async def _take_time(self, size: int) -> None:
-        """So many bytes have gone through a slow socket."""
-        slow = self._on(FaultKind.SLOW_SOCKET)
-        for fault in slow:
-            fault.hits += 1
-        if slow:
-            with trio.move_on_after(size / min(each.most or 0 for each in slow)):
-                await self._news.wait()
 
     async def _reset(self) -> None:
         """End the connection as a broken network does.
@@ -217,8 +173,3 @@ class FaultyStream:
                 size = 7 + int.from_bytes(data[at + 3 : at + 7], "big") + 1
             yield data[at : at + size]
             at += size
-
-
-def _portion(slow: list[Fault]) -> int:
-    """Bytes that a slow socket lets through at one time."""
-    return max(1, int(PORTION_S * min(each.most or 0 for each in slow)))

@@ -127,10 +127,7 @@ class BrokerChannel:
         self.declaring = Declaring(self)
         self.subscribing = Subscribing(self)
         self.fetching = Fetching(self)
-        self.publishing = self._new_publishing()
-
-    def _new_publishing(self) -> Publishing:
-        return Publishing(
+        self.publishing = Publishing(
             self.context,
             self.post,
             self._return,

@@ -126,19 +126,12 @@ def short_labels(axis: Any) -> None:
     axis.set_major_formatter(lambda value, _: shortly(value))
 
 
-def bar_axis(axes: Any, labels: Sequence[str], room: float) -> None:
-    """Label bars from below upwards, with `room` beside the first and the last."""
-    axes.set_yticks(range(len(labels)), labels)
-    axes.set_ylim(-room, len(labels) - 1 + room)
-    axes.grid(visible=False, axis="y")
-
-
-def share_axis(axes: Any, which: str = "y") -> None:
+def share_axis(axes: Any) -> None:
+    """Make the horizontal axis one of shares."""
     from matplotlib.ticker import PercentFormatter
 
-    axis = axes.yaxis if which == "y" else axes.xaxis
-    axis.set_major_formatter(PercentFormatter(1.0, decimals=0))
-    axes.set(**{f"{which}lim": (0, 1)})
+    axes.xaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+    axes.set_xlim(0, 1)
 
 
 def log_axis(axes: Any, low: float, high: float) -> None:

@@ -30,7 +30,7 @@ from amqp10broker.tools.analysis.figures import Measured
 from amqp10broker.tools.analysis.inputs import Recording
 from amqp10broker.tools.analysis.pictures import Swept
 from amqp10broker.tools.analysis.recommend import Recommendation, Undecided, undecided, written
-from amqp10broker.tools.analysis.statistics import Estimate, estimate
+from amqp10broker.tools.analysis.statistics import Estimate
 from amqp10broker.tools.analysis.waits import LinkWait
 
 _COLUMNS: Final = (
@@ -49,13 +49,8 @@ _STREAM_COLUMNS: Final = (
     ("confirm_p50_ms", "confirm p50 ms"), ("confirm_p99_ms", "p99 ms"),
     ("end_to_end_p50_ms", "end to end p50 ms"), ("end_to_end_p99_ms", "p99 ms"),
 )  # fmt: skip
-# By the figure of a recommendation: the compared figure, its unit, and whether the highest is the best.
-_COMPARED: Final = {
-    "throughput": ("throughput_per_s", "messages / s", True),
-    "confirm p99": ("confirm_p99_ms", "ms", False),
-    "end-to-end p99": ("end_to_end_p99_ms", "ms", False),
-    "resident memory": ("memory_max_bytes", "B", False),
-}
+# The compared figures, and whether the highest is the best.
+_COMPARED: Final = (("throughput_per_s", True), ("confirm_p99_ms", False), ("end_to_end_p99_ms", False))
 _WAITS_SHOWN: Final = 20
 
 
@@ -228,7 +223,7 @@ def _rates(
             heading = "as fast as it goes"
         recommended = isinstance(one, Recommendation) and one.chosen.rate_limit_per_s == rate
         chosen = one.chosen.settings if isinstance(one, Recommendation) and recommended else None
-        made = _drawn(_pictures(own, chosen, one), numbers)
+        made = _drawn(_pictures(own, chosen), numbers)
         yield _Part(heading, made, (_configurations_table(own, chosen), _streams_table(analysed, own)))
 
 
@@ -240,9 +235,7 @@ def _drawn(wanted: Iterable[_Picture], numbers: Iterator[int]) -> list[_Picture]
     ]
 
 
-def _pictures(
-    members: Sequence[ConfigurationFigures], chosen: Settings | None, one: Recommendation | Undecided
-) -> Iterator[_Picture]:
+def _pictures(members: Sequence[ConfigurationFigures], chosen: Settings | None) -> Iterator[_Picture]:
     swept = Swept.of(members)
     whiskers = (
         "A point is the mean over repetitions, its whisker the 95 % interval of that mean: none where there "
@@ -256,21 +249,10 @@ def _pictures(
             f"{source}, by {swept}. {whiskers}",
         )
         yield _Picture(
-            pictures.heat(members, swept, chosen),
-            "Throughput of every combination",
-            "Brighter is faster; the frame marks the recommended settings.",
-        )
-        yield _Picture(
             pictures.over_setting(members, swept, pictures.LATENCY, chosen),
             "Latency",
             f"99 of 100 messages were faster. {whiskers}",
         )
-    yield _Picture(
-        pictures.latency_curves(_curves(members, chosen)),
-        "Latency curves",
-        "The share of messages below took at most the time at the left; the last ten messages are not drawn. "
-        "The histograms of all repetitions are added, and a value is at most 4.4 % off.",
-    )
     many = len(members) > pictures.BARS_MAX
     yield _Picture(
         pictures.stalls(pictures.some(members, chosen), chosen),
@@ -278,41 +260,12 @@ def _pictures(
         "Share of the time of all links of a side, by reason; what is left empty, they did not wait. "
         "* recommended." + (f" A selection of {len(members)}." if many else ""),
     )
-    if swept is not None:
-        yield _Picture(
-            pictures.over_setting(members, swept, pictures.UTILISATION),
-            "Utilisation",
-            "How much of a limit is used up, as the broker sees it when it looks: mostly when it has just "
-            "granted anew. Near 100 % the limit holds the link back; near 0 % it may do so all the same.",
-        )
-        yield _Picture(
-            pictures.over_setting(members, swept, pictures.RESOURCES),
-            "Memory and processor time of the broker",
-            whiskers,
-        )
-    figure, unit, highest = _COMPARED[one.figure if isinstance(one, Recommendation) else "throughput"]
-    compared = compare(members, figure, highest=highest)
-    if len(compared) > 1:
-        yield _Picture(
-            pictures.comparison(compared, unit, chosen),
-            "Differences to the best",
-            "The best first. A point is the mean, a line the 95 % interval of its difference to the best, by "
-            "the scatter of all repetitions together; where it crosses 0 the repetitions do not tell the two "
-            "apart. A line that reaches the edge goes on."
-            + (f" The first {pictures.BARS_MAX} of {len(members)}." if many else ""),
-        )
 
 
 def _cases(analysed: Analysed, members: Sequence[ConfigurationFigures], numbers: Iterator[int]) -> _Part:
     # Configurations of one benchmark without varied settings.
     labels = case_names(members)
-    rates = [(label, _stream_rates(analysed, each)) for label, each in zip(labels, members, strict=True)]
     wanted = (
-        _Picture(
-            pictures.rates(rates[: pictures.BARS_MAX]),
-            "Rates by case",
-            "Mean over repetitions of each stream; whiskers: 95 % interval, none where there is one.",
-        ),
         _Picture(
             pictures.stalls(members[: pictures.BARS_MAX], None, labels[: pictures.BARS_MAX]),
             "Why links wait, by case",
@@ -338,43 +291,13 @@ def case_names(members: Sequence[ConfigurationFigures]) -> list[str]:
     return [", ".join(written_value(name, each[name]) for name in names) for each in members]
 
 
-def _stream_rates(analysed: Analysed, each: ConfigurationFigures) -> dict[str, Estimate]:
-    # Without streams, the throughput.
-    own = {run.run_id for run in each.runs}
-    values: dict[str, list[float]] = {}
-    for one in analysed.measured:
-        for stream in one.streams if one.figures.run_id in own else ():
-            if stream.rate_per_s is not None:
-                values.setdefault(stream.stream, []).append(stream.rate_per_s)
-    if len(values) < 2 and all(name.isdigit() for name in values):
-        values = {"messages": list(each.values("throughput_per_s"))}
-    return {name: known for name, rates in values.items() if (known := estimate(rates)) is not None}
-
-
 def comparisons(groups: Sequence[Sequence[ConfigurationFigures]]) -> list[Compared]:
     """Return throughput and p99 of each configuration beside the best, for the table beside the report."""
-    wanted = [(name, highest) for name, _, highest in _COMPARED.values() if name != "memory_max_bytes"]
     return [
         one
         for members in groups
-        for name, highest in wanted
+        for name, highest in _COMPARED
         for one in compare(members, name, highest=highest)
-    ]
-
-
-def _curves(
-    members: Sequence[ConfigurationFigures], chosen: Settings | None
-) -> list[tuple[str, ConfigurationFigures]]:
-    # A selection: the recommended, the fastest, the smallest and the largest settings.
-    fastest = max(members, key=lambda each: each.mean("throughput_per_s") or 0.0)
-    by_size = sorted(members, key=lambda each: [value or 0 for value in each.settings])
-    named = [(each, "recommended") for each in members if chosen is not None and each.settings == chosen]
-    named += [(fastest, "fastest"), (by_size[0], "smallest"), (by_size[-1], "largest")]
-    texts: dict[int, tuple[ConfigurationFigures, list[str]]] = {}
-    for each, text in named:
-        texts.setdefault(id(each), (each, []))[1].append(text)
-    return [
-        (f"{describe_settings(each.settings)} ({', '.join(words)})", each) for each, words in texts.values()
     ]
 
 

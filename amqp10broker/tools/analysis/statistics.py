@@ -50,22 +50,6 @@ def estimate(values: Sequence[float], confidence: float = CONFIDENCE) -> Estimat
     return Estimate(mean, mean - half, mean + half, count, deviation)
 
 
-def estimate_ratio(ratios: Sequence[float], confidence: float = CONFIDENCE) -> Estimate | None:
-    """Return the geometric mean of ratios with Student's interval; 1 means alike, None that there are none.
-
-    Ratios are multiplied, not added: half as fast and twice as fast cancel out. So the mean and the interval
-    are of their logarithms; the deviation, which would be of logarithms, is omitted.
-
-    Raises:
-        ValueError: a ratio is not above 0.
-    """
-    known = estimate([math.log(each) for each in ratios], confidence)
-    if known is None:
-        return None
-    low, high = (None if end is None else math.exp(end) for end in (known.low, known.high))
-    return Estimate(math.exp(known.mean), low, high, known.repetitions)
-
-
 @dataclass(frozen=True, slots=True)
 class Scatter:
     """The scatter of repetitions, pooled over the settings that are compared.

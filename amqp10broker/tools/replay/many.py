@@ -9,14 +9,23 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from itertools import product
+from pathlib import Path
 from typing import Any, Final
 
 from amqp10broker.dataclass import dataclass
-from amqp10broker.observe.frames.records import Record
+from amqp10broker.errors import BrokerError
+from amqp10broker.observe.frames.records import NoFrames, Record, read_lines
 from amqp10broker.tools.replay.forecast import Forecast, Settings, known
 from amqp10broker.tools.replay.pace import Reason
 from amqp10broker.tools.replay.script import read_script
 from amqp10broker.tools.replay.simulation import Run
+
+# Of the files of ``serve --record-frames``.
+SUFFIX: Final = ".jsonl"
+
+
+class NoRecordings(BrokerError):
+    """A folder has no recordings of frames."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +64,40 @@ def answer(
     return Answer(recording, forecasts, without)
 
 
+def answer_of_file(path: str, settings: Sequence[Settings], connection: int | None = None) -> Answer:
+    """Forecast one file; a file that is unreadable or not a recording gives an answer with a problem.
+
+    Args:
+        connection: this one alone; None for all.
+    """
+    try:
+        with open(path, encoding="utf-8", errors="replace") as lines:
+            return answer(path, read_lines(lines), settings, connection)
+    except OSError as error:
+        return Answer(path, problem=f"it cannot be read: {error.strerror}")
+    except NoFrames as error:
+        return Answer(path, problem=str(error))
+
+
+def files_of(names: Sequence[str]) -> list[str]:
+    """Return the files, with ``*.jsonl`` of a folder in order, and each only once.
+
+    Raises:
+        NoRecordings: a folder has none.
+    """
+    found: dict[str, None] = {}
+    for name in names:
+        if not Path(name).is_dir():
+            found[name] = None
+            continue
+        inside = sorted(str(path) for path in Path(name).glob(f"*{SUFFIX}") if path.is_file())
+        if not inside:
+            advice = "name a folder that `serve --record-frames` has written to, or a file"
+            raise NoRecordings(f"{name}: it has no file *{SUFFIX}; {advice}")
+        found |= dict.fromkeys(inside)
+    return list(found)
+
+
 def grid(
     credits: Sequence[int | None] = (),
     windows: Sequence[int | None] = (),
@@ -67,27 +110,12 @@ def grid(
 
 
 _WAITS: Final[Mapping[Reason, str]] = {reason: f"waits_{reason.name.lower()}" for reason in Reason}
-COLUMNS: Final[Mapping[str, str]] = {
-    "recording": "string",
-    "connection": "bigint",
-    "link": "string",
-    "messages": "bigint",
-    "recorded_rate": "double",
-    "recorded_link_credit": "bigint",
-    "recorded_incoming_window": "bigint",
-    "recorded_round_trip_ms": "double",
-    "client_credit": "bigint",
-    "max_link_credit": "bigint",
-    "max_incoming_window": "bigint",
-    "round_trip_ms": "double",
-    "rate": "double",
-    **dict.fromkeys(_WAITS.values(), "double"),
-    "messages_held": "bigint",
-    "bytes_held": "bigint",
-    "unknown": "string",
-    "no_forecast": "string",
-}
-"""Columns of the table, with their types in Spark."""
+COLUMNS: Final = (
+    *("recording", "connection", "link", "messages"),
+    *("recorded_rate", "recorded_link_credit", "recorded_incoming_window", "recorded_round_trip_ms"),
+    *("client_credit", "max_link_credit", "max_incoming_window", "round_trip_ms"),
+    *("rate", *_WAITS.values(), "messages_held", "bytes_held", "unknown", "no_forecast"),
+)
 
 
 def table_rows(one: Answer) -> Iterator[dict[str, Any]]:

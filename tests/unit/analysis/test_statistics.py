@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from amqp10broker.tools.analysis.statistics import estimate, estimate_ratio, scatter
+from amqp10broker.tools.analysis.statistics import estimate, scatter
 
 
 def test_an_interval_is_students() -> None:
@@ -25,24 +25,6 @@ def test_one_repetition_has_no_interval() -> None:
     assert known is not None
     assert (known.mean, known.low, known.high, known.half_width) == (5.0, None, None, None)
     assert estimate([]) is None
-
-
-def test_ratios_have_a_mean_that_knows_no_direction() -> None:
-    """Turned round, all of it is turned round."""
-    known, turned = estimate_ratio([2.0, 0.125], 0.9), estimate_ratio([0.5, 8.0], 0.9)
-    assert known is not None
-    assert turned is not None
-    assert known.mean == pytest.approx(0.5)
-    # The root of two windows divides the deviation, which is 4 / sqrt(2); Student's quantile is 6.314.
-    assert known.low == pytest.approx(2 ** (-1 - 2 * 6.313752), rel=1e-5)
-    assert known.high == pytest.approx(2 ** (-1 + 2 * 6.313752), rel=1e-5)
-    assert (turned.mean, turned.low, turned.high) == pytest.approx(
-        (1 / known.mean, 1 / known.high, 1 / known.low)
-    )
-    one = estimate_ratio([3.0])
-    assert one is not None
-    assert (one.mean, one.low, one.high) == (pytest.approx(3.0), None, None)
-    assert estimate_ratio([]) is None
 
 
 def test_what_the_scatter_hides_is_that_of_a_worked_example() -> None:

@@ -228,7 +228,7 @@ class TestRequests:
             ),
             (
                 # As RabbitMQ's documentation of quorum queues has it.
-                r'set_policy qq ^qq\. {"delivery-limit":50} --priority 123 --apply-to quorum_queues',
+                r'set-policy qq ^qq\. {"delivery-limit":50} --priority 123 --apply-to quorum_queues',
                 (
                     "set-policy",
                     None,
@@ -258,7 +258,7 @@ class TestRequests:
                 "operator policy 'p' set; it counts for 0 queues and 0 exchanges\n",
             ),
             ("clear-policy p --vhost v", ("clear-policy", "v", {"name": "p"}), "policy 'p' cleared\n"),
-            ("clear_policy -p v p", ("clear-policy", "v", {"name": "p"}), "policy 'p' cleared\n"),
+            ("clear-policy -p v p", ("clear-policy", "v", {"name": "p"}), "policy 'p' cleared\n"),
             (
                 "clear-operator-policy p",
                 ("clear-operator-policy", None, {"name": "p"}),

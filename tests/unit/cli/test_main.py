@@ -86,7 +86,8 @@ def test_every_scalar_setting_is_an_option_of_serve(capsys: pytest.CaptureFixtur
     ("argv", "message"),
     [
         (["lits-queues"], "there is no command 'lits-queues'; did you mean list-queues?"),
-        (["lits_queues", "--port", "1"], "there is no command 'lits-queues'; did you mean list-queues?"),
+        (["lits-queues", "--port", "1"], "there is no command 'lits-queues'; did you mean list-queues?"),
+        (["set_policy", "p"], "there is no command 'set_policy'; did you mean set-policy?"),
         (["zzz"], "there is no command 'zzz'; 'amqp10broker --help' lists them"),
         (["status", "--prot", "5673"], "there is no option --prot; did you mean --port?"),
         (["set", "--prot=1", "max_link_credit", "5"], "there is no option --prot; did you mean --port?"),

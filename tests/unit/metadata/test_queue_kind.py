@@ -26,7 +26,7 @@ def test_each_kind_has_its_record() -> None:
     assert [name for name, kind in KINDS.items() if kind.volatile] == [VOLATILE]
 
 
-@pytest.mark.parametrize("room", ["service", "management"])
+@pytest.mark.parametrize("room", ["sessions", "operations"])
 def test_a_kind_is_asked_for_where_its_arguments_are_read_and_nowhere_else(room: str) -> None:
     """docs/adr/0033."""
     compares = re.compile(r"\bqueue\.type (==|!=|is|in|not)|QueueType\.|\bVOLATILE\b")

@@ -12,7 +12,6 @@ from amqp10broker.errors import BadRequest, InUse, NotFound
 from amqp10broker.metadata.limits import UserLimits, VhostLimits
 from amqp10broker.metadata.policies import APPLY_TO
 from amqp10broker.metadata.queue import QueueType
-from amqp10broker.observe.faults.table import FaultKind
 from amqp10broker.operations.alarms import Resource
 from amqp10broker.operations.arguments import Argument
 from amqp10broker.operations.operations import RUN, perform
@@ -51,7 +50,6 @@ def test_what_the_table_says_of_values_is_what_the_rooms_say() -> None:
     """It imports nothing, so that the command line starts fast; so it is held against them here."""
     assert _argument("set", "name").choices == tuple(FLOW_SETTINGS)
     assert set(_argument("alarm", "name").choices) == set(Resource)
-    assert _argument("inject-fault", "kind").choices == tuple(FaultKind)
     assert _argument("set-policy", "apply_to").choices == APPLY_TO
     assert _argument("add-vhost", "default_queue_type").choices == tuple(QueueType)
     assert set(_argument("declare-exchange", "type").known) == set(Registry(lambda: ()).names())
