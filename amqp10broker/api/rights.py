@@ -69,10 +69,8 @@ class Credentials:
 
 
 def credentials(header: str | None) -> Credentials | Answer:
-    """Parse the header ``Authorization``, None if it is absent.
-
-    Returns:
-        The credentials, or an answer without such that can be verified.
+    """Parse the header ``Authorization``, None if it is absent. Returns the credentials, or an answer without
+    such that can be verified.
     """
     if header is None:
         return NOT_LOGGED_IN

@@ -36,12 +36,7 @@ _HEADERS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class PageFile:
-    """A file of the page.
-
-    Attributes:
-        kind: its type.
-        tag: differs for every content.
-    """
+    """A file of the page."""
 
     kind: str
     body: bytes
