@@ -45,15 +45,8 @@ class TokenSettings:
     """Requirements of tokens.
 
     Attributes:
-        resource_server_id: this broker's name at the authority.
         scope_prefix: of scopes for this broker; None: its name and a full stop.
-        additional_scopes_keys: claims with scopes beside ``scope``, with full stops into objects.
-        scope_aliases: replacements of scopes, both as written in the token.
-        username_claims: claims of the user's name, in the order of preference.
         issuer: the required one; None: any with the key.
-        verify_aud: require this broker as audience.
-        leeway_s: permitted difference of clocks.
-        require_exp: require an expiry.
     """
 
     resource_server_id: str
@@ -73,18 +66,13 @@ class TokenSettings:
 
 
 class TokenKeys:
-    """The keys of token signatures, by their id.
-
-    Attributes:
-        fetched: those of the authority's key set, which `learn` replaces.
-    """
+    """The keys of token signatures, by their id."""
 
     def __init__(self, default: bytes | None = None, by_id: Mapping[str, bytes] | None = None) -> None:
         """Read the configured keys.
 
         Args:
             default: for tokens that name no key; PEM, or the secret of HS256.
-            by_id: likewise, by id.
 
         Raises:
             ConfigError: one cannot be read, or the package is not installed.
@@ -104,10 +92,8 @@ class TokenKeys:
         self.fetched: dict[str, Key] = {}
 
     def learn(self, document: Any) -> None:
-        """Replace the authority's key set by a parsed document.
-
-        Raises:
-            ValueError: it is not a key set.
+        """Replace the authority's key set by a parsed document. Raises `ValueError` if it is not a
+        key set.
         """
         from joserfc.errors import JoseError
         from joserfc.jwk import JWKRegistry
@@ -269,9 +255,6 @@ def _at(claims: Mapping[str, Any], path: str) -> Any:
 
 
 def _texts(value: Any) -> Iterable[str]:
-    """Scopes are a text with blanks between, or an array; of an object the values are used that match its
-    texts.
-    """
     if isinstance(value, str):
         return value.split()
     if isinstance(value, list):
