@@ -53,7 +53,6 @@ def add_spark(parser: Parser, title: str, master: str | None) -> None:
     """Add the options of Spark; `check_spark` checks them.
 
     Args:
-        title: of the options in the help.
         master: default of ``--master``; None: no Spark then.
     """
     spark = parser.add_argument_group(title)

@@ -64,8 +64,6 @@ class Command:
     """One command of `amqp10broker`.
 
     Attributes:
-        arguments: adds its options and arguments to a parser.
-        run: executes it; returns the exit code.
         description: for its own help; empty takes the line of the list of commands as a sentence.
     """
 

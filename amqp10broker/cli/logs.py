@@ -24,8 +24,6 @@ def configure(level: str, form: str, *, stream: TextIO | None = None) -> None:
     """Set up structlog for the whole process, before the first entry is written.
 
     Args:
-        level: a key of `LEVELS`, as `Config.log_level`.
-        form: ``console`` or ``json``, as `Config.log_format`.
         stream: None is standard error.
     """
     stream = stream if stream is not None else sys.stderr

@@ -200,7 +200,6 @@ def build_parser(typed: str | None = None, *, whole: bool = True) -> Parser:
 
     Args:
         typed: the command; the others are left out then, unless it is unknown.
-        whole: with the arguments of all commands; without, they are only listed.
     """
     parser = Parser(
         prog="amqp10broker",

@@ -38,8 +38,6 @@ def read_password(file: str | None, user: str, *, confirm: bool) -> str:
 
     Args:
         file: ``-`` for standard input; None prompts at a terminal, if standard input is one.
-        user: for the prompt.
-        confirm: prompt twice.
     """
     if file is None and sys.stdin.isatty():
         import getpass
