@@ -97,7 +97,6 @@ class ClientCore:
 
         Args:
             user: None logs in as anonymous.
-            password: of that user.
             mechanism: ``PLAIN``, ``ANONYMOUS`` or ``EXTERNAL``, which uses the certificate of the
                 transport; None takes PLAIN if there is a user, else ANONYMOUS.
 
@@ -121,10 +120,8 @@ class ClientCore:
         self._connection.start(mechanism, response, self.options.hostname)
 
     def begin(self) -> ClientSession:
-        """Begin a session; `ClientSession.begun` becomes true, or `ClientSession.failure` is set.
-
-        Raises:
-            ClientError: the connection is not open, or all of its channels are in use.
+        """Begin a session; `ClientSession.begun` becomes true, or `ClientSession.failure` is set. Raises
+        `ClientError` if the connection is not open, or all of its channels are in use.
         """
         if self.failure is not None:
             raise self.failure.with_traceback(None)

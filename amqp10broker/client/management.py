@@ -24,7 +24,6 @@ class Management:
     It has a session of its own, because a broker without that node may end the session.
 
     Args:
-        client: connected.
         timeout_s: seconds for each answer; None takes the client's.
 
     Raises:
@@ -47,8 +46,6 @@ class Management:
         """Send a request and wait for the response.
 
         Args:
-            method: ``GET``, ``PUT``, ``POST`` or ``DELETE``.
-            path: percent-encoded: ``/queues/orders``.
             body: any value; None for none.
 
         Returns:

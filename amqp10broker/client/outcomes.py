@@ -19,7 +19,6 @@ def rejected(condition: str = "", description: str = "") -> Rejected:
 
     Args:
         condition: an error condition for the sender, such as ``amqp:decode-error``; empty for no reason.
-        description: a sentence for the sender's log.
 
     Raises:
         ValueError: the condition is not ASCII, or the description not Unicode text.
@@ -35,15 +34,8 @@ def modified(
     undeliverable_here: bool = False,
     annotations: Mapping[str, Any] | None = None,
 ) -> Modified:
-    """Make the outcome of a message that is returned changed.
-
-    Args:
-        delivery_failed: count this as a failed attempt.
-        undeliverable_here: do not deliver it to this link again.
-        annotations: merged into message-annotations; keys start with ``x-``.
-
-    Raises:
-        ValueError: an annotation has no AMQP 1.0 encoding.
+    """Make the outcome of a message that is returned changed. Raises `ValueError` if an annotation has no
+    AMQP 1.0 encoding.
     """
     return Modified(
         delivery_failed=delivery_failed,
