@@ -50,11 +50,7 @@ def encode_document(document: Document) -> bytes:
 
 
 def read_document(body: bytes) -> Document:
-    """Read what `encode_document` wrote.
-
-    Raises:
-        BadDocument: it is none.
-    """
+    """Read what `encode_document` wrote. Raises `BadDocument` if it is not valid."""
     try:
         document = json.loads(body)
     except (ValueError, RecursionError) as error:

@@ -10,13 +10,7 @@ from amqp10broker.dataclass import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Led:
-    """A queue as balancing sees it.
-
-    Attributes:
-        group: its number.
-        leader: number of the node that leads it.
-        others: numbers of the nodes of its other voters.
-    """
+    """A queue as balancing sees it."""
 
     group: int
     leader: int
@@ -42,11 +36,6 @@ def next_move(queues: Sequence[Led], nodes: Collection[int], stuck: Collection[i
     Where a queue of a crowded node can only go to nodes that have their share already, one of theirs goes on
     first: it is asked for the shortest way from a crowded node to one with room, and its last step is made.
     Asked again after each transfer, the number of leaders above the share falls by one each way.
-
-    Args:
-        queues: all that have a leader.
-        nodes: that may lead: running, and not drained.
-        stuck: groups whose transfer failed, which stay where they are.
     """
     limit = share(len(queues), len(nodes))
     led: dict[int, list[Led]] = {node: [] for node in sorted(nodes)}

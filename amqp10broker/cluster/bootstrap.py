@@ -19,7 +19,6 @@ from amqp10broker.metadata.plan import CLUSTER, NODE_NUMBERS, Key
 from amqp10broker.metadata.queue import QueueType
 
 NAME_MAX: Final = 64
-"""Characters of a node's name."""
 
 _NAME_MARKS: Final = "-_.@"
 
@@ -45,8 +44,6 @@ class MemberAt:
 
     Attributes:
         number: it is never given again.
-        name: the name of its folder.
-        address: of its cluster port.
     """
 
     number: int
@@ -64,11 +61,7 @@ class MemberAt:
 
     @classmethod
     def of(cls, document: Mapping[str, object]) -> MemberAt:
-        """It again.
-
-        Raises:
-            KeyError, TypeError, ValueError: it is none.
-        """
+        """It again. Raises `KeyError` or `TypeError` or `ValueError` if it is not valid."""
         number, name, host, port = (document[key] for key in ("number", "name", "host", "port"))
         if not (type(number) is int and type(port) is int and type(name) is str and type(host) is str):
             raise ValueError(f"no member: {document}")
@@ -77,14 +70,7 @@ class MemberAt:
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """What a node's folder says of its cluster.
-
-    Attributes:
-        cluster: the cluster's id, made once.
-        number: the node's own.
-        name: the node's own.
-        members: those that it knew last, itself among them.
-    """
+    """What a node's folder says of its cluster."""
 
     cluster: str
     number: int
@@ -102,11 +88,7 @@ class Membership:
 
     @classmethod
     def of(cls, document: Mapping[str, object]) -> Membership:
-        """It again.
-
-        Raises:
-            KeyError, TypeError, ValueError: it is none.
-        """
+        """It again. Raises `KeyError` or `TypeError` or `ValueError` if it is not valid."""
         cluster, number, name, members = (document[key] for key in ("cluster", "number", "name", "members"))
         if not (type(cluster) is str and type(number) is int and type(name) is str):
             raise ValueError(f"no membership: {document}")
@@ -136,10 +118,8 @@ def check_name(name: str) -> None:
 
 
 def read_nodes(written: str) -> dict[str, Address]:
-    """The nodes of ``a=host:port,b=[::1]:port``, in this order.
-
-    Raises:
-        ClusterRefused: one cannot be understood, or a name or an address stands twice.
+    """The nodes of ``a=host:port,b=[::1]:port``, in this order. Raises `ClusterRefused` if one cannot be
+    understood, or a name or an address stands twice.
     """
     nodes: dict[str, Address] = {}
     for each in filter(None, (part.strip() for part in written.split(","))):
@@ -163,7 +143,6 @@ def target_size(given: int, listed: str | None) -> int:
 
     Args:
         given: the setting; 0: as many as the list has.
-        listed: as `read_nodes` takes it.
     """
     return given or max(1, len(read_nodes(listed or "")))
 
@@ -176,10 +155,8 @@ class Heard:
     """What a node of the list has said.
 
     Attributes:
-        name: its name.
         cluster: id of the cluster that it is in; None: it is in none.
         taken: its cluster has a node of the name of the one that asks, and it is another folder.
-        names: of the nodes of its cluster.
     """
 
     name: str
@@ -195,23 +172,14 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """Ask to be let in.
-
-    Attributes:
-        by: name of the node to ask.
-    """
+    """Ask to be let in."""
 
     by: str
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Ask again.
-
-    Attributes:
-        names: of the nodes that are waited for.
-        why: a clause for people.
-    """
+    """Ask again."""
 
     names: tuple[str, ...]
     why: str
@@ -223,10 +191,8 @@ def next_step(
     """What a node does that is in no cluster.
 
     Args:
-        name: its own.
         listed: names of all nodes of its list, in order; the first founds. It may be missing itself. Without
             a list a node founds at once, and is alone.
-        heard: by name, the other nodes of the list that have answered.
         has_data: its folder has been served from before. That of the founder is the cluster's then.
 
     Raises:
@@ -274,7 +240,6 @@ def check_still_member(membership: Membership, told: Mapping[str, Any]) -> None:
     """Refuse a node that was forgotten.
 
     Args:
-        membership: what its folder says.
         told: what a node says that was asked: ``cluster``, ``name``, ``numbers`` of the cluster's nodes, and
             the ``highest`` that was ever given.
 
@@ -294,13 +259,7 @@ def check_still_member(membership: Membership, told: Mapping[str, Any]) -> None:
 def founded(
     entries: Iterable[tuple[Key, Any]], node: NodeFacts, cluster: ClusterFacts
 ) -> list[tuple[Key, Any]]:
-    """What a cluster begins with: the catalog of the node that founds it, whose queues are at that node.
-
-    Args:
-        entries: of its catalog, as JSON can hold them.
-        node: that node.
-        cluster: which one it shall be.
-    """
+    """What a cluster begins with: the catalog of the node that founds it, whose queues are at that node."""
     begun: list[tuple[Key, Any]] = []
     for key, value in entries:
         if key[0] == "queue":

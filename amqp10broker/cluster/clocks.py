@@ -41,11 +41,7 @@ class Clocks:
         self.correction_ms = max(most - AHEAD_MS_MAX, min(0, most + AHEAD_MS_MAX))
 
     def notes(self, named: Mapping[int, str]) -> dict[str, str]:
-        """What is wrong, a sentence each, by what it is about.
-
-        Args:
-            named: names of the nodes that are members.
-        """
+        """What is wrong, a sentence each, by what it is about."""
         found = {
             f"clock of {name}": f"the clock of node {name} is {difference(ahead_ms)} this node's"
             for node, name in sorted(named.items())
@@ -60,5 +56,4 @@ class Clocks:
 
 
 def difference(ahead_ms: int) -> str:
-    """``7200.0 s ahead of``."""
     return f"{abs(ahead_ms) / 1000:.1f} s {'ahead of' if ahead_ms > 0 else 'behind'}"

@@ -82,11 +82,7 @@ def encode_told(told: Told) -> list[bytes]:
 
 
 def decode_told(body: bytes) -> Told:
-    """What `encode_told` made.
-
-    Raises:
-        BadLetter: it is no such body.
-    """
+    """What `encode_told` made. Raises `BadLetter` if it is no such body."""
     try:
         token, index, done = _TOLD.unpack_from(body)
         by_session: dict[PeerId, list[Effect]] = {}
@@ -111,11 +107,7 @@ def encode_resumed(resumed: Resumed) -> list[bytes]:
 
 
 def decode_resumed(body: bytes) -> Resumed:
-    """What `encode_resumed` made.
-
-    Raises:
-        BadLetter: it is no such body.
-    """
+    """What `encode_resumed` made. Raises `BadLetter` if it is no such body."""
     try:
         token, index, last, deleted = _RESUMED.unpack_from(body)
         at = _RESUMED.size
@@ -142,16 +134,11 @@ def decode_resumed(body: bytes) -> Resumed:
 
 
 def encode_leader(leader: LeaderIs) -> list[bytes]:
-    """That this node leads."""
     return [_LEADER.pack(leader.term, leader.again | leader.no_more << 1 | leader.full << 2)]
 
 
 def decode_leader(body: bytes) -> LeaderIs:
-    """What `encode_leader` made.
-
-    Raises:
-        BadLetter: it is no such body.
-    """
+    """What `encode_leader` made. Raises `BadLetter` if it is no such body."""
     try:
         term, flags = _LEADER.unpack(body)
     except struct.error as error:
@@ -178,7 +165,6 @@ def _write_one(effect: Effect, pieces: list[bytes]) -> None:
 
 
 def _cut(deliver: Deliver) -> list[Deliver]:
-    """A delivery as several, none with more messages than a batch may have."""
     count = len(deliver.keys)
     return [
         Deliver(

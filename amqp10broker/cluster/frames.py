@@ -22,10 +22,8 @@ _CHECKED: Final = struct.Struct("<BBI")
 _LENGTH: Final = struct.Struct("<I")
 _CRC: Final = struct.Struct("<I")
 _AROUND: Final = _CHECKED.size + _CRC.size
-"""What `length` counts beside the body."""
 _FRONT: Final = _HEAD.size
 FRAME_BYTES_MIN: Final = _LENGTH.size + _AROUND
-"""A frame without a body."""
 _KINDS: Final = {int(kind): kind for kind in FrameKind}
 
 
@@ -37,10 +35,7 @@ def encode(kind: FrameKind, group: int, body: Sequence[bytes], flags: int = 0) -
     """A frame as bytes, in pieces: what is large is copied once, when it is sent.
 
     Args:
-        kind: of the body.
         group: number of what it is about, 0 to 2**32 - 1.
-        body: in pieces.
-        flags: none has a meaning yet.
 
     Raises:
         ValueError: the body is above `BODY_BYTES_MAX`: a fault of ours, the caller has to cut it.
@@ -56,11 +51,7 @@ def encode(kind: FrameKind, group: int, body: Sequence[bytes], flags: int = 0) -
 
 
 class Decoder:
-    """Makes frames of the bytes of one connection.
-
-    Args:
-        body_bytes_max: a larger body is refused when its length has come.
-    """
+    """Makes frames of the bytes of one connection."""
 
     __slots__ = ("_kept", "_length_max", "_wanted")
 

@@ -37,26 +37,15 @@ class Groups:
 
     Attributes:
         now_ms: milliseconds of a clock that never runs back.
-        suspected: nodes that cannot be reached, or cannot reach this one.
         on_unknown: called with node, group and message for a member that this node does not have. The sender
             must come to suspect it (see `raft.core`).
         lost: other nodes with numbers up to this one are lost for good: a group with members there is made
             that of this node alone when its member here begins (`cluster force-standalone`).
-        backward: this node's members shall not lead (`Raft.backward`).
         elects: members of queues that are not new may ask for votes. Not while those of this node begin: that
             comes first, and until it is over they and those of other nodes have none to ask.
-        on_deadline: called when `deadline` is earlier than before.
-        on_removed: called with the group of a member that has stopped.
-        on_added: called with the group of a member that has begun.
     """
 
     def __init__(self, now_ms: Callable[[], int], send: Send) -> None:
-        """Begin with none.
-
-        Args:
-            now_ms: the clock.
-            send: sends.
-        """
         self.now_ms = now_ms
         self.suspected: set[int] = set()
         self.lost = 0
@@ -82,7 +71,6 @@ class Groups:
 
     @property
     def backward(self) -> bool:
-        """See the attribute."""
         return self._backward
 
     @backward.setter
@@ -116,7 +104,6 @@ class Groups:
 
     @property
     def elects(self) -> bool:
-        """See the attribute."""
         return self._elects
 
     @elects.setter
@@ -135,7 +122,6 @@ class Groups:
         """Messages have come from a node, all that came at once: each group works them off in one go.
 
         Args:
-            node: the sender.
             messages: group and bytes.
 
         Raises:
@@ -183,7 +169,6 @@ class Groups:
             yield
 
     def _go_on_telling(self) -> None:
-        """Tell some members what is the oldest news for them: each gets all, and in order."""
         left = MEMBERS_A_TURN
         while self._news and left > 0:
             left -= sum(1 for _ in islice(self._news[0], left))
@@ -248,7 +233,6 @@ class Groups:
             self._asking.add(member.group)
 
     def _asked(self, group: int) -> None:
-        """A member asks for votes no more."""
         if group in self._asking:
             self._asking.remove(group)
             if self._line:
@@ -298,17 +282,13 @@ class Groups:
             self.on_deadline()
 
 
-def _ignore(node: int, group: int, message: Message) -> None:
-    """Without a cluster nobody writes."""
+def _ignore(node: int, group: int, message: Message) -> None: ...
 
 
-def _nothing() -> None:
-    """Nobody waits."""
+def _nothing() -> None: ...
 
 
-def _forget(group: int) -> None:
-    """Nobody else knows of it."""
+def _forget(group: int) -> None: ...
 
 
-def _not_told(group: int) -> None:
-    """Nobody else wants to know."""
+def _not_told(group: int) -> None: ...

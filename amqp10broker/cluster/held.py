@@ -7,16 +7,11 @@ from amqp10broker.queues.effects import Deliver
 
 
 class Held:
-    """One consumer's.
-
-    Attributes:
-        seen: deliveries that it was sent, as `GiveBack` and `Unsubscribe` count them.
-    """
+    """One consumer's."""
 
     __slots__ = ("_asked", "_cancelled", "_count", "_epoch", "_settled", "seen")
 
     def __init__(self, command: Subscribe) -> None:
-        """Hold nothing."""
         self.seen = 0
         self._settled = command.settled
         self._cancelled = False
@@ -52,5 +47,4 @@ class Held:
             self._count += len(effect.keys)
 
     def answered(self) -> None:
-        """A `Settled` has come."""
         self._asked -= 1

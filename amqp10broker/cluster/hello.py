@@ -60,12 +60,7 @@ OWN_ADDRESS: Final = "that is this node's own address: correct the addresses of 
 
 
 class Refused(BrokerError):
-    """The two nodes do not go on; the message is one line that says why.
-
-    Args:
-        reason: why.
-        by_peer: the other node says so.
-    """
+    """The two nodes do not go on; the message is one line that says why."""
 
     def __init__(self, reason: str, *, by_peer: bool = False) -> None:
         super().__init__(f"refused by the other node: {reason}" if by_peer else reason)
@@ -97,10 +92,7 @@ class Hello:
     """What a node says of itself on one connection.
 
     Attributes:
-        purpose: what the connection is for; the listener repeats it.
         start: drawn anew at each start: tells two processes with the same incarnation apart.
-        nonce: drawn anew for each connection.
-        versions: the oldest and the newest that it speaks.
         machines: the oldest and the newest version of the machines that it carries out.
     """
 
@@ -118,7 +110,6 @@ class Hello:
 
     @property
     def name(self) -> str:
-        """Its name."""
         return self.identity.name
 
     def encode(self) -> bytes:
@@ -131,10 +122,8 @@ class Hello:
 
 
 def read_hello(content: bytes) -> Hello:
-    """Read what `Hello.encode` wrote.
-
-    Raises:
-        Refused: it is none, or of a version that is not spoken here.
+    """Read what `Hello.encode` wrote. Raises `Refused` if it is not valid, or of a version that is not spoken
+    here.
     """
     if len(content) < _RANGE.size or not content.startswith(MAGIC):
         raise Refused(NO_NODE)
@@ -181,8 +170,6 @@ def _read_text(content: bytes, at: int) -> tuple[str, int]:
 
 
 class _Step(enum.IntEnum):
-    """Kinds of messages."""
-
     HELLO = 1
     PROOF = 2
     VERDICT = 3
@@ -197,15 +184,11 @@ class Greeting:
 
     Args:
         own: what this node says; the purpose of a listener's is set to the dialer's.
-        secret: the cluster's.
-        judge: asked when the other side has proved the secret.
-        dials: which side this is.
         binding: what both sides see of the TLS connection, so that a proof cannot be passed on through
             another one; empty without TLS.
 
     Attributes:
         peer: the other side, when its hello has been read. Believe it only when `done`.
-        done: both sides welcome each other.
         rest: bytes that came behind the exchange.
     """
 
@@ -225,14 +208,11 @@ class Greeting:
         self.rest = b""
 
     def begin(self) -> bytes:
-        """What to send first."""
         return _message(_Step.HELLO, self._own_bytes) if self._dials else b""
 
     def received(self, data: bytes) -> tuple[bytes, Refused | None]:
-        """Take bytes of the other side; not after it was `done` or refused.
-
-        Returns:
-            What to send, and the refusal after which the connection ends.
+        """Take bytes of the other side; not after it was `done` or refused. Returns what to send, and the
+        refusal after which the connection ends.
         """
         self._kept += data
         answers = bytearray()
@@ -248,7 +228,6 @@ class Greeting:
         return bytes(answers), None
 
     def _next(self) -> bytes | None:
-        """The content of the next message, when it is whole."""
         if len(self._kept) < _FRONT.size:
             return None
         size, kind = _FRONT.unpack_from(self._kept)
@@ -338,7 +317,6 @@ def _message(step: _Step, content: bytes) -> bytes:
 
 
 def _one_line(reason: bytes) -> str:
-    """A stranger's words, fit for a log."""
     text = reason[:REASON_BYTES_MAX].decode(errors="replace")
     return "".join(char if char.isprintable() else "?" for char in text) or "it does not say why"
 
@@ -361,8 +339,6 @@ class Acquaintances:
 
         Args:
             node: its number, 1 and above.
-            name: its name.
-            incarnation: the last that the cluster has noted.
         """
         known = self._known.setdefault(node, _Known(name, incarnation, b""))
         known.name = name

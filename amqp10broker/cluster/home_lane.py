@@ -62,13 +62,8 @@ class HomeClient:
     """See the module.
 
     Attributes:
-        queue: the queue's name, for effects.
-        group: its number.
-        home: number of the node that has it.
-        available: ready messages, as the queue said last.
         down_ms: since when it cannot be reached; None: it can.
         full_ms: None: publishes wait at its node, not here.
-        ended: the queue is gone.
     """
 
     full_ms: Final = None
@@ -91,15 +86,6 @@ class HomeClient:
     )
 
     def __init__(self, queue: str, group: int, home: int, port: LanePort, *, reachable: bool) -> None:
-        """Begin.
-
-        Args:
-            queue: the queue's name.
-            group: its number.
-            home: number of its node.
-            port: this node.
-            reachable: there is a way to its node.
-        """
         self.queue = queue
         self.group = group
         self.home = home
@@ -136,7 +122,6 @@ class HomeClient:
     # --- from sessions ----------------------------------------------------------------------------
 
     def post_all(self, commands: Sequence[Command]) -> None:
-        """Put letters, in order."""
         if self.ended:
             self._port.tell(self._refused(commands, gone=True))
         elif self._state is _State.OPENING:
@@ -240,7 +225,6 @@ class HomeClient:
         return self._opening_ms + OPENING_MS if self._state is _State.OPENING and not self.ended else None
 
     def tick(self) -> None:
-        """Time has passed."""
         deadline_ms = self.deadline_ms
         if deadline_ms is not None and self._port.now_ms() >= deadline_ms:
             self._fall()
@@ -261,10 +245,6 @@ class HomeClient:
             self._port.tell(out)
 
     def _heard(self, effect: Effect) -> Effect | None:
-        """What of an effect is for its session: nothing of what was refused, or ended, when the way was lost.
-
-        Letters may have been on it then, and been carried out later.
-        """
         match effect:
             case Confirmed() | Unconfirmed() | Rejected():
                 return self._outstanding_of(effect)
@@ -300,7 +280,6 @@ class HomeClient:
         return effect if known else None
 
     def _outstanding_of(self, effect: Confirmed | Unconfirmed | Rejected) -> Effect | None:
-        """A publisher's answer, without numbers that it was answered about."""
         outstanding = self._unconfirmed.get(effect.publisher)
         if outstanding is None:
             return None
@@ -345,7 +324,6 @@ class HomeClient:
         self._port.tell(out)
 
     def _refused(self, commands: Iterable[Command], *, gone: bool) -> Told_:
-        """Answers to letters to a queue that is gone, or whose node cannot be reached."""
         out: Told_ = {}
         why = Refusal.GONE if gone else Refusal.NO_LEADER
         for command in commands:

@@ -32,19 +32,8 @@ class _Browser:
     """One of them.
 
     Attributes:
-        subscribed: what it said first.
         since_ms: since when that waits for a leader; None: a leader has it.
-        told: it heard that it is subscribed.
-        epoch: as its session counts.
-        wire: as its leader does.
-        seen: deliveries that its session had.
-        count: of its queue for it, as far as its session knows.
-        shown: how far it was shown; none: it was shown nothing.
-        back: deliveries that its session gave back, and was not shown again.
         asked: its last `Credit`; None: it has none, for a drain or a `GiveBack` has used it up.
-        asked_epoch: of its session then.
-        asked_wire: of the wire when its leader was told.
-        waits: that has no answer yet.
         room: bytes of it that are left.
         quiet: the answer of this epoch of the wire is for nobody: its session has one.
     """
@@ -82,8 +71,6 @@ class _Browser:
 
 
 class LaneBrowsers:
-    """See the module."""
-
     __slots__ = ("_by_ref",)
 
     def __init__(self) -> None:
@@ -99,7 +86,6 @@ class LaneBrowsers:
         return ref in self._by_ref
 
     def clear(self) -> None:
-        """All are gone."""
         self._by_ref.clear()
 
     def forget(self, ref: ConsumerRef) -> bool:
@@ -109,7 +95,6 @@ class LaneBrowsers:
     # --- from sessions ----------------------------------------------------------------------------
 
     def says(self, command: Command) -> bool:
-        """Whether a browser says this."""
         if type(command) is Subscribe:
             return command.browse
         return getattr(command, "consumer", None) in self._by_ref
@@ -118,7 +103,6 @@ class LaneBrowsers:
         """What a browser says: as its leader is to have it, or the answer if that need not hear of it.
 
         Args:
-            command: what.
             since_ms: it waits for a leader from now on, in ms; None: there is one.
         """
         if isinstance(command, Subscribe):

@@ -24,7 +24,6 @@ class LetterBatch:
         token: of the last `Resume`, u32.
         first: number of the first, u64.
         heard: index of the last entry whose effects the node has, u64.
-        commands: the letters, at least one.
     """
 
     token: int
@@ -34,7 +33,6 @@ class LetterBatch:
 
     @property
     def last(self) -> int:
-        """Number of the last."""
         return self.first + len(self.commands) - 1
 
 
@@ -44,7 +42,6 @@ class Browse:
 
     Attributes:
         token: of the last `Resume`, u32.
-        commands: at least one.
     """
 
     token: int
@@ -76,14 +73,11 @@ class Resumed:
     """The answer to `Resume`: the queue's state as far as it is about the node.
 
     Attributes:
-        token: of the `Resume`.
         index: of the entry whose state it is: what comes of later ones is told as it happens.
         last: number of the last letter that was carried out; all answers of those before are in the state,
             or in `kept`.
-        deleted: the queue is gone.
         kept: effects that the state cannot give again, which the node has not heard, in order.
         deliveries: what its consumers were handed out and have not seen, in order.
-        consumers: all that live at the node.
     """
 
     token: int
@@ -100,10 +94,8 @@ class Told:
     """Effects for the sessions of a node.
 
     Attributes:
-        token: of the `Resume` since when it is told.
         index: of the entry that made them, u64; 0 of a queue that has no log.
         done: number of the last letter that was carried out, u64.
-        effects: by session, in order.
     """
 
     token: int
@@ -119,7 +111,6 @@ class LeaderIs:
     Attributes:
         term: since which term, u64; 0 of a queue that stays where it is.
         again: it missed letters, or does not know the lane's token: say `Resume` even if you have.
-        no_more: it does not any more.
         full: its disk is: it takes all but publishes, which stay where they are until it says otherwise.
     """
 

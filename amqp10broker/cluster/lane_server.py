@@ -55,7 +55,6 @@ class ServerPort(Protocol):
     """What a queue needs of its node."""
 
     node: int
-    """The node's number."""
 
     @property
     def peers(self) -> Sequence[int]:
@@ -98,10 +97,7 @@ class _Lane:
     """A lane that has resumed.
 
     Attributes:
-        incarnation: of its node.
-        token: under which it is told.
         done: number of the last letter that it knows to be carried out.
-        index: of the entry whose state it has been told.
     """
 
     __slots__ = ("done", "incarnation", "index", "token")
@@ -134,13 +130,6 @@ class LaneServer:
     )
 
     def __init__(self, group: int, led: Led, port: ServerPort) -> None:
-        """Begin as one that does not lead.
-
-        Args:
-            group: number of the queue.
-            led: the queue.
-            port: the node.
-        """
         self.term: int | None = None
         self._group = group
         self._led = led
@@ -209,12 +198,10 @@ class LaneServer:
             self._announce(node)
 
     def _known(self) -> set[tuple[int, int]]:
-        """Nodes and their starts that the queue knows anything of."""
         machine = self._led.machine
         return {*machine.lanes, *machine.suspects, *(ref.reply_to[:2] for ref in machine.outlook().parts)}
 
     def _look_at(self, node: int) -> None:
-        """Tell the queue what became of a node that it knows."""
         machine, port = self._led.machine, self._port
         present = port.incarnations.get(node)
         commands: list[QuorumCommand] = []
@@ -274,7 +261,6 @@ class LaneServer:
         port.send(node, self._group, answer)
 
     def received(self, node: int, batch: LetterBatch) -> None:
-        """Letters have come."""
         if self.term is None:
             return
         lane = self._lanes.get(node)
@@ -326,7 +312,6 @@ class LaneServer:
         self._answer_those_who_ask()
 
     def room(self) -> None:
-        """There is some."""
         if self._full:
             self._full = False
             for node in self._port.peers:
@@ -335,7 +320,6 @@ class LaneServer:
     # --- to lanes -----------------------------------------------------------------------------------
 
     def _has_carried_out(self, key: tuple[int, int]) -> bool:
-        """Whether the queue has carried out the letters of a node, and that it is not suspected."""
         machine = self._led.machine
         return machine.lane_last(*key) >= self._posted.get(key, 0) and key not in machine.suspects
 
@@ -376,18 +360,11 @@ class LaneServer:
 class HomeQueue(Protocol):
     """A queue that is at this node only, as its task has it."""
 
-    def post_all(self, commands: list[Command]) -> None:
-        """Put commands, in order."""
+    def post_all(self, commands: list[Command]) -> None: ...
 
 
 class _Visitor:
-    """A node whose sessions ask.
-
-    Attributes:
-        done: letters that have come.
-        consumers: those there, with what they hold.
-        publishers: links that are attached there.
-    """
+    """A node whose sessions ask."""
 
     __slots__ = ("consumers", "done", "publishers")
 
@@ -411,7 +388,6 @@ class HomeServer:
     __slots__ = ("_group", "_port", "_queue", "_visitors")
 
     def __init__(self, group: int, queue: HomeQueue, port: ServerPort) -> None:
-        """Say that the queue is here; see `LaneServer`."""
         self._group = group
         self._queue = queue
         self._port = port
@@ -447,7 +423,6 @@ class HomeServer:
         self.node_down(node)
 
     def received(self, node: int, batch: LetterBatch) -> None:
-        """Letters have come."""
         visitor = self._visitors.get(node)
         if visitor is None:
             visitor = self._visitors[node] = _Visitor()

@@ -50,7 +50,6 @@ LANE_KINDS: Final = frozenset(
         FrameKind.BROWSE,
     )
 )
-"""Frames that are for `Lanes.received`."""
 
 Client = LaneClient | HomeClient
 Server = LaneServer | HomeServer
@@ -62,8 +61,7 @@ class Ways(Protocol):
     def send(self, node: int, kind: FrameKind, group: int, body: Sequence[bytes]) -> bool:
         """Send a frame; False: there is no way to the node."""
 
-    def waiting_bytes(self, node: int) -> int:
-        """Bytes that wait for the way to a node."""
+    def waiting_bytes(self, node: int) -> int: ...
 
     @property
     def connected(self) -> Collection[int]:
@@ -74,12 +72,7 @@ class Lanes:
     """See the module. It is the port of all lanes of the node.
 
     Attributes:
-        node: this node's number.
-        incarnation: which start of it this is.
         incarnations: of all nodes of the cluster the last start that is known, 0: none; who knows keeps it.
-        suspected: nodes that are not heard of.
-        clients: this node's ends of lanes, by queue number.
-        servers: the ends of queues that are here, by number.
         on_leader: called with the number of a queue when a leader of it is known.
         on_stirred: called when lanes begin to wait for something: `tick` is to be called until none does.
     """
@@ -93,16 +86,6 @@ class Lanes:
         is_open: Callable[[PeerId], bool],
         now_ms: Callable[[], int],
     ) -> None:
-        """Begin without queues.
-
-        Args:
-            node: this node's number.
-            incarnation: which start of it this is.
-            ways: to other nodes.
-            tell: puts effects into the mailboxes of this node's sessions.
-            is_open: whether a session of this node is there.
-            now_ms: the time.
-        """
         self.node = node
         self.incarnation = incarnation
         self.incarnations: dict[int, int] = {node: incarnation}
@@ -122,15 +105,12 @@ class Lanes:
 
     @property
     def peers(self) -> Sequence[int]:
-        """See `ServerPort`."""
         return [self.node, *self._ways.connected]
 
     def crowded(self, node: int) -> bool:
-        """See `LanePort`."""
         return node != self.node and self._ways.waiting_bytes(node) > WAITING_BYTES_MAX
 
     def stir(self, group: int) -> None:
-        """See `LanePort`."""
         if not self._stirred:
             self.on_stirred()
         self._stirred[group] = None
@@ -150,7 +130,6 @@ class Lanes:
             client.leader_is(*leader)
 
     def remove_client(self, group: int) -> None:
-        """No more."""
         self.clients.pop(group, None)
         self._leaders.pop(group, None)
 
@@ -176,10 +155,8 @@ class Lanes:
     # --- from other nodes ---------------------------------------------------------------------------
 
     def received(self, node: int, frame: Frame) -> None:
-        """A frame of `LANE_KINDS` has come.
-
-        Raises:
-            BadLetter: it cannot be read; the connection that it came by is of no use any more.
+        """A frame of `LANE_KINDS` has come. Raises `BadLetter` if it cannot be read; the connection that it
+        came by is of no use any more.
         """
         self._take(node, frame.group, _decode(node, frame))
 

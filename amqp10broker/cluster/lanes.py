@@ -102,23 +102,14 @@ class LanePort(Protocol):
     def is_open(self, peer: PeerId) -> bool:
         """Whether a session of this node is still there."""
 
-    def now_ms(self) -> int:
-        """The time."""
+    def now_ms(self) -> int: ...
 
     def stir(self, group: int) -> None:
         """The lane to this queue has a deadline from now on, or another."""
 
 
 class _Letter:
-    """One letter that is kept.
-
-    Attributes:
-        number: of the lane.
-        command: what it says.
-        since_ms: when it was put.
-        epoch: of the consumer when a `Credit` was put.
-        done: it was carried out, or nobody waits for it any more.
-    """
+    """One letter that is kept."""
 
     __slots__ = ("command", "done", "epoch", "number", "since_ms")
 
@@ -143,16 +134,8 @@ class _Consumer:
     """A consumer of this node.
 
     Attributes:
-        settled: its deliveries need no decision.
-        counted: it is no fetch of single messages.
         seen: deliveries of the present epoch's counting that were told to its session.
-        missed: deliveries that the queue counts, and no session ever had.
-        epoch: of its last `GiveBack`.
-        active: what its session was told last.
-        cancelled: it gets no more.
-        held: deliveries that its session has not decided on.
         selects: it gets some messages only; the queue answers a drain when it was looked through.
-        draining: it waits for that.
     """
 
     __slots__ = (
@@ -185,16 +168,10 @@ class LaneClient:
     """See the module.
 
     Attributes:
-        queue: the queue's name, for effects.
-        group: its number.
         leader: number of the node that leads it; None: none is known.
         last_leader: number of the node that leads it, or led it last; None: none was heard of.
-        term: since which term it does.
         lost_ms: since when the lane is not open; None: it is.
-        heard: index of the last entry whose effects are here.
-        available: ready messages, as the queue said last.
         full_ms: since when the leader's disk is full, and publishes wait here; None: they do not.
-        ended: the queue is gone.
     """
 
     __slots__ = (
@@ -231,10 +208,6 @@ class LaneClient:
         """Begin without a leader.
 
         Args:
-            queue: the queue's name.
-            group: its number.
-            incarnation: which start of this node it is.
-            port: the node.
             wait_ms: how long one waits for a leader who does not wait for ever; see `NO_LEADER_MS`.
         """
         self.queue = queue
@@ -284,7 +257,6 @@ class LaneClient:
 
     @property
     def consumers(self) -> int:
-        """Consumers of this node."""
         return len(self._consumers)
 
     # --- from sessions ----------------------------------------------------------------------------
@@ -296,7 +268,6 @@ class LaneClient:
         return self.open
 
     def post_all(self, commands: Sequence[Command]) -> None:
-        """Put letters, in order."""
         if self.ended:
             self._port.tell(self._gone(commands))
             return
@@ -320,7 +291,6 @@ class LaneClient:
             self._port.stir(self.group)
 
     def _browse(self, command: Command, now_ms: int, asked: list[Command]) -> None:
-        """A browser says this: answer it, or add to what the leader is asked."""
         said = self._browsers.ask(command, None if self.lost_ms is None else now_ms)
         if isinstance(said, Settled):
             self._port.tell({said.consumer.reply_to: [said]})
@@ -328,7 +298,7 @@ class LaneClient:
             asked.append(said)
 
     def _ask_for_browsers(self, asked: Sequence[Command]) -> None:
-        """Ask the leader, if it is still there: else browsers come anew, and nothing is lost."""
+        # Ask the leader, if it is still there: else browsers come anew, and nothing is lost.
         if asked and self.lost_ms is None:
             assert self.leader is not None
             self._port.send(self.leader, self.group, Browse(self._token, asked))
@@ -389,7 +359,6 @@ class LaneClient:
                 return
 
     def _less(self, ref: ConsumerRef, consumer: _Consumer, deliveries: int) -> None:
-        """Its session has decided on deliveries. A cancelled one that holds none is gone for the queue."""
         consumer.held -= deliveries
         if consumer.cancelled and (consumer.held <= 0 or consumer.settled):
             del self._consumers[ref]
@@ -397,7 +366,6 @@ class LaneClient:
     # --- to the leader ----------------------------------------------------------------------------
 
     def _send_rest(self) -> None:
-        """Send what was not sent, as far as there is room on the way."""
         assert self.leader is not None
         kept, sent = self._kept, self._sent
         if not kept or sent >= kept[-1].number:
@@ -420,7 +388,7 @@ class LaneClient:
             at = self._sent + 1 - kept[0].number
 
     def _as_counted(self, letter: _Letter) -> Command:
-        """A letter with numbers as the queue counts: what never reached the session counts as seen there."""
+        # A letter with numbers as the queue counts: what never reached the session counts as seen there.
         command = letter.command
         if type(command) is Credit or type(command) is GiveBack:
             assert isinstance(command, Credit | GiveBack)
@@ -432,7 +400,6 @@ class LaneClient:
         return command
 
     def _ask(self, now_ms: int, *, idle: bool = False) -> None:
-        """Say what was heard, if there is a leader to say it to and anything to resume."""
         used = self._kept or self._consumers or self._publishers or self._browsers
         if self.leader is None or not (used or idle):
             return
@@ -494,9 +461,6 @@ class LaneClient:
     # --- a leader whose disk is full --------------------------------------------------------------
 
     def _hold(self) -> None:
-        """Take publishes out of the letters, and number the others anew: none of them was carried out, nor
-        can be, for the leader has said up to where they were, and has dropped the rest.
-        """
         publishes: list[Publish] = []
         others: deque[_Letter] = deque()
         number = self._kept[0].number if self._kept else self._next
@@ -518,7 +482,6 @@ class LaneClient:
             self._timed = [each for each in self._timed if not each.done]
 
     def _hold_no_more(self) -> None:
-        """There is room, or another leader."""
         self.full_ms = None
         held, self._held = self._held, []
         for command in held:
@@ -541,7 +504,6 @@ class LaneClient:
             self.end()
 
     def _heard(self, effects: Mapping[PeerId, list[Effect]]) -> Told_:
-        """Effects that sessions are to hear; what must be known of them is noted."""
         heard: Told_ = {}
         for peer, given in effects.items():
             if self._browsers:
@@ -552,7 +514,6 @@ class LaneClient:
         return heard
 
     def _heard_by_browsers(self, given: Sequence[Effect]) -> list[Effect]:
-        """The same effects, those of browsers as their sessions are to hear them."""
         browsers = self._browsers
         heard: list[Effect] = []
         for effect in given:
@@ -607,7 +568,6 @@ class LaneClient:
         return True
 
     def _without_missed(self, effects: list[Effect]) -> list[Effect]:
-        """Replies in the numbers of sessions."""
         for at, effect in enumerate(effects):
             if type(effect) is CreditReply and effect.consumer not in self._browsers:
                 missed = self._consumers[effect.consumer].missed
@@ -670,8 +630,6 @@ class LaneClient:
             self.end()
 
     def _caught_up(self, resumed: Resumed) -> Told_:
-        """What sessions have missed, in the order in which they can hear it: what was taken back, deliveries,
-        answers."""
         out: Told_ = {}
         rejected: dict[PublisherRef, set[int]] = {}
         answers: dict[RequestRef, Answer] = {}
@@ -729,7 +687,6 @@ class LaneClient:
         answers: Mapping[RequestRef, Answer],
         out: Told_,
     ) -> None:
-        """The answer to a letter that was carried out, as far as the queue's state says it."""
         command = letter.command
         match command:
             case Publish():
@@ -823,7 +780,6 @@ class LaneClient:
         return since + (min(NO_COUNTS_MS, wait_ms) if type(letter.command) is Inspect else wait_ms)
 
     def tick(self) -> None:
-        """Time has passed."""
         if self.ended:
             return
         now_ms = self._port.now_ms()
@@ -848,7 +804,6 @@ class LaneClient:
             self._port.tell(out)
 
     def _give_up(self, letter: _Letter, out: Told_, now_ms: int) -> None:
-        """Refuse one who has waited for a leader for too long."""
         letter.done = True
         command = letter.command
         match command:
@@ -909,7 +864,6 @@ class LaneClient:
         self._refused.clear()
 
     def _gone(self, commands: Iterable[Command]) -> Told_:
-        """Answers of a queue that is not there any more."""
         out: Told_ = {}
         for command in commands:
             match command:
@@ -932,7 +886,6 @@ class LaneClient:
         return out
 
     def _forgotten(self) -> None:
-        """The queue has given up this start of this node, and takes no letters of it any more."""
         out: Told_ = {}
         for command in (*(letter.command for letter in self._kept), *self._held):
             match command:

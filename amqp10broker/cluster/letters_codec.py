@@ -83,11 +83,7 @@ class BadLetter(ValueError):
 
 
 def encode_letters(batch: LetterBatch) -> list[bytes]:
-    """Letters as pieces that belong together in this order.
-
-    Args:
-        batch: none of them publishes more than `BATCH_MAX` messages; see `cut`.
-    """
+    """Letters as pieces that belong together in this order."""
     return [_LETTERS.pack(batch.token, batch.first, batch.heard), *_pieces(batch.commands)]
 
 
@@ -108,11 +104,7 @@ def _pieces(commands: Sequence[Command]) -> list[bytes]:
 
 
 def decode_letters(body: bytes) -> LetterBatch:
-    """What `encode_letters` made.
-
-    Raises:
-        BadLetter: it is no such body.
-    """
+    """What `encode_letters` made. Raises `BadLetter` if it is no such body."""
     try:
         token, first, heard = _LETTERS.unpack_from(body)
         commands = list(_commands(body, _LETTERS.size))
@@ -129,11 +121,7 @@ def encode_browse(browse: Browse) -> list[bytes]:
 
 
 def decode_browse(body: bytes) -> Browse:
-    """What `encode_browse` made.
-
-    Raises:
-        BadLetter: it is no such body.
-    """
+    """What `encode_browse` made. Raises `BadLetter` if it is no such body."""
     try:
         (token,) = _BROWSE.unpack_from(body)
         commands = list(_commands(body, _BROWSE.size))
@@ -174,15 +162,7 @@ def encode_resume(resume: Resume) -> list[bytes]:
 
 
 def decode_resume(body: bytes, node: int) -> Resume:
-    """What `encode_resume` made.
-
-    Args:
-        body: of the frame.
-        node: from which it came.
-
-    Raises:
-        BadLetter: it is no such body.
-    """
+    """What `encode_resume` made. Raises `BadLetter` if it is no such body."""
     try:
         token, incarnation, heard, first = _RESUME.unpack_from(body)
         seen = {

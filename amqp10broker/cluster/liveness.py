@@ -44,10 +44,7 @@ class Heartbeat(NamedTuple):
     """What a node says each `Liveness.beat_ms`.
 
     Attributes:
-        incarnation: of the sender.
         unsynced_ms: for how long its oldest append has not been synced; 0: none waits.
-        hears: numbers of the nodes whose heartbeats it gets.
-        facts: JSON of what it tells beside; empty: as told before.
     """
 
     incarnation: int
@@ -62,10 +59,8 @@ class Heartbeat(NamedTuple):
 
 
 def read_heartbeat(body: bytes) -> Heartbeat:
-    """Read what `Heartbeat.encode` wrote; its facts are not looked at.
-
-    Raises:
-        BadHeartbeat: it is none.
+    """Read what `Heartbeat.encode` wrote; its facts are not looked at. Raises `BadHeartbeat` if it
+    is none.
     """
     try:
         incarnation, unsynced_ms, count = _HEAD.unpack_from(body)
@@ -105,12 +100,7 @@ class _Node:
 
 @dataclass(slots=True)
 class Liveness:
-    """What one node knows of the others.
-
-    Attributes:
-        node: its own number.
-        suspect_ms: silence after which a node is suspected.
-    """
+    """What one node knows of the others."""
 
     node: int
     suspect_ms: int
@@ -119,7 +109,6 @@ class Liveness:
 
     @property
     def beat_ms(self) -> int:
-        """Between two heartbeats."""
         return min(HEARTBEAT_MS_MAX, self.suspect_ms // BEATS)
 
     @property

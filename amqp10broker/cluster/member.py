@@ -21,7 +21,6 @@ class GroupStore(LogStore, Protocol):
     """The log of one member.
 
     Attributes:
-        stored: what was durable of it when it was read.
         on_compact: to be told the index up to which entries cannot be read any more; not above what was
             committed.
     """
@@ -33,7 +32,6 @@ class GroupStore(LogStore, Protocol):
         """Write term and vote, snapshot, and entries; the first may replace one, and all behind it.
 
         Args:
-            ready: has all of them.
             on_durable: to be called once, when they are durable, in order; never, if storage fails.
         """
 
@@ -81,22 +79,14 @@ class Surroundings(Protocol):
     def later(self, callback: Callable[[], None]) -> None:
         """Have something called that can wait."""
 
-    def remove(self, group: int) -> None:
-        """A member has stopped."""
+    def remove(self, group: int) -> None: ...
 
 
 class Member:
     """One member.
 
     Attributes:
-        group: the group's number.
-        me: its id.
-        raft: the core. After whatever is asked of it, call `advance`.
-        machine: stands behind the log.
         leads: it leads, and has committed an entry of its own term: it takes proposals.
-        due: its deadline, as the node knows it.
-        config: its group's members, likewise.
-        stopped: it takes no part any more.
     """
 
     __slots__ = (
@@ -130,14 +120,7 @@ class Member:
         """Begin with what is stored; call `advance` when the node knows it.
 
         Args:
-            group: its number.
-            me: the member's id.
-            store: its log, which has been read.
-            machine: told what is committed.
-            groups: the node's.
             chance: gives numbers from 0 to below 1.
-            first: it is to lead if the group is new.
-            commit_wait_ms: see `Raft`.
         """
         assert store.stored is not None, "its log must have been read"
         self.group = group
@@ -164,7 +147,6 @@ class Member:
 
     @property
     def alone(self) -> bool:
-        """It is all of its group."""
         return self.raft.config.members == (self.me,)
 
     @property
@@ -179,19 +161,15 @@ class Member:
         return None if leader is None else node_of(leader)
 
     def propose(self, payloads: Sequence[bytes]) -> int:
-        """See `Raft.propose`."""
         return self.raft.propose(payloads)
 
     def has_room(self, size: int) -> bool:
-        """See `Raft.has_room`."""
         return self.raft.has_room(size)
 
     def change(self, change: Change) -> int:
-        """See `Raft.change`."""
         return self.raft.change(change, self._groups.now_ms())
 
     def transfer(self, to: int) -> None:
-        """See `Raft.transfer`."""
         self.raft.transfer(to, self._groups.now_ms())
 
     def read(self, token: int) -> None:
@@ -199,11 +177,9 @@ class Member:
         self.raft.read(token)
 
     def campaign(self) -> None:
-        """See `Raft.campaign`."""
         self.raft.campaign(self._groups.now_ms())
 
     def hasten(self) -> None:
-        """See `Raft.hasten`."""
         self.raft.hasten(self._groups.now_ms())
 
     def force_alone(self) -> None:
@@ -212,7 +188,6 @@ class Member:
         self.advance()
 
     def suspect(self, peer: int) -> None:
-        """See `Raft.suspect`."""
         self.raft.suspect(peer, self._groups.now_ms())
 
     def heard(self, peer: int) -> None:
@@ -224,28 +199,22 @@ class Member:
             self.hasten()
 
     def snapshot_done(self, to: int, index: int | None) -> None:
-        """See `Raft.snapshot_done`."""
         self.raft.snapshot_done(to, index)
 
     def step(self, message: Message) -> None:
-        """See `Raft.step`."""
         self.raft.step(message, self._groups.now_ms())
 
     def tick(self) -> None:
-        """See `Raft.tick`."""
         self.raft.tick(self._groups.now_ms())
 
     def later(self, callback: Callable[[], None]) -> None:
-        """Have something called that can wait (`groups.Groups.later`)."""
         self._groups.later(callback)
 
     def stop(self) -> None:
-        """It takes no part any more: what is durable late changes nothing."""
         self.stopped = True
         self._groups.remove(self.group)
 
     def advance(self) -> None:
-        """Have done what is to be done. Called while it does so, it does what is new right after that."""
         self._again = True
         if self._runs:
             return

@@ -38,7 +38,6 @@ class Membership(enum.StrEnum):
     VOTER = "voter"
     """The same, and the change is over when it is one."""
     NON_VOTER = "non_voter"
-    """A learner for good."""
 
 
 _STAYS_LEARNER: Final = 1 << 31
@@ -49,9 +48,7 @@ def new_member(node: int, last_index: int, membership: Membership) -> int:
     """An id that no member of the group has had.
 
     Args:
-        node: where it will be.
         last_index: of the leader's log, in which the member will stand behind that.
-        membership: see there.
     """
     serial = last_index % _STAYS_LEARNER
     return member_id(node, serial | _STAYS_LEARNER if membership is Membership.NON_VOTER else serial)
@@ -67,7 +64,6 @@ class Adding:
     """A member shall be there.
 
     Attributes:
-        member: its id.
         as_voter: the change is over when it is a voter; else when it is a learner.
     """
 
@@ -87,18 +83,7 @@ Goal = Adding | Removing
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """How things stand with a group, at one of its members.
-
-    Attributes:
-        me: the member's id.
-        leads: it leads, and takes proposals.
-        declared: members by the catalog, the preferred leader first.
-        config: by the log, committed or not.
-        settled: that configuration is committed.
-        caught_up: learners that have what is committed.
-        made: members whose nodes have them.
-        reached: voters beside `me` whose nodes can be reached.
-    """
+    """How things stand with a group, at one of its members."""
 
     me: int
     leads: bool
@@ -115,11 +100,6 @@ def standing_of(member: Member, declared: tuple[int, ...], suspected: Collection
 
     A node that does not have its member yet says so to the leader, which then suspects that until it is made:
     so every member that is declared counts as made.
-
-    Args:
-        member: of the group.
-        declared: the members by the catalog.
-        suspected: nodes that cannot be reached.
     """
     raft = member.raft
     config, matches, commit = raft.config, raft.matches(), raft.hard.commit
@@ -158,9 +138,7 @@ class Verdict(enum.Enum):
     """Nothing is to be done."""
 
     WAIT = "wait"
-    """Look again when something has changed."""
     DONE = "done"
-    """It is as wanted."""
     LAST_NODE = "last_node"
     """It cannot be: a queue has at least one voter."""
 

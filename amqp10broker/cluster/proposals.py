@@ -32,12 +32,7 @@ RETRY_AFTER_MS: Final = 200
 class Leader(Protocol):
     """The way to the group's leader."""
 
-    def __call__(self, transactions: Sequence[bytes]) -> bool:
-        """Propose transactions, in order.
-
-        Returns:
-            Whether they are on their way; False: there is no leader, or it takes nothing now.
-        """
+    def __call__(self, transactions: Sequence[bytes]) -> bool: ...
 
 
 @dataclass(slots=True, eq=False)
@@ -45,11 +40,8 @@ class Pending:
     """A request that is not decided.
 
     Attributes:
-        request: what is wanted.
         ref: who hears of it; None: nobody, and it is repeated until it is decided.
         due_ms: when it is refused if nothing is decided; None: never.
-        plan: what it comes to.
-        data: the transaction's bytes.
         sent_ms: when it was sent last; None: not to the present leader.
     """
 
@@ -62,8 +54,6 @@ class Pending:
 
 
 class Proposals:
-    """See the module."""
-
     def __init__(
         self,
         node: int,
@@ -79,13 +69,6 @@ class Proposals:
         """Begin with none.
 
         Args:
-            node: this node's number.
-            incarnation: of this start of it.
-            catalog: this node's copy.
-            machine: which has applied as much.
-            conceal: turns a password record into one that may be written.
-            to_leader: see `Leader`.
-            tell: has a letter delivered to whoever asked.
             now_ms: a clock that never runs back.
         """
         self._node = node
@@ -110,8 +93,6 @@ class Proposals:
         """Have a request decided.
 
         Args:
-            request: what is wanted.
-            ref: under which it is answered.
             due_ms: when it is refused at the latest; None: never.
 
         Returns:
@@ -141,10 +122,8 @@ class Proposals:
     # --- outcomes -----------------------------------------------------------------------------------
 
     def decided(self, serial: int, outcome: Outcome) -> Pending | None:
-        """One of this start's transactions stands in the log, and was applied here or not.
-
-        Returns:
-            The request, if it is carried out now and somebody may want to know.
+        """One of this start's transactions stands in the log, and was applied here or not. Returns the
+        request, if it is carried out now and somebody may want to know.
         """
         while self._pending and (first := next(iter(self._pending))) < serial:
             self._lost.append(self._pending.pop(first))
@@ -155,11 +134,7 @@ class Proposals:
         return None
 
     def told_by_state(self, last: Last) -> list[Pending]:
-        """A state came instead of entries: it says which of this start's transactions were applied.
-
-        Returns:
-            Those.
-        """
+        """A state came instead of entries: it says which of this start's transactions were applied."""
         applied: list[Pending] = []
         while self._pending and (first := next(iter(self._pending))) <= last.serial:
             pending = self._pending.pop(first)

@@ -22,10 +22,8 @@ class Reconciling:
     """The settings.
 
     Attributes:
-        enabled: queues grow by themselves.
         target_group_size: members that each queue should have; 0: no more than policies and arguments say.
         auto_remove: members on nodes that are not in the cluster any more are removed.
-        interval_ms: between rounds.
         trigger_interval_ms: from a trigger, or a round that had something to do, to the next round.
     """
 
@@ -38,12 +36,7 @@ class Reconciling:
 
 @dataclass(frozen=True, slots=True)
 class NodeState:
-    """A node of the cluster, as others see it.
-
-    Attributes:
-        running: it can be reached.
-        draining: it is in maintenance: it is given nothing new.
-    """
+    """A node of the cluster, as others see it."""
 
     running: bool = True
     draining: bool = False
@@ -64,13 +57,7 @@ class Drop:
 
 
 def target_size(setting: int | None, policy: int | None, argument: int | None) -> int:
-    """How many members a queue should have: the largest of what is said; 0 if nothing is.
-
-    Args:
-        setting: `Reconciling.target_group_size`.
-        policy: `target-group-size` of its policies.
-        argument: its `x-quorum-target-group-size`.
-    """
+    """How many members a queue should have: the largest of what is said; 0 if nothing is."""
     return max(setting or 0, policy or 0, argument or 0)
 
 
@@ -85,10 +72,6 @@ def next_change(
     """What a round does to one queue that is led here; None: nothing.
 
     Args:
-        members: ids, learners among them.
-        nodes: of the cluster, by number.
-        target: see `target_size`.
-        auto_remove: see `Reconciling`.
         chance: gives numbers from 0 to below 1.
     """
     gone = tuple(member for member in members if node_of(member) not in nodes)
@@ -124,7 +107,6 @@ class Schedule:
         """A round is over.
 
         Args:
-            now_ms: now.
             unfinished: it changed something, or could not: there may be more to do.
         """
         if self.due_ms is not None:

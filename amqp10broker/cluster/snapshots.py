@@ -30,7 +30,6 @@ from amqp10broker.raft.messages import InstallSnapshot
 
 PART_BYTES: Final = 1 << 20
 WINDOW: Final = 4
-"""Parts that are not answered."""
 PATIENCE_MS: Final = 60_000
 """After so long without an answer a transfer has failed; what it holds of the disk is free again."""
 
@@ -41,12 +40,9 @@ Send = Callable[[int, FrameKind, int, bytes], bool]
 
 
 class What(enum.IntEnum):
-    """What a part is."""
-
     MESSAGES = 1
     """A part of a record of messages, more of which follows."""
     MESSAGES_END = 2
-    """The last part of one."""
     STATE = 3
     END = 4
     """An `InstallSnapshot` without data: all has come."""
@@ -76,10 +72,8 @@ class Target(Protocol):
         """Keep a record of messages; of another transfer than before: drop what came of that."""
 
     def staged(self, transfer: int, state: bytes) -> bytes:
-        """All is there: what its store finds in `Ready.snapshot` as the data.
-
-        Raises:
-            NewerMachine: this broker cannot read it.
+        """All is there: what its store finds in `Ready.snapshot` as the data. Raises `NewerMachine` if this
+        broker cannot read it.
         """
 
     def unstage(self) -> None:
@@ -87,11 +81,10 @@ class Target(Protocol):
 
 
 class Machine(Source, Target, Protocol):
-    """Both."""
+    pass
 
 
 def _cut(messages: Iterator[bytes], state: bytes, last: bytes) -> Iterator[tuple[What, bytes]]:
-    """The parts of a state."""
     for record in messages:
         ends = len(record) - PART_BYTES
         for at in range(0, len(record), PART_BYTES):
@@ -103,15 +96,7 @@ def _cut(messages: Iterator[bytes], state: bytes, last: bytes) -> Iterator[tuple
 
 
 class _Outgoing:
-    """One transfer.
-
-    Attributes:
-        to: the member.
-        transfer: its number.
-        done: to be called when it is over.
-        index: of the state.
-        due: when it has failed.
-    """
+    """One transfer."""
 
     def __init__(
         self,
@@ -165,8 +150,6 @@ class Snapshots:
         """Begin with none.
 
         Args:
-            groups: the node's.
-            send: sends parts and answers.
             chance: gives numbers from 0 to below 1.
         """
         self._groups = groups
@@ -193,14 +176,12 @@ class Snapshots:
         self.stop(group)
 
     def stop(self, group: int) -> None:
-        """The group is not led here any more."""
         for key in [key for key in self._outgoing if key[0] == group]:
             self._outgoing.pop(key).done()
 
     # --- sending ------------------------------------------------------------------------------------
 
     def begin(self, group: int, to: int) -> None:
-        """A member needs the state of a group that is led here."""
         member = self._groups.get(group)
         if member is None or (group, to) in self._outgoing:
             return
@@ -243,11 +224,7 @@ class Snapshots:
     # --- what comes ---------------------------------------------------------------------------------
 
     def received(self, node: int, kind: FrameKind, group: int, body: bytes) -> None:
-        """A part or an answer has come.
-
-        Raises:
-            BadBytes: it is neither.
-        """
+        """A part or an answer has come. Raises `BadBytes` if it is neither."""
         if len(body) < _HEAD.size:
             raise BadBytes("a part of a state is cut off")
         transfer, number, what = _HEAD.unpack_from(body)

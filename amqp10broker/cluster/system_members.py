@@ -21,10 +21,7 @@ def next_change(
     """What the group's leader changes next; None: all is as it should be, or a member is still to catch up.
 
     Args:
-        config: the group's members.
-        nodes: of the cluster.
         matches: up to which index the log of each other member is known to agree.
-        last: index of the leader's last entry.
     """
     wanted = {member_id(node.number): node for node in nodes}
     for member in config.members:

@@ -13,12 +13,7 @@ from amqp10broker.metadata.queue_requests import DeclareQueue, DeleteQueue
 
 
 def timed_out(request: Request[Any], plan: Plan[Any]) -> Unavailable:
-    """The refusal of a request that was not decided in time; it may still be carried out (M6).
-
-    Args:
-        request: what was wanted.
-        plan: what it came to when it was proposed last.
-    """
+    """The refusal of a request that was not decided in time; it may still be carried out (M6)."""
     match request:
         case DeclareQueue():
             name = plan.answer.name

@@ -53,11 +53,6 @@ class Transaction:
     """A change of the catalog that is to be agreed on.
 
     Attributes:
-        origin: which one it is.
-        reads: the keys on which its plan depends, with their revisions then.
-        puts: entries, as in `metadata.plan.Plan`.
-        forgets: keys, likewise.
-        farewell: likewise.
         settled: the node knows what became of all its transactions before this serial.
     """
 
@@ -75,11 +70,7 @@ class Transaction:
 
     @classmethod
     def decode(cls, data: bytes) -> Transaction:
-        """The transaction that `encode` was called of.
-
-        Raises:
-            ValueError: it is none.
-        """
+        """The transaction that `encode` was called of. Raises `ValueError` if it is not valid."""
         try:
             origin, settled, reads, puts, forgets, farewell = json.loads(data)
             return cls(
@@ -108,18 +99,8 @@ def transaction_of(
     conceal: Conceal,
     settled: int = 1,
 ) -> Transaction:
-    """The transaction for a plan.
-
-    Args:
-        origin: which one it shall be.
-        plan: made of the catalog just now.
-        catalog: unchanged since.
-        revision: of a key, in the catalog as it is.
-        conceal: turns a password record into one that may be written.
-        settled: see `Transaction`.
-
-    Raises:
-        InvalidArgument: an argument is of a type that cannot be kept.
+    """The transaction for a plan. Raises `InvalidArgument` if an argument is of a type that cannot
+    be kept.
     """
     return Transaction(
         origin,
@@ -147,7 +128,6 @@ def reads_of(catalog: Catalog, puts: Iterable[Put], forgets: Iterable[Key]) -> l
 
 
 def _needed(catalog: Catalog, put: Put) -> Iterator[Key]:
-    """What must be there for an entry, as it was."""
     key = put.key
     match key[0]:
         case "permission" | "topic_permission":
@@ -178,7 +158,6 @@ def _needed(catalog: Catalog, put: Put) -> Iterator[Key]:
 
 
 def _exhausted(catalog: Catalog, key: Key) -> Iterator[Key]:
-    """What must not have come meanwhile if something goes."""
     match key[0]:
         case "vhost":
             yield ("in", key[1])
@@ -201,7 +180,6 @@ def _exhausted(catalog: Catalog, key: Key) -> Iterator[Key]:
 
 
 def _marks(key: Key) -> Iterator[Key]:
-    """The marks that change with an entry."""
     match key[0]:
         case "permission" | "topic_permission":
             yield ("in-user", key[1])
@@ -242,8 +220,6 @@ class Decision(NamedTuple):
 
 
 class Last(NamedTuple):
-    """See `LAST`."""
-
     incarnation: int
     serial: int
     stretches: list[list[int]]
@@ -268,7 +244,6 @@ class SystemMachine:
     """
 
     def __init__(self) -> None:
-        """Begin with nothing, as a member that was just added."""
         self._state: dict[Key, tuple[int, str]] = {}
         self._highest = 0
         self.touched: set[Key] = set()
@@ -280,7 +255,6 @@ class SystemMachine:
         return len(self._state)
 
     def __iter__(self) -> Iterator[Key]:
-        """All keys, marks too."""
         return iter(self._state)
 
     def revision(self, key: Key) -> int:
@@ -307,12 +281,7 @@ class SystemMachine:
     # --- beginning ------------------------------------------------------------------------------
 
     def found(self, entries: Iterable[tuple[Key, Value]], index: int) -> None:
-        """Begin a group with what one node has.
-
-        Args:
-            entries: of its catalog, nodes among them.
-            index: at which the group begins.
-        """
+        """Begin a group with what one node has."""
         for key, value in entries:
             self._set(key, index, _json(value))
             if key[0] == "node":
@@ -334,23 +303,14 @@ class SystemMachine:
         )
 
     def install(self, snapshot: bytes) -> None:
-        """Take over a snapshot in place of all that is here.
-
-        Raises:
-            ValueError: it is none.
-        """
+        """Take over a snapshot in place of all that is here. Raises `ValueError` if it is not valid."""
         lines = [json.loads(line) for line in snapshot.split(b"\n") if line]
         self.restore([(_key(key), (revision, value)) for key, revision, value in lines])
 
     # --- applying -------------------------------------------------------------------------------
 
     def apply(self, index: int, transaction: Transaction) -> Decision:
-        """Decide about a transaction.
-
-        Args:
-            index: where it stands in the log.
-            transaction: what is proposed.
-        """
+        """Decide about a transaction."""
         origin = transaction.origin
         last_key = (LAST, str(origin.node))
         last = self._state.get(last_key)
@@ -381,14 +341,9 @@ class SystemMachine:
         return Decision(Outcome.APPLIED, puts)
 
     def _holds(self, transaction: Transaction) -> bool:
-        """Whether all that it depends on is as it was."""
         return all(self.revision(key) == revision for key, revision in transaction.reads)
 
     def _numbered(self, puts: Sequence[tuple[Key, Value]]) -> list[tuple[Key, Value]] | None:
-        """What is put, with numbers for new queues; None if there are no more.
-
-        The number that a plan has is of no account: others may have been declared since.
-        """
         numbered: list[tuple[Key, Value]] = []
         highest = self._highest
         for key, value in puts:
@@ -428,7 +383,6 @@ class SystemMachine:
         self._drop(key)
 
     def _welcome(self, number: int, index: int) -> None:
-        """Take transactions of a node from now on."""
         key = (LAST, str(number))
         if key not in self._state:
             self._set(key, index, "[0,0,[]]")
