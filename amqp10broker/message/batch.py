@@ -22,7 +22,6 @@ from typing import Final
 from amqp10broker.message.message import Message
 
 BATCH_MAX: Final = 0xFFFF
-"""The most messages of one batch."""
 
 _START: Final = struct.Struct("<II")
 _HEAD: Final = itemgetter(0)
@@ -56,8 +55,6 @@ def decode_batch(data: bytes, at: int = 0, end: int | None = None) -> list[Messa
     """Decode the messages of a batch; equal heads are one object.
 
     Args:
-        data: the joined pieces of `encode_batch`.
-        at: where the batch begins.
         end: where it ends; None: with the data.
 
     Raises:
@@ -123,10 +120,8 @@ def _numbers(kind: str, data: bytes) -> array[int]:
 
 
 def batch_lengths(data: bytes, at: int = 0) -> Sequence[int]:
-    """Return the content length of each message in a batch, without decoding it.
-
-    Raises:
-        ValueError: it is not a batch.
+    """Return the content length of each message in a batch, without decoding it. Raises `ValueError` if it is
+    not a batch.
     """
     try:
         count, head_count = _START.unpack_from(data, at)

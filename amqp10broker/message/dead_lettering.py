@@ -59,10 +59,6 @@ class Cause:
     """Why messages leave a queue, and their new route.
 
     Attributes:
-        queue: the queue that they leave.
-        reason: rejected, expired, maxlen or delivery_limit.
-        now_ms: the wall clock, in milliseconds.
-        exchange: the dead-letter exchange.
         routing_key: the dead-letter routing key; None: the messages retain theirs.
     """
 
@@ -219,18 +215,15 @@ def _keys_in(value: object) -> tuple[str, ...]:
 
 
 def _summary(death: Death, exchange: str, *, first: bool) -> dict[str, str]:
-    """Return the headers that summarise the last event, and the first one, which is written once."""
     values = (death.reason, death.queue, exchange)
     summary = dict(zip(_FIRST, values, strict=True)) if first else {}
     return summary | dict(zip(_LAST, values, strict=True))
 
 
 def _text(text: str) -> str:
-    """JSON can contain halves of a surrogate pair, which UTF-8 cannot encode."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
 def _short(text: str) -> str:
-    """Cut a text to a short string's size; a dead-letter routing key may be longer."""
     content = _text(text).encode()
     return content[:NAME_BYTES_MAX].decode("utf-8", "ignore")

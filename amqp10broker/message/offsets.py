@@ -69,7 +69,6 @@ def delivered_with_time(messages: Sequence[Message], offsets: Iterable[int], tim
     """Return stored messages as delivered to consumers that request ``x-opt-enqueued-time``.
 
     Args:
-        offsets: of each.
         time_ms: when they were written, in milliseconds since 1970.
     """
     pack = _pack_offset
@@ -102,7 +101,6 @@ def _without_offset(head: bytes) -> bytes:
 
 
 def _timed_start(head: bytes) -> bytes:
-    """The stored head up to the place of the eight bytes of a time."""
     return _cached_timed(head) if len(head) <= HEAD_BYTES_MAX else _without_time(head)
 
 

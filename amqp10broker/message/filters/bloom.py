@@ -107,11 +107,7 @@ class BloomFilter:
     """So are those that contain a message without a filter value."""
 
     def may_match(self, chunk: bytes) -> bool:
-        """Return whether to read a chunk. Never False for one that contains a wanted message.
-
-        Args:
-            chunk: its filter, made by `chunk_filter`.
-        """
+        """Return whether to read a chunk. Never False for one that contains a wanted message."""
         if not chunk:
             return self.match_unfiltered
         first = chunk[0]

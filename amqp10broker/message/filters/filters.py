@@ -26,7 +26,6 @@ from amqp10broker.protocols.amqp10.types import Array, Described, Map, Symbol, U
 
 OFFSET_SPEC: Final = "rabbitmq:stream-offset-spec"
 END_OFFSET: Final = "amqp10broker:stream-end-offset"
-"""An extension of this broker."""
 STREAM_FILTER: Final = "rabbitmq:stream-filter"
 MATCH_UNFILTERED: Final = "rabbitmq:stream-match-unfiltered"
 PROPERTIES: Final = "amqp:properties-filter"
@@ -91,8 +90,6 @@ class MessageFilter:
         """Build a filter from parts; `of_sql` and `of_properties` call this.
 
         Args:
-            reader: of the values that `run` takes.
-            run: returns True for a message that passes.
             uses_time: `run` takes the time in milliseconds behind the values.
             required: bytes that the properties of a passing message contain; may be empty.
         """
@@ -198,7 +195,6 @@ class RefusedFilter:
     """A filter that is not in place, and the reason."""
 
     name: str
-    """The key in the filter-set."""
     reason: str
     selects: bool
     """Whether it is a selector: JMS clients do not check whether theirs is in place."""

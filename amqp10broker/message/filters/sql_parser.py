@@ -106,7 +106,6 @@ class Dialect:
 
     Attributes:
         field: maps the part before a name's dot, if any, the name, and its position to a field.
-        divide: the operator of ``/`` in the tree.
     """
 
     field: Callable[[str | None, str, int], Field]
