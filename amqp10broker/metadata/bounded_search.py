@@ -58,23 +58,11 @@ class BoundedSearch:
     """A pattern whose search is bounded."""
 
     def __init__(self, tree: Any) -> None:
-        """Build the states.
-
-        Args:
-            tree: of `parsed`.
-
-        Raises:
-            Unbounded: something in it cannot be followed, or it is too large.
-        """
+        """Build the states. Raises `Unbounded` if something in it cannot be followed, or it is too large."""
         self._parts = _Parts()
         self._machine = _Machine(tree, tree.state.flags, self._parts)
 
     def __call__(self, text: str, most: int = NO_END) -> tuple[bool, int]:
-        """Whether the pattern is found anywhere in the text, and in how many steps.
-
-        Raises:
-            TooManySteps: it took more than `most`.
-        """
         self._parts.steps, self._parts.most = 0, most
         return self._machine.found(text), self._parts.steps
 
@@ -89,10 +77,8 @@ def parsed(pattern: str) -> Any:
 
 
 def compiled(tree: Any) -> re.Pattern[str]:
-    """What `re` searches with.
-
-    Raises:
-        Unbounded: its classes have too many characters beyond Latin-1 for making a table of them.
+    """What `re` searches with. Raises `Unbounded` if its classes have too many characters beyond Latin-1 for
+    making a table of them.
     """
     if _class_size(tree) > CLASS_SIZE_MAX:
         raise Unbounded("its classes have too many characters beyond Latin-1")
@@ -113,10 +99,8 @@ def steps(tree: Any, length: int = TEXT_LENGTH) -> int:
 
 
 def extent(items: Any, length: int = TEXT_LENGTH) -> tuple[int, int]:
-    """How many ways `re` has through a text of this length from one place in it, at most.
-
-    Returns:
-        The ways, and how many characters one of them compares; up to `NO_END` each.
+    """How many ways `re` has through a text of this length from one place in it, at most. Returns the ways,
+    and how many characters one of them compares; up to `NO_END` each.
     """
     ways, reach = 1, 0
     for kind, value in items:
@@ -147,7 +131,6 @@ def _extent_of(kind: Any, value: Any, length: int) -> tuple[int, int]:
 
 
 def _bodies(kind: Any, value: Any) -> Any:
-    """What stands in an item of a tree, of which `re` tries one after the other; nothing in a character."""
     if kind is _constants.SUBPATTERN:
         return (value[3],)
     if kind in _REPEATS or kind is _POSSESSIVE:
@@ -164,7 +147,6 @@ def _bodies(kind: Any, value: Any) -> Any:
 
 
 def _class_size(items: Any) -> int:
-    """How much `re` has to do for the tables of the classes: much beyond Latin-1, nothing below."""
     size = 0
     for kind, value in items:
         if kind is _constants.IN:
@@ -201,13 +183,6 @@ class _Machine:
     """The states of a pattern, or of what a look-around looks for. 0 is the end."""
 
     def __init__(self, items: Any, flags: int, parts: _Parts) -> None:
-        """Build.
-
-        Args:
-            items: parsed.
-            flags: that are on.
-            parts: of the whole pattern.
-        """
         self._parts = parts
         # By state: which states are one character before it, and what that character must be.
         self._before: list[list[tuple[int, re.Pattern[str]]]] = [[]]
@@ -224,7 +199,6 @@ class _Machine:
         return list(self._places(text))[::-1]
 
     def _places(self, text: str) -> Any:
-        """Whether it is found at each place, from the end of the text to its beginning."""
         looks: dict[_Look, list[bool]] = {}
         after: set[int] = set()
         parts = self._parts
@@ -260,7 +234,6 @@ class _Machine:
         return len(self._before) - 1
 
     def _build(self, items: Any, flags: int, then: int) -> int:
-        """The state from which a sequence leads to another one."""
         for kind, value in reversed(list(items)):
             then = self._build_one(kind, value, flags, then)
         return then
@@ -350,7 +323,6 @@ def _holds(
 
 
 def _combined(flags: int, add: int, remove: int) -> int:
-    """The flags inside of ``(?i-s:...)``; of ASCII, LOCALE and UNICODE one at a time."""
     if add & _parser.TYPE_FLAGS:
         flags &= ~_parser.TYPE_FLAGS
     return int((flags | add) & ~remove)

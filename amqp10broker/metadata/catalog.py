@@ -68,15 +68,8 @@ class Catalog:
     """Virtual hosts and users.
 
     Attributes:
-        vhosts: by name.
-        users: who may log in, and who may do what.
-        usage: connections and channels that are open, counted against the limits.
         parameters: runtime parameters of plugins by (virtual host, component, name), kept as they are.
-        global_parameters: those of the whole broker by name, kept as they are.
         unknown: other parts of an imported definitions file, kept for the next export.
-        highest_number: none above it was given to a queue; grows only.
-        nodes: the members of the cluster by name; none without one.
-        highest_node: no number above it was given to a node; grows only.
         cluster: which one it is; None without one.
         placement: says where new queues are; None: at this node, which is in no cluster.
         whereabouts: says who leads queues and which nodes run; None: this node is in no cluster.
@@ -91,7 +84,6 @@ class Catalog:
         queues_created, queues_deleted: how many queues came and went since the start, those included that
             were there before it.
         changes: told of all that must outlive the process.
-        relaxed_quorum_checks: a quorum queue may be declared again as a classic one.
         choose: where routing, and the ids of streams, leave something to chance; None takes turns.
     """
 
@@ -106,11 +98,8 @@ class Catalog:
         """Make a catalog with the virtual host ``/`` and nobody who may log in.
 
         Args:
-            host: who runs queues.
             default_queue_type: of queues that are declared without a type in a virtual host without
                 a default.
-            relaxed_quorum_checks: see the attribute.
-            choose: see the attribute; given a count, an index below it.
         """
         self.vhosts: dict[str, VirtualHost] = {}
         self.changes = Changes()
@@ -146,7 +135,6 @@ class Catalog:
         return self._default_queue_type.value
 
     def __iter__(self) -> Iterator[DeclaredQueue]:
-        """All queues of all virtual hosts."""
         for vhost in list(self.vhosts.values()):
             yield from list(vhost)
 
@@ -155,7 +143,6 @@ class Catalog:
         return next((node for node in self.nodes.values() if node.number == number), None)
 
     def node_name(self, number: int) -> str:
-        """The name of a node, for people."""
         node = self.node_of(number)
         return f"number {number}" if node is None else node.name
 
@@ -190,15 +177,10 @@ class Catalog:
         return total
 
     def find_vhost(self, name: str) -> VirtualHost | None:
-        """The virtual host of this name, or None."""
         return self.vhosts.get(name)
 
     def lookup_vhost(self, name: str) -> VirtualHost:
-        """The virtual host of this name.
-
-        Raises:
-            NotFound: there is none.
-        """
+        """The virtual host of this name. Raises `NotFound` if there is none."""
         vhost = self.vhosts.get(name)
         if vhost is None:
             raise NotFound(f"vhost '{name}'", f"vhost {name} not found")
@@ -207,13 +189,8 @@ class Catalog:
     # --- changing ---------------------------------------------------------------------------------
 
     def propose(self, request: Request[T]) -> T:
-        """Carry out a request: plan it, keep what outlives the process, apply it.
-
-        Returns:
-            The answer of its plan.
-
-        Raises:
-            RefusedError: the rules are against it, or it cannot be kept; nothing was changed.
+        """Carry out a request: plan it, keep what outlives the process, apply it. Raises `RefusedError` if
+        the rules are against it, or it cannot be kept; nothing was changed.
         """
         plan = request.plan(self)
         puts = plan.puts
@@ -247,12 +224,6 @@ class Catalog:
         """Change what is declared, as a plan says; the only way in which anything changes.
 
         No rule is asked and nothing is refused. Queues begin and end to run.
-
-        Args:
-            puts: see `Plan`, as the others.
-            forgets: keys of what is there.
-            farewell: queues that are forgotten are told.
-            used: a queue that is told so.
         """
         for put in puts:
             self._put(put.key, put.record)
@@ -306,7 +277,7 @@ class Catalog:
                 raise AssertionError(f"no entry is of kind {kind!r}")
 
     def _is_there(self, key: Key) -> bool:
-        """Whether what was to be put is there, after the fault of a queue: what is before queues is."""
+        # Whether what was to be put is there, after the fault of a queue: what is before queues is.
         match key[0]:
             case "queue":
                 return key[2] in self.vhosts[key[1]].queues

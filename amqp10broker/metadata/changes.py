@@ -22,20 +22,14 @@ NUMBERS_RESERVED: Final = 1024
 
 
 class Recorder(Protocol):
-    """Who keeps entries."""
-
     def put(self, entries: Sequence[tuple[Key, Value]]) -> None:
-        """Keep entries, all of them or none, in place of those of the same keys.
-
-        Raises:
-            RefusedError: they cannot be kept now (the disk is full); none of them is.
+        """Keep entries, all of them or none, in place of those of the same keys. Raises `RefusedError` if
+        they cannot be kept now (the disk is full); none of them is.
         """
 
     def put_ahead(self, entries: Sequence[tuple[Key, Value]]) -> None:
-        """The same, and they are durable before anything is that queues keep from now on.
-
-        Raises:
-            RefusedError: they cannot be kept now.
+        """The same, and they are durable before anything is that queues keep from now on. Raises
+        `RefusedError` if they cannot be kept now.
         """
 
     def forget(self, keys: Sequence[Key]) -> None:
@@ -55,31 +49,22 @@ class Changes:
     __slots__ = ("_conceal", "_recorder", "highest_reserved")
 
     def __init__(self) -> None:
-        """Tell nobody so far."""
         self.highest_reserved = 0
         self._recorder: Recorder | None = None
         self._conceal: Conceal = lambda record: record
 
     def tell(self, recorder: Recorder, conceal: Conceal) -> None:
-        """Begin to tell a recorder.
-
-        Args:
-            recorder: it has entries of all that is declared already.
-            conceal: turns a password record into one that may be written.
-        """
+        """Begin to tell a recorder."""
         self._recorder = recorder
         self._conceal = conceal
 
     @property
     def told(self) -> bool:
-        """Whether anybody listens."""
         return self._recorder is not None
 
     def keep(self, puts: Sequence[Put]) -> None:
-        """Keep what a plan puts and what outlives the process, all of it or nothing.
-
-        Raises:
-            RefusedError: it cannot be kept: the plan must not be applied.
+        """Keep what a plan puts and what outlives the process, all of it or nothing. Raises `RefusedError` if
+        it cannot be kept: the plan must not be applied.
         """
         if self._recorder is None:
             return
@@ -94,11 +79,6 @@ class Changes:
             self._recorder.forget(keys)
 
     def _reserve(self, puts: Sequence[Put]) -> None:
-        """Keep, ahead of the journal, that the numbers of new queues are given, many at one time.
-
-        A loss of power may take back the declaration of a queue and leave messages of it in the journal,
-        which was written later but reached the disk earlier. Nobody may be given its number then.
-        """
         highest = max((put.record.number for put in puts if put.key[0] == "queue"), default=0)
         if highest > self.highest_reserved:
             assert self._recorder is not None

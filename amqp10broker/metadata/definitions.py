@@ -87,8 +87,6 @@ class Report:
     """What became of a document.
 
     Attributes:
-        loaded: number of entries by section, without those that were refused.
-        skipped: entries left out, each with the reason, for the log.
         unknown: names of parts of the document that nobody here knows; kept for the next export.
     """
 
@@ -102,9 +100,7 @@ class ImportDefinitions:
     """What a document says shall be there; see `importing`, which makes one.
 
     Attributes:
-        document: parsed JSON.
         passwords: the records of its users' passwords, by the place of the entry.
-        vhost: the virtual host of entries that name none.
         user: may do all in the virtual hosts that the document adds, as if it had added them one by one;
             None, or one that is not in the catalog: no user may.
     """
@@ -115,11 +111,7 @@ class ImportDefinitions:
     user: str | None = None
 
     def plan(self, catalog: Catalog) -> Plan[Report]:
-        """See `plan`.
-
-        Raises:
-            ConfigError: the document is refused; names the place.
-        """
+        """See `plan`. Raises `ConfigError` if the document is refused; names the place."""
         loader = _Loader(catalog, self.passwords, self.vhost, self.user)
         loader.load(self.document)
         return Plan(loader.report, list(loader.puts.values()))
@@ -135,11 +127,9 @@ def importing(
     """The request to bring a document into the catalog.
 
     Args:
-        document: parsed JSON.
         make_password: makes the record of a password that stands there in plain; without it, such a user
             is refused.
         vhost: the virtual host of entries that name none, as in a file of one virtual host.
-        user: the user that imports it.
 
     Raises:
         ConfigError: it is no document, or a password cannot be used; names the place.
@@ -193,10 +183,6 @@ class _NoHost:
 
 
 def _copy(catalog: Catalog) -> Catalog:
-    """Another catalog in which the same is declared but for bindings, and no queue runs.
-
-    No entry of a document needs to know of a binding but the same one, and there may be very many.
-    """
     copy = Catalog(
         _NoHost(),
         default_queue_type=catalog.default_queue_type,
@@ -216,7 +202,6 @@ class _Loader:
     """Plans the entries of a document one by one.
 
     Attributes:
-        report: what became of them.
         puts: what the plans put, by key: of what two of them put, the last counts.
     """
 
@@ -267,7 +252,7 @@ class _Loader:
                 self._do(KeepUnknown(name, value))
 
     def _do(self, request: Request[T]) -> T:
-        """Plan a request, on what those before have made of the copy."""
+        # Plan a request, on what those before have made of the copy.
         plan = request.plan(self._catalog)
         self._catalog.apply(plan.puts)
         self.puts.update((put.key, put) for put in plan.puts)

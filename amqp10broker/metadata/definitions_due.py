@@ -27,12 +27,7 @@ def without_due(request: ImportDefinitions) -> ImportDefinitions:
 
 
 def due_of(document: Mapping[str, Any], queues: Sequence[Mapping[str, Any]]) -> ImportDefinitions:
-    """The rest of it, and further queues.
-
-    Args:
-        document: parsed JSON; empty if there is no definitions file.
-        queues: as entries of one.
-    """
+    """The rest of it, and further queues."""
     section = document.get("queues", [])
     if isinstance(section, list):  # it is refused where it is read if it is none
         section = [*section, *queues]
@@ -41,19 +36,13 @@ def due_of(document: Mapping[str, Any], queues: Sequence[Mapping[str, Any]]) -> 
 
 @dataclass(frozen=True, slots=True)
 class DeclareDue:
-    """What was due is declared, once.
-
-    Attributes:
-        what: queues and bindings.
-    """
+    """What was due is declared, once."""
 
     what: ImportDefinitions
 
     def plan(self, catalog: Catalog) -> Plan[Report]:
-        """See `plan`; the report is empty if it was declared before.
-
-        Raises:
-            ConfigError: something of it cannot be; names the place.
+        """See `plan`; the report is empty if it was declared before. Raises `ConfigError` if something of it
+        cannot be; names the place.
         """
         cluster = catalog.cluster
         if cluster is None or not cluster.queues_due:

@@ -49,12 +49,8 @@ def export(
 ) -> dict[str, Any]:
     """The catalog as a document, in a stable order.
 
-    Left out is what a file cannot bring back: exclusive queues, names that the broker gives, and what
-    every virtual host has anyway.
-
-    Args:
-        catalog: what is written; unchanged.
-        conceal: turns a password record into one that may leave the broker.
+    Left out is what a file cannot bring back: exclusive queues, names that the broker gives, and what every
+    virtual host has anyway.
     """
     return {
         name: list(section.made()) if isinstance(section, Section) else section

@@ -30,7 +30,6 @@ Merge = Callable[[Any, Any], Any]
 
 
 def _strictest_limit(one: int, other: int) -> int:
-    """The smaller limit; a negative one is no limit, and then there is none."""
     return max(one, other) if min(one, other) < 0 else min(one, other)
 
 
@@ -92,14 +91,7 @@ def max_age_ms(text: str) -> int:
 
 
 def effective(policies: Policies, name: str, kind: str, arguments: Mapping[str, Any]) -> Effective:
-    """Say what counts for a queue.
-
-    Args:
-        policies: of its virtual host.
-        name: the queue's.
-        kind: ``classic``, ``quorum`` or ``stream``.
-        arguments: its checked x-arguments.
-    """
+    """Say what counts for a queue."""
     policy = policies.effective(name, kind)
     operator = policies.effective(name, kind, operator=True)
     if policy is None and operator is None and arguments.keys() <= {QUEUE_TYPE}:
@@ -127,7 +119,6 @@ def alternate_exchange(policies: Policies, exchange: str) -> str | None:
 
 
 def _both(policy: Policy | None, operator: Policy | None) -> dict[str, Any]:
-    """A policy and an operator policy as one definition."""
     merged = dict(policy.definition) if policy is not None else {}
     for key, value in (operator.definition if operator is not None else {}).items():
         merge = _OF_OPERATOR.get(key, _second)

@@ -30,7 +30,6 @@ from amqp10broker.routing.exchange import Binding, Exchange, ExchangeSpec
 
 Entry = dict[str, Any]
 AsJson = Callable[[Any], Any]
-"""`nearest` or `exact`."""
 
 SCRAM_KEY: Final = "scram_sha_256"
 """Our addition to RabbitMQ's users; RabbitMQ ignores it."""
@@ -61,12 +60,7 @@ class QueueFacts(Protocol):
 
 
 def user_entry(user: User, password: PasswordRecord | None) -> Entry:
-    """A user.
-
-    Args:
-        user: who.
-        password: its record as it may leave the process.
-    """
+    """A user."""
     entry = {
         "name": user.name,
         "password_hash": "" if password is None else password.value,
@@ -156,7 +150,6 @@ def policy_value(policy: Policy, as_json: AsJson) -> Entry:
 
 
 def queue_entry(queue: QueueFacts, as_json: AsJson) -> Entry:
-    """A queue."""
     return {
         "name": queue.name,
         "vhost": queue.vhost,
@@ -168,7 +161,6 @@ def queue_entry(queue: QueueFacts, as_json: AsJson) -> Entry:
 
 
 def exchange_entry(vhost: str, exchange: Exchange | ExchangeSpec, as_json: AsJson) -> Entry:
-    """An exchange."""
     return {
         "name": exchange.name,
         "vhost": vhost,
@@ -181,7 +173,6 @@ def exchange_entry(vhost: str, exchange: Exchange | ExchangeSpec, as_json: AsJso
 
 
 def binding_entry(vhost: str, binding: Binding, as_json: AsJson) -> Entry:
-    """A binding."""
     return {
         "source": binding.source,
         "vhost": vhost,
@@ -217,9 +208,7 @@ def nearest(value: Any) -> Any:
 
 def exact(value: Any) -> Any:
     """A value as JSON, from which `unwrapped` makes one that counts as the same (`arguments.canonical`).
-
-    Raises:
-        InvalidArgument: values of this type cannot be kept.
+    Raises `InvalidArgument` if values of this type cannot be kept.
     """
     match value:
         case bool() | None:
@@ -259,10 +248,8 @@ _UNWRAP: Final[Mapping[str, Callable[[Any], Any]]] = {
 
 
 def unwrapped(value: Any) -> Any:
-    """What `exact` was given, without wire types.
-
-    Raises:
-        ValueError, KeyError, TypeError: `exact` has not made it.
+    """What `exact` was given, without wire types. Raises `ValueError` or `KeyError` or `TypeError` if `exact`
+    has not made it.
     """
     if isinstance(value, dict):
         if len(value) == 1:

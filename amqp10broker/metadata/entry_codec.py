@@ -38,32 +38,16 @@ Conceal = Callable[[PasswordRecord | None], PasswordRecord | None]
 """Turns a password record into one that may leave the process."""
 
 _FACTS: Final = frozenset({"description", "tags", "default_queue_type"})
-"""What a virtual host's metadata repeat."""
 
 
 def encoded(key: Key, record: Record, conceal: Conceal = lambda record: record) -> Any:
-    """An entry's record as JSON.
-
-    Args:
-        key: what it is about.
-        record: of the key's kind.
-        conceal: turns a password record into one that may be written.
-
-    Raises:
-        InvalidArgument: an argument is of a type that cannot be kept.
-    """
+    """An entry's record as JSON. Raises `InvalidArgument` if an argument is of a type that cannot be kept."""
     return _CODEC[key[0]][0](key, record, conceal)
 
 
 def decoded(key: Key, value: Any) -> Record:
-    """The record that `encoded` was given.
-
-    Args:
-        key: what it is about.
-        value: JSON.
-
-    Raises:
-        ConfigError, RefusedError, KeyError, TypeError, ValueError, AttributeError: it is no such record.
+    """The record that `encoded` was given. Raises `ConfigError` or `RefusedError` or `KeyError` or
+    `TypeError` or `ValueError` or `AttributeError` if it is no such record.
     """
     codec = _CODEC.get(key[0])
     if codec is None:
@@ -108,7 +92,6 @@ def read_topic_permission(entry: DefinitionEntry) -> TopicPermission:
 
 
 def read_policy(name: str, entry: DefinitionEntry, *, operator: bool) -> Policy:
-    """A policy."""
     return Policy(
         name,
         entry.text("pattern"),
@@ -120,7 +103,6 @@ def read_policy(name: str, entry: DefinitionEntry, *, operator: bool) -> Policy:
 
 
 def read_exchange(entry: DefinitionEntry) -> ExchangeSpec:
-    """An exchange."""
     return ExchangeSpec(
         entry.text("name"),
         entry.text("type"),
@@ -132,7 +114,6 @@ def read_exchange(entry: DefinitionEntry) -> ExchangeSpec:
 
 
 def read_binding(entry: DefinitionEntry) -> Binding:
-    """A binding."""
     source, destination = entry.text("source"), entry.text("destination")
     kind: Literal["queue", "exchange"] = entry.one_of("destination_type", ("queue", "exchange"))
     key = entry.text("routing_key", "")
@@ -143,7 +124,6 @@ def read_binding(entry: DefinitionEntry) -> Binding:
 
 
 def _place(key: Key, value: Any, wrapped: str = "") -> DefinitionEntry:
-    """An entry of the data folder; `wrapped` names the part of it that holds what JSON has no word for."""
     if wrapped:
         value = {**value, wrapped: unwrapped(value[wrapped])}
     return DefinitionEntry(" ".join(key), value)

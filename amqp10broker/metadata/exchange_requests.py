@@ -34,13 +34,7 @@ class DeclareExchange:
 
 @dataclass(frozen=True, slots=True)
 class DeleteExchange:
-    """An exchange shall be gone, with its bindings and what auto-deletes itself. The answer: it was there.
-
-    Attributes:
-        vhost: where.
-        name: of the exchange.
-        if_unused: only if nothing is bound from it.
-    """
+    """An exchange shall be gone, with its bindings and what auto-deletes itself. The answer: it was there."""
 
     vhost: str
     name: str

@@ -13,8 +13,6 @@ class LastError:
     """One thing that went wrong.
 
     Attributes:
-        time: when: UTC, as ``2026-11-22T08:38:47Z``.
-        event: what happened, a short sentence of a closed set.
         details: `text`, which the client got, and where it happened: connection, channel, link, queue, ...
     """
 
@@ -28,5 +26,4 @@ class LastError:
 
 
 def shown(error: LastError | None) -> dict[str, Any] | None:
-    """The same, or null."""
     return None if error is None else error.shown()

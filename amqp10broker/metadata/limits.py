@@ -24,7 +24,6 @@ class _Limits:
 
         Args:
             values: by name, ``max-connections``; a negative number is no limit.
-            resource: whose they are, for the error.
 
         Raises:
             InvalidArgument: a name is unknown, or a value no integer.

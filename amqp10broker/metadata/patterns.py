@@ -69,12 +69,6 @@ class _Search:
     """A pattern that is compiled."""
 
     def __init__(self, pattern: str) -> None:
-        """Compile it.
-
-        Raises:
-            re.error, OverflowError, RecursionError: it is no regular expression.
-            Unbounded: no name may be searched with it, for it might take for ever.
-        """
         self._tree = parsed(pattern)
         self._search = compiled(self._tree).search
         self._most: dict[int, int] = {}
@@ -85,15 +79,8 @@ class _Search:
                 raise machine
 
     def found(self, name: str, liked: int = RE_STEPS_MAX, most: int = NO_END) -> tuple[bool, int]:
-        """Whether it is found in a name, and how many steps of `BoundedSearch` that may have taken.
-
-        Args:
-            name: up to `NAME_CHARACTERS_MAX`.
-            liked: characters for `re` to look at, up to which that searches.
-            most: steps.
-
-        Raises:
-            TooManySteps: it took more than `most`.
+        """Whether it is found in a name, and how many steps of `BoundedSearch` that may have taken. Raises
+        `TooManySteps` if it took more than `most`.
         """
         re_steps = self._steps(len(name))
         if re_steps > liked:
@@ -124,7 +111,6 @@ class _Search:
 
 @lru_cache(maxsize=1024)
 def _compiled(pattern: str) -> _Search | Exception:
-    """What searches a name, or why nothing does: both are found out once."""
     if len(pattern) > PATTERN_CHARACTERS_MAX:
         return Unbounded(f"it is longer than {PATTERN_CHARACTERS_MAX} characters")
     translated = _POSIX.sub(lambda found: _POSIX_CLASSES.get(found[1], found[0]), pattern or NOTHING)
@@ -147,7 +133,6 @@ def check_pattern(pattern: str, resource: str) -> str:
     """The pattern itself, if it is a regular expression.
 
     Args:
-        pattern: as the administrator wrote it.
         resource: whose it is, for the error: ``configure permission of user 'a' in vhost '/'``.
 
     Raises:
@@ -161,14 +146,8 @@ def check_pattern(pattern: str, resource: str) -> str:
 
 
 def check_bounded(patterns: Iterable[str], resource: str) -> None:
-    """Refuse to set what finds nothing because it might search for ever.
-
-    Args:
-        patterns: regular expressions.
-        resource: whose they are, for the error.
-
-    Raises:
-        InvalidArgument: one is such; the text says what is in the way.
+    """Refuse to set what finds nothing because it might search for ever. Raises `InvalidArgument` if one is
+    such; the text says what is in the way.
     """
     for pattern in patterns:
         Finding(pattern, resource)
@@ -194,23 +173,11 @@ def matches(pattern: str, name: str) -> bool:
 
 
 class Finding:
-    """A pattern that one request searches for in many names, in so many steps together.
-
-    Attributes:
-        pattern: itself.
-        steps: made so far.
-    """
+    """A pattern that one request searches for in many names, in so many steps together."""
 
     def __init__(self, pattern: str, resource: str, liked: int = _RE_STEPS_LIKED) -> None:
-        """Search nothing yet.
-
-        Args:
-            pattern: of the client.
-            resource: what is chosen with it, for errors.
-            liked: see `_Search.found`; `RE_STEPS_MAX` searches as `matches` does.
-
-        Raises:
-            InvalidArgument: it is no regular expression, or nothing is searched for with it.
+        """Search nothing yet. Raises `InvalidArgument` if it is no regular expression, or nothing is searched
+        for with it.
         """
         fault = fault_of(pattern)
         if fault is not None:
@@ -221,11 +188,6 @@ class Finding:
         self._liked = liked
 
     def __call__(self, name: str) -> bool:
-        """Whether it is found anywhere in the name, as `matches` says.
-
-        Raises:
-            InvalidArgument: the steps are used up.
-        """
         search = _compiled(self.pattern)
         if self.pattern == "" or len(name) > NAME_CHARACTERS_MAX or not isinstance(search, _Search):
             return False
@@ -242,16 +204,7 @@ class Finding:
     async def among(
         self, things: Iterable[T], name: Callable[[T], str], pause: Callable[[], Awaitable[None]]
     ) -> list[T]:
-        """The things in whose names it is found.
-
-        Args:
-            things: in their order.
-            name: of a thing.
-            pause: lets others run.
-
-        Raises:
-            InvalidArgument: the steps are used up.
-        """
+        """The things in whose names it is found. Raises `InvalidArgument` if the steps are used up."""
         chosen, due = [], self.steps + _PAUSE_STEPS
         for thing in things:
             if self(name(thing)):

@@ -54,7 +54,6 @@ NUMBERS: Final[Key] = ("queue_numbers",)
 """Key of the entry that says up to which number any may have been given, also to queues that are gone."""
 
 NODE_NUMBERS: Final[Key] = ("node_numbers",)
-"""The same of nodes."""
 CLUSTER: Final[Key] = ("cluster",)
 """Key of the entry that says which cluster this is."""
 
@@ -78,7 +77,6 @@ class Plan(Generic[T_co]):
     """What a request comes to.
 
     Attributes:
-        answer: for whoever asked, once it is applied.
         puts: in an order in which each needs only what was there, or came before.
         forgets: in an order in which nothing is needed by what comes behind.
         used: key of a queue that counts as used, which puts its expiry off.
@@ -111,12 +109,7 @@ class VhostFacts:
     """What is declared of a virtual host, without what is in it.
 
     Attributes:
-        name: unique.
-        description: for people.
-        tags: for people.
-        metadata: what a definitions file says besides, kept as it is.
         default_queue_type: the kind of a queue that is declared without one; None takes the node's.
-        limits: of connections and queues.
     """
 
     name: str

@@ -100,12 +100,7 @@ OPERATOR_KEYS: Final = frozenset(
 
 
 def fault_of(definition: Mapping[str, Any], *, operator: bool) -> str | None:
-    """What is wrong with a definition, for people; None if nothing is.
-
-    Args:
-        definition: settings by name.
-        operator: of an operator policy, which knows fewer.
-    """
+    """What is wrong with a definition, for people; None if nothing is."""
     for key, value in definition.items():
         if operator and key not in OPERATOR_KEYS:
             known = hint(key, sorted(OPERATOR_KEYS))

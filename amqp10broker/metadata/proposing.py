@@ -17,8 +17,6 @@ from amqp10broker.queues.commands import RequestRef
 
 
 class Later(Enum):
-    """Instead of an answer."""
-
     LATER = "later"
 
 
@@ -26,21 +24,7 @@ LATER: Final = Later.LATER
 
 
 class Propose(Protocol):
-    """Has requests decided."""
-
-    def __call__(self, request: Request[Any], ref: RequestRef) -> Any:
-        """Propose a request.
-
-        Args:
-            request: what is wanted.
-            ref: under which it is answered if that takes its time.
-
-        Returns:
-            The answer of its plan; or `LATER`, if it will come as a `Decided`.
-
-        Raises:
-            RefusedError: it is refused; nothing was changed.
-        """
+    def __call__(self, request: Request[Any], ref: RequestRef) -> Any: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +32,6 @@ class Decided:
     """A letter: what became of a request.
 
     Attributes:
-        ref: under which it was asked.
-        answer: of its plan, which is applied.
         refusal: why not; None if it is applied.
     """
 
@@ -58,11 +40,7 @@ class Decided:
     refusal: RefusedError | None = None
 
     def result(self) -> Any:
-        """The answer.
-
-        Raises:
-            RefusedError: it was refused; nothing was changed.
-        """
+        """The answer. Raises `RefusedError` if it was refused; nothing was changed."""
         if self.refusal is not None:
             raise self.refusal
         return self.answer

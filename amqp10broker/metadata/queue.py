@@ -33,7 +33,6 @@ class Owner(NamedTuple):
     incarnation: int
     """Which start of that node it belongs to."""
     connection: int
-    """Its number in that start."""
 
 
 class QueueType(StrEnum):
@@ -54,15 +53,7 @@ class UnknownQueueType(InvalidArgument):
 
 
 def queue_type_of(name: str, resource: str) -> QueueType:
-    """The kind of queue of this name.
-
-    Args:
-        name: as ``x-queue-type`` gives it.
-        resource: for the error: ``queue 'q' in vhost '/'``.
-
-    Raises:
-        UnknownQueueType: there is no such kind.
-    """
+    """The kind of queue of this name. Raises `UnknownQueueType` if there is no such kind."""
     try:
         return QueueType(name)
     except ValueError:
@@ -77,11 +68,8 @@ class Effective:
     """What policies and arguments make of a queue; see `metadata.effective`.
 
     Attributes:
-        policy: name of the policy that counts.
-        operator_policy: name of the operator policy that counts.
         definition: the two merged, as far as the kind of queue knows the settings. Arguments are not in it.
         ineffective: names of settings of the two that mean nothing to this kind of queue.
-        settings: what the queue does.
         warnings: sentences for the log on settings that act otherwise than they say.
     """
 
@@ -102,12 +90,6 @@ class QueueSpec:
     """What a `QueueHost` must know to run a queue.
 
     Attributes:
-        vhost: the virtual host it is in.
-        name: unique in the virtual host.
-        type: ``classic``, ``quorum`` or ``stream``.
-        durable: as declared.
-        auto_delete: it goes with its last consumer.
-        arguments: checked x-arguments by name; ``x-queue-type`` is always among them.
         settings: what arguments and policies make of it now; a change comes as `Configure`.
         warnings: sentences for the log on settings that act otherwise than they say.
         number: what its records in the journal are found by; never given twice in the life of a data
@@ -151,8 +133,7 @@ class QueueSpec:
 class QueueHandle(Protocol):
     """Where letters to a queue are put. Never waits: what may be outstanding is bounded by credit."""
 
-    def post(self, command: Command) -> None:
-        """Put one letter."""
+    def post(self, command: Command) -> None: ...
 
     @property
     def ready(self) -> int:
@@ -184,8 +165,6 @@ class QueueHandle(Protocol):
 
 
 class QueueHost(Protocol):
-    """Who runs queues."""
-
     def start_queue(self, queue: QueueSpec) -> QueueHandle:
         """Begin to run a queue: a new and empty one, or at start one that was there before, by its number."""
 
@@ -197,18 +176,8 @@ class DeclaredQueue:
     Only `effective` and `members` change, by `Catalog.apply`, `last_error` and `ended`.
 
     Attributes:
-        name: unique in the virtual host.
-        vhost: name of the virtual host.
-        type: ``classic``, ``quorum`` or ``stream``; ``volatile`` of what was not declared.
-        durable: as declared.
         owner: the connection that has it exclusively, compared by value; None if anyone may use it.
-        auto_delete: it goes with its last consumer.
-        arguments: x-arguments by name, ``x-queue-type`` always among them. Not to be changed.
-        handle: where its letters go.
-        effective: what counts for it now, policies included.
-        number, declaration_id, home, members, incarnation: as in its `QueueSpec`.
         last_error: what went wrong last with it, or at a client because of it.
-        consumption: what its consumers got.
         ended: this node has had it deleted, which other nodes have yet to agree to.
     """
 
@@ -235,11 +204,7 @@ class DeclaredQueue:
         return tally(self.handle.counters, self.consumption)
 
     def check_up(self) -> None:
-        """Check that the node that has it can be reached.
-
-        Raises:
-            NotFound: it cannot.
-        """
+        """Check that the node that has it can be reached. Raises `NotFound` if it cannot."""
         if self.handle.down is not None:
             raise self.inaccessible()
 

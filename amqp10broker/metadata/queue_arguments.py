@@ -185,11 +185,6 @@ KNOWN: Final[Mapping[str, tuple[frozenset[QueueType], Check]]] = {
 def check(arguments: Mapping[str, Any], kind: QueueType, resource: str) -> None:
     """Refuse what a kind of queue does not know, or not so.
 
-    Args:
-        arguments: x-arguments by name.
-        kind: the queue's.
-        resource: ``queue 'q' in vhost '/'``.
-
     Raises:
         InvalidArgument: with what is allowed.
     """
@@ -247,13 +242,6 @@ def assert_equivalent(
 
     Only what the existing queue's kind knows is compared, but for `JMS_PRIORITY`. Integers of different
     widths are the same.
-
-    Args:
-        received: as declared now.
-        current: as declared first.
-        kind: of the queue that is there.
-        resource: how errors name it.
-        relaxed: compare `RELAXED` only.
 
     Raises:
         Inequivalent: with RabbitMQ's text.

@@ -27,22 +27,13 @@ class QueueKind:
     """Facts of one kind. The defaults are those of a classic queue.
 
     Attributes:
-        name: as `DeclaredQueue.type` has it.
-        noun: what people call such a queue.
         volatile: it belongs to one consumer of one connection, keeps nothing and is not declared: what that
             consumer has no credit for is lost.
         replays: consumers read it from positions of their own and take nothing away, so that what is ready
             differs from one to the other; it is not purged and not read by basic.get.
         selects: a consumer may select messages of it; what `replays` has filters of its own.
-        browsed: a consumer may browse it, and select what it browses.
         keeps_encoding: what it delivers is encoded for AMQP 1.0, whatever published it.
-        answers_settlements: it says `Settled` when a decision cannot be lost any more.
-        keeps_annotations: annotations of a decision (`modified`) go with the message.
         counts_lost_as_failed: what a client held when its connection was lost counts as a failed attempt.
-        tells_active: its consumers hear which of them is the single active one.
-        exclusive_consumers: a consumer may have it for itself.
-        global_prefetch: a limit of a whole channel may hold its deliveries back.
-        conditional_delete: it can be deleted only if it is unused, or empty.
         own_files: what it keeps is in files of its own, and not in the node's journal.
         replicated: it has members, on as many nodes of a cluster, which agree on all that it does.
         unsent_max: deliveries that a session or channel may have of it beyond what was written, whatever its

@@ -18,12 +18,7 @@ from amqp10broker.metadata.queue import queue_type_of
 
 
 def all_entries(catalog: Catalog, conceal: Conceal) -> list[tuple[Key, Any]]:
-    """Everything that must outlive the process, as JSON can hold it.
-
-    Args:
-        catalog: unchanged.
-        conceal: turns a password record into one that may be written.
-    """
+    """Everything that must outlive the process, as JSON can hold it."""
     reserved = Put(NUMBERS, max(catalog.highest_number, catalog.changes.highest_reserved))
     kept = [*(put for put in entries(catalog) if put.kept and put.key != NUMBERS), reserved]
     return [(put.key, encoded(put.key, put.record, conceal)) for put in kept]
@@ -33,7 +28,6 @@ def restore(catalog: Catalog, kept: Iterable[tuple[Key, Any]]) -> dict[str, int]
     """Declare what entries say.
 
     Args:
-        catalog: new; nobody is told of its changes so far.
         kept: the entries of one data folder, in any order as far as kinds go.
 
     Returns:
@@ -71,13 +65,6 @@ def restore(catalog: Catalog, kept: Iterable[tuple[Key, Any]]) -> dict[str, int]
 
 
 def _check_there(catalog: Catalog, key: Key, record: Record) -> None:
-    """Refuse what needs something that is not there: the folder has lost it.
-
-    Raises:
-        NotFound: with what is missing.
-        UnknownQueueType: the kind of a queue, or of those that are to be declared, is not known here. Whether
-            that of an exchange is installed shows when it is applied.
-    """
     match key[0]:
         case "vhost":
             if record.default_queue_type is not None:

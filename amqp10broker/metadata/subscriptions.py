@@ -36,10 +36,7 @@ class Subscription:
         topic: key of the binding; `*` and `#` stand for words of a topic's name, as in any binding.
         container: the client's container-id; None: it is one for all clients, or for one link.
         name: of the subscription; None: it is for one link, and ends with it.
-        durable: it outlives its links, and a restart.
-        shared: links of several consumers share its messages.
         selector: which messages it is for; None: all.
-        no_local: it is not for what connections of its own container publish.
     """
 
     topic: str
@@ -74,13 +71,7 @@ class Subscription:
         return named_queue(self.container, self.name, durable=self.durable)
 
     def request(self, vhost: str, queue: str, owner: object) -> DeclareSubscription:
-        """What makes its queue, and binds it.
-
-        Args:
-            vhost: where.
-            queue: its name, of `queue_name`.
-            owner: the connection that has it, if it ends with a link.
-        """
+        """What makes its queue, and binds it."""
         own = self.name is None
         arguments: dict[str, Any] = {SUBSCRIPTION: self.argument}
         if not own:
@@ -98,10 +89,8 @@ class Subscription:
 
 
 def temporary_topic(vhost: VirtualHost, topic: str) -> DeclaredQueue | None:
-    """The queue that says that a temporary topic is there; None: the topic is none.
-
-    Raises:
-        NotFound: it is not there any more.
+    """The queue that says that a temporary topic is there; None: the topic is none. Raises `NotFound` if it
+    is not there any more.
     """
     if not topic.startswith(OF_TEMPORARY_TOPICS):
         return None
@@ -138,12 +127,7 @@ def named_queue(container: str | None, name: str, *, durable: bool) -> str:
 
 @dataclass(frozen=True, slots=True)
 class DeclareSubscription:
-    """There shall be the queue of a subscription, bound to the topic; both or nothing.
-
-    Attributes:
-        queue: as it shall be.
-        topic: key of its binding.
-    """
+    """There shall be the queue of a subscription, bound to the topic; both or nothing."""
 
     queue: DeclareQueue
     topic: str

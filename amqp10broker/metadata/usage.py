@@ -39,10 +39,8 @@ class Usage:
         self._sole: set[tuple[str, str]] = set()
 
     def open_connection(self, vhost: VirtualHost, user: User) -> None:
-        """Count a connection that a user opens to a virtual host.
-
-        Raises:
-            NotAllowed: the virtual host's or the user's limit is reached; nothing was counted.
+        """Count a connection that a user opens to a virtual host. Raises `NotAllowed` if the virtual host's
+        or the user's limit is reached; nothing was counted.
         """
         limit = vhost.limits.max_connections
         if (
@@ -69,15 +67,8 @@ class Usage:
         _count_down(self._user_connections, user)
 
     def open_container(self, vhost: str, container: str, *, sole: bool) -> None:
-        """Count a connection of AMQP 1.0 by its container's name, at this node.
-
-        Args:
-            vhost: where.
-            container: the container-id, which its client says of itself.
-            sole: it wants to be the only one of that name (sole-connection-for-container).
-
-        Raises:
-            ResourceLocked: it is not, or one that is there wants to be; nothing was counted.
+        """Count a connection of AMQP 1.0 by its container's name, at this node. Raises `ResourceLocked` if it
+        is not, or one that is there wants to be; nothing was counted.
         """
         key = (vhost, container)
         if key in self._sole or (sole and key in self._containers):
@@ -98,10 +89,8 @@ class Usage:
             self._sole.discard(key)
 
     def open_channel(self, user: User) -> None:
-        """Count a channel or session that a user opens.
-
-        Raises:
-            NotAllowed: the user's limit is reached; nothing was counted.
+        """Count a channel or session that a user opens. Raises `NotAllowed` if the user's limit is reached;
+        nothing was counted.
         """
         limit = user.limits.max_channels
         if limit is not None and self._user_channels[user.name] + self._others(CHANNELS, user.name) >= limit:
@@ -158,7 +147,6 @@ class Usage:
         return self._vhost_connections[vhost]
 
     def connections_of_user(self, user: str) -> int:
-        """Connections that a user has open."""
         return self._user_connections[user]
 
     def channels_of_user(self, user: str) -> int:

@@ -28,11 +28,8 @@ class AddUser:
     user: User
 
     def plan(self, catalog: Catalog) -> Plan[User]:
-        """See `plan`.
-
-        Raises:
-            InvalidArgument: the name is empty or holds a NUL.
-            PreconditionFailed: there is a user of this name.
+        """See `plan`. Raises `InvalidArgument` if the name is empty or holds a NUL, and `PreconditionFailed`
+        if there is a user of this name.
         """
         name = self.user.name
         check_user_name(name)
@@ -48,11 +45,7 @@ class PutUser:
     user: User
 
     def plan(self, catalog: Catalog) -> Plan[User]:
-        """See `plan`.
-
-        Raises:
-            InvalidArgument: the name is empty or holds a NUL.
-        """
+        """See `plan`. Raises `InvalidArgument` if the name is empty or holds a NUL."""
         check_user_name(self.user.name)
         return _put(catalog.users, self.user)
 
@@ -65,11 +58,7 @@ class SetPassword:
     password: PasswordRecord | None
 
     def plan(self, catalog: Catalog) -> Plan[User]:
-        """See `plan`.
-
-        Raises:
-            NotFound: there is no such user.
-        """
+        """See `plan`. Raises `NotFound` if there is no such user."""
         return _put(catalog.users, replace(catalog.users.lookup(self.name), password=self.password))
 
 
@@ -81,11 +70,7 @@ class SetTags:
     tags: tuple[str, ...]
 
     def plan(self, catalog: Catalog) -> Plan[User]:
-        """See `plan`.
-
-        Raises:
-            NotFound: there is no such user.
-        """
+        """See `plan`. Raises `NotFound` if there is no such user."""
         return _put(catalog.users, replace(catalog.users.lookup(self.name), tags=self.tags))
 
 
@@ -94,7 +79,6 @@ class ChangeUserLimits:
     """Some limits of a user shall be others; what is open already stays open.
 
     Attributes:
-        name: the user's.
         limits: by name, as `UserLimits.read` takes them; those that are not named stay.
     """
 
@@ -102,11 +86,8 @@ class ChangeUserLimits:
     limits: Mapping[str, Any] = field(hash=False)
 
     def plan(self, catalog: Catalog) -> Plan[User]:
-        """See `plan`.
-
-        Raises:
-            NotFound: there is no such user.
-            InvalidArgument: there is no such limit, or it is no integer.
+        """See `plan`. Raises `NotFound` if there is no such user, and `InvalidArgument` if there is no such
+        limit, or it is no integer.
         """
         user = catalog.users.lookup(self.name)
         limits = UserLimits.read({**user.limits.as_dict(), **self.limits}, f"user '{self.name}'")
@@ -120,11 +101,7 @@ class DeleteUser:
     name: str
 
     def plan(self, catalog: Catalog) -> Plan[None]:
-        """See `plan`.
-
-        Raises:
-            NotFound: there is no such user.
-        """
+        """See `plan`. Raises `NotFound` if there is no such user."""
         catalog.users.lookup(self.name)
         return Plan(None, forgets=[*permissions_of(catalog.users, user=self.name), ("user", self.name)])
 
@@ -138,11 +115,7 @@ class SetPermission:
     permission: Permission
 
     def plan(self, catalog: Catalog) -> Plan[None]:
-        """See `plan`.
-
-        Raises:
-            NotFound: there is no such user or virtual host.
-        """
+        """See `plan`. Raises `NotFound` if there is no such user or virtual host."""
         catalog.lookup_vhost(self.vhost)
         catalog.users.lookup(self.user)
         if catalog.users.permission(self.user, self.vhost) == self.permission:
@@ -158,11 +131,7 @@ class ClearPermission:
     vhost: str
 
     def plan(self, catalog: Catalog) -> Plan[None]:
-        """See `plan`.
-
-        Raises:
-            NotFound: there is no such user or virtual host.
-        """
+        """See `plan`. Raises `NotFound` if there is no such user or virtual host."""
         catalog.lookup_vhost(self.vhost)
         catalog.users.lookup(self.user)
         if catalog.users.permission(self.user, self.vhost) is None:
@@ -180,11 +149,7 @@ class SetTopicPermission:
     permission: TopicPermission
 
     def plan(self, catalog: Catalog) -> Plan[None]:
-        """See `plan`.
-
-        Raises:
-            NotFound: there is no such user or virtual host.
-        """
+        """See `plan`. Raises `NotFound` if there is no such user or virtual host."""
         catalog.lookup_vhost(self.vhost)
         catalog.users.lookup(self.user)
         if catalog.users.topic_permission(self.user, self.vhost, self.exchange) == self.permission:
@@ -202,11 +167,7 @@ class ClearTopicPermission:
     exchange: str | None = None
 
     def plan(self, catalog: Catalog) -> Plan[None]:
-        """See `plan`.
-
-        Raises:
-            NotFound: there is no such user or virtual host.
-        """
+        """See `plan`. Raises `NotFound` if there is no such user or virtual host."""
         catalog.lookup_vhost(self.vhost)
         catalog.users.lookup(self.user)
         return Plan(

@@ -57,10 +57,7 @@ class User:
     """Who may log in.
 
     Attributes:
-        name: unique.
         password: None lets nobody log in with a password; other mechanisms may still.
-        tags: ``administrator``, ``monitoring``, ``impersonator``..., in the order that they were given in.
-        limits: connections and channels.
     """
 
     name: str
@@ -98,12 +95,10 @@ class Users:
     """All users and what they may do.
 
     Attributes:
-        version: raised by every change.
         on_change: called after every change; must not raise.
     """
 
     def __init__(self) -> None:
-        """Begin with none."""
         self.version = 0
         self.on_change: Callable[[], None] = lambda: None
         self._users: dict[str, User] = {}
@@ -120,15 +115,10 @@ class Users:
         return name in self._users
 
     def find(self, name: str) -> User | None:
-        """The user of this name, or None."""
         return self._users.get(name)
 
     def lookup(self, name: str) -> User:
-        """The user of this name.
-
-        Raises:
-            NotFound: there is none.
-        """
+        """The user of this name. Raises `NotFound` if there is none."""
         user = self._users.get(name)
         if user is None:
             raise NotFound(f"user '{name}'", f"no user '{name}'; add it first")
@@ -190,10 +180,8 @@ class Users:
 
 
 def check_user_name(name: str) -> None:
-    """Refuse a name that no SASL mechanism could send.
-
-    Raises:
-        InvalidArgument: the name is empty or holds a NUL.
+    """Refuse a name that no SASL mechanism could send. Raises `InvalidArgument` if the name is empty or holds
+    a NUL.
     """
     if not name or "\0" in name:
         raise InvalidArgument(f"user '{name}'", f"user name {name!r} is empty or holds a NUL; give another")

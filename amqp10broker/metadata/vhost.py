@@ -42,12 +42,7 @@ class VirtualHost:
     """A name space of queues and exchanges.
 
     Attributes:
-        name: unique.
-        facts: what is declared of it besides; replaced as a whole.
-        topology: its exchanges and bindings.
-        queues: by name, those of direct reply-to among them.
         policies: a change of them acts at once on the queues and exchanges that they are for.
-        deleted: no queue can be declared any more.
         choose: where routing, and the id of a stream, leave something to chance.
     """
 
@@ -63,10 +58,6 @@ class VirtualHost:
         """Make an empty virtual host with the exchanges that every one has.
 
         Args:
-            facts: see the attribute.
-            host: who runs its queues.
-            node_queue_type: what counts when no default type is among the facts.
-            choose: see the attribute; None takes turns.
             find_reply_queue: finds a queue of direct reply-to that another node has and this one has not
                 heard of yet.
         """
@@ -92,10 +83,8 @@ class VirtualHost:
         self._node_queue_type = node_queue_type
 
     def named(self) -> str:
-        """Its name, for a request: there may be another of that name as soon as this one is deleted.
-
-        Raises:
-            NotFound: it was deleted.
+        """Its name, for a request: there may be another of that name as soon as this one is deleted. Raises
+        `NotFound` if it was deleted.
         """
         if self.deleted:
             raise NotFound(f"vhost '{self.name}'", f"vhost {self.name} not found")
@@ -103,7 +92,6 @@ class VirtualHost:
 
     @property
     def limits(self) -> VhostLimits:
-        """What it may have."""
         return self.facts.limits
 
     @property
@@ -113,12 +101,10 @@ class VirtualHost:
 
     @property
     def description(self) -> str:
-        """For people."""
         return self.facts.description
 
     @property
     def tags(self) -> tuple[str, ...]:
-        """For people."""
         return self.facts.tags
 
     @property
@@ -132,7 +118,6 @@ class VirtualHost:
         return len(self.queues) - self._volatile
 
     def __iter__(self) -> Iterator[DeclaredQueue]:
-        """The declared queues; the volatile ones of direct reply-to are nobody's business."""
         return (queue for queue in self.queues.values() if queue.type != VOLATILE)
 
     def counted(self) -> Counter[str]:
@@ -159,29 +144,21 @@ class VirtualHost:
     # --- finding ----------------------------------------------------------------------------------
 
     def find(self, name: str) -> DeclaredQueue | None:
-        """The queue of this name, or None."""
         queue = self.queues.get(name)
         if queue is None and name.startswith(REPLIES_PREFIX) and self._find_reply_queue is not None:
             return self._find_reply_queue(self, name)
         return queue
 
     def lookup(self, name: str) -> DeclaredQueue:
-        """The queue of this name.
-
-        Raises:
-            NotFound: there is none.
-        """
+        """The queue of this name. Raises `NotFound` if there is none."""
         queue = self.find(name)
         if queue is None:
             raise NotFound(f"queue '{name}'", f"no queue '{name}' in vhost '{self.name}'")
         return queue
 
     def for_connection(self, queue: DeclaredQueue, connection: object) -> DeclaredQueue:
-        """Check that a connection may use a queue at all.
-
-        Raises:
-            ResourceLocked: another connection has it exclusively.
-            NotFound: the node that has it cannot be reached.
+        """Check that a connection may use a queue at all. Raises `ResourceLocked` if another connection has
+        it exclusively, and `NotFound` if the node that has it cannot be reached.
         """
         if queue.owner is not None and queue.owner != connection:
             raise self.locked(queue.name)
@@ -202,8 +179,6 @@ class VirtualHost:
         """The queues that a message goes to, each once, and whether that may be remembered.
 
         Args:
-            exchange: where it was published to.
-            keys: its routing key, and those of CC and BCC.
             headers: gives what a headers exchange compares; called only if one is met.
             properties: gives its properties by their AMQP 0-9-1 name, likewise.
         """
@@ -246,10 +221,8 @@ class VirtualHost:
     # --- changing, by `Catalog.apply` -------------------------------------------------------------
 
     def put_queue(self, spec: QueueSpec) -> bool:
-        """Begin to run a queue; its settings are made of the policies that there are now.
-
-        Returns:
-            Whether it is new. One of the same name runs already, and has other members now.
+        """Begin to run a queue; its settings are made of the policies that there are now. Returns whether it
+        is new. One of the same name runs already, and has other members now.
         """
         there = self.queues.get(spec.name)
         if there is not None:
@@ -288,7 +261,6 @@ class VirtualHost:
             queue.handle.post(DELETE)
 
     def _apply_policies(self, concerns: Changed) -> None:
-        """Policies have changed: what acts otherwise now is told so."""
         for queue in self:
             if concerns(queue.name, queue.type):
                 before = queue.effective.settings
@@ -300,13 +272,7 @@ class VirtualHost:
     # --- direct reply-to: an address of a consumer, which is declared nowhere -------------------------
 
     def add_volatile(self, name: str, owner: object, handle: QueueHandle) -> DeclaredQueue:
-        """Make a queue for direct reply-to, which lives as long as its consumer.
-
-        Args:
-            name: made by the broker, not to be guessed.
-            owner: the connection that consumes from it.
-            handle: where its letters go.
-        """
+        """Make a queue for direct reply-to, which lives as long as its consumer."""
         queue = DeclaredQueue(name, self.name, VOLATILE, False, owner, True, {}, handle)
         self.queues[name] = queue
         self._queue_changes += 1
