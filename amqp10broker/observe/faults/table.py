@@ -128,11 +128,7 @@ class Fault:
             delivery-count is wrong, or one of `LEAST`; None: all, none, one, or the least.
         hits: how often it was injected: messages, commands, flows, attaches, links, sessions, connections,
             frames, reads and writes.
-        mail: publishes and other commands that are held, for their queues.
-        effects: confirms that are held, for their publishers.
-        watched: messages published since, with confirms that are held.
         flows: the last flow of each link that was held or changed, as the broker made it.
-        limits: up to which delivery-count each link was given credit.
         echoes: flows that are to be answered, as sessions, and their links or None for the session; whether
             the answer was held.
         ahead: sessions and channels that a fault at once has not reached yet.
@@ -193,7 +189,6 @@ class Faults:
     def __init__(
         self, post: Callable[[Mapping[PeerId, list[Effect]]], None], client_of: Callable[[object], str]
     ) -> None:
-        """Begin without faults; `client_of` returns the container-id or name of a connection's client."""
         self._post = post
         self.client_of = client_of
         self.changed: Callable[[], None] = lambda: None

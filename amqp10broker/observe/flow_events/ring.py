@@ -24,11 +24,6 @@ class Ring:
 
     Args:
         events_max: capacity in events, 2 or more.
-
-    Attributes:
-        offered: events passed to `add`, in all.
-        dropped: events lost, in all.
-        waiting: events in the buffer, including those of the kind `DROPPED`.
     """
 
     __slots__ = ("_buffer", "_capacity", "_pack", "_untold", "dropped", "offered", "waiting")

@@ -41,10 +41,7 @@ class Group:
     """Metrics of the same objects.
 
     Attributes:
-        name: as in the parameter ``family``.
         prefix: of the names of its metrics; the detailed form adds ``detailed_`` or ``cluster_``.
-        summed: the aggregated form has the sums.
-        per_object: ``/metrics/per-object`` has the rows.
         bounded: rows are limited to `ROWS_MAX`, because clients can create any number of these objects.
     """
 

@@ -54,7 +54,6 @@ class OtherVersion(RecordingError):
 
     Args:
         found: the file's version, None if it has none.
-        known: the version of this program.
     """
 
     def __init__(self, path: str, found: int | None, known: int) -> None:

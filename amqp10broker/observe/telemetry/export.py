@@ -30,12 +30,7 @@ works again.
 class SpanQueue(SpanProcessor):
     """The queue that this module describes.
 
-    Args:
-        exporter: called in the queue's thread alone, where it may block.
-        tell: called once for a series of losses.
-
     Attributes:
-        lost: spans that were not sent, and will not be.
         taken: spans accepted in time; some of them wait, or are being exported.
     """
 
@@ -127,11 +122,7 @@ class SpanQueue(SpanProcessor):
 
 
 def provider(resource: Resource, ratio: float, queue: SpanQueue) -> TracerProvider:
-    """Return the provider of tracers.
-
-    Args:
-        ratio: share of new traces that are recorded; others follow their parent.
-    """
+    """Return the provider of tracers."""
     made = TracerProvider(
         sampler=ParentBased(TraceIdRatioBased(ratio)), resource=resource, shutdown_on_exit=False
     )

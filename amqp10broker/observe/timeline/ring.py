@@ -62,8 +62,6 @@ class Ring:
         """Begin between two steps of the session.
 
         Args:
-            mark: returns state that changes without frames.
-            tell: formats a performative as one line.
             on_segment: called from time to time while it records, and when it ends by itself.
         """
         self._session = session
