@@ -13,13 +13,7 @@ from amqp10broker.operations.snapshot import NodeView
 
 @dataclass(frozen=True, slots=True)
 class ListenerSeen:
-    """A listening socket.
-
-    Attributes:
-        purpose: ``amqp``, ``http``, ``metrics`` or ``clustering``.
-        address: ``host:port``.
-        loopback: only this machine can reach it.
-    """
+    """A listening socket."""
 
     purpose: str
     address: str
@@ -32,7 +26,6 @@ class CertificateSeen:
     """A file with certificates in its present state.
 
     Attributes:
-        setting: name of the setting with the path.
         ends_at_ms: when the first of its certificates expires, since 1970; None: the file is not readable.
         changed: it was written after the broker had started, and so after the broker had read it.
     """
@@ -50,7 +43,6 @@ class ClockSeen:
     Attributes:
         ahead_ms: difference to the time that the broker counts since its start, after a change of the clock.
         synchronised: whether the system reports a synchronisation; None: it reports nothing.
-        told_by: source of that report.
         notes: faults of this clock, of other nodes' and of the time of queues, a sentence each.
     """
 
@@ -62,11 +54,7 @@ class ClockSeen:
 
 @dataclass(frozen=True, slots=True)
 class FileSystem:
-    """The file system of a folder.
-
-    Attributes:
-        mounted_at: its mount point.
-    """
+    """The file system of a folder."""
 
     type: str
     mounted_at: str
@@ -78,10 +66,6 @@ class Rules:
     """The configuration of logins and limits.
 
     Attributes:
-        passwords: users can log in with passwords that the broker has.
-        plain_needs_tls: passwords are accepted on TLS connections only.
-        loopback_users: users that may log in from this machine only.
-        anonymous_user: user of SASL ANONYMOUS; empty: it is off.
         http_connection_max: of HTTP; 0: no HTTP.
     """
 
@@ -102,12 +86,9 @@ class Inspection:
 
     Attributes:
         guest: the user guest has the password guest; None: the user does not exist.
-        boot_id: differs for each start of each machine.
         files_max: limit of open files; None: any number.
-        memory_allowed_bytes: of the process: the machine's, or a lower limit.
         file_system: of the data folder; None without one, too.
         format: of the data folder; None without one.
-        formats: the format that this broker writes.
     """
 
     node: NodeView
@@ -131,7 +112,6 @@ def mount_of(path: str, mounts: str) -> tuple[str, str] | None:
     """Return type and mount point of the file system of a path.
 
     Args:
-        path: absolute, without symbolic links.
         mounts: content of ``/proc/self/mountinfo``, proc_pid_mountinfo(5).
     """
     best = None

@@ -114,13 +114,7 @@ class Node(Protocol):
         self, choose: Mapping[str, Any], *, queues: bool
     ) -> tuple[SummaryView, Sequence[WaitingView]]:
         """Return what clients of this node wait for, worst first, collected a few connections at a time.
-
-        Args:
-            choose: as in `view`.
-            queues: also count queues, and those that are full.
-
-        Raises:
-            BadRequest: `choose` is not valid.
+        Raises `BadRequest` if `choose` is not valid.
         """
 
     async def connections(self, after: int, most: int | None) -> Sequence[ConnectionView]:
@@ -152,10 +146,6 @@ class Node(Protocol):
 
     def trace_into_file(self, what: str, file: str, *, frames: bool) -> TraceView:
         """Begin a trace into a file of the node's machine.
-
-        Args:
-            what: connection, user or address.
-            frames: as a recording of frames (`observe.frames.records`), not as text.
 
         Raises:
             NotFound: there is nothing to trace.
@@ -205,12 +195,6 @@ class Node(Protocol):
     def timeline(
         self, watch: int, since: int | None, limit: int, *, frames: bool, user: str | None
     ) -> tuple[WatchView, dict[str, Any]]:
-        """Return a watch, and the actions of its link since its beginning or a cursor.
-
-        Args:
-            since, limit, frames: as in `observe.timeline.document`.
-            user: as in `unwatch_link`.
-
-        Raises:
-            NotFound: the watch does not exist any more.
+        """Return a watch, and the actions of its link since its beginning or a cursor. Raises `NotFound` if
+        the watch does not exist any more.
         """

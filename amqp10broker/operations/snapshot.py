@@ -25,7 +25,6 @@ class WaitView:
 
     Attributes:
         waits: the reason's code, None: it does not wait.
-        waits_why: one sentence with evidence.
         waits_for_s: duration, None if it does not wait or the duration is not known.
     """
 
@@ -40,20 +39,14 @@ class LinkView:
 
     Attributes:
         handle: the client's, None: the client has detached the link.
-        role: of the client: ``sender`` or ``receiver``.
         address: of the source or target, None: the anonymous terminus.
         queue: the queue's name, None: it has none, or any.
         available: messages that the sending end has ready, None: it has not stated any.
-        queue_credit: deliveries that the queue may still send, of a receiver.
-        queue_delivery_count: the delivery-count between queue and session, of a receiver.
         pending: messages from the queue that are not written yet, of a receiver.
-        properties: of the client's attach.
-        counters: of `sessions.counters`; null where they mean nothing for the role.
         snd_settle_mode: that both ends agreed on; 1: all deliveries are sent settled.
         max_message_size: bytes that the receiving end accepts; 0: no limit.
         credit_limit: credit of a sender after a grant; of a receiver: messages requested from a queue.
         credit_limit_why: reason of an automatic limit (`sessions.auto_limit`); None: it is fixed.
-        credit_limit_for_s: for how long it has had this value.
     """
 
     name: str
@@ -85,8 +78,6 @@ class TransactionView:
     """An open transaction of AMQP 1.0.
 
     Attributes:
-        id: its txn-id, in hexadecimal.
-        deliveries: that are settled in it.
         failed: reason for which it can only be rolled back; None: it can be committed.
     """
 
@@ -101,14 +92,7 @@ class TransactionView:
 
 @dataclass(frozen=True, slots=True)
 class SessionView:
-    """A session of AMQP 1.0; windows and ids are those of the specification, section 2.5.6.
-
-    Attributes:
-        incoming_window: transfers that the client may still send.
-        remote_incoming_window: transfers that the client still accepts.
-        pending_out: messages from queues that are not written yet.
-        counters: of its links, including those that are gone.
-    """
+    """A session of AMQP 1.0; windows and ids are those of the specification, section 2.5.6."""
 
     channel: int
     incoming_window: int
@@ -133,7 +117,6 @@ class ConsumerView:
 
     Attributes:
         prefetch: limit of unacknowledged messages, 0: none.
-        unsent: messages from the queue that are not written yet.
         timeout_ms: requested time limit of a delivery, None: none requested.
     """
 
@@ -151,15 +134,7 @@ class ConsumerView:
 
 @dataclass(frozen=True, slots=True)
 class ChannelView:
-    """A channel of AMQP 0-9-1.
-
-    Attributes:
-        prefetch: of its next consumers.
-        global_prefetch: of all its consumers together.
-        reader_credit: contents that the reader may hand over before it waits.
-        consumers: in the order of their beginning.
-        counters: of `sessions.counters`.
-    """
+    """A channel of AMQP 0-9-1."""
 
     number: int
     state: str
@@ -178,14 +153,7 @@ class ChannelView:
 
 @dataclass(frozen=True, slots=True)
 class OriginView:
-    """The origin of a client.
-
-    Attributes:
-        local: the broker's address of the connection; empty if there is none.
-        mechanism: of SASL; empty before the login.
-        properties: client-properties, or those of the client's open.
-        transport: ``tcp`` or ``websocket``.
-    """
+    """The origin of a client."""
 
     local: str = ""
     connected_at_ms: int = 0
@@ -201,9 +169,6 @@ class ConnectionView:
 
     Attributes:
         client: of AMQP 0-9-1: connection_name, product and version, as far as they are known; else empty.
-        idle_timeout_ms: as requested by the client.
-        writer_waiting_bytes: not accepted by the socket yet.
-        counters: of its sessions or channels, including those that are gone.
         node: name of the node to which it is connected; empty: the node of the request.
     """
 
@@ -231,11 +196,7 @@ class ConnectionView:
 
 @dataclass(frozen=True, slots=True)
 class QueueView:
-    """A queue.
-
-    Attributes:
-        dead_lettered: messages sent to a dead-letter exchange, by reason.
-    """
+    """A queue."""
 
     name: str
     vhost: str
@@ -249,11 +210,7 @@ class QueueView:
 
 @dataclass(frozen=True, slots=True)
 class ExchangeView:
-    """An exchange to which something was published.
-
-    Attributes:
-        counters: published; unroutable of these; returned to their publisher of these.
-    """
+    """An exchange to which something was published."""
 
     name: str
     vhost: str
@@ -262,15 +219,7 @@ class ExchangeView:
 
 @dataclass(frozen=True, slots=True)
 class WaitingView:
-    """A link, channel or consumer that waits.
-
-    Attributes:
-        kind: ``link``, ``channel`` or ``consumer``.
-        local: the broker's address of the connection; empty if there is none.
-        name: of the link, or tag of the consumer.
-        to_do: advice of one or two sentences.
-        idle: it has nothing to do, which is not a fault.
-    """
+    """A link, channel or consumer that waits."""
 
     kind: str
     connection: int
@@ -292,10 +241,6 @@ class SummaryView:
     """The numbers of chosen things, and of those that wait.
 
     Attributes:
-        chosen: whether the choice excludes anything.
-        waiting: of all chosen things, those that wait because of a fault.
-        reasons: number of waiting ones by reason, the most frequent first.
-        queues_full: of `queues`, those at a limit of length.
         idle_reasons: of `reasons`, those of links and consumers that have nothing to do.
     """
 
@@ -329,10 +274,7 @@ class ResourceView:
     """Memory or disk, as the alarms see it.
 
     Attributes:
-        setting: the limit as configured.
         limit_bytes: None: there is none.
-        alarm_ends_at_bytes: threshold at which an alarm ends.
-        causes: reasons of the alarm.
     """
 
     setting: str | None
@@ -372,14 +314,7 @@ class ResourcesView:
 
 @dataclass(frozen=True, slots=True)
 class JournalView:
-    """The journal of durable queues. Until it is read, all but `recovered` are None.
-
-    Attributes:
-        recovered: whether it has been read since the start.
-        spool_bytes: of messages that are out of memory and not durable.
-        disk_full: whether published messages wait for room.
-        reserve_bytes: bytes that can be written on a full disk.
-    """
+    """The journal of durable queues. Until it is read, all but `recovered` are None."""
 
     recovered: bool
     files: int | None = None
@@ -395,15 +330,7 @@ class JournalView:
 
 @dataclass(frozen=True, slots=True)
 class RecordingView:
-    """The present recording of flow events.
-
-    Attributes:
-        processor_percent: cost of sampling, of one processor.
-        cost_percent: share of the broker's processor time.
-        events_written: of `events`, those in files.
-        events_dropped: of `events`, those that were lost.
-        buffered_bytes: of events that wait.
-    """
+    """The present recording of flow events."""
 
     folder: str
     run_id: str
@@ -443,7 +370,6 @@ class TraceView:
     """A trace of frames.
 
     Attributes:
-        into: a file's name, ``log``, or ``a terminal``.
         ended: reason of its end, None: it goes on.
     """
 
@@ -459,12 +385,9 @@ class WatchView:
     """A link of AMQP 1.0, or a channel or consumer of AMQP 0-9-1, with a record of its frames.
 
     Attributes:
-        watch: its number, for requests of the timeline.
         link: name of the link, or the consumer's tag; None: all of a channel.
-        role: of the link's client: ``sender`` or ``receiver``; ``consumer`` or ``channel``.
         address: of the source or target, None: the anonymous terminus.
         queue: the queue's name, None: it has none, or any.
-        began_ns: its beginning, by the clock of its steps' ``at_ns``.
         began_at_ns: the same by the wall clock, since 1970.
         client: the client's name, such as its container-id; empty if it has none.
     """
@@ -488,7 +411,6 @@ class FollowedView:
     """A virtual host with all links and channels watched from their beginning on.
 
     Attributes:
-        watches: in the order of their beginning, including those that have ended.
         left_out: number of those that are not watched, because there were too many.
     """
 
@@ -549,8 +471,6 @@ class NodeView:
         data_dir: None: everything is in memory.
         journal: None without a data folder.
         recording: None: the broker does not record.
-        suspended_links: the first hundred of them.
-        kept_links: number of durable links, attached or suspended.
     """
 
     container_id: str
@@ -574,10 +494,8 @@ class NodeView:
 
 @dataclass(frozen=True, slots=True)
 class TotalsView:
-    """Sums of counters over all clients since the start, including those that are gone (`sessions.counters`).
-
-    Attributes:
-        queues: by virtual host, of its queues' messages, including deleted queues.
+    """Sums of counters over all clients since the start, including those that are gone
+    (`sessions.counters`).
     """
 
     protocols: Mapping[str, Mapping[str, int | None]]
@@ -588,12 +506,7 @@ class TotalsView:
 
 @dataclass(frozen=True, slots=True)
 class BrokerView:
-    """All views of a broker.
-
-    Attributes:
-        exchanges: those to which something was published.
-        waiting: what waits, longest first; behind it idle ones, if requested.
-    """
+    """All views of a broker."""
 
     broker: NodeView
     totals: TotalsView

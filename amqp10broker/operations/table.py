@@ -16,16 +16,7 @@ from amqp10broker.operations.arguments import Argument, Kind
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One operation.
-
-    Attributes:
-        name: as on the command line.
-        noun: the object that its arguments describe, for errors.
-        arguments: in the order of the command line.
-        permission: the required permission, for display.
-        help: one sentence for display.
-        changes: it changes the catalog, and is logged as an operation.
-    """
+    """One operation."""
 
     name: str
     noun: str

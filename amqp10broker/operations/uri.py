@@ -22,7 +22,6 @@ class Uri:
 
     Attributes:
         segments: of the path, still percent-encoded, since a segment may have structure of its own.
-        query: decoded values by decoded name.
     """
 
     segments: tuple[str, ...]
