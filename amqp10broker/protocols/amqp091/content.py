@@ -36,7 +36,6 @@ class PendingContent:
 
     Attributes:
         properties: None before the content header.
-        discarded: the body is not wanted; its frames are only counted.
     """
 
     __slots__ = ("_pieces", "discarded", "held", "layout", "method", "properties", "remaining")

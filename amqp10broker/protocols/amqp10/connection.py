@@ -129,7 +129,6 @@ class Connection:
     """One connection end.
 
     Attributes:
-        channel_max: largest channel either side may use.
         frame_size_max: bytes, the largest frame that the peer takes; 4294967295 if it set no limit.
         fault: why we closed the connection, None before a fault.
     """
@@ -147,7 +146,6 @@ class Connection:
 
         Args:
             frame_size_max: bytes, the largest frame we take, at least 512.
-            mechanisms: server: SASL mechanisms offered, in the order of preference.
         """
         self.server = server
         self.state = ConnectionState.START

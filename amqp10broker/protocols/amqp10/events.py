@@ -119,7 +119,6 @@ class DeliveriesUpdated:
 
     Attributes:
         keys: the application's numbers, ascending by delivery-id.
-        delivery_ids: for the answer when `settled` is false.
         settled: the peer has settled; the deliveries are gone from the unsettled map.
     """
 

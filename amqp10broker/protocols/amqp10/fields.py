@@ -194,7 +194,6 @@ def fault(error: Exception, data: bytes, start: int, stop: int, name: str, spec:
 
     Args:
         start: of the first field; the offending one is found by walking from there.
-        stop: where the list ends.
     """
     if not isinstance(error, WrongType) or error.pos >= stop:
         return DecodeError(f"the fields of {name} at offset {start} end too early")

@@ -10,7 +10,6 @@ class Output:
     """Collects the bytes of one channel.
 
     Attributes:
-        pieces: in order; code that writes transfers appends directly.
         frame_tail: doff, type and channel, which follow the size in every frame's header.
     """
 

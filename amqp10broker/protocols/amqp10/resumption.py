@@ -77,11 +77,9 @@ class SenderPlan:
     """A sender's treatment of its unsettled deliveries.
 
     Attributes:
-        resumed: in the order of the deliveries; these go before anything new.
         unknown: tags that the receiver does not have and that have no decision: it never got them, or forgot
             them. Return them without a failed attempt.
         settled: tags that the receiver does not have and that have an outcome: remove them.
-        open: tags that an incomplete map does not determine: retain them.
     """
 
     resumed: list[Resumed] = field(default_factory=list)
@@ -96,7 +94,6 @@ class ReceiverPlan:
 
     Attributes:
         awaited: tag -> our state, of deliveries that the sender will resume: our map in the answer.
-        settled: tags that the sender does not have any more: remove them.
         open: tags that an incomplete map does not determine: retain them, and include them in our map.
     """
 

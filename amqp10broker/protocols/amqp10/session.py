@@ -50,7 +50,6 @@ class Session:
     """One session end.
 
     Attributes:
-        held: frames for links that their owners cannot accept yet.
         on_fault: called with each error sent to the peer, its link (None: the session has ended with it), and
             whether that link's attach was refused.
     """
@@ -69,7 +68,6 @@ class Session:
 
         Args:
             frame_size_max: bytes, the largest frame that the *peer* takes.
-            window_closed: begin with the incoming-window held closed (an alarm is on).
             unfinished: bounds the incomplete deliveries of all sessions of this connection; None: no bound.
         """
         self.channel = channel
@@ -370,7 +368,6 @@ class Session:
         """Send the present state of the link and the session in a flow.
 
         Args:
-            available: sender links: deliveries that could be sent if there were credit.
             drain: sender links repeat the receiver's last value; None takes it from the link.
         """
         flow = self._flow()
