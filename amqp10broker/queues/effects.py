@@ -21,11 +21,7 @@ class Confirmed:
 
 @dataclass(frozen=True, slots=True)
 class Unconfirmed:
-    """The queue was deleted before it could take responsibility for published messages.
-
-    Attributes:
-        failed: it was not deleted by a command, but broke down.
-    """
+    """The queue was deleted before it could take responsibility for published messages."""
 
     publisher: PublisherRef
     ids: Sequence[int]
@@ -50,7 +46,6 @@ class Refusal(Enum):
     IN_USE = "in use"
     NOT_EMPTY = "not empty"
     GONE = "gone"
-    """It was deleted before the request."""
     NOT_SUPPORTED = "not supported"
     NO_LEADER = "no leader"
     """The queue had no leader until the time limit of the request."""
@@ -72,7 +67,6 @@ class DeadLetters:
     They are sent to no peer: `take_dead_letters` returns them to the queue's runtime.
 
     Attributes:
-        exchange: the queue's dead-letter exchange, which need not exist.
         routing_key: instead of the messages' own; None keeps those.
     """
 
@@ -87,11 +81,9 @@ class Deliver:
     """Messages for a consumer, within its credit, in queue order.
 
     Attributes:
-        keys: the queue's number for each delivery, for `Settle`.
         epoch: of the last `GiveBack`; a session ignores deliveries of an older one.
         spent: the room of the last `Credit` is used up: no more until the next, whatever credit is left.
         again: some of the messages may have been handed out before, which their heads state.
-        shown: progress of a browser of a quorum queue after these (`Subscribe.shown`).
     """
 
     consumer: ConsumerRef
@@ -116,10 +108,7 @@ class CreditReply:
     """The answer to one `Credit`, after the deliveries it caused.
 
     Attributes:
-        delivery_count: of the queue for this consumer; a drain has advanced it.
         credit: what is left; 0 after a drain.
-        available: number of ready messages.
-        drain: as in the `Credit`.
         epoch: of the last `GiveBack`; an answer of an older one is outdated.
     """
 
@@ -158,11 +147,7 @@ class Subscribed:
 
 @dataclass(frozen=True, slots=True)
 class SubscribeRefused:
-    """The consumer is not accepted.
-
-    Attributes:
-        why: conflict of exclusive use; or the queue has no leader.
-    """
+    """The consumer is not accepted."""
 
     consumer: ConsumerRef
     queue: str
@@ -191,8 +176,6 @@ class Answer:
     """The answer to `Inspect`, `Purge` or `Delete`.
 
     Attributes:
-        ready: ready messages; for `Purge` and `Delete` those that were removed.
-        consumers: consumers that are counted.
         refused: the reason of a refusal; None: success.
         next_offset: of a stream: of the next message that is published; those before it are ready.
     """

@@ -40,9 +40,7 @@ class QueueMachine(ABC):
     """The state of one queue, changed by `apply` only, and by what a kind of queue adds for its store.
 
     Attributes:
-        deleted: it is gone; commands are not accepted any more.
         failed: it is gone because of a fault, which publishers are notified of.
-        counters: what became of messages.
     """
 
     def __init__(self, name: str, counters: QueueCounters | None = None) -> None:
@@ -101,7 +99,6 @@ class QueueMachine(ABC):
         """Apply a command; `take_effects` returns the effects.
 
         Args:
-            command: a `Command`, or one that only this kind of queue has.
             now_ms: wall clock. A time before that of the last command counts as that.
         """
 
@@ -137,11 +134,10 @@ class QueueMachine(ABC):
         self._end()
 
     def _break_off(self) -> None:  # noqa: B027, most kinds have nothing to do
-        """Refuse the publishes that wait to be safe, and leave stored messages alone, after a fault."""
+        ...
 
     @abstractmethod
-    def _let_go(self) -> None:
-        """Notify the consumers that the queue is gone, and clear the state."""
+    def _let_go(self) -> None: ...
 
     def _end(self) -> None:
         self.deleted = True

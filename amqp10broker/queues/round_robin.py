@@ -74,7 +74,6 @@ def next_takers(ring: Ring[C], ready: int) -> tuple[list[C], int, int]:
     """Return the consumers that get messages next, one each in as many rounds as all of them have credit for.
 
     Args:
-        ring: at least one consumer.
         ready: number of messages, at least 1.
 
     Returns:
@@ -96,7 +95,6 @@ def turn_of(consumer: Taker, ring: Sized, ready: int, waiting: int) -> int:
 
     Args:
         ready: number of messages, at least 1.
-        waiting: consumers still to be served in this round, including this one.
     """
     if len(ring) == 1:
         return min(consumer.credit, ready)

@@ -61,8 +61,6 @@ class Page:
     Attributes:
         positions: None: consecutive from `first` on.
         ranks: positions in the stored page; None: all are left.
-        stored: number of messages when the page was stored.
-        soonest_ms: of delayed messages: a lower bound of the first due time.
     """
 
     __slots__ = (
@@ -92,9 +90,7 @@ class Page:
         """Describe a page.
 
         Args:
-            redelivered: messages may have been delivered before a restart.
             may_expire: some may have a time to live; used after a restart only.
-            positions: of all messages, if they are not consecutive.
         """
         self.first = first
         self.positions = positions
@@ -130,9 +126,6 @@ class Backlog:
 
     Attributes:
         counting: `size` is maintained; only a limit of bytes needs it.
-        size: bytes of contents.
-        next: position of the next message to come.
-        again: the first messages may have been delivered before a restart.
     """
 
     __slots__ = (

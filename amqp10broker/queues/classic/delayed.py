@@ -37,7 +37,6 @@ class Delayed(NamedTuple):
     """A message, ordered by due time and then by position."""
 
     when_ms: int
-    """When it becomes ready or expires."""
     position: int
     expiry: int
     """Time of its expiry in ms; 0: never."""
@@ -55,12 +54,7 @@ class _Page(NamedTuple):
 
 
 class DelayedMessages:
-    """A classic queue's messages for later delivery.
-
-    Attributes:
-        size: bytes of their contents.
-        next: position of the next message.
-    """
+    """A classic queue's messages for later delivery."""
 
     __slots__ = ("_first", "_pages", "_soon", "_soon_size", "_store", "count", "next", "size")
 
@@ -87,7 +81,6 @@ class DelayedMessages:
         """Add messages; the first gets the position `next`.
 
         Args:
-            dues: when each may be delivered, in ms.
             expiries: in ms, 0: never; None: no message expires.
         """
         self._push(range(self.next, self.next + len(messages)), messages, dues, expiries)

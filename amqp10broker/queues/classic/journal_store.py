@@ -91,9 +91,7 @@ class _Read:
 
 class _Part(NamedTuple):
     first: int
-    """Position of the first of them."""
     wanted: slice
-    """Slice of the record's messages."""
     record: _Read
 
     def messages(self) -> Sequence[Message]:
@@ -115,12 +113,7 @@ class _Level:
     """The state of one level.
 
     Attributes:
-        extents: places of its messages.
-        next: position of the next message.
-        may_expire: a record with times to live was found at start.
         delivered: messages up to this position may have been delivered; -1: none.
-        written: the value of `delivered` in the journal.
-        gone: removed positions that are not in the journal yet.
         soonest: of delayed messages found at start: the first due time or expiry in each `_BUCKET` positions,
             also if that message has gone.
     """
@@ -150,11 +143,7 @@ class _Level:
 
 
 class ClassicStore:
-    """The store of one classic queue.
-
-    Attributes:
-        live: number of messages in the journal.
-    """
+    """The store of one classic queue."""
 
     durable: Final = True
     in_memory: Final = False
@@ -164,7 +153,6 @@ class ClassicStore:
 
         Args:
             group: the queue's number, never used before.
-            record_bytes: size of a record without its payload.
         """
         self.group = group
         self.live = 0
@@ -411,9 +399,6 @@ class ClassicStore:
             self.live -= last - first  # they were counted before
 
     def restore(self, records: Iterable[JournalRecord]) -> None:
-        """Receive records of this queue at start, in the order of the journal. Raises `DamagedFile` if one
-        cannot be decoded.
-        """
         for record in records:
             try:
                 self._restore(record)

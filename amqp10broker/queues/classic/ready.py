@@ -36,9 +36,7 @@ class Level:
     """One priority level.
 
     Attributes:
-        returned: heap of (position, message) of returned messages.
         ordered: `returned` is sorted, because a consumer looks through it.
-        backlog: messages that have not been delivered.
     """
 
     __slots__ = ("backlog", "number", "ordered", "returned")
@@ -105,12 +103,6 @@ class Ready:
 
     Attributes:
         counting: `size` is maintained, because there is a limit of bytes.
-        levels: the highest priority first.
-        default: the priority of messages without one.
-        plain: the level of `default`.
-        width: number of levels.
-        may_expire: some message with a time to live has been here.
-        again: some messages may have been handed out before.
         expiries: key -> expiry of messages outside the backlogs; never 0.
     """
 
@@ -231,8 +223,6 @@ class Ready:
         """Take the next messages in order.
 
         Args:
-            count: at most the number of ready messages.
-            now_ms: messages that expired before are not handed out.
             room: bytes of contents; the message that uses it up is the last.
 
         Returns:

@@ -96,12 +96,8 @@ class _Page:
     """Messages of 4096 consecutive indexes: packed, or a list with holes, or both.
 
     Attributes:
-        live: number of messages present.
         messages: the list, None while the page is closed.
         packed: all messages of `slots`; None: it would differ from the list.
-        slots: the positions that the packed messages have.
-        dropped: positions dropped since it was packed.
-        peeks: messages read from it since it was closed.
     """
 
     __slots__ = ("_packs", "dropped", "live", "messages", "packed", "peeks", "slots")

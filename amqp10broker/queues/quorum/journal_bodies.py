@@ -15,7 +15,6 @@ from amqp10broker.queues.quorum.bodies import Packs, PagedBodies, ranges_of
 from amqp10broker.queues.quorum.command_codec import Place
 
 RELOCATED_MAX: Final = 1024
-"""Messages in one record of cleaning."""
 
 
 class _Put(NamedTuple):
@@ -97,7 +96,6 @@ class JournalBodies:
         `read_done`.
 
         Args:
-            indexes: sorted.
             size: bytes of contents of a run, about.
 
         Yields:

@@ -36,7 +36,6 @@ class LogTime:
         """Begin to lead.
 
         Args:
-            time_ms: of the last entry.
             clock_ms: the leader's clock; left out by a member that does not lead.
         """
         self._node = node

@@ -21,7 +21,6 @@ class LaneAdmission(Admission):
 
     Attributes:
         on_refused: called with node, incarnation and number from which on commands were dropped.
-        on_room: called when there is room after that.
     """
 
     __slots__ = ("_dropped", "_refuses", "on_refused", "on_room")
