@@ -67,8 +67,6 @@ class Raft:
 
     Args:
         me: its id in the group, 1 to 2**64 - 1.
-        stored: what the disk has of it.
-        store: where durable entries are read.
         now_ms: milliseconds of a clock that never runs back; the same in all calls.
         chance: gives numbers from 0 to below 1.
         commit_wait_ms: so long the news of what is committed may wait for an entry to go with. Followers
@@ -209,9 +207,6 @@ class Raft:
     def propose(self, payloads: Sequence[bytes]) -> int:
         """Append commands to the log.
 
-        Args:
-            payloads: one an entry, at least one.
-
         Returns:
             The index of the first. It is committed when an entry of this index *and this term* is applied.
 
@@ -228,9 +223,6 @@ class Raft:
 
     def change(self, change: Change, now_ms: int) -> int:
         """Begin a change of members; it is in force at once, and holds when it is committed.
-
-        Returns:
-            The index of its entry.
 
         Raises:
             NotLeader, NotReady: as `propose`.
@@ -249,9 +241,6 @@ class Raft:
 
     def read(self, token: int) -> None:
         """Ask for an index from which on a read sees all that was committed when this was called.
-
-        Args:
-            token: comes back in `Ready.reads`, unless the leadership ends before.
 
         Raises:
             NotLeader, NotReady: as `propose`; a transfer does not matter.
@@ -325,11 +314,7 @@ class Raft:
     # -- what the disk says
 
     def persisted(self, ticket: int, now_ms: int) -> None:
-        """What this ticket and earlier ones stand for is durable.
-
-        Args:
-            ticket: of a `Ready`; tickets become durable in their order.
-        """
+        """What this ticket and earlier ones stand for is durable."""
         member = self._member
         member.log.persist(ticket)
         if self._after is not None:
@@ -338,7 +323,6 @@ class Raft:
             self._leading.advance()
 
     def _speak(self, after: deque[tuple[int, Message]], now_ms: int) -> None:
-        """What was kept back until something is durable may go, as far as that is."""
         member = self._member
         while after and after[0][0] <= member.log.persisted:
             message = after.popleft()[1]
@@ -355,18 +339,13 @@ class Raft:
         """A state was sent to a member of `Ready.snapshots_to`.
 
         Args:
-            to: the member.
             index: of the snapshot; None: it did not arrive.
         """
         if self._leading is not None:
             self._leading.snapshot_done(to, index)
 
     def compact(self, index: int) -> None:
-        """A snapshot at this index is durable: entries up to it will not be asked for.
-
-        Args:
-            index: not above what `Ready.commit` has said.
-        """
+        """A snapshot at this index is durable: entries up to it will not be asked for."""
         assert index <= self._told_commit, (index, self._told_commit)
         self._member.configs.compact(index)
         self._member.log.compact(index)
@@ -412,10 +391,6 @@ class Raft:
                 assert_never(message)
 
     def _refuse_old_term(self, message: Message) -> None:
-        """A leader or candidate of an old term is told the new one; other messages are not answered.
-
-        Else a leader whose follower has a newer term, and cannot win with it, would never reach it again.
-        """
         member = self._member
         match message:
             case Append() | Heartbeat() | TimeoutNow() | InstallSnapshot():
@@ -443,7 +418,6 @@ class Raft:
             self._await_election(now_ms)
 
     def _hear_leader(self, sender: int, now_ms: int) -> None:
-        """The leader of this term has spoken."""
         assert self._leading is None, f"two leaders in term {self._member.term}"
         if self._leader == sender:
             return
@@ -464,7 +438,6 @@ class Raft:
         self._await_election(now_ms)
 
     def _await_election(self, now_ms: int) -> None:
-        """Draw a time at which to stand for election; none, if no voter can be asked."""
         member = self._member
         config = member.configs.latest
         alone = all(voter in member.suspected for voter in config.voters if voter != member.me)
@@ -478,11 +451,8 @@ class Raft:
     # -- elections
 
     def _ask_for_pre_votes(self, now_ms: int) -> None:
-        """Ask whether an election would be won.
-
-        While it stands in the same term it is the same question, and late answers to it count: where a round
-        takes longer than the time-out, no other would ever be won.
-        """
+        # Ask whether an election would be won. While it stands in the same term it is the same question, and
+        # late answers to it count: where a round takes longer than the time-out, no other would ever be won.
         member = self._member
         asked = self._role is Role.PRE_CANDIDATE and self._tally is not None
         self._be_impatient(now_ms)
@@ -511,7 +481,6 @@ class Raft:
         self._count_pre_vote(member.me, granted=True, now_ms=now_ms)
 
     def _be_impatient(self, now_ms: int) -> None:
-        """An attempt begins: the next one, if it is in vain."""
         self._yields = False
         self._await_election(now_ms)
         if self._due is not None:
@@ -524,11 +493,8 @@ class Raft:
             self._stand(now_ms)
 
     def _stand(self, now_ms: int) -> None:
-        """Begin a term, and ask for votes when the own one is durable.
-
-        Not before: a member that is elected by others, sends entries, crashes and has forgotten its term
-        could be elected again in the same term by the same voters, with other entries.
-        """
+        # Not before: a member that is elected by others, sends entries, crashes and has forgotten its term
+        # could be elected again in the same term by the same voters, with other entries.
         member = self._member
         member.term += 1
         member.vote = member.me
@@ -543,7 +509,6 @@ class Raft:
         self._send_votes()
 
     def _ask_for_votes(self, now_ms: int) -> None:
-        """Nobody has refused: they, or the disks, are slow. Another term would make their votes void."""
         self._be_impatient(now_ms)
         if self._due is not None:
             self._send_votes()
@@ -556,7 +521,6 @@ class Raft:
                 self._late.append(Vote(member.me, voter, member.term, log.last, log.last_term))
 
     def _on_pre_vote(self, question: PreVote, now_ms: int) -> None:
-        """Granted by a member that knows no leader, whatever the configuration says of either."""
         member = self._member
         if self._leader == question.sender and question.term >= member.term:
             self._lose_leader(now_ms)  # it has just said that it does not lead
@@ -586,7 +550,6 @@ class Raft:
         self._took_ms = max(self._took_ms, min(took_ms, TOOK_MS_MAX))
 
     def _on_vote(self, request: Vote, now_ms: int) -> None:
-        """One vote a term, for a log as new as ours (the paper, section 5.4.1), to any member."""
         member = self._member
         granted = member.vote in (None, request.sender) and member.log.up_to_date(
             request.last_index, request.last_term
@@ -623,7 +586,6 @@ class Raft:
         self._leading = Leadership(self._member, now_ms)
 
     def _on_timeout_now(self, now_ms: int) -> None:
-        """The leader wants this member to lead. Pre-votes would be refused: the others hear the leader."""
         if self._member.may_campaign and self._leading is None and not self.backward:
             self._stand(now_ms)
 
@@ -647,7 +609,6 @@ class Raft:
             )  # fmt: skip
 
     def _take_behind_commit(self, append: Append, now_ms: int) -> None:
-        """What is committed agrees, and may be in a snapshot; what the message holds behind it is taken."""
         commit = self._member.commit
         runs = tuple(run.since(commit + 1) for run in append.runs if run.last > commit)
         if runs:
@@ -656,7 +617,6 @@ class Raft:
             self._owe(append.sender, commit)
 
     def _take(self, append: Append, now_ms: int) -> None:
-        """Entries that fit: what contradicts them goes, what is there already stays (the paper, figure 2)."""
         member = self._member
         log = member.log
         before = member.configs.index
@@ -688,7 +648,6 @@ class Raft:
         self._owe(message.sender, member.commit)
 
     def _owe(self, leader: int, match: int) -> None:
-        """Tell the leader, when it is durable, that the logs agree up to here: once a wake is enough."""
         self._owed = (leader, match if self._owed is None else max(match, self._owed[1]))
 
     # -- what is to be done
@@ -729,7 +688,6 @@ class Raft:
         return Ready(ticket, hard, snapshot, runs, messages, commit or None, reads, needing, status)
 
     def _new_status(self) -> Status | None:
-        """The status, if it is not the one told last: made only if it is new."""
         told, leading = self._told_status, self._leading
         if (
             told is not None
@@ -745,7 +703,6 @@ class Raft:
         return status
 
     def _keep_back(self) -> None:
-        """What others may hear when all that was handed out is durable waits for the last ticket."""
         log = self._member.log
         late, self._late = self._late, []
         if log.ticket <= log.persisted:

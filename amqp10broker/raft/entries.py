@@ -20,9 +20,7 @@ class Kind(enum.IntEnum):
     EMPTY = 0
     """Nothing: the first entry of a leader's term (the paper, section 8)."""
     COMMAND = 1
-    """The group's own business."""
     CONFIG = 2
-    """A `Configuration`, as `codec.encode_config` writes it."""
 
 
 class Run(NamedTuple):
@@ -33,13 +31,10 @@ class Run(NamedTuple):
     term: int
     kind: Kind
     payloads: tuple[bytes, ...]
-    """One an entry, at least one."""
     size: int
-    """Bytes of all payloads."""
 
     @property
     def last(self) -> int:
-        """Index of the last."""
         return self.first + len(self.payloads) - 1
 
     def since(self, index: int) -> Run:
@@ -79,7 +74,6 @@ class Point:
     index: int
     """Of the last entry that is part of the state; 1 for the state in which a group begins."""
     term: int
-    """Of that entry."""
     config: Configuration
     """In force *at that index*, not the newest there was (the dissertation, section 5.1.2)."""
 
@@ -140,7 +134,5 @@ class LogStore(Protocol):
         """Consecutive entries from the index `first` on.
 
         Args:
-            first: an index behind the last `Raft.compact`.
-            last: no entry behind this one is wanted; it is durable.
             size: bytes of payloads to read, about; one entry at least.
         """

@@ -40,12 +40,7 @@ class Transfer:
 
 
 class Leadership:
-    """One term as leader.
-
-    Args:
-        member: whose.
-        now_ms: when it was elected.
-    """
+    """One term as leader."""
 
     __slots__ = (
         "_member",
@@ -210,7 +205,6 @@ class Leadership:
             self.advance()
 
     def on_heartbeat_answer(self, sender: int, round_: int) -> None:
-        """A follower still follows."""
         peer = self.peers.get(sender)
         if peer is not None:
             peer.active = True
@@ -288,7 +282,6 @@ class Leadership:
         self._passing = self.leaving
 
     def _durable(self) -> int:
-        """Up to here the log is durable at a majority of the voters."""
         member = self._member
         log = member.log
         voters = member.configs.latest.voters
@@ -296,11 +289,7 @@ class Leadership:
         return matches[(len(matches) - 1) // 2]
 
     def replicate(self, now_ms: int) -> tuple[int, ...]:
-        """Send what followers lack.
-
-        Returns:
-            Members that need a state.
-        """
+        """Send what followers lack."""
         member = self._member
         needing: list[int] = []
         settled = not self.reads and not self.leaving
@@ -331,10 +320,6 @@ class Leadership:
         return tuple(needing)
 
     def _await_entry(self, now_ms: int, *, untold: bool, tried: bool) -> None:
-        """What is not told waits for an entry to go with, `commit_wait_ms` at most.
-
-        While entries follow each other the alarm is set anew when it is due, and not for each of them.
-        """
         member = self._member
         if not untold:
             self._untold_since = None
@@ -390,7 +375,6 @@ class Leadership:
                 member.outbox.append(append)
 
     def _append(self, to: int, peer: Progress, size: int, needing: list[int]) -> Append | None:
-        """What comes next for a follower; None if it is in the snapshot only. Size 0: no entries."""
         member = self._member
         log = member.log
         prev = peer.next - 1
@@ -403,7 +387,6 @@ class Leadership:
         return Append(member.me, to, member.term, prev, term, member.commit, runs)
 
     def _tell_target(self) -> None:
-        """The target of a transfer has everything: it may stand for election."""
         transfer = self.transfer
         if transfer is None or transfer.told:
             return
@@ -434,7 +417,7 @@ class Leadership:
         self._passing = self.leaving
 
     def _pass_on(self) -> None:
-        """A removed leader has a voter that has everything stand for election, until one leads."""
+        # A removed leader has a voter that has everything stand for election, until one leads.
         self._passing = False
         member = self._member
         for voter in member.configs.latest.voters:

@@ -22,10 +22,7 @@ class LogView:
 
     Attributes:
         base: index of the last entry that a snapshot covers; its term is known, and nothing before it.
-        last: index of the last entry; `base` if there is none.
-        stable: up to here the log is durable as it is.
         ticket: the last one that was handed out; 0 if none.
-        persisted: the last one that is durable.
     """
 
     __slots__ = (
@@ -56,7 +53,6 @@ class LogView:
 
     @property
     def last_term(self) -> int:
-        """The term of the last entry."""
         return self._terms[-1][1]
 
     def term(self, index: int) -> int | None:
@@ -104,7 +100,6 @@ class LogView:
         return None
 
     def append(self, run: Run) -> None:
-        """Entries behind the last."""
         assert run.first == self.last + 1, (run.first, self.last)
         if run.term != self._terms[-1][1]:
             self._terms.append((run.first, run.term))
@@ -123,11 +118,7 @@ class LogView:
         self._lower(last)
 
     def entries(self, first: int, size: int) -> tuple[Run, ...]:
-        """Entries from `first` on, about `size` bytes of payloads, and one at least if there is one.
-
-        Args:
-            first: behind `base`, and at most one behind `last`.
-        """
+        """Entries from `first` on, about `size` bytes of payloads, and one at least if there is one."""
         if first <= self.stable:
             return _some(self._store.read(first, self.stable, size), first, size)
         return _some(self._unstable, first, size)
@@ -178,7 +169,6 @@ class LogView:
         """A snapshot takes the place of the whole log.
 
         Args:
-            point: the snapshot's.
             stable: what is durable until the snapshot is: not more than was said to be committed.
         """
         self._terms = [(point.index, point.term)]
@@ -187,13 +177,11 @@ class LogView:
         self._lower(stable)
 
     def _lower(self, last: int) -> None:
-        """Nothing behind `last` is durable as it is, whatever older tickets stood for."""
         self.stable = min(self.stable, last)
         if self._tickets:
             self._tickets = deque((ticket, min(until, last)) for ticket, until in self._tickets)
 
     def _end_of_term(self, index: int) -> int:
-        """The last index of the stretch of equal terms that this one is in."""
         behind = bisect_right(self._terms, index, key=_first)
         return self._terms[behind][0] - 1 if behind < len(self._terms) else self.last
 
@@ -203,7 +191,7 @@ def _first(stretch: tuple[int, int]) -> int:
 
 
 def _some(runs: Sequence[Run], first: int, size: int) -> tuple[Run, ...]:
-    """The entries of `runs` from `first` on that `size` bytes hold, and one at least."""
+    # The entries of `runs` from `first` on that `size` bytes hold, and one at least.
     taken: list[Run] = []
     for run in runs:
         if run.last < first:

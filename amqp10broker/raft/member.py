@@ -13,14 +13,7 @@ class Member:
     """The state that a leader and its followers have alike (the paper, figure 2).
 
     Attributes:
-        me: its id.
-        term: the newest it has heard of.
-        vote: for whom it voted in that term.
         commit: up to here the log is committed, as far as it knows.
-        log: its log.
-        configs: what the log says of members.
-        suspected: members whose node cannot be reached, or cannot reach this one.
-        outbox: messages that may go at once.
         commit_wait_ms: so long the news of what is committed may wait for an entry to go with.
     """
 

@@ -35,9 +35,7 @@ class AppendAnswer:
     match: int
     """If rejected: where it may agree, as the sender sees it."""
     commit: int
-    """The sender's own commit index."""
     rejected: int | None = None
-    """The `prev_index` that was refused."""
     match_term: int = 0
     """If rejected: the term of the entry at `match`."""
 

@@ -12,7 +12,6 @@ from collections import deque
 from typing import Final
 
 WINDOW_MESSAGES: Final = 256
-"""Appends under way to one follower."""
 WINDOW_BYTES: Final = 8 << 20
 """Bytes of payloads under way to one follower; one message more than fits may be."""
 MESSAGE_BYTES: Final = 1 << 20
@@ -31,16 +30,8 @@ class Progress:
     """One follower.
 
     Attributes:
-        flow: how entries go to it.
-        match: up to here its log is ours, durably.
-        next: index of the next entry to send.
         commit: its commit index, as it last said; -1 if it has not.
-        commit_sent: the commit index it was last sent.
-        alive: the node does not suspect it. Otherwise nothing is sent.
-        active: it has answered since the last look of the leader's timer.
-        waiting: a probe is under way.
         bare: the next probe takes no entries along, because the last one had no answer.
-        round: the last round of heartbeats that it has answered.
     """
 
     __slots__ = (
