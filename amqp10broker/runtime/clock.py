@@ -25,7 +25,6 @@ class WallClock:
         self._offset_s = max(time.time() - trio.current_time() for _ in range(_READINGS))
 
     def now_ms(self) -> int:
-        """The time."""
         return self.ms_at(trio.current_time())
 
     def ms_at(self, trio_time: float) -> int:

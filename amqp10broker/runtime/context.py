@@ -29,13 +29,7 @@ from amqp10broker.sessions.amqp10.session import BrokerSession
 
 
 class Surroundings(Protocol):
-    """For every part.
-
-    Attributes:
-        catalog: what is declared.
-        clock: the time of day.
-        askers: the sessions and others that may ask queues.
-    """
+    """For every part."""
 
     catalog: Catalog
     clock: WallClock
@@ -54,15 +48,8 @@ class ConnectionSurroundings(Surroundings, Protocol):
     """For a connection, its sessions and its channels.
 
     Attributes:
-        container_id: ours, in open frames.
-        propose: has changes of the catalog decided.
-        authenticator: the rules of logging in.
-        logins: whose password is verified when.
-        log_limits: how many warnings clients may cause.
         unfinished: bounds what is kept of messages that are not whole, by user.
         journal_task: keeps what durable queues have; None: all is in memory.
-        session_type: makes sessions.
-        channel_type: makes channels.
         faulty_stream: makes of a stream, for a connection's number, one that commits faults; None: no faults.
     """
 

@@ -50,11 +50,9 @@ class Mailbox(Generic[T]):
 
     @property
     def waiting(self) -> int:
-        """Letters not taken."""
         return len(self._letters)
 
     def put(self, letter: T) -> bool:
-        """Put a letter, never waiting; False when the owner is gone and the letter was not taken."""
         if self.closed:
             return False
         letters = self._letters
@@ -73,14 +71,12 @@ class Mailbox(Generic[T]):
         return True
 
     def wake(self) -> None:
-        """See `relay.Waiting`."""
         self._due = False
         if self._owner is not None:
             trio.lowlevel.reschedule(self._owner)
             self._owner = None
 
     def work(self) -> None:
-        """See `relay.Waiting`."""
         self._due = False
         if self._owner is None or self.at_once is None:
             return  # it was cancelled meanwhile: what is here is its affair
@@ -151,7 +147,6 @@ class Bound:
             await self._freed.wait()
 
     def add(self) -> None:
-        """A letter was put."""
         self.outstanding += 1
 
     def done(self) -> None:

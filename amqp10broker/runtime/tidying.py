@@ -34,11 +34,6 @@ class Tidying:
     """See the module. It is asked again and again, and is quick to say no."""
 
     def __init__(self, meter: Meter) -> None:
-        """Begin tidy.
-
-        Args:
-            meter: measures, and gives back.
-        """
         self._meter = meter
         self._tidy_bytes: int | None = None
         self._looked_at = 0.0
@@ -51,7 +46,6 @@ class Tidying:
         Args:
             now: seconds, of a clock that only grows.
             used_bytes: memory in use, as the meter says; None: not known, and nothing is done.
-            connections: how many are open.
 
         Returns:
             Whether there is something to tidy, so that it wants to be asked again.

@@ -48,10 +48,8 @@ IDLE_S: Final = 300.0
 async def serve_admin(
     broker: Administered, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
 ) -> None:
-    """Serve the admin socket until cancelled; without one when it is switched off.
-
-    Raises:
-        AdminSocketError: a place that was asked for by name cannot be used.
+    """Serve the admin socket until cancelled; without one when it is switched off. Raises `AdminSocketError`
+    if a place that was asked for by name cannot be used.
     """
     configured = broker.config.admin_socket
     if configured == "":
@@ -175,7 +173,6 @@ def _fault(error: Exception, operation: str) -> dict[str, Any]:
 
 
 def _read(line: bytes) -> tuple[dict[str, Any], str]:
-    """A request and what it asks for; an empty name if it is none."""
     try:
         request = json.loads(line)
     except (ValueError, RecursionError):
@@ -185,7 +182,6 @@ def _read(line: bytes) -> tuple[dict[str, Any], str]:
 
 
 def _is_text(request: dict[str, Any]) -> bool:
-    """Whether all texts in it have a form in UTF-8."""
     try:
         json.dumps(request, ensure_ascii=False).encode()
     except UnicodeEncodeError:
@@ -198,7 +194,6 @@ def _encoded(response: dict[str, Any]) -> bytes:
 
 
 def _plain(value: object) -> object:
-    """What JSON has no form for: arguments that AMQP clients gave may hold it."""
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value).decode(errors="backslashreplace")
     if isinstance(value, set | frozenset):

@@ -60,8 +60,7 @@ class Recordings(Protocol):
 
     failed: RecordingFailed | None
 
-    async def start(self, folder: str, *, every_ms: object, run_id: str | None) -> RecordingView:
-        """Begin one."""
+    async def start(self, folder: str, *, every_ms: object, run_id: str | None) -> RecordingView: ...
 
     async def stop(self) -> RecordingView:
         """End it; when this returns its files are complete."""
@@ -74,19 +73,7 @@ class Administered(Surroundings, QueueHost, Protocol):
     """What the admin socket may touch of the broker.
 
     Attributes:
-        container_id: the broker's name.
-        addresses: ``(host, port)`` of each listening socket.
-        tls_addresses: of those that speak TLS.
-        http_addresses: of those that speak HTTP.
-        metrics_addresses: of those that tell metrics alone.
-        propose: has changes of the catalog decided.
-        passwords: makes records of passwords.
-        authenticator: the rules of logging in.
         data: the data folder; None in memory only.
-        clock_watch: what is wrong with clocks.
-        connections: by number, of both protocols.
-        tracing: who is traced.
-        watches: links that somebody looks at.
         doors: where clients come in; None before it serves.
         afterwards: what is to be done with the folder when the broker has stopped.
         faults: that it commits on request; None: it is not in test mode.
@@ -109,23 +96,19 @@ class Administered(Surroundings, QueueHost, Protocol):
     afterwards: Afterwards | None
     faults: Faults | None
 
-    def stop(self) -> None:
-        """End in order."""
+    def stop(self) -> None: ...
 
     @property
-    def as_member(self) -> ClusterNode:
-        """It as one of a cluster."""
+    def as_member(self) -> ClusterNode: ...
 
     @property
     def kept(self) -> KeptLinks:
         """Links of AMQP 1.0 that outlive their sessions."""
 
     @property
-    def recordings(self) -> Recordings:
-        """Of flow events."""
+    def recordings(self) -> Recordings: ...
 
-    def set_flow(self, name: str, value: object, *, source: str) -> None:
-        """Change a flow setting."""
+    def set_flow(self, name: str, value: object, *, source: str) -> None: ...
 
     def set_limit(self, name: str, value: object, *, source: str) -> int | None:
         """Change a limit of the alarms."""

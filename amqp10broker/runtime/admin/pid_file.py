@@ -12,7 +12,6 @@ from amqp10broker.runtime.log import Log
 _log = Log("amqp10broker.broker")
 
 PID: Final = "pid"
-"""In the data folder."""
 
 
 @contextmanager

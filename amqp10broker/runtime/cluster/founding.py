@@ -43,15 +43,8 @@ AGAIN_S: Final = 10.0
 
 def prepare_folder(data: Data, config: Config, membership: Membership) -> None:
     """Have a folder hold a member of the metadata's group. Nothing happens if it does. Waits for the disk.
-
-    Args:
-        data: the folder; nothing of it is used yet.
-        config: of the founder, what is to be there from the beginning.
-        membership: of the node.
-
-    Raises:
-        StorageError, RefusedError: it cannot be written.
-        ConfigError: the definitions file cannot be read or holds something that cannot be.
+    Raises `StorageError` or `RefusedError` if it cannot be written, and `ConfigError` if the definitions file
+    cannot be read or holds something that cannot be.
     """
     log = data.catalog_log
     if system_store.is_member(log):
@@ -96,11 +89,6 @@ async def declare_when_whole(
 
     What cannot be (a client has declared a queue of the same name that is another one) is left out, and told
     in the log; a file that cannot be read is tried again.
-
-    Args:
-        config: the founder's.
-        catalog: says whether they are due, and which nodes there are.
-        propose: has a request decided.
     """
     size, said = target_size(config.cluster_target_size, config.cluster_nodes), ""
     while catalog.cluster is not None and catalog.cluster.queues_due:

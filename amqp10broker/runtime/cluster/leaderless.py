@@ -19,17 +19,10 @@ _log = Log("amqp10broker.cluster")
 LOOK_EACH_S: Final = 1.0
 TOLD_EACH_S: Final = 10.0
 NAMES_MAX: Final = 5
-"""So many queues are named."""
 
 
 class LeaderlessQueues:
-    """See the module.
-
-    Args:
-        catalog: has their names.
-        groups: this node's members of groups.
-        name_of: names of nodes, by number.
-    """
+    """See the module."""
 
     def __init__(self, catalog: Catalog, groups: Groups, name_of: Callable[[int], str]) -> None:
         self._catalog = catalog

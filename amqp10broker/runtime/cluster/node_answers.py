@@ -18,15 +18,10 @@ from amqp10broker.runtime.cluster.member_changes import MemberChanges
 from amqp10broker.runtime.cluster.member_states import state_of
 
 Answer = Callable[[int, Document], Awaitable[Document]]
-"""Answers a question of a node."""
 
 
 class NodeAnswers:
-    """See the module.
-
-    Attributes:
-        by_what: who answers, by what is asked.
-    """
+    """See the module."""
 
     def __init__(
         self,
@@ -35,14 +30,6 @@ class NodeAnswers:
         changes: MemberChanges,
         run: Callable[[str, Mapping[str, Any], str | None], Awaitable[Any]],
     ) -> None:
-        """Be ready.
-
-        Args:
-            catalog: of this node.
-            groups: its members of groups.
-            changes: makes changes of members.
-            run: carries out an operation here.
-        """
         self._catalog = catalog
         self._groups = groups
         self._changes = changes

@@ -14,20 +14,13 @@ from amqp10broker.runtime.observe.resource_monitor import ResourceMonitor
 
 
 class Telling(Protocol):
-    """What of the broker is told of, and told to.
-
-    Attributes:
-        catalog: has limits, and what is counted against them.
-        resource_monitor: has the alarms.
-    """
+    """What of the broker is told of, and told to."""
 
     catalog: Catalog
     resource_monitor: ResourceMonitor
 
 
 class NodeNews:
-    """See the module."""
-
     def __init__(self, broker: Telling) -> None:
         self._broker = broker
 
@@ -52,6 +45,5 @@ class NodeNews:
         self.heard(node, {})
 
     def alarms(self, me: int) -> Mapping[int, Collection[str]]:
-        """The alarms that are on, by node."""
         monitor = self._broker.resource_monitor
         return {me: monitor.alarms.names(), **monitor.elsewhere}

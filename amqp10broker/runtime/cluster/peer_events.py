@@ -29,10 +29,8 @@ class PeerEvents(Protocol):
         """A node is alive from now on, and hears this one."""
 
     def admit(self, hello: Hello) -> str | None:
-        """Asked of a node that has proved the secret, beyond what `Acquaintances` judges.
-
-        Returns:
-            None for welcome; else the reason, one line that both sides log.
+        """Asked of a node that has proved the secret, beyond what `Acquaintances` judges. Returns None for
+        welcome; else the reason, one line that both sides log.
         """
 
     async def asked(self, node: int, question: Document) -> Document:
@@ -40,7 +38,6 @@ class PeerEvents(Protocol):
 
         Args:
             node: its number; 0: it is not a member yet.
-            question: JSON.
 
         Raises:
             BrokerError: it is refused; a `RefusedError` is raised as such at the node that asks.

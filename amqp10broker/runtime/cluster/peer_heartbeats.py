@@ -35,12 +35,7 @@ class Heart:
     """What is said and heard each `Liveness.beat_ms`.
 
     Args:
-        liveness: which nodes are alive.
-        events: told of it.
-        identity: this node's.
-        links: the connections for groups.
         silent: told of each node from whose connection nothing has come for long.
-        name_of: names of nodes, by number.
     """
 
     def __init__(
@@ -64,7 +59,6 @@ class Heart:
         self._version = 0
 
     async def run(self) -> None:
-        """Beat until cancelled."""
         at = trio.current_time()
         while True:
             self._look()
@@ -86,11 +80,7 @@ class Heart:
         link.put(encode(FrameKind.HEARTBEAT, 0, [beat.encode()]), first=True)
 
     def received(self, link: PeerLink, body: bytes) -> None:
-        """A heartbeat has come.
-
-        Raises:
-            BadHeartbeat, BadDocument: it is none.
-        """
+        """A heartbeat has come. Raises `BadHeartbeat` or `BadDocument` if it is not valid."""
         beat, node = read_heartbeat(body), link.peer.node
         facts = read_document(beat.facts) if beat.facts else None
         clock_ms = None if facts is None else facts.pop(CLOCK, None)

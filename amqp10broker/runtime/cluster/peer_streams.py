@@ -30,13 +30,7 @@ PLAIN: Final = (
 
 
 class Transport(NamedTuple):
-    """A stream to another node, not greeted yet.
-
-    Attributes:
-        stream: the transport.
-        binding: what both sides see of its TLS; empty without.
-        host: the other side's, for logs.
-    """
+    """A stream to another node, not greeted yet."""
 
     stream: Stream
     binding: bytes
@@ -52,7 +46,6 @@ class Wires:
 
     Args:
         tls: None: plain, on this machine or if `plaintext`.
-        plaintext: plain to other machines, too.
     """
 
     def __init__(self, tls: MutualTls | None = None, *, plaintext: bool = False) -> None:
@@ -178,7 +171,6 @@ def _binding(own: bytes, theirs: bytes, *, dials: bool) -> bytes:
 
 
 def _watch(sock: socket.socket) -> None:
-    """Have the kernel find out that the other side is gone."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, seconds in _KEEPALIVE_S:
         if hasattr(socket, name):

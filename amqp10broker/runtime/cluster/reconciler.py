@@ -39,8 +39,6 @@ def settings_of(config: Config) -> Reconciling:
 
 
 class Reconciler:
-    """See the module."""
-
     def __init__(
         self,
         me: int,
@@ -49,15 +47,6 @@ class Reconciler:
         changes: MemberChanges,
         settings: Reconciling,
     ) -> None:
-        """Do nothing yet.
-
-        Args:
-            me: number of this node.
-            catalog: what is declared.
-            groups: this node's members.
-            changes: makes changes.
-            settings: of reconciliation.
-        """
         self._me = me
         self._catalog = catalog
         self._groups = groups

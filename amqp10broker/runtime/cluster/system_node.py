@@ -43,16 +43,10 @@ CATCH_UP_S: Final = 300.0
 LOOK_EACH_S: Final = 2.0
 """How often it looks whether it is still a member."""
 TOLD_EACH_S: Final = 10.0
-"""How often it says for whom."""
 
 
 class SystemNode:
-    """See the module.
-
-    Attributes:
-        system: the group's machine at this node.
-        member: this node's member of the group.
-    """
+    """See the module."""
 
     def __init__(
         self,
@@ -66,11 +60,6 @@ class SystemNode:
         """Take part in the group; the catalog is what it has agreed on from now on.
 
         Args:
-            number: of this node.
-            surroundings: the catalog has what the folder has of the group's state.
-            passwords: of the catalog's users.
-            data: the folder.
-            raft: the node's groups.
             send: sends a frame to a node; whether there is a way to it.
         """
         self._raft = raft
@@ -109,8 +98,6 @@ class SystemNode:
         """Wait until this node knows all that was declared before it started.
 
         Args:
-            started: what the others are told.
-            missing: names of the nodes that are not there.
             look: asked now and then whether it makes sense to wait; raises if not.
 
         Raises:
@@ -137,10 +124,8 @@ class SystemNode:
                 )
 
     async def propose(self, request: Request[Any]) -> Any:
-        """Have a request decided, and wait for it.
-
-        Raises:
-            RefusedError: it is refused, or not decided within 30 s.
+        """Have a request decided, and wait for it. Raises `RefusedError` if it is refused, or not decided
+        within 30 s.
         """
         mailbox: Mailbox[Any] = Mailbox()
         reply_to = self._askers.open("cluster", mailbox)
@@ -159,7 +144,6 @@ class SystemNode:
     # --- states -------------------------------------------------------------------------------------
 
     def _send_state(self, to: int) -> None:
-        """A member needs the state: it is small, and goes as one frame."""
         message = InstallSnapshot(self.member.me, to, self.member.raft.status.term, self.system.snapshot())
         node = node_of(to)
         self._sent_states[node] = to, message.snapshot.point.index
@@ -199,7 +183,6 @@ class SystemNode:
         self._see_to_version()
 
     def _see_to_members(self) -> None:
-        """The leader has the group's members follow the nodes of the cluster."""
         member = self.member
         if not member.leads or not self._catalog.nodes:
             return
@@ -216,7 +199,6 @@ class SystemNode:
         member.advance()
 
     def _see_to_version(self) -> None:
-        """The leader has the cluster use the newest machine version that all nodes carry out."""
         newest = newest_of_all(self._catalog)
         if not self.member.leads or newest <= self.system.version:
             self._raising_to = 0

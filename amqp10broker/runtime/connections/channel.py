@@ -23,11 +23,6 @@ class RunningChannel:
     """A channel and its task.
 
     Attributes:
-        service: what the channel does.
-        inbox: its letters.
-        reads: the reader's share of the inbox.
-        credit: contents that the reader may still give it (RabbitMQ's credit_flow).
-        lane: its way to the writer.
         on_wake: called at the end of each wake, for who observes it; must not raise.
         on_turn: called at the end of each wake, for who watches it; likewise.
         on_end: called when it is over, before what it holds goes back; likewise.
@@ -83,7 +78,6 @@ class RunningChannel:
         """Work until the channel is closed and nothing is left to do.
 
         Args:
-            fail: closes the connection with an error of its scope.
             discard: tells the reader that nothing needs to be kept of a content that is coming.
         """
         service = self.service
@@ -153,7 +147,6 @@ class RunningChannel:
             self.on_turn()
 
     def _give_way(self) -> None:
-        """Let the reader go on, as far as what it gave is worked off."""
         if self._held and not self.service.waiting:
             for _ in range(self._held):
                 self.reads.done()

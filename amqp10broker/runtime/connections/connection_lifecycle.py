@@ -50,8 +50,7 @@ LINGER_BYTES_MAX: Final = 1024 * 1024 * 1024
 class Tap(Protocol):
     """What listens to a connection's bytes, see `tracing`."""
 
-    def received(self, data: bytes) -> None:
-        """Bytes that came."""
+    def received(self, data: bytes) -> None: ...
 
     def sent(self, data: bytes | memoryview) -> None:
         """Bytes for the writer: whole frames."""
@@ -78,25 +77,9 @@ class Speaker(Protocol):
 
 
 class ConnectionLifecycle:
-    """One connection's stream and tasks.
-
-    Attributes:
-        stream: the transport.
-        writer: sends to it.
-        lane: the connection's own way to the writer.
-        reading: cancelled to end the connection.
-        end: how it ended, for the log.
-        bytes_received: so far.
-    """
+    """One connection's stream and tasks."""
 
     def __init__(self, stream: Stream, first_bytes: bytes, writer_buffer_bytes: int) -> None:
-        """Begin.
-
-        Args:
-            stream: the transport.
-            first_bytes: what was read from it already.
-            writer_buffer_bytes: transfer bytes that may wait for one session or channel.
-        """
         self.stream = stream
         self.writer = Writer(stream)
         self.lane = Lane(self.writer, None, writer_buffer_bytes)
@@ -154,11 +137,6 @@ class ConnectionLifecycle:
 
         What is read waits for sessions or channels in up to four letters each, and what they make of it is
         one turn: so less is read the more of them there are, and with small frames no more than `READ_BYTES`.
-
-        Args:
-            given: its bytes.
-            frames: read from them; of a protocol with contents, those count.
-            parts: sessions or channels of the connection.
         """
         if given < READ_BYTES or frames * LARGE_FRAME_BYTES > given:
             self._read_bytes = READ_BYTES
@@ -196,7 +174,7 @@ class ConnectionLifecycle:
         self._outer.cancel_scope.cancel()
 
     async def _await_peer_close(self, speaker: Speaker) -> None:
-        """After our close: read and throw away until the peer's close, the end, or the deadline."""
+        # After our close: read and throw away until the peer's close, the end, or the deadline.
         try:
             while speaker.awaits_close and not self.writer.broken:
                 data = await self.receive()

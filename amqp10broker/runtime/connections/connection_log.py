@@ -43,14 +43,6 @@ class ConnectionLog:
         self.last_error: LastError | None = None
 
     def warning(self, event: str, **details: Any) -> LastError:
-        """Write a warning, or count it where there are too many; it is the last error from now on.
-
-        Before login many connections of one client have one warning each: then its address counts.
-
-        Args:
-            event: a short sentence of a closed set.
-            details: where and why: `text` is what the client got, `queue` the queue that is concerned.
-        """
         self._write(_log.warning, "warnings", event, details)
         return self.noted(event, **details)
 
@@ -60,7 +52,6 @@ class ConnectionLog:
         self.warning("login failed", **user, reason=failure.reason, text=text)
 
     def noted(self, event: str, **details: Any) -> LastError:
-        """Remember an error of which the log says nothing, as a rejected message."""
         error = LastError(utc_text(), event, {"connection": self._client.number, **details})
         self.last_error = error
         queue = details.get("queue")
@@ -72,7 +63,6 @@ class ConnectionLog:
         return error
 
     def info(self, event: str, **details: Any) -> None:
-        """Write an entry that names the connection, or count it where there are too many."""
         self._write(_log.info, "entries", event, details)
 
     def _write(self, write: Callable[..., None], kind: str, event: str, details: Mapping[str, Any]) -> None:

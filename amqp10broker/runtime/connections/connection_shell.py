@@ -114,21 +114,10 @@ class ConnectionShell(Speaker, Generic[Event, Fault, PartT]):
     """One client's connection.
 
     Attributes:
-        number: unique in this broker's life, for logs and status.
-        owner: what its exclusive queues name it by.
-        peer: the client's address as text.
-        origin: what is known of the client before it logs in.
-        user: authenticated name, empty before.
-        credential: as whom it acts, and until when.
-        engine: the protocol state.
-        line: stream, writer and tasks.
-        log: what is logged of it.
         member: its place in a virtual host; None before it is open.
         turn: how much the reader may still hand over before others are next.
         goes_on: what came with the last read goes its whole way at once (`relay`).
-        open_state: the engine's, when neither side has closed it.
         awaiting_states: the client's close, or its answer to ours, is still to come.
-        closed_states: these and all later ones.
     """
 
     protocol: ClassVar[str]
@@ -185,7 +174,6 @@ class ConnectionShell(Speaker, Generic[Event, Fault, PartT]):
 
     @property
     def home(self) -> VirtualHost:
-        """The virtual host of an open connection."""
         assert self.member is not None, "not open"
         return self.member.vhost
 
@@ -201,7 +189,6 @@ class ConnectionShell(Speaker, Generic[Event, Fault, PartT]):
 
     @property
     def awaits_close(self) -> bool:
-        """Whether the client's close, or its answer to ours, is still to come."""
         return self.engine.state in self.awaiting_states
 
     @property
@@ -296,7 +283,6 @@ class ConnectionShell(Speaker, Generic[Event, Fault, PartT]):
         self._parts.release()
 
     def give_up(self) -> None:
-        """Nothing more is said."""
         self._given_up = True
         self.engine.abandon()
 
@@ -308,7 +294,6 @@ class ConnectionShell(Speaker, Generic[Event, Fault, PartT]):
         return CLOSE_WAIT_S if self.member is None else LINGER_S
 
     async def read(self) -> None:
-        """The reader: bytes to the engine, frames to parts, until the connection is over."""
         try:
             await self.greet()
             await self._take(b"")  # what came behind the open
@@ -327,7 +312,6 @@ class ConnectionShell(Speaker, Generic[Event, Fault, PartT]):
             self.crash(error)
 
     async def _take(self, data: bytes) -> None:
-        """Work off what the client sent."""
         self.turn.begin()
         self.goes_on = len(data) <= LITTLE_BYTES and self._few_others()
         frames = self.engine.frames_read
@@ -339,7 +323,7 @@ class ConnectionShell(Speaker, Generic[Event, Fault, PartT]):
         self.line.read_on(len(data), self.engine.frames_read - frames, len(self._parts.by_number))
 
     def _few_others(self) -> bool:
-        """Whether few others were given little since this one was, so that theirs would hardly be a batch."""
+        # Whether few others were given little since this one was, so that theirs would hardly be a batch.
         relay = self._surroundings.askers.relay
         last, relay.reads = self._read_as, relay.reads + 1
         self._read_as = relay.reads
@@ -384,7 +368,6 @@ class ConnectionShell(Speaker, Generic[Event, Fault, PartT]):
 
         Args:
             frame_bytes_max: of the largest frame that it takes; 0: any.
-            said: what it calls itself, for the log.
         """
         self.line.take_at_most(frame_bytes_max)
         self.log.info("connection open", **said, transport=self.origin.transport)
@@ -469,18 +452,12 @@ class ConnectionShell(Speaker, Generic[Event, Fault, PartT]):
     # --- ends -------------------------------------------------------------------------------------
 
     def stop_parts(self) -> None:
-        """Tell the sessions or channels to end."""
         for part in self._parts.working:
             part.inbox.put(Stop())
             part.lane.abandon()
 
     def fail(self, fault: Fault, **details: Any) -> None:
-        """Close the connection because the client, or the broker, cannot go on.
-
-        Args:
-            fault: what the client is told.
-            details: for the log.
-        """
+        """Close the connection because the client, or the broker, cannot go on."""
         if not self.is_open:
             return
         self.engine.fail(fault)
@@ -501,12 +478,7 @@ class ConnectionShell(Speaker, Generic[Event, Fault, PartT]):
     # --- status -----------------------------------------------------------------------------------
 
     def view_of(self, properties: Mapping[Any, Any] | None, **own: Any) -> ConnectionView:
-        """What doors show of this connection.
-
-        Args:
-            properties: that the client said of itself.
-            own: the fields that the protocols have different answers to.
-        """
+        """What doors show of this connection."""
         line = self.line
         return ConnectionView(
             id=self.number,

@@ -54,16 +54,7 @@ class Turns:
 
 @dataclass(slots=True)
 class Past:
-    """Of connections that have ended.
-
-    Attributes:
-        connections: how many.
-        parts: sessions or channels that they had, by protocol.
-        measures: of them, by protocol.
-        blocked_s: for how long bytes waited for their sockets.
-        bytes_in: from their clients.
-        bytes_out: to their clients.
-    """
+    """Of connections that have ended."""
 
     connections: int = 0
     parts: Counter[str] = field(default_factory=Counter)
@@ -79,7 +70,6 @@ class Connections(dict[int, Connection]):
     Attributes:
         greetings: of clients that have not said what they speak; cancelled when the broker stops.
         lingering: of sockets whose connection is over, oldest first; cancelled when the broker stops.
-        stopping: no new connection is served.
         past: what those that have ended leave to be counted, beside what their clients did.
     """
 
@@ -132,10 +122,6 @@ class Connections(dict[int, Connection]):
 
         Closing it is the client's part: one that finds it closed takes it for lost, whatever it has read. And
         closed with something unread, the kernel would reset it, and take our last words back.
-
-        Args:
-            stream: to the client; stays open.
-            seconds: that it has.
         """
         with trio.move_on_after(seconds) as scope:
             if self.stopping:
@@ -186,7 +172,6 @@ class Connections(dict[int, Connection]):
         """What doors show of those that have logged in, by number, looked at in portions.
 
         Args:
-            after: only those with greater numbers.
             most: so many at most; None: all.
         """
         found: list[ConnectionView] = []
@@ -225,11 +210,7 @@ async def what_waits(
 
 
 class Occupied(Surroundings, Protocol):
-    """Surroundings with connections in them: for what looks at those from above.
-
-    Attributes:
-        connections: those that are there.
-    """
+    """Surroundings with connections in them: for what looks at those from above."""
 
     connections: Connections
 

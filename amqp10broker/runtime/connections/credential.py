@@ -11,11 +11,7 @@ from amqp10broker.runtime.context import ConnectionSurroundings
 
 
 class Credential:
-    """One connection's.
-
-    Attributes:
-        grants: what the user may do; nobody before the login.
-    """
+    """One connection's."""
 
     def __init__(self, surroundings: ConnectionSurroundings, origin: Peer) -> None:
         self.grants: CatalogGrants | TokenGrants = CatalogGrants(surroundings.catalog.users, "")
@@ -50,10 +46,8 @@ class Credential:
                 return
 
     async def renew(self, token: bytes) -> str | None:
-        """Go on with another token.
-
-        Returns:
-            None if it was taken, else why not, for the log. The old one counts to its end then.
+        """Go on with another token. Returns None if it was taken, else why not, for the log. The old one
+        counts to its end then.
         """
         grants = self.grants
         assert isinstance(grants, TokenGrants), "a password needs no renewal"

@@ -31,8 +31,6 @@ _LOOPBACK_URIS: Final = ("http://127.0.0.1:", "http://127.0.0.1/", "http://[::1]
 
 
 class LivingTokens:
-    """See `auth.login.Tokens`."""
-
     def __init__(self, config: Config, now_s: Callable[[], float]) -> None:
         """Read the configured keys.
 
@@ -90,10 +88,8 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
     def redirect_request(
         self, req: urllib.request.Request, fp: Any, code: int, msg: str, headers: Any, newurl: str
     ) -> urllib.request.Request | None:
-        """See `HTTPRedirectHandler`.
-
-        Raises:
-            URLError: the redirect leads from https, or from this machine, to a place without TLS.
+        """See `HTTPRedirectHandler`. Raises `URLError` if the redirect leads from https, or from this
+        machine, to a place without TLS.
         """
         if not newurl.startswith("https://" if req.type == "https" else ("https://", *_LOOPBACK_URIS)):
             raise URLError(f"it redirects to {newurl}, without TLS: give the address that has the keys")
@@ -104,7 +100,6 @@ def fetch_key_set(uri: str, ca_file: str | None) -> Any:
     """Ask an authority for its keys; takes seconds.
 
     Args:
-        uri: where they are.
         ca_file: PEM file with who may have signed the server's certificate; None for the system's.
 
     Returns:
@@ -127,10 +122,8 @@ def fetch_key_set(uri: str, ca_file: str | None) -> Any:
 
 
 def verifier(config: Config) -> TokenVerifier:
-    """What verifies tokens, as configured, without the authority's key set.
-
-    Raises:
-        ConfigError: settings lack or contradict each other, or a key cannot be read.
+    """What verifies tokens, as configured, without the authority's key set. Raises `ConfigError` if settings
+    lack or contradict each other, or a key cannot be read.
     """
     uri = config.oauth2_jwks_uri
     if uri is not None and not uri.startswith(("https://", *_LOOPBACK_URIS)):

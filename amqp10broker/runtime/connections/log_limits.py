@@ -24,14 +24,7 @@ _OTHERS: Final = ("others",)
 
 
 class _Period:
-    """What one key has written since its first warning.
-
-    Attributes:
-        ends: when, by Trio's clock.
-        about: fields of the entry that tells the sum.
-        written: entries in the log.
-        left_out: by event, those that are not.
-    """
+    """What one key has written since its first warning."""
 
     __slots__ = ("about", "ends", "left_out", "written")
 
@@ -43,8 +36,6 @@ class _Period:
 
 
 class LogLimits:
-    """See the module."""
-
     def __init__(self) -> None:
         self._periods: dict[Hashable, _Period] = {}  # in the order in which they end
         self._begun = trio.Event()
@@ -61,11 +52,8 @@ class LogLimits:
         """Write an entry, or count it.
 
         Args:
-            write: does so: a method of a log.
-            key: whose it is.
             event: a short sentence, one of a closed set: nothing that a client chose.
             about: fields that tell whose it is, for the sum of what is left out.
-            details: fields of the entry.
         """
         now = trio.current_time()
         self._tell_ended(now)

@@ -74,11 +74,7 @@ class _Verification:
 
 
 class Logins:
-    """The logins of one broker. `run` is a task of its own; without it nobody gets a turn.
-
-    Attributes:
-        attempts: how they went.
-    """
+    """The logins of one broker. `run` is a task of its own; without it nobody gets a turn."""
 
     def __init__(self) -> None:
         self.attempts = Attempts()
@@ -94,13 +90,7 @@ class Logins:
     async def settle(
         self, authentication: Authentication, step: Step, address: str
     ) -> Success | Failure | Challenge | Unverified:
-        """Do what a step asks for, until the client is concerned.
-
-        Args:
-            authentication: whose step it is.
-            step: what it asks for.
-            address: whose turns it uses up.
-        """
+        """Do what a step asks for, until the client is concerned."""
         try:
             while isinstance(step, Slow | Fetch):
                 if isinstance(step, Fetch):
@@ -119,12 +109,7 @@ class Logins:
         return step
 
     async def hold(self, address: str, delay_s: float) -> None:
-        """Let a client whose login failed wait for its answer: guessing passwords has to be slow.
-
-        Args:
-            address: where it comes from.
-            delay_s: seconds.
-        """
+        """Let a client whose login failed wait for its answer: guessing passwords has to be slow."""
         self._held[address] += 1
         try:
             await trio.sleep(delay_s)
@@ -198,9 +183,6 @@ def authenticator(
     """The rules of logging in, as configured.
 
     Args:
-        config: the configuration.
-        users: who may log in.
-        passwords: verifies for them.
         now_s: the time of day, seconds since the epoch; it is asked when a token comes.
 
     Raises:

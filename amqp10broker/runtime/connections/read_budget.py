@@ -51,7 +51,6 @@ class Turn:
         return self.left <= 0
 
     def begin(self) -> None:
-        """Others had their turn."""
         self.left = PORTION
 
     def spend(self, weight: int) -> None:
@@ -71,7 +70,7 @@ class Turn:
             start = stop
 
     def _fill(self, items: Sequence[object], start: int) -> int:
-        """Count items from `start` on, one at least; where the turn ends."""
+        # Count items from `start` on, one at least; where the turn ends.
         count = len(items) - start
         if count * HEAVY <= self.left:
             self.left -= count * HEAVY

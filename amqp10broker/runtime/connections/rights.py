@@ -23,7 +23,6 @@ class Rights:
         self._changed = trio.Event()
 
     def note(self) -> None:
-        """Something has changed (`Users.on_change`)."""
         self._changed.set()
 
     async def run(self) -> None:

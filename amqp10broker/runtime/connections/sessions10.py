@@ -41,7 +41,6 @@ class Sessions(RunningParts[RunningSession]):
     """See the module.
 
     Attributes:
-        unfinished: what they hold of deliveries that are not whole.
         of_jms: the client desires what clients of JMS do; said when it opens, before there is a session.
     """
 
@@ -112,12 +111,10 @@ class Sessions(RunningParts[RunningSession]):
                 await self._connection.let_others()
 
     async def wait_out_alarm(self) -> None:
-        """A connection that has sent too much during an alarm is not read until its end; others go on."""
         while self._surroundings.alarms and self._excess_bytes > EXCESS_BYTES_MAX:
             await self._wait_for_no_alarm()
 
     def alarm_over(self) -> None:
-        """See `RunningParts`."""
         self._excess_bytes = 0
         super().alarm_over()
 
@@ -132,7 +129,7 @@ class Sessions(RunningParts[RunningSession]):
         self._begin(event)
 
     async def _wait_for(self, session: RunningSession, bound: Bound) -> None:
-        """Read nothing until a bound is kept again that a session uses up."""
+        # Read nothing until a bound is kept again that a session uses up.
         self._connection.flush()
         self.held_by, self._held_channel = session, session.service.session.channel
         self._held_at = trio.current_time()
@@ -204,7 +201,6 @@ class Sessions(RunningParts[RunningSession]):
             inbox.put(Decided(ref))
 
     def release(self) -> None:
-        """See `RunningParts`."""
         self._surroundings.kept.let_run(self._names)
         super().release()
 
@@ -218,15 +214,14 @@ class Sessions(RunningParts[RunningSession]):
     # --- transactions whose time runs -------------------------------------------------------------
 
     def _watch_time(self, inbox: Mailbox[SessionLetter], transactions: Transactions) -> None:
-        """Have a session told when a transaction of it has been open for too long."""
         self._timed[inbox] = transactions
         if not self._times:
             self._times = True
             self._connection.line.start_companion(self._tell_overdue, transactions.due_ms)
 
     async def _tell_overdue(self, first_ms: int | None) -> None:
-        """While the time of a transaction runs. All run equally long: a later one is due later. It outlives
-        the one that started it, which is due at `first_ms`: most are discharged before this begins."""
+        # While the time of a transaction runs. All run equally long: a later one is due later. It outlives
+        # the one that started it, which is due at `first_ms`: most are discharged before this begins.
         clock = self._surroundings.clock
         due = [] if first_ms is None else [first_ms]
         while self._timed:

@@ -37,11 +37,9 @@ class Stream(Protocol):
     async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
         """Wait for bytes; empty at the end."""
 
-    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
-        """Send everything."""
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None: ...
 
-    async def aclose(self) -> None:
-        """Close at once."""
+    async def aclose(self) -> None: ...
 
 
 class SocketTransport:
@@ -115,7 +113,6 @@ class SocketTransport:
                 await self._wait_writable(moved=sent > 0)
 
     async def _wait_writable(self, *, moved: bool) -> None:
-        """Wait until a full socket takes bytes again; how long that takes says how many it may hold."""
         began = trio.current_time()
         if moved:
             self.moved_at = began
@@ -149,7 +146,6 @@ class SocketTransport:
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
     async def aclose(self) -> None:
-        """Close at once."""
         if not self._closed:
             self._closed = True
             trio.lowlevel.notify_closing(self._socket)

@@ -20,8 +20,6 @@ def explained(config: Config, token: bytes, now_s: float) -> dict[str, Any]:
     """What a token is to a broker of this configuration, as plain values.
 
     Args:
-        config: of the broker.
-        token: as it came.
         now_s: the time of day, seconds since the epoch.
 
     Returns:

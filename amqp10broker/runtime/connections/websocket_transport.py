@@ -34,13 +34,6 @@ class WebSocketTransport:
     """The server's end of an open WebSocket."""
 
     def __init__(self, stream: Stream, layer: WebSocketLayer, first_bytes: bytes) -> None:
-        """Go on behind the handshake.
-
-        Args:
-            stream: to the client.
-            layer: that has begun.
-            first_bytes: what was read behind the handshake.
-        """
         self._stream = stream
         self._layer = layer
         self._unparsed = memoryview(first_bytes)
@@ -50,11 +43,7 @@ class WebSocketTransport:
         self._on_output: Callable[[], None] | None = None
 
     def when_it_speaks(self, on_output: Callable[[], None]) -> None:
-        """Say who is to be called when the layer has something to say by itself.
-
-        Args:
-            on_output: has `send_all` called, with nothing if there is nothing else.
-        """
+        """Say who is to be called when the layer has something to say by itself."""
         self._on_output = on_output
         if self._layer.has_output:
             self._tell()
@@ -93,7 +82,6 @@ class WebSocketTransport:
         return data
 
     async def _parse(self) -> bytes:
-        """AMQP's bytes of what was read."""
         layer, data, self._unparsed = self._layer, self._unparsed, memoryview(b"")
         parts: list[bytes] = []
         for at in range(0, len(data), SLICE_BYTES):

@@ -36,11 +36,7 @@ class Write:
 
 
 class Lane:
-    """One session's way to the writer (or the connection's own, for open and close).
-
-    Attributes:
-        waiting_bytes: bytes of transfers put and not sent.
-    """
+    """One session's way to the writer (or the connection's own, for open and close)."""
 
     __slots__ = (
         "_abandoned",
@@ -65,7 +61,6 @@ class Lane:
 
     @property
     def room(self) -> int:
-        """Bytes of transfers that may be made now."""
         return self.budget_bytes - self.waiting_bytes
 
     @property
@@ -74,7 +69,6 @@ class Lane:
         return self._wanted
 
     def want(self) -> None:
-        """Ask for one `WriterReady` as soon as there is room."""
         self._wanted = True
         self._tell_if_wanted()
 
@@ -126,9 +120,6 @@ class Writer:
     """One connection's writer.
 
     Attributes:
-        bytes_sent: so far.
-        waiting_bytes: put and not sent.
-        broken: the socket failed; what is put is thrown away.
         on_put: told what is put, whole frames; must not raise.
     """
 
@@ -190,7 +181,6 @@ class Writer:
         self._keep(letter, len(data))
 
     def _put_large(self, direct: SocketTransport, letter: Write) -> None:
-        """As `put`: what is large is not copied to send it with what is beside it."""
         size = sum(map(len, letter.pieces))
         if self.on_put is not None:
             self.on_put(b"".join(letter.pieces))
@@ -208,7 +198,6 @@ class Writer:
         self._keep(letter, size)
 
     def _keep(self, letter: Write, size: int) -> None:
-        """Leave bytes to the task."""
         if not self.waiting_bytes:
             self._waits_at = self._blocked_at = trio.current_time()
         self.waiting_bytes += size
@@ -256,7 +245,6 @@ class Writer:
                 lane.abandon()
 
     def _speak(self) -> None:
-        """The stream has something to say by itself."""
         if not self.broken:
             self._mailbox.put((Write(Lane(self, None, 0), [b""], 0), 0))
 

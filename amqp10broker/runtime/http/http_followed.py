@@ -22,11 +22,7 @@ Look: TypeAlias = Callable[[Request, Grants], Awaitable[Answer]]
 
 
 class Follower(Protocol):
-    """A client's stream.
-
-    Attributes:
-        grants: what its user may do.
-    """
+    """A client's stream."""
 
     grants: Grants
 
@@ -47,7 +43,6 @@ class Shared:
         self._scope = trio.CancelScope()
 
     async def run(self) -> None:
-        """Look until nobody follows."""
         with self._scope:
             while True:
                 answer = await self._look(self._request, self._grants)

@@ -44,7 +44,6 @@ class HttpListener:
         """Make one that does nothing yet.
 
         Args:
-            on_client: called when one more is served.
             metrics: it answers those who ask for metrics, and nothing else, at a port of its own.
         """
         self._metrics = metrics
@@ -61,7 +60,6 @@ class HttpListener:
         """Bind to the address of the configuration, if it has one.
 
         Args:
-            config: whose settings ``http_...`` count.
             tls: context of the TLS listener; None without one.
 
         Raises:
@@ -122,7 +120,6 @@ class HttpListener:
         return "prometheus_port" if self._metrics else "http_port"
 
     def close(self) -> None:
-        """Listen no more."""
         for sock in self._sockets:
             sock.close()
 
@@ -141,7 +138,6 @@ class HttpListener:
                 sock.close()
 
     async def _serve_socket(self, broker: Served, sock: socket.socket, address: Address, peer: str) -> bool:
-        """Whether it goes on as a connection of AMQP, which closes the socket."""
         origin = Peer(
             *(is_loopback(address[0]), turn_address(address[0])),
             tls=self._tls is not None,
@@ -166,13 +162,7 @@ class HttpListener:
         """Serve any stream as a client's HTTP connection.
 
         Args:
-            broker: behind the API.
             stream: the transport; closed when this returns, unless it goes on as a connection of AMQP.
-            peer: the client's address as text.
-            origin: what is known of the client before it logs in.
-
-        Returns:
-            Whether it goes on.
         """
         self.serving += 1
         self._on_client()
@@ -204,7 +194,6 @@ class HttpListener:
 
 
 def _load(*, websocket: bool) -> None:
-    """Import what needs packages of the extra ``http``: later there may be no file left to open."""
     import_module("amqp10broker.runtime.http.http_api")
     import_module("amqp10broker.runtime.http.http_connection")
     if websocket:
@@ -212,11 +201,6 @@ def _load(*, websocket: bool) -> None:
 
 
 def _tls(config: Config, tls: ssl.SSLContext | None) -> ssl.SSLContext | None:
-    """The context to serve with; None: plain.
-
-    Raises:
-        ConfigError: HTTPS is asked for without a certificate.
-    """
     if not config.http_tls:
         return None
     if tls is None:
@@ -225,16 +209,6 @@ def _tls(config: Config, tls: ssl.SSLContext | None) -> ssl.SSLContext | None:
 
 
 async def _bound(config: Config, setting: str, port: int) -> list[socket.socket]:
-    """The sockets, bound.
-
-    Args:
-        config: says where to listen.
-        setting: that gives the port.
-        port: itself.
-
-    Raises:
-        ConfigError: they cannot be had.
-    """
     packages = ("h11", "prometheus_client", *(("websockets",) if config.websocket else ()))
     need_packages(setting, packages, "turn HTTP off with --no-http")
     host = config.http_host or config.host

@@ -43,7 +43,6 @@ class _Stream:
         self._woken.set()
 
     async def run(self, send: Send) -> None:
-        """Tell what there is, as long as the user is one."""
         while self._lives.holds(self.grants):
             with trio.move_on_after(HEARTBEAT_S) as silence:
                 await self._woken.wait()
@@ -75,7 +74,6 @@ class Lives:
         Args:
             look: what an answer is asked for with; never raises.
             onward: how to ask for what comes behind an answer of a path, see `api.routes.Endpoint`.
-            start: starts a task that ends with the listener.
             now_ms: the time of day, milliseconds since the epoch.
         """
         self._look = look
@@ -112,7 +110,6 @@ class Lives:
         return stream
 
     def closed(self, stream: _Stream) -> None:
-        """A stream is over."""
         user = stream.grants.user
         self._open[user] -= 1
         if not self._open[user]:

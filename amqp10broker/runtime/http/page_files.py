@@ -21,16 +21,8 @@ class PageFiles:
         self._files: dict[str, PageFile] | None = None
 
     async def find(self, path: str) -> PageFile | None:
-        """A file.
-
-        Args:
-            path: within the page, with slashes.
-
-        Returns:
-            None if there is none of this path.
-
-        Raises:
-            OSError: the files cannot be read.
+        """A file. Returns None if there is none of this path. Raises `OSError` if the files cannot
+        be read.
         """
         if self._files is None:
             self._files = await trio.to_thread.run_sync(lambda: dict(_read()))

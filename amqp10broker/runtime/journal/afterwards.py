@@ -29,13 +29,8 @@ class Afterwards:
     membership: Membership | None
 
     def carry_out(self, path: str) -> None:
-        """Empty the folder, and note in it of which cluster the node is. Waits for the disk.
-
-        Args:
-            path: of the folder, which no broker has any more.
-
-        Raises:
-            StorageError, RefusedError: it cannot be written.
+        """Empty the folder, and note in it of which cluster the node is. Waits for the disk. Raises
+        `StorageError` or `RefusedError` if it cannot be written.
         """
         data = Data(OsDisk(), os.path.abspath(path))
         try:

@@ -64,18 +64,15 @@ def bootstrap(
 ) -> frozenset[str]:
     """Put what the configuration names into a catalog.
 
-    Configured users may do everything in every virtual host that is there at start. The default ones are
-    not for a broker that gets its users from a definitions file, whose administrator may have deleted
-    guest, or given it another password.
+    Configured users may do everything in every virtual host that is there at start. The default ones are not
+    for a broker that gets its users from a definitions file, whose administrator may have deleted guest, or
+    given it another password.
 
-    A broker that comes up again with a data folder has what it had. The definitions file is applied again;
-    of the rest only what is not there: a user keeps password and permissions, and neither the default
-    users nor the virtual host ``/`` come back after they were deleted.
+    A broker that comes up again with a data folder has what it had. The definitions file is applied again; of
+    the rest only what is not there: a user keeps password and permissions, and neither the default users nor
+    the virtual host ``/`` come back after they were deleted.
 
     Args:
-        catalog: empty so far, or what was restored.
-        config: what to put in.
-        passwords: of the catalog's users.
         given: None at the first start; later what `default_records` said then.
         queues_later: queues and bindings must be possible, and are not declared (`definitions_due`).
 
@@ -107,25 +104,15 @@ def bootstrap(
 
 
 def configured_users(config: Config, passwords: Passwords) -> frozenset[str]:
-    """Names of the configuration's users that are there, with the password that it gives. It is slow.
-
-    Args:
-        config: of a node whose cluster says who may log in.
-        passwords: of the cluster's users, as far as this node knows them.
-    """
+    """Names of the configuration's users that are there, with the password that it gives. It is slow."""
     return frozenset(user.name for user in config.users if _is_password(passwords, user))
 
 
 def default_records(catalog: Catalog, config: Config, names: Iterable[str]) -> dict[str, str]:
     """The records that hold the default users' default passwords, by name.
 
-    As long as such a record is the same, so is the password, and need not be verified at later starts,
-    which is slow on purpose.
-
-    Args:
-        catalog: after `bootstrap`.
-        config: what that has put in.
-        names: what it returned.
+    As long as such a record is the same, so is the password, and need not be verified at later starts, which
+    is slow on purpose.
     """
     if config.users != DEFAULT_USERS:
         return {}
@@ -136,11 +123,7 @@ def default_records(catalog: Catalog, config: Config, names: Iterable[str]) -> d
 
 
 def tell_idle_patterns(catalog: Catalog) -> None:
-    """Log which patterns of permissions and policies are kept from before, and find nothing.
-
-    Args:
-        catalog: after `bootstrap`, or after definitions were imported.
-    """
+    """Log which patterns of permissions and policies are kept from before, and find nothing."""
     for owner, pattern in _patterns(catalog):
         fault = fault_of(pattern)
         if fault is not None:

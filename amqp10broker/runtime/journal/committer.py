@@ -42,12 +42,7 @@ class Committer:
     """Commits one journal, and other files with it.
 
     Attributes:
-        journal: the journal; append to it and then call `wake`.
-        commits: how many syncs there were.
-        sync_ms: how long the last one took.
         full: the disk does not take what is published; there may be a reserve for the rest.
-        full_at: since when, by Trio's clock.
-        failure: why nothing is committed any more.
     """
 
     def __init__(
@@ -65,7 +60,6 @@ class Committer:
         """Commit a journal, once `run` runs.
 
         Args:
-            journal: one that has been recovered.
             sync: makes files durable, or raises `StorageFailed`: `Syncer.sync`.
             also: other files; they are written by their owners, who then call `wake`.
             on_full: called with True when the disk is full, and with False when it takes writes again.
@@ -147,10 +141,8 @@ class Committer:
         self.wake()
 
     async def wait_durable(self, ticket: int) -> None:
-        """Wait until a ticket is durable.
-
-        Raises:
-            StorageFailed: it never will be, as far as anybody can tell.
+        """Wait until a ticket is durable. Raises `StorageFailed` if it never will be, as far as anybody can
+        tell.
         """
         if ticket <= self.journal.durable or self.failure is not None:
             await trio.lowlevel.checkpoint()
@@ -230,7 +222,6 @@ class Committer:
             self._lot.unpark()
 
     async def _commit(self) -> bool:
-        """One write and one sync; whether there was anything to do."""
         self._wanted = False
         full: DiskFull | None = None
         held, ticket = self._held(), None
@@ -290,7 +281,6 @@ class Committer:
             self._relay.carry()
 
     def _note(self, shortage: DiskFull | None) -> None:
-        """Whether there is room for more than what makes room."""
         full = shortage is not None
         if full == self.full:
             return

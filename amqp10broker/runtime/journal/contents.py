@@ -36,28 +36,17 @@ _NOW_MS: Final = 0
 
 
 class Contents:
-    """A `storage.check.Contents`.
-
-    Attributes:
-        streams: numbers of those that are declared.
-    """
+    """A `storage.check.Contents`."""
 
     def __init__(self) -> None:
-        """Nothing is declared so far."""
         self.streams: Collection[int] = ()
         self._stores: dict[int, ClassicStore | QuorumStore | StreamCommits] = {}
         self._specs: dict[int, QueueSpec] = {}
         self._journal = _Nowhere()
 
     def declare(self, path: str, entries: Iterable[tuple[Key, Value]]) -> None:
-        """Declare what the catalog says.
-
-        Args:
-            path: of the catalog, for the error.
-            entries: all.
-
-        Raises:
-            StorageError: something needs what is not installed, or cannot be understood.
+        """Declare what the catalog says. Raises `StorageError` if something needs what is not installed, or
+        cannot be understood.
         """
         found = dict(entries)
         log = _Entries(found)
@@ -85,10 +74,8 @@ class Contents:
                 self._stores[number] = StreamCommits(number, self._journal)
 
     def take(self, records: Sequence[Record]) -> None:
-        """Give records of the journal to their queues, in order.
-
-        Raises:
-            DamagedFile: one cannot be understood.
+        """Give records of the journal to their queues, in order. Raises `DamagedFile` if one cannot be
+        understood.
         """
         for record in records:
             store = self._stores.get(record.group)
@@ -139,7 +126,6 @@ class _Entries:
 
 
 def _of_cluster(path: str, log: _Entries) -> tuple[int, list[tuple[Key, Value]]]:
-    """The node's number, and the catalog as far as its member of the system group has applied it."""
     try:
         number = Membership.of(log.get(MEMBERSHIP)).number
         SystemStore(log)
@@ -153,7 +139,6 @@ def _of_cluster(path: str, log: _Entries) -> tuple[int, list[tuple[Key, Value]]]
 
 
 def _is_here(spec: QueueSpec, node: int) -> bool:
-    """Whether a queue has something in the folder of a node; 0: of one that is in no cluster."""
     return not node or spec.home == node or node in map(node_of, spec.members)
 
 
@@ -201,11 +186,9 @@ class _Nowhere:
     def read_run(self, file: int, offset: int, length: int) -> Sequence[Record]:
         raise AssertionError("nothing is read again")
 
-    def add_live(self, file: int, length: int) -> None:
-        """Not counted."""
+    def add_live(self, file: int, length: int) -> None: ...
 
-    def add_dead(self, file: int, length: int) -> None:
-        """Not counted."""
+    def add_dead(self, file: int, length: int) -> None: ...
 
 
 def _no_scratch() -> Scratch:

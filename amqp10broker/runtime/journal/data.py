@@ -50,24 +50,14 @@ class Data:
     """A data folder that this broker holds.
 
     Attributes:
-        disk: where it is.
-        folder: its parts.
-        catalog_log: what is declared.
         when_written: called after each change of the catalog that has been written and is to be synced.
         incarnation: number of this start of the node, above those of all before; durable when
             `bootstrap.bootstrap_folder` returns.
     """
 
     def __init__(self, disk: Disk, path: str) -> None:
-        """Take a folder, and read what is declared in it.
-
-        Args:
-            disk: where it is.
-            path: the folder; it is made if it is not there.
-
-        Raises:
-            FolderInUse: another broker has it.
-            StorageError: it cannot be used, or is damaged; says what to do.
+        """Take a folder, and read what is declared in it. Raises `FolderInUse` if another broker has it, and
+        `StorageError` if it cannot be used, or is damaged; says what to do.
         """
         self.disk = disk
         self.when_written: Callable[[], None] = lambda: None
@@ -133,22 +123,15 @@ class Data:
         return int(self.catalog_log.get(LOST) or 0)
 
     def belong(self, membership: Membership) -> None:
-        """This node is of a cluster from now on, also after a loss of power. Waits for the disk.
-
-        Raises:
-            StorageError: it cannot be kept.
+        """This node is of a cluster from now on, also after a loss of power. Waits for the disk. Raises
+        `StorageError` if it cannot be kept.
         """
         self.catalog_log.store([(MEMBERSHIP, membership.document())])
         self.catalog_log.sync()
 
     def discard(self, why: str) -> None:
-        """Lose all that the folder has, before anything of it was used, and begin a new one.
-
-        Args:
-            why: a clause, for the log.
-
-        Raises:
-            StorageError: it cannot be.
+        """Lose all that the folder has, before anything of it was used, and begin a new one. Raises
+        `StorageError` if it cannot be.
         """
         assert self._catalog is None, "it is in use"
         path = self.folder.path
@@ -162,17 +145,9 @@ class Data:
     # --- what is declared ---------------------------------------------------------------------------
 
     def load(self, catalog: Catalog, conceal: Conceal) -> Mapping[str, str] | None:
-        """Bring what was declared into a new catalog, and keep every change of it from now on.
-
-        Args:
-            catalog: new; its queues begin to run.
-            conceal: turns a password record into one that may be written.
-
-        Returns:
-            What `furnished` was told; None if no broker has ever come up with this folder.
-
-        Raises:
-            ConfigError: something needs what is not installed.
+        """Bring what was declared into a new catalog, and keep every change of it from now on. Returns what
+        `furnished` was told; None if no broker has ever come up with this folder. Raises `ConfigError` if
+        something needs what is not installed.
         """
         log = self.catalog_log
         started = perf_counter()
@@ -217,21 +192,14 @@ class Data:
         self._catalog = catalog
 
     def furnished(self, default_records: Mapping[str, str]) -> None:
-        """The configuration is taken over: the next start is not the first.
-
-        Args:
-            default_records: what `bootstrap.default_records` says now.
-
-        Raises:
-            RefusedError: this cannot be written.
+        """The configuration is taken over: the next start is not the first. Raises `RefusedError` if this
+        cannot be written.
         """
         self.catalog_log.put([(FURNISHED, {"default_records": dict(default_records)})])
 
     def close(self) -> None:
-        """Make everything durable, and let another broker have the folder.
-
-        Raises:
-            StorageError: it may not be durable.
+        """Make everything durable, and let another broker have the folder. Raises `StorageError` if it may
+        not be durable.
         """
         try:
             try:
@@ -260,7 +228,6 @@ def last_incarnation(get: Callable[[Key], Any]) -> int:
 
 @contextmanager
 def _no_collector() -> Iterator[None]:
-    """What is restored stays: looking for garbage in it takes as long as restoring it."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -272,10 +239,8 @@ def _no_collector() -> Iterator[None]:
 
 @contextmanager
 def opened_data(path: str | None) -> Iterator[Data | None]:
-    """A data folder while a broker runs; None without one.
-
-    Raises:
-        StorageError: it cannot be used, or in the end not be made durable.
+    """A data folder while a broker runs; None without one. Raises `StorageError` if it cannot be used, or in
+    the end not be made durable.
     """
     if path is None:
         yield None

@@ -14,7 +14,6 @@ import sys
 from typing import Final
 
 SLICE_NS: Final = 100_000
-"""The shortest that Linux gives."""
 
 _SCHED_SETATTR: Final = {"x86_64": 314, "aarch64": 274, "riscv64": 274}
 

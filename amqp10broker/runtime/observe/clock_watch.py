@@ -27,12 +27,7 @@ class Ahead(Protocol):
 
 
 class ClockSurroundings(Protocol):
-    """What of the broker has to do with time.
-
-    Attributes:
-        clock: its time.
-        catalog: names the nodes.
-    """
+    """What of the broker has to do with time."""
 
     clock: WallClock
     catalog: Catalog
@@ -42,12 +37,10 @@ class ClockWatch:
     """Of one node.
 
     Attributes:
-        others: what is known of other nodes' clocks.
         queues: those that it leads whose time was ahead when it began to.
     """
 
     def __init__(self, surroundings: ClockSurroundings) -> None:
-        """The machine's clock is measured against its monotonic one from now on."""
         self._surroundings = surroundings
         self._began_s = _apart_s()
         self.others = Clocks()

@@ -33,14 +33,7 @@ _HEADER: Final = b"AMQP"
 
 
 class Faulty(NamedTuple):
-    """What a broker commits faults with.
-
-    Attributes:
-        faults: none yet.
-        session_type: makes sessions that commit them.
-        channel_type: makes channels.
-        faulty_stream: makes streams of streams.
-    """
+    """What a broker commits faults with."""
 
     faults: Faults
     session_type: Callable[..., BrokerSession]
@@ -82,7 +75,6 @@ class News:
         self._event = trio.Event()
 
     async def wait(self) -> None:
-        """Wait for the next."""
         await self._event.wait()
 
 
@@ -101,11 +93,6 @@ class FaultyStream:
         """Be like the stream itself, as long as no fault is on.
 
         Args:
-            stream: to the client.
-            protocol: that is spoken.
-            number: of the connection.
-            faults: of the broker.
-            news: of these.
             whose: tells its virtual host, and what its client calls itself; empty before the open.
         """
         self._stream = stream
@@ -116,7 +103,6 @@ class FaultyStream:
         self._whose = whose
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
-        """See `Stream`."""
         slow = self._on(FaultKind.SLOW_SOCKET)
         data = bytes(await self._stream.receive_some(_portion(slow) if slow else max_bytes))
         await self._hold(len(data))
@@ -124,7 +110,6 @@ class FaultyStream:
         return data
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
-        """See `Stream`: whole frames."""
         if not self._faults.any:
             await self._stream.send_all(data)
             return
@@ -133,7 +118,6 @@ class FaultyStream:
             await self._send_frame(frame)
 
     async def aclose(self) -> None:
-        """See `Stream`."""
         self._faults.end(self._number)
         await self._stream.aclose()
 
@@ -171,7 +155,6 @@ class FaultyStream:
             await self._stream.send_all(data)
 
     async def _hold(self, size: int) -> None:
-        """Bytes go on their way when no fault holds them any more."""
         held = self._on(FaultKind.HOLD_BYTES)
         for fault in held:
             fault.hits += 1
@@ -184,7 +167,6 @@ class FaultyStream:
                 fault.bytes -= size
 
     async def _take_time(self, size: int) -> None:
-        """So many bytes have gone through a slow socket."""
         slow = self._on(FaultKind.SLOW_SOCKET)
         for fault in slow:
             fault.hits += 1
@@ -193,11 +175,6 @@ class FaultyStream:
                 await self._news.wait()
 
     async def _reset(self) -> None:
-        """End the connection as a broken network does.
-
-        Raises:
-            trio.BrokenResourceError: always.
-        """
         if isinstance(self._stream, SocketTransport):
             self._stream.reset_at_close()
         with trio.CancelScope() as at_once:
@@ -206,7 +183,6 @@ class FaultyStream:
         raise trio.BrokenResourceError(RESET)
 
     def _frames(self, data: bytes) -> Iterator[bytes]:
-        """Frames and protocol headers, one by one."""
         at = 0
         while at < len(data):
             if data.startswith(_HEADER, at):
@@ -220,5 +196,4 @@ class FaultyStream:
 
 
 def _portion(slow: list[Fault]) -> int:
-    """Bytes that a slow socket lets through at one time."""
     return max(1, int(PORTION_S * min(each.most or 0 for each in slow)))

@@ -32,12 +32,7 @@ class Clock(Protocol):
 
 
 class FlowProbe:
-    """One session or channel.
-
-    Attributes:
-        running: its task.
-        turn: of the sampler's look that saw it last.
-    """
+    """One session or channel."""
 
     __slots__ = ("_around", "_began_ns", "_clock", "_observer", "_wakes", "running", "turn")
 
@@ -48,14 +43,6 @@ class FlowProbe:
         observer: Observer,
         around: Callable[[], Any],
     ) -> None:
-        """Begin.
-
-        Args:
-            clock: the sampler.
-            running: the task.
-            observer: of what it runs.
-            around: what the connection does for it at present.
-        """
         self._clock = clock
         self._observer = observer
         self._around = around
@@ -75,11 +62,9 @@ class FlowProbe:
         return self.running.inbox.closed
 
     def look(self, now_ns: int, ts_ns: int, *, whole: bool = False) -> None:
-        """Observe it now."""
         self._observer.observe(now_ns, ts_ns, self._around(), whole=whole)
 
     def detach(self) -> None:
-        """Leave it alone."""
         self.running.on_wake = None
         self.running.on_end = None
 

@@ -39,8 +39,6 @@ class FlowSampler:
     """See the module.
 
     Attributes:
-        count: how often everything has been looked at.
-        cost_ns: processor time that all observing took, about.
         protocols: what the connections that were seen speak, "amqp10" and "amqp091"; whoever empties it hears
             of those that are still there again.
     """
@@ -56,9 +54,6 @@ class FlowSampler:
         """Look at nothing yet.
 
         Args:
-            surroundings: of the broker.
-            emit: takes events.
-            on_crash: told of a fault of ours.
             on_queue: told of each queue and its number, when it is seen first.
             on_link: told of each link, channel that publishes, and consumer, when it is seen first.
         """
@@ -117,7 +112,6 @@ class FlowSampler:
                 pause_ns = self.cost_ns + TURN_NS
 
     def _timed(self, steps: Iterator[None]) -> Iterator[None]:
-        """Go through steps, count the processor time of each, and end with the first that fails."""
         more = True
         while more:
             began_ns = time.thread_time_ns()
@@ -151,7 +145,6 @@ class FlowSampler:
             self._on_crash(error)
 
     def detach(self) -> None:
-        """Leave everybody alone."""
         for probe in self._probes.values():
             probe.detach()
 
@@ -161,11 +154,9 @@ class FlowSampler:
         return now_ns, now_ns + self._offset_ns
 
     def spent(self, processor_ns: int) -> None:
-        """So much processor time went into observing wakes."""
         self.cost_ns += processor_ns
 
     def crash(self, error: Exception) -> None:
-        """A fault of ours in an observer."""
         self._on_crash(error)
 
     def _set_times(self) -> tuple[int, int]:
@@ -189,7 +180,6 @@ class FlowSampler:
             probe.look(now_ns, ts_ns, whole=whole)
 
     def _look_at_the_rest(self, *, whole: bool) -> None:
-        """Connections that are gone, and sessions and channels that their connections know no more."""
         now_ns, ts_ns = self._set_times()
         connections = self._surroundings.connections
         if len(self._connections) > len(connections):
@@ -235,10 +225,8 @@ class FlowSampler:
         self._on_link(LinkName(ts_ns, kind, connection.number, channel, handle, *names))
 
     def _probe(self, now_ns: int) -> None:
-        """Probe some of the sessions and channels; all in turn if they are many.
-
-        Others had their turn since these were looked at: some are over by now, and have nothing left to see.
-        """
+        # Probe some of the sessions and channels; all in turn if they are many. Others had their turn since
+        # these were looked at: some are over by now, and have nothing left to see.
         probes = [probe for probe in self._probes.values() if not probe.over]
         first = self.count * PROBES_MAX % len(probes) if len(probes) > PROBES_MAX else 0
         for probe in [*probes[first:], *probes[:first]][:PROBES_MAX]:

@@ -23,11 +23,8 @@ class Followed:
     """One that is followed.
 
     Attributes:
-        vhost: its name.
         parts: sessions that have begun since, and channels that are not open yet, with what looks for new
             links after each turn.
-        begun: watches so far.
-        left_out: links and channels that came when there were too many.
     """
 
     vhost: str

@@ -37,22 +37,17 @@ class Meter(Protocol):
 
 
 class SystemMeter:
-    """The real one."""
-
     def __init__(self) -> None:
         self._trim: Callable[[int], object] | None = None
         self._asked = False
 
     def memory_used(self) -> int | None:
-        """The resident set."""
         return rss_bytes() or None
 
     def memory_total(self) -> int | None:
-        """The smallest of the machine's memory, the limits of the control groups, and ``ulimit -v``."""
         return memory_total(read_text)
 
     def disk_free(self, path: str) -> int | None:
-        """What statvfs says is free for this user."""
         try:
             found = os.statvfs(path)
         except OSError:
@@ -60,11 +55,9 @@ class SystemMeter:
         return found.f_bavail * found.f_frsize
 
     def busy_s(self) -> float:
-        """Of all its threads."""
         return time.process_time()
 
     def give_back(self) -> None:
-        """``malloc_trim(0)`` where there is one."""
         if not self._asked:
             self._trim = _malloc_trim()
             self._asked = True
@@ -82,11 +75,7 @@ def rss_bytes() -> int:
 
 
 def memory_total(read: Callable[[str], str]) -> int | None:
-    """What a process may use: the machine's memory, or less if a control group or `ulimit -v` says so.
-
-    Args:
-        read: the text of a file; empty if it cannot be read.
-    """
+    """What a process may use: the machine's memory, or less if a control group or `ulimit -v` says so."""
     limits = (machine_memory(), _address_space(read), *_control_group_limits(read))
     return min((limit for limit in limits if limit is not None), default=None)
 
@@ -102,11 +91,6 @@ def machine_memory() -> int | None:
 
 
 def _address_space(read: Callable[[str], str]) -> int | None:
-    """What ``ulimit -v`` leaves for memory in RAM; None where there is no such limit.
-
-    It counts addresses, of which a process has more than memory: libraries, and what is set aside for the
-    stacks and heaps of threads. So much of the limit can never be in RAM.
-    """
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit == resource.RLIM_INFINITY:
         return None
@@ -118,10 +102,6 @@ def _address_space(read: Callable[[str], str]) -> int | None:
 
 
 def _control_group_limits(read: Callable[[str], str]) -> Iterator[int | None]:
-    """Limits of the groups this process is in, of both versions of cgroups, and of those above them.
-
-    Inside a container the paths may be the host's and lead nowhere; its own group is then at the root.
-    """
     for line in read("/proc/self/cgroup").splitlines():
         _, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
@@ -149,7 +129,6 @@ def read_text(path: str) -> str:
 
 
 def _malloc_trim() -> Callable[[int], object] | None:
-    """The C library's function that gives freed pages back; None where it has none."""
     import ctypes  # milliseconds of the start, and most brokers never need it
 
     try:

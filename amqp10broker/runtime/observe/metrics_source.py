@@ -25,7 +25,6 @@ async def source_of(broker: Served, client_version: str = "") -> MetricsSource:
     """A broker as it is asked now.
 
     Args:
-        broker: that runs.
         client_version: of the library that writes the text for Prometheus; empty: nobody writes it.
     """
     member = None
@@ -36,8 +35,6 @@ async def source_of(broker: Served, client_version: str = "") -> MetricsSource:
 
 
 class MetricsSource:
-    """See the module."""
-
     def __init__(self, broker: Served, coordination: MemberState | None, client_version: str) -> None:
         self._broker = broker
         self._coordination = coordination

@@ -97,7 +97,6 @@ class Scribe:
         return {"ready": True, "run_id": self._run.run_id, "number": self._number}
 
     def take(self, events: bytes) -> None:
-        """Write packed events."""
         from amqp10broker.observe.flow_events.schema import PACK
 
         assert self._writer is not None, "events before a run"
@@ -124,7 +123,6 @@ class Scribe:
             write_run(self._recording, self._run)
 
     def tick(self) -> None:
-        """Time has passed."""
         if self._writer is not None:
             self._writer.tick()
             self._count()
@@ -136,7 +134,6 @@ class Scribe:
 
         Args:
             ended_ns: when it ended; None: with the last event.
-            lost: events that were sent here and not written.
         """
         from amqp10broker.observe.recording.runs import read_run, write_run
 
@@ -187,7 +184,6 @@ class Scribe:
         self._leave_room()
 
     def _leave_room(self) -> None:
-        """A row is about to be written, or none will be."""
         room, self._room = self._room, None
         if room is not None:
             room.give_up()

@@ -31,7 +31,6 @@ class ResourceReadings:
         """Measure nothing yet.
 
         Args:
-            meter: measures.
             alarms: while that of memory is on, what is only held free is given back before it is counted.
         """
         self._meter = meter
@@ -62,7 +61,6 @@ class ResourceReadings:
             )
 
     def read(self, resource: Resource, config: Config) -> Reading:
-        """Measure now."""
         limit = self.limits[resource]
         if limit is None:
             return Reading(None, None)
@@ -71,7 +69,6 @@ class ResourceReadings:
         return Reading(value, limit)
 
     def _memory_used(self, limit: int) -> int | None:
-        """Memory in use; what is only held free is given back first if it makes the difference."""
         used = self._meter.memory_used()
         if used is None or not (used > limit or self._alarms.measured(Resource.MEMORY)):
             return used
@@ -88,7 +85,6 @@ class ResourceReadings:
         return self._meter.disk_free(disk_path(config))
 
     def _complain(self, resource: Resource, *, unknown: bool) -> None:
-        """Say once that something cannot be measured, and again when it can."""
         if unknown and resource not in self._unknown:
             self._unknown.add(resource)
             _log.warning("cannot be measured: its alarm stays as it is", name=resource.value)

@@ -40,7 +40,6 @@ FINISH_S: Final = 2.0
 TURN_S: Final = 0.004
 """A turn of gathering is over after the step in which so much time has passed."""
 NAMES_MAX: Final = 10_000
-"""Queues whose names are remembered."""
 
 Traced = tuple[Callable[..., BrokerSession], Callable[..., BrokerChannel]]
 """Makers of sessions and channels that are traced."""
@@ -49,13 +48,7 @@ Traced = tuple[Callable[..., BrokerSession], Callable[..., BrokerChannel]]
 @asynccontextmanager
 async def telling(broker: Served, endpoint: str) -> AsyncIterator[Traced | None]:
     """Send traces and metrics of a broker; gives what makes sessions and channels, None without traces.
-
-    Args:
-        broker: that runs.
-        endpoint: of the receiver: ``http://host:port``.
-
-    Raises:
-        ConfigError: the endpoint is none.
+    Raises `ConfigError` if the endpoint is none.
     """
     if not endpoint.startswith(("http://", "https://")):
         allowed = "must be http://HOST:PORT or https://HOST:PORT, without /v1/traces"
@@ -123,7 +116,7 @@ class QueueNames:
 
 
 async def _send_metrics(broker: Served, endpoint: str, told_by: object) -> None:
-    """Gather and send, again and again; a receiver that hangs delays the next time, and nothing else."""
+    # Gather and send, again and again; a receiver that hangs delays the next time, and nothing else.
     exporter = OTLPMetricExporter(endpoint)
     one = trio.CapacityLimiter(1)
     failing = False

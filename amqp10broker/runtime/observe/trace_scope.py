@@ -31,11 +31,7 @@ EXCHANGES: Final = "/exchanges/"
 
 
 def matching(pattern: str) -> Matches:
-    """Whether an address is meant: as it was written, or as that of the queue that a bare name names.
-
-    Args:
-        pattern: a shell pattern, as in the configuration's overrides.
-    """
+    """Whether an address is meant: as it was written, or as that of the queue that a bare name names."""
 
     def matches(address: str) -> bool:
         return any(fnmatchcase(each, pattern) for each in _ways_to_write(address))
@@ -158,7 +154,6 @@ class ChannelScope:
 
 
 def _addresses(method: object) -> Iterator[str]:
-    """What a method names, as addresses of AMQP 1.0."""
     queue = getattr(method, "queue", "")
     if queue:
         yield queue_address(queue)

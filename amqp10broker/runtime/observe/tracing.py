@@ -39,13 +39,6 @@ class Tracing:
     """All traces of a broker."""
 
     def __init__(self, connections: Connections, users: Users, *, everything: bool) -> None:
-        """Trace nothing yet, or everything.
-
-        Args:
-            connections: of the broker.
-            users: their names can be asked for.
-            everything: from the first byte, into the log.
-        """
         self._connections = connections
         self._users = users
         self._traces: dict[str, Trace] = {}
@@ -59,9 +52,6 @@ class Tracing:
         Args:
             what: a connection's number, a user's name, a peer's address (host, or host:port), the
                 address of links (``/queues/orders``, with ``*`` and ``?``), or ``everything``.
-            sink: where to.
-            place: that, for people.
-            frames: as a recording of frames, see `observe.frames.records`; else as text.
 
         Raises:
             NotFound: there is nothing of that kind.
@@ -87,9 +77,7 @@ class Tracing:
 
     def record(self, folder: str) -> None:
         """Record all frames from the start on, into a file of a folder that is made if it is not there.
-
-        Raises:
-            StorageError: the file cannot be made.
+        Raises `StorageError` if the file cannot be made.
         """
         try:
             os.makedirs(folder, mode=0o700, exist_ok=True)
@@ -102,21 +90,11 @@ class Tracing:
         self.record_into(RECORDED, FileSink(path), path)
 
     def record_into(self, what: str, sink: Sink, place: str) -> None:
-        """Record all frames from now on.
-
-        Args:
-            what: `end` takes it.
-            sink: where to.
-            place: that, for people.
-        """
+        """Record all frames from now on."""
         self._begin(Trace(what, _ALL, sink, place, frames=True))
 
     def end(self, what: str, reason: str = "it was switched off") -> Trace:
-        """End a trace.
-
-        Raises:
-            NotFound: it is not on.
-        """
+        """End a trace. Raises `NotFound` if it is not on."""
         trace = self._traces.pop(what, None)
         if trace is None:
             traced = ", ".join(self._traces) or "nothing"
@@ -130,7 +108,6 @@ class Tracing:
         return trace
 
     def close(self) -> None:
-        """The broker has ended."""
         for trace in self._traces.values():
             trace.sink.close("the broker has ended")
 
@@ -143,7 +120,6 @@ class Tracing:
             tap.received(AMQP_091_HEADER)  # the engine of this protocol begins behind it
 
     def leave(self, connection: Connection) -> None:
-        """A connection is over."""
         tap = self._taps.pop(connection.number, None)
         if tap is not None:
             tap.ended(str(connection.end))
@@ -158,7 +134,6 @@ class Tracing:
             trace.sink.write(number, peer, lines)
 
     def views(self) -> tuple[TraceView, ...]:
-        """What is traced."""
         return tuple(trace.view for trace in self._traces.values())
 
     def _listen(self, connection: Connection, trace: Trace, *, begins: bool = False) -> None:
@@ -193,7 +168,6 @@ class Tracing:
 
 
 def _ways_to_say(peer: str) -> tuple[str, ...]:
-    """A peer's host and port, and its host alone."""
     host = peer.rpartition(":")[0]
     return peer, host, host.strip("[]")
 

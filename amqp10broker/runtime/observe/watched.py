@@ -58,11 +58,8 @@ def find_link(
 def find_channel(
     connection: Connection091, tag: str | None, channel: int | None
 ) -> tuple[RunningChannel, Consumer091 | None]:
-    """An open channel, and one consumer of it if there is a tag.
-
-    Raises:
-        BadRequest: the channel has no number.
-        NotFound: there is none.
+    """An open channel, and one consumer of it if there is a tag. Raises `BadRequest` if the channel has no
+    number, and `NotFound` if there is none.
     """
     number = connection.number
     if channel is None:

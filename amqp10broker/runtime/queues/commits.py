@@ -36,7 +36,6 @@ class SessionCommits:
         """Begin.
 
         Args:
-            inbox: its own.
             journal_task: has the node's journal; None: everything is in memory.
         """
         self._inbox = inbox
@@ -44,7 +43,6 @@ class SessionCommits:
         self.safe = True
 
     def takes(self, handle: QueueHandle) -> bool:
-        """See `Commits`."""
         task = handle.task if isinstance(handle, Participant) else None
         return task is not None and task.keeper.transacts
 
@@ -55,7 +53,6 @@ class SessionCommits:
         ref: RequestRef | None = None,
         also: Callable[[], None] | None = None,
     ) -> str | None:
-        """See `Commits`."""
         post_mail(list(mail))
         work: dict[Participant, tuple[QueueTask, list[Command]]] = {}
         for handle, command in parts:
@@ -87,7 +84,6 @@ class SessionCommits:
         return None
 
     def when_ready(self, parts: Sequence[Part], ref: RequestRef) -> None:
-        """See `Commits`."""
         starting = next(each for each, _ in parts if isinstance(each, Participant) and each.starting)
         assert starting.task is not None, "it has one that starts"
         starting.task.when_started(partial(self._tell, Committed(ref)))
@@ -120,7 +116,6 @@ class SessionCommits:
 
 
 def _bytes_of(commands: Sequence[Command]) -> int:
-    """About how many bytes a queue keeps of these."""
     size = 0
     for command in commands:
         if isinstance(command, Publish):

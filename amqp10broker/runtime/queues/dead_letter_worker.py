@@ -52,7 +52,7 @@ class Forgotten:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The queue is gone."""
+    pass
 
 
 WorkerLetter = list[Effect] | Offered | Redirected | Forgotten | Ended
@@ -79,13 +79,7 @@ class DeadLetterWorker:
         """Make a worker that has nothing to do yet.
 
         Args:
-            catalog: where exchanges and target queues are looked up.
-            vhost: name of the virtual host of the queue.
-            queue: whose dead messages it forwards.
-            destination: where they go.
             settle: tells the queue the keys of messages that it need not keep any more.
-            askers: it becomes one of them, until `run` ends.
-            clock: what records say, and when to send again.
             retry_ms: how long to wait for a confirm before a message is sent again.
         """
         self._catalog = catalog
@@ -201,11 +195,6 @@ class AtLeastOnce:
     """What one queue has forwarded at least once: a worker, started for the first dead message."""
 
     def __init__(self, start: Callable[[DeadLetterTarget], DeadLetterWorker]) -> None:
-        """Nothing is forwarded.
-
-        Args:
-            start: starts a worker that forwards to there.
-        """
         self._start = start
         self._worker: DeadLetterWorker | None = None
         self._destination: DeadLetterTarget | None = None
@@ -220,12 +209,7 @@ class AtLeastOnce:
         self._worker.offer(dead)
 
     def look_after(self, commands: Sequence[Command], queue: QuorumQueue) -> None:
-        """Tell the worker of what it could not know: another exchange, or messages that are no more.
-
-        Args:
-            commands: that were carried out.
-            queue: since then.
-        """
+        """Tell the worker of what it could not know: another exchange, or messages that are no more."""
         worker = self._worker
         if worker is None:
             return
@@ -238,7 +222,6 @@ class AtLeastOnce:
             worker.redirect(destination)
 
     def end(self) -> None:
-        """The queue is gone."""
         if self._worker is not None:
             self._worker.end()
 

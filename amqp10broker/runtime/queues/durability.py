@@ -49,12 +49,7 @@ only carry it out, and sessions hear of it from the leader."""
 
 
 class QueueSurroundings(Surroundings, Protocol):
-    """For queues.
-
-    Attributes:
-        dead_letters: hands on what they give up.
-        clock_watch: what is wrong with clocks.
-    """
+    """For queues."""
 
     dead_letters: DeadLetterOffice
     clock_watch: ClockWatch
@@ -75,7 +70,6 @@ class Keepers:
         """Make keepers for queues of one node.
 
         Args:
-            surroundings: of the queues.
             groups: the node's groups; None: it is in no cluster.
             snapshots: states on their way to and from other nodes; None: it is in no cluster.
         """
@@ -89,7 +83,6 @@ class Keepers:
         """Make one, that has yet to begin.
 
         Args:
-            spec: of the queue.
             journal_task: where it keeps messages; None: in memory.
         """
         return self._makers[spec.type](spec, journal_task)
@@ -173,13 +166,6 @@ class Keepers:
     def _classic_queue(
         self, spec: QueueSpec, store: ClassicStore | None, before: ClassicQueue | None = None
     ) -> ClassicQueue:
-        """Empty, or to be recovered.
-
-        Args:
-            spec: as declared.
-            store: the queue's part of the journal.
-            before: the state that failed; its settings and counters are taken over.
-        """
         return ClassicQueue(
             spec.name,
             durable=spec.lasting,

@@ -59,7 +59,6 @@ class QueueTask(OwnQueue, Participant):
     """A queue and its task; also the `QueueHandle` by which sessions reach it.
 
     Attributes:
-        keeper: keeps what the queue decides.
         begun: set when it has what it had before the start, or a fault has ended it.
         teller: of a node in a cluster, told instead of this node's askers: effects, and the index of the last
             entry that made them, 0 of what is in no log.
@@ -106,11 +105,7 @@ class QueueTask(OwnQueue, Participant):
         """Make a queue ready to run.
 
         Args:
-            keeper: of the queue, with its state.
-            askers: who may ask it.
-            clock: the time.
             on_deleted: called when the queue is gone, before anybody hears of it; perhaps again.
-            on_dead_letters: called with what is to be handed on at most once.
             start_worker: called once, when the first message is to be handed on at least once.
             journal_task: has the journal that must be read first; None: nothing of the queue is in one.
             own_files: only commits of the queue are there; its own files are read meanwhile.
@@ -145,7 +140,6 @@ class QueueTask(OwnQueue, Participant):
 
     @property
     def queue(self) -> QueueMachine:
-        """See `OwnQueue`; only this task applies commands."""
         machine: QueueMachine = self.keeper.queue
         return machine
 
@@ -155,7 +149,6 @@ class QueueTask(OwnQueue, Participant):
         return self._mailbox.waiting > 0 or bool(self._at_work) or self.keeper.busy
 
     def post_all(self, commands: QueueLetter) -> None:
-        """See `LetterBox`."""
         if not self._mailbox.put(commands) and not self._silent:
             # A deleted queue has no task any more. What was on its way is answered here, so that
             # a publisher that found the queue a moment ago hears that it is gone.
@@ -167,22 +160,18 @@ class QueueTask(OwnQueue, Participant):
             self._tell_at_once()
 
     def outlook(self) -> Outlook:
-        """See `QueueHandle`. Made once a wake at most, however many ask."""
         if self._outlook is None:
             self._outlook = self.keeper.outlook()
         return self._outlook
 
     def progress(self) -> Progress:
-        """See `QueueHandle`."""
         return self.keeper.progress(busy=self._mailbox.waiting > 0 or bool(self._at_work))
 
     @property
     def counters(self) -> QueueCounters:
-        """See `QueueHandle`."""
         return self.queue.counters
 
     def figures(self) -> QueueFigures:
-        """See `QueueHandle`."""
         return self.queue.figures()
 
     # --- the task ---------------------------------------------------------------------------------
@@ -206,7 +195,7 @@ class QueueTask(OwnQueue, Participant):
         self._end()
 
     async def _recover(self) -> None:
-        """Begin with what was there before a restart."""
+        # Begin with what was there before a restart.
         if self._took_up_early():
             return
         if self._journal_task is None or self._turns is None:
@@ -227,10 +216,6 @@ class QueueTask(OwnQueue, Participant):
         return early
 
     def _begin_early(self) -> None:
-        """A queue that was declared just now takes part in a commit, though its task has had no turn yet.
-
-        Of a quorum queue somebody must lead first, and a stream opens files: their tasks do that.
-        """
         journal_task = self._journal_task
         if self._taking_up or self._own_files or self.keeper.by_log:
             return
@@ -275,14 +260,12 @@ class QueueTask(OwnQueue, Participant):
                 return
 
     def _at_once(self, letters: list[QueueLetter]) -> bool:
-        """See `Mailbox.at_once`."""
         self._check_fault()
         self._decide(_joined(letters))
         self._tell()
         return not self.keeper.queue.deleted and self._deadline() == self._due_ms
 
     def _decide(self, commands: list[Command]) -> None:
-        """Carry out commands and have kept what comes of them."""
         keeper = self.keeper
         now_ms = self._clock.now_ms()
         self._at_work = commands = keeper.admission.admitted(commands, now_ms)
@@ -301,7 +284,6 @@ class QueueTask(OwnQueue, Participant):
         self._look_after_dead_letters(commands)
 
     def _tell(self) -> None:
-        """Tell what may be told."""
         self.keeper.tell()
         if self._awaiting:
             self._tell_awaiting()
@@ -312,7 +294,6 @@ class QueueTask(OwnQueue, Participant):
 
     @property
     def task(self) -> QueueTask:
-        """See `Participant`."""
         return self
 
     def take_put(self) -> list[Command]:
@@ -347,7 +328,6 @@ class QueueTask(OwnQueue, Participant):
 
     @property
     def starting(self) -> bool:
-        """See `Participant`."""
         if self.failed or self.queue.deleted:
             return False
         return not self.begun.is_set() or self.keeper.starting
@@ -368,7 +348,6 @@ class QueueTask(OwnQueue, Participant):
         return self._fault is not None
 
     def decide_within(self, commands: list[Command]) -> None:
-        """See `Participant`."""
         self._at_work = commands
         self._outlook = None
         try:
@@ -403,7 +382,7 @@ class QueueTask(OwnQueue, Participant):
             self._at_least_once = None
 
     async def _next_commands(self) -> list[Command]:
-        """Wait for letters; none if something else is due first."""
+        # Wait for letters; none if something else is due first.
         self._due_ms = due_ms = self._deadline()
         letters: list[QueueLetter] = []
         if due_ms is None:
@@ -418,14 +397,13 @@ class QueueTask(OwnQueue, Participant):
         return _joined(letters)
 
     def _deadline(self) -> int | None:
-        """When something is due, milliseconds since 1970; 0: now; None: nothing is."""
+        # When something is due, milliseconds since 1970; 0: now; None: nothing is.
         own, keepers = self.keeper.deadline(), self.keeper.due_ms
         if own is None or keepers is None:
             return keepers if own is None else own
         return min(own, keepers)
 
     def _wake(self) -> None:
-        """Something is durable, or there is room again: an empty letter makes the queue look."""
         self._mailbox.put([])
 
     # --- telling ----------------------------------------------------------------------------------
@@ -455,7 +433,6 @@ class QueueTask(OwnQueue, Participant):
     # --- the end ----------------------------------------------------------------------------------
 
     def _forget(self) -> None:
-        """Nobody may find the queue any more when the first hears that it is gone."""
         self._on_deleted(self)
         self.keeper.delete()
 
@@ -508,7 +485,6 @@ class QueueTask(OwnQueue, Participant):
         self._end()
 
     def _end(self) -> None:
-        """There is no task any more."""
         self.keeper.end()
         if self._at_least_once is not None:
             self._at_least_once.end()

@@ -35,12 +35,7 @@ class Waiting(Protocol):
 
 
 class Relay:
-    """One for a broker.
-
-    Attributes:
-        open: letters that are put now are carried out by `carry`.
-        reads: of little, by all connections.
-    """
+    """One for a broker."""
 
     __slots__ = ("_due", "open", "reads")
 

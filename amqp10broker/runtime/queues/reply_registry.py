@@ -23,8 +23,6 @@ class Askers:
     """The sessions, channels and others that may ask queues, from `open` to `close`.
 
     Attributes:
-        node: this node's number.
-        incarnation: which of its starts this is.
         relay: by which letters to them and to queues are carried out at once.
     """
 
@@ -34,7 +32,6 @@ class Askers:
         """Begin with nobody.
 
         Args:
-            node: this node's number.
             incarnation: which of its starts this is, from 1.
         """
         self.node = node
@@ -50,7 +47,6 @@ class Askers:
         """Somebody new.
 
         Args:
-            label: for people, see `ReplyTo`.
             box: where the answers go; None: nobody wants to know.
         """
         reply_to = ReplyTo(PeerId(self.node, self.incarnation, next(self._sessions)), label)
@@ -69,7 +65,6 @@ class Askers:
             box.put(decided)  # one that has requests decided takes it
 
     def is_open(self, peer: PeerId) -> bool:
-        """Whether it is there."""
         return peer in self._boxes
 
     def post(self, effects: Mapping[PeerId, list[Effect]]) -> None:
