@@ -41,11 +41,7 @@ DEFAULT_OPTIONS: Final = ConsumerOptions()
 
 def check_stream_consumer(queue: DeclaredQueue, *, no_ack: bool, prefetch: int) -> None:
     """Check a consumer of a stream: only acknowledgements hold it back, so it must have a prefetch and use
-    them.
-
-    Raises:
-        NotSupported: it does not acknowledge.
-        PreconditionFailed: it has no prefetch.
+    them. Raises `NotSupported` if it does not acknowledge, and `PreconditionFailed` if it has no prefetch.
     """
     resource = f"queue '{queue.name}'"
     stream = f"stream '{queue.name}' in vhost '{queue.vhost}'"

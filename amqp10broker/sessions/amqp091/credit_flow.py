@@ -19,7 +19,6 @@ class CreditFlowSettings:
     """The numbers of messages in `credit_flow_default_credit` of RabbitMQ.
 
     Attributes:
-        initial: the credit of a sender before the receiver has handled anything.
         more_after: the receiver returns so much after handling as many; not more than `initial`, or a sender
             would wait for ever.
     """

@@ -12,7 +12,6 @@ class ConsumerTimes:
     """The times of one consumer.
 
     Attributes:
-        moved_ms: deliveries were last written; before the first, when it began.
         settled_ms: the client's last decision; None: there was none.
     """
 

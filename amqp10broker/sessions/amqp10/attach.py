@@ -119,10 +119,8 @@ class SourcePlan:
     """The parameters of a link on which a client consumes.
 
     Attributes:
-        default_verdict: applied to unsettled deliveries when the link goes.
         timeout_ms: how long it may hold a delivery; None: as long as the queue allows.
         filters: select messages, and set where a stream begins; None selects all.
-        browse: messages stay in the queue.
         exclusive: no other consumer is allowed; the attach is answered when the queue has agreed.
     """
 

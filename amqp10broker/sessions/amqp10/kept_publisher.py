@@ -134,13 +134,8 @@ class KeptPublisher(Kept):
     def began(
         self, ref: PublisherRef, ids: Sequence[int], tags: Sequence[bytes], *, second: bool, credit: int
     ) -> None:
-        """Note new deliveries of its end.
-
-        Args:
-            credit: the deliveries that it may send before queues have answered.
-
-        Raises:
-            AmqpLinkError: a tag is in use, or too many are not settled by the client.
+        """Note new deliveries of its end. Raises `AmqpLinkError` if a tag is in use, or too many are not
+        settled by the client.
         """
         entries = self.entries
         most = UNSETTLED_ENTRIES_MAX + 2 * credit

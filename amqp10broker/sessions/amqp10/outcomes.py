@@ -27,8 +27,6 @@ def decide(state: Any, *, settled: bool, default: Verdict) -> Decision | None:
 
     Args:
         state: of the delivery; None if the client did not set it.
-        settled: the client has settled the delivery.
-        default: applies to a delivery that is settled without an outcome.
 
     Returns:
         None when the disposition contains no decision.

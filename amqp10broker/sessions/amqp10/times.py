@@ -17,8 +17,6 @@ class ConsumerTimes:
 
     Attributes:
         granted_ms: the last flow that left credit; None: there was none.
-        credit_ms: since when there is credit, or none.
-        unsent_ms: since when deliveries wait in the session.
         settled_ms: the client's last decision on deliveries; None: there was none.
     """
 
@@ -92,12 +90,7 @@ class ConsumerTimes:
 
 
 class PublisherTimes:
-    """The times of a link on which a client publishes.
-
-    Attributes:
-        credit_ms: since when the client has credit, or none.
-        part_ms: the last part of an incomplete delivery came.
-    """
+    """The times of a link on which a client publishes."""
 
     __slots__ = (
         "_has_credit",

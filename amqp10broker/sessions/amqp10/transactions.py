@@ -28,8 +28,7 @@ class Holder(Protocol):
         """Its reference at its queue."""
 
     @property
-    def queue(self) -> DeclaredQueue:
-        """The queue of its deliveries."""
+    def queue(self) -> DeclaredQueue: ...
 
     @property
     def default_verdict(self) -> Verdict:
@@ -40,7 +39,6 @@ class Holder(Protocol):
 
         Args:
             ids: of the delivery if the client has not settled it and is to be notified now; else empty.
-            outcome: as the client stated it.
         """
 
 
@@ -58,8 +56,7 @@ class Retired(NamedTuple):
 class Acquirer(Protocol):
     """A consuming link that acquires in transactions: `acquisition.Acquisition`."""
 
-    def end(self, transaction: Transaction) -> None:
-        """Handle the end of a transaction."""
+    def end(self, transaction: Transaction) -> None: ...
 
     def roll_back(self, transaction: Transaction, then: Callable[[], None]) -> bool:
         """Return what was acquired in a transaction to the queue; return whether `then` is called later."""
@@ -71,8 +68,6 @@ class Transaction:
     Attributes:
         due_ms: when it times out, counted from the first work in it; None: it has no work yet, or no timeout.
         failed: why it can only be rolled back; None: it can be committed.
-        discharged: a commit waits for a queue; no more work is accepted.
-        acquirers: links that have acquired in it.
     """
 
     __slots__ = (
@@ -197,8 +192,7 @@ class ConflictError(Exception):
         self.transaction = transaction
 
 
-def _nobody() -> None:
-    """Do nothing: the time is not watched."""
+def _nobody() -> None: ...
 
 
 class Transactions:
@@ -218,7 +212,6 @@ class Transactions:
 
         Args:
             timeout_ms: for how long a transaction may be open; 0: no limit.
-            watch: called when a transaction has got a deadline.
         """
         self._numbers = numbers or TransactionNumbers()
         self._moment = moment or Moment()
