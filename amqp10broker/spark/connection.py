@@ -60,8 +60,6 @@ def open_client(
     """Connect, log in, and begin a session; a broker that is away is tried again.
 
     Args:
-        purpose: a word for the broker's status: ``source``, ``sink``.
-        incoming_window: transfer frames that may be in flight to this client.
         patience: of work that may have failed before; None for a new one.
 
     Raises:
@@ -108,8 +106,6 @@ def with_retries(
     """Call `attempt` until it succeeds; raise SparkSourceError if it fails for good.
 
     Args:
-        options: its `retry_timeout_s` counts from the first failure.
-        attempt: connects and does something that is safe to repeat.
         patience: of larger work that this is part of: success of `attempt` alone is not progress of it. None
             for a new one.
     """

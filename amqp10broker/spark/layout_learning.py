@@ -47,7 +47,6 @@ class Value:
 
     Attributes:
         slot: number of the capture with its content; None for a constant.
-        text: of a constant, as text.
     """
 
     code: int
@@ -62,7 +61,6 @@ class LayoutBlock:
     Attributes:
         pattern: one byte for each; those that vary are 0.
         mask: 255 where `pattern` must match, 0 where it varies.
-        fixed: ``(slot, distance, width)`` of captured values.
         sizes: ``(compound, distance, width)`` of the size fields of lists and maps that begin here.
         ends: ``(compound, distance)`` where one must end.
         var: ``(slot or None, width of the length)`` of the value that ends the block; None at the message's

@@ -30,10 +30,8 @@ class RetryBudget:
         self.failures = 0
 
     def failed(self) -> bool:
-        """Record a failure, and pause if there is time for another attempt; the pauses grow.
-
-        Returns:
-            Whether to try again: true after the first failure of a row, however late it came.
+        """Record a failure, and pause if there is time for another attempt; the pauses grow. Returns whether
+        to try again: true after the first failure of a row, however late it came.
         """
         self.failures += 1
         now = time.monotonic()

@@ -37,7 +37,6 @@ class MessageSource(Protocol):
         """Return encoded messages, which stay unsettled until `settle` or `drop`.
 
         Args:
-            count: the maximum; fewer if messages are large (`credit_pacing`).
             wait_s: how long to wait for the first one; 0 takes only messages that are there.
 
         Raises:
@@ -60,7 +59,6 @@ class SegmentFiller:
 
     Args:
         seen: message-ids of messages that are not wanted again; None for no deduplication.
-        batch_rows: rows of a record batch in a segment.
     """
 
     def __init__(
@@ -77,9 +75,6 @@ class SegmentFiller:
 
         Args:
             wait_s: how long to wait for the first one; 0 takes only messages that are there.
-
-        Returns:
-            Whether there is a new segment.
 
         Raises:
             SparkSourceError: the broker or the spool failed. Messages not in the spool are still in the

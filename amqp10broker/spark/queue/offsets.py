@@ -31,7 +31,6 @@ class QueueOffsets:
     """Maps a queue and its spool to offsets.
 
     Args:
-        segment_rows: of a segment, without another limit.
         parts: how many a batch is cut into; None for one per segment.
     """
 

@@ -53,12 +53,7 @@ _ELSEWHERE: Final = "give each query a spoolLocation of its own"
 
 @dataclass(frozen=True, slots=True)
 class SpoolOwner:
-    """The query that owns a spool; another owner is refused.
-
-    Attributes:
-        use: ``stream`` for a streaming query, ``batch`` for a batch query.
-        vhost: empty for the broker's default.
-    """
+    """The query that owns a spool; another owner is refused."""
 
     use: str
     queue: str
@@ -86,7 +81,6 @@ class QueueSpool:
     Its methods raise SpoolError if the disk fails, or a file is missing or damaged.
 
     Attributes:
-        id: another one if the spool was deleted and created again.
         segments: those on the disk, ascending and without a gap.
         sealed: number of segments that a batch query has in all; None while it is incomplete.
     """
@@ -140,10 +134,8 @@ class QueueSpool:
             )
 
     def append(self, pieces: Sequence[bytes], rows: int) -> SpoolFile:
-        """Write the next segment, which survives a loss of power when this returns.
-
-        Raises:
-            SpoolError: the segment may or may not exist; open the spool again to find out.
+        """Write the next segment, which survives a loss of power when this returns. Raises `SpoolError` if
+        the segment may or may not exist; open the spool again to find out.
         """
         segment = SpoolFile(self.newest + 1, rows, _crc(pieces))
         self._write(segment.name, pieces)
@@ -166,7 +158,6 @@ class QueueSpool:
             del self.segments[0]
 
     def remove_ids(self, file: SpoolFile) -> None:
-        """Remove a file of message-ids."""
         self._unlink(file.name)
         self.ids.remove(file)
 

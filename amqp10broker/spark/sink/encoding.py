@@ -51,11 +51,9 @@ class Encoder:
         self._values = _value_encoder(plan.map_value)
 
     def encode(self, batch: pa.RecordBatch) -> list[bytes]:
-        """Return the messages of a batch, in order.
-
-        Raises:
-            NotDelivered: a row has no address, or has a text that AMQP does not allow: not UTF-8 (Spark casts
-                any bytes to a string), or a symbol that is not ASCII.
+        """Return the messages of a batch, in order. Raises `NotDelivered` if a row has no address, or has a
+        text that AMQP does not allow: not UTF-8 (Spark casts any bytes to a string), or a symbol that is not
+        ASCII.
         """
         plan = self._plan
         bodies = _data_sections(_bytes(batch.column(plan.body)))
