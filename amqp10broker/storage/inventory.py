@@ -112,7 +112,6 @@ def open_inventory(
 
     Args:
         make: begin an empty one: the folder is new, or of a format without.
-        when_written: called after each change, which has to be synced.
 
     Raises:
         DamagedFile: it is not as it was written.

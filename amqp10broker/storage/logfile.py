@@ -40,7 +40,6 @@ class LogFile:
     Attributes:
         written: bytes that the system has been given.
         synced: bytes that are known to be durable; 0 as long as the header and the name are not.
-        end: where the next record begins, or a marker before it.
         allocated: bytes before this can be written even if the disk is full.
     """
 
@@ -53,7 +52,6 @@ class LogFile:
         """Describe a file without opening it.
 
         Args:
-            header: that of the file, or for `make`.
             size: end of its last record; 0 if the file has to be made.
             synced: bytes that are durable.
         """
