@@ -85,11 +85,7 @@ class Queue:
 
 
 class AmqpBroker(Assertions):
-    """The broker of one test, limited to its virtual host.
-
-    Attributes:
-        user: has all permissions there.
-    """
+    """The broker of one test, limited to its virtual host."""
 
     user = USER
     password = PASSWORD
@@ -134,15 +130,6 @@ class AmqpBroker(Assertions):
     # --- state ------------------------------------------------------------------------------------
 
     def ask(self, operation: str, **arguments: Any) -> Any:
-        """Run an operation of the broker in this virtual host: ``ask("bind", source=..., ...)``.
-
-        Args:
-            operation: one of the commands in ``amqp10broker --help``.
-            arguments: by the names of its table (`operations.table`).
-
-        Raises:
-            BrokerError: it was refused; contains the reason.
-        """
         return self._server.ask(operation, arguments, self.vhost)
 
     def queue(self, name: str) -> Queue:
@@ -155,9 +142,6 @@ class AmqpBroker(Assertions):
 
     @property
     def connections(self) -> list[dict[str, Any]]:
-        """Return clients' connections with sessions, links, channels and consumers, in the format of
-        `status`.
-        """
         return [
             each
             for each in self.ask("connections")
@@ -166,9 +150,6 @@ class AmqpBroker(Assertions):
 
     @property
     def waiting(self) -> list[dict[str, Any]]:
-        """Return links, channels and consumers that wait, the longest first, with reason, duration and
-        remedy.
-        """
         found = self.ask("waiting", idle=True)["waiting"]
         return [each for each in found if each["vhost"] == self.vhost]
 
@@ -190,8 +171,6 @@ class AmqpBroker(Assertions):
 
         Args:
             type: ``classic``, ``quorum`` or ``stream``; None: the default.
-            durable: it survives a restart of a broker with a data folder.
-            auto_delete: it is deleted with its last consumer.
 
         Raises:
             BrokerError: it exists with other properties, or cannot be declared.
@@ -227,9 +206,7 @@ class AmqpBroker(Assertions):
         """Publish messages and wait until they are accepted.
 
         Args:
-            queue: empty if there is an exchange.
             messages: whole ones, or bodies of durable ones, text in UTF-8.
-            exchange: instead of a queue.
 
         Raises:
             BrokerError: one was not accepted, for example because an exchange has no queue for it.
@@ -278,7 +255,6 @@ class AmqpBrokerProcess(AmqpBroker):
 
     @property
     def url(self) -> str:
-        """``amqp://user:password@host:port/``: its virtual host is the default one."""
         return f"amqp://{self.user}:{self.password}@{self.host}:{self.port}/%2F"
 
     @property

@@ -28,8 +28,6 @@ class Kept:
 
     Attributes:
         lines: time in nanoseconds since 1970, and a frame as text, the last ones.
-        waited: documents of `WaitingView` at the last frame that ended something.
-        own: the connection is the fixture's.
     """
 
     peer: str
@@ -40,11 +38,7 @@ class Kept:
 
 
 class Frames:
-    """The sink that this module describes.
-
-    Args:
-        waiting: returns the waits of a connection.
-    """
+    """The sink that this module describes."""
 
     ended: str | None = None
 

@@ -28,8 +28,6 @@ class Servers:
     """The brokers of one run, started on demand.
 
     Args:
-        settings: of all brokers, ``NAME=VALUE``.
-        frames: per connection in a report; a number as text.
         shared: location of the broker that the workers of a run share; None: there is none.
 
     Raises:
