@@ -48,10 +48,7 @@ class Cell:
         bucket: of the log-histogram; None for kinds that are not latencies.
         amqp091: of channels and consumers of AMQP 0-9-1, which have neither link credit nor windows; False
             for kinds not about links.
-        events: number of those in the time of the run.
         elapsed_ns: the part that lies in the run; 0 for kinds without elapsed time.
-        credit_s: elapsed seconds times link_credit; the other fields in ``_s`` likewise.
-        depth_max: maximum of queue_depth, for kinds in `DEPTH_KINDS`.
     """
 
     run_id: str
@@ -129,11 +126,7 @@ def uncut(events: DataFrame) -> DataFrame:
 
 
 def aggregate(events: DataFrame, *more_keys: Column) -> DataFrame:
-    """Add up the cells: one pass, one shuffle of small partial sums.
-
-    Args:
-        more_keys: further columns to group by, before the others.
-    """
+    """Add up the cells: one pass, one shuffle of small partial sums."""
     from pyspark.sql import functions as F
 
     def counted(column: str) -> Column:

@@ -37,7 +37,6 @@ class RunFigures:
 
     Attributes:
         complete: False while it was still being recorded: it counts up to its last event.
-        confirm_source: "client" or "broker"; empty if no confirm was recorded.
     """
 
     run_id: str
@@ -132,11 +131,7 @@ class Measured:
 
 
 def measure(run: Mapping[str, Any], cells: Sequence[Cell]) -> Measured:
-    """Compute the figures of one run.
-
-    Args:
-        run: its row, by the names of `schema.RUN_FIELDS`.
-    """
+    """Compute the figures of one run."""
     began, ended = run["began_ns"], run["ended_ns"]
     last = max((cell.last_ns for cell in cells), default=began)
     duration_s = max((last if ended is None else ended) - began, 0) / _NS

@@ -24,8 +24,6 @@ class Recording:
 
     Attributes:
         runs: rows by the names of `schema.RUN_FIELDS`, in order of their beginnings; only those with events.
-        without_events: run ids with a row and no events.
-        without_row: run ids of events with unknown origin; they are omitted.
     """
 
     folder: Path

@@ -48,7 +48,6 @@ class Aim:
     Attributes:
         kind: most messages per second; lowest p99 among settings that sustain `rate_per_s`; least memory
             among settings that reach `keep` of the best throughput.
-        rate_per_s: for "latency".
         keep: for "memory", 0 to 1.
     """
 
@@ -92,9 +91,7 @@ class Recommendation:
 
     Attributes:
         figure: the figure compared: "throughput", "end-to-end p99", "confirm p99", "resident memory".
-        as_good: within the tolerance of the best, including the chosen one.
         unproven: why the runs do not show that these settings are better than any other; None if they do.
-        notes: limits to using these settings elsewhere than in the runs.
     """
 
     group: str

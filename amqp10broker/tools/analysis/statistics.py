@@ -54,10 +54,8 @@ def estimate_ratio(ratios: Sequence[float], confidence: float = CONFIDENCE) -> E
     """Return the geometric mean of ratios with Student's interval; 1 means alike, None that there are none.
 
     Ratios are multiplied, not added: half as fast and twice as fast cancel out. So the mean and the interval
-    are of their logarithms; the deviation, which would be of logarithms, is omitted.
-
-    Raises:
-        ValueError: a ratio is not above 0.
+    are of their logarithms; the deviation, which would be of logarithms, is omitted. Raises `ValueError` if a
+    ratio is not above 0.
     """
     known = estimate([math.log(each) for each in ratios], confidence)
     if known is None:
@@ -72,7 +70,6 @@ class Scatter:
 
     Attributes:
         noise: deviation of one repetition from its mean, as a share of it.
-        repetitions: mean number per setting, of settings with several.
     """
 
     noise: float

@@ -35,9 +35,7 @@ class LinkWait:
     """An uninterrupted wait of one link for one reason.
 
     Attributes:
-        side: ``publisher`` or ``consumer``.
         link: its name (AMQP 0-9-1: consumer tag); None with the next four if no names were recorded.
-        began_ns: since 1970.
     """
 
     run_id: str
@@ -63,11 +61,7 @@ class LinkWait:
 
 
 def find_waits(events: DataFrame) -> list[tuple[Any, ...]]:
-    """Return the longest waits of all runs, the longest first, one row of `_WAIT` each.
-
-    Args:
-        events: as `cells.cut` returns them; their elapsed time inside their run counts.
-    """
+    """Return the longest waits of all runs, the longest first, one row of `_WAIT` each."""
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 

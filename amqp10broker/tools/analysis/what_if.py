@@ -23,10 +23,8 @@ SUFFIX: Final = ".jsonl"
 
 
 def files_of(names: Sequence[str]) -> list[str]:
-    """Return the files, with ``*.jsonl`` of a folder in order, and each only once.
-
-    Raises:
-        NothingToAnalyse: a folder has none.
+    """Return the files, with ``*.jsonl`` of a folder in order, and each only once. Raises `NothingToAnalyse`
+    if a folder has none.
     """
     found: dict[str, None] = {}
     for name in names:

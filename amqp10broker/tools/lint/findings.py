@@ -23,14 +23,7 @@ class Sort(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A rule of the lint.
-
-    Attributes:
-        id: stable name.
-        finds: the pattern, with its bounds.
-        why: effect on the client or on others.
-        to_do: the remedy.
-    """
+    """A rule of the lint."""
 
     id: str
     sort: Sort
@@ -57,8 +50,6 @@ class Finding:
 
     Attributes:
         connection: number of the connection; 0: several connections.
-        where: a link, a session, a channel; empty: the connection.
-        said: the observation, with figures.
     """
 
     rule: Rule

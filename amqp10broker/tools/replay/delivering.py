@@ -28,18 +28,13 @@ def deliver(habits: Consuming, *, credit: int, round_trip_s: float, messages: in
     """Simulate a broker that always has a message, at its pace, until it has delivered `messages` messages.
 
     Args:
-        round_trip_s: seconds; each way takes half of it.
         messages: at least 2.
     """
     return Delivering(habits, credit, round_trip_s / 2).run(messages)
 
 
 class Delivering:
-    """The simulation of one link, as `deliver` describes it.
-
-    Args:
-        way_s: seconds from one side to the other.
-    """
+    """The simulation of one link, as `deliver` describes it."""
 
     def __init__(self, habits: Consuming, credit: int, way_s: float) -> None:
         self._habits = habits
@@ -63,7 +58,6 @@ class Delivering:
         """Observe a frame at the broker; a hook for subclasses.
 
         Args:
-            kind: "grant" or "outcome" is received; "transfer" is sent.
             content: delivery-count and link-credit; nothing; or bytes.
         """
 

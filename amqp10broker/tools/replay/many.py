@@ -24,8 +24,6 @@ class Answer:
     """The forecasts for one recording.
 
     Attributes:
-        forecasts: of each publisher and consumer, with each of the settings.
-        without: sentences on publishers and consumers without a forecast.
         problem: why the recording is unusable; None if it is usable.
     """
 

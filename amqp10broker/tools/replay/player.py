@@ -19,7 +19,6 @@ class Login:
     """The credentials of all replayed connections.
 
     Attributes:
-        user: empty for anonymous.
         vhost: replaces the recorded one; None to use that.
     """
 
@@ -34,11 +33,7 @@ class Player(ABC):
     Attributes:
         controls: places in the recording of frames that begin or end something, and whether the client sent
             them: those keep their order over all connections.
-        place: of the next step in `part`.
         over: why nothing more can be played; None during the replay.
-        closed: the closing handshake is complete: the socket may be closed.
-        left_out: clauses on parts that are not played.
-        refused: the broker rejects the user.
     """
 
     part: Part

@@ -61,12 +61,7 @@ class _Order:
 
 
 class Replay:
-    """The replay of all connections of a recording; `players` has one for each.
-
-    Args:
-        fast: ignore the times of the recording.
-        patience_s: duration without progress after which a wait is given up.
-    """
+    """The replay of all connections of a recording; `players` has one for each."""
 
     def __init__(self, script: Script, login: Login, *, fast: bool = False, patience_s: float = 10.0) -> None:
         self._script = script

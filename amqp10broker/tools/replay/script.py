@@ -15,12 +15,7 @@ from amqp10broker.protocols.preface import Protocol
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A frame of a recording, without the content of messages.
-
-    Attributes:
-        index: its place among the frames of all connections.
-        at_ns: nanoseconds since 1970.
-    """
+    """A frame of a recording, without the content of messages."""
 
     index: int
     at_ns: int
@@ -33,12 +28,9 @@ class Part:
     """One connection of a recording.
 
     Attributes:
-        number: of the connection, at the broker that recorded.
         steps: its frames in order, without protocol headers, SASL frames and heartbeats, which the player
             creates.
-        ended: the recording includes the connection's end.
         unreadable: frames of the client that could not be decoded; they are not played.
-        over: the transport: ``TCP``, ``TLS``, ``WebSocket`` or ``WebSocket over TLS``.
     """
 
     number: int
