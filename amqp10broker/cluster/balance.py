@@ -1,4 +1,4 @@
-"""Who leads how many queues, and whether a node can be spared: values in, plans out."""
+"""Plans that balance leaders over nodes, and checks whether a node can be spared."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ def share(queues: int, nodes: int) -> int:
 
 
 def next_move(queues: Sequence[Led], nodes: Collection[int], stuck: Collection[int] = ()) -> Move | None:
-    """The transfer to make next, so that no node leads more than its share; None: none, or none that helps.
+    """Return the transfer to make next, so that no node leads more than its share; None if no transfer helps.
 
-    Where a queue of a crowded node can only go to nodes that have their share already, one of theirs goes on
-    first: it is asked for the shortest way from a crowded node to one with room, and its last step is made.
-    Asked again after each transfer, the number of leaders above the share falls by one each way.
+    Where a queue of a crowded node can only move to nodes at their share, a queue of those is moved first:
+    the first step of the shortest path from a crowded node to one with room. Each transfer lowers the number
+    of leaders above the share, so repeated calls end.
     """
     limit = share(len(queues), len(nodes))
     led: dict[int, list[Led]] = {node: [] for node in sorted(nodes)}

@@ -1,8 +1,8 @@
-"""How a node finds its cluster: decisions of a start, of what the folder and other nodes say.
+"""The decisions with which a starting node finds, joins or founds its cluster.
 
-A list of nodes is given to every one of them. Its first name is the founder: no other node ever founds, so
-that there cannot be two. A founder that has lost its folder looks before it founds, and finds the cluster.
-A node that is in a cluster goes to the members that it knows, and its list does not matter.
+Every node has the same list. Only the first name of the list founds, so that two clusters cannot arise. A
+founder that has lost its folder looks for the cluster before it founds. A node that is in a cluster uses the
+members in its folder, and ignores its list.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _NAME_MARKS: Final = "-_.@"
 
 
 class ClusterRefused(BrokerError):
-    """A node cannot be of the cluster as it is; the message says what to do."""
+    """A node cannot be in the cluster as it is; the message names the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class MemberAt:
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """What a node's folder says of its cluster."""
+    """The cluster facts in a node's folder."""
 
     cluster: str
     number: int
@@ -152,11 +152,11 @@ def target_size(given: int, listed: str | None) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """What a node of the list has said.
+    """The answer of a node on the list.
 
     Attributes:
         cluster: id of the cluster that it is in; None: it is in none.
-        taken: its cluster has a node of the name of the one that asks, and it is another folder.
+        taken: the name of the asking node belongs to another folder in that cluster.
     """
 
     name: str
@@ -188,7 +188,7 @@ class Wait:
 def next_step(
     name: str, listed: Sequence[str], heard: Mapping[str, Heard], *, has_data: bool
 ) -> Found | Join | Wait:
-    """What a node does that is in no cluster.
+    """Return the next action of a node that is in no cluster.
 
     Args:
         listed: names of all nodes of its list, in order; the first founds. It may be missing itself. Without
@@ -229,7 +229,7 @@ def next_step(
 
 
 def taken(name: str, by: str) -> ClusterRefused:
-    """The refusal of a node whose name another folder has."""
+    """Return the refusal for a node name that belongs to another folder."""
     return ClusterRefused(
         f"the cluster has a node '{name}' already, whose data is not in this folder: bring that folder back, "
         f"or run 'amqp10broker forget-cluster-node {name}' at node '{by}' first, or choose another name"
@@ -237,15 +237,8 @@ def taken(name: str, by: str) -> ClusterRefused:
 
 
 def check_still_member(membership: Membership, told: Mapping[str, Any]) -> None:
-    """Refuse a node that was forgotten.
-
-    Args:
-        told: what a node says that was asked: ``cluster``, ``name``, ``numbers`` of the cluster's nodes, and
-            the ``highest`` that was ever given.
-
-    Raises:
-        ClusterRefused: the number was given once, and is no member's any more. A node that has not heard of
-            it yet says nothing.
+    """Refuse a node that was removed. Raises `ClusterRefused` if the node's number was assigned once and is
+    not a member's any more. A node that has not learned of the number yet answers without it.
     """
     if told.get("cluster") != membership.cluster or membership.number in told.get("numbers", ()):
         return
@@ -259,7 +252,7 @@ def check_still_member(membership: Membership, told: Mapping[str, Any]) -> None:
 def founded(
     entries: Iterable[tuple[Key, Any]], node: NodeFacts, cluster: ClusterFacts
 ) -> list[tuple[Key, Any]]:
-    """What a cluster begins with: the catalog of the node that founds it, whose queues are at that node."""
+    """The initial content of a cluster: the catalog of the founder, which has all its queues."""
     begun: list[tuple[Key, Any]] = []
     for key, value in entries:
         if key[0] == "queue":

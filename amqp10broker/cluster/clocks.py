@@ -1,7 +1,7 @@
-"""By how much the clocks of nodes differ, as heartbeats say, and what a node that is wrong does about it.
+"""Clock differences between nodes, measured by heartbeats, and the correction of a wrong clock.
 
-A node's time goes on evenly from its start (`runtime.clock`), so a difference is that of the clocks as nodes
-started, and stays. What a heartbeat needs on its way makes the other clock look behind by so much.
+A node's time advances evenly from its start (`runtime.clock`), so a difference is constant. The latency of a
+heartbeat makes the other clock appear late by as much.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ AHEAD_MS_MAX: Final = 1_000
 
 
 class Clocks:
-    """What one node knows of the others' clocks.
+    """The clock differences as one node measures them.
 
     Attributes:
-        correction_ms: what this node's clock is corrected by where it leads: nothing if that of most nodes is
+        correction_ms: the correction of this node's clock where it leads: 0 if the clocks of most nodes are
             near it. Of two that differ the one behind is taken for right: what expires too early is lost.
     """
 

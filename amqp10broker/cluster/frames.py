@@ -28,7 +28,7 @@ _KINDS: Final = {int(kind): kind for kind in FrameKind}
 
 
 class BadFrame(BrokerError):
-    """What came is no frame that this version knows: the connection cannot go on."""
+    """This version cannot read the received frame; the connection must end."""
 
 
 def encode(kind: FrameKind, group: int, body: Sequence[bytes], flags: int = 0) -> list[bytes]:

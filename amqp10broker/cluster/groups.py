@@ -82,7 +82,7 @@ class Groups:
             member.raft.backward = backward
 
     def add(self, member: Member) -> None:
-        """A member begins: it is told whom this node suspects. One with members that are lost is alone."""
+        """Start a member, with the present suspicions. A member whose peers are all lost is alone."""
         assert member.group not in self._members, f"group {member.group} has a member here"
         self._members[member.group] = member
         member.raft.backward = self._backward
@@ -142,12 +142,12 @@ class Groups:
                 member.advance()
 
     def suspect(self, node: int) -> None:
-        """A node cannot be reached, or cannot reach this one. Of many members, most are told by `tick`."""
+        """A node is unreachable in one direction or both. With many members, `tick` notifies most of them."""
         self.suspected.add(node)
         self._tell(node, lambda member, peer: member.suspect(peer))
 
     def heard(self, node: int) -> None:
-        """It can be reached again. Of a node that was started anew, tell `suspect` first."""
+        """A node is reachable again. For a restarted node, call `suspect` first."""
         self.suspected.discard(node)
         self._tell(node, lambda member, peer: member.heard(peer))
 
@@ -241,9 +241,8 @@ class Groups:
     # --- what members ask ---------------------------------------------------------------------------
 
     def later(self, callback: Callable[[], None]) -> None:
-        """Have something called in `LATER_MS`, or when the node looks after its groups next behind that.
-
-        `on_deadline` is not told: nothing is woken for it.
+        """Call a function in `LATER_MS`, or at the next look at the groups behind that. `on_deadline` is not
+        called, so that nothing wakes for it.
         """
         if not self._later:
             self._later_due = self.now_ms() + LATER_MS

@@ -1,4 +1,4 @@
-"""What a consumer at another node than its queue holds, counted from letters and effects at either end."""
+"""The deliveries that a consumer at another node holds, counted from commands and effects at either end."""
 
 from __future__ import annotations
 

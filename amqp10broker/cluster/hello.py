@@ -1,4 +1,4 @@
-"""How two nodes find out that they belong together, before anything else is said on a connection.
+"""The handshake of two nodes, before any other frame of a connection.
 
 ::
 
@@ -14,10 +14,10 @@ Each message is ``length u16 | kind u8 | content``, 1 024 bytes at most. A hello
     magic 8s | versions from u8, to u8 | machines from u16, to u16, used u16 | purpose u8 | node u32 |
     incarnation u64 | start 16s | nonce 32s | cluster u8 and UTF-8 | name u8 and UTF-8
 
-a proof 32 bytes, a verdict ``refused u8 | proof 32s | reason in UTF-8``. A proof is the HMAC-SHA-256 by the
-secret over who says it at which step, what binds it to the TLS connection (`Greeting`), and both hellos; that
-of a verdict also over the verdict. So no proof is good in the other direction, or on another connection. What
-is refused before the secret was proved carries no proof: the other side believes of it only that it was sent.
+A proof is 32 bytes, a verdict ``refused u8 | proof 32s | reason in UTF-8``. A proof is the HMAC-SHA-256 by
+the secret over the role of its sender and the step, the binding to the TLS connection (`Greeting`), and both
+hellos; that of a verdict also covers the verdict. So a proof is invalid in the other direction and on another
+connection. A refusal before the proof of the secret carries no proof, so its content is not authenticated.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ OWN_ADDRESS: Final = "that is this node's own address: correct the addresses of 
 
 
 class Refused(BrokerError):
-    """The two nodes do not go on; the message is one line that says why."""
+    """The handshake failed; the message is one line with the reason."""
 
     def __init__(self, reason: str, *, by_peer: bool = False) -> None:
         super().__init__(f"refused by the other node: {reason}" if by_peer else reason)
@@ -70,7 +70,7 @@ class Refused(BrokerError):
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who a node is.
+    """The identity of a node.
 
     Attributes:
         node: its number; 0: it is no member yet.
@@ -89,7 +89,7 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """What a node says of itself on one connection.
+    """The first message of a node on a connection.
 
     Attributes:
         start: drawn anew at each start: tells two processes with the same incarnation apart.
@@ -146,9 +146,8 @@ def read_hello(content: bytes) -> Hello:
 
 
 def misfit(one: Hello, other: Hello) -> str | None:
-    """Why two nodes cannot be of one cluster by what they carry out; None: they can.
-
-    One of them may not have heard yet what the cluster uses.
+    """Return why two nodes cannot be in one cluster by their machine versions; None if they can. One of them
+    may not have learned the cluster's version yet.
     """
     used = max(one.identity.used, other.identity.used)
     for each, peer in ((one, other), (other, one)):
@@ -183,7 +182,7 @@ class Greeting:
     """One side of the exchange: bytes in, bytes out.
 
     Args:
-        own: what this node says; the purpose of a listener's is set to the dialer's.
+        own: the hello of this node; the purpose of a listener's is set to the dialer's.
         binding: what both sides see of the TLS connection, so that a proof cannot be passed on through
             another one; empty without TLS.
 
@@ -329,7 +328,7 @@ class _Known:
 
 
 class Acquaintances:
-    """Which nodes this one knows, and the last start that it saw of each."""
+    """The known nodes, and the last start seen of each."""
 
     def __init__(self) -> None:
         self._known: dict[int, _Known] = {}

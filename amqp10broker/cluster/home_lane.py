@@ -1,8 +1,8 @@
-"""A node's way to a queue that is at another node only: a classic queue, a stream.
+"""A node's link to a queue that is at one other node only: a classic queue or a stream.
 
-Letters go as they are put. The queue forgets the node when the way to it is lost, and so does this end: what
-was published and not confirmed is not taken, consumers end, and whoever asks is told that the queue's node is
-down (docs/adr/0049). When the home says again that it has the queue, it can be used anew.
+Commands are sent at once. Both ends reset when the connection is lost: unconfirmed publishes are not taken,
+consumers end, and callers get the error that the queue's node is down (docs/adr/0049). The lane works again
+when the home node announces the queue.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""A queue's end of its lanes: letters of nodes in, effects for their sessions out.
+"""A queue's end of its lanes: commands of nodes in, effects for their sessions out.
 
-`LaneServer` is beside a member of a replicated queue, and works while that leads; `HomeServer` beside a
-queue that is at one node. Nothing is told to a lane that has not resumed since this member leads and since
-the way to its node was made: what it misses is in the queue's state, and it asks.
+`LaneServer` belongs to a member of a replicated queue and works while that leads; `HomeServer` to a queue at
+one node. A lane gets effects only after it has resumed under this leader and on this connection: the queue's
+state has the effects that it missed.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ Effects = Mapping[PeerId, list[Effect]]
 
 
 class ServerPort(Protocol):
-    """What a queue needs of its node."""
+    """The context of a queue in its node."""
 
     node: int
 
@@ -66,13 +66,13 @@ class ServerPort(Protocol):
 
     @property
     def suspected(self) -> frozenset[int]:
-        """Nodes that are not heard of."""
+        """The suspected nodes."""
 
     def send(self, node: int, group: int, message: LaneMessage) -> bool:
         """Send something to a node, perhaps this one; False: there is no way to it now."""
 
     def tell(self, effects: Effects) -> None:
-        """Tell sessions of this node."""
+        """Deliver effects to sessions of this node."""
 
 
 class Led(Protocol):
@@ -84,7 +84,7 @@ class Led(Protocol):
 
     @property
     def ahead(self) -> bool:
-        """Whether something of the state is not committed: nobody may hear of it yet."""
+        """Whether a part of the state is not committed, so that it must not be sent."""
 
     def done(self, node: int, incarnation: int) -> int:
         """The number of the last letter of a node that was carried out by a committed entry; 0: none was."""
@@ -97,7 +97,7 @@ class _Lane:
     """A lane that has resumed.
 
     Attributes:
-        done: number of the last letter that it knows to be carried out.
+        done: number of the last letter whose execution the node has learned of.
     """
 
     __slots__ = ("done", "incarnation", "index", "token")
@@ -185,12 +185,12 @@ class LaneServer:
         self._announce(node)
 
     def node_down(self, node: int) -> None:
-        """There is no way to a node any more; whether it is alive others say."""
+        """The connection to a node is lost; the node may be alive."""
         self._lanes.pop(node, None)
         self._asking.pop(node, None)
 
     def node_changed(self, node: int) -> None:
-        """A node is suspected, heard of again, has begun again, or is of the cluster no more."""
+        """A node is suspected, reachable again, restarted, or removed from the cluster."""
         if self.term is None:
             return
         self._look_at(node)
@@ -226,13 +226,11 @@ class LaneServer:
     # --- from lanes ---------------------------------------------------------------------------------
 
     def resume(self, node: int, resume: Resume) -> None:
-        """A node asks how things stand.
+        """Answer a node's request for the state of its lane.
 
-        What it sent before and is on its way through the log bears other numbers than what it sends when it
-        knows what it has missed (`ConsumerFacts.missed`): that is carried out first. So is the end of a
-        suspicion: until then the queue gives the node's consumers nothing, and a node with an open lane
-        would not know that they wait. One that asks again has its answer at once, if it is not suspected.
-        None has one while the state is ahead of what is committed.
+        The answer waits for the earlier commands in the log (`ConsumerFacts.missed`), for the end of a
+        suspicion, since the queue gives a suspected node's consumers nothing, and for the commit of the
+        state.
         """
         if self.term is None:
             return
@@ -282,7 +280,7 @@ class LaneServer:
         self._led.post_all([Letters(*key, first, last, batch.heard, commands)])
 
     def browse(self, node: int, browse: Browse) -> None:
-        """Browsers of a node ask: that is in no log, and who browses comes anew when its lane does."""
+        """Handle requests of a node's browsers, which are in no log: a new lane sends them again."""
         if self.term is None:
             return
         lane = self._lanes.get(node)
@@ -301,10 +299,10 @@ class LaneServer:
     # --- room -----------------------------------------------------------------------------------------
 
     def refused(self, node: int, incarnation: int, first: int) -> None:
-        """There is no room for the publishes of a lane: its letters from this one on were dropped.
+        """Drop the commands of a lane from one on, because there is no room for its publishes.
 
-        Its node is told, and sends them again without the publishes, which wait there: what its consumers
-        settle, and so makes room, need not wait behind them.
+        The node sends them again without the publishes: its settlements make room, and must not wait behind
+        them.
         """
         self._full = True
         self._posted[node, incarnation] = first - 1
@@ -331,7 +329,7 @@ class LaneServer:
                 self.resume(node, resume)
 
     def tell(self, effects: Effects, index: int) -> None:
-        """What came of entries up to this one; 0: of what is in no log, for the queue is gone."""
+        """Send the effects of entries up to this one; 0: effects that are in no log, of a deleted queue."""
         lanes = self._lanes
         machine = self._led.machine
         self._answer_those_who_ask()
@@ -364,7 +362,7 @@ class HomeQueue(Protocol):
 
 
 class _Visitor:
-    """A node whose sessions ask."""
+    """A node whose sessions use the queue."""
 
     __slots__ = ("consumers", "done", "publishers")
 
@@ -447,7 +445,7 @@ class HomeServer:
         self._queue.post_all(list(batch.commands))
 
     def tell(self, effects: Effects, index: int = 0) -> None:
-        """What came of commands: for sessions of this node, and of others."""
+        """Send the effects of commands to sessions of this node and of others."""
         here = self._port.node
         by_node: dict[int, dict[PeerId, list[Effect]]] = {}
         for peer, told in effects.items():

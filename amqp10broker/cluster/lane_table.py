@@ -1,4 +1,4 @@
-"""All lanes of a node: which frame is for which, and who is told when a way to another node comes or goes."""
+"""All lanes of a node, and the dispatch of frames and connection events to them."""
 
 from __future__ import annotations
 
@@ -69,10 +69,10 @@ class Ways(Protocol):
 
 
 class Lanes:
-    """See the module. It is the port of all lanes of the node.
+    """All lanes of the node, and their port.
 
     Attributes:
-        incarnations: of all nodes of the cluster the last start that is known, 0: none; who knows keeps it.
+        incarnations: the last known start of each node of the cluster, 0: none; updated by the owner.
         on_leader: called with the number of a queue when a leader of it is known.
         on_stirred: called when lanes begin to wait for something: `tick` is to be called until none does.
     """
@@ -134,12 +134,12 @@ class Lanes:
         self._leaders.pop(group, None)
 
     def leader_of(self, group: int) -> int | None:
-        """The node that leads a queue, as it said last; None: none is known."""
+        """Return the last known leader node of a queue; None if there is none."""
         known = self._leaders.get(group)
         return None if known is None else known[0]
 
     def reachable(self, node: int) -> bool:
-        """Whether there is a way to a node that is heard of."""
+        """Whether a node is connected and not suspected."""
         return node == self.node or (node in self._ways.connected and node not in self.suspected)
 
     # --- sending ------------------------------------------------------------------------------------
@@ -210,7 +210,7 @@ class Lanes:
             client.node_down(node)
 
     def suspect(self, node: int) -> None:
-        """A node is not heard of any more, whatever its connections say."""
+        """Suspect a node, whatever the state of its connections."""
         self.suspected |= {node}
         for client in list(self.clients.values()):
             client.node_down(node)
@@ -218,7 +218,7 @@ class Lanes:
             server.node_changed(node)
 
     def heard(self, node: int, incarnation: int) -> None:
-        """A node is heard of again, or has begun again."""
+        """End the suspicion of a node, which may have restarted."""
         self.suspected -= {node}
         self.incarnations[node] = max(incarnation, self.incarnations.get(node, 0))
         for server in list(self.servers.values()):

@@ -1,18 +1,17 @@
-"""A node's end of the lane to a replicated queue: what its sessions ask, until the queue has carried it out.
+"""A node's end of the lane to a replicated queue: commands of its sessions, stored until the queue has
+executed them.
 
 ::
 
     post_all -> numbered, kept -> sent, if the lane is open -> `Told`: effects to sessions, done ones dropped
 
-The lane is open when the leader has answered `Resume`. Before that nothing is sent; when the leader or the
-way to it is lost, the lane waits for the next `LeaderIs`, says what it has heard, and goes on behind the last
-letter that was carried out. What the queue had carried out and could not tell any more is made here: of the
-letters themselves, for what was carried out is in the state; of the state; and of what the queue has kept
-because neither says it (`Resumed`). So sessions notice nothing but the time.
+The lane is open when the leader has answered `Resume`. Nothing is sent before. When the leader or the
+connection is lost, the lane waits for the next `LeaderIs`, reports its position, and continues behind the
+last executed command. Effects that the old leader could not send are rebuilt from the commands, from the
+state, and from the effects that the queue stored (`Resumed`), so sessions notice only the delay.
 
-A lane keeps what its sessions may have outstanding, and they have their bounds: link credit, one request of a
-consumer, settlements of what it holds. If the way to the leader is crowded (`LanePort.crowded`), letters stay
-here until there is room: then confirms are late, and credit is withheld.
+The size of a lane is bounded by link credit, one request of a consumer, and settlements of its deliveries. If
+the connection is crowded (`LanePort.crowded`), commands wait here, confirms are late, and credit is withheld.
 """
 
 from __future__ import annotations
@@ -88,7 +87,7 @@ Told_ = dict[PeerId, list[Effect]]
 
 
 class LanePort(Protocol):
-    """What a lane needs of its node."""
+    """The context of a lane in its node."""
 
     def send(self, node: int, group: int, message: LaneMessage) -> bool:
         """Send something to a node, perhaps this one; False: there is no way to it now."""
@@ -97,7 +96,7 @@ class LanePort(Protocol):
         """Whether more waits for the way to the node than may."""
 
     def tell(self, effects: Mapping[PeerId, list[Effect]]) -> None:
-        """Tell sessions of this node."""
+        """Deliver effects to sessions of this node."""
 
     def is_open(self, peer: PeerId) -> bool:
         """Whether a session of this node is still there."""
@@ -122,7 +121,7 @@ class _Letter:
 
     @property
     def waits(self) -> bool:
-        """Whether the one who put it waits for a leader, and not for ever."""
+        """Whether its sender waits for a leader for a limited time."""
         return not self.done and type(self.command) is not Publish
 
 
@@ -134,7 +133,7 @@ class _Consumer:
     """A consumer of this node.
 
     Attributes:
-        seen: deliveries of the present epoch's counting that were told to its session.
+        seen: deliveries of the present epoch that its session has.
         selects: it gets some messages only; the queue answers a drain when it was looked through.
     """
 
@@ -165,11 +164,11 @@ class _Consumer:
 
 
 class LaneClient:
-    """See the module.
+    """The client's end of one lane.
 
     Attributes:
         leader: number of the node that leads it; None: none is known.
-        last_leader: number of the node that leads it, or led it last; None: none was heard of.
+        last_leader: number of the present or last leader's node; None: not known.
         lost_ms: since when the lane is not open; None: it is.
         full_ms: since when the leader's disk is full, and publishes wait here; None: they do not.
     """
@@ -208,7 +207,7 @@ class LaneClient:
         """Begin without a leader.
 
         Args:
-            wait_ms: how long one waits for a leader who does not wait for ever; see `NO_LEADER_MS`.
+            wait_ms: limit of a wait for a leader (`NO_LEADER_MS`).
         """
         self.queue = queue
         self.group = group
@@ -262,7 +261,7 @@ class LaneClient:
     # --- from sessions ----------------------------------------------------------------------------
 
     def opens(self) -> bool:
-        """Whether the lane is open, or opens at once, though there is nothing to say yet."""
+        """Whether the lane is open, or will open without a wait."""
         if self.lost_ms is not None and self._asked_ms is None:
             self._ask(self._port.now_ms(), idle=True)
         return self.open
@@ -419,7 +418,7 @@ class LaneClient:
     # --- where the leader is ----------------------------------------------------------------------
 
     def leader_is(self, node: int, leader: LeaderIs) -> None:
-        """A node says that it leads."""
+        """A node announces itself as the leader."""
         if self.ended or leader.term < self.term:
             return
         if leader.no_more:
@@ -490,7 +489,7 @@ class LaneClient:
     # --- from the leader --------------------------------------------------------------------------
 
     def told(self, node: int, told: Told) -> None:
-        """The queue tells sessions of this node."""
+        """Apply effects for sessions of this node."""
         if told.token != self._token or self.lost_ms is not None or node != self.leader:
             return
         self.heard = max(self.heard, told.index)
@@ -587,7 +586,7 @@ class LaneClient:
             del self._refused[ref]
 
     def resumed(self, node: int, resumed: Resumed) -> None:
-        """The leader has said how things stand: the lane goes on."""
+        """Continue the lane after the leader's answer to `Resume`."""
         if resumed.token != self._token or self.lost_ms is None or node != self.leader:
             return
         self.lost_ms = None
@@ -826,7 +825,7 @@ class LaneClient:
     # --- the end ----------------------------------------------------------------------------------
 
     def forget(self) -> None:
-        """The queue was deleted, and the catalog has it no more: hear its last words, and end."""
+        """The queue is deleted from the catalog: await its last effects, then end."""
         if self.ended or self._end_ms is not None:
             return
         attached = self._consumers or self._publishers or self._browsers
@@ -837,7 +836,7 @@ class LaneClient:
             self._port.stir(self.group)
 
     def end(self) -> None:
-        """The queue is gone: who waits for it, or is attached to it, hears so."""
+        """The queue is gone: notify waiting callers and attached links."""
         if not self.ended:
             self.ended = True
             self._port.tell(self._all_gone())
@@ -908,7 +907,7 @@ class LaneClient:
 
 
 def add_effect(out: Told_, peer: PeerId, effect: Effect) -> None:
-    """Add an effect to those that somebody is told."""
+    """Add an effect to those of a session."""
     effects = out.get(peer)
     if effects is None:
         out[peer] = [effect]

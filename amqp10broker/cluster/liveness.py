@@ -1,18 +1,18 @@
-"""Which nodes are alive, by one heartbeat a pair of nodes.
+"""Liveness of nodes, by one heartbeat a pair of nodes.
 
-A node is alive here when it is heard *and* says that it hears us: one that cannot be heard by us, or cannot
-hear us, is suspected on both sides, so that no group follows a leader that does not know its followers. What
-else `raft` relies on is kept here too: a node that has started anew is suspected, then heard.
+A node is alive here while its heartbeats arrive *and* list this node: a broken direction causes suspicion on
+both sides, so that no group follows a leader without contact to its followers. As `raft` requires, a
+restarted node is suspected, then reported alive.
 
-A heartbeat says that the disk works, for it says for how long the oldest append has not been synced: from
-`HAND_OVER_MS` on the node hands over what it leads, and from `HUNG_MS` on its heartbeats count for nothing,
-as if it were silent (the connection, which is well, is kept). A loop that hangs sends none by itself.
+A heartbeat also reports how long the oldest append has not been synced: from `HAND_OVER_MS` on the node
+transfers its leaderships, and from `HUNG_MS` on its heartbeats are ignored (the connection stays). A loop
+that hangs sends no heartbeats.
 
 The body of a heartbeat is::
 
     incarnation u64 | unsynced_ms u32 | heard u16 | node u32 each | facts, UTF-8 JSON
 
-Facts are what nodes tell each other beside; left out while they are as told last on this connection.
+Facts are additional data between nodes; unchanged ones are left out on a connection.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class BadHeartbeat(BrokerError):
 
 
 class Heartbeat(NamedTuple):
-    """What a node says each `Liveness.beat_ms`.
+    """The content of a heartbeat, sent each `Liveness.beat_ms`.
 
     Attributes:
         unsynced_ms: for how long its oldest append has not been synced; 0: none waits.
@@ -100,7 +100,7 @@ class _Node:
 
 @dataclass(slots=True)
 class Liveness:
-    """What one node knows of the others."""
+    """The liveness of the other nodes as one node sees it."""
 
     node: int
     suspect_ms: int
@@ -113,7 +113,7 @@ class Liveness:
 
     @property
     def hears(self) -> frozenset[int]:
-        """The nodes whose heartbeats come, whether they hear this one or not."""
+        """The nodes whose heartbeats arrive, whether or not they list this node."""
         return frozenset(node for node, it in self._nodes.items() if it.heard_ms is not None)
 
     @property
@@ -122,7 +122,7 @@ class Liveness:
         return [node for node, it in self._nodes.items() if it.alive]
 
     def know(self, node: int) -> Iterable[News]:
-        """A node is a member. It is suspected until it is heard."""
+        """Add a member node, suspected until its first heartbeat."""
         if node in self._nodes:
             return
         self._nodes[node] = _Node()

@@ -1,7 +1,7 @@
-"""A node's member of one group: the core, its log and its machine, driven together.
+"""A node's member of one group: the core, its log and its machine.
 
-Nothing here waits. What comes (a proposal, messages, a write that is durable, time) goes to the core, and
-each ends with `Member.advance`: what the core wants is written, sent and made known to the machine.
+Nothing here waits. Each input (a proposal, messages, a durable write, time) goes to the core and ends with
+`Member.advance`, which writes, sends and applies the output of the core.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ class GroupStore(LogStore, Protocol):
     """The log of one member.
 
     Attributes:
-        on_compact: to be told the index up to which entries cannot be read any more; not above what was
-            committed.
+        on_compact: called with the index up to which entries cannot be read any more; not above the commit
+            index.
     """
 
     stored: Stored | None
@@ -37,7 +37,7 @@ class GroupStore(LogStore, Protocol):
 
 
 class GroupMachine(Protocol):
-    """What stands behind the log. It must not call the member from within these."""
+    """The state machine of a group. It must not call the member from these methods."""
 
     @property
     def applied(self) -> int:
@@ -61,11 +61,11 @@ class GroupMachine(Protocol):
         """A member needs a state: send it, then call `Member.snapshot_done`."""
 
     def read_done(self, token: int, index: int) -> None:
-        """What was asked with this token may be read when entries up to the index are applied."""
+        """A linearizable read with this token is allowed once entries up to the index are applied."""
 
 
 class Surroundings(Protocol):
-    """What a member needs of its node (`groups.Groups`)."""
+    """The context of a member in its node (`groups.Groups`)."""
 
     def now_ms(self) -> int:
         """A clock that never runs back."""
@@ -117,7 +117,7 @@ class Member:
         first: bool = False,
         commit_wait_ms: int = 0,
     ) -> None:
-        """Begin with what is stored; call `advance` when the node knows it.
+        """Start from the stored state; call `advance` when the node has registered the member.
 
         Args:
             chance: gives numbers from 0 to below 1.
@@ -191,8 +191,8 @@ class Member:
         self.raft.suspect(peer, self._groups.now_ms())
 
     def heard(self, peer: int) -> None:
-        """See `Raft.heard`. Who is to lead a group that never had a leader does not wait for chance:
-        the others may begin a moment later than it does.
+        """As `Raft.heard`. The preferred first leader of a new group stands for election at once, ahead of
+        the random delays of others.
         """
         self.raft.heard(peer, self._groups.now_ms())
         if self.new:

@@ -1,12 +1,10 @@
-"""Continuous reconciliation: how many members a quorum queue should have, and what to do about it.
+"""Continuous reconciliation of the number of members of quorum queues.
 
-Only the node that leads a queue acts for it, and not while it is drained. A round looks at all queues that
-the node leads and makes at most one change to each. What one round is, and when the next one comes, is said
-here; the change itself is `membership`'s.
-
-The rules are RabbitMQ's (`quorum_queue.continuous_membership_reconciliation.*`), but for two: nothing is
-added to a queue whose members have no majority, since such a change could not end; and a target that is even
-is reached, as its documentation says, where RabbitMQ stops at the odd size below.
+Only the node that leads a queue acts for it, and not while it is drained. A round changes each led queue at
+most once; `membership` makes the change. The rules are RabbitMQ's
+(`quorum_queue.continuous_membership_reconciliation.*`), with two exceptions: a queue without a majority gets
+no member, since the change could not end; and an even target is reached, as its documentation states, where
+RabbitMQ stops at the odd size below.
 """
 
 from __future__ import annotations
@@ -19,10 +17,10 @@ from amqp10broker.dataclass import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Reconciling:
-    """The settings.
+    """The settings of reconciliation.
 
     Attributes:
-        target_group_size: members that each queue should have; 0: no more than policies and arguments say.
+        target_group_size: members that each queue should have; 0: only policies and arguments count.
         auto_remove: members on nodes that are not in the cluster any more are removed.
         trigger_interval_ms: from a trigger, or a round that had something to do, to the next round.
     """
@@ -57,7 +55,7 @@ class Drop:
 
 
 def target_size(setting: int | None, policy: int | None, argument: int | None) -> int:
-    """How many members a queue should have: the largest of what is said; 0 if nothing is."""
+    """Return the wanted number of members: the largest of the given sizes; 0 if none is given."""
     return max(setting or 0, policy or 0, argument or 0)
 
 
@@ -69,7 +67,7 @@ def next_change(
     auto_remove: bool,
     chance: Callable[[], float],
 ) -> Grow | Drop | None:
-    """What a round does to one queue that is led here; None: nothing.
+    """Return the change of one round for a queue that is led here; None if there is none.
 
     Args:
         chance: gives numbers from 0 to below 1.

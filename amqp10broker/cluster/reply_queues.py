@@ -1,4 +1,4 @@
-"""Queues of direct reply-to, as all nodes of a cluster know them.
+"""Queues of direct reply-to, as all nodes of a cluster see them.
 
 ::
 
@@ -11,9 +11,9 @@ begins and ends, and they ask for all when they have found that node. Its name s
 
     amq.rabbitmq.reply-to.<node>.<start of the node>.<number>.<secret>
 
-A request may reach another node by a third one before the news of the queue for its replies. By the number
-it is known that the news is still to come: then the queue is taken to be there. Messages go to its node
-without an answer, and are told to be taken at once, as at that node.
+A request may arrive by a third node before the announcement of its reply queue. The number shows that the
+announcement is pending: the queue then counts as existing. Messages go to its node without confirmation, and
+are reported as taken at once, as at that node.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ Box = Callable[[VolatileQueue], QueueHandle]
 
 
 class _Known:
-    """What another node has said.
+    """The announcements of another node.
 
     Attributes:
         queues: those that are there, by virtual host and name; None: not in the virtual host yet, of which
@@ -92,7 +92,7 @@ class ReplyQueues:
         return f"{REPLIES_PREFIX}{where}.{self._secret()}"
 
     def opened(self, vhost: str, name: str) -> None:
-        """One is there: the other nodes are told."""
+        """Announce a queue to the other nodes."""
         self._own[vhost, name] = None
         self._newest = self._last
         self._tell({"opened": [vhost, name]})
@@ -111,7 +111,7 @@ class ReplyQueues:
     # --- of other nodes ---------------------------------------------------------------------------
 
     def find(self, vhost: VirtualHost, name: str) -> DeclaredQueue | None:
-        """A queue that is not among those of the virtual host, though its node may have told others of it."""
+        """Find a queue that is not among those of the virtual host, though its node may have announced it."""
         parts = name.removeprefix(REPLIES_PREFIX).split(".")
         if len(parts) != 4 or not all(map(_NUMBER.fullmatch, parts[:3])):
             return None

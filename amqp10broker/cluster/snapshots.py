@@ -49,7 +49,7 @@ class What(enum.IntEnum):
 
 
 class Outcome(enum.IntEnum):
-    """What became of a transfer."""
+    """The outcome of a transfer."""
 
     GOES_ON = 0
     TAKEN = 1
@@ -77,7 +77,7 @@ class Target(Protocol):
         """
 
     def unstage(self) -> None:
-        """What was staged, and not taken from a `Ready`, is not needed."""
+        """Drop staged data that is not from a `Ready`."""
 
 
 class Machine(Source, Target, Protocol):
@@ -130,7 +130,7 @@ class _Outgoing:
 
 
 class _Incoming:
-    """What has come of one transfer."""
+    """The received part of one transfer."""
 
     def __init__(self, transfer: int) -> None:
         self.transfer = transfer
@@ -166,7 +166,7 @@ class Snapshots:
         return min((each.due for each in self._outgoing.values()), default=None)
 
     def add(self, group: int, machine: Machine) -> None:
-        """A group whose state may go or come."""
+        """Register a group that sends or receives states."""
         self._machines[group] = machine
 
     def remove(self, group: int) -> None:
@@ -209,7 +209,7 @@ class Snapshots:
             member.advance()
 
     def disconnected(self, node: int) -> None:
-        """What was under way to a node is lost, and what it had begun to send."""
+        """Drop the transfers to and from a disconnected node."""
         for (group, to), outgoing in list(self._outgoing.items()):
             if node_of(to) == node:
                 self._over(group, outgoing, None)

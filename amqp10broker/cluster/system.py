@@ -1,10 +1,9 @@
-"""The system group at one node: what is declared is agreed on there, and applied to the node's catalog.
+"""The system group at one node: agreement on metadata, applied to the node's catalog.
 
-The group's machine (`transactions.SystemMachine`) decides; the catalog is changed with it, so that queues
-begin and end here. Whoever wants something asks `System.propose`, which is a `metadata.proposing.Propose`.
-
-Nothing here waits or has a clock. The member must not be called while it tells something, so what follows of
-that is done by `tick`, whose time `deadline` says.
+The group's machine (`transactions.SystemMachine`) decides; the catalog changes with it, so that queues start
+and end here. Requests come through `System.propose`, which is a `metadata.proposing.Propose`. Nothing here
+waits or has a clock. The member must not be called from its own callbacks, so `tick` does the consequences at
+the time of `deadline`.
 """
 
 from __future__ import annotations
@@ -145,12 +144,12 @@ class System:
         return answer
 
     def see_to(self, request: Request[Any]) -> None:
-        """Have a request decided that nobody waits for, however long it takes; it refuses nothing."""
+        """Repeat a request without a receiver until it is decided; it refuses nothing."""
         if self._proposals.ask(request, None, None) is LATER:
             self._soon()
 
     def start(self, started: NodeStarted, done: Callable[[], None]) -> None:
-        """Tell the others that this node has started, as soon as it knows of itself, however long it takes.
+        """Announce this node's start as soon as its membership is known, however long it takes.
 
         Args:
             done: called when that is applied here, and so all that was decided before.

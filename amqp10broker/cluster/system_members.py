@@ -1,4 +1,4 @@
-"""Who is a member of the system group: every node of the cluster, one change at a time."""
+"""Membership of the system group: every node of the cluster, one change at a time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LAG_MAX: Final = 64
 def next_change(
     config: Configuration, nodes: Iterable[NodeFacts], matches: Mapping[int, int], last: int
 ) -> Change | None:
-    """What the group's leader changes next; None: all is as it should be, or a member is still to catch up.
+    """Return the next change by the group's leader; None if all is done or a member still catches up.
 
     Args:
         matches: up to which index the log of each other member is known to agree.

@@ -64,7 +64,7 @@ def is_member(log: EntriesByKey) -> bool:
 
 
 def used_version(log: EntriesByKey) -> int:
-    """Which version of the machines a folder's cluster used when it heard of that last; 0: it has none."""
+    """Return the machine version that a folder's cluster used at last; 0 if not known."""
     kept = log.get((STATE, *CLUSTER))
     return 0 if kept is None else int(kept[1].get("version", 1))
 
@@ -91,10 +91,10 @@ def begin_anew(
     entries: Iterable[tuple[Key, Value]],
     beside: Iterable[tuple[Key, Value]],
 ) -> None:
-    """Begin another group with one member in place of the one whose other members are lost for good.
+    """Replace the group by a new one with a single member, when the other members are lost for good.
 
     Args:
-        beside: what else the folder says from now on. All of it is one change.
+        beside: other new content of the folder. All of it is one change.
     """
     stored = new_group(Configuration((member,)))
     machine = SystemMachine()
@@ -234,7 +234,7 @@ class SystemStore:
         return self.applied - COMPACT_AFTER
 
     def compact(self, point: Point) -> None:
-        """Entries up to this point are asked for no more."""
+        """Forget entries up to this point."""
         gone = range(self._point.index + 1, point.index + 1)
         for index in gone:
             del self._entries[index]

@@ -1,4 +1,4 @@
-"""What a client hears of a request that no majority has decided in time, in RabbitMQ's words (M5)."""
+"""The error for a request without a decision of a majority in time, in RabbitMQ's words (M5)."""
 
 from __future__ import annotations
 

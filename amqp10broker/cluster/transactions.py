@@ -1,14 +1,12 @@
-"""Changes of the catalog that nodes agree on: transactions, and the machine that applies them.
+"""Transactions: changes of the catalog that nodes agree on, and the machine that applies them.
 
-A node plans a request on its own copy of the catalog, and proposes what the plan comes to. Meanwhile the
-catalog may change. So a transaction names the keys on which its plan depends, each with its *revision*: the
-index in the system group's log at which it was changed last. Where it stands in the log it is applied if all
-of these are as they were, and otherwise nothing of it is: the node plans again, on a copy that is newer by
-then. So no rule is ever replayed (ADR 0036), and all nodes apply the same.
+A node plans a request on its own copy of the catalog, and proposes the resulting transaction. It names the
+keys on which its plan depends, each with its *revision*: the index in the system group's log of its last
+change. The transaction is applied if none of these has changed by its place in the log; otherwise the node
+plans again on a newer copy. So rules are not replayed (ADR 0036), and all nodes apply the same.
 
-On what a plan depends follows from what it puts and forgets (`reads_of`). Some of that is no entry: that
-nothing has come into a virtual host that is deleted, or that the last binding of an exchange is still the
-last. Such things have *marks*, keys without a value, whose revision changes with what they stand for.
+The dependencies follow from the changed keys (`reads_of`). Facts without an entry, such as the emptiness of a
+virtual host to be deleted, have *marks*: keys without a value, whose revision changes with the fact.
 """
 
 from __future__ import annotations
@@ -50,10 +48,10 @@ class Origin(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
-    """A change of the catalog that is to be agreed on.
+    """A proposed change of the catalog.
 
     Attributes:
-        settled: the node knows what became of all its transactions before this serial.
+        settled: the node has the outcome of all its transactions before this serial.
     """
 
     origin: Origin
@@ -202,7 +200,7 @@ def _marks(key: Key) -> Iterator[Key]:
 
 
 class Outcome(Enum):
-    """What became of a transaction."""
+    """The outcome of a transaction."""
 
     APPLIED = "applied"
     CONFLICT = "conflict"
@@ -212,7 +210,7 @@ class Outcome(Enum):
 
 
 class Decision(NamedTuple):
-    """What became of a transaction, with what the catalog is to be told."""
+    """The outcome of a transaction, with the changes for the catalog."""
 
     outcome: Outcome
     puts: Sequence[tuple[Key, Value]] = ()
@@ -237,10 +235,10 @@ def _add(stretches: list[list[int]], serial: int) -> None:
 
 
 class SystemMachine:
-    """All entries with their revisions: what the system group agrees on.
+    """All entries with their revisions: the replicated state of the system group.
 
     Attributes:
-        touched: keys that have changed since they were last taken away, for whoever keeps them.
+        touched: keys that have changed since they were last taken, for the store.
     """
 
     def __init__(self) -> None:
@@ -263,7 +261,7 @@ class SystemMachine:
         return ABSENT if found is None else found[0]
 
     def kept(self, key: Key) -> list[Any] | None:
-        """What of a key must be kept, as JSON can hold it; None: it is not there."""
+        """Return the durable part of a key in JSON types; None if the key does not exist."""
         found = self._state.get(key)
         return None if found is None else [found[0], json.loads(found[1])]
 

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 
 class Purpose(enum.IntEnum):
-    """What a connection is for."""
+    """The purpose of a connection."""
 
     RAFT = 1
     """Messages of groups and heartbeats: what a full buffer drops is sent again."""
@@ -29,7 +29,7 @@ class Purpose(enum.IntEnum):
 
 
 class FrameKind(enum.IntEnum):
-    """What a frame's body is."""
+    """The kind of a frame's body."""
 
     HEARTBEAT = 1
     RAFT = 2
