@@ -41,7 +41,7 @@ class Clocks:
         self.correction_ms = max(most - AHEAD_MS_MAX, min(0, most + AHEAD_MS_MAX))
 
     def notes(self, named: Mapping[int, str]) -> dict[str, str]:
-        """What is wrong, a sentence each, by what it is about."""
+        """Return a sentence for each problem, by its subject."""
         found = {
             f"clock of {name}": f"the clock of node {name} is {difference(ahead_ms)} this node's"
             for node, name in sorted(named.items())

@@ -47,7 +47,7 @@ _ATOMIC: Final = getattr(_constants, "ATOMIC_GROUP", None)
 
 
 class Unbounded(BrokerError):
-    """A pattern cannot be followed in bounded time; the text says what is in its way."""
+    """A pattern has no bounded search; the text names the obstacle."""
 
 
 class TooManySteps(BrokerError):
@@ -77,8 +77,8 @@ def parsed(pattern: str) -> Any:
 
 
 def compiled(tree: Any) -> re.Pattern[str]:
-    """What `re` searches with. Raises `Unbounded` if its classes have too many characters beyond Latin-1 for
-    making a table of them.
+    """Compile the pattern for `re`. Raises `Unbounded` if its classes have too many characters beyond Latin-1
+    for a table.
     """
     if _class_size(tree) > CLASS_SIZE_MAX:
         raise Unbounded("its classes have too many characters beyond Latin-1")
@@ -159,7 +159,9 @@ def _class_size(items: Any) -> int:
 
 
 class _Parts:
-    """What all machines of one pattern share: counts of states and steps, and patterns of one character."""
+    """The shared parts of all machines of one pattern: counts of states and steps, and patterns of one
+    character.
+    """
 
     def __init__(self) -> None:
         self.states = 0
@@ -295,7 +297,7 @@ class _Machine:
 
 
 class _Look:
-    """A look ahead, or back by a width that is fixed, as `re` asks."""
+    """A look ahead, or a look behind of fixed width, as in `re`."""
 
     __slots__ = ("_machine", "_wanted", "_width")
 

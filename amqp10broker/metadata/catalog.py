@@ -1,10 +1,9 @@
-"""All that is declared on this broker: virtual hosts with their queues and exchanges, and users.
+"""The metadata of this broker: virtual hosts with their queues and exchanges, and users.
 
-The catalog is plain state, read synchronously by whichever task holds the processor. It changes in one way
-only: a request is planned (see `plan`), what of the plan outlives the process is kept, and the plan is
-applied (`propose`). The catalog does not run queues: for that it is given a `QueueHost`, which the living
-room implements. What it tells a queue goes through the `QueueHandle`: that its settings changed, that it was
-declared again, that it is deleted.
+The catalog is plain state, read synchronously by any task. It changes in one way only: a request is planned
+(see `plan`), the durable part of the plan is stored, and the plan is applied (`propose`). The catalog does
+not run queues: `QueueHost`, implemented by the runtime, does. The catalog notifies a queue through its
+`QueueHandle` of new settings, redeclaration and deletion.
 """
 
 from __future__ import annotations
@@ -54,13 +53,11 @@ T = TypeVar("T")
 
 
 class Request(Protocol[T_co]):
-    """What somebody wants of the catalog: a value, of `queue_requests` and its like."""
+    """A request to change the catalog: a value, as in `queue_requests`."""
 
     def plan(self, catalog: Catalog) -> Plan[T_co]:
-        """Ask the rules, and say what it comes to; nothing is changed.
-
-        Raises:
-            RefusedError: of the class that says why.
+        """Check the rules and return the plan; nothing is changed. Raises a `RefusedError` subclass with the
+        reason.
         """
 
 
@@ -71,19 +68,18 @@ class Catalog:
         parameters: runtime parameters of plugins by (virtual host, component, name), kept as they are.
         unknown: other parts of an imported definitions file, kept for the next export.
         cluster: which one it is; None without one.
-        placement: says where new queues are; None: at this node, which is in no cluster.
-        whereabouts: says who leads queues and which nodes run; None: this node is in no cluster.
+        placement: chooses nodes for new queues; None: at this node, which is in no cluster.
+        whereabouts: leaders of queues and running nodes; None: this node is in no cluster.
         on_members: called when a queue has other members; must not raise.
-        on_nodes: called when nodes, or the cluster, are other ones, or are said other things of; must not
-            raise.
-        decide: in a cluster, has the nodes agree on a request whose answer is not waited for; None: this
+        on_nodes: called when nodes or the cluster change; must not raise.
+        decide: in a cluster, submits a request without waiting for its answer; None: this
             catalog decides.
         on_sizes: called when a queue is new or a policy another: queues may want other numbers of members;
             must not raise.
         on_left: called with the key of a user or a virtual host that is gone; must not raise.
         queues_created, queues_deleted: how many queues came and went since the start, those included that
             were there before it.
-        changes: told of all that must outlive the process.
+        changes: stores all durable changes.
         choose: where routing, and the ids of streams, leave something to chance; None takes turns.
     """
 
@@ -95,7 +91,7 @@ class Catalog:
         relaxed_quorum_checks: bool = False,
         choose: Choose | None = None,
     ) -> None:
-        """Make a catalog with the virtual host ``/`` and nobody who may log in.
+        """Create a catalog with the virtual host ``/`` and no users.
 
         Args:
             default_queue_type: of queues that are declared without a type in a virtual host without
@@ -170,7 +166,7 @@ class Catalog:
         return self.cluster is None or len(self.nodes) == 1
 
     def given_up(self) -> Counter[tuple[str, str, str]]:
-        """What queues gave up here, by kind, reason and strategy; see `queues.counters.given_up`."""
+        """Messages that queues dropped here, by kind, reason and strategy (`queues.counters.given_up`)."""
         total = self._given_up.copy()
         for vhost in self.vhosts.values():
             total.update(vhost.given_up())
@@ -221,9 +217,9 @@ class Catalog:
         farewell: bool = True,
         used: Key | None = None,
     ) -> None:
-        """Change what is declared, as a plan says; the only way in which anything changes.
+        """Apply a plan; the only way in which metadata changes.
 
-        No rule is asked and nothing is refused. Queues begin and end to run.
+        No rule is checked and nothing is refused. Queues start and end.
         """
         for put in puts:
             self._put(put.key, put.record)
@@ -370,7 +366,7 @@ def entries(catalog: Catalog, *, bindings: bool = True) -> list[Put]:
 
 
 def entries_in(vhost: VirtualHost, *, bindings: bool = True) -> list[Put]:
-    """What is declared in a virtual host. Its own facts, permissions and parameters are not in it."""
+    """Return the entries of a virtual host, without its own record, permissions and parameters."""
     where = vhost.name
     return [
         *(

@@ -1,8 +1,8 @@
-"""Keeping what of the catalog must outlive the process, plan by plan.
+"""Storage of the durable changes of the catalog, plan by plan.
 
-A plan is kept before it counts, so that what cannot be written is refused and nothing has happened; what it
-forgets is told when it is gone, because deleting must be possible also when the disk is full. Without a
-recorder (a broker in memory only) every call ends at its first line.
+A plan is stored before it counts, so that a failed write refuses it without effect. Deletions are stored
+after the fact, because they must be possible when the disk is full. Without a recorder (a broker in memory
+only) every call returns at its first line.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ class Recorder(Protocol):
 
 
 class Changes:
-    """Hands plans on to the recorder, as entries that it can keep.
+    """Passes plans on to the recorder, as entries.
 
     Attributes:
-        highest_reserved: up to this the recorder knows that queues may have been given numbers.
+        highest_reserved: the recorded upper bound of queue numbers.
     """
 
     __slots__ = ("_conceal", "_recorder", "highest_reserved")
@@ -54,7 +54,7 @@ class Changes:
         self._conceal: Conceal = lambda record: record
 
     def tell(self, recorder: Recorder, conceal: Conceal) -> None:
-        """Begin to tell a recorder."""
+        """Attach a recorder."""
         self._recorder = recorder
         self._conceal = conceal
 

@@ -126,8 +126,8 @@ def entries_of(document: Mapping[str, Any], section: str) -> list[DefinitionEntr
 def password_of(
     entry: DefinitionEntry, make_password: Callable[[str], PasswordRecord] | None
 ) -> PasswordRecord | None:
-    """The password record of a user's entry; None if nobody may log in with a password. Raises `ConfigError`
-    if there is neither hash nor password, or it is none.
+    """Return the password record of a user's entry; None if login with a password is not possible. Raises
+    `ConfigError` if there is neither hash nor password, or the hash is invalid.
     """
     if ARGON2_KEY in entry.values and "password" not in entry.values:
         return _argon2_of(entry)

@@ -1,11 +1,10 @@
-"""Definitions: everything declared, as one JSON document in RabbitMQ's shape.
+"""Definitions: all metadata as one JSON document in RabbitMQ's shape.
 
-`export` (in `definitions_export`) writes the catalog; `ImportDefinitions` brings a document into it. What a
-document asks for is planned as one: each entry of it on a copy of the catalog, that runs no queues, to which
-the plans of the entries before were applied. An exchange, queue, binding or policy that is refused is left
-out and named in the report: RabbitMQ exports bindings of internal exchanges, and not the exchanges. A
-document that is malformed, or of which a user, a permission or a limit is refused, is not taken over at all.
-What is there already and agrees with it stays as it is; loading it again changes nothing.
+`export` (in `definitions_export`) writes the catalog; `ImportDefinitions` imports a document. A document is
+planned as one: each entry on a copy of the catalog without queues, to which the plans of earlier entries were
+applied. A refused exchange, queue, binding or policy is left out and reported, since RabbitMQ exports
+bindings of internal exchanges without the exchanges. A malformed document, or one with a refused user,
+permission or limit, is rejected as a whole. Equal existing entries stay, so a second import changes nothing.
 """
 
 from __future__ import annotations
@@ -84,10 +83,10 @@ _HEADER: Final = frozenset(
 
 @dataclass(slots=True)
 class Report:
-    """What became of a document.
+    """The result of an import.
 
     Attributes:
-        unknown: names of parts of the document that nobody here knows; kept for the next export.
+        unknown: names of unknown parts of the document; stored for the next export.
     """
 
     loaded: dict[str, int] = field(default_factory=dict)
@@ -97,7 +96,7 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class ImportDefinitions:
-    """What a document says shall be there; see `importing`, which makes one.
+    """Import a document; `importing` creates this request.
 
     Attributes:
         passwords: the records of its users' passwords, by the place of the entry.
@@ -141,7 +140,7 @@ def importing(
 
 
 class _NoQueue:
-    """A queue of the copy: nobody hears what is said to it."""
+    """A queue of the copy, which ignores all notifications."""
 
     def post(self, command: Command) -> None:
         return
@@ -176,7 +175,7 @@ class _NoQueue:
 
 
 class _NoHost:
-    """Runs the queues of the copy, which is to say: does not."""
+    """The queue host of the copy, which runs no queues."""
 
     def start_queue(self, queue: QueueSpec) -> QueueHandle:
         return _NoQueue()

@@ -1,8 +1,8 @@
-"""Queues and bindings that a cluster's founder declares later: when as many nodes are there as shall be.
+"""Queues and bindings that a cluster's founder declares when the expected number of nodes has joined.
 
-A quorum queue gets at most as many members as the cluster has nodes when it is declared. So what the
-founder's configuration says of queues waits for the others; the rest of it (users, virtual hosts, exchanges,
-policies) is there from the beginning, as in RabbitMQ.
+A quorum queue gets at most as many members as the cluster has nodes at its declaration, so the queues of the
+founder's configuration wait for the other nodes. Users, virtual hosts, exchanges and policies exist from the
+beginning, as in RabbitMQ.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ DUE_LATER: Final = ("queues", "bindings")
 
 
 def without_due(request: ImportDefinitions) -> ImportDefinitions:
-    """What of a document is declared at once."""
+    """Return the part of a document that is declared at once."""
     document = {name: value for name, value in request.document.items() if name not in DUE_LATER}
     return replace(request, document=document)
 
@@ -36,7 +36,7 @@ def due_of(document: Mapping[str, Any], queues: Sequence[Mapping[str, Any]]) -> 
 
 @dataclass(frozen=True, slots=True)
 class DeclareDue:
-    """What was due is declared, once."""
+    """Declare the waiting part, once."""
 
     what: ImportDefinitions
 

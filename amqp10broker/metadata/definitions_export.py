@@ -60,10 +60,10 @@ def export(
 
 @dataclass(frozen=True, slots=True)
 class Section(Generic[T]):
-    """One list of the document, of which the entries are still to be made.
+    """One list of the document, whose entries are made later.
 
     Attributes:
-        things: that were declared when the document was asked for; they do not change.
+        things: the declared objects at the time of the request; they do not change.
         entry: makes the entry of one; None: it is left out.
     """
 
@@ -78,9 +78,9 @@ class Section(Generic[T]):
 def sections(
     catalog: Catalog, conceal: Callable[[PasswordRecord | None], PasswordRecord | None]
 ) -> dict[str, Any]:
-    """The document of `export`, with each list of which there may be very many entries as a `Section`.
+    """Return the document of `export`, with each list of possibly many entries as a `Section`.
 
-    What is declared or deleted later makes no difference to it, so its entries can be made bit by bit.
+    Later changes have no effect on it, so its entries can be made in parts.
     """
     document: dict[str, Any] = {
         "rabbit_version": RABBIT_VERSION,

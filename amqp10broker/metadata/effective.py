@@ -1,8 +1,7 @@
-"""What a queue shall do: its arguments, its policy and its operator policy made into one `QueueSettings`.
+"""The effective settings of a queue: arguments, policy and operator policy merged into one `QueueSettings`.
 
-Of the policies that match a queue the one of the highest priority counts, and so does one operator policy.
-First these two are merged, then the result with the arguments of the declaration; the tables below say who
-wins where both speak.
+The matching policy and operator policy of the highest priority count. These two are merged first, then the
+result with the arguments of the declaration; the tables below define the precedence.
 """
 
 from __future__ import annotations
@@ -91,7 +90,7 @@ def max_age_ms(text: str) -> int:
 
 
 def effective(policies: Policies, name: str, kind: str, arguments: Mapping[str, Any]) -> Effective:
-    """Say what counts for a queue."""
+    """Merge the settings of a queue."""
     policy = policies.effective(name, kind)
     operator = policies.effective(name, kind, operator=True)
     if policy is None and operator is None and arguments.keys() <= {QUEUE_TYPE}:

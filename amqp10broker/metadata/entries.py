@@ -1,9 +1,8 @@
-"""Each declared thing as one JSON entry, in the words of definitions files.
+"""Each declared object as one JSON entry, in the words of definitions files.
 
-There is one form for each, whose other direction is in `entry_codec`: what `definitions_export` writes into
-a file is what is kept in the data folder. The two differ in one thing only. A file is for people and for
-RabbitMQ, so an argument that JSON has no word for becomes the nearest text (`nearest`); what is kept must
-come back as it was, so it is wrapped (`exact`, undone by `unwrapped`).
+Definitions files and the data folder share one form; `entry_codec` reads it. They differ in one thing: in a
+definitions file an argument without a JSON type becomes the nearest text (`nearest`); in the data folder it
+is wrapped without loss (`exact`, undone by `unwrapped`).
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ _MARK: Final = "!"
 
 
 class QueueFacts(Protocol):
-    """What an entry says of a queue: a `QueueSpec` or a `DeclaredQueue`."""
+    """The fields of a queue's entry: a `QueueSpec` or a `DeclaredQueue`."""
 
     @property
     def name(self) -> str: ...
@@ -99,7 +98,7 @@ def scram_text(record: ScramRecord) -> str:
 
 
 def permission_entry(user: str, vhost: str, permission: Permission) -> Entry:
-    """What a user may do in a virtual host."""
+    """Return the permissions of a user in a virtual host."""
     return {
         "user": user,
         "vhost": vhost,
@@ -110,7 +109,7 @@ def permission_entry(user: str, vhost: str, permission: Permission) -> Entry:
 
 
 def topic_permission_entry(user: str, vhost: str, exchange: str, permission: TopicPermission) -> Entry:
-    """What a user may do with routing keys of a topic exchange."""
+    """Return the topic permissions of a user for one exchange."""
     return {
         "user": user,
         "vhost": vhost,
@@ -135,7 +134,7 @@ def parameter_entry(vhost: str, component: str, name: str, value: Any) -> Entry:
 
 
 def global_parameter_entry(name: str, value: Any) -> Entry:
-    """A parameter of the whole broker, or a part of a definitions file that nobody here knows."""
+    """Return a parameter of the whole broker, or an unknown part of a definitions file."""
     return {"name": name, "value": value}
 
 
@@ -248,9 +247,7 @@ _UNWRAP: Final[Mapping[str, Callable[[Any], Any]]] = {
 
 
 def unwrapped(value: Any) -> Any:
-    """What `exact` was given, without wire types. Raises `ValueError` or `KeyError` or `TypeError` if `exact`
-    has not made it.
-    """
+    """Undo `exact`, without wire types. Raises `ValueError`, `KeyError` or `TypeError` for other input."""
     if isinstance(value, dict):
         if len(value) == 1:
             ((key, inner),) = value.items()

@@ -1,8 +1,8 @@
-"""The one codec of entries: what is kept in the data folder, and in part what stands in a definitions file.
+"""The codec of entries: for the data folder, and partly for definitions files.
 
-`encoded` and `decoded` are each other's inverse for every kind of entry (see `plan`). What a definitions file
-says of the same thing is read by the same functions, which are given where numbers, defaults and faults of
-people matter: an `DefinitionEntry`, whose complaints name the place.
+`encoded` and `decoded` are inverse for every kind of entry (see `plan`). Definitions files are read by the
+same functions through a `DefinitionEntry`, which handles numbers, defaults and mistakes of users, and names
+the place in its errors.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def decoded(key: Key, value: Any) -> Record:
 
 
 def read_user(entry: DefinitionEntry, password: PasswordRecord | None) -> User:
-    """A user, whose password's record was read before, because making one is slow."""
+    """Return a user. The password record is read before, because making one is slow."""
     name = entry.text("name")
     limits = UserLimits.read(entry.table("limits"), f"user '{name}'")
     return User(name, password, entry.tags(), limits)
@@ -82,12 +82,12 @@ def read_vhost(entry: DefinitionEntry) -> VhostFacts:
 
 
 def read_permission(entry: DefinitionEntry) -> Permission:
-    """What a user may do in a virtual host."""
+    """Return the permissions of a user in a virtual host."""
     return Permission(entry.text("configure"), entry.text("write"), entry.text("read"))
 
 
 def read_topic_permission(entry: DefinitionEntry) -> TopicPermission:
-    """What a user may do with routing keys of a topic exchange."""
+    """Return the topic permissions of a user for one exchange."""
     return TopicPermission(entry.text("write"), entry.text("read"))
 
 

@@ -1,6 +1,6 @@
-"""What may be declared and deleted as an exchange or a binding: requests and their plans.
+"""Requests that declare and delete exchanges and bindings, and their plans.
 
-The rules themselves are `routing.topology.Topology`'s.
+The rules are in `routing.topology.Topology`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from amqp10broker.routing.topology import Removal
 
 @dataclass(frozen=True, slots=True)
 class DeclareExchange:
-    """There shall be an exchange; if there is, it shall be as asked for. The answer: it was made now."""
+    """Declare an exchange, or check that the existing one is equivalent. The answer: whether it was
+    created.
+    """
 
     vhost: str
     exchange: ExchangeSpec

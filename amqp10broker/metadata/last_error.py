@@ -1,4 +1,4 @@
-"""What went wrong last with something: a connection, a session, a channel, a link, a queue."""
+"""The last error of a connection, session, channel, link or queue."""
 
 from __future__ import annotations
 

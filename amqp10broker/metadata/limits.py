@@ -51,7 +51,7 @@ class _Limits:
 
 @dataclass(frozen=True, slots=True)
 class VhostLimits(_Limits):
-    """What one virtual host may have."""
+    """The limits of one virtual host."""
 
     max_connections: int | None = None
     max_queues: int | None = None
@@ -59,7 +59,7 @@ class VhostLimits(_Limits):
 
 @dataclass(frozen=True, slots=True)
 class UserLimits(_Limits):
-    """What one user may have, over all virtual hosts."""
+    """The limits of one user, over all virtual hosts."""
 
     max_connections: int | None = None
     max_channels: int | None = None

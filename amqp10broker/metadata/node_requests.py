@@ -1,4 +1,4 @@
-"""What changes about the nodes of a cluster, and where queues are: requests and their plans."""
+"""Requests that change the nodes of a cluster and the places of queues, and their plans."""
 
 from __future__ import annotations
 
@@ -51,9 +51,10 @@ class JoinNode:
 
 @dataclass(frozen=True, slots=True)
 class NodeStarted:
-    """A node has started: it is where it says, not drained, and what ended with its earlier starts is gone.
+    """Record a node's start: its address, the end of maintenance, and the end of what belonged to earlier
+    starts.
 
-    When this is applied at that node, it knows all that was decided before it started.
+    When this is applied at that node, the node has all earlier decisions.
     """
 
     name: str
@@ -130,9 +131,9 @@ class SetDraining:
 
 @dataclass(frozen=True, slots=True)
 class RaiseMachines:
-    """The cluster shall use the newest version of the replicated machines that every node carries out.
+    """Use the newest version of the replicated machines that every node supports.
 
-    A node that is down counts with what it said when it started last. There is no way back.
+    A node that is down counts with the version of its last start. The version cannot be lowered.
     """
 
     def plan(self, catalog: Catalog) -> Plan[None]:

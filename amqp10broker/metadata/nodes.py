@@ -1,4 +1,4 @@
-"""The nodes of a cluster, as every one of them knows the others."""
+"""The nodes of a cluster, as every one of them sees the others."""
 
 from __future__ import annotations
 

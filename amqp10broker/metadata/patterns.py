@@ -1,12 +1,12 @@
-"""Regular expressions that clients write: in permissions and policies, and to choose from lists.
+"""Regular expressions from clients: in permissions and policies, and in filters of lists.
 
-RabbitMQ's are PCRE, searched for anywhere in the name, and an empty one matches no name. Python's
-differ little; what can be carried over is, the rest is refused when it is set, not when it is used.
+RabbitMQ's are PCRE, searched anywhere in the name, and an empty one matches no name. Python's differ little;
+an unsupported one is refused when it is set, not when it is used.
 
-The names are their users', who may be hostile: no name can make a search long. `re` searches where it has few
-steps to make, `bounded_search` elsewhere. The few that neither could do in bounded time are refused when they
-are set. One that a data folder or a definitions file has from before stays there, finds nothing, and
-`fault_of` says why. What one request may search for in all names together is bounded by `Finding`.
+Names come from users, so a hostile name must not make a search long. `re` searches where it needs few steps,
+`bounded_search` elsewhere; a pattern that neither can search in bounded time is refused. An older one in a
+data folder or definitions file stays, finds nothing, and `fault_of` gives the reason. `Finding` bounds the
+search of one request over all names.
 """
 
 from __future__ import annotations
@@ -130,13 +130,13 @@ def is_expression(pattern: str) -> bool:
 
 
 def check_pattern(pattern: str, resource: str) -> str:
-    """The pattern itself, if it is a regular expression.
+    """Return the pattern if it is a valid regular expression.
 
     Args:
-        resource: whose it is, for the error: ``configure permission of user 'a' in vhost '/'``.
+        resource: its owner, for the error: ``configure permission of user 'a' in vhost '/'``.
 
     Raises:
-        InvalidArgument: it is no regular expression; the text says where it breaks.
+        InvalidArgument: it is not a regular expression; the text names the position.
     """
     fault = _compiled(pattern)
     # One from before that is not bounded is kept; whoever sets one asks `check_bounded`.
@@ -146,9 +146,7 @@ def check_pattern(pattern: str, resource: str) -> str:
 
 
 def check_bounded(patterns: Iterable[str], resource: str) -> None:
-    """Refuse to set what finds nothing because it might search for ever. Raises `InvalidArgument` if one is
-    such; the text says what is in the way.
-    """
+    """Refuse a pattern whose search is not bounded. Raises `InvalidArgument` with the obstacle."""
     for pattern in patterns:
         Finding(pattern, resource)
 
@@ -204,7 +202,7 @@ class Finding:
     async def among(
         self, things: Iterable[T], name: Callable[[T], str], pause: Callable[[], Awaitable[None]]
     ) -> list[T]:
-        """The things in whose names it is found. Raises `InvalidArgument` if the steps are used up."""
+        """Return the objects whose names match. Raises `InvalidArgument` if the steps are used up."""
         chosen, due = [], self.steps + _PAUSE_STEPS
         for thing in things:
             if self(name(thing)):

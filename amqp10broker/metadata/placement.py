@@ -1,4 +1,4 @@
-"""Where a new queue is to be: what is asked, and what is answered; `cluster.placement` chooses."""
+"""Requests and results of the placement of a new queue; `cluster.placement` chooses."""
 
 from __future__ import annotations
 

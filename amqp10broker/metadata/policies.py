@@ -1,6 +1,6 @@
 """Policies: settings for all queues or exchanges whose name matches a pattern.
 
-What a policy may set is in `policy_keys`; what comes of policies and arguments together in `effective`.
+The allowed settings are in `policy_keys`; `effective` merges policies and arguments.
 """
 
 from __future__ import annotations

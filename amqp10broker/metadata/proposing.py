@@ -1,8 +1,7 @@
-"""How a door has a request decided: the answer comes at once, or later as a letter.
+"""Decisions on requests: the answer comes at once, or later as a message.
 
-On one node the answer is there when the call returns. Where nodes must agree, it comes to whoever asked when
-they have: as a `Decided` letter for the `RequestRef` under which it was asked. A door that waits handles
-nothing of what its client has sent behind the request.
+On one node the answer exists when the call returns. In a cluster it arrives later as a `Decided` message for
+the `RequestRef` of the request. A front end that waits handles no later input of its client.
 """
 
 from __future__ import annotations
@@ -47,5 +46,5 @@ class Decided:
 
 
 def at_once(catalog: Catalog) -> Propose:
-    """Have requests decided by one catalog, which asks nobody else."""
+    """Decide requests by one catalog, without other nodes."""
     return lambda request, ref: catalog.propose(request)

@@ -1,7 +1,7 @@
-"""One declared queue, and what the catalog needs of whoever runs it.
+"""One declared queue, and the interface of the catalog to its host.
 
-The catalog does not run queues: a `QueueHost`, which the living room implements, starts one from a
-`QueueSpec` and gives back the `QueueHandle` by which everybody reaches it.
+The catalog does not run queues: a `QueueHost`, implemented by the runtime, starts one from a `QueueSpec` and
+returns the `QueueHandle` for all access.
 """
 
 from __future__ import annotations
@@ -65,12 +65,12 @@ def queue_type_of(name: str, resource: str) -> QueueType:
 
 @dataclass(frozen=True, slots=True)
 class Effective:
-    """What policies and arguments make of a queue; see `metadata.effective`.
+    """The merged policies of a queue; see `metadata.effective`.
 
     Attributes:
         definition: the two merged, as far as the kind of queue knows the settings. Arguments are not in it.
         ineffective: names of settings of the two that mean nothing to this kind of queue.
-        warnings: sentences for the log on settings that act otherwise than they say.
+        warnings: sentences for the log on settings with another effect than their name suggests.
     """
 
     policy: str | None = None
@@ -87,17 +87,17 @@ NO_POLICY: Final = Effective()
 
 @dataclass(frozen=True, slots=True)
 class QueueSpec:
-    """What a `QueueHost` must know to run a queue.
+    """The parameters with which a `QueueHost` runs a queue.
 
     Attributes:
         settings: what arguments and policies make of it now; a change comes as `Configure`.
-        warnings: sentences for the log on settings that act otherwise than they say.
+        warnings: sentences for the log on settings with another effect than their name suggests.
         number: what its records in the journal are found by; never given twice in the life of a data
             folder, so that a queue that was deleted and declared anew has another one. 0 is not on disk.
         owner: the connection that has it exclusively, compared by value; None if anyone may use it.
-        declaration_id: of a stream: made up when it was declared and kept as long as it is there, so that
-            readers who keep offsets can tell it from another of its name, also of another broker or
-            data folder. "" for other kinds of queue.
+        declaration_id: of a stream: random, set at declaration, so that readers that store offsets can
+            distinguish it from another stream of its name, also of another broker or data folder. "" for
+            other kinds of queue.
         home: number of the node that has it, of a queue that is at one node; 0: of a node in no cluster.
         members: of a quorum queue in a cluster, the ids of its members, ascending by preference: the first
             shall lead. (): one member, at a node in no cluster.
@@ -137,27 +137,27 @@ class QueueHandle(Protocol):
 
     @property
     def ready(self) -> int:
-        """Messages waiting for a consumer; asked often, so it must cost nothing."""
+        """Messages waiting for a consumer; read often, so it must be cheap."""
 
     @property
     def unsettled(self) -> int:
         """Messages handed out and not settled."""
 
     def outlook(self) -> Outlook:
-        """What it can tell somebody who waits for it."""
+        """The reasons why a consumer or publisher waits."""
 
     def progress(self) -> Progress:
-        """What keeps it from getting on."""
+        """The obstacles of the queue's progress."""
 
     @property
     def counters(self) -> QueueCounters:
-        """What it did with messages; what consumers got is with the declared queue."""
+        """Counters of messages; those of consumers are with the declared queue."""
 
     def figures(self) -> QueueFigures:
-        """How the queue stands. Not for what is asked often."""
+        """Statistics of the queue; too dear for frequent calls."""
 
     def weight(self) -> QueueWeight | None:
-        """Bytes of its messages, None: nothing is known of them. Still less for what is asked often."""
+        """Bytes of its messages, None if not known; dearer than `figures`."""
 
     @property
     def down(self) -> str | None:
@@ -209,7 +209,7 @@ class DeclaredQueue:
             raise self.inaccessible()
 
     def inaccessible(self) -> NotFound:
-        """The refusal for a queue whose node cannot be reached, or could not a moment ago."""
+        """The refusal for a queue whose node is not reachable."""
         node = "home node" if self.handle.down is None else f"home node '{self.handle.down}'"
         noun = "durable queue" if self.durable else "queue"
         text = f"{node} of {noun} '{self.name}' in vhost '{self.vhost}' is down or inaccessible"
@@ -217,7 +217,7 @@ class DeclaredQueue:
 
     @property
     def kind(self) -> QueueKind:
-        """What its kind of queue is to those who use it."""
+        """The properties of the queue's kind."""
         return KINDS[self.type]
 
     @property

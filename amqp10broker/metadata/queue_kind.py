@@ -1,7 +1,7 @@
-"""What kinds of queue are to those who use one: facts, so that nobody asks for a queue's name of kind.
+"""Properties of the kinds of queue, so that no other code compares names of kinds.
 
-The arguments that a kind knows are in `queue_arguments`, the settings in `effective`; which arguments of a
-consumer, and which termini, fit a kind is decided where these are read. A new kind is a new record here.
+Arguments by kind are in `queue_arguments`, settings in `effective`; consumer arguments and termini by kind
+are checked where they are read. A new kind is a new record here.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class QueueKind:
         replicated: it has members, on as many nodes of a cluster, which agree on all that it does.
         unsent_max: deliveries that a session or channel may have of it beyond what was written, whatever its
             own limit is, and without a bound of bytes; None: the limits of the session or channel count.
-        asked_times: a consumer whose client reads is asked for up to so many times the limit of its session
-            or channel at once, because each answer waits for a sync.
+        asked_times: factor on the limit of a session or channel for the credit of one consumer, because each
+            answer waits for a sync.
         held_max: deliveries that a consumer of AMQP 0-9-1 may hold without a prefetch; None: no limit.
     """
 

@@ -1,6 +1,6 @@
-"""What may be declared and deleted as a queue: requests and their plans.
+"""Requests that declare and delete queues, and their plans.
 
-The rules are RabbitMQ's, and so are the words of refusals.
+Rules and error texts are RabbitMQ's.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ class Declared:
 
 @dataclass(frozen=True, slots=True)
 class DeclareQueue:
-    """There shall be a queue; if there is, it shall be as asked for.
+    """Declare a queue, or check that the existing one is equivalent.
 
     Attributes:
         name: 1 to 255 bytes; line breaks are removed.
-        durable: survives a restart; an exclusive queue never does, and only says so.
+        durable: survives a restart; an exclusive queue never does, and only reports the flag.
     """
 
     vhost: str
@@ -152,10 +152,10 @@ class DeclareQueue:
 
 @dataclass(frozen=True, slots=True)
 class DeleteQueue:
-    """A queue shall be gone, with its bindings; the answer is whether it was there.
+    """Delete a queue with its bindings; the answer is whether it existed.
 
     Attributes:
-        farewell: it is told to delete itself. False: whoever asks tells it, and hears what it had.
+        farewell: it gets a `Delete`. False: the caller sends it, and gets the queue's answer.
     """
 
     vhost: str
@@ -173,9 +173,8 @@ class DeleteQueue:
 
 @dataclass(frozen=True, slots=True)
 class QueueEnded:
-    """A queue has deleted itself: it was unused, or deleted under a condition that it knew, or failed.
-
-    Or what it was made for has ended, and whoever says so tells it, behind what it has put into it before.
+    """A queue has ended: unused, deleted under a condition, failed, or without its purpose. In the last case
+    the caller sends the `Delete` behind its earlier commands.
 
     Attributes:
         handle: it, or its number in a cluster; one of that name that is there now may be another.

@@ -1,7 +1,7 @@
-"""A catalog again from the entries of a data folder: what a broker is started with.
+"""Restores a catalog from the entries of a data folder.
 
-What is restored was checked when it was declared. Limits, defaults and the configuration may be others since,
-so nothing is refused because of them: entries are applied, and no request is planned.
+The entries were checked when they were declared. Limits, defaults and configuration may have changed since,
+so nothing is refused: entries are applied, and no request is planned.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def all_entries(catalog: Catalog, conceal: Conceal) -> list[tuple[Key, Any]]:
 
 
 def restore(catalog: Catalog, kept: Iterable[tuple[Key, Any]]) -> dict[str, int]:
-    """Declare what entries say.
+    """Declare the content of the entries.
 
     Args:
         kept: the entries of one data folder, in any order as far as kinds go.

@@ -1,8 +1,8 @@
-"""Subscriptions to topics: what stands in their queues' arguments, how these are called, and how one is made.
+"""Subscriptions to topics: the arguments of their queues, their names, and their creation.
 
-A topic is no entry of the catalog: it is a routing key of `TOPIC_EXCHANGE`. A subscription is a classic queue
-that is bound by it, and that says in an argument what it is, so that it can be found again by the link's name
-and shows itself in every listing.
+A topic is not an entry of the catalog but a routing key of `TOPIC_EXCHANGE`. A subscription is a classic
+queue with that binding and an argument that describes it, so that it can be found by the link's name and
+appears in every listing.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _PREFIX: Final = "subscription"
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """What a subscriber wants, and who may have it.
+    """The properties of a subscription, and its owner.
 
     Attributes:
         topic: key of the binding; `*` and `#` stand for words of a topic's name, as in any binding.
@@ -49,7 +49,7 @@ class Subscription:
 
     @classmethod
     def of(cls, queue: DeclaredQueue) -> Self | None:
-        """The subscription whose queue this is, or None."""
+        """Return the subscription of a queue, or None."""
         value = queue.arguments.get(SUBSCRIPTION)
         return cls(**value) if isinstance(value, Mapping) else None
 
@@ -60,10 +60,10 @@ class Subscription:
         return {name: value for name, value in values if value not in (None, False)}
 
     def queue_name(self, fresh_id: str) -> str:
-        """How its queue is called.
+        """Return the name of its queue.
 
         Args:
-            fresh_id: nobody can guess it; for one that ends with its link, or whose name is too long.
+            fresh_id: unguessable; for one that ends with its link, or whose name is too long.
         """
         if self.name is None:
             name = f"amq.{_PREFIX}-{quote(self.topic, safe='')}-{fresh_id}"
@@ -71,7 +71,7 @@ class Subscription:
         return named_queue(self.container, self.name, durable=self.durable)
 
     def request(self, vhost: str, queue: str, owner: object) -> DeclareSubscription:
-        """What makes its queue, and binds it."""
+        """Return the request that declares and binds its queue."""
         own = self.name is None
         arguments: dict[str, Any] = {SUBSCRIPTION: self.argument}
         if not own:
@@ -89,8 +89,8 @@ class Subscription:
 
 
 def temporary_topic(vhost: VirtualHost, topic: str) -> DeclaredQueue | None:
-    """The queue that says that a temporary topic is there; None: the topic is none. Raises `NotFound` if it
-    is not there any more.
+    """Return the queue that represents a temporary topic; None for other topics. Raises `NotFound` if it does
+    not exist any more.
     """
     if not topic.startswith(OF_TEMPORARY_TOPICS):
         return None

@@ -1,8 +1,7 @@
-"""Which connections and channels are open, counted against the limits of virtual hosts and users.
+"""Open connections and channels, counted against the limits of virtual hosts and users.
 
-It refuses what would be one too many, with RabbitMQ's texts. This is no entry of the catalog: in a cluster
-each node counts its own, and is told by the others what theirs count, so that the few that come at the same
-moment at different nodes may pass a limit.
+One too many is refused with RabbitMQ's texts. Counts are not in the catalog: in a cluster each node counts
+its own and receives those of the others, so simultaneous requests at several nodes may exceed a limit.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ CHANNELS: Final = "channels"
 
 
 class Usage:
-    """Counts of what is open; kept by whoever opens and closes connections.
+    """Counts of open connections and channels.
 
     Attributes:
         queues_declared: how often clients have declared queues at this node, also some that were there.
@@ -108,7 +107,7 @@ class Usage:
     # --- other nodes --------------------------------------------------------------------------------
 
     def limited(self, vhosts: Iterable[VirtualHost], users: Iterable[User]) -> dict[str, dict[str, int]]:
-        """What is open here of what has a limit, for other nodes."""
+        """Return the counts that have a limit, for other nodes."""
         users = list(users)
         return {
             VHOSTS: {
@@ -129,7 +128,7 @@ class Usage:
         }
 
     def hear(self, node: int, told: Mapping[str, Any]) -> None:
-        """What another node has open, as its `limited` says; nothing, if it is lost."""
+        """Replace the counts of another node by its `limited`; nothing if the node is lost."""
         counts = {
             kind: Counter({str(name): int(count) for name, count in dict(each).items()})
             for kind, each in told.items()

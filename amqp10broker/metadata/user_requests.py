@@ -23,7 +23,7 @@ from amqp10broker.metadata.users import (
 
 @dataclass(frozen=True, slots=True)
 class AddUser:
-    """There shall be another user, who may do nothing yet."""
+    """Create a user without permissions."""
 
     user: User
 
@@ -52,7 +52,7 @@ class PutUser:
 
 @dataclass(frozen=True, slots=True)
 class SetPassword:
-    """A user shall have another password; with None nobody can log in with one."""
+    """Change the password of a user; None disables login with a password."""
 
     name: str
     password: PasswordRecord | None

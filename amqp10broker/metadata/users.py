@@ -1,7 +1,7 @@
 """Users, their password records, tags, permissions and limits.
 
-Plain state; nothing here verifies a password or decides about access (that is `security`). Every
-change raises `Users.version`, by which whoever remembers a decision learns that it may be stale.
+Plain state: passwords are verified and access is decided in `auth`. Every change raises `Users.version`,
+which shows that a cached decision may be stale.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class PasswordAlgorithm(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ScramRecord:
-    """What SCRAM-SHA-256 needs to know a password by (RFC 5802, section 3); not the password."""
+    """The SCRAM-SHA-256 verifier of a password (RFC 5802, section 3); not the password."""
 
     salt: bytes = field(repr=False)
     iterations: int
@@ -54,10 +54,10 @@ class PasswordRecord:
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """Who may log in.
+    """A user.
 
     Attributes:
-        password: None lets nobody log in with a password; other mechanisms may still.
+        password: None: login with a password is not possible, other mechanisms may be.
     """
 
     name: str
@@ -68,7 +68,7 @@ class User:
 
 @dataclass(frozen=True, slots=True)
 class Permission:
-    """What a user may do in one virtual host: three patterns over names of queues and exchanges."""
+    """The permissions of a user in one virtual host: three patterns over names of queues and exchanges."""
 
     configure: str = ALL
     write: str = ALL
@@ -81,7 +81,7 @@ class Permission:
 
 @dataclass(frozen=True, slots=True)
 class TopicPermission:
-    """What a user may do with routing keys of one topic exchange: two patterns over routing keys."""
+    """The permissions of a user for one topic exchange: two patterns over routing keys."""
 
     write: str = ALL
     read: str = ALL
@@ -130,14 +130,13 @@ class Users:
         self._changed()
 
     def drop_user(self, name: str) -> None:
-        """Forget a user, whose permissions are gone."""
         del self._users[name]
         self._changed()
 
     # --- permissions ------------------------------------------------------------------------------
 
     def permission(self, user: str, vhost: str) -> Permission | None:
-        """What a user may do in a virtual host; None: it may not even enter."""
+        """Return the permissions of a user in a virtual host; None: the user has no access to it."""
         return self._permissions.get((user, vhost))
 
     def permissions(self) -> Iterator[tuple[str, str, Permission]]:
@@ -146,7 +145,7 @@ class Users:
             yield user, vhost, permission
 
     def put_permission(self, user: str, vhost: str, permission: Permission) -> None:
-        """Say what a user may do in a virtual host."""
+        """Set the permissions of a user in a virtual host."""
         self._permissions[user, vhost] = permission
         self._changed()
 
@@ -156,7 +155,7 @@ class Users:
         self._changed()
 
     def topic_permission(self, user: str, vhost: str, exchange: str) -> TopicPermission | None:
-        """What a user may do with routing keys of a topic exchange; None: everything."""
+        """Return the permissions of a user for a topic exchange; None: everything is allowed."""
         return self._topic_permissions.get((user, vhost, exchange))
 
     def topic_permissions(self) -> Iterator[tuple[str, str, str, TopicPermission]]:

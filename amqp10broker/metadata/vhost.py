@@ -1,8 +1,7 @@
-"""One virtual host: its queues by name, its exchanges and bindings, its policies, and what it is called.
+"""One virtual host: its queues by name, exchanges, bindings and policies.
 
-Virtual hosts share nothing with each other. This is plain state, read by whoever has the processor and
-changed by `Catalog.apply` alone. What may be declared is said in `queue_requests`, `exchange_requests` and
-`vhost_requests`.
+Virtual hosts share nothing with each other. This is plain state, changed by `Catalog.apply` alone. The rules
+of declarations are in `queue_requests`, `exchange_requests` and `vhost_requests`.
 """
 
 from __future__ import annotations
@@ -55,11 +54,10 @@ class VirtualHost:
         choose: Choose | None = None,
         find_reply_queue: Callable[[VirtualHost, str], DeclaredQueue | None] | None = None,
     ) -> None:
-        """Make an empty virtual host with the exchanges that every one has.
+        """Create an empty virtual host with the predeclared exchanges.
 
         Args:
-            find_reply_queue: finds a queue of direct reply-to that another node has and this one has not
-                heard of yet.
+            find_reply_queue: finds a queue of direct reply-to at another node whose announcement is pending.
         """
         self.name = facts.name
         self.facts = facts
@@ -121,14 +119,14 @@ class VirtualHost:
         return (queue for queue in self.queues.values() if queue.type != VOLATILE)
 
     def counted(self) -> Counter[str]:
-        """What is counted of its queues, those that are gone and those of direct reply-to included."""
+        """The counters of its queues, including deleted ones and those of direct reply-to."""
         total = self._gone.counted()
         for queue in self.queues.values():
             total.update(queue.counted())
         return total
 
     def given_up(self) -> Counter[tuple[str, str, str]]:
-        """What its queues gave up, those that are gone included; see `queues.counters.given_up`."""
+        """Messages that its queues dropped, including deleted ones (`queues.counters.given_up`)."""
         total = self._gone.given_up()
         for queue in self.queues.values():
             total.update(given_up(queue.type, queue.handle.counters))
@@ -187,7 +185,7 @@ class VirtualHost:
         return [queue for name in names if (queue := find(name)) is not None], cacheable
 
     def is_kept(self, binding: Binding) -> bool:
-        """Whether a binding, whose ends are there, outlives the process: if both of them do."""
+        """Whether a binding between existing ends is durable: if both ends are."""
         exchanges, destination = self.topology, binding.destination
         if not exchanges.lookup_exchange(binding.source).durable:
             return False
@@ -198,7 +196,7 @@ class VirtualHost:
     def type_of(
         self, *, durable: bool, exclusive: bool, auto_delete: bool, server_named: bool = False
     ) -> QueueType:
-        """What a queue becomes that is declared without a kind."""
+        """Return the kind of a queue that is declared without one."""
         if exclusive or auto_delete or server_named or not durable:
             # Only a classic queue can be so; a default must not make such a request fail.
             return QueueType.CLASSIC
@@ -206,11 +204,11 @@ class VirtualHost:
 
     @property
     def type_of_new(self) -> QueueType:
-        """What a queue becomes that is declared without a kind and is to stay."""
+        """Return the kind of a durable queue that is declared without one."""
         return self.type_of(durable=True, exclusive=False, auto_delete=False)
 
     def locked(self, name: str) -> ResourceLocked:
-        """The refusal to let anybody but its owner have a queue."""
+        """Return the refusal of access to another connection's exclusive queue."""
         return ResourceLocked(
             f"queue '{name}'",
             f"cannot obtain exclusive access to locked queue '{name}' in vhost '{self.name}'. It could be "
@@ -248,7 +246,7 @@ class VirtualHost:
         return True
 
     def drop_queue(self, name: str, *, farewell: bool) -> None:
-        """Forget a queue whose bindings are gone; with `farewell` it is told to delete itself."""
+        """Forget a queue whose bindings are gone; with `farewell` it gets a `Delete`."""
         queue = self.queues.pop(name)
         self._gone.add(queue.type, queue.handle.counters, queue.consumption)
         if queue.owner is not None:
@@ -280,7 +278,7 @@ class VirtualHost:
         return queue
 
     def remove_volatile(self, queue: DeclaredQueue) -> None:
-        """Forget a queue of direct reply-to, which the caller tells to delete itself; twice is fine."""
+        """Forget a queue of direct reply-to; the caller sends its `Delete`. A second call has no effect."""
         if self.queues.get(queue.name) is queue:
             del self.queues[queue.name]
             self._gone.add(queue.type, queue.handle.counters, queue.consumption)

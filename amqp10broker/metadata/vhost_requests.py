@@ -18,7 +18,7 @@ from amqp10broker.metadata.user_requests import permissions_of
 
 @dataclass(frozen=True, slots=True)
 class AddVhost:
-    """There shall be another virtual host, which nobody may enter yet."""
+    """Create a virtual host. No user has permissions in it."""
 
     facts: VhostFacts
 
@@ -76,9 +76,9 @@ class ChangeVhostLimits:
 
 @dataclass(frozen=True, slots=True)
 class DeleteVhost:
-    """A virtual host shall be gone, with all that is in it; the answer is how many queues that were.
+    """Delete a virtual host with its content; the answer is the number of deleted queues.
 
-    Whoever has connections to it closes them.
+    The caller closes the connections to it.
     """
 
     name: str
@@ -188,7 +188,7 @@ class ClearGlobalParameter:
 
 @dataclass(frozen=True, slots=True)
 class KeepUnknown:
-    """A part of a definitions file that nobody here knows shall be kept."""
+    """Store an unknown part of a definitions file."""
 
     name: str
     value: Any = field(hash=False)

@@ -270,8 +270,8 @@ def encode_config(config: Configuration) -> bytes:
 
 
 def decode_config(data: bytes) -> Configuration:
-    """Read what `encode_config` wrote. Raises `BadBytes` if it is something else, or says what no
-    configuration can.
+    """Decode the output of `encode_config`. Raises `BadBytes` if the bytes are malformed, or the
+    configuration is impossible.
     """
     reader = _Reader(data)
     version, voters, learners = reader.take(_COUNTS)

@@ -1,7 +1,7 @@
-"""Who belongs to a group, and how that changes: one member at a time (the dissertation, chapter 4).
+"""Membership of a group, and its changes: one member at a time (the dissertation, chapter 4).
 
-A configuration is in force as soon as it is in the log, committed or not, and goes again with a truncation.
-So the log's configurations are kept as a list, back to the one in force at the last snapshot.
+A configuration is in force as soon as it is in the log, committed or not, and a truncation removes it. So the
+log's configurations are a list, back to the one in force at the last snapshot.
 """
 
 from __future__ import annotations

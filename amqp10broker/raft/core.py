@@ -1,20 +1,16 @@
-"""One member of a Raft group: roles, elections, following, and what is to be done.
+"""One member of a Raft group: roles, elections, following, and output.
 
-The member is told the time and draws its chances from what it was given; it does nothing by itself. A wake of
-the shell gives it all that has come (`step`, `propose`, `persisted`, `tick`, ...) and then asks once what is
-to be done (`ready`). Storage is asynchronous: many wakes may lie between a `Ready` and its `persisted`. What
-others may hear only when something is durable is kept here until then, so the shell cannot send it too early.
+The member gets time and random numbers from its caller. A step of the shell passes all inputs (`step`,
+`propose`, `persisted`, `tick`, ...) and then takes the output once (`ready`). Storage is asynchronous: many
+steps may lie between a `Ready` and its `persisted`. Messages that depend on durable data are held back here,
+so the shell cannot send them too early.
 
-Who is alive is the node's knowledge (`suspect`, `heard`), not the group's: there are no heartbeats of groups,
-and a group in which nothing happens has no deadline. What the room relies on for that:
+Liveness is the node's business (`suspect`, `heard`): there are no heartbeats of groups, and an idle group has
+no deadline. The package relies on this:
 
 - suspicion is mutual: a node that cannot be heard by another one is suspected there, even if it hears it;
 - a node that has started anew is suspected, and then heard, even if no member noticed that it was away;
 - a node that has no such member (any more), or whose member has stopped, is suspected by this group.
-
-Rules are those of the paper (figure 2), with pre-vote (the dissertation, section 9.6), check-quorum (6.2),
-single-server changes (chapter 4), leadership transfer (3.10), reads by a round of heartbeats (6.4), and the
-leader's write beside its followers' (10.2.1).
 """
 
 from __future__ import annotations
@@ -69,8 +65,8 @@ class Raft:
         me: its id in the group, 1 to 2**64 - 1.
         now_ms: milliseconds of a clock that never runs back; the same in all calls.
         chance: gives numbers from 0 to below 1.
-        commit_wait_ms: so long the news of what is committed may wait for an entry to go with. Followers
-            that have nothing to tell anybody when they hear of it can wait; it costs no message then.
+        commit_wait_ms: how long the commit index may wait for an append to go with, which saves a message
+            where followers do not need it at once.
 
     Attributes:
         backward: it shall not lead: it takes over from no leader, and waits longer than others would.
@@ -138,18 +134,18 @@ class Raft:
 
     @property
     def status(self) -> Status:
-        """Who it is, and whom it follows."""
+        """Return role, term and leader."""
         opened = self._leading is not None and self._leading.open
         return Status(self._role, self._member.term, self._leader, opened)
 
     @property
     def leader(self) -> int | None:
-        """The member that it follows, perhaps itself; None: it knows none."""
+        """The member that it follows, perhaps itself; None if it has no leader."""
         return self._leader
 
     @property
     def stands(self) -> bool:
-        """It has asked voters, and awaits their answers."""
+        """Whether an election is under way."""
         return self._role is Role.PRE_CANDIDATE or self._role is Role.CANDIDATE
 
     @property
@@ -192,7 +188,7 @@ class Raft:
         return {} if self._leading is None else {to: peer.match for to, peer in self._leading.peers.items()}
 
     def point(self, index: int) -> Point:
-        """What a snapshot of the state at this index must carry.
+        """Return the Raft part of a snapshot of the state at this index.
 
         Args:
             index: of an entry that was applied; not before the last `compact`, and not while a snapshot of
@@ -265,9 +261,9 @@ class Raft:
             self._due = min(self._due, now_ms)
 
     def force_alone(self, now_ms: int) -> None:
-        """Make this member all of the group, when the others are lost for good: what only they have is lost.
+        """Make this member the only one of the group, when the others are lost for good, with their data.
 
-        It is what a person decides, and no other member is asked.
+        An operator decides this, without a vote.
         """
         member = self._member
         self._follow(member.term + 1, None, now_ms)
@@ -314,7 +310,7 @@ class Raft:
     # -- what the disk says
 
     def persisted(self, ticket: int, now_ms: int) -> None:
-        """What this ticket and earlier ones stand for is durable."""
+        """This ticket and earlier ones are durable."""
         member = self._member
         member.log.persist(ticket)
         if self._after is not None:
@@ -345,7 +341,7 @@ class Raft:
             self._leading.snapshot_done(to, index)
 
     def compact(self, index: int) -> None:
-        """A snapshot at this index is durable: entries up to it will not be asked for."""
+        """A snapshot at this index is durable: entries up to it are not needed."""
         assert index <= self._told_commit, (index, self._told_commit)
         self._member.configs.compact(index)
         self._member.log.compact(index)
@@ -353,7 +349,7 @@ class Raft:
     # -- messages
 
     def step(self, message: Message, now_ms: int) -> None:
-        """A message from another member. What is stale, or another's, is dropped."""
+        """Handle a message from another member. Stale and misdirected messages are dropped."""
         member = self._member
         if message.to != member.me:
             return
@@ -653,7 +649,9 @@ class Raft:
     # -- what is to be done
 
     def ready(self, now_ms: int) -> Ready | None:
-        """What is to be done since the last call; None: nothing. Ask once after all that a wake brought."""
+        """Return the output since the last call; None if there is none. Call it once after all inputs of a
+        step.
+        """
         member = self._member
         log, leading = member.log, self._leading
         needing: tuple[int, ...] = ()

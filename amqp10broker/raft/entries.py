@@ -15,7 +15,7 @@ from amqp10broker.raft.config import Configuration
 
 
 class Kind(enum.IntEnum):
-    """What an entry's payload is."""
+    """The kind of an entry's payload."""
 
     EMPTY = 0
     """Nothing: the first entry of a leader's term (the paper, section 8)."""
@@ -89,7 +89,7 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class Hard:
-    """What must be on the disk before others are told of it (the paper, figure 2: persistent state)."""
+    """The state that must be durable before messages depend on it (the paper, figure 2: persistent state)."""
 
     term: int
     vote: int | None
@@ -113,17 +113,16 @@ class Stored:
 
 
 def new_group(config: Configuration) -> Stored:
-    """What each of the first members of a group starts from: all of them from the same.
+    """Return the initial state of each first member of a group; all start from the same.
 
-    Their state counts as a snapshot at index 1. So a member that comes later, and has nothing, gets a
-    snapshot first, and with it a configuration: it never has a log without knowing who was a member when it
-    began.
+    It counts as a snapshot at index 1. So a member that is added later, and is empty, gets a snapshot first,
+    and with it a configuration: its log always has a known initial configuration.
     """
     return Stored(Point(1, 0, config), Hard(0, None, 0), 1)
 
 
 def new_member() -> Stored:
-    """What a member starts from that is added to a group: nothing; it belongs to no configuration yet."""
+    """Return the initial state of a member that is added to a group: empty, in no configuration yet."""
     return Stored(Point(0, 0, Configuration(())), Hard(0, None, 0), 0)
 
 

@@ -1,8 +1,7 @@
-"""What a member does and knows only while it leads.
+"""The leader's part of a member.
 
-It is made when an election is won and dropped with the leadership, so a follower carries none of it. What it
-wants sent goes into the member's outbox; appends are made once a wake (`replicate`), whatever was proposed
-and answered in between.
+It is created by a won election and dropped with the leadership, so a follower carries none of it. Messages go
+into the member's outbox; appends are made once a step (`replicate`).
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """The log as the core sees it: terms of all entries, and those entries that are not durable yet.
 
-Terms are kept as stretches, so that a log of a million entries of three terms takes three pairs. Payloads are
-kept until they are durable; afterwards they are read from the store.
+Terms are stretches, so that a log of a million entries of three terms takes three pairs. Payloads are in
+memory until they are durable; afterwards they are read from the store.
 
-What is written is numbered by *tickets*. A ticket says: all that the log held when it was handed out is
-durable. A truncation makes that untrue for what was cut off, also if the same index and term come again later
-(the log may have been otherwise in between, on the disk, too): so it lowers what older tickets may say.
+Writes are numbered by *tickets*. A durable ticket means that the whole log at its creation is durable. A
+truncation makes that untrue for the removed entries, even if the same index and term come again later, so it
+lowers the index of older tickets.
 """
 
 from __future__ import annotations
@@ -69,10 +69,10 @@ class LogView:
         return (last_term, last_index) >= (self.last_term, self.last)
 
     def agreement(self, index: int, term: int) -> int:
-        """The largest index up to `index` at which no entry has a term above `term`.
+        """Return the largest index up to `index` at which no entry has a term above `term`.
 
-        Where two logs do not agree at an index, they cannot agree behind what this says of the one for the
-        other's term. It skips a term at a time (the paper, end of section 5.3).
+        Where two logs differ at an index, they cannot agree behind the result for the other's term. It skips
+        a term at a time (the paper, end of section 5.3).
         """
         index = min(index, self.last)
         for first, of in reversed(self._terms):
@@ -143,7 +143,7 @@ class LogView:
         return self.ticket
 
     def persist(self, ticket: int) -> None:
-        """What this ticket and earlier ones stand for is durable."""
+        """This ticket and earlier ones are durable."""
         assert ticket <= self.ticket, f"ticket {ticket} was not handed out"
         self.persisted = max(self.persisted, ticket)
         tickets = self._tickets
@@ -166,10 +166,10 @@ class LogView:
         self.base = index
 
     def restore(self, point: Point, stable: int) -> None:
-        """A snapshot takes the place of the whole log.
+        """Replace the whole log by a snapshot.
 
         Args:
-            stable: what is durable until the snapshot is: not more than was said to be committed.
+            stable: the durable index until the snapshot is durable: not above the commit index.
         """
         self._terms = [(point.index, point.term)]
         self._unstable = []

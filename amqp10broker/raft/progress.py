@@ -1,8 +1,8 @@
-"""What the leader knows of one follower, and how much it may send it.
+"""The leader's view of one follower, and its send window.
 
-Three states (as in etcd's raft): *probe*, when it is not known where the logs agree: one message, then wait;
-*replicate*: messages are sent without waiting, up to a window; *snapshot*: what it needs is not in the log
-any more, so nothing is sent until the shell has sent a state.
+Three states (as in etcd's raft): *probe*, when the point of agreement is unknown: one message, then wait;
+*replicate*: messages are sent without waiting, up to a window; *snapshot*: the needed entries are not in the
+log any more, so nothing is sent until the shell has sent a state.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Progress:
     """One follower.
 
     Attributes:
-        commit: its commit index, as it last said; -1 if it has not.
+        commit: its commit index, as last reported; -1: not reported.
         bare: the next probe takes no entries along, because the last one had no answer.
     """
 
@@ -88,7 +88,7 @@ class Progress:
         self.bare = bare
 
     def needs_snapshot(self) -> None:
-        """What comes next is not in the log any more."""
+        """Whether the next entries are not in the log any more."""
         self._empty_window()
         self.flow = Flow.SNAPSHOT
 
@@ -122,7 +122,7 @@ class Progress:
             self.waiting = False
 
     def retry(self) -> None:
-        """Nothing was heard of it for a while: what was sent may be lost."""
+        """Send again after a silence: messages may be lost."""
         if self.flow is Flow.REPLICATE:
             self.probe(bare=True)
         elif self.flow is Flow.PROBE:
