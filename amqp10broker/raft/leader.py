@@ -165,7 +165,7 @@ class Leadership:
         self.transfer = Transfer(to, now_ms + TRANSFER_MS)
 
     def read(self, token: int) -> None:
-        """Answer when a majority has said that this is still the leader (the dissertation, section 6.4)."""
+        """Answer when a majority has confirmed this leader (the dissertation, section 6.4)."""
         if not self.open:
             raise NotReady("nothing of this leader's term is committed yet")
         # A round that has been sent may have been answered before this read was asked for.

@@ -104,12 +104,12 @@ class Broker:
     `broker.addresses`. Leaving the block stops it in order.
 
     Attributes:
-        rights: sees to it that who is connected loses what is taken away.
+        rights: enforces revoked permissions on open connections.
         alarms: names of the alarms that are on; publishers are held back while there is any.
         resource_monitor: measures memory and disk, and raises and clears the alarms.
         data: the data folder; None in memory only, and before the broker runs.
         cluster: this node as one of a cluster; None if it has no name, and before the broker runs.
-        over: set when the broker cannot go on, or was told to `stop`: whoever runs it leaves the block.
+        over: set when the broker cannot go on, or after `stop`: the caller then leaves the block.
         failure: why it cannot go on; leaving the block raises it.
         afterwards: what is to be done with the folder when the broker has stopped; None: nothing.
         suspended: links of AMQP 1.0 that outlive their sessions, and their time.
@@ -376,7 +376,7 @@ class Broker:
         scope.cancel()
 
     def stop(self) -> None:
-        """Tell whoever runs the broker that it is to end; it may be before it is up."""
+        """Request the end of the broker; allowed before it is up."""
         self.over.set()
 
     def _on_disk_full(self, full: bool) -> None:
@@ -490,7 +490,7 @@ class Broker:
         return self.resource_monitor.set_limit(name, value, source=source)
 
     def status(self, selection: Selection = EVERYTHING) -> dict[str, Any]:
-        """What `amqp10broker status` shows, as one JSON-ready document; also for who embeds a broker."""
+        """Return the status as one JSON-ready document, for `amqp10broker status` and embedding programs."""
         return document(self.view(selection))
 
     def view(self, selection: Selection = EVERYTHING) -> BrokerView:

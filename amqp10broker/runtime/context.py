@@ -1,8 +1,8 @@
-"""What the parts of a broker may touch of it: values, and a few verbs.
+"""The views of the broker for its parts: values, and a few methods.
 
-The broker (`broker.py`) is all of this, and it alone makes parts and hands itself to them. A part says in its
-constructor which of these it takes; what is not in there it cannot reach. Connections have numbers here, so
-that what is below them need not know them.
+The broker (`broker.py`) implements all of them, and passes itself to the parts that it creates. A part's
+constructor names the view that it uses; nothing else of the broker is reachable. Connections are numbers
+here, so that lower layers need not import them.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class ConnectionSurroundings(Surroundings, Protocol):
         """Whether memory is near to where its alarm begins."""
 
     def new_id(self) -> str:
-        """A fresh token that nobody can guess, for generated names."""
+        """Return a fresh unguessable token, for generated names."""
 
     def make_volatile(
         self, vhost: VirtualHost, connection: object, allowed: Callable[[str], None]

@@ -1,9 +1,8 @@
 """A task's mailbox, taken from in batches.
 
-The mailbox itself has no bound, because a task has one mailbox and many senders, each with a bound
-of its own that must not be used up by another's. Where a sender's bound is not given by the protocol
-(credit, windows), it is kept by a counter at the sender's end: `Bound` for the reader, the lane of
-`writer.py` for sessions. The table in README.md says which is which.
+The mailbox itself has no bound, because a task has one mailbox and many senders, each with a bound of its
+own. Where the protocol gives no bound (credit, windows), a counter at the sender's end does: `Bound` for the
+reader, the lane of `writer.py` for sessions (table in README.md).
 """
 
 from __future__ import annotations
@@ -109,7 +108,7 @@ class Mailbox(Generic[T]):
         return letters
 
     def take_now(self) -> list[T]:
-        """Take all that are there, waiting for none; for one who works for the owner between its awaits."""
+        """Take all messages without waiting, for a caller that works for the owner between its awaits."""
         letters, self._letters = self._letters, []
         return letters
 
@@ -118,7 +117,7 @@ class Mailbox(Generic[T]):
         return trio.lowlevel.Abort.SUCCEEDED
 
     def close(self) -> list[T]:
-        """Take no more letters, and hand over those that nobody will take."""
+        """Refuse further messages, and return those that were not taken."""
         self.closed = True
         self.at_once = None
         left, self._letters = self._letters, []

@@ -66,11 +66,11 @@ class Recordings(Protocol):
         """End it; when this returns its files are complete."""
 
     def view(self) -> RecordingView | None:
-        """What is shown of it; None if there is none."""
+        """Return its view; None if there is no recording."""
 
 
 class Administered(Surroundings, QueueHost, Protocol):
-    """What the admin socket may touch of the broker.
+    """The broker as the admin socket sees it.
 
     Attributes:
         data: the data folder; None in memory only.
@@ -117,18 +117,18 @@ class Administered(Surroundings, QueueHost, Protocol):
         """Give an alarm a cause, or take it away."""
 
     def view(self, selection: Selection) -> BrokerView:
-        """What is shown of everything."""
+        """Return the view of everything."""
 
     def node_view(self) -> NodeView:
-        """What is shown of the process."""
+        """Return the view of the process."""
 
 
 class Served(Administered, ConnectionSurroundings, Protocol):
-    """A broker, for those who come by HTTP: to be operated, and with logins."""
+    """The broker as the HTTP front end sees it: operations and logins."""
 
 
 class RunningNode:
-    """What operations may ask of a broker that runs: see the protocol."""
+    """The running broker as operations see it, see the protocol."""
 
     def __init__(self, broker: Administered, by: str = BY_ADMIN_SOCKET) -> None:
         self._broker = broker

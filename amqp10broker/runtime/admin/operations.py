@@ -45,10 +45,10 @@ DECIDED_S: Final = 40.0
 
 @dataclass(frozen=True, slots=True)
 class Actor:
-    """Who has operations run.
+    """The caller of an operation.
 
     Attributes:
-        access: what the user may do; None: everything, or whoever asks has checked it.
+        access: the user's permissions; None: everything, or the caller has checked them.
         types: arguments are typed by hand, and a slip in them is refused. Clients may declare queues with
             any argument.
     """
@@ -65,14 +65,8 @@ OWNER: Final = Actor(BY_ADMIN_SOCKET, types=True)
 async def run_operation(
     broker: Administered, name: str, given: Mapping[str, Any], vhost: str | None, actor: Actor = OWNER
 ) -> Any:
-    """Run an operation of `operations.table`, whatever it waits for.
-
-    Args:
-        vhost: the virtual host that names mean; None is the one of the configuration.
-
-    Raises:
-        RefusedError: of the class that says why; nothing was changed.
-        BrokerError: a queue has not answered.
+    """Run an operation of `operations.table` to its end. Raises a `RefusedError` subclass with the reason if
+    nothing was changed.
     """
     if name == "declare-queue" and actor.types:
         _refuse_slip(given)

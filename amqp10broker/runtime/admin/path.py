@@ -91,8 +91,8 @@ def prepare_directory(directory: str) -> None:
 
 
 def check_directory(directory: str) -> None:
-    """Refuse a directory that somebody else could have prepared or could enter. Raises `AdminSocketError` if
-    it is a link, no directory, not ours, or open to others.
+    """Refuse a directory that another user could have prepared or could enter. Raises `AdminSocketError` if
+    it is a link, not a directory, not ours, or open to others.
     """
     try:
         found = os.lstat(directory)
@@ -154,8 +154,8 @@ def remove(path: str) -> None:
 
 
 def connect(path: str, *, timeout_s: float) -> socket.socket:
-    """Open the command line's end, after checking whose it is. Raises `AdminSocketError` if the place is
-    unsafe, or the process at the other end is not ours, and `OSError` if nobody listens there.
+    """Open the command line's end, after checking its owner. Raises `AdminSocketError` if the place is
+    unsafe, or the process at the other end is not ours, and `OSError` if nothing listens there.
     """
     _check_length(path)
     directory = os.path.dirname(path)
@@ -177,7 +177,7 @@ def connect(path: str, *, timeout_s: float) -> socket.socket:
 
 
 def peer_uid(stream: socket.socket) -> int | None:
-    """The user at the other end of a Unix socket, or None where the system does not tell."""
+    """Return the user at the other end of a Unix socket, or None if the system does not support that."""
     option = getattr(socket, "SO_PEERCRED", None)
     if option is None:
         return None

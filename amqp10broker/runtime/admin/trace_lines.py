@@ -1,4 +1,4 @@
-"""Lines of a trace to the client of the admin socket that asked for them, until one side has enough."""
+"""Lines of a trace to the client of the admin socket that requested them, until one side ends it."""
 
 from __future__ import annotations
 

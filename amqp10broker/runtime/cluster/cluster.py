@@ -1,8 +1,8 @@
-"""This node as one of a cluster: its connections to the others, and what comes over them to whom it concerns.
+"""This node's part in a cluster: its connections to the other nodes, and the dispatch of their messages.
 
-First the node finds out of which cluster it is (`forming`), before anything of its data folder is used. Then
-it is told what is declared, as a member of the system group (`cluster.system`), and only when it knows
-all of that it serves clients. It lives around all that does: what ends there still tells other nodes.
+First the node finds its cluster (`forming`), before its data folder is used. Then it receives the metadata as
+a member of the system group (`cluster.system`), and serves clients once it has all of it. It outlives all
+other parts, so that their last messages still reach other nodes.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ Answer = Callable[[int, Document], Awaitable[Document]]
 
 
 class ClusterSurroundings(Surroundings, Protocol):
-    """What of the broker a cluster touches.
+    """The context of a cluster in its broker.
 
     Attributes:
         journal_task: what is kept here; None before it is.
@@ -96,20 +96,18 @@ class ClusterSurroundings(Surroundings, Protocol):
 
 
 class Cluster:
-    """See the module; tells `Peers` what it wants to know, and is told (`peer_events.PeerEvents`).
+    """This node's part in a cluster, connected to `Peers` (`peer_events.PeerEvents`).
 
     Attributes:
         system: what is declared; None before `begin`.
-        slow: set when the disk is so slow that other nodes should lead; whoever sees to that puts another.
+        slow: set when the disk is so slow that other nodes should lead; the reader replaces it.
     """
 
     membership: Membership
     peers: Peers
 
     def __init__(self, surroundings: ClusterSurroundings, data: Data) -> None:
-        """Read what the node is told of its cluster. Raises `ConfigError` or `ClusterRefused` if something
-        that it is told cannot be.
-        """
+        """Read the cluster's configuration. Raises `ConfigError` or `ClusterRefused` if it is impossible."""
         config = surroundings.config
         assert config.node_name is not None
         check_name(config.node_name)
@@ -152,12 +150,8 @@ class Cluster:
 
     @asynccontextmanager
     async def running(self, host: str, port: int) -> AsyncIterator[None]:
-        """Be reachable by other nodes, and of a cluster.
-
-        Raises:
-            ClusterRefused: it cannot be of one; says what to do.
-            ConfigError: the cluster port cannot be used.
-            Stopped: the broker was told to end meanwhile.
+        """Be reachable by other nodes, as a member of a cluster. Raises `ClusterRefused` if the node cannot
+        be a member, with the remedy, and `Stopped` if the broker is to end meanwhile.
         """
         config, data = self._surroundings.config, self._data
         sockets = await bind_cluster(config, port)
@@ -252,7 +246,7 @@ class Cluster:
         return Wires(tls, plaintext=config.cluster_plaintext)
 
     def prepare(self) -> None:
-        """Before queues begin: how they are reached, and who says where new ones are."""
+        """Set up access to queues and their placement, before queues start."""
         surroundings, number = self._surroundings, self.membership.number
         askers = surroundings.askers
         self.queues = NodeQueues(
@@ -292,9 +286,9 @@ class Cluster:
                 self.queues.frames(node, list(said.values()))
 
     def begin(self) -> System:
-        """Take part in the system group: the catalog is what it has agreed on from now on.
+        """Join the system group: from now on the catalog follows its decisions.
 
-        What the folder has of it is in the catalog already.
+        The catalog already has the state of the folder.
         """
         surroundings = self._surroundings
         self.system = SystemNode(
@@ -316,7 +310,7 @@ class Cluster:
     def start_queue(
         self, spec: QueueSpec, start: Callable[[QueueSpec], QueueTask]
     ) -> RemoteQueue | QueueTask:
-        """Begin to run what of a queue is at this node, and say how it is reached (`catalog.QueueHost`)."""
+        """Start the part of a queue at this node, and return its handle (`catalog.QueueHost`)."""
         me, group = self.membership.number, spec.number
         here = spec.home == me or me in map(node_of, spec.members)
         task = start(spec) if here else None
@@ -370,8 +364,8 @@ class Cluster:
         self.raft.groups.elects = True
 
     async def caught_up(self) -> None:
-        """Wait until this node knows all that was declared before it started. Raises `BrokerError` if no
-        majority of the cluster was there in all that time.
+        """Wait until this node has all metadata declared before its start. Raises `BrokerError` if the
+        cluster had no majority in all that time.
         """
         assert self.system is not None
         at = self.address

@@ -1,4 +1,4 @@
-"""The cluster port: who comes is greeted, and few strangers at one time."""
+"""The cluster port: handshakes, with a bound on simultaneous unauthenticated connections."""
 
 from __future__ import annotations
 
@@ -63,7 +63,8 @@ class ClusterListener:
     """Accepts connections of other nodes.
 
     Args:
-        serve: told each, until it is over; it calls `proved` when the other side is no stranger any more.
+        serve: called with each connection, until it is over; it calls `proved` once the other side is
+            authenticated.
     """
 
     def __init__(

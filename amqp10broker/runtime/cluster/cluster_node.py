@@ -27,7 +27,7 @@ MAINTENANCE: Final = "Node was put into maintenance mode"
 
 
 class Served(Protocol):
-    """What of the broker is taken out of service.
+    """The parts of the broker that maintenance takes out of service.
 
     Attributes:
         doors: its sockets; None before it serves.

@@ -1,6 +1,6 @@
-"""The start of a node that is in no cluster yet: it looks at the nodes of its list until it founds or joins.
+"""The start of a node that is in no cluster yet: it queries the nodes of its list until it founds or joins.
 
-What to do is decided in `cluster.bootstrap`; here the nodes are asked, again and again.
+`cluster.bootstrap` decides.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ FIRST: Final = 1
 
 
 class Ask(Protocol):
-    """Asks a node that need not be known."""
+    """Query a node by its address."""
 
     async def __call__(
         self, address: tuple[str, int], question: dict[str, Any], timeout_s: float
@@ -73,7 +73,9 @@ class Former:
         self._said = ""
 
     async def find(self) -> Membership:
-        """Look until this node is in a cluster. Raises `ClusterRefused` if it cannot be; says what to do."""
+        """Repeat until this node is in a cluster. Raises `ClusterRefused` if it cannot be, with the
+        remedy.
+        """
         started = told = trio.current_time()
         while True:
             heard = await self._look()
@@ -189,10 +191,10 @@ async def _asked_to_join(ask: Ask, where: Address, name: str, at: Address) -> Me
 
 
 async def told_each(why: Callable[[], str | None], names: Callable[[], str]) -> None:
-    """Say again and again for whom this node waits, while it waits for anybody.
+    """Log repeatedly the nodes for which this node waits.
 
     Args:
-        why: a clause; None: for nobody.
+        why: a clause; None: it does not wait.
     """
     while True:
         await trio.sleep(TOLD_EACH_S)

@@ -32,7 +32,7 @@ class LeaderlessQueues:
         self._told: float | None = None
 
     def found(self) -> Leaderless | None:
-        """What there is to say; None: every queue with a member here has a leader."""
+        """Return a note; None if every queue with a member here has a leader."""
         groups = self._groups
         lacking = {member.group for member in groups if member.lacks_leader and member.group != SYSTEM_GROUP}
         if not lacking:
@@ -56,7 +56,7 @@ class LeaderlessQueues:
         )
 
     async def run(self) -> None:
-        """Say it in the log while it lasts, and when it is over, until cancelled."""
+        """Log the beginning, duration and end of the condition, until cancelled."""
         while True:
             await trio.sleep(LOOK_EACH_S)
             self._look()

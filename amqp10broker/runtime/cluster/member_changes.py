@@ -1,8 +1,8 @@
 """Changes of members of quorum queues, at the node that leads them, step by step.
 
-What the next step is says `cluster.membership`; here it is made: the catalog is asked, or the group, and
-then it is looked again. A look each second repairs what an end between two steps left, and makes voters of
-members that have caught up.
+`cluster.membership` chooses the next step; this module executes it in the catalog or the group, and looks
+again. A look each second repairs changes that ended between two steps, and promotes members that have caught
+up.
 """
 
 from __future__ import annotations

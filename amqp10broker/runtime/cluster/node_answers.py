@@ -1,4 +1,4 @@
-"""What other nodes ask of this one about queues, and operations that they have it carry out."""
+"""Answers to other nodes about queues of this one, and operations executed on their behalf."""
 
 from __future__ import annotations
 

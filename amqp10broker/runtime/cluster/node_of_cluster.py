@@ -1,6 +1,6 @@
-"""The running node to operations on the cluster (`operations.cluster_node`), as one of several.
+"""Operations on the cluster at one of several nodes (`operations.cluster_node`).
 
-What is about a queue is done at the node that leads it, which is asked (`node_answers`).
+Operations on a queue are executed by the node that leads it (`node_answers`).
 """
 
 from __future__ import annotations
@@ -169,9 +169,9 @@ class NodeOfCluster:
         await serve_again(self._broker)
 
     async def leave(self) -> None:
-        """The node is about to stop: others lead what it leads, so that nobody has to wait for an election.
+        """Transfer this node's leaderships before a stop, so that clients need not wait for elections.
 
-        It takes no longer than `LEAVE_S`; what is led here all the same is led by others after an election.
+        It takes no longer than `LEAVE_S`; the remaining groups elect a leader.
         """
         self._cluster.stand_back()
         kept = await self._leaderships.hand_over(LEAVE_S)

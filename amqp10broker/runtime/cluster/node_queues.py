@@ -59,10 +59,10 @@ class _Ways:
 
 
 class NodeQueues:
-    """How this node of a cluster reaches queues, and others reach those that are here.
+    """Access to queues of the cluster at this node, in both directions.
 
     Attributes:
-        wait_ms: how long one waits for the leader of a queue who does not wait for ever.
+        wait_ms: limit of a wait for the leader of a queue.
     """
 
     def __init__(
@@ -74,10 +74,10 @@ class NodeQueues:
         name_of: Callable[[int], str],
         find_vhost: Callable[[str], VirtualHost | None],
     ) -> None:
-        """Begin without queues, and without connections.
+        """Start without queues, and without connections.
 
         Args:
-            now_ms: the time of day: since when a queue waits is told to clients.
+            now_ms: wall clock: clients see since when a queue waits.
         """
         self._askers = askers
         self._name_of = name_of
@@ -136,7 +136,7 @@ class NodeQueues:
     def make_volatile(
         self, vhost: VirtualHost, connection: object, allowed: Callable[[str], None]
     ) -> DeclaredQueue:
-        """See `sessions.context.MakeVolatile`: as in a broker without a cluster, and the others are told."""
+        """As `sessions.context.MakeVolatile`, and announce the queue to the other nodes."""
         name = self.replies.new_name()
         allowed(name)
         gone = partial(self.replies.closed, vhost.name, name)
@@ -150,7 +150,7 @@ class NodeQueues:
         queue.member = task
 
     def member_gone(self, group: int, queue: RemoteQueue) -> QueueTask | None:
-        """This node's member of a queue is one no more: what it says from now on is for nobody."""
+        """Drop all output of a removed member of this node."""
         task, queue.member = queue.member, None
         self.lanes.servers.pop(group, None)
         if task is not None:

@@ -1,4 +1,4 @@
-"""What this node of a cluster knows of the others just now (`metadata.whereabouts`)."""
+"""The present state of the other nodes as this node sees it (`metadata.whereabouts`)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Whereabouts:
         """Know nothing else.
 
         Args:
-            groups: this node's members of them, which know when nobody does any more.
+            groups: this node's members of them, as a fallback.
         """
         self._me = me
         self._liveness = liveness

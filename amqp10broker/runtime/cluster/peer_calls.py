@@ -74,9 +74,7 @@ class Calls:
         raise PeerUnreachable(f"node '{name}' has not answered within {timeout_s:g} s")
 
     def answered(self, link: PeerLink, frame: Frame) -> None:
-        """An answer has come; one that nobody waits for any more is dropped. Raises `BadDocument` if it is
-        none.
-        """
+        """Handle an answer; drop it if its caller has gone. Raises `BadDocument` if it is malformed."""
         waiting = self._waiting.get(frame.group)
         if waiting is not None and waiting.link is link:
             try:

@@ -1,6 +1,6 @@
 """Log entries about nodes that cannot connect: each once a minute, and few about one address.
 
-Whoever can reach the cluster port could fill the log otherwise.
+Otherwise any host with access to the cluster port could fill the log.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ KEPT_MAX: Final = 1_000
 
 
 class Complaints:
-    """What was said, and when."""
+    """The entries so far, with their times."""
 
     def __init__(self) -> None:
         # By whom, since when, and which reasons were written from then on.

@@ -1,4 +1,6 @@
-"""How connections to other nodes begin: who dials, who is let in, what a stranger may ask."""
+"""The beginning of connections between nodes: which side dials, admission, and requests before
+authentication.
+"""
 
 from __future__ import annotations
 

@@ -32,10 +32,10 @@ BACKLOG_BYTES_MAX: Final = 16 * 1024 * 1024
 
 
 class Heart:
-    """What is said and heard each `Liveness.beat_ms`.
+    """Sends and receives heartbeats each `Liveness.beat_ms`.
 
     Args:
-        silent: told of each node from whose connection nothing has come for long.
+        silent: called with each node whose connection has been silent for too long.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class Heart:
         self.tell(self._liveness.lost(link.peer.node))
 
     def tell(self, news: Iterable[News]) -> None:
-        """Tell the rest of the node."""
+        """Notify the rest of the node."""
         for each in news:
             if isinstance(each, Suspected):
                 _log.warning("node is not alive", node=self._name_of(each.node))

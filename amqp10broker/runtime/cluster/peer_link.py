@@ -27,7 +27,7 @@ JOIN_S: Final = 0.0005
 
 
 class PeerLink:
-    """A connection whose other side is known and welcome.
+    """An authenticated and accepted connection to another node.
 
     Attributes:
         read_at: when a whole frame came last, by Trio's clock: bytes may be the garbled end of a stream.
@@ -42,12 +42,12 @@ class PeerLink:
         *,
         body_bytes_max: int = BODY_BYTES_MAX,
     ) -> None:
-        """Begin.
+        """Start.
 
         Args:
             rest: bytes that came behind the greeting.
-            on_frames: told the frames of each read. A `BrokerError` that it raises ends the connection: the
-                other side sent what cannot be understood.
+            on_frames: called with the frames of each read. A `BrokerError` of it ends the connection: a frame
+                was invalid.
         """
         self.peer = peer
         self.backlog_bytes = 0

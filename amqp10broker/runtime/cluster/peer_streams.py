@@ -122,7 +122,7 @@ class Wires:
 
 
 async def greet(transport: Transport, greeting: Greeting) -> None:
-    """Let both sides prove who they are; afterwards `greeting.peer` is to be believed.
+    """Authenticate both sides; afterwards `greeting.peer` is authentic.
 
     Raises:
         Refused: they do not go on; what the other side has to know of it was sent.

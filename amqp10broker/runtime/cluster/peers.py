@@ -1,8 +1,8 @@
-"""The other nodes of the cluster: connections to each, and which of them are alive.
+"""The other nodes of the cluster: connections to each, and their liveness.
 
-Of two nodes the one with the lower number dials: a connection for each of `LINKS`. Who comes is greeted
-(`cluster.hello`) before anything is read; a second connection for a purpose takes the place of the first
-then. Nothing here waits for a node but `call`, `ask_address` and `send_bulk`.
+Of two nodes the one with the lower number dials: a connection for each of `LINKS`. The handshake
+(`cluster.hello`) comes before any other read; a second connection for a purpose then replaces the first.
+Nothing here waits for a node but `call`, `ask_address` and `send_bulk`.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Peers:
     """All connections to other nodes.
 
     Attributes:
-        identity: who this node is. Set it when it has become a member, before it knows the others.
+        identity: of this node. Set it when the node has become a member, before others are added.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Peers:
         suspect_ms: int = 1_000,
         chance: Callable[[], float] = random.random,
     ) -> None:
-        """Connect to nobody yet.
+        """Start without connections.
 
         Args:
             wires: with which TLS; None: plain, on this machine only.
@@ -102,7 +102,7 @@ class Peers:
     # -- whom it knows
 
     def know(self, node: int, name: str, address: Address, incarnation: int = 0) -> None:
-        """A node is a member, or has another address. It is suspected until it is heard."""
+        """Add a member, or change its address. It is suspected until its first heartbeat."""
         if node == self._identity.node:
             return
         self._acquaintances.know(node, name, incarnation)
@@ -139,9 +139,9 @@ class Peers:
     # -- sending
 
     def send(self, node: int, purpose: Purpose, kind: FrameKind, group: int, body: Sequence[bytes]) -> bool:
-        """Send a frame, never waiting. All of one wake are sent together. Returns false: there is no
-        connection, or too much waits on that for groups: the frame was dropped. True: it is sent unless the
-        connection is lost, which is told then. Raises `ValueError` if the body is above
+        """Send a frame without waiting. All frames of one step are sent together. Returns false if there is
+        no connection, or too much waits on it for groups: the frame was dropped. True: it is sent unless the
+        connection is lost, which is reported then. Raises `ValueError` if the body is above
         `frames.BODY_BYTES_MAX`.
         """
         link = self._link(node, purpose)
@@ -182,14 +182,14 @@ class Peers:
     async def ask_address(
         self, address: Address, question: Document, timeout_s: float, identity: Identity | None = None
     ) -> Document:
-        """Ask a node that is not known, or of whose cluster this one is not yet, on a connection of its own.
+        """Send a request to an unknown node, or before this node is in a cluster, on a connection of its own.
 
         Args:
             timeout_s: it must have answered by then.
-            identity: of whom to ask as; None: as this node is.
+            identity: of the sender; None: this node's.
 
         Raises:
-            PeerUnreachable: nobody answers there in time.
+            PeerUnreachable: there is no answer in time.
             Refused: one of the two does not talk to the other; the message is one line for people.
             RefusedError: as the other node raised it.
         """
@@ -198,7 +198,7 @@ class Peers:
     # -- running
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Listen, dial, and say that this node is alive, until cancelled. Started when it listens."""
+        """Listen, dial, and send heartbeats, until cancelled. Started when it listens."""
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             try:

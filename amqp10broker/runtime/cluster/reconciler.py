@@ -28,7 +28,7 @@ LOOK_S: Final = 1.0
 
 
 def settings_of(config: Config) -> Reconciling:
-    """What the configuration says of it."""
+    """Return the configured settings."""
     return Reconciling(
         config.quorum_reconciliation,
         config.quorum_reconciliation_target_group_size,

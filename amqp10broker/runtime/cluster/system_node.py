@@ -1,7 +1,7 @@
-"""The system group at this node: what is declared in the cluster, and who is in it.
+"""The system group at this node: the cluster's metadata, and its members.
 
-`cluster.system` decides; here are the ways to it for what waits. Who is a member of the group follows the
-nodes of the cluster (`cluster.system_members`).
+`cluster.system` decides; this module connects it to waiting callers. The group's members follow the nodes of
+the cluster (`cluster.system_members`).
 """
 
 from __future__ import annotations
@@ -95,10 +95,10 @@ class SystemNode:
     async def caught_up(
         self, started: NodeStarted, missing: Callable[[], str], look: Callable[[], Awaitable[None]]
     ) -> None:
-        """Wait until this node knows all that was declared before it started.
+        """Wait until this node has all metadata declared before its start.
 
         Args:
-            look: asked now and then whether it makes sense to wait; raises if not.
+            look: called periodically; raises if there is no use in waiting.
 
         Raises:
             BrokerError: no majority of the cluster was there in all that time.

@@ -23,8 +23,8 @@ class RunningChannel:
     """A channel and its task.
 
     Attributes:
-        on_wake: called at the end of each wake, for who observes it; must not raise.
-        on_turn: called at the end of each wake, for who watches it; likewise.
+        on_wake: called at the end of each step, for observers; must not raise.
+        on_turn: called at the end of each step, for watchers; likewise.
         on_end: called when it is over, before what it holds goes back; likewise.
     """
 
@@ -78,7 +78,7 @@ class RunningChannel:
         """Work until the channel is closed and nothing is left to do.
 
         Args:
-            discard: tells the reader that nothing needs to be kept of a content that is coming.
+            discard: lets the reader drop the rest of an incoming content.
         """
         service = self.service
         lane = self.lane

@@ -66,14 +66,14 @@ class Channels(RunningParts[RunningChannel]):
         return self.held_by is not None or trio.current_time() < self._held_until + FLOW_SHOWN_S
 
     def views(self) -> tuple[ChannelView, ...]:
-        """What doors show of them."""
+        """Return their views for front ends."""
         return tuple(
             channel_view(channel.service, self.around(channel))
             for _, channel in sorted(self.by_number.items())
         )
 
     def around(self, channel: RunningChannel) -> Circumstances:
-        """What the connection does for one of its channels at present."""
+        """Return the present activity of the connection for one of its channels."""
         other = self._waited_for
         return self._circumstances(channel.lane)._replace(
             reader_credit=channel.credit.credit,

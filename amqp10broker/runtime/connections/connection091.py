@@ -205,7 +205,7 @@ class Connection091(ConnectionShell[ConnectionEvent, Amqp091Error, RunningChanne
         return {"code": int(fault.code), "text": fault.reply_text, "method": method}
 
     def close(self, reason: str) -> None:
-        """End in an orderly way because the broker stops, or somebody asked for it."""
+        """Close in an orderly way at a stop of the broker or on request."""
         if self.engine.state is ConnectionState.RUNNING:
             self.engine.close(ReplyCode.CONNECTION_FORCED, reason)
         self.line.end = f"by the broker: {reason}"
@@ -226,7 +226,7 @@ class Connection091(ConnectionShell[ConnectionEvent, Amqp091Error, RunningChanne
         return "running"
 
     def view(self) -> ConnectionView:
-        """What doors show of this connection."""
+        """Return the connection's view for front ends."""
         engine, properties = self.engine, self.engine.client_properties
         return self.view_of(
             properties,

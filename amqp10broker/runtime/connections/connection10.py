@@ -207,7 +207,7 @@ class Connection10(ConnectionShell[ConnectionEvent, AmqpError, RunningSession]):
         self.fail(AmqpConnectionError(Condition.UNAUTHORIZED_ACCESS, CREDENTIAL_EXPIRED))
 
     def close(self, reason: str) -> None:
-        """End in an orderly way because the broker stops, or somebody asked for it."""
+        """Close in an orderly way at a stop of the broker or on request."""
         self._stopped_by = AmqpConnectionError(Condition.CONNECTION_FORCED, f"Connection forced: {reason}")
         self.line.end = f"by the broker: {self._stopped_by}"
         self.line.stop()
@@ -227,7 +227,7 @@ class Connection10(ConnectionShell[ConnectionEvent, AmqpError, RunningSession]):
     # --- status -----------------------------------------------------------------------------------
 
     def view(self) -> ConnectionView:
-        """What doors show of this connection."""
+        """Return the connection's view for front ends."""
         engine = self.engine
         opened = engine.remote_open
         return self.view_of(

@@ -16,7 +16,7 @@ _log = Log("amqp10broker.connection")
 
 
 class Client(Protocol):
-    """What an entry says of a connection."""
+    """The fields of a connection in a log entry."""
 
     number: int
     peer: str
@@ -47,7 +47,7 @@ class ConnectionLog:
         return self.noted(event, **details)
 
     def login_failed(self, failure: Failure, *, text: str | None) -> None:
-        """Write that a client was not let in; only a name that somebody has is shown."""
+        """Log a failed login; a name appears only if a user has it."""
         user = {"user": failure.user} if failure.user else {}
         self.warning("login failed", **user, reason=failure.reason, text=text)
 

@@ -65,10 +65,10 @@ class Past:
 
 
 class Connections(dict[int, Connection]):
-    """Those that are there, by number.
+    """Open connections by number.
 
     Attributes:
-        greetings: of clients that have not said what they speak; cancelled when the broker stops.
+        greetings: of clients before their protocol header; cancelled when the broker stops.
         lingering: of sockets whose connection is over, oldest first; cancelled when the broker stops.
         past: what those that have ended leave to be counted, beside what their clients did.
     """
@@ -106,7 +106,7 @@ class Connections(dict[int, Connection]):
 
     @property
     def count(self) -> int:
-        """Those that there are, with clients that have not said what they speak."""
+        """Number of open connections, including those before their protocol header."""
         return len(self) + len(self.greetings)
 
     def has_room(self, maximum: int) -> bool:
@@ -149,7 +149,7 @@ class Connections(dict[int, Connection]):
             connection.close(reason)
 
     def totals(self) -> TotalsView:
-        """What clients did and got since the start, by protocol, virtual host and user."""
+        """Counters of clients since the start, by protocol, virtual host and user."""
         present = [(_whose(each), each.counted()) for each in self.values()]
         sums = self._totals.by(present, self._catalog.users, self._catalog.vhosts)
         protocols, vhosts, users = (
@@ -169,7 +169,7 @@ class Connections(dict[int, Connection]):
         return {name: total.document() for name, total in vhosts.items()}
 
     async def views(self, after: int = 0, most: int | None = None) -> list[ConnectionView]:
-        """What doors show of those that have logged in, by number, looked at in portions.
+        """Views of authenticated connections for front ends, by number, in portions.
 
         Args:
             most: so many at most; None: all.
@@ -186,14 +186,14 @@ class Connections(dict[int, Connection]):
         return found
 
     def past_counters(self) -> dict[str, ClientCounters]:
-        """What clients of connections that have ended did and got, by protocol."""
+        """Counters of ended connections, by protocol."""
         return self._totals.by_protocol()
 
 
 async def what_waits(
     connections: Connections, queues: Iterable[DeclaredQueue], selection: Selection
 ) -> tuple[SummaryView, Sequence[WaitingView]]:
-    """What of connections and queues is asked for, looked at in portions."""
+    """Return the requested diagnosis of connections and queues, in portions."""
     survey = Survey(selection, len(connections))
     turns = Turns()
     for connection in list(connections.values()):

@@ -1,4 +1,4 @@
-"""As whom a connection acts, and until when: with a password for good, with a token until it ends."""
+"""The identity of a connection and its lifetime: unlimited with a password, until expiry with a token."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ class LivingTokens:
         """Read the configured keys.
 
         Args:
-            config: whose settings ``oauth2_...`` count.
+            config: with the settings ``oauth2_...``.
             now_s: the time of day, seconds since the epoch.
 
         Raises:
@@ -97,13 +97,13 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
 
 
 def fetch_key_set(uri: str, ca_file: str | None) -> Any:
-    """Ask an authority for its keys; takes seconds.
+    """Fetch the key set of an authority; takes seconds.
 
     Args:
-        ca_file: PEM file with who may have signed the server's certificate; None for the system's.
+        ca_file: PEM file of trusted authorities; None for the system's.
 
     Returns:
-        The document, parsed, or a text that says why there is none.
+        The document, parsed, or a text with the reason of the failure.
     """
     try:
         context = ssl.create_default_context(cafile=ca_file)
@@ -122,8 +122,8 @@ def fetch_key_set(uri: str, ca_file: str | None) -> Any:
 
 
 def verifier(config: Config) -> TokenVerifier:
-    """What verifies tokens, as configured, without the authority's key set. Raises `ConfigError` if settings
-    lack or contradict each other, or a key cannot be read.
+    """Return the configured token verifier, without the authority's key set. Raises `ConfigError` if settings
+    are missing or contradict each other, or a key cannot be read.
     """
     uri = config.oauth2_jwks_uri
     if uri is not None and not uri.startswith(("https://", *_LOOPBACK_URIS)):

@@ -41,7 +41,7 @@ HTTP_BEGINS: Final = b"GET "
 
 @dataclass(frozen=True, slots=True)
 class Greeted:
-    """A client that has said what it speaks.
+    """A client after its protocol header.
 
     Attributes:
         stream: to it: the one that it came by, or a WebSocket over that.
@@ -91,7 +91,7 @@ class Listener:
         )
 
     def has_room_for(self, peer: str, turn: str) -> bool:
-        """Whether a client may connect, as far as that depends on others; a warning says if not."""
+        """Whether a client may connect, as far as that depends on others; logs a warning if not."""
         maximum = self._surroundings.config.connection_max
         if not self._connections.has_room(maximum):
             self._warn("connection refused: connection_max is reached", peer, connection_max=maximum)

@@ -50,7 +50,7 @@ class Doors:
                 self._listener.listen(self._sockets, accepting, self._connections)
 
     def shut(self) -> None:
-        """Accept nobody: the kernel refuses who comes."""
+        """Stop accepting: the kernel refuses new connections."""
         if self._accepting is None:
             return
         self._accepting.cancel()

@@ -1,7 +1,7 @@
-"""How many entries the log takes about one client, so that nobody can fill it, or hide in it.
+"""Limits on log entries about one client, so that it cannot fill the log, or hide in it.
 
-Each key (a connection; before login the address that a connection comes from) may write `BURST` entries
-in `PERIOD_S`. What comes beyond is counted by its event and told in one entry when the period is over.
+Each key (a connection; before login its address) may write `BURST` entries in `PERIOD_S`. Further ones are
+counted by event and summed up in one entry after the period.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _OTHERS: Final = ("others",)
 
 
 class _Period:
-    """What one key has written since its first warning."""
+    """The entries of one key since its first warning."""
 
     __slots__ = ("about", "ends", "left_out", "written")
 
@@ -53,7 +53,7 @@ class LogLimits:
 
         Args:
             event: a short sentence, one of a closed set: nothing that a client chose.
-            about: fields that tell whose it is, for the sum of what is left out.
+            about: fields that identify the client, for the summary.
         """
         now = trio.current_time()
         self._tell_ended(now)
@@ -70,7 +70,7 @@ class LogLimits:
             period.left_out[event] = period.left_out.get(event, 0) + 1
 
     async def run(self) -> None:
-        """Tell what was left out, each time that a period is over; until cancelled."""
+        """Log a summary of omitted entries after each period; until cancelled."""
         while True:
             await self._begun.wait()
             while self._periods:
@@ -79,7 +79,7 @@ class LogLimits:
             self._begun = trio.Event()
 
     def finish(self) -> None:
-        """The broker stops: tell what is left."""
+        """Log the remaining summaries when the broker stops."""
         self._tell_ended(float("inf"))
 
     def _tell_ended(self, now: float) -> None:

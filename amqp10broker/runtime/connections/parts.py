@@ -1,6 +1,6 @@
-"""What the sessions of an AMQP 1.0 connection and the channels of a 0-9-1 one have alike.
+"""The common part of the sessions of an AMQP 1.0 connection and the channels of a 0-9-1 one.
 
-What their reader gives them is in `sessions10` and `channels091`.
+Their input is handled in `sessions10` and `channels091`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from amqp10broker.sessions.measures import Measures
 
 
 class RunningParts(ABC, Generic[PartT]):
-    """See the module; what `connection_shell.Parts` asks for.
+    """The sessions or channels of a connection (`connection_shell.Parts`).
 
     Attributes:
         by_number: those that are there. A session that its client has ended is not, and may still work.
@@ -66,7 +66,7 @@ class RunningParts(ABC, Generic[PartT]):
             part.inbox.put(letter)
 
     def counted(self) -> ClientCounters:
-        """What they did and got, those that are gone included."""
+        """Their counters, including ended ones."""
         return ClientCounters.sum_of([self._gone, *(part.service.counted() for part in self.working)])
 
     def release(self) -> None:

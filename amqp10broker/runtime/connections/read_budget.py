@@ -1,11 +1,9 @@
-"""How much one connection's reader hands over before others have their turn.
+"""The portions in which one connection's reader hands over its input.
 
-A read of 64 KiB may be two thousand frames, and each may make a task, a link, or a declaration. What
-one read brings is handed over in portions, and between two of them every other task of the broker runs
-once. So the longest wait of others depends on a portion, not on what a client puts into its socket.
-
-Runs (transfers, publishes, acknowledgements of one kind) are one item however long they are, so a client
-that publishes or consumes has everything it sent in one portion.
+A read of 64 KiB may be two thousand frames, and each may make a task, a link, or a declaration. It is handed
+over in portions, and between two of them every other task of the broker runs once. So the wait of others
+depends on a portion, not on the size of a client's input. Runs (transfers, publishes, acknowledgements of one
+kind) are one item of any length, so normal traffic is one portion.
 """
 
 from __future__ import annotations
@@ -58,10 +56,10 @@ class Turn:
         self.left -= weight
 
     def portions(self, items: Sequence[T]) -> Iterator[Sequence[T]]:
-        """Cut items of one session or channel into portions; the turn is over between two of them.
+        """Cut items of one session or channel into portions; the turn ends between two of them.
 
-        Each is counted before it is given, so that the receiver looks at `over` behind it. What fits is
-        given as it is, not copied.
+        Each is counted before it is yielded, so that the receiver can check `over` behind it. An input that
+        fits is yielded without a copy.
         """
         start = 0
         while start < len(items):

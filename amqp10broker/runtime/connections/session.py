@@ -24,8 +24,8 @@ class RunningSession:
     """A session and its task.
 
     Attributes:
-        on_wake: called at the end of each wake, for who observes it; must not raise.
-        on_turn: called at the end of each wake, for who watches a link of it; likewise.
+        on_wake: called at the end of each step, for observers; must not raise.
+        on_turn: called at the end of each step, for watchers of a link; likewise.
         on_end: called when it is over, before what it holds goes back; likewise.
     """
 

@@ -38,10 +38,10 @@ socket before it heard that its windows are closed. The windows alone would let 
 
 
 class Sessions(RunningParts[RunningSession]):
-    """See the module.
+    """The sessions of an AMQP 1.0 connection.
 
     Attributes:
-        of_jms: the client desires what clients of JMS do; said when it opens, before there is a session.
+        of_jms: the client's open has the desired capabilities of JMS clients.
     """
 
     word = "session"
@@ -75,14 +75,14 @@ class Sessions(RunningParts[RunningSession]):
         return self.held_by is not None
 
     def views(self) -> tuple[SessionView, ...]:
-        """What doors show of them."""
+        """Return their views for front ends."""
         return tuple(
             session_view(session.service, self.around(session))
             for _, session in sorted(self.by_number.items())
         )
 
     def around(self, session: RunningSession) -> Circumstances:
-        """What the connection does for one of its sessions at present."""
+        """Return the present activity of the connection for one of its sessions."""
         held = self.held_by
         return self._circumstances(session.lane)._replace(
             held_by=None if held is None or held is session else f"session {self._held_channel}",

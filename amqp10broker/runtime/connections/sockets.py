@@ -24,7 +24,7 @@ Address: TypeAlias = tuple[str, int]
 
 
 class BoundSockets:
-    """Those of one broker: bound first, so that a wrong port is told at once, and listening last.
+    """The sockets of one broker: bound first, so that a wrong port is reported at once, and listening last.
 
     Attributes:
         tls: their context; None without TLS.
@@ -73,7 +73,7 @@ async def accept_forever(
     """Accept connections until cancelled, or until the socket is closed.
 
     Args:
-        on_out_of_files: told each time that no connection could be accepted for want of files or memory.
+        on_out_of_files: called each time that no connection could be accepted for lack of files or memory.
     """
     while listener.fileno() >= 0:  # it is closed when the broker stops, perhaps before this has begun
         try:

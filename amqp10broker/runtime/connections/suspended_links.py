@@ -63,9 +63,10 @@ class SuspendedLinks:
         self.links.records = records
 
     def restore(self) -> None:
-        """Go on with what the journal had, when queues are there and no client is.
+        """Restore the links of the journal, after queues and before clients.
 
-        A link whose virtual host or user is gone is over: the power may have gone before the disk had that.
+        A link without its virtual host or user is ended: its end may not have been durable before a power
+        failure.
 
         Raises:
             DamagedFile: what it had of one cannot be understood.

@@ -1,4 +1,4 @@
-"""What a token is to a broker, without one: it logs in as at a broker, and is then looked at."""
+"""The explanation of a token: the result of a login with it, without a broker."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from amqp10broker.runtime.connections.login import Logins, read_field_table
 
 
 def explained(config: Config, token: bytes, now_s: float) -> dict[str, Any]:
-    """What a token is to a broker of this configuration, as plain values.
+    """Return the meaning of a token for a broker of this configuration, as plain values.
 
     Args:
         now_s: the time of day, seconds since the epoch.

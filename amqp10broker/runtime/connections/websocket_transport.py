@@ -43,13 +43,13 @@ class WebSocketTransport:
         self._on_output: Callable[[], None] | None = None
 
     def when_it_speaks(self, on_output: Callable[[], None]) -> None:
-        """Say who is to be called when the layer has something to say by itself."""
+        """Set the function to call when the layer has own output."""
         self._on_output = on_output
         if self._layer.has_output:
             self._tell()
 
     def speaks(self, protocol: Protocol) -> None:
-        """Say what is spoken on it."""
+        """Set the name of the protocol inside."""
         self._layer.speaks(protocol)
 
     def take_at_most(self, frame_bytes: int) -> None:
@@ -101,7 +101,7 @@ class WebSocketTransport:
             self._on_output()
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
-        """Send whole AMQP frames, and what the layer has to say.
+        """Send whole AMQP frames, and the layer's own output.
 
         Raises:
             trio.BrokenResourceError: the WebSocket is closed, or the client reset the connection.

@@ -109,7 +109,7 @@ class Lane:
             await self._drained.wait()
 
     def abandon(self) -> None:
-        """The writer is gone, or the session is to stop: nobody must wait from now on."""
+        """The writer or session has ended: release all that wait."""
         self._abandoned = True
         if self._drained is not None:
             self._drained.set()
@@ -120,7 +120,7 @@ class Writer:
     """One connection's writer.
 
     Attributes:
-        on_put: told what is put, whole frames; must not raise.
+        on_put: called with whole frames when they are put; must not raise.
     """
 
     def __init__(self, stream: Stream) -> None:

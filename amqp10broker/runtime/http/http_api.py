@@ -1,4 +1,4 @@
-"""The HTTP API of a running broker: who asks is logged in, and the endpoint is run for them."""
+"""The HTTP API of a running broker: authentication of requests, and dispatch to endpoints."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class HttpApi:
         """Take a broker.
 
         Args:
-            metrics: those who ask for metrics are answered without a login, and nothing else is.
+            metrics: serve only metrics, without a login.
         """
         self._broker = broker
         self._lives = Lives(self._look, self._onward, start, broker.clock.now_ms)
@@ -61,7 +61,7 @@ class HttpApi:
         )
 
     def answering(self, origin: Peer, peer: str) -> RunRequest:
-        """What answers the requests of one connection."""
+        """Return the request handler of one connection."""
         return partial(self._answer, origin, peer)
 
     async def _answer(self, origin: Peer, peer: str, request: Request, read: ReadBody) -> Answer:

@@ -87,7 +87,7 @@ class Bodies:
 
 @dataclass(frozen=True, slots=True)
 class HttpLimits:
-    """What a client may take its time for, in seconds, and the size of what it sends."""
+    """Time-outs, in seconds, and size limits of a client's input."""
 
     idle_s: float = 60.0
     head_s: float = 10.0
@@ -116,7 +116,7 @@ class HttpConnection:
         """Take a connection.
 
         Args:
-            switch: to WebSocket; None: what asks for that is a request like others.
+            switch: to WebSocket; None: no upgrade is possible.
         """
         self._stream = stream
         self._peer = peer

@@ -44,7 +44,7 @@ class HttpListener:
         """Make one that does nothing yet.
 
         Args:
-            metrics: it answers those who ask for metrics, and nothing else, at a port of its own.
+            metrics: serve only metrics, at a port of its own.
         """
         self._metrics = metrics
         self._on_client = on_client

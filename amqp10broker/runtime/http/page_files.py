@@ -1,4 +1,4 @@
-"""The files of the page, read when the first browser asks, and kept: together they are small."""
+"""The files of the page, read at the first request, and cached: together they are small."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _TAG_DIGITS: Final = 16
 
 
 class PageFiles:
-    """What the package has in its folder ``page``."""
+    """The content of the package's folder ``page``."""
 
     def __init__(self) -> None:
         self._files: dict[str, PageFile] | None = None

@@ -1,7 +1,7 @@
-"""What becomes of a node's folder when its broker has stopped: the node has left its cluster, or joins one.
+"""Changes of a node's folder after its broker has stopped: the node has left its cluster, or joins one.
 
-It happens after the stop, since a folder in use cannot lose what it has. A crash in between leaves the folder
-as it was: a node that was to join goes on alone, one that has left is told so at its next start.
+They come after the stop, since a folder in use cannot be emptied. A crash in between leaves the folder as it
+was: a node that was to join continues alone, one that has left is refused at its next start.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Afterwards:
-    """See the module.
+    """The change to make after the stop.
 
     Attributes:
         membership: of the cluster that has let the node in, whose broker goes on as its member; None: the

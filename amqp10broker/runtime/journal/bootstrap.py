@@ -1,4 +1,4 @@
-"""What a broker has when it starts: the users, virtual hosts and queues of its configuration."""
+"""The initial content of a broker: the users, virtual hosts and queues of its configuration."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ADMINISTRATOR: Final = "administrator"
 def bootstrap_folder(
     catalog: Catalog, config: Config, passwords: Passwords, data: Data, *, queues_later: bool = False
 ) -> frozenset[str]:
-    """As `bootstrap`, of a catalog whose changes are kept, and that has what the data folder keeps.
+    """As `bootstrap`, for a catalog with a data folder.
 
     Raises:
         StorageError: the folder cannot be written.
@@ -73,7 +73,7 @@ def bootstrap(
     the virtual host ``/`` come back after they were deleted.
 
     Args:
-        given: None at the first start; later what `default_records` said then.
+        given: None at the first start; later the result of `default_records` then.
         queues_later: queues and bindings must be possible, and are not declared (`definitions_due`).
 
     Returns:
@@ -143,7 +143,7 @@ def _patterns(catalog: Catalog) -> Iterator[tuple[str, str]]:
 
 
 class _Known:
-    """What a catalog held before the configuration was applied."""
+    """The content of a catalog before the configuration was applied."""
 
     def __init__(self, catalog: Catalog | None, given: Mapping[str, str]) -> None:
         self.given = given

@@ -1,9 +1,8 @@
-"""Group commit: one task writes what the journal has collected, has it synced, and tells who waits.
+"""Group commit: one task writes the journal's collected records, syncs them, and resumes the waiting tasks.
 
-While a sync is under way the next batch collects, so the slower the disk, the larger the batches. A disk
-that is full is not an end: what is appended goes into the journal's reserve, which queues keep for what is
-not published, and it is tried again each second to make it whole. A sync that fails is one: the broker
-stops.
+While a sync is under way the next batch collects, so batches grow with a slow disk. A full disk is not fatal:
+appends use the journal's reserve, which queues keep for all but publishes, and a retry each second makes it
+whole. A failed sync is fatal: the broker stops.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ class AlsoSynced(Protocol):
         """Descriptors to sync; none if everything is durable."""
 
     def synced(self) -> None:
-        """What `fds_to_sync` named last has been synced."""
+        """The descriptors of the last `fds_to_sync` are synced."""
 
 
 class Committer:
@@ -64,9 +63,9 @@ class Committer:
             also: other files; they are written by their owners, who then call `wake`.
             on_full: called with True when the disk is full, and with False when it takes writes again.
             held: whether another file must be durable before the journal is written.
-            on_mark: called when the inventory is to be told how much of other files is synced.
-            on_failed: called once before `run` raises, so that publishers can be told.
-            relay: by which those who wait for little that is durable go on at once.
+            on_mark: called to record in the inventory how much of other files is synced.
+            on_failed: called once before `run` raises, to notify publishers.
+            relay: runs short continuations of durable waits at once.
         """
         self.journal = journal
         self.commits = 0
@@ -141,9 +140,7 @@ class Committer:
         self.wake()
 
     async def wait_durable(self, ticket: int) -> None:
-        """Wait until a ticket is durable. Raises `StorageFailed` if it never will be, as far as anybody can
-        tell.
-        """
+        """Wait until a ticket is durable. Raises `StorageFailed` if it may never be."""
         if ticket <= self.journal.durable or self.failure is not None:
             await trio.lowlevel.checkpoint()
         else:
@@ -173,8 +170,8 @@ class Committer:
         """Commit, until `stop`.
 
         Raises:
-            StorageFailed: a write or a sync failed otherwise than for want of room. What was told to be
-                durable is; nothing more will be.
+            StorageFailed: a write or a sync failed otherwise than for lack of room. Reported records are
+                durable; no others will be.
         """
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._mark_in_time)

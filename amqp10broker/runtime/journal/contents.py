@@ -1,8 +1,8 @@
-"""What a start makes of the records of a data folder, tried without starting: for `storage check`.
+"""A dry run of a start on the records of a data folder, for `storage check`.
 
-The catalog is declared with nobody to run its queues, and each classic and quorum queue takes in its records
-of the journal, as a start does it. In a folder of a cluster's node the catalog is what its member of the
-system group has applied, and the queues are those that have something here. Nothing is written.
+The catalog is declared without running queues, and each classic and quorum queue reads its records of the
+journal as at a start. In a folder of a cluster's node the catalog is the applied state of its member of the
+system group, and the queues are those with records here. Nothing is written.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class Contents:
         self._journal = _Nowhere()
 
     def declare(self, path: str, entries: Iterable[tuple[Key, Value]]) -> None:
-        """Declare what the catalog says. Raises `StorageError` if something needs what is not installed, or
-        cannot be understood.
+        """Declare the content of the catalog. Raises `StorageError` if a part needs a missing package, or is
+        malformed.
         """
         found = dict(entries)
         log = _Entries(found)
@@ -84,7 +84,7 @@ class Contents:
                 store.restore([record])
 
     def faults(self) -> Iterator[StorageError]:
-        """What queues lack, when all records have been taken."""
+        """Return the missing parts of queues, after all records."""
         for number, store in self._stores.items():
             if isinstance(store, QuorumStore):
                 try:

@@ -1,6 +1,7 @@
-"""The data folder of a running broker: taken and read at start, told of every change, left at the end.
+"""The data folder of a running broker: opened and read at start, updated with every change, closed at the
+end.
 
-Syncing is not done here: whoever commits asks `CatalogLog.fds_to_sync` before anything is confirmed.
+It does not sync: the committer reads `CatalogLog.fds_to_sync` before any confirm.
 """
 
 from __future__ import annotations
@@ -56,8 +57,8 @@ class Data:
     """
 
     def __init__(self, disk: Disk, path: str) -> None:
-        """Take a folder, and read what is declared in it. Raises `FolderInUse` if another broker has it, and
-        `StorageError` if it cannot be used, or is damaged; says what to do.
+        """Open a folder, and read its declarations. Raises `FolderInUse` if another broker has it, and
+        `StorageError` with the remedy if it cannot be used, or is damaged.
         """
         self.disk = disk
         self.when_written: Callable[[], None] = lambda: None
@@ -99,10 +100,8 @@ class Data:
 
     @property
     def membership(self) -> Membership | None:
-        """Of which cluster this node is; None: of none.
-
-        Raises:
-            StorageError: what the folder says of it cannot be understood.
+        """Return this node's cluster membership; None without one. Raises `StorageError` if the record is
+        malformed.
         """
         found = self.catalog_log.get(MEMBERSHIP)
         if found is None:
@@ -145,9 +144,9 @@ class Data:
     # --- what is declared ---------------------------------------------------------------------------
 
     def load(self, catalog: Catalog, conceal: Conceal) -> Mapping[str, str] | None:
-        """Bring what was declared into a new catalog, and keep every change of it from now on. Returns what
-        `furnished` was told; None if no broker has ever come up with this folder. Raises `ConfigError` if
-        something needs what is not installed.
+        """Load the declarations into a new catalog, and record every change from now on. Returns the argument
+        of `furnished`; None if no broker has come up with this folder. Raises `ConfigError` if a part needs a
+        missing package.
         """
         log = self.catalog_log
         started = perf_counter()

@@ -24,8 +24,8 @@ TOLD_MAX: Final = 50
 def import_file(
     catalog: Catalog, path: str, make_password: Callable[[str], PasswordRecord], *, queues_later: bool
 ) -> None:
-    """Declare what a definitions file says; what is left out of it is told in the log. Raises `ConfigError`
-    if it cannot be read, or holds something that cannot be; nothing was taken over.
+    """Import a definitions file; omitted parts are logged. Raises `ConfigError` if it cannot be read, or has
+    invalid content; nothing was imported then.
     """
     document = _document(path)
     with naming_the_file(path):
@@ -44,7 +44,7 @@ def tell_left_out(reasons: Sequence[str]) -> None:
 
 @contextmanager
 def naming_the_file(path: str | None) -> Iterator[None]:
-    """What is refused is refused of this file, if there is one."""
+    """Name the file, if there is one, in errors raised inside the block."""
     try:
         yield
     except BrokerError as error:

@@ -57,7 +57,7 @@ classic queues, and messages that were confirmed when they were written."""
 
 
 class Kept(Protocol):
-    """What a queue has in the journal."""
+    """The records of a queue in the journal."""
 
     group: int
 
@@ -144,12 +144,14 @@ class JournalTask:
             _log.info("files of a deleted stream removed", folder=name)
 
     def failed(self, error: BrokerError) -> None:
-        """Somebody else than the journal cannot be read or written: the broker stops."""
+        """Storage besides the journal has failed: the broker stops."""
         _log.error("storage has failed, the broker stops", reason=str(error))
         self._fail(error)
 
     def turns_for_queue(self) -> trio.CapacityLimiter:
-        """What a queue that is made now waits for before it begins: a new one not for all that were there."""
+        """Return the event that a new queue awaits before it begins: it does not wait for all
+        recovered ones.
+        """
         return self._turns_of_new if self.recovered.is_set() else self._turns
 
     def add(self, kept: Kept) -> None:
@@ -179,7 +181,7 @@ class JournalTask:
         self._begun.set()
 
     async def run(self) -> None:
-        """When told to, recover, then commit and clean, until the committer is told to stop."""
+        """Recover at the start signal, then commit and clean, until the committer stops."""
         await self._begun.wait()
         try:
             await self._recover()
@@ -277,7 +279,7 @@ class JournalTask:
         )
 
     def view(self) -> JournalView:
-        """What doors show of it."""
+        """Return its view for front ends."""
         if not self.recovered.is_set():
             return JournalView(recovered=False)
         journal, committer = self.journal, self.committer
@@ -305,11 +307,10 @@ def _tell_torn(path: str, torn: Torn) -> None:
 
 
 def journal_sizes(folder: DataFolder) -> tuple[int, int]:
-    """How long a file of the journal gets, and how much is reserved behind the last: bytes.
+    """Return the size of a journal file, and the reserve behind the last, in bytes.
 
-    On a small disk files are smaller, so that some of it is free soon. The reserve is for cleaning one, and
-    for settlements half as long. Raises `StorageError` if the system does not tell the size of the file
-    system.
+    On a small disk files are smaller, so that some are free soon. The reserve is for cleaning one, and for
+    settlements half as long. Raises `StorageError` if the size of the file system is not available.
     """
     # Some file systems say that they have none.
     share = folder.total_bytes() // FILES_MIN or FILE_BYTES_MAX
@@ -331,8 +332,8 @@ async def opened_journal(
 
     Args:
         data: the data folder; None: nothing is kept.
-        on_full: told when the disk is full, and when it takes writes again.
-        on_failed: told when nothing can be kept any more: the broker should stop.
+        on_full: called when the disk is full, and when it has room again.
+        on_failed: called when storage has failed: the broker should stop.
         relay: by which queues go on at once when what they have kept is durable.
 
     Raises:

@@ -36,12 +36,12 @@ UNHEARD_OF: Final = 1000
 
 
 class NotInACluster(BrokerError):
-    """There is nothing to be made standalone; the message says what to do."""
+    """The folder cannot be made standalone; the message gives the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Standalone:
-    """What a node is to be.
+    """The plan of a standalone node.
 
     Attributes:
         gone: virtual host and name of the queues that were at lost nodes only.
@@ -65,11 +65,11 @@ class Standalone:
 
 
 def standalone(data: Data, new_id: Callable[[], str]) -> Standalone:
-    """What the node of a folder is to be; nothing is changed.
+    """Return the plan for the node of a folder; nothing is changed.
 
     Raises:
         NotInACluster: it is in none, or has nothing of it yet.
-        StorageError: what it says cannot be understood.
+        StorageError: its content is malformed.
     """
     path, before = data.folder.path, data.membership
     if before is None or not is_member(data.catalog_log):

@@ -1,7 +1,7 @@
-"""Streams' files in the node's commits: what streams have written is synced together with the journal.
+"""Files of streams in the node's commits: they are synced together with the journal.
 
-A stream asks for the sync of its one file, and the committer takes some of those that wait into each commit.
-So what is declared, which is in every commit too, is durable before a message of a stream is confirmed.
+A stream requests the sync of its one file, and the committer takes some waiting ones into each commit. So
+declarations, which are in every commit, are durable before a message of a stream is confirmed.
 """
 
 from __future__ import annotations

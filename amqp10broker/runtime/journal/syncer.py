@@ -38,10 +38,10 @@ class Syncer:
         self._unread = 0
 
     async def sync(self, fds: Sequence[int]) -> None:
-        """Make durable what has been written to these files and folders.
+        """Make durable the written content of these files and folders.
 
         Raises:
-            StorageFailed: it may not be durable, and no later sync will tell. Stop.
+            StorageFailed: it may not be durable, and no later sync can show that. Stop.
         """
         try:
             while self._unread:

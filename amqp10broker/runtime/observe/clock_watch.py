@@ -1,6 +1,6 @@
-"""What is wrong with clocks: the machine's, those of other nodes, and what queues have of earlier leaders'.
+"""Faults of clocks: the machine's, those of other nodes, and times of earlier leaders in queues.
 
-It is in the log when it begins and when it is over, and in what `waiting` and `doctor` say meanwhile.
+They are logged at beginning and end, and appear in `waiting` and `doctor` meanwhile.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Ahead(Protocol):
 
 
 class ClockSurroundings(Protocol):
-    """What of the broker has to do with time."""
+    """The context of the clock watch in the broker."""
 
     clock: WallClock
     catalog: Catalog
