@@ -47,7 +47,7 @@ class ClockWatch:
         self.queues: set[Ahead] = set()
 
     def notes(self) -> dict[str, str]:
-        """What is wrong now, a sentence each, by what it is about."""
+        """Return a sentence for each present fault, by its subject."""
         catalog, now_ms = self._surroundings.catalog, self._surroundings.clock.now_ms()
         found = self.others.notes({node.number: node.name for node in catalog.nodes.values()})
         ahead = {queue: queue.ahead_ms(now_ms) for queue in self.queues}

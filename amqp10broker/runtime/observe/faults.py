@@ -1,7 +1,7 @@
-"""A broker in test mode commits faults on request: it has sessions, channels and streams of its own for that.
+"""Faults that a broker in test mode injects on request, in sessions, channels and streams of its own.
 
 Sessions and channels are those of `service.faults`. A stream is wrapped between the connection and its
-socket, also under TLS; not one that is a WebSocket, whose frames are others.
+socket, also under TLS, but not under a WebSocket, whose frames differ.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _HEADER: Final = b"AMQP"
 
 
 class Faulty(NamedTuple):
-    """What a broker commits faults with."""
+    """The parts with which a broker injects faults."""
 
     faults: Faults
     session_type: Callable[..., BrokerSession]
@@ -42,7 +42,7 @@ class Faulty(NamedTuple):
 
 
 def faulty(surroundings: Occupied) -> Faulty:
-    """What a broker in test mode needs."""
+    """Return the parts of a broker in test mode."""
 
     def client_of(owner: object) -> str:
         assert isinstance(owner, Owner)
@@ -70,7 +70,7 @@ class News:
         self._event = trio.Event()
 
     def tell(self) -> None:
-        """There is something new: who waits goes on."""
+        """Resume the waiting tasks."""
         self._event.set()
         self._event = trio.Event()
 
@@ -90,10 +90,10 @@ class FaultyStream:
         news: News,
         whose: Callable[[], tuple[str, str]],
     ) -> None:
-        """Be like the stream itself, as long as no fault is on.
+        """Behave as the inner stream while no fault is on.
 
         Args:
-            whose: tells its virtual host, and what its client calls itself; empty before the open.
+            whose: returns its virtual host and its client's name; empty before the open.
         """
         self._stream = stream
         self._is_10 = protocol is Protocol.AMQP_10

@@ -1,4 +1,4 @@
-"""What the recorder keeps of each session and channel: its observer, and the probes of its wakes."""
+"""The recorder's state of each session and channel: its observer, and the probes of its steps."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ time this thread has used takes as long as an event."""
 
 
 class Clock(Protocol):
-    """What a probe needs of the sampler."""
+    """The sampler as a probe sees it."""
 
     def times(self) -> tuple[int, int]:
         """The present, by a clock that never goes back and by the wall clock, in ns."""
@@ -53,7 +53,7 @@ class FlowProbe:
         running.on_end = self._on_end
 
     def begin(self, now_ns: int) -> None:
-        """What is there already counts from now on."""
+        """Count what exists already from now on."""
         self._observer.begin(now_ns, self._around())
 
     @property

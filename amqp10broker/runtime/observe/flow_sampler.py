@@ -39,8 +39,8 @@ class FlowSampler:
     """See the module.
 
     Attributes:
-        protocols: what the connections that were seen speak, "amqp10" and "amqp091"; whoever empties it hears
-            of those that are still there again.
+        protocols: protocols of the seen connections, "amqp10" and "amqp091"; refilled for open ones after it
+            was emptied.
     """
 
     def __init__(
@@ -51,11 +51,11 @@ class FlowSampler:
         on_queue: Callable[[int, DeclaredQueue], None],
         on_link: Callable[[LinkName], None],
     ) -> None:
-        """Look at nothing yet.
+        """Start without samples.
 
         Args:
-            on_queue: told of each queue and its number, when it is seen first.
-            on_link: told of each link, channel that publishes, and consumer, when it is seen first.
+            on_queue: called with each new queue and its number.
+            on_link: called with each new link, publishing channel, and consumer.
         """
         self._surroundings = surroundings
         self._emit = emit
@@ -75,7 +75,7 @@ class FlowSampler:
         self._process = ProcessObserver(emit, time.monotonic_ns(), processor_ns=time.process_time_ns())
 
     def begin(self) -> None:
-        """What is there already counts from now on."""
+        """Count what exists already from now on."""
         now_ns, _ = self._set_times()
         self._process = ProcessObserver(self._emit, now_ns, processor_ns=time.process_time_ns())
         for connection in self._surroundings.connections.values():
@@ -92,10 +92,10 @@ class FlowSampler:
         self.look()
 
     def look(self, *, whole: bool = False) -> None:
-        """Look at everything once, at one time.
+        """Sample everything once, at one time.
 
         Args:
-            whole: tell the elapsed time up to now, also of what has not moved.
+            whole: report the elapsed time up to now, also of what has not moved.
         """
         for _ in self._timed(self._steps(whole=whole)):
             pass

@@ -56,12 +56,12 @@ class Followed:
                     yield role, end
 
     def is_new(self, channel: RunningChannel) -> bool:
-        """Whether a channel is open and not watched yet; it is not asked about again then."""
+        """Whether a channel is open and not watched yet; true once for each."""
         if channel.service.state is not ChannelState.OPEN:
             return False
         del self.parts[channel]
         return self.has_room()
 
     def view(self, watches: Iterable[WatchView]) -> FollowedView:
-        """What doors show of it."""
+        """Return its view for front ends."""
         return FollowedView(self.vhost, tuple(watches), self.left_out)

@@ -1,8 +1,7 @@
-"""Measuring what can run low: this process's memory, and free space on a disk.
+"""Measurements of limited resources: this process's memory, and free space on a disk.
 
-Memory is the resident set, as RabbitMQ takes it. Freed memory stays in the resident set as long as the C
-library keeps it for later, so where that library can (glibc), it is asked to give back what it holds free
-before anybody is held back for it. Every meter answers None where the system does not say.
+Memory is the resident set, as in RabbitMQ. The C library keeps freed memory, so with glibc it must release
+its free pages before publishers are blocked. A meter returns None where the system has no figure.
 """
 
 from __future__ import annotations
@@ -18,13 +17,13 @@ _CGROUPS: Final = "/sys/fs/cgroup"
 
 
 class Meter(Protocol):
-    """What the broker measures with. Tests give it other figures."""
+    """The measurements of the broker, replaced in tests."""
 
     def memory_used(self) -> int | None:
         """Bytes of this process that are in RAM."""
 
     def memory_total(self) -> int | None:
-        """Bytes that this process may use: the machine's memory, or less if a limit says so."""
+        """Bytes that this process may use: the machine's memory, or a lower limit."""
 
     def disk_free(self, path: str) -> int | None:
         """Bytes that this user may still write on the file system of `path`."""
@@ -66,7 +65,7 @@ class SystemMeter:
 
 
 def rss_bytes() -> int:
-    """Memory of this process that is in RAM; 0 where the system does not say."""
+    """Resident memory of this process; 0 if the system has no figure."""
     try:
         with open("/proc/self/statm", encoding="ascii") as statm:
             return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
@@ -75,13 +74,15 @@ def rss_bytes() -> int:
 
 
 def memory_total(read: Callable[[str], str]) -> int | None:
-    """What a process may use: the machine's memory, or less if a control group or `ulimit -v` says so."""
+    """Bytes that a process may use: the machine's memory, or a lower limit of a control group or
+    `ulimit -v`.
+    """
     limits = (machine_memory(), _address_space(read), *_control_group_limits(read))
     return min((limit for limit in limits if limit is not None), default=None)
 
 
 def machine_memory() -> int | None:
-    """Bytes of memory that the machine has; None where the system does not say."""
+    """Bytes of memory of the machine; None if the system has no figure."""
     try:
         pages = os.sysconf("SC_PHYS_PAGES")
         size = os.sysconf("SC_PAGE_SIZE")

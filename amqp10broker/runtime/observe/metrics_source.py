@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 
 async def source_of(broker: Served, client_version: str = "") -> MetricsSource:
-    """A broker as it is asked now.
+    """Return the source of metrics of a broker.
 
     Args:
-        client_version: of the library that writes the text for Prometheus; empty: nobody writes it.
+        client_version: of the library that writes the text for Prometheus; empty: no text is written.
     """
     member = None
     if broker.catalog.cluster is not None:
@@ -116,7 +116,7 @@ class MetricsSource:
 
 
 def open_fds() -> int | None:
-    """None where the system does not say."""
+    """Number of open file descriptors; None if the system has no figure."""
     try:
         return len(os.listdir("/proc/self/fd")) - 1  # the one that lists them is closed again
     except OSError:

@@ -53,11 +53,11 @@ QUEUES_NAMED_MAX: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """What was asked for.
+    """The request for a recording.
 
     Attributes:
-        run_id: name of the runs: the first one that the folder has of it is called so, the next ones
-            ``NAME-2``, ``NAME-3``, whoever records them. None makes up a name for each run.
+        run_id: name of the runs: the first run in the folder has this name, the next ones ``NAME-2``,
+            ``NAME-3``. None: each run gets a fresh name.
     """
 
     folder: str
@@ -110,8 +110,8 @@ class Recorder:
     # --- life -------------------------------------------------------------------------------------
 
     async def open(self) -> None:
-        """Start the helper; it makes the folder and the row of the run. Raises `RecordingError` if it cannot
-        record there; the message says why.
+        """Start the helper, which creates the folder and the row of the run. Raises `RecordingError` with the
+        reason if it cannot record there.
         """
         self._process = await RecorderProcess.start(self.recording.folder, asdict(self._row))
         self._begun(self._process.begun)
@@ -304,7 +304,7 @@ class Recorder:
             await trio.sleep(max(every_s - (trio.current_time() - began), LOOK_SHARE * cost_s))
 
     def join(self, connection: Connection, running: RunningSession | RunningChannel) -> None:
-        """A session or a channel begins: also one that is over before the next look is told."""
+        """Add a new session or channel: short ones are recorded although they end before the next sample."""
         if not self._stopping.is_set():
             self._looks.join(connection, running)
 
@@ -334,7 +334,7 @@ class Recorder:
     # --- status -----------------------------------------------------------------------------------
 
     def view(self) -> RecordingView:
-        """What `amqp10broker record status` shows."""
+        """Return the status for `amqp10broker record status`."""
         return RecordingView(
             folder=self.recording.folder,
             run_id=self.run_id,
@@ -370,7 +370,7 @@ def _fixed(setting: int | str) -> int | None:
 
 
 def machine_text() -> str:
-    """What the figures were measured on, without the machine's name."""
+    """Return the description of the machine, without its name."""
     implementation = platform.python_implementation()
     return (
         f"{platform.system()} {platform.release()} {platform.machine()}, {os.cpu_count()} processors, "

@@ -46,7 +46,7 @@ class Scribe:
     """Writes the runs of one recording.
 
     Attributes:
-        dropped: events that the broker has dropped in the run, as the last frame says.
+        dropped: events that the broker has dropped in the run, as of the last frame.
     """
 
     def __init__(self, recording: str) -> None:
@@ -130,7 +130,7 @@ class Scribe:
     def finish(self, ended_ns: int | None = None, *, lost: int = 0) -> None:
         """Complete the run: its last part, then its row.
 
-        Whoever asked for the run may have replaced its row meanwhile by one that says more: it is kept.
+        A row that was replaced meanwhile by one with more content is preserved.
 
         Args:
             ended_ns: when it ended; None: with the last event.
@@ -172,7 +172,7 @@ class Scribe:
         self._protocols = []
 
     def give_up(self) -> None:
-        """It cannot be written, a full disk for instance: make room, and say in the row what is missing."""
+        """Handle a failed write, such as on a full disk: make room, and note the missing part in the row."""
         from amqp10broker.observe.recording.errors import RecordingError
 
         writer, self._writer = self._writer, None
@@ -245,7 +245,7 @@ def frames(channel: socket.socket, tick: Any) -> Any:
 
 
 def answer(channel: socket.socket, line: dict[str, Any]) -> None:
-    """Tell the broker, if it is still there."""
+    """Send a line to the broker, if it still runs."""
     try:
         channel.sendall(json.dumps(line).encode() + b"\n")
     except OSError:
@@ -253,7 +253,7 @@ def answer(channel: socket.socket, line: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    """Serve the socket whose descriptor is the first argument."""
+    """Serve the socket with the descriptor in the first argument."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     # As the broker finds modules: isolated mode has left out PYTHONPATH, which may be where we are.

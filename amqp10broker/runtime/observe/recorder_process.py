@@ -42,13 +42,8 @@ class RecorderProcess:
 
     @classmethod
     async def start(cls, recording: str, row: Mapping[str, Any]) -> Self:
-        """Start a helper and let it begin the first run.
-
-        Args:
-            row: columns of the run; the run id is a name, which gets a number if it has a run already.
-
-        Raises:
-            RecordingError: it cannot record there; the message says why.
+        """Start a helper and begin the first run. Raises `RecordingError` with the reason if it cannot record
+        there.
         """
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
@@ -95,8 +90,8 @@ class RecorderProcess:
     async def send(self, kind: int, payload: bytes, dropped: int = 0) -> None:
         """Send one frame, waiting until the helper takes it.
 
-        Who is cancelled meanwhile leaves the rest of the frame to the next one who sends. Raises
-        `RecordingError` if the helper is gone.
+        After a cancellation the next call sends the rest of the frame. Raises `RecordingError` if the helper
+        has ended.
         """
         self._unsent = memoryview(b"".join((self._unsent, FRAME.pack(kind, len(payload), dropped), payload)))
         try:

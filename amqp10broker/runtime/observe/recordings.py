@@ -37,8 +37,8 @@ class Recordings:
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[None]:
-        """Be able to record; begin at once if the configuration says so, and end with the block. Raises
-        `BrokerError` if it says so, and it cannot be.
+        """Allow recordings inside the block, and begin at once if so configured. Raises `BrokerError` if that
+        fails.
         """
         config = self._surroundings.config
         failure: Exception | None = None
@@ -57,15 +57,7 @@ class Recordings:
             raise failure
 
     async def start(self, folder: str, *, every_ms: object, run_id: str | None) -> RecordingView:
-        """Begin to record.
-
-        Args:
-            every_ms: milliseconds between two looks, 10 to 1000.
-            run_id: name of its runs, with a number if the folder has one of that name; None makes one up.
-
-        Raises:
-            BrokerError: it cannot be: of the class that says why.
-        """
+        """Begin to record. Raises a `BrokerError` subclass with the reason if that fails."""
         from amqp10broker.runtime.observe.recorder import Recorder, Recording
 
         assert self._nursery is not None, "the broker is not running"

@@ -37,7 +37,7 @@ LIMITS: Final[Mapping[str, Resource]] = {
 
 
 class AlarmSurroundings(Protocol):
-    """What of the broker is measured, and set."""
+    """The context of the monitor in the broker."""
 
     clock: WallClock
     config: Config
@@ -70,7 +70,7 @@ class ResourceMonitor:
     # --- life -------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Work out the limits and measure for the first time; before anybody may connect."""
+        """Compute the limits and measure for the first time, before clients may connect."""
         for resource in Resource:
             self._readings.learn_limit(resource, self._surroundings.config)
         self.check()
@@ -93,7 +93,7 @@ class ResourceMonitor:
                 self._asleep = False
 
     def wake(self) -> None:
-        """Somebody has connected: nobody may have been there before."""
+        """Resume measuring at a new connection."""
         if self._asleep:
             self._woken.set()
 

@@ -81,7 +81,7 @@ class ResourceReadings:
         return self._meter.memory_used()
 
     def disk_free(self, config: Config) -> int | None:
-        """Bytes; None if it cannot be told."""
+        """Free bytes; None if the system has no figure."""
         return self._meter.disk_free(disk_path(config))
 
     def _complain(self, resource: Resource, *, unknown: bool) -> None:
@@ -94,7 +94,7 @@ class ResourceReadings:
 
 
 def disk_path(config: Config) -> str:
-    """Whose file system is measured: the data folder's, else that of the folder the broker runs in."""
+    """Return the folder whose file system is measured: the data folder, else the working directory."""
     return config.data_dir or "."
 
 

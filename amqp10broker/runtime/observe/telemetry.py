@@ -1,7 +1,7 @@
-"""OpenTelemetry of a running broker: sessions and channels that are traced, and metrics sent at intervals.
+"""OpenTelemetry of a running broker: traced sessions and channels, and metrics sent at intervals.
 
-Nothing here waits for a receiver but threads: one sends spans, as long as the process runs, and one at a time
-metrics. What a receiver does not take is lost, counted, and told once.
+Only threads wait for a receiver: one sends spans, as long as the process runs, and one at a time metrics.
+Data that a receiver does not take is lost, counted, and logged once.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where lines of a trace go: the log, a file, or whoever listens at the admin socket."""
+"""Destinations of trace lines: the log, a file, or a client of the admin socket."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class LogSink:
 
 
 class FileSink:
-    """A file of this user alone: what is traced may be nobody else's business."""
+    """A file that only this user can read, because traces may hold confidential data."""
 
     def __init__(self, path: str) -> None:
         """Open it, to append. Raises `StorageError` if it cannot be opened."""
@@ -100,9 +100,7 @@ class StreamSink:
         self._news.set()
 
     async def take(self) -> tuple[list[str], int]:
-        """Wait for lines, or the end. Returns the lines, and how many were left out behind them, for nobody
-        took them away.
-        """
+        """Wait for lines, or the end. Returns the lines, and the number of later lines that were dropped."""
         await self._news.wait()
         lines, left_out = list(self._lines), self._left_out
         self._lines.clear()

@@ -1,4 +1,4 @@
-"""What listens to one connection, for all traces that it is in."""
+"""The observer of one connection, for all of its traces."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from amqp10broker.sessions.amqp10.publisher import Publisher
 
 @dataclass(slots=True)
 class Target:
-    """What is traced.
+    """The subject of a trace.
 
     Attributes:
         address: only frames of this address; None: all of a connection.
@@ -58,7 +58,7 @@ class Trace:
 
     @property
     def view(self) -> TraceView:
-        """What doors show of it."""
+        """Return its view for front ends."""
         return TraceView(self.what, self.target.text, self.place, self.lines, self.sink.ended)
 
     def put(self, lines: list[str]) -> None:
@@ -68,7 +68,7 @@ class Trace:
 
 
 class ConnectionTap:
-    """What listens to one connection: both directions, for all traces that it is in."""
+    """The observer of one connection in both directions, for all of its traces."""
 
     def __init__(self, connection: Connection, *, begins: bool) -> None:
         self.traces: dict[Trace, LinkScope | ChannelScope | None] = {}

@@ -1,8 +1,8 @@
-"""Who is traced, while the broker runs: connections, users, addresses, or everything.
+"""The subjects of traces while the broker runs: connections, users, addresses, or everything.
 
-One mechanism for ``--trace-frames`` and ``amqp10broker trace``. A connection that is traced has a
-`ConnectionTap` at its stream and writer, which reads its bytes a second time; one that is not has none, and
-pays one look at an attribute a read and a write.
+One mechanism serves ``--trace-frames`` and ``amqp10broker trace``. A traced connection has a `ConnectionTap`
+at its stream and writer, which parses its bytes a second time; others pay one attribute look-up a read and a
+write.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ class Tracing:
             self.end(trace.what, f"{GONE}: {connection.end}")
 
     def greeting(self, number: int, peer: str, data: bytes, reply: bytes) -> None:
-        """What is no protocol of ours, and our answer."""
+        """Trace a protocol header that is not supported, and the answer."""
         trace = self._traces.get(EVERYTHING)
         if trace is not None and not trace.frames:
             lines = [f"<- no protocol header: {data[: len(reply)].hex(' ')}", f"-> {header_text(reply)}"]

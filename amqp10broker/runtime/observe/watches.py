@@ -1,7 +1,7 @@
-"""Links, channels and consumers that somebody looks at: whose frames are recorded, and until when.
+"""Watched links, channels and consumers: their frames are recorded.
 
-A watch that nobody asks for its timeline ends by itself, so that a page that was closed costs nothing. Those
-of a virtual host that is followed stay until it is followed no more (`following`).
+A watch without requests for its timeline ends by itself, so that a closed page costs nothing. Those of a
+followed virtual host stay until the following ends (`following`).
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ when a connection ends, and whenever a ring has recorded some hundred frames mor
 
 @dataclass(eq=False, slots=True)
 class Watch:
-    """What is looked at.
+    """A watched link, channel or consumer.
 
     Attributes:
-        followed: the virtual host that it is followed for; None: it is over when nobody asks for it.
+        followed: the virtual host for which it is followed; None: it ends without requests.
     """
 
     number: int
@@ -114,10 +114,10 @@ class Watches:
         self._watches[self._last] = Watch(self._last, view, ring, part, 1, view.began_ns, followed)
 
     def end(self, number: int, user: str | None = None) -> WatchView:
-        """One of those who look at it looks no more; with the last the watch ends.
+        """End one use of a watch; the watch ends with the last one.
 
         Args:
-            user: only if it is of a connection of this user; None: of anybody.
+            user: only if it is of a connection of this user; None: of any user.
 
         Raises:
             NotFound: there is no such watch, or it is over.
@@ -146,7 +146,7 @@ class Watches:
         return [watch.view for watch in self._watches.values()]
 
     def leave(self, connection: Connection) -> None:
-        """A connection is over: nothing more comes of it; what was can still be asked for a while."""
+        """A connection is over: its watches get no more frames, and can be read for a while."""
         self._forget_old()
         for watch in self._watches.values():
             if watch.view.connection == connection.number:

@@ -1,8 +1,9 @@
-"""Commits: what a transaction has several queues do is done between two awaits, and kept as one group.
+"""Commits: the parts of a transaction in several queues are applied between two awaits, and stored as one
+group.
 
-A queue is worked for by whoever commits: between two awaits of a program with one thread its own task is at
-rest. First each does what it was told before, as in a wake of its own; then it is asked whether it can do its
-part; then all do, and the journal's records of that are one group (`storage.journal.Journal.together`).
+The committing task works for each queue, whose own task is at rest between two awaits of a single-threaded
+program. First each queue executes its earlier commands; then each checks its part; then all apply, and the
+journal's records are one group (`storage.journal.Journal.together`).
 """
 
 from __future__ import annotations

@@ -76,10 +76,10 @@ class DeadLetterWorker:
         *,
         retry_ms: int = RETRY_MS,
     ) -> None:
-        """Make a worker that has nothing to do yet.
+        """Create an idle worker.
 
         Args:
-            settle: tells the queue the keys of messages that it need not keep any more.
+            settle: called with the keys of messages that the queue may remove.
             retry_ms: how long to wait for a confirm before a message is sent again.
         """
         self._catalog = catalog
@@ -115,7 +115,7 @@ class DeadLetterWorker:
         self._mailbox.put(Ended())
 
     async def run(self) -> None:
-        """Work until told to end, or cancelled."""
+        """Work until ended or cancelled."""
         try:
             await self._work_on()
         finally:
@@ -192,7 +192,7 @@ class DeadLetterWorker:
 
 
 class AtLeastOnce:
-    """What one queue has forwarded at least once: a worker, started for the first dead message."""
+    """The at-least-once dead lettering of one queue: a worker, started for the first dead message."""
 
     def __init__(self, start: Callable[[DeadLetterTarget], DeadLetterWorker]) -> None:
         self._start = start
@@ -200,7 +200,7 @@ class AtLeastOnce:
         self._destination: DeadLetterTarget | None = None
 
     def offer(self, dead: Sequence[DeadLetter], settings: QueueSettings) -> None:
-        """Forward these, to where the queue's settings say."""
+        """Forward these according to the queue's settings."""
         if self._worker is None:
             self._destination = _destination(settings)
             if self._destination is None:
@@ -209,7 +209,7 @@ class AtLeastOnce:
         self._worker.offer(dead)
 
     def look_after(self, commands: Sequence[Command], queue: QuorumQueue) -> None:
-        """Tell the worker of what it could not know: another exchange, or messages that are no more."""
+        """Notify the worker of a changed exchange, or of removed messages."""
         worker = self._worker
         if worker is None:
             return

@@ -1,6 +1,7 @@
-"""What keeps each queue: its machine, with a place in memory, in the journal, or in files of its own.
+"""The durability backend of each queue: its machine, with a place in memory, in the journal, or in files of
+its own.
 
-What is of quorum queues and streams is imported for the first of its kind: the broker starts sooner without.
+Quorum queues and streams are imported for the first of their kind: the broker starts sooner without.
 """
 
 from __future__ import annotations

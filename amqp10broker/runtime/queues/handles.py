@@ -37,7 +37,7 @@ class LetterBox(ABC):
 
 
 class OwnQueue(LetterBox):
-    """A queue whose state is here."""
+    """A queue whose state is at this node."""
 
     __slots__ = ()
 

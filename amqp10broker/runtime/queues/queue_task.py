@@ -1,7 +1,7 @@
-"""One queue's task, of whatever kind: letters in, the machine applied, effects to whom they concern.
+"""The task of one queue of any kind: commands in, the machine applied, effects out.
 
-A wake takes all letters that are there, has the machine carry them out, has what it decided kept, and tells
-what may be told. How a queue keeps, and so when it may tell, is its `Keeper`'s business (`persistence`).
+A step takes all waiting commands, lets the machine execute them, stores the decisions, and publishes the
+effects. Storage, and so the time of publication, is up to its `Keeper`.
 """
 
 from __future__ import annotations
@@ -52,16 +52,16 @@ class Participant(LetterBox):
 
     @abstractmethod
     def decide_within(self, commands: list[Command]) -> None:
-        """Carry out a part of a commit, and have it kept; whom it concerns hears by `tell_decided`."""
+        """Execute and store a part of a commit; `tell_decided` publishes the effects."""
 
 
 class QueueTask(OwnQueue, Participant):
-    """A queue and its task; also the `QueueHandle` by which sessions reach it.
+    """A queue and its task; also the `QueueHandle` of sessions.
 
     Attributes:
         begun: set when it has what it had before the start, or a fault has ended it.
-        teller: of a node in a cluster, told instead of this node's askers: effects, and the index of the last
-            entry that made them, 0 of what is in no log.
+        teller: in a cluster, receives the effects instead of this node's sessions, with the index of the last
+            entry that made them, 0 without a log.
     """
 
     __slots__ = (
@@ -102,10 +102,10 @@ class QueueTask(OwnQueue, Participant):
         own_files: bool = False,
         confirm_delay_ms: int = 0,
     ) -> None:
-        """Make a queue ready to run.
+        """Create a queue that is ready to run.
 
         Args:
-            on_deleted: called when the queue is gone, before anybody hears of it; perhaps again.
+            on_deleted: called when the queue is gone, before its effects; perhaps again.
             start_worker: called once, when the first message is to be handed on at least once.
             journal_task: has the journal that must be read first; None: nothing of the queue is in one.
             own_files: only commits of the queue are there; its own files are read meanwhile.
@@ -145,7 +145,7 @@ class QueueTask(OwnQueue, Participant):
 
     @property
     def busy(self) -> bool:
-        """Whether something was put that has not been worked off, or told to whom it concerns."""
+        """Whether commands wait, or effects are not published."""
         return self._mailbox.waiting > 0 or bool(self._at_work) or self.keeper.busy
 
     def post_all(self, commands: QueueLetter) -> None:
@@ -297,7 +297,7 @@ class QueueTask(OwnQueue, Participant):
         return self
 
     def take_put(self) -> list[Command]:
-        """What was put and not worked off, which the caller does now."""
+        """Take the waiting commands, which the caller executes now."""
         return _joined(self._mailbox.take_now())
 
     def catch_up(self) -> None:
@@ -360,7 +360,7 @@ class QueueTask(OwnQueue, Participant):
         self._wake()
 
     def tell_decided(self) -> None:
-        """Whom it concerns hears what was decided."""
+        """Publish the effects of what was decided."""
         if self._fault is None:
             self._tell()
         if self.queue.deleted:
@@ -437,7 +437,7 @@ class QueueTask(OwnQueue, Participant):
         self.keeper.delete()
 
     def storage_failed(self) -> None:
-        """Nothing can be kept any more: who waits for it hears so."""
+        """Storage has failed: notify waiting callers."""
         self.keeper.storage_failed()
         for each in self.keeper.admission.take():
             refused = Unconfirmed(each.publisher, each.ids, each.settled, failed=True, queue=self.queue.name)
@@ -462,16 +462,16 @@ class QueueTask(OwnQueue, Participant):
             keeper.delete()
 
     def begin_again(self) -> None:
-        """Nobody can trust the state any more: go on with another, and what is kept."""
+        """Replace an untrusted state by another one, from storage."""
         self.queue.break_down(self._at_work)
         self._tell_at_once()
         self._at_work = []
         self.keeper.begin_again()
 
     def fail(self) -> None:
-        """Nobody can trust the state any more: end as if deleted, so that links hear of it.
+        """Abandon an untrusted state: end as if deleted, so that links are notified.
 
-        If others have the queue, they go on with it, and nobody hears of this.
+        If other members have the queue, they continue with it, without notification.
         """
         if self.keeper.shared:
             self._silent = True

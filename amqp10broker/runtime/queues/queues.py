@@ -1,6 +1,6 @@
-"""All queues of a broker: made when they are declared, run in one nursery, seen to when one fails.
+"""All queues of a broker: created at declaration, run in one nursery, handled after a fault.
 
-A fault of ours in a queue ends that state of it, and no other queue: `AFTER_FAULT` says what becomes of it.
+An internal error in a queue ends that state of it, and no other queue: `AFTER_FAULT` defines the consequence.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ _log = Log("amqp10broker.queues")
 
 
 class Cluster(Protocol):
-    """What queues need of a node's cluster."""
+    """The node's cluster as queues see it."""
 
     raft: RaftNode
     snapshots: Snapshots
 
 
 class AfterFault(Enum):
-    """What becomes of a queue that failed by a fault in the broker, as the log has it."""
+    """The consequence of an internal error in a queue, as logged."""
 
     GONE = "is gone"
     DOWN = "stays down until the broker is started again"

@@ -1,4 +1,4 @@
-"""Who asks queues in this broker: ids, as queues know them, to mailboxes, where their answers go."""
+"""The senders of commands in this broker: ids, as queues use them, to the mailboxes for answers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Askers:
     __slots__ = ("_boxes", "_sessions", "incarnation", "node", "relay")
 
     def __init__(self, *, node: int = 0, incarnation: int = 1) -> None:
-        """Begin with nobody.
+        """Start without senders.
 
         Args:
             incarnation: which of its starts this is, from 1.
@@ -44,10 +44,10 @@ class Askers:
         return len(self._boxes)
 
     def open(self, label: str, box: EffectBox | None = None) -> ReplyTo:
-        """Somebody new.
+        """Register a sender.
 
         Args:
-            box: where the answers go; None: nobody wants to know.
+            box: where the answers go; None: answers are dropped.
         """
         reply_to = ReplyTo(PeerId(self.node, self.incarnation, next(self._sessions)), label)
         if box is not None:
@@ -55,11 +55,11 @@ class Askers:
         return reply_to
 
     def close(self, reply_to: ReplyTo) -> None:
-        """It is over: what queues still tell it is for nobody."""
+        """Remove a sender: later answers to it are dropped."""
         self._boxes.pop(reply_to.id, None)
 
     def tell(self, decided: Decided) -> None:
-        """Put what was decided into the mailbox of the one that asked; nowhere, if that is over."""
+        """Put an answer into the sender's mailbox; drop it if the sender was removed."""
         box: Any = self._boxes.get(decided.ref.reply_to)
         if box is not None:
             box.put(decided)  # one that has requests decided takes it
@@ -68,10 +68,10 @@ class Askers:
         return peer in self._boxes
 
     def post(self, effects: Mapping[PeerId, list[Effect]]) -> None:
-        """Put effects into the mailboxes of those that they concern.
+        """Put effects into the mailboxes of their receivers.
 
-        One that is over takes nothing: what was for it is taken back by its `Unsubscribe`, which says how
-        much it has seen.
+        A removed receiver takes nothing: its `Unsubscribe`, with the count of seen deliveries, takes back the
+        rest.
         """
         boxes = self._boxes
         for reply_to, batch in effects.items():
