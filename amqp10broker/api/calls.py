@@ -128,24 +128,15 @@ class Door(Protocol):
     async def run(
         self, operation: str, given: Mapping[str, Any], *, vhost: str | None, user: str, access: Access | None
     ) -> Any:
-        """Run an operation of `operations.table`.
-
-        Args:
-            vhost: the virtual host of the names; None is the configured default.
-            access: the user's permissions; None: the endpoint has checked them.
-
-        Raises:
-            BrokerError: it was refused, or not answered in time.
+        """Run an operation of `operations.table`. `vhost`: the virtual host of the names; None is the
+        configured default. `access`: the user's permissions; None: the endpoint has checked them. Raises
+        `BrokerError` if it was refused, or not answered in time.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One request of an endpoint.
-
-    Attributes:
-        grants: the user's rights; None at endpoints without a login.
-    """
+    """One request of an endpoint. `grants`: the user's rights; None at endpoints without a login."""
 
     request: Request
     values: Mapping[str, str]

@@ -40,10 +40,8 @@ class Listing:
 
     @classmethod
     def read(cls, query: Mapping[str, str], *, paged: bool) -> Self:
-        """Parse the list options of a query.
-
-        Args:
-            paged: whether this list has pages at all; if not, page options are ignored.
+        """Parse the list options of a query. `paged`: whether this list has pages at all; if not, page
+        options are ignored.
         """
         columns = query.get("columns")
         page = _number(query, "page") if paged and "page" in query else None

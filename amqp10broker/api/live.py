@@ -107,10 +107,8 @@ class Latest:
 
 
 def refusal_of(answer: Answer, size_max: int | None = BODY_BYTES_MAX) -> dict[str, Any] | None:
-    """Return the event data of an answer that cannot be followed; None if it can.
-
-    Args:
-        size_max: bytes of it; None: any, because no differences are computed.
+    """Return the event data of an answer that cannot be followed; None if it can. `size_max`: bytes of it;
+    None: any, because no differences are computed.
     """
     if answer.status == HTTPStatus.OK:
         if ("content-type", "application/json") not in answer.headers:

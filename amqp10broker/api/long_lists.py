@@ -71,11 +71,7 @@ async def listed(
 async def written(
     call: Call, things: Sequence[T], describe: Callable[[T], Item], size: int | None = None
 ) -> bytes:
-    """Encode a JSON array in portions.
-
-    Args:
-        size: items of a portion; None: `PORTION`.
-    """
+    """Encode a JSON array in portions. `size`: items of a portion; None: `PORTION`."""
     parts = []
     for portion in _portions(things, size):
         parts.append(_part(map(describe, portion)))

@@ -30,8 +30,6 @@ class Feed(Protocol):
 
 
 class Refused(Exception):
-    """A request is refused."""
-
     def __init__(self, status: int, error: str, reason: str) -> None:
         super().__init__(f"{status} {error}: {reason}")
         self.answer = Answer.of_json({"error": error, "reason": reason}, status=status)
@@ -39,8 +37,6 @@ class Refused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One complete request."""
-
     method: str
     segments: tuple[str, ...]
     query: Mapping[str, str] = field(default_factory=dict)
@@ -57,10 +53,8 @@ class Request:
     def read(
         cls, method: bytes, target: bytes, headers: Iterable[tuple[bytes, bytes]], body: bytes = b""
     ) -> Self:
-        """Make a request of an engine's parsed parts.
-
-        Args:
-            target: path and query, as received; a scheme and a host before them are left out.
+        """Make a request of an engine's parsed parts. `target`: path and query, as received; a scheme and a
+        host before them are left out.
         """
         path, _, query = target.partition(b"?")
         if not path.startswith(b"/"):

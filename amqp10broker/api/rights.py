@@ -53,11 +53,7 @@ _REASONS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """The credentials of a request.
-
-    Attributes:
-        user: the name, UTF-8; empty with a token.
-    """
+    """The credentials of a request. `user`: the name, UTF-8; empty with a token."""
 
     user: bytes
     password: bytes = field(repr=False)

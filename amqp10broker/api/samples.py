@@ -33,8 +33,6 @@ Values: TypeAlias = Mapping[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A history as requested."""
-
     age_ms: int
     step_ms: int
 
@@ -130,10 +128,8 @@ class Samples:
         return None if series is None else series.unchanged_since(values)
 
     def look(self, key: Hashable, now_ms: int, values: Values) -> Series:
-        """Store a sample of an object and return its series.
-
-        Args:
-            key: of the object; a deleted and re-created object may have the same key.
+        """Store a sample of an object and return its series. `key`: of the object; a deleted and re-created
+        object may have the same key.
         """
         series = self._series.pop(key, None)
         if series is None:

@@ -36,8 +36,6 @@ _HEADERS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class PageFile:
-    """A file of the page."""
-
     kind: str
     body: bytes
     tag: str
