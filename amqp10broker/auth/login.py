@@ -53,10 +53,8 @@ READABLE: Final = frozenset({Mechanism.PLAIN, Mechanism.AMQPLAIN})
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """The connection of a client before its login.
-
-    Attributes:
-        certificate_user: the user that its verified certificate names; None without one.
+    """The connection of a client before its login. `certificate_user`: the user that its verified certificate
+    names; None without one.
     """
 
     loopback: bool
@@ -69,11 +67,9 @@ class Peer:
 
 @dataclass(frozen=True, slots=True)
 class Success:
-    """The client has logged in as this user.
-
-    Attributes:
-        data: the mechanism's last message, for a protocol that can send one with the outcome.
-        token: the rights by the token that was its password; None: those of the catalog.
+    """The client has logged in as this user. `data`: the mechanism's last message, for a protocol that can
+    send one with the outcome. `token`: the rights by the token that was its password; None: those of the
+    catalog.
     """
 
     user: str
@@ -105,9 +101,7 @@ class Challenge:
 @dataclass(frozen=True, slots=True)
 class Slow:
     """Work of some milliseconds: run it in a thread, and pass the conclusion to `Authentication.resume`.
-
-    Attributes:
-        shortcut: returns the conclusion if it is known by now without the work; else None.
+    `shortcut`: returns the conclusion if it is known by now without the work; else None.
     """
 
     work: Callable[[], Any] = field(repr=False)

@@ -70,14 +70,9 @@ class Turns(Generic[Work]):
     def join(
         self, work: Work, *, address: str, name: str, key: Hashable
     ) -> tuple[Turn[Work], Turn[Work] | None]:
-        """Wait for a verification.
-
-        Args:
-            key: equal for verifications with the same result; only clients of one address share.
-
-        Returns:
-            The turn, and the one that lost its place for it, which may be the same one. The caller
-            notifies the clients of the latter.
+        """Wait for a verification. `key`: equal for verifications with the same result; only clients of one
+        address share. Returns the turn, and the one that lost its place for it, which may be the same one.
+        The caller notifies the clients of the latter.
         """
         key = (address, key)
         turn = self._known.get(key)

@@ -40,13 +40,8 @@ class ScramError(BrokerError):
 
 
 def derive(password: str, salt: bytes, iterations: int = ITERATIONS) -> ScramRecord:
-    """Make the verifier of a password. Takes some milliseconds; run it in a thread.
-
-    Args:
-        password: in plain; normalised as RFC 5802 requires.
-
-    Raises:
-        ScramError: the password has characters that SASLprep forbids.
+    """Make the verifier of a password. Takes some milliseconds; run it in a thread. `password`: in plain;
+    normalised as RFC 5802 requires. Raises `ScramError` if the password has characters that SASLprep forbids.
     """
     prepared = saslprep(password).encode()
     salted = hashlib.pbkdf2_hmac("sha256", prepared, salt, iterations)

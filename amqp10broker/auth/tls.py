@@ -41,11 +41,8 @@ class CertificateUser(Enum):
 
 @dataclass(frozen=True, slots=True)
 class TlsSettings:
-    """Files and rules of TLS.
-
-    Attributes:
-        key_file: PEM: the private key; None if it is in `certificate_file`.
-        key_password: of the private key; None if it has none.
+    """Files and rules of TLS. `key_file`: PEM: the private key; None if it is in `certificate_file`.
+    `key_password`: of the private key; None if it has none.
     """
 
     certificate_file: str
@@ -101,13 +98,9 @@ class MutualTls:
 
 
 def mutual_tls(certificate_file: str, key_file: str | None, ca_file: str | None) -> MutualTls:
-    """Make the contexts between nodes; reads the files.
-
-    Args:
-        key_file: PEM: the private key; None if it is in `certificate_file`.
-
-    Raises:
-        ConfigError: a file cannot be read or has the wrong content; names the setting.
+    """Make the contexts between nodes; reads the files. `key_file`: PEM: the private key; None if it is in
+    `certificate_file`. Raises `ConfigError` if a file cannot be read or has the wrong content; names the
+    setting.
     """
     if ca_file is None:
         raise ConfigError(
@@ -185,13 +178,9 @@ _SAN: Final = {
 
 
 def certificate_user(certificate: Mapping[str, Any] | None, part: CertificateUser) -> str | None:
-    """Return the user that a client's verified certificate names.
-
-    Args:
-        certificate: as returned by `ssl.SSLSocket.getpeercert`; None or empty without a verified one.
-
-    Returns:
-        None if the certificate does not have that part, or a common name more than once.
+    """Return the user that a client's verified certificate names. `certificate`: as returned by
+    `ssl.SSLSocket.getpeercert`; None or empty without a verified one. Returns None if the certificate does
+    not have that part, or a common name more than once.
     """
     if not certificate:
         return None

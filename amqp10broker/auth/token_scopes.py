@@ -33,23 +33,14 @@ class BadScope(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Wildcard:
-    """A text with stars.
-
-    Attributes:
-        parts: the texts between the stars; ``{vhost}`` by itself is the virtual host.
-    """
+    """A text with stars. `parts`: the texts between the stars; ``{vhost}`` by itself is the virtual host."""
 
     parts: tuple[tuple[str, ...], ...]
 
     @classmethod
     def read(cls, text: str, variables: Mapping[str, str] | None = None) -> Wildcard:
-        """Parse one part of a scope.
-
-        Args:
-            variables: values by name, for braces; None: braces mean themselves.
-
-        Raises:
-            BadScope: the decoded text is not UTF-8.
+        """Parse one part of a scope. `variables`: values by name, for braces; None: braces mean themselves.
+        Raises `BadScope` if the decoded text is not UTF-8.
         """
         return cls(tuple(tuple(_pieces(part, variables)) for part in text.split("*")))
 
@@ -158,10 +149,8 @@ class _Changes:
 
 
 class TokenGrants:
-    """The rights of a token's user (protocol `grants.Grants`).
-
-    Attributes:
-        expires_at: end of the token, seconds since the epoch; None: it has none.
+    """The rights of a token's user (protocol `grants.Grants`). `expires_at`: end of the token, seconds since
+    the epoch; None: it has none.
     """
 
     __slots__ = ("_account", "_scopes", "changes", "expires_at", "user")

@@ -42,11 +42,8 @@ class UnknownKey(TokenRefused):
 
 @dataclass(frozen=True, slots=True)
 class TokenSettings:
-    """Requirements of tokens.
-
-    Attributes:
-        scope_prefix: of scopes for this broker; None: its name and a full stop.
-        issuer: the required one; None: any with the key.
+    """Requirements of tokens. `scope_prefix`: of scopes for this broker; None: its name and a full stop.
+    `issuer`: the required one; None: any with the key.
     """
 
     resource_server_id: str
@@ -69,13 +66,8 @@ class TokenKeys:
     """The keys of token signatures, by their id."""
 
     def __init__(self, default: bytes | None = None, by_id: Mapping[str, bytes] | None = None) -> None:
-        """Read the configured keys.
-
-        Args:
-            default: for tokens that name no key; PEM, or the secret of HS256.
-
-        Raises:
-            ConfigError: one cannot be read, or the package is not installed.
+        """Read the configured keys. `default`: for tokens that name no key; PEM, or the secret of HS256.
+        Raises `ConfigError` if one cannot be read, or the package is not installed.
         """
         try:
             # Imported here, because at the first token the limit of open files may be reached.
@@ -134,14 +126,8 @@ class TokenVerifier:
         self.keys = keys
 
     def verify(self, token: bytes, now_s: float) -> TokenGrants:
-        """Verify signature and claims of a token.
-
-        Args:
-            now_s: the time of day, seconds since the epoch.
-
-        Raises:
-            UnknownKey: no key of its id is known.
-            TokenRefused: the token is not accepted.
+        """Verify signature and claims of a token. `now_s`: the time of day, seconds since the epoch. Raises
+        `UnknownKey` if no key of its id is known, and `TokenRefused` if the token is not accepted.
         """
         claims = self.claims(token)
         expires_at = self._times(claims, now_s)
