@@ -50,10 +50,8 @@ def _arguments(parser: Parser) -> None:
 
 
 def add_spark(parser: Parser, title: str, master: str | None) -> None:
-    """Add the options of Spark; `check_spark` checks them.
-
-    Args:
-        master: default of ``--master``; None: no Spark then.
+    """Add the options of Spark; `check_spark` checks them. `master`: default of ``--master``; None: no Spark
+    then.
     """
     spark = parser.add_argument_group(title)
     default = "no Spark" if master is None else master

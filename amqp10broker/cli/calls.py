@@ -31,12 +31,9 @@ def _nothing(arguments: argparse.Namespace, given: dict[str, Any]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """An operation as a command.
-
-    Attributes:
-        said: formats the result for people, from the parsed arguments and the result; None: it has printed
-            it.
-        of_cluster: it has RabbitMQ's exit codes, and shows its result as `--formatter` selects.
+    """An operation as a command. `said`: formats the result for people, from the parsed arguments and the
+    result; None: it has printed it. `of_cluster`: it has RabbitMQ's exit codes, and shows its result as
+    `--formatter` selects.
     """
 
     operation: str

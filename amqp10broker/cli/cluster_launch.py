@@ -50,8 +50,6 @@ _STOP_S: Final = 20.0
 
 @dataclass(frozen=True, slots=True)
 class NodePlan:
-    """One node to run."""
-
     name: str
     folder: str
     port: int
@@ -60,7 +58,6 @@ class NodePlan:
 
 
 def plan_nodes(count: int, first_port: int, data: str, options: Sequence[str]) -> list[NodePlan]:
-    """Plan the nodes of a cluster."""
     if not 1 <= count <= len(NAMES):
         raise ConfigError("option --nodes", f"is {count}", f"must be 1 to {len(NAMES)}")
     if not 1 <= first_port <= PORT_MAX + 1 - count:

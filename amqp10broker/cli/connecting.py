@@ -58,11 +58,7 @@ def add_address(parser: Parser | argparse._ArgumentGroup) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """The address and the credentials of a connection.
-
-    Attributes:
-        vhost: None for the broker's default.
-    """
+    """The address and the credentials of a connection. `vhost`: None for the broker's default."""
 
     host: str
     port: int

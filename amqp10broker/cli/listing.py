@@ -36,10 +36,8 @@ def columns_of(text: str) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """One kind of object that can be listed.
-
-    Attributes:
-        row: makes a row of an entry of the operation's result; some entries are rows already.
+    """One kind of object that can be listed. `row`: makes a row of an entry of the operation's result; some
+    entries are rows already.
     """
 
     noun: str
