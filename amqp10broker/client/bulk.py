@@ -116,22 +116,16 @@ class BulkReceiver:
         return self.end.drained and self.end.received < self._goal
 
     def grant(self, credit: int, *, drain: bool = False) -> None:
-        """Set the number of messages that the broker may send from now on; replaces earlier grants.
-
-        Args:
-            drain: credit that cannot be used at once is given back; `exhausted` then becomes true.
-
-        Raises:
-            ValueError: the credit is out of range.
+        """Set the number of messages that the broker may send from now on; replaces earlier grants. `drain`:
+        credit that cannot be used at once is given back; `exhausted` then becomes true. Raises `ValueError`
+        if the credit is out of range.
         """
         self.end.grant(credit, drain=drain)
         self._goal = self.end.received + credit
 
     def wait(self, timeout_s: float, until: Callable[[], bool] | None = None) -> bool:
-        """Read until a message can be taken, or until another condition holds.
-
-        Args:
-            until: None for any message.
+        """Read until a message can be taken, or until another condition holds. `until`: None for
+        any message.
         """
         try:
             self.wait_for("message", timeout_s, until or (lambda: bool(self.end.payloads)))
@@ -178,14 +172,9 @@ def bulk_receiver(
     max_message_size_bytes: int = 0,
     timeout_s: float | None = None,
 ) -> BulkReceiver:
-    """Attach a link for receiving, without credit.
-
-    Args:
-        settled: the broker removes messages as it sends them; else settle them with `accept`.
-        max_message_size_bytes: larger ones end the link; 0 for no limit.
-
-    Raises:
-        LinkRefusedError: the broker did not attach it; the condition has the reason.
+    """Attach a link for receiving, without credit. `settled`: the broker removes messages as it sends them;
+    else settle them with `accept`. `max_message_size_bytes`: larger ones end the link; 0 for no limit. Raises
+    `LinkRefusedError` if the broker did not attach it; the condition has the reason.
     """
     end = client.session.receiver(
         address,

@@ -41,13 +41,8 @@ def check_text(name: str, value: str | None) -> None:
 
 
 def fields(name: str, given: Mapping[str, Any] | None) -> dict[Symbol, Any] | None:
-    """Make a map of the type `fields`, which has symbols for keys (part 2, section 2.8.15).
-
-    Args:
-        given: None for no map.
-
-    Raises:
-        ValueError: a key is not ASCII text, or a value has no AMQP 1.0 encoding.
+    """Make a map of the type `fields`, which has symbols for keys (part 2, section 2.8.15). `given`: None for
+    no map. Raises `ValueError` if a key is not ASCII text, or a value has no AMQP 1.0 encoding.
     """
     if given is None:
         return None

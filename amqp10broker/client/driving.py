@@ -171,13 +171,8 @@ def sender(
     session: ClientSession | None = None,
     timeout_s: float | None = None,
 ) -> Steps[S]:
-    """Attach a link for sending.
-
-    Args:
-        session: None takes the first session.
-
-    Raises:
-        LinkRefusedError: the broker did not attach it; the condition has the reason.
+    """Attach a link for sending. `session`: None takes the first session. Raises `LinkRefusedError` if the
+    broker did not attach it; the condition has the reason.
     """
     end = (session or client.session).sender(address, settled=settled, properties=properties)
     yield from attach(client, end, timeout_s)

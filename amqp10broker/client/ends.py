@@ -136,11 +136,9 @@ class LinkEnd:
 class SenderEnd(LinkEnd):
     """The sending end of a link.
 
-    Messages are identified by keys, ascending numbers from 0. Pass a batch to `send`, wait until
-    `in_flight` has fallen, then collect the outcomes with `take_outcomes`.
-
-    Attributes:
-        in_flight: messages sent without an outcome so far; on a settled link, those not yet written.
+    Messages are identified by keys, ascending numbers from 0. Pass a batch to `send`, wait until `in_flight`
+    has fallen, then collect the outcomes with `take_outcomes`. `in_flight`: messages sent without an outcome
+    so far; on a settled link, those not yet written.
     """
 
     def __init__(self, session: SessionOwner, link: SenderLink, address: str | None) -> None:
@@ -287,13 +285,9 @@ class ReceiverEnd(LinkEnd):
         return taken
 
     def grant(self, credit: int, *, drain: bool = False) -> None:
-        """Set the number of messages that the broker may send from now on; replaces earlier grants.
-
-        Args:
-            drain: credit that cannot be used at once is given back; `drained` becomes true.
-
-        Raises:
-            ValueError: the credit is out of range.
+        """Set the number of messages that the broker may send from now on; replaces earlier grants. `drain`:
+        credit that cannot be used at once is given back; `drained` becomes true. Raises `ValueError` if the
+        credit is out of range.
         """
         check_integer("credit", credit, 0, UINT_MAX)
         self.check()

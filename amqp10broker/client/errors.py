@@ -79,11 +79,7 @@ class SessionEndedError(ClientError):
 
 
 class LinkError(ClientError):
-    """An error of one link.
-
-    Attributes:
-        address: of the terminus; None for an anonymous or dynamic one.
-    """
+    """An error of one link. `address`: of the terminus; None for an anonymous or dynamic one."""
 
     def __init__(
         self, message: str, *, address: str | None, condition: str | None = None, description: str = ""
@@ -172,10 +168,8 @@ def place_of(host: str, port: int) -> str:
 
 
 def cannot_connect(host: str, port: int, error: OSError | ValueError) -> ConnectError:
-    """Make the error for a TCP connection that could not be made.
-
-    Args:
-        error: an OSError of the socket, or a ValueError: the host is not a name, or the port not a port.
+    """Make the error for a TCP connection that could not be made. `error`: an OSError of the socket, or a
+    ValueError: the host is not a name, or the port not a port.
     """
     if isinstance(error, OSError):
         why = f"{error.strerror or error}; start the broker, or correct host and port"

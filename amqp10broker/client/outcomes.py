@@ -15,13 +15,9 @@ from amqp10broker.protocols.amqp10.types import Symbol
 
 
 def rejected(condition: str = "", description: str = "") -> Rejected:
-    """Make the outcome of an invalid message, which no consumer will get.
-
-    Args:
-        condition: an error condition for the sender, such as ``amqp:decode-error``; empty for no reason.
-
-    Raises:
-        ValueError: the condition is not ASCII, or the description not Unicode text.
+    """Make the outcome of an invalid message, which no consumer will get. `condition`: an error condition for
+    the sender, such as ``amqp:decode-error``; empty for no reason. Raises `ValueError` if the condition is
+    not ASCII, or the description not Unicode text.
     """
     check_text("description", description)
     error = Error(condition=Symbol(condition), description=description or None) if condition else None

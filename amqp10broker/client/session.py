@@ -89,14 +89,9 @@ class ClientSession:
         properties: Mapping[str, Any] | None = None,
         name: str | None = None,
     ) -> SenderEnd:
-        """Attach a link for sending; `SenderEnd.attached` becomes true, or `failure` is set.
-
-        Args:
-            address: the target; None: each message names its own in its property `to`.
-            name: of the link; None makes one up.
-
-        Raises:
-            ValueError: an argument fits no frame; nothing was sent.
+        """Attach a link for sending; `SenderEnd.attached` becomes true, or `failure` is set. `address`: the
+        target; None: each message names its own in its property `to`. `name`: of the link; None makes one up.
+        Raises `ValueError` if an argument fits no frame; nothing was sent.
         """
         check_text("address", address)
         check_text("name", name)

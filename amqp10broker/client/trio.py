@@ -60,14 +60,9 @@ async def connect(
     ssl_context: ssl.SSLContext | None = None,
     mechanism: str | None = None,
 ) -> AsyncIterator[Client]:
-    """Connect over TCP; otherwise as `over`.
-
-    Args:
-        ssl_context: use TLS, verified against `host`; None uses plain TCP.
-
-    Raises:
-        ConnectError: no server listens there, it cannot be reached, or host or port is invalid.
-        TlsError: TLS failed.
+    """Connect over TCP; otherwise as `over`. `ssl_context`: use TLS, verified against `host`; None uses plain
+    TCP. Raises `ConnectError` if no server listens there, it cannot be reached, or host or port is invalid,
+    and `TlsError` if TLS failed.
     """
     stream: trio.abc.Stream | None = None
     try:

@@ -26,11 +26,7 @@ _FORM: Final = "must be amqp://host:port, amqps://user:password@host:port/vhost 
 
 
 class UrlError(BrokerError):
-    """The URL cannot be used.
-
-    Attributes:
-        allowed: accepted forms, as a clause: "must be amqp://host:port".
-    """
+    """The URL cannot be used. `allowed`: accepted forms, as a clause: "must be amqp://host:port"."""
 
     def __init__(self, problem: str, allowed: str = _FORM) -> None:
         super().__init__(f"{problem}; {allowed}")
