@@ -65,10 +65,8 @@ def next_move(queues: Sequence[Led], nodes: Collection[int], stuck: Collection[i
 
 
 def is_critical(online_voters: int, voters: int) -> bool:
-    """Whether a group loses its majority with one more of its members.
-
-    Args:
-        online_voters: members that vote and run; also this node's, if it is about to become a voter.
-        voters: members that vote, or are about to, whether they run or not.
+    """Whether a group loses its majority with one more of its members. `online_voters`: members that vote and
+    run; also this node's, if it is about to become a voter. `voters`: members that vote, or are about to,
+    whether they run or not.
     """
     return online_voters <= voters // 2 + 1

@@ -40,11 +40,7 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class MemberAt:
-    """A node of the cluster.
-
-    Attributes:
-        number: it is never given again.
-    """
+    """A node of the cluster. `number`: it is never given again."""
 
     number: int
     name: str
@@ -139,11 +135,7 @@ def read_nodes(written: str) -> dict[str, Address]:
 
 
 def target_size(given: int, listed: str | None) -> int:
-    """How many nodes make the cluster whole.
-
-    Args:
-        given: the setting; 0: as many as the list has.
-    """
+    """How many nodes make the cluster whole. `given`: the setting; 0: as many as the list has."""
     return given or max(1, len(read_nodes(listed or "")))
 
 
@@ -152,11 +144,8 @@ def target_size(given: int, listed: str | None) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """The answer of a node on the list.
-
-    Attributes:
-        cluster: id of the cluster that it is in; None: it is in none.
-        taken: the name of the asking node belongs to another folder in that cluster.
+    """The answer of a node on the list. `cluster`: id of the cluster that it is in; None: it is in none.
+    `taken`: the name of the asking node belongs to another folder in that cluster.
     """
 
     name: str
@@ -179,8 +168,6 @@ class Join:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Ask again."""
-
     names: tuple[str, ...]
     why: str
 

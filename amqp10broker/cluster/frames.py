@@ -32,13 +32,9 @@ class BadFrame(BrokerError):
 
 
 def encode(kind: FrameKind, group: int, body: Sequence[bytes], flags: int = 0) -> list[bytes]:
-    """A frame as bytes, in pieces: what is large is copied once, when it is sent.
-
-    Args:
-        group: number of what it is about, 0 to 2**32 - 1.
-
-    Raises:
-        ValueError: the body is above `BODY_BYTES_MAX`: a fault of ours, the caller has to cut it.
+    """A frame as bytes, in pieces: what is large is copied once, when it is sent. `group`: number of what it
+    is about, 0 to 2**32 - 1. Raises `ValueError` if the body is above `BODY_BYTES_MAX`: a fault of ours, the
+    caller has to cut it.
     """
     size = sum(map(len, body))
     if size > BODY_BYTES_MAX:

@@ -120,12 +120,7 @@ class Groups:
 
     def received(self, node: int, messages: Iterable[tuple[int, bytes]]) -> None:
         """Messages have come from a node, all that came at once: each group works them off in one go.
-
-        Args:
-            messages: group and bytes.
-
-        Raises:
-            BadBytes: one is none; those before it have been taken.
+        `messages`: group and bytes. Raises `BadBytes` if one is none; those before it have been taken.
         """
         touched: dict[int, Member] = {}
         try:

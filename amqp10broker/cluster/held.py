@@ -7,8 +7,6 @@ from amqp10broker.queues.effects import Deliver
 
 
 class Held:
-    """One consumer's."""
-
     __slots__ = ("_asked", "_cancelled", "_count", "_epoch", "_settled", "seen")
 
     def __init__(self, command: Subscribe) -> None:

@@ -89,11 +89,9 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """The first message of a node on a connection.
-
-    Attributes:
-        start: drawn anew at each start: tells two processes with the same incarnation apart.
-        machines: the oldest and the newest version of the machines that it carries out.
+    """The first message of a node on a connection. `start`: drawn anew at each start: tells two processes
+    with the same incarnation apart. `machines`: the oldest and the newest version of the machines that it
+    carries out.
     """
 
     identity: Identity
@@ -334,11 +332,7 @@ class Acquaintances:
         self._known: dict[int, _Known] = {}
 
     def know(self, node: int, name: str, incarnation: int = 0) -> None:
-        """A node is a member; what was seen of it stays seen.
-
-        Args:
-            node: its number, 1 and above.
-        """
+        """A node is a member; what was seen of it stays seen. `node`: its number, 1 and above."""
         known = self._known.setdefault(node, _Known(name, incarnation, b""))
         known.name = name
         if incarnation > known.incarnation:

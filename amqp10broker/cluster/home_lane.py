@@ -59,11 +59,8 @@ class _State(Enum):
 
 
 class HomeClient:
-    """See the module.
-
-    Attributes:
-        down_ms: since when it cannot be reached; None: it can.
-        full_ms: None: publishes wait at its node, not here.
+    """See the module. `down_ms`: since when it cannot be reached; None: it can. `full_ms`: None: publishes
+    wait at its node, not here.
     """
 
     full_ms: Final = None

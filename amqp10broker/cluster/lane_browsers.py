@@ -101,10 +101,7 @@ class LaneBrowsers:
 
     def ask(self, command: Command, since_ms: int | None) -> Command | Settled | None:
         """Handle a request of a browser. Returns the request for the leader, or the answer if the leader is
-        not needed.
-
-        Args:
-            since_ms: it waits for a leader from now on, in ms; None: there is one.
+        not needed. `since_ms`: it waits for a leader from now on, in ms; None: there is one.
         """
         if isinstance(command, Subscribe):
             self._by_ref[command.consumer] = _Browser(command, since_ms)

@@ -39,9 +39,7 @@ class LetterBatch:
 @dataclass(slots=True, eq=False)
 class Browse:
     """Requests of browsers of a quorum queue, in order; not in a log, so neither numbered nor repeated.
-
-    Attributes:
-        token: of the last `Resume`, u32.
+    `token`: of the last `Resume`, u32.
     """
 
     token: int
@@ -91,11 +89,8 @@ class Resumed:
 
 @dataclass(slots=True, eq=False)
 class Told:
-    """Effects for the sessions of a node.
-
-    Attributes:
-        index: of the entry that made them, u64; 0 of a queue that has no log.
-        done: number of the last letter that was carried out, u64.
+    """Effects for the sessions of a node. `index`: of the entry that made them, u64; 0 of a queue that has no
+    log. `done`: number of the last letter that was carried out, u64.
     """
 
     token: int

@@ -65,8 +65,7 @@ class ServerPort(Protocol):
         """The last start that is known of each node of the cluster, this one among them; 0: none is known."""
 
     @property
-    def suspected(self) -> frozenset[int]:
-        """The suspected nodes."""
+    def suspected(self) -> frozenset[int]: ...
 
     def send(self, node: int, group: int, message: LaneMessage) -> bool:
         """Send something to a node, perhaps this one; False: there is no way to it now."""
@@ -94,11 +93,7 @@ class Led(Protocol):
 
 
 class _Lane:
-    """A lane that has resumed.
-
-    Attributes:
-        done: number of the last letter whose execution the node has learned of.
-    """
+    """A lane that has resumed. `done`: number of the last letter whose execution the node has learned of."""
 
     __slots__ = ("done", "incarnation", "index", "token")
 
@@ -110,11 +105,7 @@ class _Lane:
 
 
 class LaneServer:
-    """One replicated queue's.
-
-    Attributes:
-        term: since which term this member leads; None: it does not.
-    """
+    """One replicated queue's. `term`: since which term this member leads; None: it does not."""
 
     __slots__ = (
         "_asking",
@@ -372,7 +363,6 @@ class _Visitor:
         self.publishers: dict[PublisherRef, None] = {}
 
     def drop_gone(self, ref: ConsumerRef, held: Held) -> None:
-        """A consumer that was cancelled and holds nothing any more is none for the queue."""
         if held.gone:
             del self.consumers[ref]
 

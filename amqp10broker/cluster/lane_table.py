@@ -229,10 +229,8 @@ class Lanes:
                 client.leader_is(node, said)
 
     def know(self, nodes: Mapping[int, int]) -> None:
-        """Which nodes are of the cluster.
-
-        Args:
-            nodes: all of them, with the last start that is known of each; 0: none.
+        """Which nodes are of the cluster. `nodes`: all of them, with the last start that is known of each; 0:
+        none.
         """
         before = self.incarnations
         self.incarnations = {

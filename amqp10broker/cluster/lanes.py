@@ -121,7 +121,6 @@ class _Letter:
 
     @property
     def waits(self) -> bool:
-        """Whether its sender waits for a leader for a limited time."""
         return not self.done and type(self.command) is not Publish
 
 
@@ -130,11 +129,8 @@ _NO_LETTERS: Final[deque[_Letter]] = deque()
 
 
 class _Consumer:
-    """A consumer of this node.
-
-    Attributes:
-        seen: deliveries of the present epoch that its session has.
-        selects: it gets some messages only; the queue answers a drain when it was looked through.
+    """A consumer of this node. `seen`: deliveries of the present epoch that its session has. `selects`: it
+    gets some messages only; the queue answers a drain when it was looked through.
     """
 
     __slots__ = (
@@ -204,11 +200,6 @@ class LaneClient:
     def __init__(
         self, queue: str, group: int, incarnation: int, port: LanePort, *, wait_ms: int = NO_LEADER_MS
     ) -> None:
-        """Begin without a leader.
-
-        Args:
-            wait_ms: limit of a wait for a leader (`NO_LEADER_MS`).
-        """
         self.queue = queue
         self.group = group
         self.leader: int | None = None

@@ -41,10 +41,8 @@ class BadHeartbeat(BrokerError):
 
 
 class Heartbeat(NamedTuple):
-    """The content of a heartbeat, sent each `Liveness.beat_ms`.
-
-    Attributes:
-        unsynced_ms: for how long its oldest append has not been synced; 0: none waits.
+    """The content of a heartbeat, sent each `Liveness.beat_ms`. `unsynced_ms`: for how long its oldest append
+    has not been synced; 0: none waits.
     """
 
     incarnation: int

@@ -18,11 +18,8 @@ from amqp10broker.raft.ready import Ready, Role, Status
 
 
 class GroupStore(LogStore, Protocol):
-    """The log of one member.
-
-    Attributes:
-        on_compact: called with the index up to which entries cannot be read any more; not above the commit
-            index.
+    """The log of one member. `on_compact`: called with the index up to which entries cannot be read any more;
+    not above the commit index.
     """
 
     stored: Stored | None
@@ -30,9 +27,7 @@ class GroupStore(LogStore, Protocol):
 
     def write(self, ready: Ready, on_durable: Callable[[], None]) -> None:
         """Write term and vote, snapshot, and entries; the first may replace one, and all behind it.
-
-        Args:
-            on_durable: to be called once, when they are durable, in order; never, if storage fails.
+        `on_durable`: to be called once, when they are durable, in order; never, if storage fails.
         """
 
 
@@ -83,11 +78,7 @@ class Surroundings(Protocol):
 
 
 class Member:
-    """One member.
-
-    Attributes:
-        leads: it leads, and has committed an entry of its own term: it takes proposals.
-    """
+    """One member. `leads`: it leads, and has committed an entry of its own term: it takes proposals."""
 
     __slots__ = (
         "_again",
@@ -117,10 +108,8 @@ class Member:
         first: bool = False,
         commit_wait_ms: int = 0,
     ) -> None:
-        """Start from the stored state; call `advance` when the node has registered the member.
-
-        Args:
-            chance: gives numbers from 0 to below 1.
+        """Start from the stored state; call `advance` when the node has registered the member. `chance`:
+        gives numbers from 0 to below 1.
         """
         assert store.stored is not None, "its log must have been read"
         self.group = group

@@ -43,10 +43,8 @@ _STAYS_LEARNER: Final = 1 << 31
 
 
 def new_member(node: int, last_index: int, membership: Membership) -> int:
-    """An id that no member of the group has had.
-
-    Args:
-        last_index: of the leader's log, in which the member will stand behind that.
+    """An id that no member of the group has had. `last_index`: of the leader's log, in which the member will
+    stand behind that.
     """
     serial = last_index % _STAYS_LEARNER
     return member_id(node, serial | _STAYS_LEARNER if membership is Membership.NON_VOTER else serial)
@@ -59,10 +57,8 @@ def is_promotable(member: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Adding:
-    """A member shall be there.
-
-    Attributes:
-        as_voter: the change is over when it is a voter; else when it is a learner.
+    """A member shall be there. `as_voter`: the change is over when it is a voter; else when it is a
+    learner.
     """
 
     member: int

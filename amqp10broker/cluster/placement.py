@@ -37,10 +37,8 @@ class ByCount:
         group_size: int = GROUP_SIZE,
         locator: str = CLIENT_LOCAL,
     ) -> None:
-        """Choose for the clients of one node.
-
-        Args:
-            leader_of: the node that leads a quorum queue; None if it is not known.
+        """Choose for the clients of one node. `leader_of`: the node that leads a quorum queue; None if it is
+        not known.
         """
         self._me = me
         self._incarnation = incarnation

@@ -66,11 +66,7 @@ class Proposals:
         tell: Callable[[Decided], None],
         now_ms: Callable[[], int],
     ) -> None:
-        """Begin with none.
-
-        Args:
-            now_ms: a clock that never runs back.
-        """
+        """Begin with none. `now_ms`: a clock that never runs back."""
         self._node = node
         self._incarnation = incarnation
         self._catalog = catalog
@@ -90,16 +86,8 @@ class Proposals:
     # --- asking -------------------------------------------------------------------------------------
 
     def ask(self, request: Request[Any], ref: RequestRef | None, due_ms: int | None) -> Any:
-        """Have a request decided.
-
-        Args:
-            due_ms: when it is refused at the latest; None: never.
-
-        Returns:
-            The answer of its plan, if it changes nothing; else `LATER`.
-
-        Raises:
-            RefusedError: the rules are against it.
+        """Have a request decided. `due_ms`: when it is refused at the latest; None: never. Returns the answer
+        of its plan, if it changes nothing; else `LATER`. Raises `RefusedError` if the rules are against it.
         """
         plan = request.plan(self._catalog)
         if not plan.puts and not plan.forgets:

@@ -67,10 +67,8 @@ def next_change(
     auto_remove: bool,
     chance: Callable[[], float],
 ) -> Grow | Drop | None:
-    """Return the change of one round for a queue that is led here; None if there is none.
-
-    Args:
-        chance: gives numbers from 0 to below 1.
+    """Return the change of one round for a queue that is led here; None if there is none. `chance`: gives
+    numbers from 0 to below 1.
     """
     gone = tuple(member for member in members if node_of(member) not in nodes)
     if gone and auto_remove and len(gone) < len(members):
@@ -86,11 +84,7 @@ def next_change(
 
 
 class Schedule:
-    """When the next round comes.
-
-    Attributes:
-        due_ms: then; None: reconciliation is off.
-    """
+    """When the next round comes. `due_ms`: then; None: reconciliation is off."""
 
     def __init__(self, settings: Reconciling, now_ms: int) -> None:
         self._settings = settings
@@ -102,11 +96,7 @@ class Schedule:
             self.due_ms = min(self.due_ms, now_ms + self._settings.trigger_interval_ms)
 
     def ran(self, now_ms: int, *, unfinished: bool) -> None:
-        """A round is over.
-
-        Args:
-            unfinished: it changed something, or could not: there may be more to do.
-        """
+        """A round is over. `unfinished`: it changed something, or could not: there may be more to do."""
         if self.due_ms is not None:
             settings = self._settings
             self.due_ms = now_ms + (settings.trigger_interval_ms if unfinished else settings.interval_ms)

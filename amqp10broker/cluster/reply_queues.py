@@ -46,12 +46,9 @@ Box = Callable[[VolatileQueue], QueueHandle]
 
 
 class _Known:
-    """The announcements of another node.
-
-    Attributes:
-        queues: those that are there, by virtual host and name; None: not in the virtual host yet, of which
-            this node has not heard.
-        early: handles of those that clients have named before it told of them, likewise.
+    """The announcements of another node. `queues`: those that are there, by virtual host and name; None: not
+    in the virtual host yet, of which this node has not heard. `early`: handles of those that clients have
+    named before it told of them, likewise.
     """
 
     __slots__ = ("early", "newest", "queues")

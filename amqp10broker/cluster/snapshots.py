@@ -96,8 +96,6 @@ def _cut(messages: Iterator[bytes], state: bytes, last: bytes) -> Iterator[tuple
 
 
 class _Outgoing:
-    """One transfer."""
-
     def __init__(
         self,
         to: int,
@@ -115,11 +113,9 @@ class _Outgoing:
         self._number = self._answered = 0
 
     def answered(self, number: int) -> None:
-        """So many parts have come."""
         self._answered = max(self._answered, number)
 
     def next(self) -> bytes | None:
-        """The next part, if it may be sent."""
         if self._number - self._answered >= WINDOW:
             return None
         part = next(self._parts, None)
@@ -140,18 +136,10 @@ class _Incoming:
 
 
 class Snapshots:
-    """All transfers of a node.
-
-    Attributes:
-        deadline: when `tick` is due, in ms; None: nothing is awaited.
-    """
+    """All transfers of a node. `deadline`: when `tick` is due, in ms; None: nothing is awaited."""
 
     def __init__(self, groups: Groups, send: Send, chance: Callable[[], float]) -> None:
-        """Begin with none.
-
-        Args:
-            chance: gives numbers from 0 to below 1.
-        """
+        """Begin with none. `chance`: gives numbers from 0 to below 1."""
         self._groups = groups
         self._send = send
         self._chance = chance

@@ -80,11 +80,8 @@ class System:
         tell: Callable[[Decided], None],
         now_ms: Callable[[], int],
     ) -> None:
-        """Begin with what is stored.
-
-        Args:
-            send: sends a transaction to the node that leads; whether that is under way.
-            now_ms: a clock that never runs back.
+        """Begin with what is stored. `send`: sends a transaction to the node that leads; whether that is
+        under way. `now_ms`: a clock that never runs back.
         """
         self.decided_within_ms = DECIDED_WITHIN_MS
         self.has_leader: Callable[[int], bool] = lambda number: True
@@ -149,10 +146,8 @@ class System:
             self._soon()
 
     def start(self, started: NodeStarted, done: Callable[[], None]) -> None:
-        """Announce this node's start as soon as its membership is known, however long it takes.
-
-        Args:
-            done: called when that is applied here, and so all that was decided before.
+        """Announce this node's start as soon as its membership is known, however long it takes. `done`:
+        called when that is applied here, and so all that was decided before.
         """
         self._starting = started, done
         self._say_started()

@@ -19,9 +19,7 @@ def next_change(
     config: Configuration, nodes: Iterable[NodeFacts], matches: Mapping[int, int], last: int
 ) -> Change | None:
     """Return the next change by the group's leader; None if all is done or a member still catches up.
-
-    Args:
-        matches: up to which index the log of each other member is known to agree.
+    `matches`: up to which index the log of each other member is known to agree.
     """
     wanted = {member_id(node.number): node for node in nodes}
     for member in config.members:

@@ -70,10 +70,8 @@ def used_version(log: EntriesByKey) -> int:
 
 
 def found(log: EntriesByKey, member: int, entries: Iterable[tuple[Key, Value]]) -> None:
-    """Begin a group with the catalog of one node, which is its only member so far.
-
-    Args:
-        log: of that node; what it has of `entries` becomes part of the state.
+    """Begin a group with the catalog of one node, which is its only member so far. `log`: of that node; what
+    it has of `entries` becomes part of the state.
     """
     entries = list(entries)
     stored = new_group(Configuration((member,)))
@@ -119,10 +117,8 @@ def left_alone(log: EntriesByKey) -> list[tuple[Key, Value]]:
 
 
 class SystemStore:
-    """See the module.
-
-    Attributes:
-        received: a state that has come from the leader and takes the place of this one, with its index.
+    """See the module. `received`: a state that has come from the leader and takes the place of this one, with
+    its index.
     """
 
     def __init__(self, log: EntriesByKey) -> None:

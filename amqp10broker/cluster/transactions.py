@@ -48,10 +48,8 @@ class Origin(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
-    """A proposed change of the catalog.
-
-    Attributes:
-        settled: the node has the outcome of all its transactions before this serial.
+    """A proposed change of the catalog. `settled`: the node has the outcome of all its transactions before
+    this serial.
     """
 
     origin: Origin
@@ -235,10 +233,8 @@ def _add(stretches: list[list[int]], serial: int) -> None:
 
 
 class SystemMachine:
-    """All entries with their revisions: the replicated state of the system group.
-
-    Attributes:
-        touched: keys that have changed since they were last taken, for the store.
+    """All entries with their revisions: the replicated state of the system group. `touched`: keys that have
+    changed since they were last taken, for the store.
     """
 
     def __init__(self) -> None:
@@ -308,7 +304,6 @@ class SystemMachine:
     # --- applying -------------------------------------------------------------------------------
 
     def apply(self, index: int, transaction: Transaction) -> Decision:
-        """Decide about a transaction."""
         origin = transaction.origin
         last_key = (LAST, str(origin.node))
         last = self._state.get(last_key)
