@@ -707,10 +707,8 @@ class Config:
         return load(file=file, environ=environ or {}, flags=flags or {})
 
     def flow_for(self, container_id: str, address: str | None) -> FlowSettings:
-        """Return the flow settings of one link, or with `address` None of a session.
-
-        Args:
-            address: as attached: the source's for a consumer, the target's for a publisher.
+        """Return the flow settings of one link, or with `address` None of a session. `address`: as attached:
+        the source's for a consumer, the target's for a publisher.
         """
         changes: dict[str, Any] = {}
         for override in self.overrides:
