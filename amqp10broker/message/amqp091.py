@@ -65,10 +65,8 @@ def make_head(
     delivery_count: int = 0,
     death_times: bytes = b"",
 ) -> bytes:
-    """Make a head.
-
-    Args:
-        death_times: of the records in the header x-death, if the broker made them (`death_times`).
+    """Make a head. `death_times`: of the records in the header x-death, if the broker made them
+    (`death_times`).
     """
     prefix = _prefix(exchange, routing_key)
     if redelivered or delivery_count or death_times:

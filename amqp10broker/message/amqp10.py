@@ -42,11 +42,9 @@ HeadAndContent: TypeAlias = tuple[bytes, bytes]
 class MessageReader:
     """Turns payloads into messages for one exchange and routing key, with caches for heads and layouts.
 
-    A publisher writes the same header and annotations over and over; each different prefix is decoded
-    once. Messages of a known layout need not be checked thoroughly (`layouts`).
-
-    Attributes:
-        has_extra_keys: some message so far had an x-cc annotation: call `extra_keys` for each.
+    A publisher writes the same header and annotations over and over; each different prefix is decoded once.
+    Messages of a known layout need not be checked thoroughly (`layouts`). `has_extra_keys`: some message so
+    far had an x-cc annotation: call `extra_keys` for each.
     """
 
     __slots__ = (

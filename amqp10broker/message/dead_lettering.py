@@ -56,10 +56,8 @@ _LAST: Final = ("x-last-death-reason", "x-last-death-queue", "x-last-death-excha
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """Why messages leave a queue, and their new route.
-
-    Attributes:
-        routing_key: the dead-letter routing key; None: the messages retain theirs.
+    """Why messages leave a queue, and their new route. `routing_key`: the dead-letter routing key; None: the
+    messages retain theirs.
     """
 
     queue: str
@@ -119,10 +117,8 @@ class Dying:
         self._histories: dict[tuple[bytes, ...], _History] = {}
 
     def of(self, head: bytes) -> DeadLettered:
-        """Return the new head and route of a message that leaves the queue.
-
-        Args:
-            head: as it was in the queue, with a failed delivery counted already.
+        """Return the new head and route of a message that leaves the queue. `head`: as it was in the queue,
+        with a failed delivery counted already.
         """
         return self._of_091(head) if head[0] == amqp091.MARK else self._of_10(head)
 

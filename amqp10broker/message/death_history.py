@@ -85,10 +85,8 @@ def recorded(
     """Return the records with one more event, newest first.
 
     An event of a recorded queue and reason changes only count and last time: exchange, routing keys and time
-    to live stay those of the first event, as in RabbitMQ.
-
-    Args:
-        ttl_ms: the message's own time to live; None: it had none.
+    to live stay those of the first event, as in RabbitMQ. `ttl_ms`: the message's own time to live; None: it
+    had none.
     """
     others = tuple(each for each in deaths if (each.queue, each.reason) != (queue, reason))
     for each in deaths:

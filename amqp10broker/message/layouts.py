@@ -139,11 +139,8 @@ class MessageLayouts:
 
     def learn(self, payload: bytes, at: int, bare: int, head: bytes) -> None:
         """Remember the layout of a message, unless it cannot repeat, or the pause since the last one was too
-        short.
-
-        Args:
-            payload: a message that has been checked thoroughly, and that `find` has not found.
-            head: the converted bytes before `bare`.
+        short. `payload`: a message that has been checked thoroughly, and that `find` has not found. `head`:
+        the converted bytes before `bare`.
         """
         if self._pause:
             self._pause -= 1

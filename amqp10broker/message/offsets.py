@@ -66,10 +66,8 @@ def delivered(messages: Sequence[Message], offset: int) -> list[Message]:
 
 
 def delivered_with_time(messages: Sequence[Message], offsets: Iterable[int], time_ms: int) -> list[Message]:
-    """Return stored messages as delivered to consumers that request ``x-opt-enqueued-time``.
-
-    Args:
-        time_ms: when they were written, in milliseconds since 1970.
+    """Return stored messages as delivered to consumers that request ``x-opt-enqueued-time``. `time_ms`: when
+    they were written, in milliseconds since 1970.
     """
     pack = _pack_offset
     middle = _pack_time(time_ms) + _OFFSET_KEY

@@ -22,10 +22,8 @@ NAMES: Final = tuple(field.name for field in fields(BasicProperties))
 
 @dataclass(frozen=True, slots=True)
 class PlainMessage:
-    """A message with decoded properties.
-
-    Attributes:
-        body: bytes; for an AMQP 1.0 message with a body that is not data the encoded body.
+    """A message with decoded properties. `body`: bytes; for an AMQP 1.0 message with a body that is not data
+    the encoded body.
     """
 
     exchange: str

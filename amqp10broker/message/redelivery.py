@@ -39,10 +39,8 @@ _CACHE_ENTRIES: Final = 4096
 
 
 def redelivered(message: Message, acquired: int, failures: int, annotations: bytes = b"") -> Message:
-    """Return the message for the next consumer.
-
-    Args:
-        annotations: an encoded map that `modified` outcomes merged into its annotations; empty: none.
+    """Return the message for the next consumer. `annotations`: an encoded map that `modified` outcomes merged
+    into its annotations; empty: none.
     """
     head, content = message
     if len(head) + len(annotations) <= HEAD_BYTES_MAX:

@@ -64,12 +64,8 @@ def _filter_value(head: bytes) -> str | None:
 
 
 def chunk_filter(values: Iterable[str | None], size_bytes: int = SIZE_BYTES_DEFAULT) -> bytes:
-    """Make the filter of a chunk: empty, or `size_bytes` bytes.
-
-    Args:
-        values: the filter values of its messages, None for a message without one; repetitions do not
-            matter.
-        size_bytes: 16 to 255.
+    """Make the filter of a chunk: empty, or `size_bytes` bytes. `values`: the filter values of its messages,
+    None for a message without one; repetitions do not matter. `size_bytes`: 16 to 255.
     """
     assert SIZE_BYTES_MIN <= size_bytes <= SIZE_BYTES_MAX
     distinct = set(values)

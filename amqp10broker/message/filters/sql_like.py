@@ -66,10 +66,8 @@ class _Segment:
 
 
 def compile_like(pattern: str, escape: str | None) -> Matcher:
-    """Return a function that matches texts.
-
-    Args:
-        escape: a character that makes the next one literal; None for no such.
+    """Return a function that matches texts. `escape`: a character that makes the next one literal; None for
+    no such.
     """
     segments = [_Segment(characters) for characters in _split(pattern, escape)]
     if len(segments) == 1:
