@@ -58,7 +58,6 @@ class BoundedSearch:
     """A pattern whose search is bounded."""
 
     def __init__(self, tree: Any) -> None:
-        """Build the states. Raises `Unbounded` if something in it cannot be followed, or it is too large."""
         self._parts = _Parts()
         self._machine = _Machine(tree, tree.state.flags, self._parts)
 
@@ -170,7 +169,6 @@ class _Parts:
         self._small: dict[tuple[str, int], re.Pattern[str]] = {}
 
     def small(self, kind: Any, value: Any, flags: int) -> re.Pattern[str]:
-        """A pattern of one character, class or anchor."""
         key = (repr((kind, value)), flags)
         pattern = self._small.get(key)
         if pattern is None:
@@ -193,11 +191,9 @@ class _Machine:
         self._start = self._build(items, flags, 0)
 
     def found(self, text: str) -> bool:
-        """Whether it is found anywhere."""
         return any(self._places(text))
 
     def places(self, text: str) -> list[bool]:
-        """Whether it is found at each place of a text, from 0 to its length."""
         return list(self._places(text))[::-1]
 
     def _places(self, text: str) -> Any:
@@ -307,7 +303,6 @@ class _Look:
         self._wanted = wanted
 
     def places(self, text: str) -> list[bool]:
-        """Whether what it looks for is where it looks, for each place."""
         found = [False] * self._width + self._machine.places(text)
         return [each is self._wanted for each in found[: len(text) + 1]]
 

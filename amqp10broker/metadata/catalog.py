@@ -79,7 +79,6 @@ class Catalog:
         on_left: called with the key of a user or a virtual host that is gone; must not raise.
         queues_created, queues_deleted: how many queues came and went since the start, those included that
             were there before it.
-        changes: stores all durable changes.
         choose: where routing, and the ids of streams, leave something to chance; None takes turns.
     """
 
@@ -91,11 +90,8 @@ class Catalog:
         relaxed_quorum_checks: bool = False,
         choose: Choose | None = None,
     ) -> None:
-        """Create a catalog with the virtual host ``/`` and no users.
-
-        Args:
-            default_queue_type: of queues that are declared without a type in a virtual host without
-                a default.
+        """Create a catalog with the virtual host ``/`` and no users. `default_queue_type`: of queues that are
+        declared without a type in a virtual host without a default.
         """
         self.vhosts: dict[str, VirtualHost] = {}
         self.changes = Changes()

@@ -40,11 +40,7 @@ class Recorder(Protocol):
 
 
 class Changes:
-    """Passes plans on to the recorder, as entries.
-
-    Attributes:
-        highest_reserved: the recorded upper bound of queue numbers.
-    """
+    """Passes plans on to the recorder, as entries."""
 
     __slots__ = ("_conceal", "_recorder", "highest_reserved")
 
@@ -54,7 +50,6 @@ class Changes:
         self._conceal: Conceal = lambda record: record
 
     def tell(self, recorder: Recorder, conceal: Conceal) -> None:
-        """Attach a recorder."""
         self._recorder = recorder
         self._conceal = conceal
 

@@ -33,7 +33,6 @@ class DefinitionEntry:
     """One object of the file."""
 
     def __init__(self, place: str, values: object) -> None:
-        """Take an object. Raises `ConfigError` if it is no object."""
         if not isinstance(values, Mapping):
             raise ConfigError(place, f"is {shown(values)}", "must be an object: {...}")
         self.place = place

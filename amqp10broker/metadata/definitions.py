@@ -83,10 +83,8 @@ _HEADER: Final = frozenset(
 
 @dataclass(slots=True)
 class Report:
-    """The result of an import.
-
-    Attributes:
-        unknown: names of unknown parts of the document; stored for the next export.
+    """The result of an import. `unknown`: names of unknown parts of the document; stored for the
+    next export.
     """
 
     loaded: dict[str, int] = field(default_factory=dict)
@@ -96,12 +94,9 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class ImportDefinitions:
-    """Import a document; `importing` creates this request.
-
-    Attributes:
-        passwords: the records of its users' passwords, by the place of the entry.
-        user: may do all in the virtual hosts that the document adds, as if it had added them one by one;
-            None, or one that is not in the catalog: no user may.
+    """Import a document; `importing` creates this request. `passwords`: the records of its users' passwords,
+    by the place of the entry. `user`: may do all in the virtual hosts that the document adds, as if it had
+    added them one by one; None, or one that is not in the catalog: no user may.
     """
 
     document: Mapping[str, Any] = field(hash=False, repr=False)
@@ -198,10 +193,8 @@ def _copy(catalog: Catalog) -> Catalog:
 
 
 class _Loader:
-    """Plans the entries of a document one by one.
-
-    Attributes:
-        puts: what the plans put, by key: of what two of them put, the last counts.
+    """Plans the entries of a document one by one. `puts`: what the plans put, by key: of what two of them
+    put, the last counts.
     """
 
     def __init__(
@@ -220,7 +213,6 @@ class _Loader:
         self._importer = user
 
     def load(self, document: Mapping[str, Any]) -> None:
-        """Go through the sections in order."""
         take: dict[str, Callable[[DefinitionEntry], None]] = {
             "users": self._user,
             "vhosts": self._virtual_host,

@@ -60,11 +60,8 @@ def export(
 
 @dataclass(frozen=True, slots=True)
 class Section(Generic[T]):
-    """One list of the document, whose entries are made later.
-
-    Attributes:
-        things: the declared objects at the time of the request; they do not change.
-        entry: makes the entry of one; None: it is left out.
+    """One list of the document, whose entries are made later. `things`: the declared objects at the time of
+    the request; they do not change. `entry`: makes the entry of one; None: it is left out.
     """
 
     things: Sequence[T]

@@ -76,13 +76,8 @@ _UNITS_MS: Final = {
 
 
 def max_age_ms(text: str) -> int:
-    """How long a stream keeps what is in it, in ms.
-
-    Args:
-        text: a number and a unit: ``7D``; a month has 30 days, a year 365.
-
-    Raises:
-        ValueError: it is not of this form.
+    """How long a stream keeps what is in it, in ms. `text`: a number and a unit: ``7D``; a month has 30 days,
+    a year 365. Raises `ValueError` if it is not of this form.
     """
     if MAX_AGE.fullmatch(text) is None:
         raise ValueError(f"{text!r} is no age: give a number above 0 and a unit of Y, M, D, h, m, s")

@@ -59,7 +59,6 @@ class QueueFacts(Protocol):
 
 
 def user_entry(user: User, password: PasswordRecord | None) -> Entry:
-    """A user."""
     entry = {
         "name": user.name,
         "password_hash": "" if password is None else password.value,

@@ -10,10 +10,8 @@ from amqp10broker.dataclass import dataclass
 
 @dataclass(frozen=True, slots=True)
 class LastError:
-    """One thing that went wrong.
-
-    Attributes:
-        details: `text`, which the client got, and where it happened: connection, channel, link, queue, ...
+    """One thing that went wrong. `details`: `text`, which the client got, and where it happened: connection,
+    channel, link, queue, .
     """
 
     time: str

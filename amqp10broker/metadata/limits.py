@@ -20,14 +20,6 @@ class _Limits:
 
     @classmethod
     def read(cls, values: Mapping[str, Any], resource: str) -> Self:
-        """Check and take over limits as an administrator or a definitions file gives them.
-
-        Args:
-            values: by name, ``max-connections``; a negative number is no limit.
-
-        Raises:
-            InvalidArgument: a name is unknown, or a value no integer.
-        """
         known = {field.name.replace("_", "-"): field.name for field in fields(cls)}
         given: dict[str, int | None] = {}
         for name, value in values.items():
@@ -44,7 +36,7 @@ class _Limits:
         return cls(**given)
 
     def as_dict(self) -> dict[str, int]:
-        """Those that are set, by RabbitMQ's names."""
+        # Those that are set, by RabbitMQ's names.
         values = ((field.name.replace("_", "-"), getattr(self, field.name)) for field in fields(self))
         return {name: value for name, value in values if value is not None}
 

@@ -31,11 +31,8 @@ class NodeFacts:
 
 @dataclass(frozen=True, slots=True)
 class ClusterFacts:
-    """Which cluster this is.
-
-    Attributes:
-        queues_due: queues and bindings of the founder's configuration are still to be declared
-            (`metadata.definitions_due`).
+    """Which cluster this is. `queues_due`: queues and bindings of the founder's configuration are still to be
+    declared (`metadata.definitions_due`).
     """
 
     id: str

@@ -79,9 +79,6 @@ class _Search:
                 raise machine
 
     def found(self, name: str, liked: int = RE_STEPS_MAX, most: int = NO_END) -> tuple[bool, int]:
-        """Whether it is found in a name, and how many steps of `BoundedSearch` that may have taken. Raises
-        `TooManySteps` if it took more than `most`.
-        """
         re_steps = self._steps(len(name))
         if re_steps > liked:
             machine = self._machine()
@@ -130,13 +127,9 @@ def is_expression(pattern: str) -> bool:
 
 
 def check_pattern(pattern: str, resource: str) -> str:
-    """Return the pattern if it is a valid regular expression.
-
-    Args:
-        resource: its owner, for the error: ``configure permission of user 'a' in vhost '/'``.
-
-    Raises:
-        InvalidArgument: it is not a regular expression; the text names the position.
+    """Return the pattern if it is a valid regular expression. `resource`: its owner, for the error:
+    ``configure permission of user 'a' in vhost '/'``. Raises `InvalidArgument` if it is not a regular
+    expression; the text names the position.
     """
     fault = _compiled(pattern)
     # One from before that is not bounded is kept; whoever sets one asks `check_bounded`.
@@ -174,9 +167,6 @@ class Finding:
     """A pattern that one request searches for in many names, in so many steps together."""
 
     def __init__(self, pattern: str, resource: str, liked: int = _RE_STEPS_LIKED) -> None:
-        """Search nothing yet. Raises `InvalidArgument` if it is no regular expression, or nothing is searched
-        for with it.
-        """
         fault = fault_of(pattern)
         if fault is not None:
             raise InvalidArgument(resource, f"{resource}: {fault}; write it otherwise")

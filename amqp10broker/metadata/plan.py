@@ -105,10 +105,8 @@ def keys_of(vhost: str, removal: Removal) -> list[Key]:
 
 @dataclass(frozen=True, slots=True)
 class VhostFacts:
-    """The record of a virtual host, without its content.
-
-    Attributes:
-        default_queue_type: the kind of a queue that is declared without one; None takes the node's.
+    """The record of a virtual host, without its content. `default_queue_type`: the kind of a queue that is
+    declared without one; None takes the node's.
     """
 
     name: str

@@ -28,11 +28,7 @@ class Propose(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """A letter: what became of a request.
-
-    Attributes:
-        refusal: why not; None if it is applied.
-    """
+    """A letter: what became of a request. `refusal`: why not; None if it is applied."""
 
     ref: RequestRef
     answer: Any = None

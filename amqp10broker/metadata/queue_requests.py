@@ -36,19 +36,14 @@ _IDS: Final = 2**64
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """A queue is there."""
-
     name: str
     created: bool
 
 
 @dataclass(frozen=True, slots=True)
 class DeclareQueue:
-    """Declare a queue, or check that the existing one is equivalent.
-
-    Attributes:
-        name: 1 to 255 bytes; line breaks are removed.
-        durable: survives a restart; an exclusive queue never does, and only reports the flag.
+    """Declare a queue, or check that the existing one is equivalent. `name`: 1 to 255 bytes; line breaks are
+    removed. `durable`: survives a restart; an exclusive queue never does, and only reports the flag.
     """
 
     vhost: str
@@ -174,10 +169,8 @@ class DeleteQueue:
 @dataclass(frozen=True, slots=True)
 class QueueEnded:
     """A queue has ended: unused, deleted under a condition, failed, or without its purpose. In the last case
-    the caller sends the `Delete` behind its earlier commands.
-
-    Attributes:
-        handle: it, or its number in a cluster; one of that name that is there now may be another.
+    the caller sends the `Delete` behind its earlier commands. `handle`: it, or its number in a cluster; one
+    of that name that is there now may be another.
     """
 
     vhost: str

@@ -25,17 +25,10 @@ def all_entries(catalog: Catalog, conceal: Conceal) -> list[tuple[Key, Any]]:
 
 
 def restore(catalog: Catalog, kept: Iterable[tuple[Key, Any]]) -> dict[str, int]:
-    """Declare the content of the entries.
-
-    Args:
-        kept: the entries of one data folder, in any order as far as kinds go.
-
-    Returns:
-        How many there were of each kind, for the log.
-
-    Raises:
-        ConfigError: an entry cannot be understood, or needs what is not installed; the broker must not start,
-            because what depends on that entry would be lost.
+    """Declare the content of the entries. `kept`: the entries of one data folder, in any order as far as
+    kinds go. Returns how many there were of each kind, for the log. Raises `ConfigError` if an entry cannot
+    be understood, or needs what is not installed; the broker must not start, because what depends on that
+    entry would be lost.
     """
     by_kind: dict[str, list[tuple[Key, Any]]] = {kind: [] for kind in KINDS}
     for key, value in kept:

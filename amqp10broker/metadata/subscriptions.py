@@ -60,10 +60,8 @@ class Subscription:
         return {name: value for name, value in values if value not in (None, False)}
 
     def queue_name(self, fresh_id: str) -> str:
-        """Return the name of its queue.
-
-        Args:
-            fresh_id: unguessable; for one that ends with its link, or whose name is too long.
+        """Return the name of its queue. `fresh_id`: unguessable; for one that ends with its link, or whose
+        name is too long.
         """
         if self.name is None:
             name = f"amq.{_PREFIX}-{quote(self.topic, safe='')}-{fresh_id}"

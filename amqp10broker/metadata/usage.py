@@ -21,10 +21,8 @@ CHANNELS: Final = "channels"
 
 
 class Usage:
-    """Counts of open connections and channels.
-
-    Attributes:
-        queues_declared: how often clients have declared queues at this node, also some that were there.
+    """Counts of open connections and channels. `queues_declared`: how often clients have declared queues at
+    this node, also some that were there.
     """
 
     def __init__(self) -> None:

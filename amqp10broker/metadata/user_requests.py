@@ -76,10 +76,8 @@ class SetTags:
 
 @dataclass(frozen=True, slots=True)
 class ChangeUserLimits:
-    """Some limits of a user shall be others; what is open already stays open.
-
-    Attributes:
-        limits: by name, as `UserLimits.read` takes them; those that are not named stay.
+    """Some limits of a user shall be others; what is open already stays open. `limits`: by name, as
+    `UserLimits.read` takes them; those that are not named stay.
     """
 
     name: str

@@ -54,11 +54,7 @@ class PasswordRecord:
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """A user.
-
-    Attributes:
-        password: None: login with a password is not possible, other mechanisms may be.
-    """
+    """A user. `password`: None: login with a password is not possible, other mechanisms may be."""
 
     name: str
     password: PasswordRecord | None = None
@@ -92,11 +88,7 @@ class TopicPermission:
 
 
 class Users:
-    """All users and what they may do.
-
-    Attributes:
-        on_change: called after every change; must not raise.
-    """
+    """All users and what they may do. `on_change`: called after every change; must not raise."""
 
     def __init__(self) -> None:
         self.version = 0

@@ -38,11 +38,8 @@ REPLIES_PREFIX: Final = f"{DIRECT_REPLY_TO}."
 
 
 class VirtualHost:
-    """A name space of queues and exchanges.
-
-    Attributes:
-        policies: a change of them acts at once on the queues and exchanges that they are for.
-        choose: where routing, and the id of a stream, leave something to chance.
+    """A name space of queues and exchanges. `policies`: a change of them acts at once on the queues and
+    exchanges that they are for. `choose`: where routing, and the id of a stream, leave something to chance.
     """
 
     def __init__(
@@ -54,10 +51,8 @@ class VirtualHost:
         choose: Choose | None = None,
         find_reply_queue: Callable[[VirtualHost, str], DeclaredQueue | None] | None = None,
     ) -> None:
-        """Create an empty virtual host with the predeclared exchanges.
-
-        Args:
-            find_reply_queue: finds a queue of direct reply-to at another node whose announcement is pending.
+        """Create an empty virtual host with the predeclared exchanges. `find_reply_queue`: finds a queue of
+        direct reply-to at another node whose announcement is pending.
         """
         self.name = facts.name
         self.facts = facts
@@ -174,11 +169,9 @@ class VirtualHost:
         headers: Headers = no_headers,
         properties: Headers = no_headers,
     ) -> tuple[list[DeclaredQueue], bool]:
-        """The queues that a message goes to, each once, and whether that may be remembered.
-
-        Args:
-            headers: gives what a headers exchange compares; called only if one is met.
-            properties: gives its properties by their AMQP 0-9-1 name, likewise.
+        """The queues that a message goes to, each once, and whether that may be remembered. `headers`: gives
+        what a headers exchange compares; called only if one is met. `properties`: gives its properties by
+        their AMQP 0-9-1 name, likewise.
         """
         names, cacheable = self.topology.route(exchange, keys, headers, properties)
         find = self.find

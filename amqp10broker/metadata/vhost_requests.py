@@ -56,10 +56,8 @@ class PutVhost:
 
 @dataclass(frozen=True, slots=True)
 class ChangeVhostLimits:
-    """Some limits of a virtual host shall be others; what is there already stays.
-
-    Attributes:
-        limits: by name, as `VhostLimits.read` takes them; those that are not named stay.
+    """Some limits of a virtual host shall be others; what is there already stays. `limits`: by name, as
+    `VhostLimits.read` takes them; those that are not named stay.
     """
 
     vhost: str
