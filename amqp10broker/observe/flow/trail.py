@@ -47,11 +47,9 @@ class OnLink(Protocol):
 
 
 class Trail:
-    """The last observation of one link (AMQP 0-9-1: channel or consumer).
-
-    Attributes:
-        limit: of its credit if that is automatic, and the number of its reason; else None.
-        turn: number of the observation that found it last, so that the observer can find links that are gone.
+    """The last observation of one link (AMQP 0-9-1: channel or consumer). `limit`: of its credit if that is
+    automatic, and the number of its reason; else None. `turn`: number of the observation that found it last,
+    so that the observer can find links that are gone.
     """
 
     __slots__ = ("_count", "_since_ns", "_state", "kind", "limit", "turn", "where")

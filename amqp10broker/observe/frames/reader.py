@@ -59,10 +59,8 @@ class Frame:
 
 
 class FrameReader:
-    """Finds the frames in one direction's bytes, beginning between two frames.
-
-    Args:
-        rest: bytes already received that belong to the first frame.
+    """Finds the frames in one direction's bytes, beginning between two frames. `rest`: bytes already received
+    that belong to the first frame.
     """
 
     def __init__(

@@ -35,10 +35,8 @@ class NoFrames(BrokerError):
 
 @dataclass(frozen=True, slots=True)
 class Listening:
-    """The recording of a connection begins.
-
-    Attributes:
-        begins: no byte has been received so far; otherwise the state before is unknown.
+    """The recording of a connection begins. `begins`: no byte has been received so far; otherwise the state
+    before is unknown.
     """
 
     at_ns: int
@@ -52,10 +50,8 @@ class Listening:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """A link, or a consumer of AMQP 0-9-1, that existed when the recording began.
-
-    Attributes:
-        handle: the broker's; None in AMQP 0-9-1.
+    """A link, or a consumer of AMQP 0-9-1, that existed when the recording began. `handle`: the broker's;
+    None in AMQP 0-9-1.
     """
 
     at_ns: int

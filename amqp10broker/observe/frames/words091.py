@@ -40,11 +40,8 @@ SECRET: Final = frozenset(kind for kind, _ in SECRETS)
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A frame in a buffer.
-
-    Attributes:
-        method: None if there is none, or none that can be read.
-        content: where the content of a body frame begins; None for other frames.
+    """A frame in a buffer. `method`: None if there is none, or none that can be read. `content`: where the
+    content of a body frame begins; None for other frames.
     """
 
     channel: int

@@ -37,11 +37,7 @@ Row = tuple[tuple[str, ...], tuple[float | None, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """The state of the process; unknown values are None.
-
-    Attributes:
-        commits: of the journal; None without one.
-    """
+    """The state of the process; unknown values are None. `commits`: of the journal; None without one."""
 
     name: str
     cluster: str
@@ -129,10 +125,8 @@ class Source(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """The samples of one metric.
-
-    Attributes:
-        samples: suffix of the name, values of the labels, and the value; an iterator, to be used once.
+    """The samples of one metric. `samples`: suffix of the name, values of the labels, and the value; an
+    iterator, to be used once.
     """
 
     family: Family

@@ -27,11 +27,8 @@ class Form(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A parsed request.
-
-    Attributes:
-        vhosts: queues of these count; None: all.
-        queue: searched in the names of queues; None: all count.
+    """A parsed request. `vhosts`: queues of these count; None: all. `queue`: searched in the names of queues;
+    None: all count.
     """
 
     form: Form
@@ -61,13 +58,9 @@ def wanted(
     queue: str | None = None,
     accept: str | None = None,
 ) -> Wanted:
-    """Parse a request.
-
-    Args:
-        families: names of groups, of the detailed form; unknown ones are ignored, as in RabbitMQ.
-
-    Raises:
-        InvalidArgument: the expression is invalid, or cannot be searched for in bounded time.
+    """Parse a request. `families`: names of groups, of the detailed form; unknown ones are ignored, as in
+    RabbitMQ. Raises `InvalidArgument` if the expression is invalid, or cannot be searched for in bounded
+    time.
     """
     openmetrics = "application/openmetrics-text" in (accept or "")
     if form in (Form.AGGREGATED, Form.MEMORY):

@@ -97,15 +97,10 @@ def write_run(recording: str | os.PathLike[str], run: Run) -> Path:
 def claim_run(recording: str | os.PathLike[str], run: Run, number: int = 1) -> tuple[Run, int]:
     """Take the next free number of a run name, and write the run's row.
 
-    No other process can get the same run id: only one creates the folder of its events.
-
-    Args:
-        run: the row, with the name as run id: the first run of a name has it as its id.
-        number: to begin with: 2 for ``NAME-2``.
-
-    Raises:
-        NotWritable: the system does not allow it.
-        ValueError: the name is too long for a number behind it.
+    No other process can get the same run id: only one creates the folder of its events. `run`: the row, with
+    the name as run id: the first run of a name has it as its id. `number`: to begin with: 2 for ``NAME-2``.
+    Raises `NotWritable` if the system does not allow it, and `ValueError` if the name is too long for a
+    number behind it.
     """
     load_parquet()
     while True:

@@ -28,10 +28,8 @@ works again.
 
 
 class SpanQueue(SpanProcessor):
-    """The queue that this module describes.
-
-    Attributes:
-        taken: spans accepted in time; some of them wait, or are being exported.
+    """The queue that this module describes. `taken`: spans accepted in time; some of them wait, or are being
+    exported.
     """
 
     def __init__(self, exporter: SpanExporter, tell: Tell) -> None:
@@ -122,7 +120,6 @@ class SpanQueue(SpanProcessor):
 
 
 def provider(resource: Resource, ratio: float, queue: SpanQueue) -> TracerProvider:
-    """Return the provider of tracers."""
     made = TracerProvider(
         sampler=ParentBased(TraceIdRatioBased(ratio)), resource=resource, shutdown_on_exit=False
     )

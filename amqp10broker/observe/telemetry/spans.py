@@ -66,9 +66,7 @@ Attributes = dict[str, Any]
 
 class Traces:
     """The state shared by all sessions and channels of a broker. `open` counts spans that have not ended.
-
-    Args:
-        now_ns: returns the time since 1970.
+    `now_ns`: returns the time since 1970.
     """
 
     def __init__(
