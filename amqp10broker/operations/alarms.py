@@ -71,10 +71,8 @@ class _State:
 
 
 class Alarms:
-    """Which alarms are on.
-
-    Attributes:
-        is_memory_tight: the last measurement has found so much in use that the alarm is near.
+    """Which alarms are on. `is_memory_tight`: the last measurement has found so much in use that the alarm is
+    near.
     """
 
     def __init__(self) -> None:

@@ -55,10 +55,8 @@ class Asking:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A change of the catalog that is decided later.
-
-    Attributes:
-        respond: makes the response from the decision, or a request to a queue.
+    """A change of the catalog that is decided later. `respond`: makes the response from the decision, or a
+    request to a queue.
     """
 
     ref: RequestRef

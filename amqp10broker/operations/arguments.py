@@ -27,11 +27,7 @@ _REQUIRED: Final = object()
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """One argument of an operation.
-
-    Attributes:
-        secret: it must not be logged.
-    """
+    """One argument of an operation. `secret`: it must not be logged."""
 
     name: str
     kind: Kind

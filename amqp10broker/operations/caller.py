@@ -159,10 +159,8 @@ class Proposal:
 class Wait:
     """The result of an operation that needs a later decision.
 
-    When the `Decided` for `ref` comes, the result is ``then(decided)``, which may be an `Ask`.
-
-    Attributes:
-        then: continues, or raises the `RefusedError` of the decision.
+    When the `Decided` for `ref` comes, the result is ``then(decided)``, which may be an `Ask`. `then`:
+    continues, or raises the `RefusedError` of the decision.
     """
 
     ref: RequestRef
@@ -174,9 +172,7 @@ class Ask:
     """The result of an operation that needs a queue's answer.
 
     Post ``command(RequestRef(...))`` to `handle`; when its `Answer` comes, the result is ``then(answer)``.
-
-    Attributes:
-        then: makes the result, or raises a `RefusedError`.
+    `then`: makes the result, or raises a `RefusedError`.
     """
 
     handle: QueueHandle
@@ -194,10 +190,8 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """The result of an operation that consists of lines until one side ends it.
-
-    Attributes:
-        begin: starts writing into a sink of the front end, and returns the answer that precedes the lines.
+    """The result of an operation that consists of lines until one side ends it. `begin`: starts writing into
+    a sink of the front end, and returns the answer that precedes the lines.
     """
 
     begin: Callable[[Sink], Any]

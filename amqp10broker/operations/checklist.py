@@ -59,11 +59,8 @@ class PeerSeen:
 
 @dataclass(frozen=True, slots=True)
 class ClusterSeen:
-    """The cluster of a node.
-
-    Attributes:
-        down: names of those that do not run, in the view of this node.
-        leaderless: the queues with a member at the node that have no leader.
+    """The cluster of a node. `down`: names of those that do not run, in the view of this node. `leaderless`:
+    the queues with a member at the node that have no leader.
     """
 
     me: str

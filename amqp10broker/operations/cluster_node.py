@@ -18,10 +18,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class GroupSeen:
-    """The members of a group, in the log of this node's member.
-
-    Attributes:
-        non_voters: nodes with members that never will.
+    """The members of a group, in the log of this node's member. `non_voters`: nodes with members that never
+    will.
     """
 
     voters: tuple[int, ...]
@@ -52,10 +50,8 @@ class MemberState:
 
 @dataclass(frozen=True, slots=True)
 class Leaderless:
-    """Quorum queues with a member at a node and without a known leader.
-
-    Attributes:
-        elections: number of this node's members that request votes now; the others wait.
+    """Quorum queues with a member at a node and without a known leader. `elections`: number of this node's
+    members that request votes now; the others wait.
     """
 
     queues: int

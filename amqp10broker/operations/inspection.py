@@ -13,8 +13,6 @@ from amqp10broker.operations.snapshot import NodeView
 
 @dataclass(frozen=True, slots=True)
 class ListenerSeen:
-    """A listening socket."""
-
     purpose: str
     address: str
     tls: bool
@@ -23,11 +21,9 @@ class ListenerSeen:
 
 @dataclass(frozen=True, slots=True)
 class CertificateSeen:
-    """A file with certificates in its present state.
-
-    Attributes:
-        ends_at_ms: when the first of its certificates expires, since 1970; None: the file is not readable.
-        changed: it was written after the broker had started, and so after the broker had read it.
+    """A file with certificates in its present state. `ends_at_ms`: when the first of its certificates
+    expires, since 1970; None: the file is not readable. `changed`: it was written after the broker had
+    started, and so after the broker had read it.
     """
 
     setting: str
@@ -63,11 +59,7 @@ class FileSystem:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """The configuration of logins and limits.
-
-    Attributes:
-        http_connection_max: of HTTP; 0: no HTTP.
-    """
+    """The configuration of logins and limits. `http_connection_max`: of HTTP; 0: no HTTP."""
 
     passwords: bool
     plain_needs_tls: bool
@@ -109,10 +101,8 @@ class Inspection:
 
 
 def mount_of(path: str, mounts: str) -> tuple[str, str] | None:
-    """Return type and mount point of the file system of a path.
-
-    Args:
-        mounts: content of ``/proc/self/mountinfo``, proc_pid_mountinfo(5).
+    """Return type and mount point of the file system of a path. `mounts`: content of
+    ``/proc/self/mountinfo``, proc_pid_mountinfo(5).
     """
     best = None
     for at, kind in _mounts(mounts):

@@ -23,10 +23,8 @@ from amqp10broker.operations.snapshot import (
 
 
 class Sink(Protocol):
-    """A receiver of the lines of a trace.
-
-    Attributes:
-        ended: reason for which it accepts no more lines; None: it does.
+    """A receiver of the lines of a trace. `ended`: reason for which it accepts no more lines; None:
+    it does.
     """
 
     ended: str | None
@@ -178,13 +176,8 @@ class Node(Protocol):
         """Return the watches that record now."""
 
     def unwatch_link(self, watch: int, user: str | None) -> WatchView:
-        """End a watch, and return its last view.
-
-        Args:
-            user: restricts it to connections of this user; None: no restriction.
-
-        Raises:
-            NotFound: it does not exist any more.
+        """End a watch, and return its last view. `user`: restricts it to connections of this user; None: no
+        restriction. Raises `NotFound` if it does not exist any more.
         """
 
     def follow_links(self, vhost: str, *, on: bool) -> FollowedView:

@@ -36,9 +36,7 @@ def status(caller: Caller, choose: dict[str, Any]) -> dict[str, Any]:
 
 def connections(caller: Caller, where: str, after: int, limit: int | None) -> Job:
     """List connections of clients, as documents of `ConnectionView`, each with the name of its ``node``.
-
-    Args:
-        limit: maximum of those here; None: all.
+    `limit`: maximum of those here; None: all.
     """
     node = caller.administered("connections")
     named = names(caller)

@@ -21,11 +21,8 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class WaitView:
-    """The reason of a wait (`sessions.diagnosis.waits`).
-
-    Attributes:
-        waits: the reason's code, None: it does not wait.
-        waits_for_s: duration, None if it does not wait or the duration is not known.
+    """The reason of a wait (`sessions.diagnosis.waits`). `waits`: the reason's code, None: it does not wait.
+    `waits_for_s`: duration, None if it does not wait or the duration is not known.
     """
 
     waits: str | None = None
@@ -75,10 +72,8 @@ class LinkView:
 
 @dataclass(frozen=True, slots=True)
 class TransactionView:
-    """An open transaction of AMQP 1.0.
-
-    Attributes:
-        failed: reason for which it can only be rolled back; None: it can be committed.
+    """An open transaction of AMQP 1.0. `failed`: reason for which it can only be rolled back; None: it can be
+    committed.
     """
 
     id: str
@@ -113,11 +108,8 @@ class SessionView:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerView:
-    """A consumer of AMQP 0-9-1.
-
-    Attributes:
-        prefetch: limit of unacknowledged messages, 0: none.
-        timeout_ms: requested time limit of a delivery, None: none requested.
+    """A consumer of AMQP 0-9-1. `prefetch`: limit of unacknowledged messages, 0: none. `timeout_ms`:
+    requested time limit of a delivery, None: none requested.
     """
 
     tag: str
@@ -165,11 +157,9 @@ class OriginView:
 
 @dataclass(frozen=True, slots=True)
 class ConnectionView:
-    """A connection of either protocol.
-
-    Attributes:
-        client: of AMQP 0-9-1: connection_name, product and version, as far as they are known; else empty.
-        node: name of the node to which it is connected; empty: the node of the request.
+    """A connection of either protocol. `client`: of AMQP 0-9-1: connection_name, product and version, as far
+    as they are known; else empty. `node`: name of the node to which it is connected; empty: the node of the
+    request.
     """
 
     id: int
@@ -196,8 +186,6 @@ class ConnectionView:
 
 @dataclass(frozen=True, slots=True)
 class QueueView:
-    """A queue."""
-
     name: str
     vhost: str
     type: str
@@ -238,10 +226,8 @@ class WaitingView:
 
 @dataclass(frozen=True, slots=True)
 class SummaryView:
-    """The numbers of chosen things, and of those that wait.
-
-    Attributes:
-        idle_reasons: of `reasons`, those of links and consumers that have nothing to do.
+    """The numbers of chosen things, and of those that wait. `idle_reasons`: of `reasons`, those of links and
+    consumers that have nothing to do.
     """
 
     chosen: bool
@@ -271,11 +257,7 @@ class FlowView:
 
 @dataclass(frozen=True, slots=True)
 class ResourceView:
-    """Memory or disk, as the alarms see it.
-
-    Attributes:
-        limit_bytes: None: there is none.
-    """
+    """Memory or disk, as the alarms see it. `limit_bytes`: None: there is none."""
 
     setting: str | None
     limit_bytes: int | None
@@ -367,11 +349,7 @@ class RecordingsView:
 
 @dataclass(frozen=True, slots=True)
 class TraceView:
-    """A trace of frames.
-
-    Attributes:
-        ended: reason of its end, None: it goes on.
-    """
+    """A trace of frames. `ended`: reason of its end, None: it goes on."""
 
     what: str
     target: str
@@ -408,10 +386,8 @@ class WatchView:
 
 @dataclass(frozen=True, slots=True)
 class FollowedView:
-    """A virtual host with all links and channels watched from their beginning on.
-
-    Attributes:
-        left_out: number of those that are not watched, because there were too many.
+    """A virtual host with all links and channels watched from their beginning on. `left_out`: number of those
+    that are not watched, because there were too many.
     """
 
     vhost: str
@@ -421,10 +397,8 @@ class FollowedView:
 
 @dataclass(frozen=True, slots=True)
 class SuspendedLinkView:
-    """A durable link of AMQP 1.0 that is not attached.
-
-    Attributes:
-        left_s: until it ends; None: its timer has not started.
+    """A durable link of AMQP 1.0 that is not attached. `left_s`: until it ends; None: its timer has not
+    started.
     """
 
     link: int
@@ -506,8 +480,6 @@ class TotalsView:
 
 @dataclass(frozen=True, slots=True)
 class BrokerView:
-    """All views of a broker."""
-
     broker: NodeView
     totals: TotalsView
     exchanges: tuple[ExchangeView, ...]

@@ -16,8 +16,6 @@ from amqp10broker.operations.arguments import Argument, Kind
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One operation."""
-
     name: str
     noun: str
     arguments: tuple[Argument, ...]

@@ -18,10 +18,8 @@ class UriError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Uri:
-    """A parsed URI.
-
-    Attributes:
-        segments: of the path, still percent-encoded, since a segment may have structure of its own.
+    """A parsed URI. `segments`: of the path, still percent-encoded, since a segment may have structure of its
+    own.
     """
 
     segments: tuple[str, ...]
