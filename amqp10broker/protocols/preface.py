@@ -28,11 +28,7 @@ class Protocol(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Greeting:
-    """What to do with a client's first bytes.
-
-    Attributes:
-        protocol: speak this; None: send `reply` and close.
-    """
+    """What to do with a client's first bytes. `protocol`: speak this; None: send `reply` and close."""
 
     protocol: Protocol | None
     reply: bytes = b""

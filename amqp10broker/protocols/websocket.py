@@ -42,10 +42,8 @@ class WebSocketLayer:
     """
 
     def __init__(self, piece_bytes_max: int) -> None:
-        """Begin behind the handshake.
-
-        Args:
-            piece_bytes_max: of a message, or of one fragment of it, from the client.
+        """Begin behind the handshake. `piece_bytes_max`: of a message, or of one fragment of it, from the
+        client.
         """
         self._protocol = Protocol(Side.SERVER, max_size=(None, piece_bytes_max))
         self._measure: Measure = _amqp10
@@ -129,11 +127,7 @@ class WebSocketLayer:
 
 
 def whole_frames(data: bytes, most: int, measure: Measure) -> Iterator[bytes | memoryview]:
-    """Cut AMQP frames into parts of whole ones.
-
-    Args:
-        most: bytes of a part, unless one frame has more.
-    """
+    """Cut AMQP frames into parts of whole ones. `most`: bytes of a part, unless one frame has more."""
     view = memoryview(data)
     begin = at = 0
     while at < len(data):

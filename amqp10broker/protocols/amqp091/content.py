@@ -32,11 +32,7 @@ PIECE_BYTES: Final = 64
 
 
 class PendingContent:
-    """A content that is not complete yet.
-
-    Attributes:
-        properties: None before the content header.
-    """
+    """A content that is not complete yet. `properties`: None before the content header."""
 
     __slots__ = ("_pieces", "discarded", "held", "layout", "method", "properties", "remaining")
 

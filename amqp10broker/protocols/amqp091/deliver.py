@@ -84,11 +84,8 @@ class DeliverEncoder:
     def encode(
         self, first_tag: int, messages: Iterable[tuple[bytes, bytes]], out: list[bytes | memoryview]
     ) -> None:
-        """Write deliveries.
-
-        Args:
-            first_tag: delivery tag of the first message; the others follow without a gap.
-            out: is extended by the frames, in order; a piece may be less than a frame.
+        """Write deliveries. `first_tag`: delivery tag of the first message; the others follow without a gap.
+        `out`: is extended by the frames, in order; a piece may be less than a frame.
         """
         tag = first_tag
         last: bytes | None = None

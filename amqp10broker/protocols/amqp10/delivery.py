@@ -21,11 +21,9 @@ Parts = tuple[bytes, bytes]
 
 
 class PartialDelivery:
-    """A multi-frame delivery of the peer that has begun and not ended.
-
-    Attributes:
-        resumed: its first transfer has the resume flag; later ones may omit it.
-        txn_id: the transaction to which it belongs; None: it does not belong to one.
+    """A multi-frame delivery of the peer that has begun and not ended. `resumed`: its first transfer has the
+    resume flag; later ones may omit it. `txn_id`: the transaction to which it belongs; None: it does not
+    belong to one.
     """
 
     __slots__ = (
@@ -111,10 +109,8 @@ def check_first(transfer: Transfer) -> None:
 
 
 class DeliveryBatch:
-    """Deliveries handed to a sender link that were not sent yet.
-
-    Attributes:
-        keys: the application's number for each; ascending is not required.
+    """Deliveries handed to a sender link that were not sent yet. `keys`: the application's number for each;
+    ascending is not required.
     """
 
     __slots__ = ("keys", "messages", "position")
@@ -168,11 +164,8 @@ class ResumedDelivery:
 
 
 class OutgoingDelivery:
-    """A multi-frame delivery of ours that has begun and not ended.
-
-    Attributes:
-        resumed: the parameters of one that is resumed; None: it is new.
-        txn_id: the transaction in which it is acquired; None: in none.
+    """A multi-frame delivery of ours that has begun and not ended. `resumed`: the parameters of one that is
+    resumed; None: it is new. `txn_id`: the transaction in which it is acquired; None: in none.
     """
 
     __slots__ = (

@@ -53,10 +53,8 @@ class DispositionRun:
 
 
 class DispositionLayout:
-    """The common part of the dispositions of one client: all but `first` and `last`.
-
-    Attributes:
-        last_code: expected constructor of `last`, or None where it is absent or null.
+    """The common part of the dispositions of one client: all but `first` and `last`. `last_code`: expected
+    constructor of `last`, or None where it is absent or null.
     """
 
     __slots__ = (

@@ -111,11 +111,8 @@ class Link:
 
 
 class SenderLink(Link):
-    """The end from which deliveries leave.
-
-    Attributes:
-        head: frame heads of single-frame deliveries; None until attached.
-        txn_id: the transaction in which it acquires; None: in none.
+    """The end from which deliveries leave. `head`: frame heads of single-frame deliveries; None until
+    attached. `txn_id`: the transaction in which it acquires; None: in none.
     """
 
     __slots__ = ("credit", "head", "left", "partial", "pending", "queued", "resuming", "settled", "txn_id")

@@ -91,11 +91,9 @@ class Links:
         desired_capabilities: tuple[Symbol, ...] | None = None,
         properties: Any = None,
     ) -> SenderLink | ReceiverLink:
-        """Attach a link on our initiative; `LinkAttached` or `LinkDetached` follows.
-
-        Args:
-            credit_limit: receiver only; credit is topped up to it, 0 leaves it to `grant`.
-            max_message_size: receiver only; bytes, 0 for no limit.
+        """Attach a link on our initiative; `LinkAttached` or `LinkDetached` follows. `credit_limit`: receiver
+        only; credit is topped up to it, 0 leaves it to `grant`. `max_message_size`: receiver only; bytes, 0
+        for no limit.
         """
         handle = next(number for number in range(self.handle_max + 2) if number not in self.by_handle)
         link: SenderLink | ReceiverLink

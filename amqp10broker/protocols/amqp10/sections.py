@@ -62,11 +62,9 @@ _BODY: Final = (DATA, AMQP_SEQUENCE, AMQP_VALUE)
 
 
 class Sections:
-    """Byte ranges within one message; a section that is absent is None.
-
-    Attributes:
-        properties: decoded, because there are rules about its fields; None if absent.
-        bare: where the bare message and the footer begin; they run to the end, and may be empty.
+    """Byte ranges within one message; a section that is absent is None. `properties`: decoded, because there
+    are rules about its fields; None if absent. `bare`: where the bare message and the footer begin; they run
+    to the end, and may be empty.
     """
 
     __slots__ = ("bare", "header", "message_annotations", "properties")

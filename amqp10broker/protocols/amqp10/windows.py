@@ -100,10 +100,8 @@ class IncomingWindow:
 
 
 class OutgoingWindow:
-    """How many transfer frames we may send.
-
-    Attributes:
-        remote_outgoing_window: frames the peer may still send by its own statement; shown, never enforced.
+    """How many transfer frames we may send. `remote_outgoing_window`: frames the peer may still send by its
+    own statement; shown, never enforced.
     """
 
     __slots__ = (
