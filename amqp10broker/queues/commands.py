@@ -67,10 +67,8 @@ class RequestRef(NamedTuple):
 
 
 class ReplyTo:
-    """The reply address of a client of queues on its own node, which also makes references.
-
-    Attributes:
-        label: for display: ``connection 3, session 1``.
+    """The reply address of a client of queues on its own node, which also makes references. `label`: for
+    display: ``connection 3, session 1``.
     """
 
     __slots__ = ("_handles", "id", "label")
@@ -209,10 +207,8 @@ class Credit:
     """Set a consumer's credit: ``credit := delivery_count + credit - own delivery-count``.
 
     Always answered with one `CreditReply`. Deliveries end with the message that uses up the room, whatever
-    credit is left; `Deliver.spent` is set then, and further deliveries need another `Credit`.
-
-    Attributes:
-        room: bytes of contents, at least 1.
+    credit is left; `Deliver.spent` is set then, and further deliveries need another `Credit`. `room`: bytes
+    of contents, at least 1.
     """
 
     consumer: ConsumerRef
@@ -249,10 +245,8 @@ class GiveBack:
 
     Deliveries beyond `seen` are requeued with them, and the session must not take them any more: accepted
     after a later raise of the credit, they would overtake those that were given back. There is no credit
-    until the next `Credit`.
-
-    Attributes:
-        keys: deliveries that reached the session and were not sent, as if they had never been made.
+    until the next `Credit`. `keys`: deliveries that reached the session and were not sent, as if they had
+    never been made.
     """
 
     consumer: ConsumerRef
@@ -279,10 +273,8 @@ class Purge:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Delete the queue with its messages, and notify all attached links.
-
-    Attributes:
-        request: answered with the number of ready messages that went, or the reason of a refusal.
+    """Delete the queue with its messages, and notify all attached links. `request`: answered with the number
+    of ready messages that went, or the reason of a refusal.
     """
 
     request: RequestRef | None = None

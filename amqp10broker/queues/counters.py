@@ -82,11 +82,7 @@ class Consumption:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
     def document(self, names: Container[str] | None = None) -> dict[str, int | None]:
-        """Return the counters as in `status`.
-
-        Args:
-            names: those that apply, the others are null; None: all.
-        """
+        """Return the counters as in `status`. `names`: those that apply, the others are null; None: all."""
         return {name: getattr(self, name) if names is None or name in names else None for name in self.names}
 
 

@@ -64,11 +64,9 @@ class HandOver(Protocol):
 
 
 class Keeper(Generic[MachineT]):
-    """A backend without storage: effects are sent at once.
-
-    Attributes:
-        by_log: commands are applied in `keep`, in the order of a log; until then the backend holds them.
-        due_ms: when `keep` must be called without a command; None: not needed.
+    """A backend without storage: effects are sent at once. `by_log`: commands are applied in `keep`, in the
+    order of a log; until then the backend holds them. `due_ms`: when `keep` must be called without a command;
+    None: not needed.
     """
 
     __slots__ = ("admission", "due_ms", "hand_over", "kept", "queue", "recovered", "wake")

@@ -66,10 +66,7 @@ class KeptLinksInJournal:
 
     def take(self, number: int, tags: Sequence[bytes]) -> None:
         """Record deliveries of a link that queues have accepted; to be called within the group of their
-        records.
-
-        Args:
-            tags: of up to 255 octets; present ones are replaced by the new deliveries.
+        records. `tags`: of up to 255 octets; present ones are replaced by the new deliveries.
         """
         if tags:
             self._take(number, tags, self._append(TAKEN, number, _packed(tags), len(tags)))

@@ -64,10 +64,8 @@ class Reason(StrEnum):
 class DeadLetters:
     """Messages that the queue gave up, in queue order, for its dead-letter exchange at that time.
 
-    They are sent to no peer: `take_dead_letters` returns them to the queue's runtime.
-
-    Attributes:
-        routing_key: instead of the messages' own; None keeps those.
+    They are sent to no peer: `take_dead_letters` returns them to the queue's runtime. `routing_key`: instead
+    of the messages' own; None keeps those.
     """
 
     reason: Reason
@@ -105,11 +103,8 @@ class Settled:
 
 @dataclass(slots=True, eq=False)
 class CreditReply:
-    """The answer to one `Credit`, after the deliveries it caused.
-
-    Attributes:
-        credit: what is left; 0 after a drain.
-        epoch: of the last `GiveBack`; an answer of an older one is outdated.
+    """The answer to one `Credit`, after the deliveries it caused. `credit`: what is left; 0 after a drain.
+    `epoch`: of the last `GiveBack`; an answer of an older one is outdated.
     """
 
     consumer: ConsumerRef
@@ -173,11 +168,8 @@ class TimedOut:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The answer to `Inspect`, `Purge` or `Delete`.
-
-    Attributes:
-        refused: the reason of a refusal; None: success.
-        next_offset: of a stream: of the next message that is published; those before it are ready.
+    """The answer to `Inspect`, `Purge` or `Delete`. `refused`: the reason of a refusal; None: success.
+    `next_offset`: of a stream: of the next message that is published; those before it are ready.
     """
 
     request: RequestRef

@@ -17,11 +17,8 @@ LOOKED_THROUGH_MAX: Final = 50_000
 
 @dataclass(frozen=True, slots=True)
 class LengthLimits:
-    """The limits of a queue's length.
-
-    Attributes:
-        messages: ready messages at most, None: any number.
-        bytes: bytes of them at most, None: any number.
+    """The limits of a queue's length. `messages`: ready messages at most, None: any number. `bytes`: bytes of
+    them at most, None: any number.
     """
 
     messages: int | None

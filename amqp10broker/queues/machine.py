@@ -38,17 +38,11 @@ from amqp10broker.queues.outlook import Outlook
 
 class QueueMachine(ABC):
     """The state of one queue, changed by `apply` only, and by what a kind of queue adds for its store.
-
-    Attributes:
-        failed: it is gone because of a fault, which publishers are notified of.
+    `failed`: it is gone because of a fault, which publishers are notified of.
     """
 
     def __init__(self, name: str, counters: QueueCounters | None = None) -> None:
-        """Create a queue without publishers.
-
-        Args:
-            counters: continued from an earlier state; None: all are 0.
-        """
+        """Create a queue without publishers. `counters`: continued from an earlier state; None: all are 0."""
         self.name = name
         self.counters = counters or QueueCounters()
         self.deleted = False
@@ -119,11 +113,8 @@ class QueueMachine(ABC):
         return []
 
     def break_down(self, at_work: Iterable[object]) -> None:
-        """End the queue because of a fault, after which its state cannot be trusted.
-
-        Args:
-            at_work: commands without effects so far: they are answered as too late, before the end of the
-                queue is reported.
+        """End the queue because of a fault, after which its state cannot be trusted. `at_work`: commands
+        without effects so far: they are answered as too late, before the end of the queue is reported.
         """
         self.take_effects()
         self.failed = self.deleted = True

@@ -65,10 +65,8 @@ class Reading(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """A queue's waiting messages and consumers.
-
-    Attributes:
-        arrived: messages that ever came; of a recovered queue at least those that it found.
+    """A queue's waiting messages and consumers. `arrived`: messages that ever came; of a recovered queue at
+    least those that it found.
     """
 
     ready: int

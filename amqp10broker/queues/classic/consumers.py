@@ -105,10 +105,8 @@ class Consumer:
 
 
 class Consumers:
-    """All consumers of a queue.
-
-    Attributes:
-        active: the single active consumer; None without one, or where all are active.
+    """All consumers of a queue. `active`: the single active consumer; None without one, or where all are
+    active.
     """
 
     __slots__ = ("_all", "_counted", "_resting", "_rings", "active", "looking", "single")

@@ -78,10 +78,8 @@ class DelayedMessages:
         self.next = next_position
 
     def add(self, messages: Sequence[Message], dues: Sequence[int], expiries: Sequence[int] | None) -> None:
-        """Add messages; the first gets the position `next`.
-
-        Args:
-            expiries: in ms, 0: never; None: no message expires.
+        """Add messages; the first gets the position `next`. `expiries`: in ms, 0: never; None: no message
+        expires.
         """
         self._push(range(self.next, self.next + len(messages)), messages, dues, expiries)
         size = sum([len(content) for _, content in messages])
@@ -97,11 +95,8 @@ class DelayedMessages:
         return min(times, default=None)
 
     def take_due(self, now_ms: int, most: int) -> list[Delayed]:
-        """Take the first messages that are due.
-
-        Args:
-            most: maximum, also roughly of messages in pages that are loaded for this; the rest is still due
-                (`next_due`).
+        """Take the first messages that are due. `most`: maximum, also roughly of messages in pages that are
+        loaded for this; the rest is still due (`next_due`).
         """
         taken: list[Delayed] = []
         looked_at = 0

@@ -110,12 +110,9 @@ class _Part(NamedTuple):
 
 
 class _Level:
-    """The state of one level.
-
-    Attributes:
-        delivered: messages up to this position may have been delivered; -1: none.
-        soonest: of delayed messages found at start: the first due time or expiry in each `_BUCKET` positions,
-            also if that message has gone.
+    """The state of one level. `delivered`: messages up to this position may have been delivered; -1: none.
+    `soonest`: of delayed messages found at start: the first due time or expiry in each `_BUCKET` positions,
+    also if that message has gone.
     """
 
     __slots__ = ("delivered", "extents", "gone", "may_expire", "next", "soonest", "written")
@@ -130,7 +127,6 @@ class _Level:
         self.soonest: dict[int, int] = {}
 
     def leave(self, positions: Sequence[int]) -> int:
-        """Remove delayed messages that entered a level; return how many of them were present."""
         found = 0
         for start, stop in runs_of(positions):
             found += self.extents.remove(start, stop)
@@ -138,7 +134,6 @@ class _Level:
         return found
 
     def soonest_in(self, start: int, stop: int) -> int:
-        """Return a lower bound of the due times and expiries in a range of positions."""
         return min(self.soonest.get(each, 0) for each in range(start // _BUCKET, (stop - 1) // _BUCKET + 1))
 
 
@@ -149,11 +144,7 @@ class ClassicStore:
     in_memory: Final = False
 
     def __init__(self, group: int, log: RecordLog, spool: Spool, record_bytes: int) -> None:
-        """Create an empty store.
-
-        Args:
-            group: the queue's number, never used before.
-        """
+        """Create an empty store. `group`: the queue's number, never used before."""
         self.group = group
         self.live = 0
         self._log = log

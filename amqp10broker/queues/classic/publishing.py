@@ -28,11 +28,7 @@ _HEAD: Final = itemgetter(0)
 
 
 class Intake:
-    """The intake of one queue.
-
-    Attributes:
-        keeps: messages that must survive a restart are given to the store.
-    """
+    """The intake of one queue. `keeps`: messages that must survive a restart are given to the store."""
 
     __slots__ = (
         "_delayed",

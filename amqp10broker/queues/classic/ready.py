@@ -33,11 +33,7 @@ EXPIRED_MAX: Final = 1024
 
 
 class Level:
-    """One priority level.
-
-    Attributes:
-        ordered: `returned` is sorted, because a consumer looks through it.
-    """
+    """One priority level. `ordered`: `returned` is sorted, because a consumer looks through it."""
 
     __slots__ = ("backlog", "number", "ordered", "returned")
 
@@ -99,11 +95,8 @@ class Level:
 
 
 class Ready:
-    """The ready messages of a queue.
-
-    Attributes:
-        counting: `size` is maintained, because there is a limit of bytes.
-        expiries: key -> expiry of messages outside the backlogs; never 0.
+    """The ready messages of a queue. `counting`: `size` is maintained, because there is a limit of bytes.
+    `expiries`: key -> expiry of messages outside the backlogs; never 0.
     """
 
     __slots__ = (
@@ -220,14 +213,9 @@ class Ready:
     def take(
         self, count: int, now_ms: int, room: int = NO_BOUND
     ) -> tuple[Sequence[int], list[Message], Sequence[Keyed], int]:
-        """Take the next messages in order.
-
-        Args:
-            room: bytes of contents; the message that uses it up is the last.
-
-        Returns:
-            Keys, messages, (key, message) of those that had expired, and the bytes of the messages' contents.
-                Fewer than `count` only if some had expired, or the room is used up; there may be more then.
+        """Take the next messages in order. `room`: bytes of contents; the message that uses it up is the
+        last. Returns keys, messages, (key, message) of those that had expired, and the bytes of the messages'
+        contents. Fewer than `count` only if some had expired, or the room is used up; there may be more then.
         """
         level = self._first_level()
         keys: Sequence[int] = ()

@@ -56,11 +56,7 @@ class Look:
     def __init__(
         self, waiting: Ready, cursor: Cursor, count: int, room: int, budget: int, now_ms: int
     ) -> None:
-        """Search a queue.
-
-        Args:
-            room: bytes of contents; the message that uses it up is the last.
-        """
+        """Search a queue. `room`: bytes of contents; the message that uses it up is the last."""
         self._waiting = waiting
         self._cursor = cursor
         self._count = count

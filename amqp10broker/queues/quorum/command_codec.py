@@ -141,8 +141,6 @@ class Place(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Encoded:
-    """An encoded entry; immutable."""
-
     pieces: list[bytes]
     places: list[Place]
     end: int
@@ -150,8 +148,6 @@ class Encoded:
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """A decoded entry."""
-
     now_ms: int
     first: int
     commands: list[QuorumChange]

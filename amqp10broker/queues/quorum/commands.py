@@ -74,9 +74,7 @@ class NodeBack:
 class NodeGone:
     """A node went away, or began again: its consumers and publishers are removed as if their connections had
     been lost, and the numbers of its commands are forgotten. Later commands of it are not applied.
-
-    Attributes:
-        incarnation: this start and those before; consumers and publishers of a later one stay.
+    `incarnation`: this start and those before; consumers and publishers of a later one stay.
     """
 
     node: int

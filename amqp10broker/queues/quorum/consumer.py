@@ -27,12 +27,9 @@ _OLD_RANKS_MAX: Final = 64
 
 
 class Selection:
-    """A consumer's selection, and its progress.
-
-    Attributes:
-        at: by line of `Ready.in_order`, and of `selecting.Again`, the key before which everything was looked
-            at.
-        ends: of a drain: the keys up to which it must have looked; None: no drain is under way.
+    """A consumer's selection, and its progress. `at`: by line of `Ready.in_order`, and of `selecting.Again`,
+    the key before which everything was looked at. `ends`: of a drain: the keys up to which it must have
+    looked; None: no drain is under way.
     """
 
     __slots__ = ("_filter", "at", "ends", "looked_at", "passed", "wanted")
@@ -208,10 +205,7 @@ class Activity:
     """The choice of the single active consumer.
 
     The candidates are in a heap: of thousands of consumers that come and go together, none is compared with
-    all the others.
-
-    Attributes:
-        holder: the active or quiescing consumer; None if there is no candidate.
+    all the others. `holder`: the active or quiescing consumer; None if there is no candidate.
     """
 
     __slots__ = ("_all", "_changed", "_ranks", "holder")

@@ -100,11 +100,7 @@ class Proposal(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class LogEntry:
-    """One entry of the log.
-
-    Attributes:
-        commands: as proposed by this member; None: they are in the payload only.
-    """
+    """One entry of the log. `commands`: as proposed by this member; None: they are in the payload only."""
 
     index: int
     term: int
@@ -123,12 +119,9 @@ _NO_ENTRIES: Final[deque[LogEntry]] = deque()
 
 
 class QuorumStore:
-    """One member's part of the journal.
-
-    Attributes:
-        on_compact: called with the index up to which entries cannot be read any more.
-        compact_max: upper bound for `on_compact`, while entries are applied before the group has committed
-            them, which it does not read since it is alone; None: no bound.
+    """One member's part of the journal. `on_compact`: called with the index up to which entries cannot be
+    read any more. `compact_max`: upper bound for `on_compact`, while entries are applied before the group has
+    committed them, which it does not read since it is alone; None: no bound.
     """
 
     __slots__ = (
@@ -284,10 +277,8 @@ class QuorumStore:
         return self._point.config.members == (self.me,) and not changing
 
     def propose(self, commands: Sequence[QuorumCommand], now_ms: int) -> Proposal:
-        """Encode commands, at least one, as the next entry of the log, without any change.
-
-        Args:
-            now_ms: this node's clock; the time of an entry is never before that of the last one.
+        """Encode commands, at least one, as the next entry of the log, without any change. `now_ms`: this
+        node's clock; the time of an entry is never before that of the last one.
         """
         commands = split(commands)
         now_ms = max(now_ms, self.now_ms)

@@ -295,13 +295,9 @@ class Messages:
     def select(
         self, places: Sequence[Place], count: int, room: int
     ) -> tuple[list[int], list[int], list[Place]]:
-        """Take messages from anywhere; those that are gone are skipped, expired ones removed.
-
-        Args:
-            room: bytes; the message that uses it up is the last.
-
-        Returns:
-            Indexes and sizes, and places where a message waits that was not taken.
+        """Take messages from anywhere; those that are gone are skipped, expired ones removed. `room`: bytes;
+        the message that uses it up is the last. Returns indexes and sizes, and places where a message waits
+        that was not taken.
         """
         indexes: list[int] = []
         sizes: list[int] = []

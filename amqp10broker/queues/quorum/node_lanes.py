@@ -43,10 +43,8 @@ consumer that selects is one, since it comes when the search has ended.
 
 @dataclass(slots=True)
 class NodeLane:
-    """The state of one start of one node.
-
-    Attributes:
-        heard: index of the last entry of which the node has acknowledged the effects.
+    """The state of one start of one node. `heard`: index of the last entry of which the node has acknowledged
+    the effects.
     """
 
     last: int = 0
@@ -75,11 +73,9 @@ class ConsumerFacts:
 
 @dataclass(frozen=True, slots=True)
 class Resumption:
-    """The state that a node needs to go on with a new leader, or after it lost contact.
-
-    Attributes:
-        last: number of the last of its commands that was applied; later ones have to be sent again.
-        deliveries: deliveries that it has missed, one `Deliver` for each consumer that has any.
+    """The state that a node needs to go on with a new leader, or after it lost contact. `last`: number of the
+    last of its commands that was applied; later ones have to be sent again. `deliveries`: deliveries that it
+    has missed, one `Deliver` for each consumer that has any.
     """
 
     last: int
@@ -92,10 +88,8 @@ class Resumption:
 
 
 class NodeLanes:
-    """The state of all remote nodes of one queue.
-
-    Attributes:
-        entry: index of the entry that is applied, under which effects are stored.
+    """The state of all remote nodes of one queue. `entry`: index of the entry that is applied, under which
+    effects are stored.
     """
 
     __slots__ = ("by_node", "entry", "gone")

@@ -44,8 +44,6 @@ Delayed = tuple[int, int, int, int, int]
 
 
 class Ready:
-    """Waiting messages by index."""
-
     __slots__ = (
         "_behind",
         "_delayed",

@@ -264,9 +264,6 @@ class _Sight:
         self.had_turn = False
 
     def look(self, turn: int, ends: Sequence[int], budget: int) -> tuple[int, bool]:
-        """Continue the search. Returns the number of messages looked at, and whether there may be more for
-        it.
-        """
         self.had_turn = True
         self._budget = budget
         self._step = max(1, turn)

@@ -31,8 +31,6 @@ class _Place(NamedTuple):
 
 
 class StreamCommits:
-    """The commits of one stream."""
-
     def __init__(self, group: int, log: RecordLog) -> None:
         self.group = group
         self.bytes = 0

@@ -68,13 +68,8 @@ class StreamLog(Protocol):
     def append(
         self, count: int, timestamp_ms: int, filter_bytes: bytes, data: Sequence[bytes], number: int = 0
     ) -> int:
-        """Append a chunk, which is not committed.
-
-        Args:
-            number: number of the commit that the chunk is, if it is one.
-
-        Returns:
-            The chunk's `timestamp_ms`: later than the wall clock if that has gone back.
+        """Append a chunk, which is not committed. `number`: number of the commit that the chunk is, if it is
+        one. Returns the chunk's `timestamp_ms`: later than the wall clock if that has gone back.
         """
 
     def find(self, offset: int) -> Place:
