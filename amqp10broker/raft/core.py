@@ -188,11 +188,8 @@ class Raft:
         return {} if self._leading is None else {to: peer.match for to, peer in self._leading.peers.items()}
 
     def point(self, index: int) -> Point:
-        """Return the Raft part of a snapshot of the state at this index.
-
-        Args:
-            index: of an entry that was applied; not before the last `compact`, and not while a snapshot of
-                the leader's is being written.
+        """Return the Raft part of a snapshot of the state at this index. `index`: of an entry that was
+        applied; not before the last `compact`, and not while a snapshot of the leader's is being written.
         """
         term = self._member.log.term(index)
         assert term is not None, index
@@ -332,10 +329,8 @@ class Raft:
             self._after = None
 
     def snapshot_done(self, to: int, index: int | None) -> None:
-        """A state was sent to a member of `Ready.snapshots_to`.
-
-        Args:
-            index: of the snapshot; None: it did not arrive.
+        """A state was sent to a member of `Ready.snapshots_to`. `index`: of the snapshot; None: it did not
+        arrive.
         """
         if self._leading is not None:
             self._leading.snapshot_done(to, index)

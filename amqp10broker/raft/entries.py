@@ -130,8 +130,6 @@ class LogStore(Protocol):
     """Where entries are that are durable."""
 
     def read(self, first: int, last: int, size: int, /) -> Sequence[Run]:
-        """Consecutive entries from the index `first` on.
-
-        Args:
-            size: bytes of payloads to read, about; one entry at least.
+        """Consecutive entries from the index `first` on. `size`: bytes of payloads to read, about; one entry
+        at least.
         """

@@ -18,11 +18,7 @@ class RaftError(BrokerError):
 
 
 class NotLeader(RaftError):
-    """Another member leads, or none.
-
-    Args:
-        leader: the member to ask; None if none is known.
-    """
+    """Another member leads, or none. `leader`: the member to ask; None if none is known."""
 
     def __init__(self, leader: int | None) -> None:
         super().__init__(

@@ -39,8 +39,6 @@ class Transfer:
 
 
 class Leadership:
-    """One term as leader."""
-
     __slots__ = (
         "_member",
         "_passing",
@@ -288,7 +286,6 @@ class Leadership:
         return matches[(len(matches) - 1) // 2]
 
     def replicate(self, now_ms: int) -> tuple[int, ...]:
-        """Send what followers lack."""
         member = self._member
         needing: list[int] = []
         settled = not self.reads and not self.leaving

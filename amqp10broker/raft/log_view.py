@@ -18,11 +18,8 @@ from amqp10broker.raft.entries import LogStore, Point, Run, Stored
 
 
 class LogView:
-    """The log of one member.
-
-    Attributes:
-        base: index of the last entry that a snapshot covers; its term is known, and nothing before it.
-        ticket: the last one that was handed out; 0 if none.
+    """The log of one member. `base`: index of the last entry that a snapshot covers; its term is known, and
+    nothing before it. `ticket`: the last one that was handed out; 0 if none.
     """
 
     __slots__ = (
@@ -83,13 +80,8 @@ class LogView:
         return min(index, self.base)
 
     def conflict(self, runs: Iterable[Run]) -> int | None:
-        """The first index of these consecutive entries at which the log has another entry, or none.
-
-        Args:
-            runs: the entry in front of them is in the log, as it is in theirs.
-
-        Returns:
-            None if the log has them all.
+        """The first index of these consecutive entries at which the log has another entry, or none. `runs`:
+        the entry in front of them is in the log, as it is in theirs. Returns None if the log has them all.
         """
         for run in runs:
             if self.term(run.first) != run.term:
@@ -166,10 +158,8 @@ class LogView:
         self.base = index
 
     def restore(self, point: Point, stable: int) -> None:
-        """Replace the whole log by a snapshot.
-
-        Args:
-            stable: the durable index until the snapshot is durable: not above the commit index.
+        """Replace the whole log by a snapshot. `stable`: the durable index until the snapshot is durable: not
+        above the commit index.
         """
         self._terms = [(point.index, point.term)]
         self._unstable = []

@@ -10,11 +10,9 @@ from amqp10broker.raft.messages import Message
 
 
 class Member:
-    """The common state of leader and followers (the paper, figure 2).
-
-    Attributes:
-        commit: up to here the log is committed, as far as it knows.
-        commit_wait_ms: how long the commit index may wait for an append to go with.
+    """The common state of leader and followers (the paper, figure 2). `commit`: up to here the log is
+    committed, as far as it knows. `commit_wait_ms`: how long the commit index may wait for an append to go
+    with.
     """
 
     __slots__ = ("commit", "commit_wait_ms", "configs", "log", "me", "outbox", "suspected", "term", "vote")

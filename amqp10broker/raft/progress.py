@@ -27,11 +27,8 @@ class Flow(enum.Enum):
 
 
 class Progress:
-    """One follower.
-
-    Attributes:
-        commit: its commit index, as last reported; -1: not reported.
-        bare: the next probe takes no entries along, because the last one had no answer.
+    """One follower. `commit`: its commit index, as last reported; -1: not reported. `bare`: the next probe
+    takes no entries along, because the last one had no answer.
     """
 
     __slots__ = (
