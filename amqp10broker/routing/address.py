@@ -36,11 +36,7 @@ class BadAddress(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class QueueAddress:
-    """A queue by name.
-
-    Attributes:
-        declare: written as a bare name, which declares the queue if it does not exist.
-    """
+    """A queue by name. `declare`: written as a bare name, which declares the queue if it does not exist."""
 
     queue: str
     declare: bool = False

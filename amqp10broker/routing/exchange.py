@@ -113,10 +113,8 @@ class ExchangeType(Protocol):
         """Remove a binding that was added."""
 
     def route(self, routing_key: str, headers: Headers, properties: Headers) -> Iterable[Destination]:
-        """Return the destinations for a message, each once, in a stable order.
-
-        Args:
-            properties: returns the properties by their AMQP 0-9-1 name: ``message_id``.
+        """Return the destinations for a message, each once, in a stable order. `properties`: returns the
+        properties by their AMQP 0-9-1 name: ``message_id``.
         """
 
 
