@@ -104,7 +104,6 @@ class Broker:
     `broker.addresses`. Leaving the block stops it in order.
 
     Attributes:
-        rights: enforces revoked permissions on open connections.
         alarms: names of the alarms that are on; publishers are held back while there is any.
         resource_monitor: measures memory and disk, and raises and clears the alarms.
         data: the data folder; None in memory only, and before the broker runs.
@@ -124,11 +123,8 @@ class Broker:
     dead_letters: DeadLetterOffice
 
     def __init__(self, config: Config | None = None, *, meter: Meter | None = None) -> None:
-        """Make a broker that does nothing yet.
-
-        Args:
-            config: None for the defaults.
-            meter: measures memory and disk for the alarms; None for this machine's.
+        """Make a broker that does nothing yet. `config`: None for the defaults. `meter`: measures memory and
+        disk for the alarms; None for this machine's.
         """
         self.config = config or Config()
         self.container_id = self.config.container_id_on(socket.gethostname())

@@ -29,8 +29,6 @@ from amqp10broker.sessions.amqp10.session import BrokerSession
 
 
 class Surroundings(Protocol):
-    """For every part."""
-
     catalog: Catalog
     clock: WallClock
     askers: Askers

@@ -32,11 +32,7 @@ class Mailbox(Generic[T]):
     __slots__ = ("_due", "_error", "_letters", "_owner", "_relay", "at_once", "closed", "most")
 
     def __init__(self, relay: Relay | None = None) -> None:
-        """Make one that is empty.
-
-        Args:
-            relay: of the broker, if the owner's work may be done at once.
-        """
+        """Make one that is empty. `relay`: of the broker, if the owner's work may be done at once."""
         self.at_once: Callable[[list[T]], bool] | None = None
         self._relay = relay
         self._due = False

@@ -41,14 +41,9 @@ class Tidying:
         self._not_before = 0.0
 
     def look(self, now: float, used_bytes: int | None, connections: int) -> bool:
-        """Tidy up if there is garbage and the broker is quiet.
-
-        Args:
-            now: seconds, of a clock that only grows.
-            used_bytes: memory in use, as measured; None: not known, and nothing is done.
-
-        Returns:
-            Whether garbage is left, so that another call is needed.
+        """Tidy up if there is garbage and the broker is quiet. `now`: seconds, of a clock that only grows.
+        `used_bytes`: memory in use, as measured; None: not known, and nothing is done. Returns whether
+        garbage is left, so that another call is needed.
         """
         if used_bytes is None:
             return False

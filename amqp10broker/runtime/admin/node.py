@@ -52,11 +52,7 @@ BY_ADMIN_SOCKET: Final = "admin socket"
 
 
 class Recordings(Protocol):
-    """Of flow events.
-
-    Attributes:
-        failed: how the last one failed, until another one begins; None if it did not.
-    """
+    """Of flow events. `failed`: how the last one failed, until another one begins; None if it did not."""
 
     failed: RecordingFailed | None
 

@@ -80,11 +80,7 @@ Answer = Callable[[int, Document], Awaitable[Document]]
 
 
 class ClusterSurroundings(Surroundings, Protocol):
-    """The context of a cluster in its broker.
-
-    Attributes:
-        journal_task: what is kept here; None before it is.
-    """
+    """The context of a cluster in its broker. `journal_task`: what is kept here; None before it is."""
 
     passwords: Passwords
     connections: Connections
@@ -96,18 +92,15 @@ class ClusterSurroundings(Surroundings, Protocol):
 
 
 class Cluster:
-    """This node's part in a cluster, connected to `Peers` (`peer_events.PeerEvents`).
-
-    Attributes:
-        system: what is declared; None before `begin`.
-        slow: set when the disk is so slow that other nodes should lead; the reader replaces it.
+    """This node's part in a cluster, connected to `Peers` (`peer_events.PeerEvents`). `system`: what is
+    declared; None before `begin`. `slow`: set when the disk is so slow that other nodes should lead; the
+    reader replaces it.
     """
 
     membership: Membership
     peers: Peers
 
     def __init__(self, surroundings: ClusterSurroundings, data: Data) -> None:
-        """Read the cluster's configuration. Raises `ConfigError` or `ClusterRefused` if it is impossible."""
         config = surroundings.config
         assert config.node_name is not None
         check_name(config.node_name)
@@ -377,15 +370,8 @@ class Cluster:
 
     async def let_in_by(self, written: str) -> Membership:
         """Ask a node of another cluster to let this one in, which is alone and goes on until it is.
-
-        Args:
-            written: the other's name, if the list of nodes has it, or ``NAME=HOST:PORT``.
-
-        Returns:
-            As what this node shall begin anew.
-
-        Raises:
-            RefusedError: it is not let in.
+        `written`: the other's name, if the list of nodes has it, or ``NAME=HOST:PORT``. Returns as what this
+        node shall begin anew. Raises `RefusedError` if it is not let in.
         """
         try:
             listed = read_nodes(written) if "=" in written else self._listed

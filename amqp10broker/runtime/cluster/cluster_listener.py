@@ -60,11 +60,8 @@ async def bind_cluster(config: Config, port: int) -> list[socket.socket]:
 
 
 class ClusterListener:
-    """Accepts connections of other nodes.
-
-    Args:
-        serve: called with each connection, until it is over; it calls `proved` once the other side is
-            authenticated.
+    """Accepts connections of other nodes. `serve`: called with each connection, until it is over; it calls
+    `proved` once the other side is authenticated.
     """
 
     def __init__(

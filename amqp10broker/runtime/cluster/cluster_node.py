@@ -27,10 +27,8 @@ MAINTENANCE: Final = "Node was put into maintenance mode"
 
 
 class Served(Protocol):
-    """The parts of the broker that maintenance takes out of service.
-
-    Attributes:
-        doors: its sockets; None before it serves.
+    """The parts of the broker that maintenance takes out of service. `doors`: its sockets; None before it
+    serves.
     """
 
     connections: Connections

@@ -191,11 +191,7 @@ async def _asked_to_join(ask: Ask, where: Address, name: str, at: Address) -> Me
 
 
 async def told_each(why: Callable[[], str | None], names: Callable[[], str]) -> None:
-    """Log repeatedly the nodes for which this node waits.
-
-    Args:
-        why: a clause; None: it does not wait.
-    """
+    """Log repeatedly the nodes for which this node waits. `why`: a clause; None: it does not wait."""
     while True:
         await trio.sleep(TOLD_EACH_S)
         reason = why()

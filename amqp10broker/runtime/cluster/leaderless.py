@@ -22,8 +22,6 @@ NAMES_MAX: Final = 5
 
 
 class LeaderlessQueues:
-    """See the module."""
-
     def __init__(self, catalog: Catalog, groups: Groups, name_of: Callable[[int], str]) -> None:
         self._catalog = catalog
         self._groups = groups

@@ -21,8 +21,6 @@ Answer = Callable[[int, Document], Awaitable[Document]]
 
 
 class NodeAnswers:
-    """See the module."""
-
     def __init__(
         self,
         catalog: Catalog,

@@ -47,8 +47,6 @@ LEAVE_S: Final = 2.0
 
 
 class NodeOfCluster:
-    """A `ClusterNode`."""
-
     def __init__(self, broker: Administered, cluster: Cluster) -> None:
         assert cluster.system is not None, "it has begun"
         self.number = cluster.membership.number

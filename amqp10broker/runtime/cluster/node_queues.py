@@ -59,11 +59,7 @@ class _Ways:
 
 
 class NodeQueues:
-    """Access to queues of the cluster at this node, in both directions.
-
-    Attributes:
-        wait_ms: limit of a wait for the leader of a queue.
-    """
+    """Access to queues of the cluster at this node, in both directions."""
 
     def __init__(
         self,
@@ -74,11 +70,6 @@ class NodeQueues:
         name_of: Callable[[int], str],
         find_vhost: Callable[[str], VirtualHost | None],
     ) -> None:
-        """Start without queues, and without connections.
-
-        Args:
-            now_ms: wall clock: clients see since when a queue waits.
-        """
         self._askers = askers
         self._name_of = name_of
         self._ways = _Ways(peers)
@@ -99,10 +90,8 @@ class NodeQueues:
     def reach(
         self, spec: QueueSpec, task: QueueTask | None, term: Callable[[], int]
     ) -> RemoteQueue | QueueTask:
-        """How sessions of this node reach a queue, and those of other nodes, if it is here.
-
-        Args:
-            task: of this node's member, or of the queue, if it is here.
+        """How sessions of this node reach a queue, and those of other nodes, if it is here. `task`: of this
+        node's member, or of the queue, if it is here.
         """
         if spec.type == QUORUM.name:
             return self._reach_group(spec, task, term)

@@ -15,11 +15,6 @@ class Whereabouts:
     def __init__(
         self, me: int, liveness: Liveness, lanes: Lanes, replies: ReplyQueues, groups: Groups
     ) -> None:
-        """Know nothing else.
-
-        Args:
-            groups: this node's members of them, as a fallback.
-        """
         self._me = me
         self._liveness = liveness
         self._lanes = lanes

@@ -36,13 +36,9 @@ class PeerEvents(Protocol):
         """
 
     async def asked(self, node: int, question: Document) -> Document:
-        """Answer a request of a node; cancelled if its connection is lost.
-
-        Args:
-            node: its number; 0: it is not a member yet.
-
-        Raises:
-            BrokerError: it is refused; a `RefusedError` is raised as such at the node that asks.
+        """Answer a request of a node; cancelled if its connection is lost. `node`: its number; 0: it is not a
+        member yet. Raises `BrokerError` if it is refused; a `RefusedError` is raised as such at the node that
+        asks.
         """
 
     def heartbeat(self) -> Document:

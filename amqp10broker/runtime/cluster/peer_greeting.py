@@ -39,8 +39,6 @@ LOST: Final = (OSError, trio.BrokenResourceError, trio.ClosedResourceError)
 
 
 class Doors:
-    """Greets for one node."""
-
     def __init__(
         self,
         identity: Callable[[], Identity],

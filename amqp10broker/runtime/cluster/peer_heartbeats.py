@@ -32,10 +32,8 @@ BACKLOG_BYTES_MAX: Final = 16 * 1024 * 1024
 
 
 class Heart:
-    """Sends and receives heartbeats each `Liveness.beat_ms`.
-
-    Args:
-        silent: called with each node whose connection has been silent for too long.
+    """Sends and receives heartbeats each `Liveness.beat_ms`. `silent`: called with each node whose connection
+    has been silent for too long.
     """
 
     def __init__(

@@ -27,10 +27,8 @@ JOIN_S: Final = 0.0005
 
 
 class PeerLink:
-    """An authenticated and accepted connection to another node.
-
-    Attributes:
-        read_at: when a whole frame came last, by Trio's clock: bytes may be the garbled end of a stream.
+    """An authenticated and accepted connection to another node. `read_at`: when a whole frame came last, by
+    Trio's clock: bytes may be the garbled end of a stream.
     """
 
     def __init__(

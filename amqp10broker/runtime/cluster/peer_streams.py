@@ -42,10 +42,8 @@ Dial = Callable[[Address], Awaitable[Transport]]
 
 
 class Wires:
-    """How this node reaches others, and is reached: with which TLS, or plain.
-
-    Args:
-        tls: None: plain, on this machine or if `plaintext`.
+    """How this node reaches others, and is reached: with which TLS, or plain. `tls`: None: plain, on this
+    machine or if `plaintext`.
     """
 
     def __init__(self, tls: MutualTls | None = None, *, plaintext: bool = False) -> None:

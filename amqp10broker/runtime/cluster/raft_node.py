@@ -25,8 +25,6 @@ SendToGroup = Callable[[int, int, bytes], None]
 
 
 class RaftNode:
-    """See the module."""
-
     def __init__(self, send: SendToGroup) -> None:
         clock = trio.lowlevel.current_clock()  # asked some ten times an entry
         self.groups = Groups(lambda: int(clock.current_time() * 1000), send)
@@ -41,10 +39,8 @@ class RaftNode:
         self._wake = trio.Event()
 
     def give_turns(self, deadline: Callable[[], int | None], turn: Callable[[], None]) -> None:
-        """Have something called when it is due, and now and then.
-
-        Args:
-            deadline: when it is due, in ms; None: it is not.
+        """Have something called when it is due, and now and then. `deadline`: when it is due, in ms; None: it
+        is not.
         """
         self._turns.append((deadline, turn))
         self.awaken()

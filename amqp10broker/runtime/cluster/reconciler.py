@@ -28,7 +28,6 @@ LOOK_S: Final = 1.0
 
 
 def settings_of(config: Config) -> Reconciling:
-    """Return the configured settings."""
     return Reconciling(
         config.quorum_reconciliation,
         config.quorum_reconciliation_target_group_size,

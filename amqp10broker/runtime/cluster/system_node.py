@@ -46,8 +46,6 @@ TOLD_EACH_S: Final = 10.0
 
 
 class SystemNode:
-    """See the module."""
-
     def __init__(
         self,
         number: int,
@@ -57,10 +55,8 @@ class SystemNode:
         raft: RaftNode,
         send: SendFrame,
     ) -> None:
-        """Take part in the group; the catalog is what it has agreed on from now on.
-
-        Args:
-            send: sends a frame to a node; whether there is a way to it.
+        """Take part in the group; the catalog is what it has agreed on from now on. `send`: sends a frame to
+        a node; whether there is a way to it.
         """
         self._raft = raft
         self._send = send
@@ -95,13 +91,9 @@ class SystemNode:
     async def caught_up(
         self, started: NodeStarted, missing: Callable[[], str], look: Callable[[], Awaitable[None]]
     ) -> None:
-        """Wait until this node has all metadata declared before its start.
-
-        Args:
-            look: called periodically; raises if there is no use in waiting.
-
-        Raises:
-            BrokerError: no majority of the cluster was there in all that time.
+        """Wait until this node has all metadata declared before its start. `look`: called periodically;
+        raises if there is no use in waiting. Raises `BrokerError` if no majority of the cluster was there in
+        all that time.
         """
         done = trio.Event()
         self.system.start(started, done.set)

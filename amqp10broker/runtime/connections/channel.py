@@ -20,12 +20,8 @@ from amqp10broker.sessions.session_step import write
 
 
 class RunningChannel:
-    """A channel and its task.
-
-    Attributes:
-        on_wake: called at the end of each step, for observers; must not raise.
-        on_turn: called at the end of each step, for watchers; likewise.
-        on_end: called when it is over, before what it holds goes back; likewise.
+    """A channel and its task. `on_wake`: called at the end of each step, for observers; must not raise.
+    `on_end`: called when it is over, before what it holds goes back; likewise.
     """
 
     __slots__ = (
@@ -75,11 +71,7 @@ class RunningChannel:
     async def run(
         self, fail: Callable[[Amqp091Error], None], discard: Callable[[ContentOpened], None]
     ) -> None:
-        """Work until the channel is closed and nothing is left to do.
-
-        Args:
-            discard: lets the reader drop the rest of an incoming content.
-        """
+        """Work until the channel is closed and nothing is left to do."""
         service = self.service
         lane = self.lane
         self.inbox.at_once = lambda letters: self._at_once(letters, discard)

@@ -28,10 +28,8 @@ class Client(Protocol):
 
 
 class ConnectionLog:
-    """See the module; implements `sessions.context.ClientLog`.
-
-    Attributes:
-        last_error: what went wrong last, at the connection or at anything in it.
+    """See the module; implements `sessions.context.ClientLog`. `last_error`: what went wrong last, at the
+    connection or at anything in it.
     """
 
     __slots__ = ("_catalog", "_client", "_limits", "last_error")

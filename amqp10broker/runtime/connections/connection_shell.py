@@ -364,10 +364,8 @@ class ConnectionShell(Speaker, Generic[Event, Fault, PartT]):
             self.give_up()
 
     def opened(self, frame_bytes_max: int, **said: object) -> None:
-        """The client has the answer to its open.
-
-        Args:
-            frame_bytes_max: of the largest frame that it takes; 0: any.
+        """The client has the answer to its open. `frame_bytes_max`: of the largest frame that it takes; 0:
+        any.
         """
         self.line.take_at_most(frame_bytes_max)
         self.log.info("connection open", **said, transport=self.origin.transport)

@@ -65,12 +65,9 @@ class Past:
 
 
 class Connections(dict[int, Connection]):
-    """Open connections by number.
-
-    Attributes:
-        greetings: of clients before their protocol header; cancelled when the broker stops.
-        lingering: of sockets whose connection is over, oldest first; cancelled when the broker stops.
-        past: what those that have ended leave to be counted, beside what their clients did.
+    """Open connections by number. `lingering`: of sockets whose connection is over, oldest first; cancelled
+    when the broker stops. `past`: what those that have ended leave to be counted, beside what their clients
+    did.
     """
 
     def __init__(self, catalog: Catalog) -> None:
@@ -169,10 +166,8 @@ class Connections(dict[int, Connection]):
         return {name: total.document() for name, total in vhosts.items()}
 
     async def views(self, after: int = 0, most: int | None = None) -> list[ConnectionView]:
-        """Views of authenticated connections for front ends, by number, in portions.
-
-        Args:
-            most: so many at most; None: all.
+        """Views of authenticated connections for front ends, by number, in portions. `most`: so many at most;
+        None: all.
         """
         found: list[ConnectionView] = []
         turns = Turns()

@@ -11,8 +11,6 @@ from amqp10broker.runtime.context import ConnectionSurroundings
 
 
 class Credential:
-    """One connection's."""
-
     def __init__(self, surroundings: ConnectionSurroundings, origin: Peer) -> None:
         self.grants: CatalogGrants | TokenGrants = CatalogGrants(surroundings.catalog.users, "")
         self._surroundings = surroundings

@@ -41,10 +41,8 @@ HTTP_BEGINS: Final = b"GET "
 
 @dataclass(frozen=True, slots=True)
 class Greeted:
-    """A client after its protocol header.
-
-    Attributes:
-        stream: to it: the one that it came by, or a WebSocket over that.
+    """A client after its protocol header. `stream`: to it: the one that it came by, or a WebSocket
+    over that.
     """
 
     protocol: Protocol

@@ -49,11 +49,8 @@ class LogLimits:
         about: Mapping[str, Any],
         **details: Any,
     ) -> None:
-        """Write an entry, or count it.
-
-        Args:
-            event: a short sentence, one of a closed set: nothing that a client chose.
-            about: fields that identify the client, for the summary.
+        """Write an entry, or count it. `event`: a short sentence, one of a closed set: nothing that a client
+        chose.
         """
         now = trio.current_time()
         self._tell_ended(now)

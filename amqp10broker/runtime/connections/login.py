@@ -63,7 +63,6 @@ class _Verification:
         self.fault: Exception | None = None
 
     async def do(self) -> None:
-        """Run it; an internal error reaches only its own clients."""
         try:
             self.result = self.slow.shortcut()
             if self.result is None:
@@ -179,13 +178,8 @@ class Logins:
 def authenticator(
     config: Config, users: Users, passwords: Passwords, now_s: Callable[[], float]
 ) -> Authenticator:
-    """Return the configured rules of login.
-
-    Args:
-        now_s: the time of day, seconds since the epoch; called for each token.
-
-    Raises:
-        ConfigError: a key of tokens cannot be read.
+    """Return the configured rules of login. `now_s`: the time of day, seconds since the epoch; called for
+    each token. Raises `ConfigError` if a key of tokens cannot be read.
     """
     backends = config.auth_backends.split(",")
     tokens = None

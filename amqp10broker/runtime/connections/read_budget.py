@@ -32,11 +32,7 @@ _NOT_LIGHT: Final = _HEAVY_ITEMS | {MethodFrame}
 
 
 class Turn:
-    """One reader's turn.
-
-    Attributes:
-        left: what may still be handed over in it; at 0 or below it is over.
-    """
+    """One reader's turn. `left`: what may still be handed over in it; at 0 or below it is over."""
 
     __slots__ = ("left",)
 

@@ -38,11 +38,7 @@ socket before it heard that its windows are closed. The windows alone would let 
 
 
 class Sessions(RunningParts[RunningSession]):
-    """The sessions of an AMQP 1.0 connection.
-
-    Attributes:
-        of_jms: the client's open has the desired capabilities of JMS clients.
-    """
+    """The sessions of an AMQP 1.0 connection."""
 
     word = "session"
 

@@ -43,11 +43,8 @@ class Stream(Protocol):
 
 
 class SocketTransport:
-    """A connected TCP socket.
-
-    Attributes:
-        moved_at: when it took a part of what `send_all` had to wait with, last, by Trio's clock.
-        unsent_max: limit of unsent bytes in the kernel, where supported.
+    """A connected TCP socket. `moved_at`: when it took a part of what `send_all` had to wait with, last, by
+    Trio's clock. `unsent_max`: limit of unsent bytes in the kernel, where supported.
     """
 
     __slots__ = ("_closed", "_socket", "moved_at", "unsent_max")

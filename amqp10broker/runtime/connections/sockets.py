@@ -25,9 +25,7 @@ Address: TypeAlias = tuple[str, int]
 
 class BoundSockets:
     """The sockets of one broker: bound first, so that a wrong port is reported at once, and listening last.
-
-    Attributes:
-        tls: their context; None without TLS.
+    `tls`: their context; None without TLS.
     """
 
     def __init__(self) -> None:
@@ -70,10 +68,8 @@ async def accept_forever(
     taken: Callable[[socket.socket, Address], None],
     on_out_of_files: Callable[[OSError], None],
 ) -> None:
-    """Accept connections until cancelled, or until the socket is closed.
-
-    Args:
-        on_out_of_files: called each time that no connection could be accepted for lack of files or memory.
+    """Accept connections until cancelled, or until the socket is closed. `on_out_of_files`: called each time
+    that no connection could be accepted for lack of files or memory.
     """
     while listener.fileno() >= 0:  # it is closed when the broker stops, perhaps before this has begun
         try:

@@ -17,16 +17,10 @@ from amqp10broker.runtime.connections.login import Logins, read_field_table
 
 
 def explained(config: Config, token: bytes, now_s: float) -> dict[str, Any]:
-    """Return the meaning of a token for a broker of this configuration, as plain values.
-
-    Args:
-        now_s: the time of day, seconds since the epoch.
-
-    Returns:
-        ``refused`` is why it would be, or None; the rest is there when the signature is right.
-
-    Raises:
-        ConfigError: settings lack or contradict each other, or a key cannot be read.
+    """Return the meaning of a token for a broker of this configuration, as plain values. `now_s`: the time of
+    day, seconds since the epoch. Returns ``refused`` is why it would be, or None; the rest is there when the
+    signature is right. Raises `ConfigError` if settings lack or contradict each other, or a key cannot be
+    read.
     """
     tokens = LivingTokens(config, lambda: now_s)
     outcome = trio.run(_logged_in, tokens, token)

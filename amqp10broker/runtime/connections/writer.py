@@ -117,11 +117,7 @@ class Lane:
 
 
 class Writer:
-    """One connection's writer.
-
-    Attributes:
-        on_put: called with whole frames when they are put; must not raise.
-    """
+    """One connection's writer. `on_put`: called with whole frames when they are put; must not raise."""
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream

@@ -39,14 +39,7 @@ FORM_BYTES_MAX: Final = 16_384
 
 
 class HttpApi:
-    """Answers requests."""
-
     def __init__(self, broker: Served, start: Start, *, metrics: bool = False) -> None:
-        """Take a broker.
-
-        Args:
-            metrics: serve only metrics, without a login.
-        """
         self._broker = broker
         self._lives = Lives(self._look, self._onward, start, broker.clock.now_ms)
         self._door = BrokerDoor(broker, start, self._lives)

@@ -113,11 +113,7 @@ class HttpConnection:
         switch: Switch | None = None,
         first_bytes: bytes = b"",
     ) -> None:
-        """Take a connection.
-
-        Args:
-            switch: to WebSocket; None: no upgrade is possible.
-        """
+        """Take a connection. `switch`: to WebSocket; None: no upgrade is possible."""
         self._stream = stream
         self._peer = peer
         self._run = run

@@ -22,8 +22,6 @@ Look: TypeAlias = Callable[[Request, Grants], Awaitable[Answer]]
 
 
 class Follower(Protocol):
-    """A client's stream."""
-
     grants: Grants
 
     def wake(self) -> None:

@@ -41,11 +41,6 @@ class HttpListener:
     """Accepts HTTP connections, and keeps one connection's failure from the others."""
 
     def __init__(self, on_client: Callable[[], None] = lambda: None, *, metrics: bool = False) -> None:
-        """Make one that does nothing yet.
-
-        Args:
-            metrics: serve only metrics, at a port of its own.
-        """
         self._metrics = metrics
         self._on_client = on_client
         self.addresses: list[Address] = []
@@ -57,13 +52,8 @@ class HttpListener:
         self._nursery: trio.Nursery | None = None
 
     async def bind(self, config: Config, tls: ssl.SSLContext | None) -> None:
-        """Bind to the address of the configuration, if it has one.
-
-        Args:
-            tls: context of the TLS listener; None without one.
-
-        Raises:
-            ConfigError: it cannot be served, and is not optional.
+        """Bind to the address of the configuration, if it has one. `tls`: context of the TLS listener; None
+        without one. Raises `ConfigError` if it cannot be served, and is not optional.
         """
         port = config.prometheus_port if self._metrics else config.http_port
         if not config.http or port is None or (self._metrics and not config.prometheus):
@@ -159,10 +149,8 @@ class HttpListener:
         return await self.serve_stream(broker, stream, peer, replace(origin, certificate_user=user))
 
     async def serve_stream(self, broker: Served, stream: Stream, peer: str, origin: Peer) -> bool:
-        """Serve any stream as a client's HTTP connection.
-
-        Args:
-            stream: the transport; closed when this returns, unless it goes on as a connection of AMQP.
+        """Serve any stream as a client's HTTP connection. `stream`: the transport; closed when this returns,
+        unless it goes on as a connection of AMQP.
         """
         self.serving += 1
         self._on_client()

@@ -39,7 +39,6 @@ class _Stream:
         self._woken = trio.Event()
 
     def wake(self) -> None:
-        """There is an event to send."""
         self._woken.set()
 
     async def run(self, send: Send) -> None:

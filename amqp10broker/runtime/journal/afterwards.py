@@ -19,11 +19,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Afterwards:
-    """The change to make after the stop.
-
-    Attributes:
-        membership: of the cluster that has let the node in, whose broker goes on as its member; None: the
-            node is blank, and ends.
+    """The change to make after the stop. `membership`: of the cluster that has let the node in, whose broker
+    goes on as its member; None: the node is blank, and ends.
     """
 
     membership: Membership | None

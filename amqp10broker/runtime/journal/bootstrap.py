@@ -156,11 +156,9 @@ class _Known:
             self.permissions = {(user, vhost): each for user, vhost, each in catalog.users.permissions()}
 
     def keeps_password(self, user: User | None) -> bool:
-        """Whether a user was there with the password that it has."""
         return user is not None and user.name in self.passwords and self.passwords[user.name] == user.password
 
     def has_default_password(self, user: User | None) -> bool:
-        """Whether a default user has the very record that a first start gave it."""
         return (
             user is not None
             and user.password is not None
@@ -168,7 +166,6 @@ class _Known:
         )
 
     def keeps_permission(self, user: str, vhost: str, permission: Permission | None) -> bool:
-        """Whether a user and a virtual host were there, with the permission or without one."""
         there = user in self.passwords and vhost in self.vhosts
         return there and self.permissions.get((user, vhost)) == permission
 

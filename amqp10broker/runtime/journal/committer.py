@@ -38,10 +38,8 @@ class AlsoSynced(Protocol):
 
 
 class Committer:
-    """Commits one journal, and other files with it.
-
-    Attributes:
-        full: the disk does not take what is published; there may be a reserve for the rest.
+    """Commits one journal, and other files with it. `full`: the disk does not take what is published; there
+    may be a reserve for the rest.
     """
 
     def __init__(
@@ -65,7 +63,6 @@ class Committer:
             held: whether another file must be durable before the journal is written.
             on_mark: called to record in the inventory how much of other files is synced.
             on_failed: called once before `run` raises, to notify publishers.
-            relay: runs short continuations of durable waits at once.
         """
         self.journal = journal
         self.commits = 0

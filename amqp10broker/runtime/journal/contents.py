@@ -36,8 +36,6 @@ _NOW_MS: Final = 0
 
 
 class Contents:
-    """A `storage.check.Contents`."""
-
     def __init__(self) -> None:
         self.streams: Collection[int] = ()
         self._stores: dict[int, ClassicStore | QuorumStore | StreamCommits] = {}
@@ -98,7 +96,6 @@ class _Host:
         self.specs: list[QueueSpec] = []
 
     def start_queue(self, queue: QueueSpec) -> InlineQueue:
-        """Note it; what runs in its place holds nothing."""
         self.specs.append(queue)
         return InlineQueue(VolatileQueue(queue.name), Askers())
 
@@ -168,7 +165,6 @@ class _Nowhere:
         self._end = 0
 
     def note(self, record: Record) -> None:
-        """A record is about to be taken by the queue."""
         if record.kind == CONFIG:
             self._changes[record.file, record.offset] = record.payload
 

@@ -48,18 +48,12 @@ OF_THE_NODE: Final = (FURNISHED, INCARNATION, MEMBERSHIP, LOST)
 
 
 class Data:
-    """A data folder that this broker holds.
-
-    Attributes:
-        when_written: called after each change of the catalog that has been written and is to be synced.
-        incarnation: number of this start of the node, above those of all before; durable when
-            `bootstrap.bootstrap_folder` returns.
+    """A data folder that this broker holds. `when_written`: called after each change of the catalog that has
+    been written and is to be synced. `incarnation`: number of this start of the node, above those of all
+    before; durable when `bootstrap.bootstrap_folder` returns.
     """
 
     def __init__(self, disk: Disk, path: str) -> None:
-        """Open a folder, and read its declarations. Raises `FolderInUse` if another broker has it, and
-        `StorageError` with the remedy if it cannot be used, or is damaged.
-        """
         self.disk = disk
         self.when_written: Callable[[], None] = lambda: None
         self._catalog: Catalog | None = None
@@ -217,10 +211,8 @@ class Data:
 
 
 def last_incarnation(get: Callable[[Key], Any]) -> int:
-    """The number of the last start.
-
-    Args:
-        get: the entry of a key, None if there is none: in folders of before starts were counted.
+    """The number of the last start. `get`: the entry of a key, None if there is none: in folders of before
+    starts were counted.
     """
     return int(get(INCARNATION) or 0)
 

@@ -69,8 +69,6 @@ class Kept(Protocol):
 
 
 class JournalTask:
-    """See the module."""
-
     def __init__(
         self,
         disk: Disk,
@@ -333,7 +331,6 @@ async def opened_journal(
     Args:
         data: the data folder; None: nothing is kept.
         on_full: called when the disk is full, and when it has room again.
-        on_failed: called when storage has failed: the broker should stop.
         relay: by which queues go on at once when what they have kept is durable.
 
     Raises:

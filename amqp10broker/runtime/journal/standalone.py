@@ -41,11 +41,8 @@ class NotInACluster(BrokerError):
 
 @dataclass(frozen=True, slots=True)
 class Standalone:
-    """The plan of a standalone node.
-
-    Attributes:
-        gone: virtual host and name of the queues that were at lost nodes only.
-        highest: numbers of nodes up to this one are lost, but its own.
+    """The plan of a standalone node. `gone`: virtual host and name of the queues that were at lost nodes
+    only. `highest`: numbers of nodes up to this one are lost, but its own.
     """
 
     membership: Membership
@@ -65,11 +62,8 @@ class Standalone:
 
 
 def standalone(data: Data, new_id: Callable[[], str]) -> Standalone:
-    """Return the plan for the node of a folder; nothing is changed.
-
-    Raises:
-        NotInACluster: it is in none, or has nothing of it yet.
-        StorageError: its content is malformed.
+    """Return the plan for the node of a folder; nothing is changed. Raises `NotInACluster` if it is in none,
+    or has nothing of it yet, and `StorageError` if its content is malformed.
     """
     path, before = data.folder.path, data.membership
     if before is None or not is_member(data.catalog_log):

@@ -34,11 +34,7 @@ class ClockSurroundings(Protocol):
 
 
 class ClockWatch:
-    """Of one node.
-
-    Attributes:
-        queues: those that it leads whose time was ahead when it began to.
-    """
+    """Of one node. `queues`: those that it leads whose time was ahead when it began to."""
 
     def __init__(self, surroundings: ClockSurroundings) -> None:
         self._surroundings = surroundings

@@ -70,7 +70,6 @@ class News:
         self._event = trio.Event()
 
     def tell(self) -> None:
-        """Resume the waiting tasks."""
         self._event.set()
         self._event = trio.Event()
 
@@ -90,10 +89,8 @@ class FaultyStream:
         news: News,
         whose: Callable[[], tuple[str, str]],
     ) -> None:
-        """Behave as the inner stream while no fault is on.
-
-        Args:
-            whose: returns its virtual host and its client's name; empty before the open.
+        """Behave as the inner stream while no fault is on. `whose`: returns its virtual host and its client's
+        name; empty before the open.
         """
         self._stream = stream
         self._is_10 = protocol is Protocol.AMQP_10

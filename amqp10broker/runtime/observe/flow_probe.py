@@ -32,8 +32,6 @@ class Clock(Protocol):
 
 
 class FlowProbe:
-    """One session or channel."""
-
     __slots__ = ("_around", "_began_ns", "_clock", "_observer", "_wakes", "running", "turn")
 
     def __init__(

@@ -36,11 +36,8 @@ MEMORY_NS: Final = 1_000_000_000
 
 
 class FlowSampler:
-    """See the module.
-
-    Attributes:
-        protocols: protocols of the seen connections, "amqp10" and "amqp091"; refilled for open ones after it
-            was emptied.
+    """See the module. `protocols`: protocols of the seen connections, "amqp10" and "amqp091"; refilled for
+    open ones after it was emptied.
     """
 
     def __init__(
@@ -51,12 +48,6 @@ class FlowSampler:
         on_queue: Callable[[int, DeclaredQueue], None],
         on_link: Callable[[LinkName], None],
     ) -> None:
-        """Start without samples.
-
-        Args:
-            on_queue: called with each new queue and its number.
-            on_link: called with each new link, publishing channel, and consumer.
-        """
         self._surroundings = surroundings
         self._emit = emit
         self._on_crash = on_crash
@@ -92,10 +83,8 @@ class FlowSampler:
         self.look()
 
     def look(self, *, whole: bool = False) -> None:
-        """Sample everything once, at one time.
-
-        Args:
-            whole: report the elapsed time up to now, also of what has not moved.
+        """Sample everything once, at one time. `whole`: report the elapsed time up to now, also of what has
+        not moved.
         """
         for _ in self._timed(self._steps(whole=whole)):
             pass

@@ -20,11 +20,8 @@ FOLLOWED_MAX: Final = 256
 
 @dataclass(eq=False, slots=True)
 class Followed:
-    """One that is followed.
-
-    Attributes:
-        parts: sessions that have begun since, and channels that are not open yet, with what looks for new
-            links after each turn.
+    """One that is followed. `parts`: sessions that have begun since, and channels that are not open yet, with
+    what looks for new links after each turn.
     """
 
     vhost: str

@@ -22,10 +22,8 @@ if TYPE_CHECKING:
 
 
 async def source_of(broker: Served, client_version: str = "") -> MetricsSource:
-    """Return the source of metrics of a broker.
-
-    Args:
-        client_version: of the library that writes the text for Prometheus; empty: no text is written.
+    """Return the source of metrics of a broker. `client_version`: of the library that writes the text for
+    Prometheus; empty: no text is written.
     """
     member = None
     if broker.catalog.cluster is not None:

@@ -66,18 +66,12 @@ class Recording:
 
 
 class Recorder:
-    """One recording under way. See the module.
-
-    Attributes:
-        run_id: of the present run; a guess until the helper has found a free one, some ms after it began.
-        failed: how it failed: ``folder``, ``run_id``, ``reason``, ``events``, ``events_written``,
-            ``events_lost``; None if it did not.
+    """One recording under way. See the module. `run_id`: of the present run; a guess until the helper has
+    found a free one, some ms after it began. `failed`: how it failed: ``folder``, ``run_id``, ``reason``,
+    ``events``, ``events_written``, ``events_lost``; None if it did not.
     """
 
     def __init__(self, surroundings: Occupied, recording: Recording, *, ring: Ring | None = None) -> None:
-        """Prepare; nothing is recorded before `run`. Raises `RecordingError` if the run id is no safe name of
-        a file, or too long.
-        """
         try:
             first = None if recording.run_id is None else check_run_name(recording.run_id)
         except ValueError as error:

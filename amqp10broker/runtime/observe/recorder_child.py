@@ -43,10 +43,8 @@ NICENESS = 5
 
 
 class Scribe:
-    """Writes the runs of one recording.
-
-    Attributes:
-        dropped: events that the broker has dropped in the run, as of the last frame.
+    """Writes the runs of one recording. `dropped`: events that the broker has dropped in the run, as of the
+    last frame.
     """
 
     def __init__(self, recording: str) -> None:
@@ -130,10 +128,8 @@ class Scribe:
     def finish(self, ended_ns: int | None = None, *, lost: int = 0) -> None:
         """Complete the run: its last part, then its row.
 
-        A row that was replaced meanwhile by one with more content is preserved.
-
-        Args:
-            ended_ns: when it ended; None: with the last event.
+        A row that was replaced meanwhile by one with more content is preserved. `ended_ns`: when it ended;
+        None: with the last event.
         """
         from amqp10broker.observe.recording.runs import read_run, write_run
 

@@ -22,10 +22,8 @@ _EVERY: Final = CONFIG_SETTINGS["record_every"]
 
 
 class Recordings:
-    """The recording of a broker, if there is one; one at a time.
-
-    Attributes:
-        failed: how the last one failed (`Recorder.failed`), until another one begins; None if it did not.
+    """The recording of a broker, if there is one; one at a time. `failed`: how the last one failed
+    (`Recorder.failed`), until another one begins; None if it did not.
     """
 
     def __init__(self, surroundings: Occupied) -> None:

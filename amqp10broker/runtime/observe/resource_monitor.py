@@ -49,10 +49,8 @@ class AlarmSurroundings(Protocol):
 
 
 class ResourceMonitor:
-    """Measures memory and disk of one broker, and holds its publishers back while either is low.
-
-    Attributes:
-        elsewhere: names of those that are on at other nodes of the cluster; they hold publishers back, too.
+    """Measures memory and disk of one broker, and holds its publishers back while either is low. `elsewhere`:
+    names of those that are on at other nodes of the cluster; they hold publishers back, too.
     """
 
     def __init__(self, surroundings: AlarmSurroundings, meter: Meter) -> None:

@@ -20,18 +20,13 @@ GIVING_BACK_SHARE: Final = 20
 
 
 class ResourceReadings:
-    """Measures for one broker.
-
-    Attributes:
-        limits: bytes; None: there is none, or what it is a share of is not known.
-        total_bytes: memory that there is; None if it is not known.
+    """Measures for one broker. `limits`: bytes; None: there is none, or what it is a share of is not known.
+    `total_bytes`: memory that there is; None if it is not known.
     """
 
     def __init__(self, meter: Meter, alarms: Alarms) -> None:
-        """Measure nothing yet.
-
-        Args:
-            alarms: while that of memory is on, what is only held free is given back before it is counted.
+        """Measure nothing yet. `alarms`: while that of memory is on, what is only held free is given back
+        before it is counted.
         """
         self._meter = meter
         self._alarms = alarms

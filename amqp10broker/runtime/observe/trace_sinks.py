@@ -41,7 +41,6 @@ class FileSink:
     """A file that only this user can read, because traces may hold confidential data."""
 
     def __init__(self, path: str) -> None:
-        """Open it, to append. Raises `StorageError` if it cannot be opened."""
         self.ended: str | None = None
         try:
             self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)

@@ -32,11 +32,8 @@ from amqp10broker.sessions.amqp10.publisher import Publisher
 
 @dataclass(slots=True)
 class Target:
-    """The subject of a trace.
-
-    Attributes:
-        address: only frames of this address; None: all of a connection.
-        connection: the number of the one connection that is meant, if it is one.
+    """The subject of a trace. `address`: only frames of this address; None: all of a connection.
+    `connection`: the number of the one connection that is meant, if it is one.
     """
 
     text: str
@@ -47,8 +44,6 @@ class Target:
 
 @dataclass(eq=False, slots=True)
 class Trace:
-    """One that is on."""
-
     what: str
     target: Target
     sink: Sink

@@ -47,15 +47,10 @@ class Tracing:
             self._traces[EVERYTHING] = Trace(EVERYTHING, _ALL, LogSink(), "the log")
 
     def begin(self, what: str, sink: Sink, place: str, *, frames: bool = False) -> Trace:
-        """Trace a connection, a user or an address from now on.
-
-        Args:
-            what: a connection's number, a user's name, a peer's address (host, or host:port), the
-                address of links (``/queues/orders``, with ``*`` and ``?``), or ``everything``.
-
-        Raises:
-            NotFound: there is nothing of that kind.
-            NotAllowed: it is being traced.
+        """Trace a connection, a user or an address from now on. `what`: a connection's number, a user's name,
+        a peer's address (host, or host:port), the address of links (``/queues/orders``, with ``*`` and
+        ``?``), or ``everything``. Raises `NotFound` if there is nothing of that kind, and `NotAllowed` if it
+        is being traced.
         """
         target = self._target(what)
         if what in self._traces:

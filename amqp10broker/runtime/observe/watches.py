@@ -37,10 +37,8 @@ when a connection ends, and whenever a ring has recorded some hundred frames mor
 
 @dataclass(eq=False, slots=True)
 class Watch:
-    """A watched link, channel or consumer.
-
-    Attributes:
-        followed: the virtual host for which it is followed; None: it ends without requests.
+    """A watched link, channel or consumer. `followed`: the virtual host for which it is followed; None: it
+    ends without requests.
     """
 
     number: int
@@ -56,11 +54,7 @@ class Watches:
     """All watches of a broker."""
 
     def __init__(self, connections: Connections, now_ns: Callable[[], int] = time.monotonic_ns) -> None:
-        """Look at nothing yet.
-
-        Args:
-            now_ns: a clock that never goes back.
-        """
+        """Look at nothing yet. `now_ns`: a clock that never goes back."""
         self._connections = connections
         self._now_ns = now_ns
         self._watches: dict[int, Watch] = {}
@@ -114,13 +108,8 @@ class Watches:
         self._watches[self._last] = Watch(self._last, view, ring, part, 1, view.began_ns, followed)
 
     def end(self, number: int, user: str | None = None) -> WatchView:
-        """End one use of a watch; the watch ends with the last one.
-
-        Args:
-            user: only if it is of a connection of this user; None: of any user.
-
-        Raises:
-            NotFound: there is no such watch, or it is over.
+        """End one use of a watch; the watch ends with the last one. `user`: only if it is of a connection of
+        this user; None: of any user. Raises `NotFound` if there is no such watch, or it is over.
         """
         watch = self._get(number, user)
         watch.watchers -= 1

@@ -34,11 +34,7 @@ class SessionCommits:
     __slots__ = ("_inbox", "_journal_task", "safe")
 
     def __init__(self, inbox: Mailbox[SessionLetter], journal_task: JournalTask | None) -> None:
-        """Begin.
-
-        Args:
-            journal_task: has the node's journal; None: everything is in memory.
-        """
+        """Begin. `journal_task`: has the node's journal; None: everything is in memory."""
         self._inbox = inbox
         self._journal_task = journal_task
         self.safe = True

@@ -76,11 +76,8 @@ class DeadLetterWorker:
         *,
         retry_ms: int = RETRY_MS,
     ) -> None:
-        """Create an idle worker.
-
-        Args:
-            settle: called with the keys of messages that the queue may remove.
-            retry_ms: how long to wait for a confirm before a message is sent again.
+        """Create an idle worker. `retry_ms`: how long to wait for a confirm before a message is
+        sent again.
         """
         self._catalog = catalog
         self._vhost = vhost

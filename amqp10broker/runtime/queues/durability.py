@@ -50,8 +50,6 @@ only carry it out, and sessions hear of it from the leader."""
 
 
 class QueueSurroundings(Surroundings, Protocol):
-    """For queues."""
-
     dead_letters: DeadLetterOffice
     clock_watch: ClockWatch
 
@@ -68,11 +66,8 @@ class Keepers:
         groups: Groups | None = None,
         snapshots: Snapshots | None = None,
     ) -> None:
-        """Make keepers for queues of one node.
-
-        Args:
-            groups: the node's groups; None: it is in no cluster.
-            snapshots: states on their way to and from other nodes; None: it is in no cluster.
+        """Make keepers for queues of one node. `groups`: the node's groups; None: it is in no cluster.
+        `snapshots`: states on their way to and from other nodes; None: it is in no cluster.
         """
         self._surroundings = surroundings
         self._groups = groups
@@ -81,11 +76,7 @@ class Keepers:
         self._makers = {CLASSIC.name: self._classic, QUORUM.name: self._quorum, STREAM.name: self._stream}
 
     def make(self, spec: QueueSpec, journal_task: JournalTask | None) -> Keeper[Any]:
-        """Make one, that has yet to begin.
-
-        Args:
-            journal_task: where it keeps messages; None: in memory.
-        """
+        """Make one, that has yet to begin. `journal_task`: where it keeps messages; None: in memory."""
         return self._makers[spec.type](spec, journal_task)
 
     def _classic(self, spec: QueueSpec, journal_task: JournalTask | None) -> Keeper[Any]:

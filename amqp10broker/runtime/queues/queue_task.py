@@ -56,12 +56,9 @@ class Participant(LetterBox):
 
 
 class QueueTask(OwnQueue, Participant):
-    """A queue and its task; also the `QueueHandle` of sessions.
-
-    Attributes:
-        begun: set when it has what it had before the start, or a fault has ended it.
-        teller: in a cluster, receives the effects instead of this node's sessions, with the index of the last
-            entry that made them, 0 without a log.
+    """A queue and its task; also the `QueueHandle` of sessions. `begun`: set when it has what it had before
+    the start, or a fault has ended it. `teller`: in a cluster, receives the effects instead of this node's
+    sessions, with the index of the last entry that made them, 0 without a log.
     """
 
     __slots__ = (
@@ -105,7 +102,6 @@ class QueueTask(OwnQueue, Participant):
         """Create a queue that is ready to run.
 
         Args:
-            on_deleted: called when the queue is gone, before its effects; perhaps again.
             start_worker: called once, when the first message is to be handed on at least once.
             journal_task: has the journal that must be read first; None: nothing of the queue is in one.
             own_files: only commits of the queue are there; its own files are read meanwhile.

@@ -75,11 +75,7 @@ SETTLE_S: Final = 5.0
 
 
 class Queues:
-    """See the module.
-
-    Attributes:
-        journal_task: where durable queues keep messages; None: in memory only.
-    """
+    """See the module. `journal_task`: where durable queues keep messages; None: in memory only."""
 
     def __init__(
         self,

@@ -35,8 +35,6 @@ class Waiting(Protocol):
 
 
 class Relay:
-    """One for a broker."""
-
     __slots__ = ("_due", "open", "reads")
 
     def __init__(self) -> None:

@@ -22,10 +22,8 @@ if TYPE_CHECKING:
 
 
 class RemoteQueue(Participant):
-    """A `QueueHandle` of a queue that is elsewhere, or may be.
-
-    Attributes:
-        member: the queue's task here; None: this node has no part of it.
+    """A `QueueHandle` of a queue that is elsewhere, or may be. `member`: the queue's task here; None: this
+    node has no part of it.
     """
 
     __slots__ = ("_name_of", "client", "member")

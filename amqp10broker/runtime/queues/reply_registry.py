@@ -20,20 +20,14 @@ class EffectBox(Protocol):
 
 
 class Askers:
-    """The sessions, channels and others that may ask queues, from `open` to `close`.
-
-    Attributes:
-        relay: by which letters to them and to queues are carried out at once.
+    """The sessions, channels and others that may ask queues, from `open` to `close`. `relay`: by which
+    letters to them and to queues are carried out at once.
     """
 
     __slots__ = ("_boxes", "_sessions", "incarnation", "node", "relay")
 
     def __init__(self, *, node: int = 0, incarnation: int = 1) -> None:
-        """Start without senders.
-
-        Args:
-            incarnation: which of its starts this is, from 1.
-        """
+        """Start without senders. `incarnation`: which of its starts this is, from 1."""
         self.node = node
         self.incarnation = incarnation
         self._sessions = count(1)
@@ -44,11 +38,7 @@ class Askers:
         return len(self._boxes)
 
     def open(self, label: str, box: EffectBox | None = None) -> ReplyTo:
-        """Register a sender.
-
-        Args:
-            box: where the answers go; None: answers are dropped.
-        """
+        """Register a sender. `box`: where the answers go; None: answers are dropped."""
         reply_to = ReplyTo(PeerId(self.node, self.incarnation, next(self._sessions)), label)
         if box is not None:
             self._boxes[reply_to.id] = box
