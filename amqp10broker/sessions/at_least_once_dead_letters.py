@@ -51,11 +51,8 @@ class DeadLetterTarget(NamedTuple):
 
 
 class _Outstanding:
-    """One message that is not done.
-
-    Attributes:
-        waiting: target queues that have not answered, with the number it has there.
-        former: the same of queues that are not bound any more, and need not answer.
+    """One message that is not done. `waiting`: target queues that have not answered, with the number it has
+    there. `former`: the same of queues that are not bound any more, and need not answer.
     """
 
     __slots__ = ("died_ms", "due_ms", "former", "letter", "refused", "routed_at", "taken", "waiting")

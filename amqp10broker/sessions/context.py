@@ -86,11 +86,7 @@ class ClientLog(Protocol):
     """The log of a connection for its sessions and channels; it adds the connection, and bounds the rate."""
 
     def warning(self, event: str, **details: Any) -> LastError:
-        """Write a warning.
-
-        Args:
-            details: `text` is the text that the client got, `queue` the queue concerned.
-        """
+        """Write a warning. `details`: `text` is the text that the client got, `queue` the queue concerned."""
 
     def noted(self, event: str, **details: Any) -> LastError:
         """Record an error for `status` only, without a log entry."""

@@ -129,10 +129,8 @@ class QueueCredit:
         self._post(self.queue.handle, command)
 
     def request(self, wanted: int, most: int, *, drain: bool = False) -> None:
-        """Request deliveries, in place of the last request.
-
-        Args:
-            most: the limit of the request, unless the queue's kind has its own or permits more (`_more`).
+        """Request deliveries, in place of the last request. `most`: the limit of the request, unless the
+        queue's kind has its own or permits more (`_more`).
         """
         waiting, seen = self.waiting, self.seen
         unsent_max = self.kind.unsent_max

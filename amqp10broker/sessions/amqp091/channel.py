@@ -88,10 +88,8 @@ class ChannelState(Enum):
 
 
 class BrokerChannel:
-    """One channel of one client.
-
-    Attributes:
-        in_hand: the present or last method; of contents and acknowledgements the kind only.
+    """One channel of one client. `in_hand`: the present or last method; of contents and acknowledgements the
+    kind only.
     """
 
     def __init__(self, number: int, context: ChannelContext) -> None:

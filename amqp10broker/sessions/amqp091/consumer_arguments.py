@@ -23,11 +23,9 @@ _STREAM: Final = frozenset({"x-stream-offset", "x-stream-filter", "x-stream-matc
 
 @dataclass(frozen=True, slots=True)
 class ConsumerOptions:
-    """The options that a consumer requests of its queue.
-
-    Attributes:
-        timeout_ms: how long it may hold a delivery; None: as long as the queue allows.
-        filters: where to begin in a stream, and which messages to select; None for any other queue.
+    """The options that a consumer requests of its queue. `timeout_ms`: how long it may hold a delivery; None:
+    as long as the queue allows. `filters`: where to begin in a stream, and which messages to select; None for
+    any other queue.
     """
 
     priority: int = 0

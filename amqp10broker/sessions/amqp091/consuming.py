@@ -27,11 +27,7 @@ Held = Taken[Consumer, int]
 
 
 class Consuming:
-    """The consumers of a channel's client.
-
-    Attributes:
-        prefetch: basic.qos for consumers to come; 0: no limit.
-    """
+    """The consumers of a channel's client. `prefetch`: basic.qos for consumers to come; 0: no limit."""
 
     def __init__(self, number: int, context: ChannelContext, post: Post, counters: ClientCounters) -> None:
         self._counters = counters

@@ -9,11 +9,7 @@ from amqp10broker.sessions.moment import Moment
 
 
 class ConsumerTimes:
-    """The times of one consumer.
-
-    Attributes:
-        settled_ms: the client's last decision; None: there was none.
-    """
+    """The times of one consumer. `settled_ms`: the client's last decision; None: there was none."""
 
     __slots__ = ("_moment", "_room_ms", "asked_ms", "moved_ms", "settled_ms")
 

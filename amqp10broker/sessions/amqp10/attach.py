@@ -140,12 +140,9 @@ class SourcePlan:
 
 @dataclass(frozen=True, slots=True)
 class TargetPlan:
-    """The parameters of a link on which a client publishes.
-
-    Attributes:
-        exchange: the fixed target if it is an exchange, with the routing key; None for an anonymous terminus,
-            too.
-        topic: the exchange and routing key are those of a topic; unroutable messages are accepted.
+    """The parameters of a link on which a client publishes. `exchange`: the fixed target if it is an
+    exchange, with the routing key; None for an anonymous terminus, too. `topic`: the exchange and routing key
+    are those of a topic; unroutable messages are accepted.
     """
 
     queue: DeclaredQueue | None

@@ -340,10 +340,7 @@ class KeptLinks:
 
     def let_run(self, lingers: object, to: object = None) -> None:
         """Start the timers of the links that waited for the end of a session's links or of a connection.
-
-        Args:
-            to: the next object that links with the policy connection-close wait for; None starts their
-                timers.
+        `to`: the next object that links with the policy connection-close wait for; None starts their timers.
         """
         for kept in self._links.values():
             if kept.lingers is not lingers or kept.link is not None:

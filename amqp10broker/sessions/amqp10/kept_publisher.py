@@ -26,11 +26,8 @@ from amqp10broker.sessions.amqp10.tally import Tally, outcome_of
 
 
 class Entry:
-    """One delivery.
-
-    Attributes:
-        outcome: None: queues have not answered.
-        number: its delivery-id in the present session, if the client waits for the outcome there.
+    """One delivery. `outcome`: None: queues have not answered. `number`: its delivery-id in the present
+    session, if the client waits for the outcome there.
     """
 
     __slots__ = ("number", "outcome", "posted", "tag")

@@ -72,10 +72,8 @@ class Reply:
 
 
 class Pair:
-    """Two links of one name.
-
-    Attributes:
-        handed: responses that the session has and has not written, as the links of their requests.
+    """Two links of one name. `handed`: responses that the session has and has not written, as the links of
+    their requests.
     """
 
     __slots__ = ("flows", "handed", "name", "next_key", "requests", "responses", "terminus", "waiting")

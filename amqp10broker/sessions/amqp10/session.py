@@ -89,11 +89,7 @@ IN_TURNS_MIN: Final = 4
 
 
 class BrokerSession:
-    """One session of one client.
-
-    Attributes:
-        moment: the time of the present step, set by the caller before each.
-    """
+    """One session of one client. `moment`: the time of the present step, set by the caller before each."""
 
     def __init__(
         self,

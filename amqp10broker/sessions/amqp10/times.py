@@ -13,11 +13,8 @@ from amqp10broker.sessions.moment import Moment
 
 
 class ConsumerTimes:
-    """The times of a link on which a client receives.
-
-    Attributes:
-        granted_ms: the last flow that left credit; None: there was none.
-        settled_ms: the client's last decision on deliveries; None: there was none.
+    """The times of a link on which a client receives. `granted_ms`: the last flow that left credit; None:
+    there was none. `settled_ms`: the client's last decision on deliveries; None: there was none.
     """
 
     __slots__ = (

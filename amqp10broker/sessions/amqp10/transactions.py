@@ -35,10 +35,8 @@ class Holder(Protocol):
         """The decision on a delivery that was settled in a transaction that is rolled back."""
 
     def decided(self, verdict: Verdict, ids: Sequence[int], outcome: Outcome | None) -> None:
-        """Handle a decision that a commit has applied.
-
-        Args:
-            ids: of the delivery if the client has not settled it and is to be notified now; else empty.
+        """Handle a decision that a commit has applied. `ids`: of the delivery if the client has not settled
+        it and is to be notified now; else empty.
         """
 
 
@@ -63,11 +61,8 @@ class Acquirer(Protocol):
 
 
 class Transaction:
-    """One transaction.
-
-    Attributes:
-        due_ms: when it times out, counted from the first work in it; None: it has no work yet, or no timeout.
-        failed: why it can only be rolled back; None: it can be committed.
+    """One transaction. `due_ms`: when it times out, counted from the first work in it; None: it has no work
+    yet, or no timeout. `failed`: why it can only be rolled back; None: it can be committed.
     """
 
     __slots__ = (
@@ -208,11 +203,7 @@ class Transactions:
         timeout_ms: int = 0,
         watch: Callable[[], None] = _nobody,
     ) -> None:
-        """Begin without transactions.
-
-        Args:
-            timeout_ms: for how long a transaction may be open; 0: no limit.
-        """
+        """Begin without transactions. `timeout_ms`: for how long a transaction may be open; 0: no limit."""
         self._numbers = numbers or TransactionNumbers()
         self._moment = moment or Moment()
         self._timeout_ms = timeout_ms
@@ -256,13 +247,8 @@ class Transactions:
         self._forget(transaction)
 
     def rolled_back(self, transaction: Transaction, then: Callable[[], None] = _nobody) -> int:
-        """Roll a transaction back.
-
-        Args:
-            then: called for each delivery that was acquired in it and partly sent, when that is aborted.
-
-        Returns:
-            The number of calls of `then` to come.
+        """Roll a transaction back. `then`: called for each delivery that was acquired in it and partly sent,
+        when that is aborted. Returns the number of calls of `then` to come.
         """
         ends = self._moment.measures.transactions
         if self._is_overdue(transaction):
@@ -368,10 +354,8 @@ class Transactions:
 
     def leaves(self, ref: ConsumerRef, leave: Callable[[], None]) -> None:
         """Note that a consumer's link has ended; deliveries that are decided on stay until their transactions
-        end.
-
-        Args:
-            leave: makes the consumer leave its queue; called when no decision on its deliveries is pending.
+        end. `leave`: makes the consumer leave its queue; called when no decision on its deliveries is
+        pending.
         """
         self._leaving[ref] = leave
 

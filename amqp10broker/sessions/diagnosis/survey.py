@@ -49,10 +49,8 @@ _GENERAL: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The criteria of a request; None in a field selects all.
-
-    Attributes:
-        limit: the most connections, the worst first; likewise waits, and queues, the fullest first.
+    """The criteria of a request; None in a field selects all. `limit`: the most connections, the worst first;
+    likewise waits, and queues, the fullest first.
     """
 
     connection: int | None = None
