@@ -57,14 +57,9 @@ def open_client(
     incoming_window: int = 2048,
     patience: RetryBudget | None = None,
 ) -> Client:
-    """Connect, log in, and begin a session; a broker that is away is tried again.
-
-    Args:
-        patience: of work that may have failed before; None for a new one.
-
-    Raises:
-        BrokerRefused: login, virtual host or TLS.
-        BrokerUnreachable: no broker answered in time.
+    """Connect, log in, and begin a session; a broker that is away is tried again. `patience`: of work that
+    may have failed before; None for a new one. Raises `BrokerRefused` if login, virtual host or TLS, and
+    `BrokerUnreachable` if no broker answered in time.
     """
     return with_retries(
         options,

@@ -18,10 +18,8 @@ class ColumnError(SparkSourceError):
 
 
 class OptionError(SparkSourceError):
-    """An option cannot be used; nothing was connected.
-
-    Args:
-        allowed: the accepted values, as a clause: "must be an integer from 1".
+    """An option cannot be used; nothing was connected. `allowed`: the accepted values, as a clause: "must be
+    an integer from 1".
     """
 
     def __init__(self, option: str, problem: str, allowed: str) -> None:

@@ -43,10 +43,8 @@ class NoLayout(Exception):
 
 @dataclass(slots=True)
 class Value:
-    """The position of a value that a row needs.
-
-    Attributes:
-        slot: number of the capture with its content; None for a constant.
+    """The position of a value that a row needs. `slot`: number of the capture with its content; None for a
+    constant.
     """
 
     code: int

@@ -99,11 +99,7 @@ class QueueOptions:
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
-    """Options of a sink.
-
-    Attributes:
-        address: AMQP 1.0 address such as ``/queues/orders``; excludes the next two.
-    """
+    """Options of a sink. `address`: AMQP 1.0 address such as ``/queues/orders``; excludes the next two."""
 
     connection: ConnectionOptions
     address: str | None

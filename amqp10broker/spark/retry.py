@@ -15,10 +15,8 @@ PAUSE_MAX_S: Final = 2.0
 
 
 class RetryBudget:
-    """Counts failures in a row, and pauses between attempts.
-
-    Args:
-        timeout_s: how long after the first failure of a row another attempt may begin.
+    """Counts failures in a row, and pauses between attempts. `timeout_s`: how long after the first failure of
+    a row another attempt may begin.
     """
 
     def __init__(self, timeout_s: float) -> None:

@@ -37,10 +37,8 @@ _NOT_OF_THIS_KIND: Final = (DecodeError, pa.ArrowInvalid, UnicodeDecodeError)
 
 
 class RowDecoder:
-    """Decodes the messages of one stream or queue, and keeps the layouts that it has learned.
-
-    Args:
-        of_stream: whether messages have offsets; those of a queue have none, whatever they carry.
+    """Decodes the messages of one stream or queue, and keeps the layouts that it has learned. `of_stream`:
+    whether messages have offsets; those of a queue have none, whatever they carry.
     """
 
     def __init__(self, stream: str, *, of_stream: bool = True) -> None:

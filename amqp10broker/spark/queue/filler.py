@@ -55,10 +55,8 @@ class MessageSource(Protocol):
 
 
 class SegmentFiller:
-    """Moves messages from a queue into a spool.
-
-    Args:
-        seen: message-ids of messages that are not wanted again; None for no deduplication.
+    """Moves messages from a queue into a spool. `seen`: message-ids of messages that are not wanted again;
+    None for no deduplication.
     """
 
     def __init__(
@@ -86,14 +84,10 @@ class SegmentFiller:
                 return stored
 
     def take_of(self, count: int, left: int | None) -> int | None:
-        """Store one segment of the messages that the queue had at a moment in the past.
-
-        Args:
-            left: messages of that moment that remain to be taken; None if the moment is now.
-
-        Returns:
-            Messages that remain after it; None if the moment must be now because a connection was lost:
-                messages that arrive again must not replace those not yet taken.
+        """Store one segment of the messages that the queue had at a moment in the past. `left`: messages of
+        that moment that remain to be taken; None if the moment is now. Returns messages that remain after it;
+        None if the moment must be now because a connection was lost: messages that arrive again must not
+        replace those not yet taken.
         """
         while True:
             if left is None:

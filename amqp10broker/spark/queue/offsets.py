@@ -28,10 +28,8 @@ Offset = dict[str, Any]
 
 
 class QueueOffsets:
-    """Maps a queue and its spool to offsets.
-
-    Args:
-        parts: how many a batch is cut into; None for one per segment.
+    """Maps a queue and its spool to offsets. `parts`: how many a batch is cut into; None for one
+    per segment.
     """
 
     def __init__(

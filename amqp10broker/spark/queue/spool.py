@@ -78,11 +78,9 @@ class SpoolFile:
 class QueueSpool:
     """An open spool, locked by this process. Made by `open_spool`.
 
-    Its methods raise SpoolError if the disk fails, or a file is missing or damaged.
-
-    Attributes:
-        segments: those on the disk, ascending and without a gap.
-        sealed: number of segments that a batch query has in all; None while it is incomplete.
+    Its methods raise SpoolError if the disk fails, or a file is missing or damaged. `segments`: those on the
+    disk, ascending and without a gap. `sealed`: number of segments that a batch query has in all; None while
+    it is incomplete.
     """
 
     def __init__(self, path: str, disk: Disk, owner: SpoolOwner, lock: int) -> None:
@@ -143,10 +141,8 @@ class QueueSpool:
         return segment
 
     def remove_through(self, number: int, ids_of: Callable[[SpoolFile], bytes] | None = None) -> None:
-        """Remove segments that will not be read again, except the newest.
-
-        Args:
-            ids_of: returns the message-ids of a segment, to store in its place; None to store none.
+        """Remove segments that will not be read again, except the newest. `ids_of`: returns the message-ids
+        of a segment, to store in its place; None to store none.
         """
         while len(self.segments) > 1 and self.segments[0].number <= number:
             segment = self.segments[0]

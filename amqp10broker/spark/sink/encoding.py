@@ -34,10 +34,8 @@ Column = Sequence[bytes]
 
 
 class Encoder:
-    """Encodes the messages of one task. `rows` counts the rows encoded so far.
-
-    Args:
-        id_prefix: of generated message-ids; the number of the row in its partition follows.
+    """Encodes the messages of one task. `rows` counts the rows encoded so far. `id_prefix`: of generated
+    message-ids; the number of the row in its partition follows.
     """
 
     def __init__(self, plan: SinkPlan, id_prefix: str) -> None:

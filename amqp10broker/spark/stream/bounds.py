@@ -39,12 +39,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The offsets of a stream.
-
-    Attributes:
-        next: of the message that will be published next; `first` if the stream is empty.
-        declaration_id: another one if the stream was deleted and declared again; None if the broker does not
-            provide it, as RabbitMQ.
+    """The offsets of a stream. `next`: of the message that will be published next; `first` if the stream is
+    empty. `declaration_id`: another one if the stream was deleted and declared again; None if the broker does
+    not provide it, as RabbitMQ.
     """
 
     first: int
@@ -155,14 +152,9 @@ def attach(
     *,
     end: int | None = None,
 ) -> BulkReceiver:
-    """Attach a receiver without credit to a stream.
-
-    Args:
-        end: the first offset that is not wanted; `ends_there` returns whether the broker applies it.
-
-    Raises:
-        QueueUnusable: it is not a stream.
-        FilterRefused: the broker does not apply the filter.
+    """Attach a receiver without credit to a stream. `end`: the first offset that is not wanted; `ends_there`
+    returns whether the broker applies it. Raises `QueueUnusable` if it is not a stream, and `FilterRefused`
+    if the broker does not apply the filter.
     """
     value = ULong(spec) if type(spec) is int else spec
     filters: dict[str, Any] = {OFFSET_SPEC: Described(Symbol(OFFSET_SPEC), value)}

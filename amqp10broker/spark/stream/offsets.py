@@ -28,10 +28,8 @@ _ID: Final = "id"
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """How the batch that ends at an offset was planned.
-
-    Attributes:
-        lost: number of offsets before `start` that should have been read, and no longer existed at planning.
+    """How the batch that ends at an offset was planned. `lost`: number of offsets before `start` that should
+    have been read, and no longer existed at planning.
     """
 
     start: int
