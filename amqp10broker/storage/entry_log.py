@@ -53,10 +53,8 @@ Value = Any
 
 @dataclass(frozen=True, slots=True)
 class FoundEntries:
-    """The result of opening a file.
-
-    Attributes:
-        torn_bytes: bytes that were cut off its end: changes that were never durable.
+    """The result of opening a file. `torn_bytes`: bytes that were cut off its end: changes that were never
+    durable.
     """
 
     entries: int
@@ -79,10 +77,8 @@ class EntryLog:
     def __init__(
         self, disk: Disk, path: str, purpose: Purpose, when_written: Callable[[], None] = lambda: None
     ) -> None:
-        """Create an empty log without a file; call `open` or `make` next.
-
-        Args:
-            when_written: called after each change that has been written, which has to be synced.
+        """Create an empty log without a file; call `open` or `make` next. `when_written`: called after each
+        change that has been written, which has to be synced.
         """
         self.path = path
         self.changes = 0

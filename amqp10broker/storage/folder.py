@@ -55,10 +55,8 @@ class DataFolder:
     """A data folder that this process holds until `close`."""
 
     def __init__(self, disk: Disk, path: str, locks: list[int], found: int, inventory: Inventory) -> None:
-        """Name the parts; use `open_data_folder`.
-
-        Args:
-            inventory: of its files; has no file and no entries if the folder is only read and has format 1.
+        """Name the parts; use `open_data_folder`. `inventory`: of its files; has no file and no entries if
+        the folder is only read and has format 1.
         """
         self.format = found
         self.inventory = inventory

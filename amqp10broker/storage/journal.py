@@ -83,12 +83,9 @@ class Found:
 
 
 class Journal:
-    """The journal of one node, usable after `recover` has been iterated to its end.
-
-    Attributes:
-        found: result of recovery; None before.
-        shortage: why the reserve is not whole, or there is no room for a refused append beside it; None if
-            there is, or no reserve.
+    """The journal of one node, usable after `recover` has been iterated to its end. `found`: result of
+    recovery; None before. `shortage`: why the reserve is not whole, or there is no room for a refused append
+    beside it; None if there is, or no reserve.
     """
 
     def __init__(
@@ -339,13 +336,8 @@ class Journal:
         return self._to_read(file).read(offset)
 
     def read_run(self, file: int, offset: int, length: int) -> list[Record]:
-        """Return consecutive records of any groups, with one system call.
-
-        Args:
-            length: bytes to the end of the last.
-
-        Raises:
-            DamagedFile: the content is not what was written.
+        """Return consecutive records of any groups, with one system call. `length`: bytes to the end of the
+        last. Raises `DamagedFile` if the content is not what was written.
         """
         return self._to_read(file).read_run(offset, length)
 

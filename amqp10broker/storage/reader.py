@@ -80,15 +80,10 @@ class FileReader:
         known: Known | None = None,
         start: int = HEADER_BYTES,
     ) -> None:
-        """Open a file and read its header.
-
-        Args:
-            number: the expected number in the header; None for any.
-            last: the file is the last of its sequence, so that its tail may be torn.
-
-        Raises:
-            DamagedFile: its header is not right, or it is another file.
-            StorageError: it cannot be read, or a newer version has written it.
+        """Open a file and read its header. `number`: the expected number in the header; None for any. `last`:
+        the file is the last of its sequence, so that its tail may be torn. Raises `DamagedFile` if its header
+        is not right, or it is another file, and `StorageError` if it cannot be read, or a newer version has
+        written it.
         """
         self.path = path
         self.size = 0

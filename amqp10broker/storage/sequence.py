@@ -83,13 +83,8 @@ class FolderSurvey:
 
 
 def survey(disk: Disk, folder: str, naming: Naming, known: Mapping[str, Known]) -> FolderSurvey:
-    """Survey the names in a folder, and its last file.
-
-    Args:
-        known: files that must exist, by name.
-
-    Raises:
-        StorageError: there is something else in the folder, or it cannot be read.
+    """Survey the names in a folder, and its last file. `known`: files that must exist, by name. Raises
+    `StorageError` if there is something else in the folder, or it cannot be read.
     """
     there = _numbers(disk, folder, naming)
     must = {number: each for name, each in known.items() if (number := naming.number(name)) is not None}

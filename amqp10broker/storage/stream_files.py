@@ -266,9 +266,7 @@ class FileShelf:
 
 class Segments:
     """A reader of a stream's segments in order, which checks that each goes on where the last ended.
-
-    Attributes:
-        following: offset of the next message; None before the first.
+    `following`: offset of the next message; None before the first.
     """
 
     def __init__(self, number: int) -> None:

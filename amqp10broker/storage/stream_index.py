@@ -11,10 +11,8 @@ INDEX_BYTES: Final = 64 * 1024
 
 
 class SegmentIndex:
-    """The index and the figures of one segment.
-
-    Attributes:
-        first_ms: time of its first chunk; None while it has none.
+    """The index and the figures of one segment. `first_ms`: time of its first chunk; None while it
+    has none.
     """
 
     __slots__ = (

@@ -41,11 +41,7 @@ class SegmentRecord(NamedTuple):
 
 
 class Chunk(NamedTuple):
-    """Messages that were written together.
-
-    Attributes:
-        timestamp_ms: never less than that of the chunk before.
-    """
+    """Messages that were written together. `timestamp_ms`: never less than that of the chunk before."""
 
     first: int
     end: int
