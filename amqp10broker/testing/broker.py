@@ -167,13 +167,8 @@ class AmqpBroker(Assertions):
         auto_delete: bool = False,
         arguments: dict[str, Any] | None = None,
     ) -> Queue:
-        """Declare a queue.
-
-        Args:
-            type: ``classic``, ``quorum`` or ``stream``; None: the default.
-
-        Raises:
-            BrokerError: it exists with other properties, or cannot be declared.
+        """Declare a queue. `type`: ``classic``, ``quorum`` or ``stream``; None: the default. Raises
+        `BrokerError` if it exists with other properties, or cannot be declared.
         """
         given = {**({} if type is None else {"x-queue-type": type}), **(arguments or {})}
         self.ask("declare-queue", name=queue, durable=durable, auto_delete=auto_delete, arguments=given)
@@ -203,13 +198,9 @@ class AmqpBroker(Assertions):
     def publish(
         self, queue: str, *messages: bytes | str | Message, exchange: str | None = None, key: str = ""
     ) -> None:
-        """Publish messages and wait until they are accepted.
-
-        Args:
-            messages: whole ones, or bodies of durable ones, text in UTF-8.
-
-        Raises:
-            BrokerError: one was not accepted, for example because an exchange has no queue for it.
+        """Publish messages and wait until they are accepted. `messages`: whole ones, or bodies of durable
+        ones, text in UTF-8. Raises `BrokerError` if one was not accepted, for example because an exchange has
+        no queue for it.
         """
         address = queue_address(queue) if exchange is None else exchange_address(exchange, key)
         with self._connect(f"{OWN}-{made_up_container_id()}") as client:
@@ -218,13 +209,8 @@ class AmqpBroker(Assertions):
                 sender.send(_message(message))
 
     def get(self, queue: str, *, within_s: float = 0.0) -> Message | None:
-        """Receive a message and accept it.
-
-        Args:
-            within_s: how long to wait for one; 0 takes only what is there.
-
-        Returns:
-            The message, with its body as bytes or as the publisher's value; None if there was none.
+        """Receive a message and accept it. `within_s`: how long to wait for one; 0 takes only what is there.
+        Returns the message, with its body as bytes or as the publisher's value; None if there was none.
         """
         found = self.get_many(queue, 1, within_s=within_s)
         return found[0] if found else None

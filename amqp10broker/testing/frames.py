@@ -24,10 +24,8 @@ _ENDS: Final = ("CLOSE", "END", "DETACH", "connection.close", "channel.close", "
 
 @dataclass(slots=True)
 class Kept:
-    """The stored frames of one connection.
-
-    Attributes:
-        lines: time in nanoseconds since 1970, and a frame as text, the last ones.
+    """The stored frames of one connection. `lines`: time in nanoseconds since 1970, and a frame as text, the
+    last ones.
     """
 
     peer: str

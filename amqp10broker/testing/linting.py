@@ -93,10 +93,8 @@ def _time_of(line: str) -> int:
 def findings(
     recordings: Iterable[Iterable[str]], among: Collection[int] | None, ignore: Collection[str]
 ) -> list[Finding]:
-    """Return the findings in the recordings of a test's clients.
-
-    Args:
-        among: connections that are the test's; None: all are.
+    """Return the findings in the recordings of a test's clients. `among`: connections that are the test's;
+    None: all are.
     """
     unknown = set(ignore) - set(_RULES)
     if unknown:

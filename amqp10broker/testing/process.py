@@ -36,14 +36,9 @@ class Process:
     is_shared = False
 
     def __init__(self, settings: Mapping[str, Any], frames: int, folder: Path | None) -> None:
-        """Start the broker, and wait until clients can connect.
-
-        Args:
-            frames: shown per connection; 0: none are recorded.
-            folder: its data folder; None: all state is in memory.
-
-        Raises:
-            BrokerError: it did not start; contains its log.
+        """Start the broker, and wait until clients can connect. `frames`: shown per connection; 0: none are
+        recorded. `folder`: its data folder; None: all state is in memory. Raises `BrokerError` if it did not
+        start; contains its log.
         """
         self.host = "127.0.0.1"
         self.port = 0

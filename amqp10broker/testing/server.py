@@ -11,10 +11,8 @@ NOT_KEPT: Final = "frames are not kept: set amqp_broker_frames to more than 0 in
 
 
 class Server(Protocol):
-    """A running broker.
-
-    Attributes:
-        is_shared: with other test processes, so that not all connections are this one's.
+    """A running broker. `is_shared`: with other test processes, so that not all connections are
+    this one's.
     """
 
     host: str
