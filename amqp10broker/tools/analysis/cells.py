@@ -88,13 +88,9 @@ def read_events(spark: SparkSession, folder: Path) -> DataFrame:
 
 
 def cut(events: DataFrame, runs: Sequence[tuple[str, int, int | None]]) -> DataFrame:
-    """Add the part of each event that lies in its run, and drop events of other runs.
-
-    Args:
-        runs: run id, its beginning and its end in ns; None is the last event.
-
-    Returns:
-        The events with the columns `inside` and `elapsed_ns`.
+    """Add the part of each event that lies in its run, and drop events of other runs. `runs`: run id, its
+    beginning and its end in ns; None is the last event. Returns the events with the columns `inside` and
+    `elapsed_ns`.
     """
     from pyspark.sql import functions as F
 

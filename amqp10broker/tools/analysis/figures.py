@@ -33,10 +33,8 @@ _MS: Final = 1e6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFigures:
-    """The figures of one run. Rates are messages per second, utilisations and shares 0 to 1.
-
-    Attributes:
-        complete: False while it was still being recorded: it counts up to its last event.
+    """The figures of one run. Rates are messages per second, utilisations and shares 0 to 1. `complete`:
+    False while it was still being recorded: it counts up to its last event.
     """
 
     run_id: str
@@ -118,10 +116,8 @@ class StreamFigures:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """The figures of one run, from its cells.
-
-    Attributes:
-        histograms: counts by bucket, for `CONFIRM`, `END_TO_END` and `SETTLE`, as far as recorded.
+    """The figures of one run, from its cells. `histograms`: counts by bucket, for `CONFIRM`, `END_TO_END` and
+    `SETTLE`, as far as recorded.
     """
 
     figures: RunFigures

@@ -57,12 +57,9 @@ _NS: Final = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """One second of one run.
-
-    Attributes:
-        in_per_s: deliveries from publishers; messages sent by clients if the broker's links were not
-            recorded.
-        stall_reason: the reason of most link time spent waiting, except for consumers of empty queues.
+    """One second of one run. `in_per_s`: deliveries from publishers; messages sent by clients if the broker's
+    links were not recorded. `stall_reason`: the reason of most link time spent waiting, except for consumers
+    of empty queues.
     """
 
     run_id: str

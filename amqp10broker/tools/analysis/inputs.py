@@ -20,10 +20,8 @@ _READERS: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """The contents of a recording.
-
-    Attributes:
-        runs: rows by the names of `schema.RUN_FIELDS`, in order of their beginnings; only those with events.
+    """The contents of a recording. `runs`: rows by the names of `schema.RUN_FIELDS`, in order of their
+    beginnings; only those with events.
     """
 
     folder: Path

@@ -21,13 +21,8 @@ _CLUSTER_PARTITIONS: Final = 4
 
 
 def analysis_session(master: str, memory: str, more: Mapping[str, str] | None = None) -> SparkSession:
-    """Start a session.
-
-    Args:
-        master: ``local[*]``, ``local[N]`` or ``spark://127.0.0.1:PORT``.
-
-    Raises:
-        CannotStart: Java, pyspark, matplotlib or jinja2 is missing, or Java does not start.
+    """Start a session. `master`: ``local[*]``, ``local[N]`` or ``spark://127.0.0.1:PORT``. Raises
+    `CannotStart` if java, pyspark, matplotlib or jinja2 is missing, or Java does not start.
     """
     check_installed()
     conf = {

@@ -66,10 +66,8 @@ def estimate_ratio(ratios: Sequence[float], confidence: float = CONFIDENCE) -> E
 
 @dataclass(frozen=True, slots=True)
 class Scatter:
-    """The scatter of repetitions, pooled over the settings that are compared.
-
-    Attributes:
-        noise: deviation of one repetition from its mean, as a share of it.
+    """The scatter of repetitions, pooled over the settings that are compared. `noise`: deviation of one
+    repetition from its mean, as a share of it.
     """
 
     noise: float

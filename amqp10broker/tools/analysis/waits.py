@@ -32,10 +32,8 @@ _WAIT: Final = (*_PLACE, "general", "began_ns", "ended_ns", "reason")
 
 @dataclass(frozen=True, slots=True)
 class LinkWait:
-    """An uninterrupted wait of one link for one reason.
-
-    Attributes:
-        link: its name (AMQP 0-9-1: consumer tag); None with the next four if no names were recorded.
+    """An uninterrupted wait of one link for one reason. `link`: its name (AMQP 0-9-1: consumer tag); None
+    with the next four if no names were recorded.
     """
 
     run_id: str

@@ -41,9 +41,7 @@ def files_of(names: Sequence[str]) -> list[str]:
 
 def answer_of_file(path: str, settings: Sequence[Settings], connection: int | None = None) -> Answer:
     """Forecast one file; a file that is unreadable or not a recording gives an answer with a problem.
-
-    Args:
-        connection: this one alone; None for all.
+    `connection`: this one alone; None for all.
     """
     try:
         with open(path, encoding="utf-8", errors="replace") as lines:
@@ -57,10 +55,8 @@ def answer_of_file(path: str, settings: Sequence[Settings], connection: int | No
 def answers(
     spark: SparkSession, paths: Sequence[str], settings: Sequence[Settings], connection: int | None = None
 ) -> list[Answer]:
-    """Return `answer_of_file` of each path in order, with a Spark task per file.
-
-    Args:
-        spark: the session; its workers must find the files by the same paths, and the package.
+    """Return `answer_of_file` of each path in order, with a Spark task per file. `spark`: the session; its
+    workers must find the files by the same paths, and the package.
     """
     return list(_mapped(spark, paths, settings, connection).collect())
 

@@ -56,11 +56,8 @@ class _Link:
 
 @dataclass(slots=True, eq=False)
 class _Receiver(_Link):
-    """A link on which the client receives.
-
-    Attributes:
-        granted: delivery-count and link-credit of the last flow; None without one.
-        idle_ns: when it had used its credit and settled all; None otherwise.
+    """A link on which the client receives. `granted`: delivery-count and link-credit of the last flow; None
+    without one. `idle_ns`: when it had used its credit and settled all; None otherwise.
     """
 
     attached: bool = False

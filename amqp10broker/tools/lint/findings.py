@@ -46,11 +46,7 @@ def evidence_of(record: Recorded) -> Evidence:
 
 @dataclass(slots=True)
 class Finding:
-    """A violation of a rule.
-
-    Attributes:
-        connection: number of the connection; 0: several connections.
-    """
+    """A violation of a rule. `connection`: number of the connection; 0: several connections."""
 
     rule: Rule
     connection: int

@@ -35,11 +35,9 @@ class Grant:
 
 @dataclass(eq=False, slots=True)
 class Consumer:
-    """A recorded link on which a client receives. Times are in seconds.
-
-    Attributes:
-        finished: time of outcomes of the client, and the number of deliveries with one by then.
-        window_used_up: the client's incoming-window reached 0.
+    """A recorded link on which a client receives. Times are in seconds. `finished`: time of outcomes of the
+    client, and the number of deliveries with one by then. `window_used_up`: the client's incoming-window
+    reached 0.
     """
 
     link: Link

@@ -52,10 +52,8 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """The forecast for one publisher or consumer.
-
-    Attributes:
-        receives: the client receives: `credit` is its own then, and `window`, which is not modelled, None.
+    """The forecast for one publisher or consumer. `receives`: the client receives: `credit` is its own then,
+    and `window`, which is not modelled, None.
     """
 
     connection: int
@@ -115,10 +113,8 @@ class Known:
 
 @dataclass(frozen=True, slots=True)
 class KnownConsumer:
-    """A consumer of a recording, independent of requested settings.
-
-    Attributes:
-        check: the model with the credit and the round trip of the recording.
+    """A consumer of a recording, independent of requested settings. `check`: the model with the credit and
+    the round trip of the recording.
     """
 
     connection: int

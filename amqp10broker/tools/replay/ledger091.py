@@ -57,11 +57,7 @@ class Consumer:
 
 @dataclass(eq=False, slots=True)
 class Channel:
-    """One channel.
-
-    Attributes:
-        published: messages so far; with confirms this is the number of the last one.
-    """
+    """One channel. `published`: messages so far; with confirms this is the number of the last one."""
 
     number: int
     gone: bool = False
@@ -199,11 +195,8 @@ class Channel:
 
 
 class Ledger091:
-    """The state of one connection.
-
-    Attributes:
-        error: of the broker's close; None without one.
-        answers: number of frames of the broker that begin or end something, or answer the client.
+    """The state of one connection. `error`: of the broker's close; None without one. `answers`: number of
+    frames of the broker that begin or end something, or answer the client.
     """
 
     def __init__(self) -> None:

@@ -38,11 +38,8 @@ MANAGEMENT: Final = "/management"
 
 @dataclass(eq=False, slots=True)
 class Link:
-    """One link.
-
-    Attributes:
-        error: of the broker's detach; "" without one, None without a detach.
-        limit: deliveries that the credit of the client's sender allows, counted from the first.
+    """One link. `error`: of the broker's detach; "" without one, None without a detach. `limit`: deliveries
+    that the credit of the client's sender allows, counted from the first.
     """
 
     name: str
@@ -83,11 +80,7 @@ class Link:
 
 @dataclass(eq=False, slots=True)
 class Session:
-    """One session.
-
-    Attributes:
-        error: of the broker's end; "" without one, None without an end.
-    """
+    """One session. `error`: of the broker's end; "" without one, None without an end."""
 
     channel: int
     next_outgoing: int
@@ -116,11 +109,8 @@ class Session:
 
 
 class Ledger10:
-    """The state of one connection.
-
-    Attributes:
-        opened: the broker's open frame; None before it.
-        error: of the broker's close; "" without one, None without a close.
+    """The state of one connection. `opened`: the broker's open frame; None before it. `error`: of the
+    broker's close; "" without one, None without a close.
     """
 
     def __init__(self) -> None:

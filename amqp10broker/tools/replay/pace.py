@@ -94,11 +94,8 @@ class Publisher:
 
 @dataclass(eq=False, slots=True)
 class Recorded:
-    """A recorded session with its publishers.
-
-    Attributes:
-        windows: time of each opening of the broker's window, and the transfers that it allowed since the
-            begin.
+    """A recorded session with its publishers. `windows`: time of each opening of the broker's window, and the
+    transfers that it allowed since the begin.
     """
 
     session: Session

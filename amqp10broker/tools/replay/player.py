@@ -16,11 +16,7 @@ from amqp10broker.tools.replay.script import Part, Step
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """The credentials of all replayed connections.
-
-    Attributes:
-        vhost: replaces the recorded one; None to use that.
-    """
+    """The credentials of all replayed connections. `vhost`: replaces the recorded one; None to use that."""
 
     user: str
     password: str = field(repr=False)
@@ -28,12 +24,9 @@ class Login:
 
 
 class Player(ABC):
-    """Plays the client of one connection, step by step.
-
-    Attributes:
-        controls: places in the recording of frames that begin or end something, and whether the client sent
-            them: those keep their order over all connections.
-        over: why nothing more can be played; None during the replay.
+    """Plays the client of one connection, step by step. `controls`: places in the recording of frames that
+    begin or end something, and whether the client sent them: those keep their order over all connections.
+    `over`: why nothing more can be played; None during the replay.
     """
 
     part: Part

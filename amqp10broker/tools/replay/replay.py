@@ -112,13 +112,8 @@ class Replay:
             self._leave(player, now)
 
     def advance(self, now: float) -> float | None:
-        """Play all steps that can be played now.
-
-        Args:
-            now: seconds, the same origin at every call.
-
-        Returns:
-            When to call again at the latest, if nothing arrives; None when the replay is complete.
+        """Play all steps that can be played now. `now`: seconds, the same origin at every call. Returns when
+        to call again at the latest, if nothing arrives; None when the replay is complete.
         """
         wake = now + self._patience_s
         moved = True

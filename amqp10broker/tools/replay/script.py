@@ -25,12 +25,9 @@ class Step:
 
 @dataclass(slots=True)
 class Part:
-    """One connection of a recording.
-
-    Attributes:
-        steps: its frames in order, without protocol headers, SASL frames and heartbeats, which the player
-            creates.
-        unreadable: frames of the client that could not be decoded; they are not played.
+    """One connection of a recording. `steps`: its frames in order, without protocol headers, SASL frames and
+    heartbeats, which the player creates. `unreadable`: frames of the client that could not be decoded; they
+    are not played.
     """
 
     number: int
@@ -58,13 +55,8 @@ class Script:
 
 
 def read_script(records: Iterable[Record], connection: int | None = None) -> Script:
-    """Collect the playable connections of a recording.
-
-    Args:
-        connection: this one alone; None for all.
-
-    Raises:
-        NoFrames: it is not a recording.
+    """Collect the playable connections of a recording. `connection`: this one alone; None for all. Raises
+    `NoFrames` if it is not a recording.
     """
     parts: dict[int, Part] = {}
     script = Script()

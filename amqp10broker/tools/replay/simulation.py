@@ -16,11 +16,8 @@ from amqp10broker.tools.replay.pace import Reason, rate_of
 
 @dataclass(frozen=True, slots=True)
 class Habits:
-    """The behaviour of a publisher in the simulation.
-
-    Attributes:
-        limit: of messages without outcome; None for none.
-        confirm_s: seconds from a message's arrival to its outcome, by message, repeated in a cycle.
+    """The behaviour of a publisher in the simulation. `limit`: of messages without outcome; None for none.
+    `confirm_s`: seconds from a message's arrival to its outcome, by message, repeated in a cycle.
     """
 
     own_s: float
@@ -65,9 +62,7 @@ def simulate(
     """Simulate the publishers of one session until one of them has sent `messages` messages.
 
     The broker processes each message at once; the time to its outcome does not depend on anything else.
-
-    Args:
-        messages: at least 2.
+    `messages`: at least 2.
     """
     return Simulation(publishers, max_link_credit, window, round_trip_s / 2).run(messages)
 
@@ -88,11 +83,8 @@ class Simulation:
         self._numbers = count()
 
     def told(self, at: float, kind: str, number: int, content: tuple[int, int]) -> None:
-        """Observe a frame at the broker; a hook for subclasses.
-
-        Args:
-            content: frames and bytes of a message; or delivery-count and link-credit; or next-incoming-id and
-                incoming-window.
+        """Observe a frame at the broker; a hook for subclasses. `content`: frames and bytes of a message; or
+        delivery-count and link-credit; or next-incoming-id and incoming-window.
         """
 
     def run(self, messages: int) -> list[Run]:
