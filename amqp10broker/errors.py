@@ -70,10 +70,8 @@ class AdminSocketError(BrokerError):
 
 
 class StorageError(BrokerError):
-    """A file or folder of the data folder cannot be used.
-
-    Args:
-        offset: bytes from the start of the file, if a place in it is meant.
+    """A file or folder of the data folder cannot be used. `offset`: bytes from the start of the file, if a
+    place in it is meant.
     """
 
     def __init__(self, path: str, problem: str, remedy: str, *, offset: int | None = None) -> None:
