@@ -70,13 +70,8 @@ class AdminSocketError(BrokerError):
 
 
 class StorageError(BrokerError):
-    """A file or folder of the data folder cannot be used.
-
-    Args:
-        path: which.
-        problem: what is wrong, as a clause: "cannot be opened: Permission denied".
-        remedy: what to do, as a clause; it is not left out.
-        offset: bytes from the start of the file, if a place in it is meant.
+    """A file or folder of the data folder cannot be used. `offset`: bytes from the start of the file, if a
+    place in it is meant.
     """
 
     def __init__(self, path: str, problem: str, remedy: str, *, offset: int | None = None) -> None:
@@ -109,12 +104,7 @@ class StorageFailed(StorageError):
 
 
 class RefusedError(BrokerError):
-    """A client's request is refused and the broker's state is unchanged.
-
-    Args:
-        resource: what the request was about: ``queue 'orders'``.
-        description: a sentence for the client's log that says what to do.
-    """
+    """A client's request is refused and the broker's state is unchanged."""
 
     def __init__(self, resource: str, description: str) -> None:
         super().__init__(description)

@@ -111,35 +111,15 @@ class Door(Protocol):
     async def publish(
         self, access: Access, exchange: str, routing_key: str, properties: Mapping[str, Any], body: bytes
     ) -> bool:
-        """Publish a message, and wait until its queues have stored it.
-
-        Args:
-            access: the user's permissions in the virtual host.
-            exchange: its name, empty for the default one.
-            properties: by name (`message.plain`).
-
-        Returns:
-            Whether any queue got it.
-
-        Raises:
-            BrokerError: it was refused, or not stored in time.
+        """Publish a message, and wait until its queues have stored it. Raises `BrokerError` if it was
+        refused, or not stored in time.
         """
 
     async def get(
         self, access: Access, queue: str, most: int, verdict: Verdict
     ) -> tuple[Sequence[Message], int]:
-        """Get messages from the head of a queue.
-
-        Args:
-            access: the user's permissions in the virtual host.
-            most: the most messages to get.
-            verdict: the outcome of all of them.
-
-        Returns:
-            The messages, and the number of ready ones behind the last one.
-
-        Raises:
-            BrokerError: it was refused, or not answered in time.
+        """Get messages from the head of a queue. Returns the messages, and the number of ready ones behind
+        the last one. Raises `BrokerError` if it was refused, or not answered in time.
         """
 
     def begin(self, operation: str, given: Mapping[str, Any], *, user: str) -> None:
@@ -148,29 +128,15 @@ class Door(Protocol):
     async def run(
         self, operation: str, given: Mapping[str, Any], *, vhost: str | None, user: str, access: Access | None
     ) -> Any:
-        """Run an operation of `operations.table`.
-
-        Args:
-            operation: its name.
-            given: its arguments by name.
-            vhost: the virtual host of the names; None is the configured default.
-            user: for the log.
-            access: the user's permissions; None: the endpoint has checked them.
-
-        Raises:
-            BrokerError: it was refused, or not answered in time.
+        """Run an operation of `operations.table`. `vhost`: the virtual host of the names; None is the
+        configured default. `access`: the user's permissions; None: the endpoint has checked them. Raises
+        `BrokerError` if it was refused, or not answered in time.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One request of an endpoint.
-
-    Attributes:
-        values: the values of the braces in the route's pattern.
-        grants: the user's rights; None at endpoints without a login.
-        door: the broker.
-    """
+    """One request of an endpoint. `grants`: the user's rights; None at endpoints without a login."""
 
     request: Request
     values: Mapping[str, str]
@@ -190,7 +156,6 @@ class Call:
 
     @property
     def body(self) -> dict[str, Any]:
-        """The object of the body."""
         return read_object(self.request.body)
 
     @property
@@ -233,12 +198,7 @@ class Call:
         return await self.door.run(operation, given, vhost=vhost, user=self.who.name, access=None)
 
     def rated(self, *key: str, **families: Values) -> dict[str, dict[str, Any]]:
-        """Return values with their rates, and with the histories that the query requests.
-
-        Args:
-            *key: of the object: its kind, and its names.
-            **families: values by name, for each family of `Span.read`.
-        """
+        """Return values with their rates, and with the histories that the query requests."""
         every = {name: value for values in families.values() for name, value in values.items()}
         series = self.door.samples.look(key, self.door.now_ms(), every)
         query = self.request.query
@@ -276,7 +236,6 @@ def route(
     """Make a route of the API.
 
     Args:
-        pattern: of paths, below ``/api``.
         tag: required by the methods; None: no login.
         **methods: endpoints by name in lower case; with another tag before it where it needs that tag, or
             as a whole `Endpoint`.

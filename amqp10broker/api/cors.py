@@ -13,23 +13,13 @@ _NEVER: Final = ("null", "*")
 
 @dataclass(frozen=True, slots=True)
 class Cors:
-    """The permitted origins; none by default.
-
-    Attributes:
-        origins: ``https://host:port``; ``*`` for all, which then may not send a login.
-        max_age_s: how long a browser may cache a preflight's answer.
-    """
+    """The permitted origins; none by default."""
 
     origins: tuple[str, ...] = ()
     max_age_s: int = MAX_AGE_S
 
     def headers(self, request: Mapping[str, str], *, allow: str | None = None) -> tuple[tuple[str, str], ...]:
-        """Return the headers of an answer.
-
-        Args:
-            request: headers of the request, names in lower case.
-            allow: the path's methods, for the answer to a preflight.
-        """
+        """Return the headers of an answer."""
         origin = request.get("origin", "")
         if not origin or origin in _NEVER:
             return ()

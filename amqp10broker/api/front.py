@@ -48,11 +48,7 @@ _OF_FORMS: Final = ("application/x-www-form-urlencoded", "multipart/form-data", 
 
 @dataclass(frozen=True, slots=True)
 class Visit(Generic[T]):
-    """A request with its endpoint.
-
-    Attributes:
-        values: the values of the braces in the route's pattern.
-    """
+    """A request with its endpoint."""
 
     request: Request
     route: Route[T]
@@ -64,10 +60,6 @@ class Front(Generic[T]):
     """Entrance and exit of one listener's endpoints."""
 
     def __init__(self, router: Router[T], cors: Cors, prefix: tuple[str, ...] = ()) -> None:
-        """Args:
-        cors: the pages of other origins that may read answers.
-        prefix: segments before every path.
-        """
         self._router = router
         self._cors = cors
         self._prefix = prefix
@@ -92,7 +84,6 @@ class Front(Generic[T]):
         return Visit(request, route, endpoint, values)
 
     def _of_page(self, request: Request, endpoint: Endpoint[T]) -> Refused | None:
-        """Refuse a change that a page of another origin may have triggered in a user's browser."""
         headers = request.headers
         if request.method in _READING:
             return None
@@ -148,8 +139,6 @@ def check_framing(headers: Iterable[tuple[bytes, bytes]], version: bytes, limit:
     """Check how a body is announced, before any of it is received.
 
     Args:
-        headers: of the request, names in lower case.
-        version: of HTTP.
         limit: bytes of a body.
 
     Raises:
@@ -189,7 +178,7 @@ def compressed(answer: Answer) -> Answer:
 
 
 def _best(header: str, wanted: Collection[str]) -> float:
-    """Quality values as of RFC 9110, 12.4.2."""
+    # Quality values as of RFC 9110, 12.4.2.
     qualities: dict[str, float] = {}
     for item in header.split(","):
         name, *parameters = (part.strip().lower() for part in item.split(";"))
@@ -203,7 +192,6 @@ def _best(header: str, wanted: Collection[str]) -> float:
 
 
 def _quality(text: str) -> float:
-    """An invalid weight counts as 0."""
     whole, _, fraction = text.partition(".")
     if whole not in ("0", "1") or not (fraction == "" or (fraction.isascii() and fraction.isdigit())):
         return 0.0

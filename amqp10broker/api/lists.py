@@ -27,9 +27,7 @@ class Listing:
         columns: keys to include, with dots into objects; None: all.
         sort: the key to sort by, with dots; None: the order stays.
         page: from 1; None: everything, as a plain array.
-        page_size: items of a page.
         name: part of the names; None: any. It applies to pages only.
-        regex: the name is a regular expression.
     """
 
     columns: tuple[str, ...] | None = None
@@ -42,10 +40,8 @@ class Listing:
 
     @classmethod
     def read(cls, query: Mapping[str, str], *, paged: bool) -> Self:
-        """Parse the list options of a query.
-
-        Args:
-            paged: whether this list has pages at all; if not, page options are ignored.
+        """Parse the list options of a query. `paged`: whether this list has pages at all; if not, page
+        options are ignored.
         """
         columns = query.get("columns")
         page = _number(query, "page") if paged and "page" in query else None
@@ -68,13 +64,8 @@ class Listing:
         )
 
     async def found(self, items: Sequence[Item], pause: Callable[[], Awaitable[None]]) -> Sequence[Item]:
-        """Return the items with matching names; all, if there are no pages.
-
-        Args:
-            pause: lets other tasks run.
-
-        Raises:
-            InvalidArgument: the regular expression would take too long.
+        """Return the items with matching names; all, if there are no pages. Raises `InvalidArgument` if the
+        regular expression would take too long.
         """
         name = self.name
         if self.page is None or name is None:
@@ -161,7 +152,6 @@ def _at(item: Mapping[str, Any], path: str) -> Any:
 
 
 def _rank(value: Any) -> tuple[int, Any]:
-    """An order of any JSON values: numbers (0 for nothing), truth values, others, text."""
     if value is _ABSENT:
         return (0, 0)
     if type(value) is int:  # the commonest type of a column

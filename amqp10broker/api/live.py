@@ -37,24 +37,14 @@ HEARTBEAT: Final = ": \n\n"
 
 @dataclass(frozen=True, slots=True)
 class Following:
-    """The paths that a client follows.
-
-    Attributes:
-        paths: as requests, without the API's own beginning of all paths.
-        interval_ms: between two requests.
-    """
+    """The paths that a client follows."""
 
     paths: tuple[Request, ...]
     interval_ms: int
 
     @classmethod
     def read(cls, request: Request, interval_ms: int) -> Self:
-        """Parse a request for updates.
-
-        Args:
-            request: with parameters ``path``, repeatable, and ``interval``.
-            interval_ms: the default interval.
-        """
+        """Parse a request for updates."""
         targets = request.every("path")
         if not 1 <= len(targets) <= PATHS_MAX:
             raise _bad(f"give 1 to {PATHS_MAX} paths to follow: path=/queues&path=/overview")
@@ -74,7 +64,6 @@ class Latest:
 
     Attributes:
         value: of the last answer that differed; each is a new object. Meaningless before the first one.
-        known: there is a value.
         refusal: why there is none now; None: there is.
     """
 
@@ -106,13 +95,7 @@ class Latest:
         return True
 
     def told(self, place: int, heard: Any, *, anything: bool) -> str:
-        """Return the event that brings a client to the present value.
-
-        Args:
-            place: of the path among those that the client follows.
-            heard: the value that the client has.
-            anything: whether it has one.
-        """
+        """Return the event that brings a client to the present value."""
         if anything and heard is self._before:
             change = self._change
         else:
@@ -124,10 +107,8 @@ class Latest:
 
 
 def refusal_of(answer: Answer, size_max: int | None = BODY_BYTES_MAX) -> dict[str, Any] | None:
-    """Return the event data of an answer that cannot be followed; None if it can.
-
-    Args:
-        size_max: bytes of it; None: any, because no differences are computed.
+    """Return the event data of an answer that cannot be followed; None if it can. `size_max`: bytes of it;
+    None: any, because no differences are computed.
     """
     if answer.status == HTTPStatus.OK:
         if ("content-type", "application/json") not in answer.headers:
@@ -146,12 +127,7 @@ def refusal_of(answer: Answer, size_max: int | None = BODY_BYTES_MAX) -> dict[st
 
 
 def event(name: str, place: int, key: str, text: str) -> str:
-    """Format an event about a path.
-
-    Args:
-        place: the path's index.
-        text: the value of `key`, as JSON in one line.
-    """
+    """Format an event about a path."""
     return f'event: {name}\ndata: {{"id":{place},"{key}":{text}}}\n\n'
 
 

@@ -43,7 +43,6 @@ async def listed(
         known: the cheap columns of each item, in the order of virtual host and name. All have the same
             keys, ``name`` among them.
         make: completes items; None: they are complete.
-        paged: whether this list has pages.
 
     Raises:
         InvalidArgument: the regular expression would take too long.
@@ -72,12 +71,7 @@ async def listed(
 async def written(
     call: Call, things: Sequence[T], describe: Callable[[T], Item], size: int | None = None
 ) -> bytes:
-    """Encode a JSON array in portions.
-
-    Args:
-        describe: makes an item just before it is encoded.
-        size: items of a portion; None: `PORTION`.
-    """
+    """Encode a JSON array in portions. `size`: items of a portion; None: `PORTION`."""
     parts = []
     for portion in _portions(things, size):
         parts.append(_part(map(describe, portion)))
@@ -88,7 +82,7 @@ async def written(
 async def _with(
     key: str, keys: Collection[str], call: Call, items: Sequence[Item], make: Make
 ) -> Sequence[Item]:
-    """All other columns that are computed for the key are dropped: together they would be large."""
+    # All other columns that are computed for the key are dropped: together they would be large.
     made: list[Item] = []
     for portion in _portions(items):
         made += [
@@ -104,7 +98,6 @@ def _part(items: Iterable[Item]) -> bytes:
 
 
 def _joined(parts: Iterable[bytes], before: bytes = b"[", behind: bytes = b"]") -> bytes:
-    """One allocation: the array may have ten megabytes."""
     pieces = [before]
     for part in filter(None, parts):
         pieces += (part, b",")

@@ -30,35 +30,13 @@ class Feed(Protocol):
 
 
 class Refused(Exception):
-    """A request is refused.
-
-    Attributes:
-        answer: to the client.
-    """
-
     def __init__(self, status: int, error: str, reason: str) -> None:
-        """Args:
-        status: of HTTP.
-        error: a short identifier, for programs.
-        reason: a sentence, for people. Clients decode it as a string: it is never anything else.
-        """
         super().__init__(f"{status} {error}: {reason}")
         self.answer = Answer.of_json({"error": error, "reason": reason}, status=status)
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One complete request.
-
-    Attributes:
-        segments: of the path between slashes, decoded; a trailing slash makes none.
-        query: the last value of each parameter.
-        pairs: the whole query, in its order.
-        slash: the path ends with one, as that of a folder.
-        headers: by name in lower case; repeated ones are joined by commas.
-        body: without its transfer encoding.
-    """
-
     method: str
     segments: tuple[str, ...]
     query: Mapping[str, str] = field(default_factory=dict)
@@ -75,11 +53,8 @@ class Request:
     def read(
         cls, method: bytes, target: bytes, headers: Iterable[tuple[bytes, bytes]], body: bytes = b""
     ) -> Self:
-        """Make a request of an engine's parsed parts.
-
-        Args:
-            target: path and query, as received; a scheme and a host before them are left out.
-            headers: names in lower case, and values.
+        """Make a request of an engine's parsed parts. `target`: path and query, as received; a scheme and a
+        host before them are left out.
         """
         path, _, query = target.partition(b"?")
         if not path.startswith(b"/"):
@@ -101,12 +76,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The answer to a request.
-
-    Attributes:
-        headers: names in lower case, and values; the engine adds content-length.
-        feed: generates the body instead, and the connection is closed after it.
-    """
+    """The answer to a request."""
 
     status: int
     headers: tuple[tuple[str, str], ...] = ()
@@ -115,10 +85,8 @@ class Answer:
 
     @classmethod
     def of_json(cls, value: Any, *, status: int = HTTPStatus.OK) -> Self:
-        """Make an answer with a JSON body.
-
-        Raises:
-            ValueError, TypeError: the value has no JSON form.
+        """Make an answer with a JSON body. Raises `ValueError` or `TypeError` if the value has no
+        JSON form.
         """
         return cls.of_json_bytes(json_bytes(value), status=status)
 
@@ -132,11 +100,7 @@ class Answer:
 
 
 def json_text(value: Any) -> str:
-    """Encode a value as JSON.
-
-    Raises:
-        ValueError, TypeError: the value has no JSON form.
-    """
+    """Encode a value as JSON. Raises `ValueError` or `TypeError` if the value has no JSON form."""
     return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 

@@ -16,7 +16,6 @@ STATIC: Final = frozenset(
         *("internal", "internal_owner", "leader", "members", "online"),
     }
 )
-"""Columns that are shown without statistics."""
 TOTALS: Final = frozenset({*DECLARED, "node", "state"})
 """Columns beside the counts, for queues without statistics but with totals."""
 COUNTS: Final = ("messages", "messages_ready", "messages_unacknowledged")
@@ -73,7 +72,6 @@ def figures(row: Row) -> dict[str, Any]:
 
 
 def _bytes(row: Row) -> dict[str, int]:
-    """Bytes are unknown for a stream."""
     weight = row.get("weight")  # a node of another version may not send it
     if weight is None:
         return {}

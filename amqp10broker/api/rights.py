@@ -53,11 +53,7 @@ _REASONS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """The credentials of a request.
-
-    Attributes:
-        user: the name, UTF-8; empty with a token.
-    """
+    """The credentials of a request. `user`: the name, UTF-8; empty with a token."""
 
     user: bytes
     password: bytes = field(repr=False)
@@ -69,10 +65,8 @@ class Credentials:
 
 
 def credentials(header: str | None) -> Credentials | Answer:
-    """Parse the header ``Authorization``, None if it is absent.
-
-    Returns:
-        The credentials, or an answer without such that can be verified.
+    """Parse the header ``Authorization``, None if it is absent. Returns the credentials, or an answer without
+    such that can be verified.
     """
     if header is None:
         return NOT_LOGGED_IN

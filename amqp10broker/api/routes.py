@@ -26,12 +26,9 @@ class Endpoint(Generic[T]):
 
     Attributes:
         tag: that the user must have; None: no login.
-        run: the endpoint function.
         types: of its answers; a client must accept one of them.
         onward: the member of its answers, and parameter of its query, that continues behind an answer;
             None: each answer is complete.
-        login: reads the credentials.
-        forms: content types of forms that it accepts.
     """
 
     tag: Tag | None

@@ -20,7 +20,6 @@ from amqp10broker.dataclass import dataclass
 SLACK_MS: Final = 10
 """Tolerance of the interval between two samples: requests are not exact to the millisecond."""
 KEPT_MS: Final = 3_600_000
-"""How long samples are stored."""
 SAMPLES_MAX: Final = 240
 """Samples of one object. Beyond, those of its older half are thinned out to every second one."""
 OBJECTS_MAX: Final = 20_000
@@ -28,30 +27,18 @@ OBJECTS_MAX: Final = 20_000
 MANY: Final = 1_000
 """With more objects than these, each has only the samples that a rate needs."""
 POINTS_MAX: Final = 1_000
-"""The most points of a history."""
 
 Values: TypeAlias = Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A history as requested.
-
-    Attributes:
-        age_ms: its length.
-        step_ms: between two of its points.
-    """
-
     age_ms: int
     step_ms: int
 
     @classmethod
     def read(cls, query: Mapping[str, str], family: str) -> Span | None:
-        """Return the history that a query requests; None: none.
-
-        Args:
-            family: ``msg_rates``, ``lengths``, ``data_rates`` or ``node_stats``.
-        """
+        """Return the history that a query requests; None: none."""
         age, step = (query.get(f"{family}_{which}", "") for which in ("age", "incr"))
         if not all(each.isascii() and each.isdigit() and int(each[:9]) for each in (age, step)):
             return None
@@ -69,12 +56,7 @@ class Series:
         self._samples: deque[tuple[int, Values]] = deque()
 
     def look(self, now_ms: int, values: Values, *, least_ms: int, most: int) -> None:
-        """Store a sample of the object, unless the last one is too recent.
-
-        Args:
-            least_ms: between two samples.
-            most: samples to store.
-        """
+        """Store a sample of the object, unless the last one is too recent."""
         samples = self._samples
         if samples and now_ms - samples[-1][0] < least_ms:
             return
@@ -102,7 +84,6 @@ class Series:
         return alike[-1] if len(alike) > 1 else None
 
     def _history(self, name: str, span: Span) -> dict[str, Any]:
-        """Points from the newest sample back, as far as there are samples."""
         samples = list(self._samples)
         at = newest = samples[-1][0]
         points: list[dict[str, int]] = []
@@ -135,9 +116,6 @@ class Samples:
     """The samples of all requested objects."""
 
     def __init__(self, interval_ms: int) -> None:
-        """Args:
-        interval_ms: between two samples of an object, approximately.
-        """
         self._least_ms = interval_ms - SLACK_MS
         self._series: dict[Hashable, Series] = {}
 
@@ -150,11 +128,8 @@ class Samples:
         return None if series is None else series.unchanged_since(values)
 
     def look(self, key: Hashable, now_ms: int, values: Values) -> Series:
-        """Store a sample of an object and return its series.
-
-        Args:
-            key: of the object; a deleted and re-created object may have the same key.
-            values: all of it that has a rate.
+        """Store a sample of an object and return its series. `key`: of the object; a deleted and re-created
+        object may have the same key.
         """
         series = self._series.pop(key, None)
         if series is None:
@@ -178,5 +153,4 @@ def rated(values: Values, series: Series, span: Span | None) -> dict[str, Any]:
 
 
 def _rate(name: str, before: tuple[int, Values], after: tuple[int, Values]) -> float:
-    """A counter that appears for the first time was 0."""
     return (after[1].get(name, 0) - before[1].get(name, 0)) * 1000 / max(1, after[0] - before[0])

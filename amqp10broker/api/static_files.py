@@ -36,13 +36,6 @@ _HEADERS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class PageFile:
-    """A file of the page.
-
-    Attributes:
-        kind: its type.
-        tag: differs for every content.
-    """
-
     kind: str
     body: bytes
     tag: str

@@ -26,7 +26,6 @@ class Accepted:
     """A WebSocket that may be opened.
 
     Attributes:
-        headers: of the answer 101.
         foreign: the page is of another machine, and not in the configured origins. Its connection does not
             count as one from this machine.
     """
@@ -43,10 +42,6 @@ def asks_for_websocket(headers: Collection[tuple[bytes, bytes]], version: bytes)
 
 def accept(request: Request, origins: Collection[str]) -> Accepted:
     """Check a request for a WebSocket.
-
-    Args:
-        request: at any path.
-        origins: of pages that may connect; ``*``: all.
 
     Raises:
         Refused: 400, 403 or 426, with the reason.
@@ -84,7 +79,6 @@ def accept(request: Request, origins: Collection[str]) -> Accepted:
 
 
 def _of_this_machine(origin: str) -> bool:
-    """Only names of this machine that no other machine can have."""
     try:
         host = urlsplit(origin).hostname or ""
         return host == "localhost" or ipaddress.ip_address(host).is_loopback

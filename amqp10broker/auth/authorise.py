@@ -63,10 +63,8 @@ class Access:
         return frozenset(() if account is None else account.tags)
 
     def enter(self) -> None:
-        """Check that the user may (still) use the virtual host.
-
-        Raises:
-            NotAllowed: the user does not exist, or has no permission there.
+        """Check that the user may (still) use the virtual host. Raises `NotAllowed` if the user does not
+        exist, or has no permission there.
         """
         check_vhost_access(self._grants, self.vhost)
 

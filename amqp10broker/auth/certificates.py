@@ -47,7 +47,6 @@ def _end_ms(der: bytes) -> int:
 
 
 def _value(der: bytes, wanted: int | None = None) -> tuple[bytes, bytes]:
-    """Contents of the first element, and the rest behind it (X.690, section 8.1)."""
     if wanted is not None and der[0] != wanted:
         raise ValueError("another type was expected")
     size, start = der[1], 2

@@ -21,11 +21,7 @@ class Changing(Protocol):
 
 
 class Grants(Protocol):
-    """The permissions of one user.
-
-    Attributes:
-        changes: its version shows that a cached decision is stale.
-    """
+    """The permissions of one user."""
 
     user: str
     changes: Changing
@@ -45,11 +41,7 @@ class Grants(Protocol):
 
 
 def account_of(grants: Grants) -> User:
-    """Return the user with tags and limits.
-
-    Raises:
-        NotFound: it was deleted.
-    """
+    """Return the user with tags and limits. Raises `NotFound` if it was deleted."""
     account = grants.account
     if account is None:
         raise NotFound(f"user '{grants.user}'", f"no user '{grants.user}'; add it first")

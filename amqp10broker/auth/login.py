@@ -53,15 +53,8 @@ READABLE: Final = frozenset({Mechanism.PLAIN, Mechanism.AMQPLAIN})
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """The connection of a client before its login.
-
-    Attributes:
-        loopback: it comes from this machine.
-        address: the key of its verifications in `turns` (`turns.turn_address`).
-        tls: the connection is encrypted.
-        certificate_user: the user that its verified certificate names; None without one.
-        local: the broker's address of the connection, as text.
-        transport: ``tcp``, ``tls`` or ``websocket``.
+    """The connection of a client before its login. `certificate_user`: the user that its verified certificate
+    names; None without one.
     """
 
     loopback: bool
@@ -74,11 +67,9 @@ class Peer:
 
 @dataclass(frozen=True, slots=True)
 class Success:
-    """The client has logged in as this user.
-
-    Attributes:
-        data: the mechanism's last message, for a protocol that can send one with the outcome.
-        token: the rights by the token that was its password; None: those of the catalog.
+    """The client has logged in as this user. `data`: the mechanism's last message, for a protocol that can
+    send one with the outcome. `token`: the rights by the token that was its password; None: those of the
+    catalog.
     """
 
     user: str
@@ -110,13 +101,7 @@ class Challenge:
 @dataclass(frozen=True, slots=True)
 class Slow:
     """Work of some milliseconds: run it in a thread, and pass the conclusion to `Authentication.resume`.
-
-    Attributes:
-        work: the function to run.
-        conclude: takes the result of `work`, and evaluates it as of now.
-        name: the claimed user.
-        key: equal for work that returns the same.
-        shortcut: returns the conclusion if it is known by now without the work; else None.
+    `shortcut`: returns the conclusion if it is known by now without the work; else None.
     """
 
     work: Callable[[], Any] = field(repr=False)
@@ -140,9 +125,6 @@ class Fetch:
 class Unverified:
     """The client's password was not verified: too many verifications of its address wait, or the broker has a
     fault. It may try again.
-
-    Attributes:
-        reason: for the client and the log.
     """
 
     reason: str
@@ -156,11 +138,8 @@ class Tokens(Protocol):
     """A verifier of tokens: `runtime.connections.key_sets.LivingTokens`."""
 
     def verify(self, token: bytes) -> TokenGrants:
-        """Return the rights of a token now.
-
-        Raises:
-            UnknownKey: no key of its id is known.
-            TokenRefused: the token is not accepted.
+        """Return the rights of a token now. Raises `UnknownKey` if no key of its id is known, and
+        `TokenRefused` if the token is not accepted.
         """
 
     def may_fetch(self) -> bool:
@@ -187,17 +166,6 @@ class Authenticator:
         tokens: Tokens | None = None,
         backends: Sequence[str] = ("internal",),
     ) -> None:
-        """Args:
-        token: returns unguessable bytes, for SCRAM's nonces.
-        read_table: decodes the pairs of a 0-9-1 field table, without its length; None if it is
-            malformed.
-        mechanisms: the permitted ones, in the order of the offer.
-        anonymous_user: the user of ANONYMOUS; empty: it is not offered.
-        loopback_users: names that may log in from this machine only.
-        plain_needs_tls: offer PLAIN and AMQPLAIN on encrypted connections only.
-        tokens: None: tokens are not accepted.
-        backends: the verifiers of a password, in this order: ``internal``, ``oauth2``.
-        """
         self.users = users
         self.passwords = passwords
         self.token = token
@@ -244,11 +212,7 @@ class Authenticator:
 
 
 class Authentication:
-    """The login of one client. It accepts no call after `Success` or `Failure`.
-
-    Attributes:
-        mechanism: that the client has chosen; empty before.
-    """
+    """The login of one client. It accepts no call after `Success` or `Failure`."""
 
     def __init__(self, rules: Authenticator, peer: Peer, *, data_with_outcome: bool) -> None:
         self._rules = rules
@@ -331,7 +295,6 @@ class Authentication:
         return outcome
 
     def _token(self, token: bytes) -> _Steps:
-        """The name beside a token is ignored."""
         tokens = self._rules.tokens
         assert tokens is not None, "a backend without what it needs"
         if not looks_like_token(token):
@@ -372,7 +335,6 @@ class Authentication:
         return self._refused(name, "invalid credentials")
 
     def _refused(self, name: str, why: str) -> Failure:
-        """The log contains the name only if a user has it."""
         if name in self._rules.users:
             return Failure(f"user '{name}': {why}", name)
         return Failure(f"{UNKNOWN_USER}: {why}")

@@ -32,15 +32,7 @@ _IPV6_PREFIX_BITS: Final = 64
 
 
 class Turn(Generic[Work]):
-    """One verification with the clients that wait for it.
-
-    Attributes:
-        work: the verification to run.
-        address: as `turn_address` returns it.
-        name: the claimed user.
-        waiting: number of clients that wait for it.
-        refused: it lost its place, and will not be run.
-    """
+    """One verification with the clients that wait for it."""
 
     __slots__ = ("_key", "address", "name", "refused", "waiting", "work")
 
@@ -69,7 +61,6 @@ class Turns(Generic[Work]):
         self._names_turn = False
 
     def __len__(self) -> int:
-        """The number of waiting verifications."""
         return self._count
 
     def waiting(self, address: str) -> int:
@@ -79,17 +70,9 @@ class Turns(Generic[Work]):
     def join(
         self, work: Work, *, address: str, name: str, key: Hashable
     ) -> tuple[Turn[Work], Turn[Work] | None]:
-        """Wait for a verification.
-
-        Args:
-            work: the verification to run.
-            address: as `turn_address` returns it.
-            name: the claimed user.
-            key: equal for verifications with the same result; only clients of one address share.
-
-        Returns:
-            The turn, and the one that lost its place for it, which may be the same one. The caller
-            notifies the clients of the latter.
+        """Wait for a verification. `key`: equal for verifications with the same result; only clients of one
+        address share. Returns the turn, and the one that lost its place for it, which may be the same one.
+        The caller notifies the clients of the latter.
         """
         key = (address, key)
         turn = self._known.get(key)
@@ -135,7 +118,6 @@ class Turns(Generic[Work]):
         self._forget(turn)
 
     def _next(self, lanes: _Lanes[Work], *, by_name: bool) -> Turn[Work] | None:
-        """Serve the address or name that has waited longest, and move it to the end."""
         for outer, inners in lanes.items():
             for inner, lane in inners.items():
                 if (inner if by_name else outer) not in self._running:
@@ -151,7 +133,6 @@ class Turns(Generic[Work]):
             del self._known[turn._key]
 
     def _refuse_of(self, address: str) -> Turn[Work]:
-        """Drop the newest turn of the name with most turns of an address."""
         lanes = self._by_address[address]
         most = max(lanes, key=lambda name: len(lanes[name]))
         turn = next(reversed(lanes[most]))

@@ -44,12 +44,6 @@ class Passwords:
     """Makes and verifies password records for one broker process."""
 
     def __init__(self, users: Users, token: Token, export: str = "none") -> None:
-        """Args:
-        users: the users with their records.
-        token: source of salts and of the process's key.
-        export: ``sha256``: new records have a hash beside argon2's that RabbitMQ can read in an
-            export.
-        """
         self._export = export
         self._users = users
         self._token = token
@@ -62,10 +56,8 @@ class Passwords:
     # --- making -----------------------------------------------------------------------------------
 
     def make(self, password: str) -> PasswordRecord:
-        """Make the record of a new password. Takes some thirty milliseconds: call it in a thread.
-
-        Raises:
-            InvalidArgument: the password is empty or contains a NUL.
+        """Make the record of a new password. Takes some thirty milliseconds: call it in a thread. Raises
+        `InvalidArgument` if the password is empty or contains a NUL.
         """
         check_password(password)
         value = _hasher().hash(password, salt=self._token(_ARGON2_SALT_BYTES))
@@ -123,14 +115,8 @@ class Passwords:
         return verify
 
     def remember(self, name: str, password: bytes, record: PasswordRecord | None) -> bool:
-        """Remember that a password is right, until the user changes.
-
-        Args:
-            password: the one that `slow` verified.
-            record: the user's record at the call of `slow`.
-
-        Returns:
-            False if the password was changed while it was verified.
+        """Remember that a password is right, until the user changes. Returns False if the password was
+        changed while it was verified.
         """
         if record is None or record is not self.record(name):
             return False
@@ -191,10 +177,8 @@ class Passwords:
 
 
 def plain_record(password: str) -> PasswordRecord:
-    """Make the record of a password that is in the configuration in plain anyway.
-
-    Raises:
-        InvalidArgument: it is empty or contains a NUL.
+    """Make the record of a password that is in the configuration in plain anyway. Raises `InvalidArgument` if
+    it is empty or contains a NUL.
     """
     check_password(password)
     return PasswordRecord(PasswordAlgorithm.PLAIN, password)
@@ -208,10 +192,8 @@ def rabbit_record(password: str, salt: bytes) -> PasswordRecord:
 
 
 def check_password(password: str) -> None:
-    """Refuse a password that SASL PLAIN could not carry.
-
-    Raises:
-        InvalidArgument: it is empty or contains a NUL.
+    """Refuse a password that SASL PLAIN could not carry. Raises `InvalidArgument` if it is empty or contains
+    a NUL.
     """
     if not password or "\0" in password:
         raise InvalidArgument("password", "the password is empty or holds a NUL; give another")

@@ -40,15 +40,8 @@ class ScramError(BrokerError):
 
 
 def derive(password: str, salt: bytes, iterations: int = ITERATIONS) -> ScramRecord:
-    """Make the verifier of a password. Takes some milliseconds; run it in a thread.
-
-    Args:
-        password: in plain; normalised as RFC 5802 requires.
-        salt: unique for the password.
-        iterations: the cost of a guess.
-
-    Raises:
-        ScramError: the password has characters that SASLprep forbids.
+    """Make the verifier of a password. Takes some milliseconds; run it in a thread. `password`: in plain;
+    normalised as RFC 5802 requires. Raises `ScramError` if the password has characters that SASLprep forbids.
     """
     prepared = saslprep(password).encode()
     salted = hashlib.pbkdf2_hmac("sha256", prepared, salt, iterations)
@@ -57,17 +50,9 @@ def derive(password: str, salt: bytes, iterations: int = ITERATIONS) -> ScramRec
 
 
 class ScramServer:
-    """One exchange: `read_first`, `challenge`, `read_final`, in this order.
-
-    Attributes:
-        user: as the client named it.
-        authzid: the user to act as; empty without one.
-    """
+    """One exchange: `read_first`, `challenge`, `read_final`, in this order."""
 
     def __init__(self, nonce: str) -> None:
-        """Args:
-        nonce: the server's part of it: printable, without a comma, never used before.
-        """
         self.user = ""
         self.authzid = ""
         self._nonce = nonce
@@ -77,10 +62,8 @@ class ScramServer:
         self._record: ScramRecord | None = None
 
     def read_first(self, message: bytes) -> None:
-        """Read the client's first message.
-
-        Raises:
-            ScramError: it is malformed, or requires channel binding, which is not offered.
+        """Read the client's first message. Raises `ScramError` if it is malformed, or requires channel
+        binding, which is not offered.
         """
         found = _CLIENT_FIRST.fullmatch(_text(message))
         if found is None:
@@ -103,13 +86,9 @@ class ScramServer:
         return self._server_first.encode()
 
     def read_final(self, message: bytes) -> bytes:
-        """Check the client's proof.
-
-        Returns:
-            The server's final message, which proves that the server has the verifier.
-
-        Raises:
-            ScramError: the message is malformed, belongs to another exchange, or the proof is wrong.
+        """Check the client's proof. Returns the server's final message, which proves that the server has the
+        verifier. Raises `ScramError` if the message is malformed, belongs to another exchange, or the proof
+        is wrong.
         """
         record = self._record
         assert record is not None, "no challenge was made"
@@ -135,10 +114,8 @@ class ScramServer:
 
 
 def saslprep(text: str) -> str:
-    """Normalise a password so that it is the same however it was typed (RFC 4013).
-
-    Raises:
-        ScramError: it has forbidden characters, or mixes directions as RFC 3454 forbids.
+    """Normalise a password so that it is the same however it was typed (RFC 4013). Raises `ScramError` if it
+    has forbidden characters, or mixes directions as RFC 3454 forbids.
     """
     mapped = "".join(
         " " if stringprep.in_table_c12(char) else char for char in text if not stringprep.in_table_b1(char)

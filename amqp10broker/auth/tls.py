@@ -23,7 +23,6 @@ from amqp10broker.errors import ConfigError
 
 class Verify(Enum):
     NONE = "none"
-    """Clients need not present one."""
     OPTIONAL = "optional"
     """A client may present one; it must then be valid."""
     REQUIRED = "required"
@@ -42,15 +41,8 @@ class CertificateUser(Enum):
 
 @dataclass(frozen=True, slots=True)
 class TlsSettings:
-    """Files and rules of TLS.
-
-    Attributes:
-        certificate_file: PEM: the broker's, followed by those between it and the root.
-        key_file: PEM: the private key; None if it is in `certificate_file`.
-        key_password: of the private key; None if it has none.
-        ca_file: PEM: issuers of clients' certificates; required unless `verify` is none.
-        verify: the requirement on clients.
-        minimum_version: ``1.2`` or ``1.3``.
+    """Files and rules of TLS. `key_file`: PEM: the private key; None if it is in `certificate_file`.
+    `key_password`: of the private key; None if it has none.
     """
 
     certificate_file: str
@@ -61,7 +53,6 @@ class TlsSettings:
     minimum_version: str = "1.2"
 
     def __repr__(self) -> str:
-        """Without the key's password: this goes into logs."""
         return f"<TlsSettings {self.certificate_file!r} verify={self.verify.value}>"
 
 
@@ -76,10 +67,8 @@ _VERSIONS: Final = {"1.2": TLSVersion.TLSv1_2, "1.3": TLSVersion.TLSv1_3}
 
 
 def server_context(settings: TlsSettings) -> SSLContext:
-    """Make the context for accepting connections; reads the files.
-
-    Raises:
-        ConfigError: a file cannot be read or has the wrong content; names the setting.
+    """Make the context for accepting connections; reads the files. Raises `ConfigError` if a file cannot be
+    read or has the wrong content; names the setting.
     """
     if settings.minimum_version not in _VERSIONS:
         raise ConfigError(
@@ -99,13 +88,8 @@ def server_context(settings: TlsSettings) -> SSLContext:
 class MutualTls:
     """TLS between nodes: each presents a certificate and requires one of the other.
 
-    Names in certificates are not checked: the cluster's secret over both certificates proves that the
-    other side is a node, and that no attacker is between.
-
-    Attributes:
-        server: for accepted connections.
-        client: for outgoing connections.
-        certificate: of this node, as DER.
+    Names in certificates are not checked: the cluster's secret over both certificates proves that the other
+    side is a node, and that no attacker is between.
     """
 
     server: SSLContext
@@ -114,15 +98,9 @@ class MutualTls:
 
 
 def mutual_tls(certificate_file: str, key_file: str | None, ca_file: str | None) -> MutualTls:
-    """Make the contexts between nodes; reads the files.
-
-    Args:
-        certificate_file: PEM: this node's, followed by those between it and the root.
-        key_file: PEM: the private key; None if it is in `certificate_file`.
-        ca_file: PEM: issuers of the nodes' certificates.
-
-    Raises:
-        ConfigError: a file cannot be read or has the wrong content; names the setting.
+    """Make the contexts between nodes; reads the files. `key_file`: PEM: the private key; None if it is in
+    `certificate_file`. Raises `ConfigError` if a file cannot be read or has the wrong content; names the
+    setting.
     """
     if ca_file is None:
         raise ConfigError(
@@ -170,7 +148,6 @@ def _context(protocol: int, settings: TlsSettings, names: tuple[str, str, str]) 
 
 
 def _check_readable(setting: str, file: str) -> None:
-    """The context's own error does not name the file."""
     try:
         with open(file, "rb"):
             pass
@@ -201,13 +178,9 @@ _SAN: Final = {
 
 
 def certificate_user(certificate: Mapping[str, Any] | None, part: CertificateUser) -> str | None:
-    """Return the user that a client's verified certificate names.
-
-    Args:
-        certificate: as returned by `ssl.SSLSocket.getpeercert`; None or empty without a verified one.
-
-    Returns:
-        None if the certificate does not have that part, or a common name more than once.
+    """Return the user that a client's verified certificate names. `certificate`: as returned by
+    `ssl.SSLSocket.getpeercert`; None or empty without a verified one. Returns None if the certificate does
+    not have that part, or a common name more than once.
     """
     if not certificate:
         return None

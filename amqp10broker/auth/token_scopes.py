@@ -33,24 +33,14 @@ class BadScope(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Wildcard:
-    """A text with stars.
-
-    Attributes:
-        parts: the texts between the stars; ``{vhost}`` by itself is the virtual host.
-    """
+    """A text with stars. `parts`: the texts between the stars; ``{vhost}`` by itself is the virtual host."""
 
     parts: tuple[tuple[str, ...], ...]
 
     @classmethod
     def read(cls, text: str, variables: Mapping[str, str] | None = None) -> Wildcard:
-        """Parse one part of a scope.
-
-        Args:
-            text: of the scope, encoded.
-            variables: values by name, for braces; None: braces mean themselves.
-
-        Raises:
-            BadScope: the decoded text is not UTF-8.
+        """Parse one part of a scope. `variables`: values by name, for braces; None: braces mean themselves.
+        Raises `BadScope` if the decoded text is not UTF-8.
         """
         return cls(tuple(tuple(_pieces(part, variables)) for part in text.split("*")))
 
@@ -72,11 +62,7 @@ class Wildcard:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """A permission for an operation in matching virtual hosts, on matching names.
-
-    Attributes:
-        key: matches routing keys, at topic exchanges.
-    """
+    """A permission for an operation in matching virtual hosts, on matching names."""
 
     operation: Operation
     vhost: Wildcard
@@ -86,12 +72,7 @@ class Scope:
 
 @dataclass(frozen=True, slots=True)
 class Granted:
-    """The rights in a token's scopes.
-
-    Attributes:
-        kept: the effective scopes, without the prefix, for people.
-        dropped: scopes without effect, and the reasons.
-    """
+    """The rights in a token's scopes."""
 
     scopes: tuple[Scope, ...]
     tags: frozenset[str]
@@ -100,13 +81,7 @@ class Granted:
 
 
 def read_scopes(scopes: Iterable[str], prefix: str, variables: Mapping[str, str]) -> Granted:
-    """Parse the scopes of a token.
-
-    Args:
-        scopes: as written, aliases replaced.
-        prefix: of scopes for this broker; empty: all are.
-        variables: texts among the token's claims.
-    """
+    """Parse the scopes of a token."""
     found: list[Scope] = []
     tags: set[str] = set()
     kept: list[str] = []
@@ -174,11 +149,8 @@ class _Changes:
 
 
 class TokenGrants:
-    """The rights of a token's user (protocol `grants.Grants`).
-
-    Attributes:
-        changes: raised when the client sends another token.
-        expires_at: end of the token, seconds since the epoch; None: it has none.
+    """The rights of a token's user (protocol `grants.Grants`). `expires_at`: end of the token, seconds since
+    the epoch; None: it has none.
     """
 
     __slots__ = ("_account", "_scopes", "changes", "expires_at", "user")

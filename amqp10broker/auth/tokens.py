@@ -42,18 +42,8 @@ class UnknownKey(TokenRefused):
 
 @dataclass(frozen=True, slots=True)
 class TokenSettings:
-    """Requirements of tokens.
-
-    Attributes:
-        resource_server_id: this broker's name at the authority.
-        scope_prefix: of scopes for this broker; None: its name and a full stop.
-        additional_scopes_keys: claims with scopes beside ``scope``, with full stops into objects.
-        scope_aliases: replacements of scopes, both as written in the token.
-        username_claims: claims of the user's name, in the order of preference.
-        issuer: the required one; None: any with the key.
-        verify_aud: require this broker as audience.
-        leeway_s: permitted difference of clocks.
-        require_exp: require an expiry.
+    """Requirements of tokens. `scope_prefix`: of scopes for this broker; None: its name and a full stop.
+    `issuer`: the required one; None: any with the key.
     """
 
     resource_server_id: str
@@ -73,21 +63,11 @@ class TokenSettings:
 
 
 class TokenKeys:
-    """The keys of token signatures, by their id.
-
-    Attributes:
-        fetched: those of the authority's key set, which `learn` replaces.
-    """
+    """The keys of token signatures, by their id."""
 
     def __init__(self, default: bytes | None = None, by_id: Mapping[str, bytes] | None = None) -> None:
-        """Read the configured keys.
-
-        Args:
-            default: for tokens that name no key; PEM, or the secret of HS256.
-            by_id: likewise, by id.
-
-        Raises:
-            ConfigError: one cannot be read, or the package is not installed.
+        """Read the configured keys. `default`: for tokens that name no key; PEM, or the secret of HS256.
+        Raises `ConfigError` if one cannot be read, or the package is not installed.
         """
         try:
             # Imported here, because at the first token the limit of open files may be reached.
@@ -104,10 +84,8 @@ class TokenKeys:
         self.fetched: dict[str, Key] = {}
 
     def learn(self, document: Any) -> None:
-        """Replace the authority's key set by a parsed document.
-
-        Raises:
-            ValueError: it is not a key set.
+        """Replace the authority's key set by a parsed document. Raises `ValueError` if it is not a
+        key set.
         """
         from joserfc.errors import JoseError
         from joserfc.jwk import JWKRegistry
@@ -148,14 +126,8 @@ class TokenVerifier:
         self.keys = keys
 
     def verify(self, token: bytes, now_s: float) -> TokenGrants:
-        """Verify signature and claims of a token.
-
-        Args:
-            now_s: the time of day, seconds since the epoch.
-
-        Raises:
-            UnknownKey: no key of its id is known.
-            TokenRefused: the token is not accepted.
+        """Verify signature and claims of a token. `now_s`: the time of day, seconds since the epoch. Raises
+        `UnknownKey` if no key of its id is known, and `TokenRefused` if the token is not accepted.
         """
         claims = self.claims(token)
         expires_at = self._times(claims, now_s)
@@ -269,9 +241,6 @@ def _at(claims: Mapping[str, Any], path: str) -> Any:
 
 
 def _texts(value: Any) -> Iterable[str]:
-    """Scopes are a text with blanks between, or an array; of an object the values are used that match its
-    texts.
-    """
     if isinstance(value, str):
         return value.split()
     if isinstance(value, list):

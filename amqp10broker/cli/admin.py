@@ -98,10 +98,8 @@ def _place_of_url(url: BrokerUrl) -> Place:
 
 
 def ask(place: Place, request: Mapping[str, Any], *, timeout_s: float | None = None) -> Any:
-    """Send one request to the broker and return its result.
-
-    Args:
-        timeout_s: time limit of the answer; None: that of the operation.
+    """Send one request to the broker and return its result. `timeout_s`: time limit of the answer; None: that
+    of the operation.
     """
     if timeout_s is None:
         timeout_s = _patience_s(str(request.get("op")))

@@ -31,20 +31,9 @@ def _nothing(arguments: argparse.Namespace, given: dict[str, Any]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """An operation as a command.
-
-    Attributes:
-        operation: in the table.
-        said: formats the result for people, from the parsed arguments and the result; None: it has printed
-            it.
-        by_itself: names of optional arguments that are positional all the same.
-        without: names of arguments that cannot be given here.
-        more: adds options that the operation does not have.
-        prepare: changes the operation's arguments, possibly after requests to the broker.
-        code: makes the exit code of the result.
-        of_cluster: it has RabbitMQ's exit codes, and shows its result as `--formatter` selects.
-        columns: of a result in rows.
-        description: for its own help; empty takes the table's.
+    """An operation as a command. `said`: formats the result for people, from the parsed arguments and the
+    result; None: it has printed it. `of_cluster`: it has RabbitMQ's exit codes, and shows its result as
+    `--formatter` selects.
     """
 
     operation: str

@@ -53,18 +53,9 @@ def _arguments(parser: Parser) -> None:
 
 
 def force_standalone(path: str, confirmed: Callable[[str], bool]) -> str | None:
-    """Make a cluster of one of a stopped node's data, when its other nodes are lost for good.
-
-    Args:
-        path: the data folder.
-        confirmed: given the losses, returns whether to go on.
-
-    Returns:
-        The result, for people; None: it was not confirmed.
-
-    Raises:
-        StorageError: the folder is in use, is not a data folder, or cannot be read or written.
-        NotInACluster: its node is not in a cluster.
+    """Make a cluster of one of a stopped node's data, when its other nodes are lost for good. Returns the
+    result, for people; None: it was not confirmed. Raises `StorageError` if the folder is in use, is not a
+    data folder, or cannot be read or written, and `NotInACluster` if its node is not in a cluster.
     """
     # They need the broker, which the command line does without.
     from amqp10broker.runtime.journal.data import Data

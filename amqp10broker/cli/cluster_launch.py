@@ -50,15 +50,6 @@ _STOP_S: Final = 20.0
 
 @dataclass(frozen=True, slots=True)
 class NodePlan:
-    """One node to run.
-
-    Attributes:
-        name: of the node and its folder.
-        folder: its data folder.
-        port: for AMQP.
-        cluster_port: for the other nodes.
-    """
-
     name: str
     folder: str
     port: int
@@ -67,13 +58,6 @@ class NodePlan:
 
 
 def plan_nodes(count: int, first_port: int, data: str, options: Sequence[str]) -> list[NodePlan]:
-    """Plan the nodes of a cluster.
-
-    Args:
-        first_port: for AMQP, of the first node; the others follow.
-        data: folder of their folders.
-        options: additional ones for each node.
-    """
     if not 1 <= count <= len(NAMES):
         raise ConfigError("option --nodes", f"is {count}", f"must be 1 to {len(NAMES)}")
     if not 1 <= first_port <= PORT_MAX + 1 - count:
@@ -178,9 +162,8 @@ class Launch:
             _say("(other nodes on the AMQP port less 20000: above it would be no port)")
 
     def _wait_until_up(self) -> bool:
-        """Every node serves clients once it has the cluster's metadata. False if this process was signalled
-        before.
-        """
+        # Every node serves clients once it has the cluster's metadata. False if this process was signalled
+        # before.
         started = told = time.monotonic()
         waiting = list(self._plans)
         while waiting:
@@ -233,9 +216,8 @@ class Launch:
             time.sleep(_POLL_S)
 
     def _stop(self) -> None:
-        """The last node first, so that the founder has seen all others leave. Nodes that were started again
-        by hand are ended as well. A second signal kills.
-        """
+        # The last node first, so that the founder has seen all others leave. Nodes that were started again by
+        # hand are ended as well. A second signal kills.
         for plan in reversed(self._plans):
             process = self._processes.get(plan.name)
             pid = running_pid(plan) if process is None or process.poll() is not None else process.pid
@@ -302,7 +284,6 @@ def _check_free(plan: NodePlan) -> None:
 
 
 def _serves(plan: NodePlan) -> bool:
-    """A node opens its port when it has caught up with the others."""
     try:
         socket.create_connection((HOST, plan.port), timeout=1.0).close()
     except OSError:

@@ -61,7 +61,7 @@ def _said(what: str, said: Any) -> str:
 
 
 def _status(status: Any) -> str:
-    """Names and order are RabbitMQ's."""
+    # Names and order are RabbitMQ's.
     versions = [
         f"{name}: {', '.join(_said(what, said) for what, said in each.items())}"
         for name, each in status["versions"].items()

@@ -61,12 +61,8 @@ STANDARD: Final = "-"
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """One command of `amqp10broker`.
-
-    Attributes:
-        arguments: adds its options and arguments to a parser.
-        run: executes it; returns the exit code.
-        description: for its own help; empty takes the line of the list of commands as a sentence.
+    """One command of `amqp10broker`. `description`: for its own help; empty takes the line of the list of
+    commands as a sentence.
     """
 
     name: str

@@ -18,7 +18,6 @@ _FILES: Final = frozenset({"FILE", "PATH"})
 
 
 def script(shell: str) -> str:
-    """Return the script for one of `SHELLS`."""
     import shtab  # takes as long to load as the rest of a command
 
     from amqp10broker.cli.main import build_parser  # it imports this file, too: not while it is loaded
@@ -29,9 +28,8 @@ def script(shell: str) -> str:
 
 
 def _tell_what_is_known(parser: argparse.ArgumentParser, file: object) -> None:
-    """Changes the parser, which must not be used afterwards: completes files, and values that are only
-    suggestions.
-    """
+    # Changes the parser, which must not be used afterwards: completes files, and values that are only
+    # suggestions.
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             for below in action.choices.values():

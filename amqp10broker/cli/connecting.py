@@ -25,7 +25,6 @@ TIMEOUT_S: Final = 30.0
 _TIMEOUT_S_MIN: Final = 0.01
 _TIMEOUT_S_MAX: Final = 86_400.0
 _COUNT_MAX: Final = 4_294_967_295
-"""The largest credit of a link."""
 
 
 def add_client(parser: Parser) -> None:
@@ -59,13 +58,7 @@ def add_address(parser: Parser | argparse._ArgumentGroup) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """The address and the credentials of a connection.
-
-    Attributes:
-        user: empty for anonymous.
-        vhost: None for the broker's default.
-        tls: whether the port uses TLS.
-    """
+    """The address and the credentials of a connection. `vhost`: None for the broker's default."""
 
     host: str
     port: int

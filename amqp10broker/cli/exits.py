@@ -31,11 +31,8 @@ _OF_CLUSTER: Final[Mapping[str, int]] = {
 
 
 class RefusedByBroker(AdminSocketError):
-    """The broker refuses the request; the message has the reason.
-
-    Attributes:
-        kind: name of the class of the refusal; empty if it has none.
-        of_cluster: a command of the cluster was refused, which has exit codes of its own.
+    """The broker refuses the request; the message has the reason. `kind`: name of the class of the refusal;
+    empty if it has none. `of_cluster`: a command of the cluster was refused, which has exit codes of its own.
     """
 
     def __init__(self, text: str, kind: str = "") -> None:

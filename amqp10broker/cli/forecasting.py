@@ -120,7 +120,6 @@ def _answers(arguments: argparse.Namespace, settings: list[Settings]) -> list[An
 
 
 def _judged(found: list[Answer]) -> int:
-    """Raises Failed if some files, or all settings, have no result."""
     bad = [f"{one.recording}: {one.problem}" for one in found if one.problem is not None]
     if bad:
         others = f"; the other {len(found) - len(bad)} were looked at" if len(found) > len(bad) else ""

@@ -66,12 +66,6 @@ def _get(arguments: argparse.Namespace) -> int:
 
 
 def show(messages: Sequence[Message], form: str, queue: str) -> bytes:
-    """Format messages for printing.
-
-    Args:
-        form: ``text``, ``json`` or ``body``.
-        queue: for the sentence without messages.
-    """
     if form == "body":
         return b"".join(_body_bytes(each) for each in messages)
     documents = [document_of(each) for each in messages]

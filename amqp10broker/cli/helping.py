@@ -42,7 +42,6 @@ class Help(argparse.HelpFormatter):
         groups: Iterable[argparse._MutuallyExclusiveGroup],
         prefix: str | None,
     ) -> str:
-        """Omits the options where the usual line does not fit."""
         actions = list(actions)
         text = super()._format_usage(usage, actions, groups, prefix)
         if max(map(len, text.splitlines())) <= self._width:
@@ -56,11 +55,7 @@ class Help(argparse.HelpFormatter):
 
 
 def example(prog: str) -> str:
-    """Return the example at the end of a command's help.
-
-    Args:
-        prog: of its parser: the program and the words of the command.
-    """
+    """Return the example at the end of a command's help."""
     from amqp10broker.cli.examples import EXAMPLES  # for --help alone
 
     words = prog.removeprefix(PROGRAM).strip()

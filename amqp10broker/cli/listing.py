@@ -36,15 +36,8 @@ def columns_of(text: str) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """One kind of object that can be listed.
-
-    Attributes:
-        noun: the plural, as in the command's name.
-        columns: descriptions in the order of the help; "" for none.
-        default: the columns without a choice of the user.
-        row: makes a row of an entry of the operation's result; some entries are rows already.
-        from_connections: alternatively makes all rows of all connections.
-        what: description of these.
+    """One kind of object that can be listed. `row`: makes a row of an entry of the operation's result; some
+    entries are rows already.
     """
 
     noun: str

@@ -21,12 +21,8 @@ LEVELS: Final = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical"
 
 
 def configure(level: str, form: str, *, stream: TextIO | None = None) -> None:
-    """Set up structlog for the whole process, before the first entry is written.
-
-    Args:
-        level: a key of `LEVELS`, as `Config.log_level`.
-        form: ``console`` or ``json``, as `Config.log_format`.
-        stream: None is standard error.
+    """Set up structlog for the whole process, before the first entry is written. `stream`: None is standard
+    error.
     """
     stream = stream if stream is not None else sys.stderr
     processors: list[structlog.typing.Processor] = [

@@ -77,7 +77,6 @@ def _timeline(arguments: argparse.Namespace) -> int:
 
 
 def _ask_on(arguments: argparse.Namespace, watch: int, found: dict[str, Any]) -> Any:
-    """Returns the reason why nothing more comes, None while it goes on."""
     while True:
         part = ask(arguments, "timeline", watch=watch, since=found.get("next"), limit=STEPS_MAX)
         if not found or part["lost"]:  # the part behind a gap begins with a state of its own

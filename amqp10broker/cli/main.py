@@ -140,10 +140,8 @@ HOMES: Final[Mapping[str, Mapping[str, str]]] = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return the exit code.
-
-    Args:
-        argv: the arguments without the program's name; None takes the process's.
+    """Run one command and return the exit code. `argv`: the arguments without the program's name; None takes
+    the process's.
     """
     written = list(sys.argv[1:] if argv is None else argv)
     # No option of the program itself has a value, so this is the command, if there is one.
@@ -193,11 +191,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def build_parser(typed: str | None = None, *, whole: bool = True) -> Parser:
-    """Build the parser of the command line.
-
-    Args:
-        typed: the command; the others are left out then, unless it is unknown.
-        whole: with the arguments of all commands; without, they are only listed.
+    """Build the parser of the command line. `typed`: the command; the others are left out then, unless it is
+    unknown.
     """
     parser = Parser(
         prog="amqp10broker",

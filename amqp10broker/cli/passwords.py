@@ -34,12 +34,8 @@ def new_password(arguments: argparse.Namespace) -> str | None:
 
 
 def read_password(file: str | None, user: str, *, confirm: bool) -> str:
-    """Read the password of a user from a file, from standard input, or from the terminal.
-
-    Args:
-        file: ``-`` for standard input; None prompts at a terminal, if standard input is one.
-        user: for the prompt.
-        confirm: prompt twice.
+    """Read the password of a user from a file, from standard input, or from the terminal. `file`: ``-`` for
+    standard input; None prompts at a terminal, if standard input is one.
     """
     if file is None and sys.stdin.isatty():
         import getpass

@@ -21,11 +21,7 @@ _LOOK_AGAIN_S: Final = 0.25
 
 
 def drive(replay: Replay, url: BrokerUrl, timeout_s: float) -> None:
-    """Run a replay until all connections have ended.
-
-    Args:
-        timeout_s: seconds to connect within.
-    """
+    """Run a replay until all connections have ended."""
     context = ssl.create_default_context() if url.tls else None
     sockets: dict[Player, socket.socket] = {}
     with selectors.DefaultSelector() as selector:

@@ -37,11 +37,9 @@ class _Progress:
 
 
 def run(config: Config) -> int:
-    """Run the broker until a signal stops it.
-
-    Returns:
-        The exit code: 0 after an orderly shutdown, 1 after a failure, which has been logged, 130 after
-        ctrl-C before it was up; afterwards ctrl-C is an orderly shutdown.
+    """Run the broker until a signal stops it. Returns the exit code: 0 after an orderly shutdown, 1 after a
+    failure, which has been logged, 130 after ctrl-C before it was up; afterwards ctrl-C is an orderly
+    shutdown.
     """
     logs.configure(config.log_level, config.log_format)
     if COUNTS_REFERENCES:

@@ -14,11 +14,7 @@ VARIABLE: Final = "NOTIFY_SOCKET"
 
 
 def tell_ready(environ: Mapping[str, str]) -> None:
-    """Send the notification; failures are ignored.
-
-    Args:
-        environ: of the process.
-    """
+    """Send the notification; failures are ignored."""
     address = environ.get(VARIABLE, "")
     if not address.startswith(("/", "@")):
         return

@@ -130,7 +130,7 @@ def _arguments(parser: Parser) -> None:
 def _add_setting(
     parser: argparse.ArgumentParser | argparse._ArgumentGroup, setting: Setting, default: object
 ) -> None:
-    """The text is parsed with the other sources, so that its errors read like theirs."""
+    # The text is parsed with the other sources, so that its errors read like theirs.
     if setting.kind is bool:
         parser.add_argument(
             setting.flag,

@@ -80,11 +80,8 @@ def run(
 
     Args:
         watch_s: show it again every so many seconds until ctrl-C; None: once.
-        as_json: the document instead of tables; one line each time if watched.
         choose: a selection of it (`sessions.diagnosis.survey.Selection`); None or empty: everything.
-        all_of_them: show all connections; for a screen without a selection.
         stream: None is standard output.
-        fetch, sleep: replaced by tests.
     """
     stream = stream if stream is not None else sys.stdout
     on_screen = watch_s is not None and not as_json and stream.isatty()
@@ -153,8 +150,6 @@ def frame(lines: list[str], rows: int, columns: int | None = None) -> str:
     """Format one picture, written over the last one line by line, so nothing is ever blank in between.
 
     Args:
-        lines: the text to show.
-        rows: of the screen.
         columns: of the screen; a longer line would take two rows. None: no line is longer.
     """
     if len(lines) > rows:

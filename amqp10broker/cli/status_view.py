@@ -121,7 +121,6 @@ def _queues(queues: Sequence[Document], width: int) -> list[str]:
 
 
 def _fullness(queue: Document, limits: Document) -> str:
-    """``5 of 5 messages, drop-head``."""
     bounds = []
     if limits.get("messages") is not None:
         bounds.append(f"{clean(queue.get('messages_ready'))} of {clean(limits['messages'])} messages")
@@ -145,7 +144,6 @@ def _last_error(part: Document, width: int, indent: str) -> list[str]:
 
 
 def _waits(part: Document, width: int, indent: str, name: str = "") -> list[str]:
-    """Without a wait, other remarkable facts are shown."""
     why = clean(part.get("waits_why") or "")
     if part.get("waits"):
         seconds = part.get("waits_for_s")
@@ -262,7 +260,6 @@ def _recording_failed(failed: Document | None) -> list[str]:
 
 
 def _trace(trace: Document) -> list[str]:
-    """The trace file may contain data that others should not read."""
     facts = [
         f"tracing {clean(trace.get('target'))}",
         f"into {clean(trace.get('into'))}",

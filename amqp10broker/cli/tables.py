@@ -35,8 +35,6 @@ def render(
     """Format rows as text that ends with a line break; empty without output.
 
     Args:
-        form: one of `FORMATS`.
-        header: name the columns; JSON always does.
         encoding: of the output; a box that it cannot show is drawn in ASCII.
         width: columns of the terminal, within which a box stays: long texts take several lines. None:
             unlimited, for programs.
@@ -82,7 +80,6 @@ def _box(lines: Sequence[Sequence[str]], drawn: str, width: int | None) -> str:
 
 
 def _narrowed(widths: Sequence[int], lines: Sequence[Sequence[str]], width: int) -> list[int]:
-    """Texts become narrower, numbers do not."""
     narrow = list(widths)
     texts = [at for at, column in enumerate(zip(*lines, strict=True)) if not all(map(_is_number, column[1:]))]
     excess = sum(narrow) + 3 * len(narrow) + 1 - width
@@ -100,7 +97,7 @@ def _is_number(text: str) -> bool:
 
 
 def _in_pieces(text: str, width: int) -> list[str]:
-    """Breaks a line behind a separator in the name within reach, else anywhere."""
+    # Breaks a line behind a separator in the name within reach, else anywhere.
     pieces = []
     while _width(text) > width:
         end = min(width, len(text))
@@ -144,7 +141,7 @@ def _csv(columns: Sequence[str], rows: Sequence[Row], header: bool) -> str:
 
 
 def _csv_cell(value: object) -> str:
-    """A text that a spreadsheet would take for a formula begins with an apostrophe."""
+    # A text that a spreadsheet would take for a formula begins with an apostrophe.
     text = cell(value)
     is_text = isinstance(value, str | list)
     return f"'{text}" if is_text and text.startswith(_FORMULA) else text
@@ -174,7 +171,6 @@ def cell(value: object) -> str:
 
 
 def _width(text: str) -> int:
-    """Characters of Chinese, Japanese and Korean take two columns of a terminal, combining ones none."""
     if text.isascii():
         return len(text)
     import unicodedata

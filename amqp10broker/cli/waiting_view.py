@@ -66,17 +66,11 @@ def without_leader(found: Document) -> str:
 
 
 def entries(waiting: Sequence[Document], width: int, *, several: bool = False) -> list[list[str]]:
-    """Format an entry for each wait, of two lines or more: duration, cause and place; then the details.
-
-    Args:
-        waiting: of `WaitingView`.
-        several: there are several nodes, and their names are shown.
-    """
+    """Format an entry for each wait, of two lines or more: duration, cause and place; then the details."""
     return [[*_head(each, width), *_body(each, width, several=several)] for each in waiting]
 
 
 def _head(each: Document, width: int) -> list[str]:
-    """``no-credit-used-up  12 s  queue orders``, or two lines if a queue's name is too long."""
     facts = [clean(each.get("waits"))]
     if each.get("waits_for_s") is not None:
         facts.append(seconds_text(each["waits_for_s"]))

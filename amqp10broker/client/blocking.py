@@ -52,8 +52,6 @@ pytest fails a test are not among them.
 
 
 def _waits(steps: Callable[Concatenate[H, P], Steps[T]]) -> Callable[Concatenate[H, P], T]:
-    """Make a method that runs these steps to their end, with the same arguments and docstring."""
-
     @functools.wraps(steps)
     def method(self: H, /, *args: P.args, **kwargs: P.kwargs) -> T:
         value: T = self.client.run(steps(self, *args, **kwargs))
@@ -77,7 +75,6 @@ def connect(
 
     Args:
         user: None logs in as anonymous.
-        timeout_s: seconds for all of it, and the default of every later wait.
         ssl_context: use TLS, verified against `host`; None uses plain TCP.
         mechanism: SASL mechanism ``PLAIN``, ``ANONYMOUS`` or ``EXTERNAL`` (client certificate); None
             chooses by `user`.
@@ -172,10 +169,7 @@ class Client(ClientBase[Sender, Receiver]):
 
     def poll(self, timeout_s: float = 0.0) -> None:
         """Read, write and send heartbeats for `timeout_s` seconds, for programs that make no other call for a
-        while.
-
-        Raises:
-            ClientError: the connection has ended.
+        while. Raises `ClientError` if the connection has ended.
         """
         deadline = time.monotonic() + timeout_s
         while True:
@@ -191,9 +185,7 @@ class Client(ClientBase[Sender, Receiver]):
         """Write pending output, close the connection, wait for the broker's answer, and close the socket.
 
         Unsettled messages return to their queues. Closing a connection that has ended is not an error.
-
-        Returns:
-            Whether the broker answered, and so has read everything that was written before.
+        Returns whether the broker answered, and so has read everything that was written before.
         """
         if self._socket.fileno() >= 0:
             try:

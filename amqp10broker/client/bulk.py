@@ -29,13 +29,9 @@ class BulkEnd(ReceiverEnd):
     """The end of a `BulkReceiver`.
 
     Attributes:
-        payloads: encoded messages that have arrived and were not taken.
-        received: messages that have arrived since the attach.
         unsettled: delivery numbers of kept messages that are not settled, taken or not.
-        filters_in_place: names of the filters that the broker applies, once attached.
         keep: decides how many of the arriving messages are kept; None keeps all. The others are released
             by `BulkReceiver.release_surplus`.
-        stopped: after `stop`, whether nothing is in transit any more.
     """
 
     def __init__(
@@ -68,7 +64,6 @@ class BulkEnd(ReceiverEnd):
         self._engine.inbound.finish(self.link, count)
 
     def on_flowed(self, flow: Flow) -> None:
-        """The broker's flow comes after all messages that it has sent."""
         if not flow.link_credit:
             self.stopped = True
 
@@ -102,9 +97,6 @@ class BulkReceiver:
     """A link on which many messages arrive, made by `bulk_receiver`.
 
     The methods raise `ClientError` once the link has ended; unsettled messages then return to the queue.
-
-    Attributes:
-        end: the protocol state.
     """
 
     def __init__(self, client: Client, end: BulkEnd) -> None:
@@ -124,27 +116,16 @@ class BulkReceiver:
         return self.end.drained and self.end.received < self._goal
 
     def grant(self, credit: int, *, drain: bool = False) -> None:
-        """Set the number of messages that the broker may send from now on; replaces earlier grants.
-
-        Args:
-            credit: messages.
-            drain: credit that cannot be used at once is given back; `exhausted` then becomes true.
-
-        Raises:
-            ValueError: the credit is out of range.
+        """Set the number of messages that the broker may send from now on; replaces earlier grants. `drain`:
+        credit that cannot be used at once is given back; `exhausted` then becomes true. Raises `ValueError`
+        if the credit is out of range.
         """
         self.end.grant(credit, drain=drain)
         self._goal = self.end.received + credit
 
     def wait(self, timeout_s: float, until: Callable[[], bool] | None = None) -> bool:
-        """Read until a message can be taken, or until another condition holds.
-
-        Args:
-            timeout_s: seconds.
-            until: None for any message.
-
-        Returns:
-            Whether the condition held in time.
+        """Read until a message can be taken, or until another condition holds. `until`: None for
+        any message.
         """
         try:
             self.wait_for("message", timeout_s, until or (lambda: bool(self.end.payloads)))
@@ -191,18 +172,9 @@ def bulk_receiver(
     max_message_size_bytes: int = 0,
     timeout_s: float | None = None,
 ) -> BulkReceiver:
-    """Attach a link for receiving, without credit.
-
-    Args:
-        client: connected; the first session is used.
-        settled: the broker removes messages as it sends them; else settle them with `accept`.
-        filters: of the source; `BulkEnd.filters_in_place` has those that the broker applies.
-        desired_capabilities: optional ones; a broker ignores those that it does not support.
-        max_message_size_bytes: larger ones end the link; 0 for no limit.
-        timeout_s: seconds for the broker's answer.
-
-    Raises:
-        LinkRefusedError: the broker did not attach it; the condition has the reason.
+    """Attach a link for receiving, without credit. `settled`: the broker removes messages as it sends them;
+    else settle them with `accept`. `max_message_size_bytes`: larger ones end the link; 0 for no limit. Raises
+    `LinkRefusedError` if the broker did not attach it; the condition has the reason.
     """
     end = client.session.receiver(
         address,

@@ -93,16 +93,10 @@ class ClientCore:
     # --- lifetime ---------------------------------------------------------------------------------
 
     def start(self, user: str | None, password: str | None, mechanism: str | None = None) -> None:
-        """Begin to log in; `opened` becomes true, or `failure` is set.
-
-        Args:
-            user: None logs in as anonymous.
-            password: of that user.
-            mechanism: ``PLAIN``, ``ANONYMOUS`` or ``EXTERNAL``, which uses the certificate of the
-                transport; None takes PLAIN if there is a user, else ANONYMOUS.
-
-        Raises:
-            ValueError: another mechanism; user or password are not Unicode text.
+        """Begin to log in; `opened` becomes true, or `failure` is set. `user`: None logs in as anonymous.
+        `mechanism`: ``PLAIN``, ``ANONYMOUS`` or ``EXTERNAL``, which uses the certificate of the transport;
+        None takes PLAIN if there is a user, else ANONYMOUS. Raises `ValueError` if another mechanism; user or
+        password are not Unicode text.
         """
         check_text("user", user)
         check_text("password", password)
@@ -121,10 +115,8 @@ class ClientCore:
         self._connection.start(mechanism, response, self.options.hostname)
 
     def begin(self) -> ClientSession:
-        """Begin a session; `ClientSession.begun` becomes true, or `ClientSession.failure` is set.
-
-        Raises:
-            ClientError: the connection is not open, or all of its channels are in use.
+        """Begin a session; `ClientSession.begun` becomes true, or `ClientSession.failure` is set. Raises
+        `ClientError` if the connection is not open, or all of its channels are in use.
         """
         if self.failure is not None:
             raise self.failure.with_traceback(None)
@@ -157,10 +149,7 @@ class ClientCore:
 
     def tick(self, now: float) -> None:
         """Check idle time-outs and send heartbeats; call it when `opened`, and from then on every
-        `tick_interval`.
-
-        Args:
-            now: seconds, the same origin at every call.
+        `tick_interval`. `now`: seconds, the same origin at every call.
         """
         if self.remote_open is None or not self.opened:
             return

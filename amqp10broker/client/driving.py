@@ -30,10 +30,8 @@ class WaitFor:
     """A state to wait for.
 
     Attributes:
-        condition: whether the state is reached; checked after each input.
         failure: why it can never be reached; None while it can.
         what: a clause for the error: "outcome of 3 messages".
-        hint: a remedy for the error's text.
         began: start of the time-out, by `ClientBase.clock`; None for now.
     """
 
@@ -56,12 +54,6 @@ class ClientBase(ABC, Generic[S, R]):
 
     Methods that wait raise `ClientError` once the connection has ended, and `TimedOutError` when no answer
     comes within `timeout_s` seconds; None takes the client's time-out.
-
-    Attributes:
-        core: the protocol state, for operations that this class does not offer.
-        timeout_s: seconds, the default of every wait.
-        session: the first session, the default of `sender` and `receiver`.
-        make_sender, make_receiver: factories of this driver's links.
     """
 
     session: ClientSession
@@ -129,12 +121,7 @@ def open_client(
     timeout_s: float,
     began: float,
 ) -> Steps[None]:
-    """Log in, open the connection, begin the first session. For the `connect` of the drivers.
-
-    Args:
-        timeout_s: seconds, including those since `began`; an error names all of them.
-        began: start of the time-out, by `ClientBase.clock`.
-    """
+    """Log in, open the connection, begin the first session. For the `connect` of the drivers."""
     core = client.core
     core.start(user, password, mechanism)
     yield WaitFor(
@@ -146,10 +133,8 @@ def open_client(
 
 
 def begin_session(client: ClientBase[S, R], *, timeout_s: float | None = None) -> Steps[ClientSession]:
-    """Begin another session, for links that do not share a window with the others.
-
-    Raises:
-        ClientError: the connection has ended, or the broker allows no more sessions.
+    """Begin another session, for links that do not share a window with the others. Raises `ClientError` if
+    the connection has ended, or the broker allows no more sessions.
     """
     session = client.core.begin()
     yield _begun(session, timeout_s)
@@ -165,7 +150,6 @@ def _begun(session: ClientSession, timeout_s: float | None, began: float | None 
 def end_session(
     client: ClientBase[S, R], session: ClientSession, *, timeout_s: float | None = None
 ) -> Steps[None]:
-    """End a session and its links."""
     session.end()
     yield WaitFor(lambda: session.ended, never, timeout_s, "answer to our end frame")
 
@@ -187,14 +171,8 @@ def sender(
     session: ClientSession | None = None,
     timeout_s: float | None = None,
 ) -> Steps[S]:
-    """Attach a link for sending.
-
-    Args:
-        address, settled, properties: as of `ClientSession.sender`.
-        session: None takes the first session.
-
-    Raises:
-        LinkRefusedError: the broker did not attach it; the condition has the reason.
+    """Attach a link for sending. `session`: None takes the first session. Raises `LinkRefusedError` if the
+    broker did not attach it; the condition has the reason.
     """
     end = (session or client.session).sender(address, settled=settled, properties=properties)
     yield from attach(client, end, timeout_s)
@@ -216,7 +194,6 @@ def receiver(
     """Attach a link for receiving.
 
     Args:
-        address, settled, max_message_size_bytes, filters, properties: as of `ClientSession.receiver`.
         credit: messages that may be in transit to the client; topped up as they are received. 0 leaves it
             to `Receiver.grant` and `Receiver.fetch`.
         session: None takes the first session.

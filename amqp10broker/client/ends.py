@@ -43,14 +43,7 @@ class SessionOwner(Protocol):
 
 
 class Delivery:
-    """A message that arrived. Created once per message, so a plain slotted class.
-
-    Attributes:
-        delivery_id: settles the delivery.
-        tag: the sender's tag.
-        payload: the encoded message; `message` decodes it.
-        settled: the sender expects no outcome.
-    """
+    """A message that arrived. Created once per message, so a plain slotted class."""
 
     __slots__ = ("delivery_id", "payload", "settled", "tag")
 
@@ -61,11 +54,7 @@ class Delivery:
         self.settled = settled
 
     def message(self) -> Message:
-        """Decode the message, anew at each call.
-
-        Raises:
-            DecodeError: the payload is not a message.
-        """
+        """Decode the message, anew at each call. Raises `DecodeError` if the payload is not a message."""
         return decode_message(self.payload)
 
 
@@ -73,11 +62,6 @@ class LinkEnd:
     """The base of both kinds of link end.
 
     Methods that send frames raise `ClientError` once the link, its session or its connection has ended.
-
-    Attributes:
-        link: the engine's end.
-        address: as requested; for a dynamic terminus the broker's choice, once attached.
-        attached: the broker has attached its end, and not as a refusal.
     """
 
     def __init__(self, session: SessionOwner, link: SenderLink | ReceiverLink, address: str | None) -> None:
@@ -152,11 +136,9 @@ class LinkEnd:
 class SenderEnd(LinkEnd):
     """The sending end of a link.
 
-    Messages are identified by keys, ascending numbers from 0. Pass a batch to `send`, wait until
-    `in_flight` has fallen, then collect the outcomes with `take_outcomes`.
-
-    Attributes:
-        in_flight: messages sent without an outcome so far; on a settled link, those not yet written.
+    Messages are identified by keys, ascending numbers from 0. Pass a batch to `send`, wait until `in_flight`
+    has fallen, then collect the outcomes with `take_outcomes`. `in_flight`: messages sent without an outcome
+    so far; on a settled link, those not yet written.
     """
 
     def __init__(self, session: SessionOwner, link: SenderLink, address: str | None) -> None:
@@ -177,14 +159,9 @@ class SenderEnd(LinkEnd):
         return self.link.credit.link_credit
 
     def send(self, payloads: Sequence[bytes]) -> range:
-        """Queue encoded messages; they are written as credit and window allow.
-
-        Returns:
-            The keys of the messages.
-
-        Raises:
-            MessageTooLargeError: one is larger than the link's limit; none was queued.
-            ValueError: one is not an encoded message; none was queued.
+        """Queue encoded messages; they are written as credit and window allow. Raises `MessageTooLargeError`
+        if one is larger than the link's limit; none was queued, and `ValueError` if one is not an encoded
+        message; none was queued.
         """
         self.check()
         limit = self.link.peer_max_message_size
@@ -264,11 +241,8 @@ class SenderEnd(LinkEnd):
 class ReceiverEnd(LinkEnd):
     """The receiving end of a link.
 
-    With a `credit_limit` the engine tops up the link's credit as `take` makes room; with 0 the program
-    grants credit by hand. Either way `ready` never holds more messages than were granted.
-
-    Attributes:
-        ready: deliveries that have arrived and were not taken.
+    With a `credit_limit` the engine tops up the link's credit as `take` makes room; with 0 the program grants
+    credit by hand. Either way `ready` never holds more messages than were granted.
     """
 
     def __init__(
@@ -311,14 +285,9 @@ class ReceiverEnd(LinkEnd):
         return taken
 
     def grant(self, credit: int, *, drain: bool = False) -> None:
-        """Set the number of messages that the broker may send from now on; replaces earlier grants.
-
-        Args:
-            credit: messages.
-            drain: credit that cannot be used at once is given back; `drained` becomes true.
-
-        Raises:
-            ValueError: the credit is out of range.
+        """Set the number of messages that the broker may send from now on; replaces earlier grants. `drain`:
+        credit that cannot be used at once is given back; `drained` becomes true. Raises `ValueError` if the
+        credit is out of range.
         """
         check_integer("credit", credit, 0, UINT_MAX)
         self.check()
@@ -347,10 +316,8 @@ class ReceiverEnd(LinkEnd):
         self.set_credit_limit(self._credit_limit)
 
     def settle(self, deliveries: Sequence[Delivery], outcome: Outcome = ACCEPTED) -> None:
-        """Send the outcome of messages to the broker. Messages that were sent settled are skipped.
-
-        Raises:
-            ValueError: the outcome is not valid, or cannot be encoded.
+        """Send the outcome of messages to the broker. Messages that were sent settled are skipped. Raises
+        `ValueError` if the outcome is not valid, or cannot be encoded.
         """
         self.check()
         check_outcome(outcome)

@@ -45,7 +45,6 @@ class ClientError(BrokerError):
 
     Attributes:
         condition: the broker's error condition, such as ``amqp:not-found``; None if it gave none.
-        description: the broker's sentence; empty if it gave none.
         outcomes: after a failed `send_many`: the outcome of each message, None where none has arrived. A
             message without outcome may or may not have reached the broker.
     """
@@ -80,11 +79,7 @@ class SessionEndedError(ClientError):
 
 
 class LinkError(ClientError):
-    """An error of one link.
-
-    Attributes:
-        address: of the terminus; None for an anonymous or dynamic one.
-    """
+    """An error of one link. `address`: of the terminus; None for an anonymous or dynamic one."""
 
     def __init__(
         self, message: str, *, address: str | None, condition: str | None = None, description: str = ""
@@ -102,11 +97,7 @@ class LinkDetachedError(LinkError):
 
 
 class MessageTooLargeError(ClientError):
-    """A message is larger than the link's limit; it was not sent and the link goes on.
-
-    Attributes:
-        size, limit: in bytes.
-    """
+    """A message is larger than the link's limit; it was not sent and the link goes on."""
 
     def __init__(self, size: int, limit: int) -> None:
         super().__init__(
@@ -119,11 +110,7 @@ class MessageTooLargeError(ClientError):
 
 
 class NotAcceptedError(ClientError):
-    """The broker did not accept a message.
-
-    Attributes:
-        outcome: the one that the broker sent.
-    """
+    """The broker did not accept a message."""
 
     def __init__(self, outcome: Outcome) -> None:
         error = outcome.error if isinstance(outcome, Rejected) else None
@@ -137,12 +124,7 @@ class NotAcceptedError(ClientError):
 
 
 class TimedOutError(ClientError):
-    """A wait exceeded its time-out. Whether the broker acts on the request all the same is unknown.
-
-    Attributes:
-        waited_for: a clause: "the broker's open frame".
-        timeout_s: seconds.
-    """
+    """A wait exceeded its time-out. Whether the broker acts on the request all the same is unknown."""
 
     def __init__(self, waited_for: str, timeout_s: float, hint: str = "") -> None:
         advice = hint or "look at `amqp10broker status`, or allow more time"
@@ -186,10 +168,8 @@ def place_of(host: str, port: int) -> str:
 
 
 def cannot_connect(host: str, port: int, error: OSError | ValueError) -> ConnectError:
-    """Make the error for a TCP connection that could not be made.
-
-    Args:
-        error: an OSError of the socket, or a ValueError: the host is not a name, or the port not a port.
+    """Make the error for a TCP connection that could not be made. `error`: an OSError of the socket, or a
+    ValueError: the host is not a name, or the port not a port.
     """
     if isinstance(error, OSError):
         why = f"{error.strerror or error}; start the broker, or correct host and port"

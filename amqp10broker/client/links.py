@@ -26,10 +26,8 @@ from amqp10broker.client.outcomes import (
 
 
 class SenderBase:
-    """A link for sending, without the methods that wait. The methods raise `ClientError` once it has ended.
-
-    Attributes:
-        end: the protocol state.
+    """A link for sending, without the methods that wait. The methods raise `ClientError` once it
+    has ended.
     """
 
     def __init__(self, client: ClientBase[Any, Any], end: SenderEnd) -> None:
@@ -47,10 +45,8 @@ class SenderBase:
 
 
 class ReceiverBase:
-    """A link for receiving, without the methods that wait. The methods raise `ClientError` once it has ended.
-
-    Attributes:
-        end: the protocol state.
+    """A link for receiving, without the methods that wait. The methods raise `ClientError` once it
+    has ended.
     """
 
     def __init__(self, client: ClientBase[Any, Any], end: ReceiverEnd) -> None:
@@ -67,10 +63,8 @@ class ReceiverBase:
         return self.end.credit
 
     def grant(self, credit: int) -> None:
-        """Set the number of messages that the broker may send from now on; replaces earlier grants.
-
-        Raises:
-            ValueError: the credit is out of range.
+        """Set the number of messages that the broker may send from now on; replaces earlier grants. Raises
+        `ValueError` if the credit is out of range.
         """
         self.end.grant(credit)
         self.client.write_soon()
@@ -89,14 +83,8 @@ class ReceiverBase:
         self.settle(deliveries, rejected(condition, description))
 
     def settle(self, deliveries: Delivery | Sequence[Delivery], outcome: Outcome = ACCEPTED) -> None:
-        """Send the outcome of messages; it is written as far as possible without waiting.
-
-        Args:
-            deliveries: one or several; those sent settled are skipped.
-            outcome: any; `outcomes.modified` makes one that returns messages changed.
-
-        Raises:
-            ValueError: the outcome is not valid, or cannot be encoded.
+        """Send the outcome of messages; it is written as far as possible without waiting. Raises `ValueError`
+        if the outcome is not valid, or cannot be encoded.
         """
         self.end.settle((deliveries,) if isinstance(deliveries, Delivery) else deliveries, outcome)
         self.client.write_soon()
@@ -115,7 +103,6 @@ def send(sender: SenderBase, message: Message | bytes, *, timeout_s: float | Non
     """Send one message and wait until the broker has accepted it; if settled, until it is written.
 
     Args:
-        message: a `Message`, or an encoded one (`data_message`).
         timeout_s: seconds; None takes the client's.
 
     Raises:
@@ -142,8 +129,6 @@ def send_many(
     A cancelled call withdraws the messages that have not begun to be written.
 
     Args:
-        messages: `Message` objects, or encoded ones; read one batch at a time.
-        in_flight_max: messages that may be without outcome at one time.
         timeout_s: seconds for all of it; None takes the client's, anew for each batch.
 
     Returns:
@@ -199,14 +184,8 @@ def receive(receiver: ReceiverBase, *, timeout_s: float | None = None) -> Steps[
 def receive_many(
     receiver: ReceiverBase, count_max: int, *, timeout_s: float | None = None, count_min: int = 1
 ) -> Steps[list[Delivery]]:
-    """Return the next messages, in order.
-
-    Args:
-        count_max: the most messages to return.
-        count_min: messages to wait for, at most `count_max`.
-
-    Returns:
-        `count_min` to `count_max` messages, or fewer when the time-out came first.
+    """Return the next messages, in order. Returns `count_min` to `count_max` messages, or fewer when the
+    time-out came first.
     """
     client, end = receiver.client, receiver.end
     began = client.clock()
@@ -238,12 +217,8 @@ def fetch(
     receiver with `credit` 0; with another one, its credit is topped up again afterwards.
 
     Args:
-        count: messages wanted.
         timeout_s: seconds to wait for them; 0 takes the available ones. None takes the client's.
         drain_timeout_s: seconds for the broker's answer to drain; None takes the client's.
-
-    Returns:
-        Up to `count` messages, in order.
 
     Raises:
         TimedOutError: the broker did not answer drain. `receive` returns the messages that arrived.

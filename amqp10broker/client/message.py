@@ -61,10 +61,8 @@ class Message:
     """The section type of the body; None encodes bytes as data and any other value as amqp-value."""
 
     def encode(self) -> bytes:
-        """Encode the sections in their order.
-
-        Raises:
-            EncodeError: a value has no AMQP 1.0 encoding, or the body does not fit its kind.
+        """Encode the sections in their order. Raises `EncodeError` if a value has no AMQP 1.0 encoding, or
+        the body does not fit its kind.
         """
         parts: list[bytes] = []
         if self.header is not None:
@@ -104,11 +102,7 @@ def data_message(body: bytes) -> bytes:
 
 
 def decode_message(payload: bytes) -> Message:
-    """Decode an encoded message.
-
-    Raises:
-        DecodeError: the bytes are not a message.
-    """
+    """Decode an encoded message. Raises `DecodeError` if the bytes are not a message."""
     message = Message(None, kind=BodyKind.NONE)
     data: list[bytes] = []
     pos = 0
@@ -168,10 +162,8 @@ def _section(code: int, value: Any) -> bytes:
 
 
 def section_at(payload: bytes, pos: int, end: int) -> tuple[int, int]:
-    """Return the descriptor of the section that begins at `pos`, and the position of its value.
-
-    Raises:
-        DecodeError: no section begins there.
+    """Return the descriptor of the section that begins at `pos`, and the position of its value. Raises
+    `DecodeError` if no section begins there.
     """
     if payload[pos] != 0:
         raise DecodeError(f"no section begins at byte {pos}: {_LATER}")

@@ -32,10 +32,8 @@ def made_up_container_id() -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientOptions:
-    """Options of a connection; the defaults suit most programs.
-
-    Raises:
-        ValueError: one of them fits no frame; the text names it.
+    """Options of a connection; the defaults suit most programs. Raises `ValueError` if one of them fits no
+    frame; the text names it.
     """
 
     container_id: str = field(default_factory=made_up_container_id)

@@ -15,14 +15,9 @@ from amqp10broker.protocols.amqp10.types import Symbol
 
 
 def rejected(condition: str = "", description: str = "") -> Rejected:
-    """Make the outcome of an invalid message, which no consumer will get.
-
-    Args:
-        condition: an error condition for the sender, such as ``amqp:decode-error``; empty for no reason.
-        description: a sentence for the sender's log.
-
-    Raises:
-        ValueError: the condition is not ASCII, or the description not Unicode text.
+    """Make the outcome of an invalid message, which no consumer will get. `condition`: an error condition for
+    the sender, such as ``amqp:decode-error``; empty for no reason. Raises `ValueError` if the condition is
+    not ASCII, or the description not Unicode text.
     """
     check_text("description", description)
     error = Error(condition=Symbol(condition), description=description or None) if condition else None
@@ -35,15 +30,8 @@ def modified(
     undeliverable_here: bool = False,
     annotations: Mapping[str, Any] | None = None,
 ) -> Modified:
-    """Make the outcome of a message that is returned changed.
-
-    Args:
-        delivery_failed: count this as a failed attempt.
-        undeliverable_here: do not deliver it to this link again.
-        annotations: merged into message-annotations; keys start with ``x-``.
-
-    Raises:
-        ValueError: an annotation has no AMQP 1.0 encoding.
+    """Make the outcome of a message that is returned changed. Raises `ValueError` if an annotation has no
+    AMQP 1.0 encoding.
     """
     return Modified(
         delivery_failed=delivery_failed,

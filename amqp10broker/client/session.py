@@ -89,15 +89,9 @@ class ClientSession:
         properties: Mapping[str, Any] | None = None,
         name: str | None = None,
     ) -> SenderEnd:
-        """Attach a link for sending; `SenderEnd.attached` becomes true, or `failure` is set.
-
-        Args:
-            address: the target; None: each message names its own in its property `to`.
-            settled: send without requesting outcomes.
-            name: of the link; None makes one up.
-
-        Raises:
-            ValueError: an argument fits no frame; nothing was sent.
+        """Attach a link for sending; `SenderEnd.attached` becomes true, or `failure` is set. `address`: the
+        target; None: each message names its own in its property `to`. `name`: of the link; None makes one up.
+        Raises `ValueError` if an argument fits no frame; nothing was sent.
         """
         check_text("address", address)
         check_text("name", name)
@@ -132,9 +126,7 @@ class ClientSession:
             address: the source; None: a queue created for this link and deleted with it, with its name in
                 `ReceiverEnd.address`.
             credit_limit: level to which credit is topped up; 0: `ReceiverEnd.grant` grants by hand.
-            settled: the broker removes messages as it sends them.
             max_message_size_bytes: larger ones end the link; 0 for no limit.
-            desired_capabilities: optional ones; the broker's attach lists those that it supports.
             name: of the link; None makes one up.
 
         Raises:
@@ -190,10 +182,8 @@ class ClientSession:
     # --- input and output, for the core ------------------------------------------------------------
 
     def receive(self, items: list[object]) -> None:
-        """Process frame bodies of this session.
-
-        Raises:
-            AmqpConnectionError: the broker broke a rule of the connection.
+        """Process frame bodies of this session. Raises `AmqpConnectionError` if the broker broke a rule of
+        the connection.
         """
         for event in self.engine.receive(items):
             self._on_event(event)

@@ -15,20 +15,16 @@ WOULD_BLOCK: Final = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteErr
 
 def check_port(port: int) -> None:
     """Check a port: sockets accept a number above 65535, too, and connect to the port of its lower 16 bits.
-
-    Raises:
-        ValueError: it is not a TCP port.
+    Raises `ValueError` if it is not a TCP port.
     """
     if not 0 < port <= PORT_MAX:
         raise ValueError(f"port is {port}")
 
 
 def with_tls(sock: socket.socket, context: ssl.SSLContext, host: str, port: int) -> ssl.SSLSocket:
-    """Do the TLS handshake within the socket's own time-out. A failure closes the socket.
-
-    Raises:
-        TlsError: no trust, no TLS at the other end, or no common version.
-        TimedOutError: the other end does not answer.
+    """Do the TLS handshake within the socket's own time-out. A failure closes the socket. Raises `TlsError`
+    if no trust, no TLS at the other end, or no common version, and `TimedOutError` if the other end does not
+    answer.
     """
     try:
         return context.wrap_socket(sock, server_hostname=host)
@@ -59,10 +55,8 @@ def tls_failed(host: str, port: int, error: OSError) -> TlsError:
 
 
 def receive_some(sock: socket.socket) -> bytes:
-    """Return the received bytes, up to about `READ_BYTES`; empty at the end of the stream.
-
-    Raises:
-        BlockingIOError: nothing has arrived; under TLS one of the others in `WOULD_BLOCK`.
+    """Return the received bytes, up to about `READ_BYTES`; empty at the end of the stream. Raises
+    `BlockingIOError` if nothing has arrived; under TLS one of the others in `WOULD_BLOCK`.
     """
     data = sock.recv(READ_BYTES)
     if not isinstance(sock, ssl.SSLSocket) or not data:

@@ -40,8 +40,6 @@ from amqp10broker.protocols.amqp10.performatives import PORT
 def _awaits(
     steps: Callable[Concatenate[H, P], Steps[T]],
 ) -> Callable[Concatenate[H, P], Coroutine[Any, Any, T]]:
-    """Make a method that runs these steps to their end, with the same arguments and docstring."""
-
     @functools.wraps(steps)
     async def method(self: H, /, *args: P.args, **kwargs: P.kwargs) -> T:
         value: T = await self.client.run(steps(self, *args, **kwargs))
@@ -62,14 +60,9 @@ async def connect(
     ssl_context: ssl.SSLContext | None = None,
     mechanism: str | None = None,
 ) -> AsyncIterator[Client]:
-    """Connect over TCP; otherwise as `over`.
-
-    Args:
-        ssl_context: use TLS, verified against `host`; None uses plain TCP.
-
-    Raises:
-        ConnectError: no server listens there, it cannot be reached, or host or port is invalid.
-        TlsError: TLS failed.
+    """Connect over TCP; otherwise as `over`. `ssl_context`: use TLS, verified against `host`; None uses plain
+    TCP. Raises `ConnectError` if no server listens there, it cannot be reached, or host or port is invalid,
+    and `TlsError` if TLS failed.
     """
     stream: trio.abc.Stream | None = None
     try:
@@ -124,9 +117,6 @@ async def over(
     """Log in over a stream, open the connection, begin a session; close them and the stream at the end.
 
     The other arguments and errors are those of `blocking.connect`.
-
-    Args:
-        stream: connected; the client owns it from now on.
     """
     client = Client(stream, ClientCore(options or ClientOptions()), timeout_s)
     raised: Exception | None = None
@@ -233,7 +223,6 @@ class Client(ClientBase[Sender, Receiver]):
     # --- the driver -------------------------------------------------------------------------------
 
     async def run(self, steps: Steps[T]) -> T:
-        """Run steps to their end, and write the output of the last one."""
         try:
             waiting = next(steps)
             while True:

@@ -26,12 +26,7 @@ _FORM: Final = "must be amqp://host:port, amqps://user:password@host:port/vhost 
 
 
 class UrlError(BrokerError):
-    """The URL cannot be used.
-
-    Attributes:
-        problem: a clause: "names no host". Without secrets.
-        allowed: accepted forms, as a clause: "must be amqp://host:port".
-    """
+    """The URL cannot be used. `allowed`: accepted forms, as a clause: "must be amqp://host:port"."""
 
     def __init__(self, problem: str, allowed: str = _FORM) -> None:
         super().__init__(f"{problem}; {allowed}")
@@ -41,12 +36,7 @@ class UrlError(BrokerError):
 
 @dataclass(frozen=True, slots=True)
 class BrokerUrl:
-    """The parts of a URL, percent-encoding removed; None for a part that is absent.
-
-    Attributes:
-        tls: ``amqps://``.
-        user: empty is anonymous.
-    """
+    """The parts of a URL, percent-encoding removed; None for a part that is absent."""
 
     host: str
     port: int
@@ -59,10 +49,8 @@ class BrokerUrl:
 def parse_url(text: str) -> BrokerUrl:
     """Parse an ``amqp://`` or ``amqps://`` URL; all parts but the host are optional.
 
-    A refused URL is shown only as far as it can hold no password, even if it was not percent-encoded.
-
-    Raises:
-        UrlError: it is not such a URL.
+    A refused URL is shown only as far as it can hold no password, even if it was not percent-encoded. Raises
+    `UrlError` if it is not such a URL.
     """
     written = text.strip()
     if _CONTROL.search(written):
@@ -145,7 +133,6 @@ def _is_ipv6(host: str) -> bool:
 
 
 def _is_host(host: str) -> bool:
-    """Sockets raise UnicodeError for a text that is not a host name."""
     try:
         host.encode("idna")
     except UnicodeError:

@@ -1,6 +1,6 @@
-"""What a node of a cluster does with Raft groups, and for queues that are elsewhere. Pure.
+"""The cluster engines: Raft members of queues and of the metadata, and links to queues at other nodes. Pure.
 
-A group's member is `raft` with a log in the node's journal and a machine that applies it; `wire` is what
-nodes send each other; lanes carry what sessions ask to the node where a queue is, each letter once. Sockets,
-timers and tasks are `tasks`' business.
+A member is `raft` with a log in the node's journal and a machine that applies it. `wire` is the protocol
+between nodes. A lane carries the commands of sessions to the node of a queue, each command once. `runtime`
+has the sockets, timers and tasks.
 """

@@ -50,11 +50,7 @@ def encode_document(document: Document) -> bytes:
 
 
 def read_document(body: bytes) -> Document:
-    """Read what `encode_document` wrote.
-
-    Raises:
-        BadDocument: it is none.
-    """
+    """Read what `encode_document` wrote. Raises `BadDocument` if it is not valid."""
     try:
         document = json.loads(body)
     except (ValueError, RecursionError) as error:
@@ -65,7 +61,7 @@ def read_document(body: bytes) -> Document:
 
 
 def encode_answer(answer: Document) -> bytes:
-    """What a node that was asked says."""
+    """Encode the response to a request of another node."""
     return encode_document({"answer": answer})
 
 
@@ -83,7 +79,8 @@ def encode_refusal(error: BrokerError) -> bytes:
 
 
 def read_answer(body: bytes) -> Document:
-    """Read what the asked node said.
+    """Read the response of another node. Raises the `RefusedError` subclass that was raised there, or
+    `BadDocument` if the bytes are neither an answer nor a refusal.
 
     Raises:
         RefusedError: of the class that was raised there.

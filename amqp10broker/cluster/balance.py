@@ -1,4 +1,4 @@
-"""Who leads how many queues, and whether a node can be spared: values in, plans out."""
+"""Plans that balance leaders over nodes, and checks whether a node can be spared."""
 
 from __future__ import annotations
 
@@ -10,13 +10,7 @@ from amqp10broker.dataclass import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Led:
-    """A queue as balancing sees it.
-
-    Attributes:
-        group: its number.
-        leader: number of the node that leads it.
-        others: numbers of the nodes of its other voters.
-    """
+    """A queue as balancing sees it."""
 
     group: int
     leader: int
@@ -37,16 +31,11 @@ def share(queues: int, nodes: int) -> int:
 
 
 def next_move(queues: Sequence[Led], nodes: Collection[int], stuck: Collection[int] = ()) -> Move | None:
-    """The transfer to make next, so that no node leads more than its share; None: none, or none that helps.
+    """Return the transfer to make next, so that no node leads more than its share; None if no transfer helps.
 
-    Where a queue of a crowded node can only go to nodes that have their share already, one of theirs goes on
-    first: it is asked for the shortest way from a crowded node to one with room, and its last step is made.
-    Asked again after each transfer, the number of leaders above the share falls by one each way.
-
-    Args:
-        queues: all that have a leader.
-        nodes: that may lead: running, and not drained.
-        stuck: groups whose transfer failed, which stay where they are.
+    Where a queue of a crowded node can only move to nodes at their share, a queue of those is moved first:
+    the first step of the shortest path from a crowded node to one with room. Each transfer lowers the number
+    of leaders above the share, so repeated calls end.
     """
     limit = share(len(queues), len(nodes))
     led: dict[int, list[Led]] = {node: [] for node in sorted(nodes)}
@@ -76,10 +65,8 @@ def next_move(queues: Sequence[Led], nodes: Collection[int], stuck: Collection[i
 
 
 def is_critical(online_voters: int, voters: int) -> bool:
-    """Whether a group loses its majority with one more of its members.
-
-    Args:
-        online_voters: members that vote and run; also this node's, if it is about to become a voter.
-        voters: members that vote, or are about to, whether they run or not.
+    """Whether a group loses its majority with one more of its members. `online_voters`: members that vote and
+    run; also this node's, if it is about to become a voter. `voters`: members that vote, or are about to,
+    whether they run or not.
     """
     return online_voters <= voters // 2 + 1

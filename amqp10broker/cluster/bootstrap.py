@@ -1,8 +1,8 @@
-"""How a node finds its cluster: decisions of a start, of what the folder and other nodes say.
+"""The decisions with which a starting node finds, joins or founds its cluster.
 
-A list of nodes is given to every one of them. Its first name is the founder: no other node ever founds, so
-that there cannot be two. A founder that has lost its folder looks before it founds, and finds the cluster.
-A node that is in a cluster goes to the members that it knows, and its list does not matter.
+Every node has the same list. Only the first name of the list founds, so that two clusters cannot arise. A
+founder that has lost its folder looks for the cluster before it founds. A node that is in a cluster uses the
+members in its folder, and ignores its list.
 """
 
 from __future__ import annotations
@@ -19,13 +19,12 @@ from amqp10broker.metadata.plan import CLUSTER, NODE_NUMBERS, Key
 from amqp10broker.metadata.queue import QueueType
 
 NAME_MAX: Final = 64
-"""Characters of a node's name."""
 
 _NAME_MARKS: Final = "-_.@"
 
 
 class ClusterRefused(BrokerError):
-    """A node cannot be of the cluster as it is; the message says what to do."""
+    """A node cannot be in the cluster as it is; the message names the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +40,7 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class MemberAt:
-    """A node of the cluster.
-
-    Attributes:
-        number: it is never given again.
-        name: the name of its folder.
-        address: of its cluster port.
-    """
+    """A node of the cluster. `number`: it is never given again."""
 
     number: int
     name: str
@@ -64,11 +57,7 @@ class MemberAt:
 
     @classmethod
     def of(cls, document: Mapping[str, object]) -> MemberAt:
-        """It again.
-
-        Raises:
-            KeyError, TypeError, ValueError: it is none.
-        """
+        """It again. Raises `KeyError` or `TypeError` or `ValueError` if it is not valid."""
         number, name, host, port = (document[key] for key in ("number", "name", "host", "port"))
         if not (type(number) is int and type(port) is int and type(name) is str and type(host) is str):
             raise ValueError(f"no member: {document}")
@@ -77,14 +66,7 @@ class MemberAt:
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """What a node's folder says of its cluster.
-
-    Attributes:
-        cluster: the cluster's id, made once.
-        number: the node's own.
-        name: the node's own.
-        members: those that it knew last, itself among them.
-    """
+    """The cluster facts in a node's folder."""
 
     cluster: str
     number: int
@@ -102,11 +84,7 @@ class Membership:
 
     @classmethod
     def of(cls, document: Mapping[str, object]) -> Membership:
-        """It again.
-
-        Raises:
-            KeyError, TypeError, ValueError: it is none.
-        """
+        """It again. Raises `KeyError` or `TypeError` or `ValueError` if it is not valid."""
         cluster, number, name, members = (document[key] for key in ("cluster", "number", "name", "members"))
         if not (type(cluster) is str and type(number) is int and type(name) is str):
             raise ValueError(f"no membership: {document}")
@@ -136,10 +114,8 @@ def check_name(name: str) -> None:
 
 
 def read_nodes(written: str) -> dict[str, Address]:
-    """The nodes of ``a=host:port,b=[::1]:port``, in this order.
-
-    Raises:
-        ClusterRefused: one cannot be understood, or a name or an address stands twice.
+    """The nodes of ``a=host:port,b=[::1]:port``, in this order. Raises `ClusterRefused` if one cannot be
+    understood, or a name or an address stands twice.
     """
     nodes: dict[str, Address] = {}
     for each in filter(None, (part.strip() for part in written.split(","))):
@@ -159,12 +135,7 @@ def read_nodes(written: str) -> dict[str, Address]:
 
 
 def target_size(given: int, listed: str | None) -> int:
-    """How many nodes make the cluster whole.
-
-    Args:
-        given: the setting; 0: as many as the list has.
-        listed: as `read_nodes` takes it.
-    """
+    """How many nodes make the cluster whole. `given`: the setting; 0: as many as the list has."""
     return given or max(1, len(read_nodes(listed or "")))
 
 
@@ -173,13 +144,8 @@ def target_size(given: int, listed: str | None) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """What a node of the list has said.
-
-    Attributes:
-        name: its name.
-        cluster: id of the cluster that it is in; None: it is in none.
-        taken: its cluster has a node of the name of the one that asks, and it is another folder.
-        names: of the nodes of its cluster.
+    """The answer of a node on the list. `cluster`: id of the cluster that it is in; None: it is in none.
+    `taken`: the name of the asking node belongs to another folder in that cluster.
     """
 
     name: str
@@ -195,24 +161,13 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """Ask to be let in.
-
-    Attributes:
-        by: name of the node to ask.
-    """
+    """Ask to be let in."""
 
     by: str
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Ask again.
-
-    Attributes:
-        names: of the nodes that are waited for.
-        why: a clause for people.
-    """
-
     names: tuple[str, ...]
     why: str
 
@@ -220,13 +175,11 @@ class Wait:
 def next_step(
     name: str, listed: Sequence[str], heard: Mapping[str, Heard], *, has_data: bool
 ) -> Found | Join | Wait:
-    """What a node does that is in no cluster.
+    """Return the next action of a node that is in no cluster.
 
     Args:
-        name: its own.
         listed: names of all nodes of its list, in order; the first founds. It may be missing itself. Without
             a list a node founds at once, and is alone.
-        heard: by name, the other nodes of the list that have answered.
         has_data: its folder has been served from before. That of the founder is the cluster's then.
 
     Raises:
@@ -263,7 +216,7 @@ def next_step(
 
 
 def taken(name: str, by: str) -> ClusterRefused:
-    """The refusal of a node whose name another folder has."""
+    """Return the refusal for a node name that belongs to another folder."""
     return ClusterRefused(
         f"the cluster has a node '{name}' already, whose data is not in this folder: bring that folder back, "
         f"or run 'amqp10broker forget-cluster-node {name}' at node '{by}' first, or choose another name"
@@ -271,16 +224,8 @@ def taken(name: str, by: str) -> ClusterRefused:
 
 
 def check_still_member(membership: Membership, told: Mapping[str, Any]) -> None:
-    """Refuse a node that was forgotten.
-
-    Args:
-        membership: what its folder says.
-        told: what a node says that was asked: ``cluster``, ``name``, ``numbers`` of the cluster's nodes, and
-            the ``highest`` that was ever given.
-
-    Raises:
-        ClusterRefused: the number was given once, and is no member's any more. A node that has not heard of
-            it yet says nothing.
+    """Refuse a node that was removed. Raises `ClusterRefused` if the node's number was assigned once and is
+    not a member's any more. A node that has not learned of the number yet answers without it.
     """
     if told.get("cluster") != membership.cluster or membership.number in told.get("numbers", ()):
         return
@@ -294,13 +239,7 @@ def check_still_member(membership: Membership, told: Mapping[str, Any]) -> None:
 def founded(
     entries: Iterable[tuple[Key, Any]], node: NodeFacts, cluster: ClusterFacts
 ) -> list[tuple[Key, Any]]:
-    """What a cluster begins with: the catalog of the node that founds it, whose queues are at that node.
-
-    Args:
-        entries: of its catalog, as JSON can hold them.
-        node: that node.
-        cluster: which one it shall be.
-    """
+    """The initial content of a cluster: the catalog of the founder, which has all its queues."""
     begun: list[tuple[Key, Any]] = []
     for key, value in entries:
         if key[0] == "queue":

@@ -1,7 +1,7 @@
-"""By how much the clocks of nodes differ, as heartbeats say, and what a node that is wrong does about it.
+"""Clock differences between nodes, measured by heartbeats, and the correction of a wrong clock.
 
-A node's time goes on evenly from its start (`runtime.clock`), so a difference is that of the clocks as nodes
-started, and stays. What a heartbeat needs on its way makes the other clock look behind by so much.
+A node's time advances evenly from its start (`runtime.clock`), so a difference is constant. The latency of a
+heartbeat makes the other clock appear late by as much.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ AHEAD_MS_MAX: Final = 1_000
 
 
 class Clocks:
-    """What one node knows of the others' clocks.
+    """The clock differences as one node measures them.
 
     Attributes:
-        correction_ms: what this node's clock is corrected by where it leads: nothing if that of most nodes is
+        correction_ms: the correction of this node's clock where it leads: 0 if the clocks of most nodes are
             near it. Of two that differ the one behind is taken for right: what expires too early is lost.
     """
 
@@ -41,11 +41,7 @@ class Clocks:
         self.correction_ms = max(most - AHEAD_MS_MAX, min(0, most + AHEAD_MS_MAX))
 
     def notes(self, named: Mapping[int, str]) -> dict[str, str]:
-        """What is wrong, a sentence each, by what it is about.
-
-        Args:
-            named: names of the nodes that are members.
-        """
+        """Return a sentence for each problem, by its subject."""
         found = {
             f"clock of {name}": f"the clock of node {name} is {difference(ahead_ms)} this node's"
             for node, name in sorted(named.items())
@@ -60,5 +56,4 @@ class Clocks:
 
 
 def difference(ahead_ms: int) -> str:
-    """``7200.0 s ahead of``."""
     return f"{abs(ahead_ms) / 1000:.1f} s {'ahead of' if ahead_ms > 0 else 'behind'}"

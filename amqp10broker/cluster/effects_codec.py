@@ -1,4 +1,4 @@
-"""What a queue tells a node's sessions, as the body of a frame.
+"""Effects of a queue for the sessions of another node, as the body of a frame.
 
 ::
 
@@ -7,11 +7,11 @@
                consumers u32 | consumer* | effect*
     LEADER_IS  term u64 | flags u8
 
-Integers are little-endian. Effects stand in the order in which they are told; each names whom it is for.
-Numbers of deliveries and publishes are a range where they are one, messages are a batch
+Integers are little-endian. Effects stand in the order in which they are to be applied; each names its
+receiver. Numbers of deliveries and publishes are ranges where possible, messages are a batch
 (`queues.quorum.command_codec`, `message.batch`).
 
-Bytes that cannot be read raise `BadLetter` and nothing else, whatever they are.
+The decoders raise `BadLetter` and nothing else for invalid bytes.
 """
 
 from __future__ import annotations
@@ -82,11 +82,7 @@ def encode_told(told: Told) -> list[bytes]:
 
 
 def decode_told(body: bytes) -> Told:
-    """What `encode_told` made.
-
-    Raises:
-        BadLetter: it is no such body.
-    """
+    """Decode the output of `encode_told`. Raises `BadLetter` if the body is invalid."""
     try:
         token, index, done = _TOLD.unpack_from(body)
         by_session: dict[PeerId, list[Effect]] = {}
@@ -111,11 +107,7 @@ def encode_resumed(resumed: Resumed) -> list[bytes]:
 
 
 def decode_resumed(body: bytes) -> Resumed:
-    """What `encode_resumed` made.
-
-    Raises:
-        BadLetter: it is no such body.
-    """
+    """Decode the output of `encode_resumed`. Raises `BadLetter` if the body is invalid."""
     try:
         token, index, last, deleted = _RESUMED.unpack_from(body)
         at = _RESUMED.size
@@ -142,16 +134,11 @@ def decode_resumed(body: bytes) -> Resumed:
 
 
 def encode_leader(leader: LeaderIs) -> list[bytes]:
-    """That this node leads."""
     return [_LEADER.pack(leader.term, leader.again | leader.no_more << 1 | leader.full << 2)]
 
 
 def decode_leader(body: bytes) -> LeaderIs:
-    """What `encode_leader` made.
-
-    Raises:
-        BadLetter: it is no such body.
-    """
+    """Decode the output of `encode_leader`. Raises `BadLetter` if the body is invalid."""
     try:
         term, flags = _LEADER.unpack(body)
     except struct.error as error:
@@ -178,7 +165,6 @@ def _write_one(effect: Effect, pieces: list[bytes]) -> None:
 
 
 def _cut(deliver: Deliver) -> list[Deliver]:
-    """A delivery as several, none with more messages than a batch may have."""
     count = len(deliver.keys)
     return [
         Deliver(

@@ -22,28 +22,19 @@ _CHECKED: Final = struct.Struct("<BBI")
 _LENGTH: Final = struct.Struct("<I")
 _CRC: Final = struct.Struct("<I")
 _AROUND: Final = _CHECKED.size + _CRC.size
-"""What `length` counts beside the body."""
 _FRONT: Final = _HEAD.size
 FRAME_BYTES_MIN: Final = _LENGTH.size + _AROUND
-"""A frame without a body."""
 _KINDS: Final = {int(kind): kind for kind in FrameKind}
 
 
 class BadFrame(BrokerError):
-    """What came is no frame that this version knows: the connection cannot go on."""
+    """This version cannot read the received frame; the connection must end."""
 
 
 def encode(kind: FrameKind, group: int, body: Sequence[bytes], flags: int = 0) -> list[bytes]:
-    """A frame as bytes, in pieces: what is large is copied once, when it is sent.
-
-    Args:
-        kind: of the body.
-        group: number of what it is about, 0 to 2**32 - 1.
-        body: in pieces.
-        flags: none has a meaning yet.
-
-    Raises:
-        ValueError: the body is above `BODY_BYTES_MAX`: a fault of ours, the caller has to cut it.
+    """A frame as bytes, in pieces: what is large is copied once, when it is sent. `group`: number of what it
+    is about, 0 to 2**32 - 1. Raises `ValueError` if the body is above `BODY_BYTES_MAX`: a fault of ours, the
+    caller has to cut it.
     """
     size = sum(map(len, body))
     if size > BODY_BYTES_MAX:
@@ -56,11 +47,7 @@ def encode(kind: FrameKind, group: int, body: Sequence[bytes], flags: int = 0) -
 
 
 class Decoder:
-    """Makes frames of the bytes of one connection.
-
-    Args:
-        body_bytes_max: a larger body is refused when its length has come.
-    """
+    """Makes frames of the bytes of one connection."""
 
     __slots__ = ("_kept", "_length_max", "_wanted")
 

@@ -37,26 +37,15 @@ class Groups:
 
     Attributes:
         now_ms: milliseconds of a clock that never runs back.
-        suspected: nodes that cannot be reached, or cannot reach this one.
         on_unknown: called with node, group and message for a member that this node does not have. The sender
             must come to suspect it (see `raft.core`).
         lost: other nodes with numbers up to this one are lost for good: a group with members there is made
             that of this node alone when its member here begins (`cluster force-standalone`).
-        backward: this node's members shall not lead (`Raft.backward`).
         elects: members of queues that are not new may ask for votes. Not while those of this node begin: that
             comes first, and until it is over they and those of other nodes have none to ask.
-        on_deadline: called when `deadline` is earlier than before.
-        on_removed: called with the group of a member that has stopped.
-        on_added: called with the group of a member that has begun.
     """
 
     def __init__(self, now_ms: Callable[[], int], send: Send) -> None:
-        """Begin with none.
-
-        Args:
-            now_ms: the clock.
-            send: sends.
-        """
         self.now_ms = now_ms
         self.suspected: set[int] = set()
         self.lost = 0
@@ -82,7 +71,6 @@ class Groups:
 
     @property
     def backward(self) -> bool:
-        """See the attribute."""
         return self._backward
 
     @backward.setter
@@ -94,7 +82,7 @@ class Groups:
             member.raft.backward = backward
 
     def add(self, member: Member) -> None:
-        """A member begins: it is told whom this node suspects. One with members that are lost is alone."""
+        """Start a member, with the present suspicions. A member whose peers are all lost is alone."""
         assert member.group not in self._members, f"group {member.group} has a member here"
         self._members[member.group] = member
         member.raft.backward = self._backward
@@ -116,7 +104,6 @@ class Groups:
 
     @property
     def elects(self) -> bool:
-        """See the attribute."""
         return self._elects
 
     @elects.setter
@@ -133,13 +120,7 @@ class Groups:
 
     def received(self, node: int, messages: Iterable[tuple[int, bytes]]) -> None:
         """Messages have come from a node, all that came at once: each group works them off in one go.
-
-        Args:
-            node: the sender.
-            messages: group and bytes.
-
-        Raises:
-            BadBytes: one is none; those before it have been taken.
+        `messages`: group and bytes. Raises `BadBytes` if one is none; those before it have been taken.
         """
         touched: dict[int, Member] = {}
         try:
@@ -156,12 +137,12 @@ class Groups:
                 member.advance()
 
     def suspect(self, node: int) -> None:
-        """A node cannot be reached, or cannot reach this one. Of many members, most are told by `tick`."""
+        """A node is unreachable in one direction or both. With many members, `tick` notifies most of them."""
         self.suspected.add(node)
         self._tell(node, lambda member, peer: member.suspect(peer))
 
     def heard(self, node: int) -> None:
-        """It can be reached again. Of a node that was started anew, tell `suspect` first."""
+        """A node is reachable again. For a restarted node, call `suspect` first."""
         self.suspected.discard(node)
         self._tell(node, lambda member, peer: member.heard(peer))
 
@@ -183,7 +164,6 @@ class Groups:
             yield
 
     def _go_on_telling(self) -> None:
-        """Tell some members what is the oldest news for them: each gets all, and in order."""
         left = MEMBERS_A_TURN
         while self._news and left > 0:
             left -= sum(1 for _ in islice(self._news[0], left))
@@ -248,7 +228,6 @@ class Groups:
             self._asking.add(member.group)
 
     def _asked(self, group: int) -> None:
-        """A member asks for votes no more."""
         if group in self._asking:
             self._asking.remove(group)
             if self._line:
@@ -257,9 +236,8 @@ class Groups:
     # --- what members ask ---------------------------------------------------------------------------
 
     def later(self, callback: Callable[[], None]) -> None:
-        """Have something called in `LATER_MS`, or when the node looks after its groups next behind that.
-
-        `on_deadline` is not told: nothing is woken for it.
+        """Call a function in `LATER_MS`, or at the next look at the groups behind that. `on_deadline` is not
+        called, so that nothing wakes for it.
         """
         if not self._later:
             self._later_due = self.now_ms() + LATER_MS
@@ -298,17 +276,13 @@ class Groups:
             self.on_deadline()
 
 
-def _ignore(node: int, group: int, message: Message) -> None:
-    """Without a cluster nobody writes."""
+def _ignore(node: int, group: int, message: Message) -> None: ...
 
 
-def _nothing() -> None:
-    """Nobody waits."""
+def _nothing() -> None: ...
 
 
-def _forget(group: int) -> None:
-    """Nobody else knows of it."""
+def _forget(group: int) -> None: ...
 
 
-def _not_told(group: int) -> None:
-    """Nobody else wants to know."""
+def _not_told(group: int) -> None: ...

@@ -1,4 +1,4 @@
-"""What a consumer at another node than its queue holds, counted from letters and effects at either end."""
+"""The deliveries that a consumer at another node holds, counted from commands and effects at either end."""
 
 from __future__ import annotations
 
@@ -7,16 +7,9 @@ from amqp10broker.queues.effects import Deliver
 
 
 class Held:
-    """One consumer's.
-
-    Attributes:
-        seen: deliveries that it was sent, as `GiveBack` and `Unsubscribe` count them.
-    """
-
     __slots__ = ("_asked", "_cancelled", "_count", "_epoch", "_settled", "seen")
 
     def __init__(self, command: Subscribe) -> None:
-        """Hold nothing."""
         self.seen = 0
         self._settled = command.settled
         self._cancelled = False
@@ -52,5 +45,4 @@ class Held:
             self._count += len(effect.keys)
 
     def answered(self) -> None:
-        """A `Settled` has come."""
         self._asked -= 1

@@ -1,4 +1,4 @@
-"""How two nodes find out that they belong together, before anything else is said on a connection.
+"""The handshake of two nodes, before any other frame of a connection.
 
 ::
 
@@ -14,10 +14,10 @@ Each message is ``length u16 | kind u8 | content``, 1 024 bytes at most. A hello
     magic 8s | versions from u8, to u8 | machines from u16, to u16, used u16 | purpose u8 | node u32 |
     incarnation u64 | start 16s | nonce 32s | cluster u8 and UTF-8 | name u8 and UTF-8
 
-a proof 32 bytes, a verdict ``refused u8 | proof 32s | reason in UTF-8``. A proof is the HMAC-SHA-256 by the
-secret over who says it at which step, what binds it to the TLS connection (`Greeting`), and both hellos; that
-of a verdict also over the verdict. So no proof is good in the other direction, or on another connection. What
-is refused before the secret was proved carries no proof: the other side believes of it only that it was sent.
+A proof is 32 bytes, a verdict ``refused u8 | proof 32s | reason in UTF-8``. A proof is the HMAC-SHA-256 by
+the secret over the role of its sender and the step, the binding to the TLS connection (`Greeting`), and both
+hellos; that of a verdict also covers the verdict. So a proof is invalid in the other direction and on another
+connection. A refusal before the proof of the secret carries no proof, so its content is not authenticated.
 """
 
 from __future__ import annotations
@@ -60,12 +60,7 @@ OWN_ADDRESS: Final = "that is this node's own address: correct the addresses of 
 
 
 class Refused(BrokerError):
-    """The two nodes do not go on; the message is one line that says why.
-
-    Args:
-        reason: why.
-        by_peer: the other node says so.
-    """
+    """The handshake failed; the message is one line with the reason."""
 
     def __init__(self, reason: str, *, by_peer: bool = False) -> None:
         super().__init__(f"refused by the other node: {reason}" if by_peer else reason)
@@ -75,7 +70,7 @@ class Refused(BrokerError):
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who a node is.
+    """The identity of a node.
 
     Attributes:
         node: its number; 0: it is no member yet.
@@ -94,14 +89,9 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """What a node says of itself on one connection.
-
-    Attributes:
-        purpose: what the connection is for; the listener repeats it.
-        start: drawn anew at each start: tells two processes with the same incarnation apart.
-        nonce: drawn anew for each connection.
-        versions: the oldest and the newest that it speaks.
-        machines: the oldest and the newest version of the machines that it carries out.
+    """The first message of a node on a connection. `start`: drawn anew at each start: tells two processes
+    with the same incarnation apart. `machines`: the oldest and the newest version of the machines that it
+    carries out.
     """
 
     identity: Identity
@@ -118,7 +108,6 @@ class Hello:
 
     @property
     def name(self) -> str:
-        """Its name."""
         return self.identity.name
 
     def encode(self) -> bytes:
@@ -131,10 +120,8 @@ class Hello:
 
 
 def read_hello(content: bytes) -> Hello:
-    """Read what `Hello.encode` wrote.
-
-    Raises:
-        Refused: it is none, or of a version that is not spoken here.
+    """Read what `Hello.encode` wrote. Raises `Refused` if it is not valid, or of a version that is not spoken
+    here.
     """
     if len(content) < _RANGE.size or not content.startswith(MAGIC):
         raise Refused(NO_NODE)
@@ -157,9 +144,8 @@ def read_hello(content: bytes) -> Hello:
 
 
 def misfit(one: Hello, other: Hello) -> str | None:
-    """Why two nodes cannot be of one cluster by what they carry out; None: they can.
-
-    One of them may not have heard yet what the cluster uses.
+    """Return why two nodes cannot be in one cluster by their machine versions; None if they can. One of them
+    may not have learned the cluster's version yet.
     """
     used = max(one.identity.used, other.identity.used)
     for each, peer in ((one, other), (other, one)):
@@ -181,8 +167,6 @@ def _read_text(content: bytes, at: int) -> tuple[str, int]:
 
 
 class _Step(enum.IntEnum):
-    """Kinds of messages."""
-
     HELLO = 1
     PROOF = 2
     VERDICT = 3
@@ -196,16 +180,12 @@ class Greeting:
     """One side of the exchange: bytes in, bytes out.
 
     Args:
-        own: what this node says; the purpose of a listener's is set to the dialer's.
-        secret: the cluster's.
-        judge: asked when the other side has proved the secret.
-        dials: which side this is.
+        own: the hello of this node; the purpose of a listener's is set to the dialer's.
         binding: what both sides see of the TLS connection, so that a proof cannot be passed on through
             another one; empty without TLS.
 
     Attributes:
         peer: the other side, when its hello has been read. Believe it only when `done`.
-        done: both sides welcome each other.
         rest: bytes that came behind the exchange.
     """
 
@@ -225,14 +205,11 @@ class Greeting:
         self.rest = b""
 
     def begin(self) -> bytes:
-        """What to send first."""
         return _message(_Step.HELLO, self._own_bytes) if self._dials else b""
 
     def received(self, data: bytes) -> tuple[bytes, Refused | None]:
-        """Take bytes of the other side; not after it was `done` or refused.
-
-        Returns:
-            What to send, and the refusal after which the connection ends.
+        """Take bytes of the other side; not after it was `done` or refused. Returns what to send, and the
+        refusal after which the connection ends.
         """
         self._kept += data
         answers = bytearray()
@@ -248,7 +225,6 @@ class Greeting:
         return bytes(answers), None
 
     def _next(self) -> bytes | None:
-        """The content of the next message, when it is whole."""
         if len(self._kept) < _FRONT.size:
             return None
         size, kind = _FRONT.unpack_from(self._kept)
@@ -338,7 +314,6 @@ def _message(step: _Step, content: bytes) -> bytes:
 
 
 def _one_line(reason: bytes) -> str:
-    """A stranger's words, fit for a log."""
     text = reason[:REASON_BYTES_MAX].decode(errors="replace")
     return "".join(char if char.isprintable() else "?" for char in text) or "it does not say why"
 
@@ -351,19 +326,13 @@ class _Known:
 
 
 class Acquaintances:
-    """Which nodes this one knows, and the last start that it saw of each."""
+    """The known nodes, and the last start seen of each."""
 
     def __init__(self) -> None:
         self._known: dict[int, _Known] = {}
 
     def know(self, node: int, name: str, incarnation: int = 0) -> None:
-        """A node is a member; what was seen of it stays seen.
-
-        Args:
-            node: its number, 1 and above.
-            name: its name.
-            incarnation: the last that the cluster has noted.
-        """
+        """A node is a member; what was seen of it stays seen. `node`: its number, 1 and above."""
         known = self._known.setdefault(node, _Known(name, incarnation, b""))
         known.name = name
         if incarnation > known.incarnation:

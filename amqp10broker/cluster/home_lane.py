@@ -1,8 +1,8 @@
-"""A node's way to a queue that is at another node only: a classic queue, a stream.
+"""A node's link to a queue that is at one other node only: a classic queue or a stream.
 
-Letters go as they are put. The queue forgets the node when the way to it is lost, and so does this end: what
-was published and not confirmed is not taken, consumers end, and whoever asks is told that the queue's node is
-down (docs/adr/0049). When the home says again that it has the queue, it can be used anew.
+Commands are sent at once. Both ends reset when the connection is lost: unconfirmed publishes are not taken,
+consumers end, and callers get the error that the queue's node is down (docs/adr/0049). The lane works again
+when the home node announces the queue.
 """
 
 from __future__ import annotations
@@ -59,16 +59,8 @@ class _State(Enum):
 
 
 class HomeClient:
-    """See the module.
-
-    Attributes:
-        queue: the queue's name, for effects.
-        group: its number.
-        home: number of the node that has it.
-        available: ready messages, as the queue said last.
-        down_ms: since when it cannot be reached; None: it can.
-        full_ms: None: publishes wait at its node, not here.
-        ended: the queue is gone.
+    """See the module. `down_ms`: since when it cannot be reached; None: it can. `full_ms`: None: publishes
+    wait at its node, not here.
     """
 
     full_ms: Final = None
@@ -91,15 +83,6 @@ class HomeClient:
     )
 
     def __init__(self, queue: str, group: int, home: int, port: LanePort, *, reachable: bool) -> None:
-        """Begin.
-
-        Args:
-            queue: the queue's name.
-            group: its number.
-            home: number of its node.
-            port: this node.
-            reachable: there is a way to its node.
-        """
         self.queue = queue
         self.group = group
         self.home = home
@@ -136,7 +119,6 @@ class HomeClient:
     # --- from sessions ----------------------------------------------------------------------------
 
     def post_all(self, commands: Sequence[Command]) -> None:
-        """Put letters, in order."""
         if self.ended:
             self._port.tell(self._refused(commands, gone=True))
         elif self._state is _State.OPENING:
@@ -240,7 +222,6 @@ class HomeClient:
         return self._opening_ms + OPENING_MS if self._state is _State.OPENING and not self.ended else None
 
     def tick(self) -> None:
-        """Time has passed."""
         deadline_ms = self.deadline_ms
         if deadline_ms is not None and self._port.now_ms() >= deadline_ms:
             self._fall()
@@ -261,10 +242,6 @@ class HomeClient:
             self._port.tell(out)
 
     def _heard(self, effect: Effect) -> Effect | None:
-        """What of an effect is for its session: nothing of what was refused, or ended, when the way was lost.
-
-        Letters may have been on it then, and been carried out later.
-        """
         match effect:
             case Confirmed() | Unconfirmed() | Rejected():
                 return self._outstanding_of(effect)
@@ -300,7 +277,6 @@ class HomeClient:
         return effect if known else None
 
     def _outstanding_of(self, effect: Confirmed | Unconfirmed | Rejected) -> Effect | None:
-        """A publisher's answer, without numbers that it was answered about."""
         outstanding = self._unconfirmed.get(effect.publisher)
         if outstanding is None:
             return None
@@ -345,7 +321,6 @@ class HomeClient:
         self._port.tell(out)
 
     def _refused(self, commands: Iterable[Command], *, gone: bool) -> Told_:
-        """Answers to letters to a queue that is gone, or whose node cannot be reached."""
         out: Told_ = {}
         why = Refusal.GONE if gone else Refusal.NO_LEADER
         for command in commands:

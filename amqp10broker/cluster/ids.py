@@ -1,9 +1,8 @@
-"""Numbers that name groups and members.
+"""Numbers of groups and members.
 
-A group is a queue by its number in the catalog; the system group, which has the catalog, is number 0, which
-no queue has. A node has a number, 1 to 2**32 - 1, that is never given again. A member is a node's part in a
-group: its id says which node, and which of the parts it ever had there, so that what is said late of a
-member that was removed concerns no other one.
+The group of a queue has the queue's number in the catalog; the system group, which has the catalog, is number
+0. A node has a number from 1 to 2**32 - 1 that is never assigned again. A member's id holds its node and a
+serial, so that late messages of a removed member do not concern its successor.
 """
 
 from __future__ import annotations

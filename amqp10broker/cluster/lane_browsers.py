@@ -1,11 +1,11 @@
-"""A node's browsers of one replicated queue: what the queue's leader has to know to show them messages.
+"""The browsers at one node of one replicated queue: the state that the queue's leader needs to serve them.
 
-No log has what they ask, and no state knows them. So their node keeps of each how it
-subscribed, what it asked last, and how far it was shown; whoever leads next, or again, is told all of that
-first (`LaneBrowsers.anew`). What was shown and got lost on its way is shown again, for it was not counted.
+Browsers are neither in the log nor in the replicated state. Their node stores the subscription of each, its
+last request and its position; each new leader gets all of that first (`LaneBrowsers.anew`). Messages lost on
+the way are shown again, because they were not counted.
 
-Between the two ends browsers have epochs of their own, which grow with each `GiveBack` and each time that
-they come anew: what is told late is for nobody.
+Between the two ends browsers have epochs of their own, which grow with each `GiveBack` and each renewal, so
+that late answers are dropped.
 """
 
 from __future__ import annotations
@@ -29,24 +29,13 @@ from amqp10broker.queues.effects import CreditReply, Deliver, Effect, Settled, S
 
 
 class _Browser:
-    """One of them.
+    """The state of one browser.
 
     Attributes:
-        subscribed: what it said first.
         since_ms: since when that waits for a leader; None: a leader has it.
-        told: it heard that it is subscribed.
-        epoch: as its session counts.
-        wire: as its leader does.
-        seen: deliveries that its session had.
-        count: of its queue for it, as far as its session knows.
-        shown: how far it was shown; none: it was shown nothing.
-        back: deliveries that its session gave back, and was not shown again.
         asked: its last `Credit`; None: it has none, for a drain or a `GiveBack` has used it up.
-        asked_epoch: of its session then.
-        asked_wire: of the wire when its leader was told.
-        waits: that has no answer yet.
         room: bytes of it that are left.
-        quiet: the answer of this epoch of the wire is for nobody: its session has one.
+        quiet: the answer of this epoch is dropped, because the session has one.
     """
 
     __slots__ = (
@@ -82,8 +71,6 @@ class _Browser:
 
 
 class LaneBrowsers:
-    """See the module."""
-
     __slots__ = ("_by_ref",)
 
     def __init__(self) -> None:
@@ -99,7 +86,6 @@ class LaneBrowsers:
         return ref in self._by_ref
 
     def clear(self) -> None:
-        """All are gone."""
         self._by_ref.clear()
 
     def forget(self, ref: ConsumerRef) -> bool:
@@ -109,17 +95,13 @@ class LaneBrowsers:
     # --- from sessions ----------------------------------------------------------------------------
 
     def says(self, command: Command) -> bool:
-        """Whether a browser says this."""
         if type(command) is Subscribe:
             return command.browse
         return getattr(command, "consumer", None) in self._by_ref
 
     def ask(self, command: Command, since_ms: int | None) -> Command | Settled | None:
-        """What a browser says: as its leader is to have it, or the answer if that need not hear of it.
-
-        Args:
-            command: what.
-            since_ms: it waits for a leader from now on, in ms; None: there is one.
+        """Handle a request of a browser. Returns the request for the leader, or the answer if the leader is
+        not needed. `since_ms`: it waits for a leader from now on, in ms; None: there is one.
         """
         if isinstance(command, Subscribe):
             self._by_ref[command.consumer] = _Browser(command, since_ms)
@@ -146,7 +128,9 @@ class LaneBrowsers:
     # --- to a leader ------------------------------------------------------------------------------
 
     def anew(self) -> tuple[list[Command], list[CreditReply]]:
-        """What a leader is told that knows none of them, and answers that none gives any more."""
+        """Return the requests for a leader without browsers, and the answers that no leader gives any
+        more.
+        """
         commands: list[Command] = []
         answers: list[CreditReply] = []
         for ref, browser in self._by_ref.items():
@@ -173,7 +157,7 @@ class LaneBrowsers:
         return commands, answers
 
     def waiting_since(self) -> int | None:
-        """Since when the first of those waits that no leader has heard of, in ms; None: there is none."""
+        """Time of the oldest request without a leader, in ms; None if there is none."""
         return min(
             (each.since_ms for each in self._by_ref.values() if each.since_ms is not None), default=None
         )
@@ -189,7 +173,7 @@ class LaneBrowsers:
     # --- from the leader --------------------------------------------------------------------------
 
     def heard(self, effect: Effect) -> Effect | None:
-        """What its session is to hear of what a browser is told; None: nothing."""
+        """Return the effect for the session of a browser; None if there is none."""
         match effect:
             case Deliver():
                 browser = self._by_ref[effect.consumer]

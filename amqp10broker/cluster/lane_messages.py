@@ -1,8 +1,8 @@
-"""What the two ends of a lane tell each other; as bytes in `letters_codec` and `effects_codec`.
+"""The messages between the two ends of a lane; their bytes are in `letters_codec` and `effects_codec`.
 
-A lane leads from all sessions of one start of a node to one queue. Its letters are numbered from 1 in one
-sequence, so that the queue carries out each once, wherever it is led. Within a node these records go as they
-are, between nodes as bytes. Whoever has one does not change it.
+A lane leads from all sessions of one start of a node to one queue. Its commands are numbered from 1 in one
+sequence, so that the queue executes each once under any leader. Within a node the records are passed by
+reference and must not be changed.
 """
 
 from __future__ import annotations
@@ -18,13 +18,12 @@ from amqp10broker.queues.quorum.node_lanes import ConsumerFacts
 
 @dataclass(slots=True, eq=False)
 class LetterBatch:
-    """Letters, each with the number behind that of the one before.
+    """Consecutively numbered commands.
 
     Attributes:
         token: of the last `Resume`, u32.
         first: number of the first, u64.
         heard: index of the last entry whose effects the node has, u64.
-        commands: the letters, at least one.
     """
 
     token: int
@@ -34,17 +33,13 @@ class LetterBatch:
 
     @property
     def last(self) -> int:
-        """Number of the last."""
         return self.first + len(self.commands) - 1
 
 
 @dataclass(slots=True, eq=False)
 class Browse:
-    """What browsers of a quorum queue ask, in order; in no log, so it is neither numbered nor said again.
-
-    Attributes:
-        token: of the last `Resume`, u32.
-        commands: at least one.
+    """Requests of browsers of a quorum queue, in order; not in a log, so neither numbered nor repeated.
+    `token`: of the last `Resume`, u32.
     """
 
     token: int
@@ -53,10 +48,10 @@ class Browse:
 
 @dataclass(slots=True, eq=False)
 class Resume:
-    """A node has found where the queue is led: what it has heard so far.
+    """A node has found the leader of the queue, and reports its position.
 
     Attributes:
-        token: of this try, u32; what is told from now on bears it.
+        token: of this attempt, u32; later messages carry it.
         incarnation: which start of the node it is, u32.
         heard: index of the last entry whose effects it has, u64; 0: of none.
         first: number of the first letter that it keeps, u64: all before are done.
@@ -73,17 +68,14 @@ class Resume:
 
 @dataclass(slots=True, eq=False)
 class Resumed:
-    """The answer to `Resume`: the queue's state as far as it is about the node.
+    """The answer to `Resume`: the part of the queue's state that concerns the node.
 
     Attributes:
-        token: of the `Resume`.
         index: of the entry whose state it is: what comes of later ones is told as it happens.
         last: number of the last letter that was carried out; all answers of those before are in the state,
             or in `kept`.
-        deleted: the queue is gone.
         kept: effects that the state cannot give again, which the node has not heard, in order.
         deliveries: what its consumers were handed out and have not seen, in order.
-        consumers: all that live at the node.
     """
 
     token: int
@@ -97,13 +89,8 @@ class Resumed:
 
 @dataclass(slots=True, eq=False)
 class Told:
-    """Effects for the sessions of a node.
-
-    Attributes:
-        token: of the `Resume` since when it is told.
-        index: of the entry that made them, u64; 0 of a queue that has no log.
-        done: number of the last letter that was carried out, u64.
-        effects: by session, in order.
+    """Effects for the sessions of a node. `index`: of the entry that made them, u64; 0 of a queue that has no
+    log. `done`: number of the last letter that was carried out, u64.
     """
 
     token: int
@@ -114,13 +101,12 @@ class Told:
 
 @dataclass(frozen=True, slots=True)
 class LeaderIs:
-    """The node that says so leads the queue and takes letters.
+    """The sender leads the queue and accepts commands.
 
     Attributes:
         term: since which term, u64; 0 of a queue that stays where it is.
-        again: it missed letters, or does not know the lane's token: say `Resume` even if you have.
-        no_more: it does not any more.
-        full: its disk is: it takes all but publishes, which stay where they are until it says otherwise.
+        again: it missed letters, or the lane's token is unknown: `Resume` must be sent again.
+        full: its disk is: it takes all but publishes, which stay where they are until the next `LeaderIs`.
     """
 
     term: int

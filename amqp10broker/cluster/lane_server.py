@@ -1,8 +1,8 @@
-"""A queue's end of its lanes: letters of nodes in, effects for their sessions out.
+"""A queue's end of its lanes: commands of nodes in, effects for their sessions out.
 
-`LaneServer` is beside a member of a replicated queue, and works while that leads; `HomeServer` beside a
-queue that is at one node. Nothing is told to a lane that has not resumed since this member leads and since
-the way to its node was made: what it misses is in the queue's state, and it asks.
+`LaneServer` belongs to a member of a replicated queue and works while that leads; `HomeServer` to a queue at
+one node. A lane gets effects only after it has resumed under this leader and on this connection: the queue's
+state has the effects that it missed.
 """
 
 from __future__ import annotations
@@ -52,10 +52,9 @@ Effects = Mapping[PeerId, list[Effect]]
 
 
 class ServerPort(Protocol):
-    """What a queue needs of its node."""
+    """The context of a queue in its node."""
 
     node: int
-    """The node's number."""
 
     @property
     def peers(self) -> Sequence[int]:
@@ -66,14 +65,13 @@ class ServerPort(Protocol):
         """The last start that is known of each node of the cluster, this one among them; 0: none is known."""
 
     @property
-    def suspected(self) -> frozenset[int]:
-        """Nodes that are not heard of."""
+    def suspected(self) -> frozenset[int]: ...
 
     def send(self, node: int, group: int, message: LaneMessage) -> bool:
         """Send something to a node, perhaps this one; False: there is no way to it now."""
 
     def tell(self, effects: Effects) -> None:
-        """Tell sessions of this node."""
+        """Deliver effects to sessions of this node."""
 
 
 class Led(Protocol):
@@ -85,7 +83,7 @@ class Led(Protocol):
 
     @property
     def ahead(self) -> bool:
-        """Whether something of the state is not committed: nobody may hear of it yet."""
+        """Whether a part of the state is not committed, so that it must not be sent."""
 
     def done(self, node: int, incarnation: int) -> int:
         """The number of the last letter of a node that was carried out by a committed entry; 0: none was."""
@@ -95,14 +93,7 @@ class Led(Protocol):
 
 
 class _Lane:
-    """A lane that has resumed.
-
-    Attributes:
-        incarnation: of its node.
-        token: under which it is told.
-        done: number of the last letter that it knows to be carried out.
-        index: of the entry whose state it has been told.
-    """
+    """A lane that has resumed. `done`: number of the last letter whose execution the node has learned of."""
 
     __slots__ = ("done", "incarnation", "index", "token")
 
@@ -114,11 +105,7 @@ class _Lane:
 
 
 class LaneServer:
-    """One replicated queue's.
-
-    Attributes:
-        term: since which term this member leads; None: it does not.
-    """
+    """One replicated queue's. `term`: since which term this member leads; None: it does not."""
 
     __slots__ = (
         "_asking",
@@ -134,13 +121,6 @@ class LaneServer:
     )
 
     def __init__(self, group: int, led: Led, port: ServerPort) -> None:
-        """Begin as one that does not lead.
-
-        Args:
-            group: number of the queue.
-            led: the queue.
-            port: the node.
-        """
         self.term: int | None = None
         self._group = group
         self._led = led
@@ -196,12 +176,12 @@ class LaneServer:
         self._announce(node)
 
     def node_down(self, node: int) -> None:
-        """There is no way to a node any more; whether it is alive others say."""
+        """The connection to a node is lost; the node may be alive."""
         self._lanes.pop(node, None)
         self._asking.pop(node, None)
 
     def node_changed(self, node: int) -> None:
-        """A node is suspected, heard of again, has begun again, or is of the cluster no more."""
+        """A node is suspected, reachable again, restarted, or removed from the cluster."""
         if self.term is None:
             return
         self._look_at(node)
@@ -209,12 +189,10 @@ class LaneServer:
             self._announce(node)
 
     def _known(self) -> set[tuple[int, int]]:
-        """Nodes and their starts that the queue knows anything of."""
         machine = self._led.machine
         return {*machine.lanes, *machine.suspects, *(ref.reply_to[:2] for ref in machine.outlook().parts)}
 
     def _look_at(self, node: int) -> None:
-        """Tell the queue what became of a node that it knows."""
         machine, port = self._led.machine, self._port
         present = port.incarnations.get(node)
         commands: list[QuorumCommand] = []
@@ -239,13 +217,11 @@ class LaneServer:
     # --- from lanes ---------------------------------------------------------------------------------
 
     def resume(self, node: int, resume: Resume) -> None:
-        """A node asks how things stand.
+        """Answer a node's request for the state of its lane.
 
-        What it sent before and is on its way through the log bears other numbers than what it sends when it
-        knows what it has missed (`ConsumerFacts.missed`): that is carried out first. So is the end of a
-        suspicion: until then the queue gives the node's consumers nothing, and a node with an open lane
-        would not know that they wait. One that asks again has its answer at once, if it is not suspected.
-        None has one while the state is ahead of what is committed.
+        The answer waits for the earlier commands in the log (`ConsumerFacts.missed`), for the end of a
+        suspicion, since the queue gives a suspected node's consumers nothing, and for the commit of the
+        state.
         """
         if self.term is None:
             return
@@ -274,7 +250,6 @@ class LaneServer:
         port.send(node, self._group, answer)
 
     def received(self, node: int, batch: LetterBatch) -> None:
-        """Letters have come."""
         if self.term is None:
             return
         lane = self._lanes.get(node)
@@ -296,7 +271,7 @@ class LaneServer:
         self._led.post_all([Letters(*key, first, last, batch.heard, commands)])
 
     def browse(self, node: int, browse: Browse) -> None:
-        """Browsers of a node ask: that is in no log, and who browses comes anew when its lane does."""
+        """Handle requests of a node's browsers, which are in no log: a new lane sends them again."""
         if self.term is None:
             return
         lane = self._lanes.get(node)
@@ -315,10 +290,10 @@ class LaneServer:
     # --- room -----------------------------------------------------------------------------------------
 
     def refused(self, node: int, incarnation: int, first: int) -> None:
-        """There is no room for the publishes of a lane: its letters from this one on were dropped.
+        """Drop the commands of a lane from one on, because there is no room for its publishes.
 
-        Its node is told, and sends them again without the publishes, which wait there: what its consumers
-        settle, and so makes room, need not wait behind them.
+        The node sends them again without the publishes: its settlements make room, and must not wait behind
+        them.
         """
         self._full = True
         self._posted[node, incarnation] = first - 1
@@ -326,7 +301,6 @@ class LaneServer:
         self._answer_those_who_ask()
 
     def room(self) -> None:
-        """There is some."""
         if self._full:
             self._full = False
             for node in self._port.peers:
@@ -335,7 +309,6 @@ class LaneServer:
     # --- to lanes -----------------------------------------------------------------------------------
 
     def _has_carried_out(self, key: tuple[int, int]) -> bool:
-        """Whether the queue has carried out the letters of a node, and that it is not suspected."""
         machine = self._led.machine
         return machine.lane_last(*key) >= self._posted.get(key, 0) and key not in machine.suspects
 
@@ -347,7 +320,7 @@ class LaneServer:
                 self.resume(node, resume)
 
     def tell(self, effects: Effects, index: int) -> None:
-        """What came of entries up to this one; 0: of what is in no log, for the queue is gone."""
+        """Send the effects of entries up to this one; 0: effects that are in no log, of a deleted queue."""
         lanes = self._lanes
         machine = self._led.machine
         self._answer_those_who_ask()
@@ -376,18 +349,11 @@ class LaneServer:
 class HomeQueue(Protocol):
     """A queue that is at this node only, as its task has it."""
 
-    def post_all(self, commands: list[Command]) -> None:
-        """Put commands, in order."""
+    def post_all(self, commands: list[Command]) -> None: ...
 
 
 class _Visitor:
-    """A node whose sessions ask.
-
-    Attributes:
-        done: letters that have come.
-        consumers: those there, with what they hold.
-        publishers: links that are attached there.
-    """
+    """A node whose sessions use the queue."""
 
     __slots__ = ("consumers", "done", "publishers")
 
@@ -397,7 +363,6 @@ class _Visitor:
         self.publishers: dict[PublisherRef, None] = {}
 
     def drop_gone(self, ref: ConsumerRef, held: Held) -> None:
-        """A consumer that was cancelled and holds nothing any more is none for the queue."""
         if held.gone:
             del self.consumers[ref]
 
@@ -411,7 +376,6 @@ class HomeServer:
     __slots__ = ("_group", "_port", "_queue", "_visitors")
 
     def __init__(self, group: int, queue: HomeQueue, port: ServerPort) -> None:
-        """Say that the queue is here; see `LaneServer`."""
         self._group = group
         self._queue = queue
         self._port = port
@@ -447,7 +411,6 @@ class HomeServer:
         self.node_down(node)
 
     def received(self, node: int, batch: LetterBatch) -> None:
-        """Letters have come."""
         visitor = self._visitors.get(node)
         if visitor is None:
             visitor = self._visitors[node] = _Visitor()
@@ -472,7 +435,7 @@ class HomeServer:
         self._queue.post_all(list(batch.commands))
 
     def tell(self, effects: Effects, index: int = 0) -> None:
-        """What came of commands: for sessions of this node, and of others."""
+        """Send the effects of commands to sessions of this node and of others."""
         here = self._port.node
         by_node: dict[int, dict[PeerId, list[Effect]]] = {}
         for peer, told in effects.items():

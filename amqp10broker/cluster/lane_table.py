@@ -1,4 +1,4 @@
-"""All lanes of a node: which frame is for which, and who is told when a way to another node comes or goes."""
+"""All lanes of a node, and the dispatch of frames and connection events to them."""
 
 from __future__ import annotations
 
@@ -50,7 +50,6 @@ LANE_KINDS: Final = frozenset(
         FrameKind.BROWSE,
     )
 )
-"""Frames that are for `Lanes.received`."""
 
 Client = LaneClient | HomeClient
 Server = LaneServer | HomeServer
@@ -62,8 +61,7 @@ class Ways(Protocol):
     def send(self, node: int, kind: FrameKind, group: int, body: Sequence[bytes]) -> bool:
         """Send a frame; False: there is no way to the node."""
 
-    def waiting_bytes(self, node: int) -> int:
-        """Bytes that wait for the way to a node."""
+    def waiting_bytes(self, node: int) -> int: ...
 
     @property
     def connected(self) -> Collection[int]:
@@ -71,15 +69,10 @@ class Ways(Protocol):
 
 
 class Lanes:
-    """See the module. It is the port of all lanes of the node.
+    """All lanes of the node, and their port.
 
     Attributes:
-        node: this node's number.
-        incarnation: which start of it this is.
-        incarnations: of all nodes of the cluster the last start that is known, 0: none; who knows keeps it.
-        suspected: nodes that are not heard of.
-        clients: this node's ends of lanes, by queue number.
-        servers: the ends of queues that are here, by number.
+        incarnations: the last known start of each node of the cluster, 0: none; updated by the owner.
         on_leader: called with the number of a queue when a leader of it is known.
         on_stirred: called when lanes begin to wait for something: `tick` is to be called until none does.
     """
@@ -93,16 +86,6 @@ class Lanes:
         is_open: Callable[[PeerId], bool],
         now_ms: Callable[[], int],
     ) -> None:
-        """Begin without queues.
-
-        Args:
-            node: this node's number.
-            incarnation: which start of it this is.
-            ways: to other nodes.
-            tell: puts effects into the mailboxes of this node's sessions.
-            is_open: whether a session of this node is there.
-            now_ms: the time.
-        """
         self.node = node
         self.incarnation = incarnation
         self.incarnations: dict[int, int] = {node: incarnation}
@@ -122,15 +105,12 @@ class Lanes:
 
     @property
     def peers(self) -> Sequence[int]:
-        """See `ServerPort`."""
         return [self.node, *self._ways.connected]
 
     def crowded(self, node: int) -> bool:
-        """See `LanePort`."""
         return node != self.node and self._ways.waiting_bytes(node) > WAITING_BYTES_MAX
 
     def stir(self, group: int) -> None:
-        """See `LanePort`."""
         if not self._stirred:
             self.on_stirred()
         self._stirred[group] = None
@@ -150,17 +130,16 @@ class Lanes:
             client.leader_is(*leader)
 
     def remove_client(self, group: int) -> None:
-        """No more."""
         self.clients.pop(group, None)
         self._leaders.pop(group, None)
 
     def leader_of(self, group: int) -> int | None:
-        """The node that leads a queue, as it said last; None: none is known."""
+        """Return the last known leader node of a queue; None if there is none."""
         known = self._leaders.get(group)
         return None if known is None else known[0]
 
     def reachable(self, node: int) -> bool:
-        """Whether there is a way to a node that is heard of."""
+        """Whether a node is connected and not suspected."""
         return node == self.node or (node in self._ways.connected and node not in self.suspected)
 
     # --- sending ------------------------------------------------------------------------------------
@@ -176,10 +155,8 @@ class Lanes:
     # --- from other nodes ---------------------------------------------------------------------------
 
     def received(self, node: int, frame: Frame) -> None:
-        """A frame of `LANE_KINDS` has come.
-
-        Raises:
-            BadLetter: it cannot be read; the connection that it came by is of no use any more.
+        """A frame of `LANE_KINDS` has come. Raises `BadLetter` if it cannot be read; the connection that it
+        came by is of no use any more.
         """
         self._take(node, frame.group, _decode(node, frame))
 
@@ -233,7 +210,7 @@ class Lanes:
             client.node_down(node)
 
     def suspect(self, node: int) -> None:
-        """A node is not heard of any more, whatever its connections say."""
+        """Suspect a node, whatever the state of its connections."""
         self.suspected |= {node}
         for client in list(self.clients.values()):
             client.node_down(node)
@@ -241,7 +218,7 @@ class Lanes:
             server.node_changed(node)
 
     def heard(self, node: int, incarnation: int) -> None:
-        """A node is heard of again, or has begun again."""
+        """End the suspicion of a node, which may have restarted."""
         self.suspected -= {node}
         self.incarnations[node] = max(incarnation, self.incarnations.get(node, 0))
         for server in list(self.servers.values()):
@@ -252,10 +229,8 @@ class Lanes:
                 client.leader_is(node, said)
 
     def know(self, nodes: Mapping[int, int]) -> None:
-        """Which nodes are of the cluster.
-
-        Args:
-            nodes: all of them, with the last start that is known of each; 0: none.
+        """Which nodes are of the cluster. `nodes`: all of them, with the last start that is known of each; 0:
+        none.
         """
         before = self.incarnations
         self.incarnations = {

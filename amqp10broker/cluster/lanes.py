@@ -1,18 +1,17 @@
-"""A node's end of the lane to a replicated queue: what its sessions ask, until the queue has carried it out.
+"""A node's end of the lane to a replicated queue: commands of its sessions, stored until the queue has
+executed them.
 
 ::
 
     post_all -> numbered, kept -> sent, if the lane is open -> `Told`: effects to sessions, done ones dropped
 
-The lane is open when the leader has answered `Resume`. Before that nothing is sent; when the leader or the
-way to it is lost, the lane waits for the next `LeaderIs`, says what it has heard, and goes on behind the last
-letter that was carried out. What the queue had carried out and could not tell any more is made here: of the
-letters themselves, for what was carried out is in the state; of the state; and of what the queue has kept
-because neither says it (`Resumed`). So sessions notice nothing but the time.
+The lane is open when the leader has answered `Resume`. Nothing is sent before. When the leader or the
+connection is lost, the lane waits for the next `LeaderIs`, reports its position, and continues behind the
+last executed command. Effects that the old leader could not send are rebuilt from the commands, from the
+state, and from the effects that the queue stored (`Resumed`), so sessions notice only the delay.
 
-A lane keeps what its sessions may have outstanding, and they have their bounds: link credit, one request of a
-consumer, settlements of what it holds. If the way to the leader is crowded (`LanePort.crowded`), letters stay
-here until there is room: then confirms are late, and credit is withheld.
+The size of a lane is bounded by link credit, one request of a consumer, and settlements of its deliveries. If
+the connection is crowded (`LanePort.crowded`), commands wait here, confirms are late, and credit is withheld.
 """
 
 from __future__ import annotations
@@ -88,7 +87,7 @@ Told_ = dict[PeerId, list[Effect]]
 
 
 class LanePort(Protocol):
-    """What a lane needs of its node."""
+    """The context of a lane in its node."""
 
     def send(self, node: int, group: int, message: LaneMessage) -> bool:
         """Send something to a node, perhaps this one; False: there is no way to it now."""
@@ -97,28 +96,19 @@ class LanePort(Protocol):
         """Whether more waits for the way to the node than may."""
 
     def tell(self, effects: Mapping[PeerId, list[Effect]]) -> None:
-        """Tell sessions of this node."""
+        """Deliver effects to sessions of this node."""
 
     def is_open(self, peer: PeerId) -> bool:
         """Whether a session of this node is still there."""
 
-    def now_ms(self) -> int:
-        """The time."""
+    def now_ms(self) -> int: ...
 
     def stir(self, group: int) -> None:
         """The lane to this queue has a deadline from now on, or another."""
 
 
 class _Letter:
-    """One letter that is kept.
-
-    Attributes:
-        number: of the lane.
-        command: what it says.
-        since_ms: when it was put.
-        epoch: of the consumer when a `Credit` was put.
-        done: it was carried out, or nobody waits for it any more.
-    """
+    """One letter that is kept."""
 
     __slots__ = ("command", "done", "epoch", "number", "since_ms")
 
@@ -131,7 +121,6 @@ class _Letter:
 
     @property
     def waits(self) -> bool:
-        """Whether the one who put it waits for a leader, and not for ever."""
         return not self.done and type(self.command) is not Publish
 
 
@@ -140,19 +129,8 @@ _NO_LETTERS: Final[deque[_Letter]] = deque()
 
 
 class _Consumer:
-    """A consumer of this node.
-
-    Attributes:
-        settled: its deliveries need no decision.
-        counted: it is no fetch of single messages.
-        seen: deliveries of the present epoch's counting that were told to its session.
-        missed: deliveries that the queue counts, and no session ever had.
-        epoch: of its last `GiveBack`.
-        active: what its session was told last.
-        cancelled: it gets no more.
-        held: deliveries that its session has not decided on.
-        selects: it gets some messages only; the queue answers a drain when it was looked through.
-        draining: it waits for that.
+    """A consumer of this node. `seen`: deliveries of the present epoch that its session has. `selects`: it
+    gets some messages only; the queue answers a drain when it was looked through.
     """
 
     __slots__ = (
@@ -182,19 +160,13 @@ class _Consumer:
 
 
 class LaneClient:
-    """See the module.
+    """The client's end of one lane.
 
     Attributes:
-        queue: the queue's name, for effects.
-        group: its number.
         leader: number of the node that leads it; None: none is known.
-        last_leader: number of the node that leads it, or led it last; None: none was heard of.
-        term: since which term it does.
+        last_leader: number of the present or last leader's node; None: not known.
         lost_ms: since when the lane is not open; None: it is.
-        heard: index of the last entry whose effects are here.
-        available: ready messages, as the queue said last.
         full_ms: since when the leader's disk is full, and publishes wait here; None: they do not.
-        ended: the queue is gone.
     """
 
     __slots__ = (
@@ -228,15 +200,6 @@ class LaneClient:
     def __init__(
         self, queue: str, group: int, incarnation: int, port: LanePort, *, wait_ms: int = NO_LEADER_MS
     ) -> None:
-        """Begin without a leader.
-
-        Args:
-            queue: the queue's name.
-            group: its number.
-            incarnation: which start of this node it is.
-            port: the node.
-            wait_ms: how long one waits for a leader who does not wait for ever; see `NO_LEADER_MS`.
-        """
         self.queue = queue
         self.group = group
         self.leader: int | None = None
@@ -284,19 +247,17 @@ class LaneClient:
 
     @property
     def consumers(self) -> int:
-        """Consumers of this node."""
         return len(self._consumers)
 
     # --- from sessions ----------------------------------------------------------------------------
 
     def opens(self) -> bool:
-        """Whether the lane is open, or opens at once, though there is nothing to say yet."""
+        """Whether the lane is open, or will open without a wait."""
         if self.lost_ms is not None and self._asked_ms is None:
             self._ask(self._port.now_ms(), idle=True)
         return self.open
 
     def post_all(self, commands: Sequence[Command]) -> None:
-        """Put letters, in order."""
         if self.ended:
             self._port.tell(self._gone(commands))
             return
@@ -320,7 +281,6 @@ class LaneClient:
             self._port.stir(self.group)
 
     def _browse(self, command: Command, now_ms: int, asked: list[Command]) -> None:
-        """A browser says this: answer it, or add to what the leader is asked."""
         said = self._browsers.ask(command, None if self.lost_ms is None else now_ms)
         if isinstance(said, Settled):
             self._port.tell({said.consumer.reply_to: [said]})
@@ -328,7 +288,7 @@ class LaneClient:
             asked.append(said)
 
     def _ask_for_browsers(self, asked: Sequence[Command]) -> None:
-        """Ask the leader, if it is still there: else browsers come anew, and nothing is lost."""
+        # Ask the leader, if it is still there: else browsers come anew, and nothing is lost.
         if asked and self.lost_ms is None:
             assert self.leader is not None
             self._port.send(self.leader, self.group, Browse(self._token, asked))
@@ -389,7 +349,6 @@ class LaneClient:
                 return
 
     def _less(self, ref: ConsumerRef, consumer: _Consumer, deliveries: int) -> None:
-        """Its session has decided on deliveries. A cancelled one that holds none is gone for the queue."""
         consumer.held -= deliveries
         if consumer.cancelled and (consumer.held <= 0 or consumer.settled):
             del self._consumers[ref]
@@ -397,7 +356,6 @@ class LaneClient:
     # --- to the leader ----------------------------------------------------------------------------
 
     def _send_rest(self) -> None:
-        """Send what was not sent, as far as there is room on the way."""
         assert self.leader is not None
         kept, sent = self._kept, self._sent
         if not kept or sent >= kept[-1].number:
@@ -420,7 +378,7 @@ class LaneClient:
             at = self._sent + 1 - kept[0].number
 
     def _as_counted(self, letter: _Letter) -> Command:
-        """A letter with numbers as the queue counts: what never reached the session counts as seen there."""
+        # A letter with numbers as the queue counts: what never reached the session counts as seen there.
         command = letter.command
         if type(command) is Credit or type(command) is GiveBack:
             assert isinstance(command, Credit | GiveBack)
@@ -432,7 +390,6 @@ class LaneClient:
         return command
 
     def _ask(self, now_ms: int, *, idle: bool = False) -> None:
-        """Say what was heard, if there is a leader to say it to and anything to resume."""
         used = self._kept or self._consumers or self._publishers or self._browsers
         if self.leader is None or not (used or idle):
             return
@@ -452,7 +409,7 @@ class LaneClient:
     # --- where the leader is ----------------------------------------------------------------------
 
     def leader_is(self, node: int, leader: LeaderIs) -> None:
-        """A node says that it leads."""
+        """A node announces itself as the leader."""
         if self.ended or leader.term < self.term:
             return
         if leader.no_more:
@@ -494,9 +451,6 @@ class LaneClient:
     # --- a leader whose disk is full --------------------------------------------------------------
 
     def _hold(self) -> None:
-        """Take publishes out of the letters, and number the others anew: none of them was carried out, nor
-        can be, for the leader has said up to where they were, and has dropped the rest.
-        """
         publishes: list[Publish] = []
         others: deque[_Letter] = deque()
         number = self._kept[0].number if self._kept else self._next
@@ -518,7 +472,6 @@ class LaneClient:
             self._timed = [each for each in self._timed if not each.done]
 
     def _hold_no_more(self) -> None:
-        """There is room, or another leader."""
         self.full_ms = None
         held, self._held = self._held, []
         for command in held:
@@ -527,7 +480,7 @@ class LaneClient:
     # --- from the leader --------------------------------------------------------------------------
 
     def told(self, node: int, told: Told) -> None:
-        """The queue tells sessions of this node."""
+        """Apply effects for sessions of this node."""
         if told.token != self._token or self.lost_ms is not None or node != self.leader:
             return
         self.heard = max(self.heard, told.index)
@@ -541,7 +494,6 @@ class LaneClient:
             self.end()
 
     def _heard(self, effects: Mapping[PeerId, list[Effect]]) -> Told_:
-        """Effects that sessions are to hear; what must be known of them is noted."""
         heard: Told_ = {}
         for peer, given in effects.items():
             if self._browsers:
@@ -552,7 +504,6 @@ class LaneClient:
         return heard
 
     def _heard_by_browsers(self, given: Sequence[Effect]) -> list[Effect]:
-        """The same effects, those of browsers as their sessions are to hear them."""
         browsers = self._browsers
         heard: list[Effect] = []
         for effect in given:
@@ -607,7 +558,6 @@ class LaneClient:
         return True
 
     def _without_missed(self, effects: list[Effect]) -> list[Effect]:
-        """Replies in the numbers of sessions."""
         for at, effect in enumerate(effects):
             if type(effect) is CreditReply and effect.consumer not in self._browsers:
                 missed = self._consumers[effect.consumer].missed
@@ -627,7 +577,7 @@ class LaneClient:
             del self._refused[ref]
 
     def resumed(self, node: int, resumed: Resumed) -> None:
-        """The leader has said how things stand: the lane goes on."""
+        """Continue the lane after the leader's answer to `Resume`."""
         if resumed.token != self._token or self.lost_ms is None or node != self.leader:
             return
         self.lost_ms = None
@@ -670,8 +620,6 @@ class LaneClient:
             self.end()
 
     def _caught_up(self, resumed: Resumed) -> Told_:
-        """What sessions have missed, in the order in which they can hear it: what was taken back, deliveries,
-        answers."""
         out: Told_ = {}
         rejected: dict[PublisherRef, set[int]] = {}
         answers: dict[RequestRef, Answer] = {}
@@ -729,7 +677,6 @@ class LaneClient:
         answers: Mapping[RequestRef, Answer],
         out: Told_,
     ) -> None:
-        """The answer to a letter that was carried out, as far as the queue's state says it."""
         command = letter.command
         match command:
             case Publish():
@@ -823,7 +770,6 @@ class LaneClient:
         return since + (min(NO_COUNTS_MS, wait_ms) if type(letter.command) is Inspect else wait_ms)
 
     def tick(self) -> None:
-        """Time has passed."""
         if self.ended:
             return
         now_ms = self._port.now_ms()
@@ -848,7 +794,6 @@ class LaneClient:
             self._port.tell(out)
 
     def _give_up(self, letter: _Letter, out: Told_, now_ms: int) -> None:
-        """Refuse one who has waited for a leader for too long."""
         letter.done = True
         command = letter.command
         match command:
@@ -871,7 +816,7 @@ class LaneClient:
     # --- the end ----------------------------------------------------------------------------------
 
     def forget(self) -> None:
-        """The queue was deleted, and the catalog has it no more: hear its last words, and end."""
+        """The queue is deleted from the catalog: await its last effects, then end."""
         if self.ended or self._end_ms is not None:
             return
         attached = self._consumers or self._publishers or self._browsers
@@ -882,7 +827,7 @@ class LaneClient:
             self._port.stir(self.group)
 
     def end(self) -> None:
-        """The queue is gone: who waits for it, or is attached to it, hears so."""
+        """The queue is gone: notify waiting callers and attached links."""
         if not self.ended:
             self.ended = True
             self._port.tell(self._all_gone())
@@ -909,7 +854,6 @@ class LaneClient:
         self._refused.clear()
 
     def _gone(self, commands: Iterable[Command]) -> Told_:
-        """Answers of a queue that is not there any more."""
         out: Told_ = {}
         for command in commands:
             match command:
@@ -932,7 +876,6 @@ class LaneClient:
         return out
 
     def _forgotten(self) -> None:
-        """The queue has given up this start of this node, and takes no letters of it any more."""
         out: Told_ = {}
         for command in (*(letter.command for letter in self._kept), *self._held):
             match command:
@@ -955,7 +898,7 @@ class LaneClient:
 
 
 def add_effect(out: Told_, peer: PeerId, effect: Effect) -> None:
-    """Add an effect to those that somebody is told."""
+    """Add an effect to those of a session."""
     effects = out.get(peer)
     if effects is None:
         out[peer] = [effect]

@@ -1,4 +1,4 @@
-"""Letters from a node's sessions to a queue, as the body of a frame.
+"""Commands of a node's sessions to a queue, as the body of a frame.
 
 ::
 
@@ -6,12 +6,12 @@
     BROWSE   token u32 | command*
     RESUME   token u32 | incarnation u32 | heard u64 | first u64 | (session u64 | handle u64 | seen u64)*
 
-Integers are little-endian. Commands are written as the log of a quorum queue writes them
-(`queues.quorum.command_codec`); what no log has stands under tags of its own: `Inspect`, `Touch`, and a
-`Subscribe` that says what it wants. A publish's messages are one batch, and their bodies are
-copied once on either side.
+Integers are little-endian. Commands are encoded as in the log of a quorum queue
+(`queues.quorum.command_codec`); those that no log has use tags of their own: `Inspect`, `Touch`, and a
+`Subscribe` with its wishes. A publish's messages are one batch, and their bodies are copied once on either
+side.
 
-Bytes that cannot be read raise `BadLetter` and nothing else, whatever they are.
+The decoders raise `BadLetter` and nothing else for invalid bytes.
 """
 
 from __future__ import annotations
@@ -83,11 +83,7 @@ class BadLetter(ValueError):
 
 
 def encode_letters(batch: LetterBatch) -> list[bytes]:
-    """Letters as pieces that belong together in this order.
-
-    Args:
-        batch: none of them publishes more than `BATCH_MAX` messages; see `cut`.
-    """
+    """Letters as pieces that belong together in this order."""
     return [_LETTERS.pack(batch.token, batch.first, batch.heard), *_pieces(batch.commands)]
 
 
@@ -108,11 +104,7 @@ def _pieces(commands: Sequence[Command]) -> list[bytes]:
 
 
 def decode_letters(body: bytes) -> LetterBatch:
-    """What `encode_letters` made.
-
-    Raises:
-        BadLetter: it is no such body.
-    """
+    """Decode the output of `encode_letters`. Raises `BadLetter` if the body is invalid."""
     try:
         token, first, heard = _LETTERS.unpack_from(body)
         commands = list(_commands(body, _LETTERS.size))
@@ -124,16 +116,12 @@ def decode_letters(body: bytes) -> LetterBatch:
 
 
 def encode_browse(browse: Browse) -> list[bytes]:
-    """What browsers ask, as pieces that belong together in this order."""
+    """Encode requests of browsers, as pieces to be joined in this order."""
     return [_BROWSE.pack(browse.token), *_pieces(browse.commands)]
 
 
 def decode_browse(body: bytes) -> Browse:
-    """What `encode_browse` made.
-
-    Raises:
-        BadLetter: it is no such body.
-    """
+    """Decode the output of `encode_browse`. Raises `BadLetter` if the body is invalid."""
     try:
         (token,) = _BROWSE.unpack_from(body)
         commands = list(_commands(body, _BROWSE.size))
@@ -145,7 +133,7 @@ def decode_browse(body: bytes) -> Browse:
 
 
 def is_browsers(command: Command) -> bool:
-    """Whether a browser of a quorum queue may say this."""
+    """Whether a browser of a quorum queue may send this command."""
     return command.browse if isinstance(command, Subscribe) else isinstance(command, OF_CONSUMERS)
 
 
@@ -165,7 +153,7 @@ def cut(command: Publish) -> list[Publish]:
 
 
 def encode_resume(resume: Resume) -> list[bytes]:
-    """What a node has heard, in pieces; all consumers are of that start of that node."""
+    """Encode a node's position, in pieces; all consumers belong to that start of that node."""
     seen = resume.seen
     return [
         _RESUME.pack(resume.token, resume.incarnation, resume.heard, resume.first),
@@ -174,15 +162,7 @@ def encode_resume(resume: Resume) -> list[bytes]:
 
 
 def decode_resume(body: bytes, node: int) -> Resume:
-    """What `encode_resume` made.
-
-    Args:
-        body: of the frame.
-        node: from which it came.
-
-    Raises:
-        BadLetter: it is no such body.
-    """
+    """Decode the output of `encode_resume`. Raises `BadLetter` if the body is invalid."""
     try:
         token, incarnation, heard, first = _RESUME.unpack_from(body)
         seen = {

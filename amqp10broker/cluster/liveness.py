@@ -1,18 +1,18 @@
-"""Which nodes are alive, by one heartbeat a pair of nodes.
+"""Liveness of nodes, by one heartbeat a pair of nodes.
 
-A node is alive here when it is heard *and* says that it hears us: one that cannot be heard by us, or cannot
-hear us, is suspected on both sides, so that no group follows a leader that does not know its followers. What
-else `raft` relies on is kept here too: a node that has started anew is suspected, then heard.
+A node is alive here while its heartbeats arrive *and* list this node: a broken direction causes suspicion on
+both sides, so that no group follows a leader without contact to its followers. As `raft` requires, a
+restarted node is suspected, then reported alive.
 
-A heartbeat says that the disk works, for it says for how long the oldest append has not been synced: from
-`HAND_OVER_MS` on the node hands over what it leads, and from `HUNG_MS` on its heartbeats count for nothing,
-as if it were silent (the connection, which is well, is kept). A loop that hangs sends none by itself.
+A heartbeat also reports how long the oldest append has not been synced: from `HAND_OVER_MS` on the node
+transfers its leaderships, and from `HUNG_MS` on its heartbeats are ignored (the connection stays). A loop
+that hangs sends no heartbeats.
 
 The body of a heartbeat is::
 
     incarnation u64 | unsynced_ms u32 | heard u16 | node u32 each | facts, UTF-8 JSON
 
-Facts are what nodes tell each other beside; left out while they are as told last on this connection.
+Facts are additional data between nodes; unchanged ones are left out on a connection.
 """
 
 from __future__ import annotations
@@ -41,13 +41,8 @@ class BadHeartbeat(BrokerError):
 
 
 class Heartbeat(NamedTuple):
-    """What a node says each `Liveness.beat_ms`.
-
-    Attributes:
-        incarnation: of the sender.
-        unsynced_ms: for how long its oldest append has not been synced; 0: none waits.
-        hears: numbers of the nodes whose heartbeats it gets.
-        facts: JSON of what it tells beside; empty: as told before.
+    """The content of a heartbeat, sent each `Liveness.beat_ms`. `unsynced_ms`: for how long its oldest append
+    has not been synced; 0: none waits.
     """
 
     incarnation: int
@@ -62,10 +57,8 @@ class Heartbeat(NamedTuple):
 
 
 def read_heartbeat(body: bytes) -> Heartbeat:
-    """Read what `Heartbeat.encode` wrote; its facts are not looked at.
-
-    Raises:
-        BadHeartbeat: it is none.
+    """Read what `Heartbeat.encode` wrote; its facts are not looked at. Raises `BadHeartbeat` if it
+    is none.
     """
     try:
         incarnation, unsynced_ms, count = _HEAD.unpack_from(body)
@@ -105,12 +98,7 @@ class _Node:
 
 @dataclass(slots=True)
 class Liveness:
-    """What one node knows of the others.
-
-    Attributes:
-        node: its own number.
-        suspect_ms: silence after which a node is suspected.
-    """
+    """The liveness of the other nodes as one node sees it."""
 
     node: int
     suspect_ms: int
@@ -119,12 +107,11 @@ class Liveness:
 
     @property
     def beat_ms(self) -> int:
-        """Between two heartbeats."""
         return min(HEARTBEAT_MS_MAX, self.suspect_ms // BEATS)
 
     @property
     def hears(self) -> frozenset[int]:
-        """The nodes whose heartbeats come, whether they hear this one or not."""
+        """The nodes whose heartbeats arrive, whether or not they list this node."""
         return frozenset(node for node, it in self._nodes.items() if it.heard_ms is not None)
 
     @property
@@ -133,7 +120,7 @@ class Liveness:
         return [node for node, it in self._nodes.items() if it.alive]
 
     def know(self, node: int) -> Iterable[News]:
-        """A node is a member. It is suspected until it is heard."""
+        """Add a member node, suspected until its first heartbeat."""
         if node in self._nodes:
             return
         self._nodes[node] = _Node()

@@ -1,7 +1,7 @@
-"""A node's member of one group: the core, its log and its machine, driven together.
+"""A node's member of one group: the core, its log and its machine.
 
-Nothing here waits. What comes (a proposal, messages, a write that is durable, time) goes to the core, and
-each ends with `Member.advance`: what the core wants is written, sent and made known to the machine.
+Nothing here waits. Each input (a proposal, messages, a durable write, time) goes to the core and ends with
+`Member.advance`, which writes, sends and applies the output of the core.
 """
 
 from __future__ import annotations
@@ -18,12 +18,8 @@ from amqp10broker.raft.ready import Ready, Role, Status
 
 
 class GroupStore(LogStore, Protocol):
-    """The log of one member.
-
-    Attributes:
-        stored: what was durable of it when it was read.
-        on_compact: to be told the index up to which entries cannot be read any more; not above what was
-            committed.
+    """The log of one member. `on_compact`: called with the index up to which entries cannot be read any more;
+    not above the commit index.
     """
 
     stored: Stored | None
@@ -31,15 +27,12 @@ class GroupStore(LogStore, Protocol):
 
     def write(self, ready: Ready, on_durable: Callable[[], None]) -> None:
         """Write term and vote, snapshot, and entries; the first may replace one, and all behind it.
-
-        Args:
-            ready: has all of them.
-            on_durable: to be called once, when they are durable, in order; never, if storage fails.
+        `on_durable`: to be called once, when they are durable, in order; never, if storage fails.
         """
 
 
 class GroupMachine(Protocol):
-    """What stands behind the log. It must not call the member from within these."""
+    """The state machine of a group. It must not call the member from these methods."""
 
     @property
     def applied(self) -> int:
@@ -63,11 +56,11 @@ class GroupMachine(Protocol):
         """A member needs a state: send it, then call `Member.snapshot_done`."""
 
     def read_done(self, token: int, index: int) -> None:
-        """What was asked with this token may be read when entries up to the index are applied."""
+        """A linearizable read with this token is allowed once entries up to the index are applied."""
 
 
 class Surroundings(Protocol):
-    """What a member needs of its node (`groups.Groups`)."""
+    """The context of a member in its node (`groups.Groups`)."""
 
     def now_ms(self) -> int:
         """A clock that never runs back."""
@@ -81,23 +74,11 @@ class Surroundings(Protocol):
     def later(self, callback: Callable[[], None]) -> None:
         """Have something called that can wait."""
 
-    def remove(self, group: int) -> None:
-        """A member has stopped."""
+    def remove(self, group: int) -> None: ...
 
 
 class Member:
-    """One member.
-
-    Attributes:
-        group: the group's number.
-        me: its id.
-        raft: the core. After whatever is asked of it, call `advance`.
-        machine: stands behind the log.
-        leads: it leads, and has committed an entry of its own term: it takes proposals.
-        due: its deadline, as the node knows it.
-        config: its group's members, likewise.
-        stopped: it takes no part any more.
-    """
+    """One member. `leads`: it leads, and has committed an entry of its own term: it takes proposals."""
 
     __slots__ = (
         "_again",
@@ -127,17 +108,8 @@ class Member:
         first: bool = False,
         commit_wait_ms: int = 0,
     ) -> None:
-        """Begin with what is stored; call `advance` when the node knows it.
-
-        Args:
-            group: its number.
-            me: the member's id.
-            store: its log, which has been read.
-            machine: told what is committed.
-            groups: the node's.
-            chance: gives numbers from 0 to below 1.
-            first: it is to lead if the group is new.
-            commit_wait_ms: see `Raft`.
+        """Start from the stored state; call `advance` when the node has registered the member. `chance`:
+        gives numbers from 0 to below 1.
         """
         assert store.stored is not None, "its log must have been read"
         self.group = group
@@ -164,7 +136,6 @@ class Member:
 
     @property
     def alone(self) -> bool:
-        """It is all of its group."""
         return self.raft.config.members == (self.me,)
 
     @property
@@ -179,19 +150,15 @@ class Member:
         return None if leader is None else node_of(leader)
 
     def propose(self, payloads: Sequence[bytes]) -> int:
-        """See `Raft.propose`."""
         return self.raft.propose(payloads)
 
     def has_room(self, size: int) -> bool:
-        """See `Raft.has_room`."""
         return self.raft.has_room(size)
 
     def change(self, change: Change) -> int:
-        """See `Raft.change`."""
         return self.raft.change(change, self._groups.now_ms())
 
     def transfer(self, to: int) -> None:
-        """See `Raft.transfer`."""
         self.raft.transfer(to, self._groups.now_ms())
 
     def read(self, token: int) -> None:
@@ -199,11 +166,9 @@ class Member:
         self.raft.read(token)
 
     def campaign(self) -> None:
-        """See `Raft.campaign`."""
         self.raft.campaign(self._groups.now_ms())
 
     def hasten(self) -> None:
-        """See `Raft.hasten`."""
         self.raft.hasten(self._groups.now_ms())
 
     def force_alone(self) -> None:
@@ -212,40 +177,33 @@ class Member:
         self.advance()
 
     def suspect(self, peer: int) -> None:
-        """See `Raft.suspect`."""
         self.raft.suspect(peer, self._groups.now_ms())
 
     def heard(self, peer: int) -> None:
-        """See `Raft.heard`. Who is to lead a group that never had a leader does not wait for chance:
-        the others may begin a moment later than it does.
+        """As `Raft.heard`. The preferred first leader of a new group stands for election at once, ahead of
+        the random delays of others.
         """
         self.raft.heard(peer, self._groups.now_ms())
         if self.new:
             self.hasten()
 
     def snapshot_done(self, to: int, index: int | None) -> None:
-        """See `Raft.snapshot_done`."""
         self.raft.snapshot_done(to, index)
 
     def step(self, message: Message) -> None:
-        """See `Raft.step`."""
         self.raft.step(message, self._groups.now_ms())
 
     def tick(self) -> None:
-        """See `Raft.tick`."""
         self.raft.tick(self._groups.now_ms())
 
     def later(self, callback: Callable[[], None]) -> None:
-        """Have something called that can wait (`groups.Groups.later`)."""
         self._groups.later(callback)
 
     def stop(self) -> None:
-        """It takes no part any more: what is durable late changes nothing."""
         self.stopped = True
         self._groups.remove(self.group)
 
     def advance(self) -> None:
-        """Have done what is to be done. Called while it does so, it does what is new right after that."""
         self._again = True
         if self._runs:
             return

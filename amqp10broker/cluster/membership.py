@@ -1,16 +1,14 @@
-"""How a queue's members change: one small step at a time, each the consequence of how things stand.
+"""Changes of a queue's members, in small steps that follow from the present state.
 
-A change is made in two places, the catalog and the group's log, and a node may fail between any two steps.
-So no step relies on an earlier one: `next_step` looks at both and says what to do next, and `repair` says
-what to do about a difference that nobody is working at.
+A change has two places, the catalog and the group's log, and a node may fail between any two steps. So no
+step relies on an earlier one: `next_step` derives the next action from both, and `repair` resolves a
+difference without a change under way.
 
 - A member is added to the catalog first: its node makes it, empty, only because the catalog's entry says so.
   Then it becomes a learner of the group, and a voter when it has caught up.
 - A member leaves the log first, and the catalog when that is committed: then its node destroys it.
 - A leader that is to leave hands over first, and the change goes on where the next one leads.
 - Where log and catalog differ and no change is under way, the catalog follows the log.
-
-All of it is done at the node that leads the group.
 """
 
 from __future__ import annotations
@@ -31,14 +29,13 @@ ADD_MS: Final = 20_000
 
 
 class Membership(enum.StrEnum):
-    """What a member that is added shall be."""
+    """The role of a member to add."""
 
     PROMOTABLE = "promotable"
     """A learner, which becomes a voter by itself when it has caught up."""
     VOTER = "voter"
     """The same, and the change is over when it is one."""
     NON_VOTER = "non_voter"
-    """A learner for good."""
 
 
 _STAYS_LEARNER: Final = 1 << 31
@@ -46,12 +43,8 @@ _STAYS_LEARNER: Final = 1 << 31
 
 
 def new_member(node: int, last_index: int, membership: Membership) -> int:
-    """An id that no member of the group has had.
-
-    Args:
-        node: where it will be.
-        last_index: of the leader's log, in which the member will stand behind that.
-        membership: see there.
+    """An id that no member of the group has had. `last_index`: of the leader's log, in which the member will
+    stand behind that.
     """
     serial = last_index % _STAYS_LEARNER
     return member_id(node, serial | _STAYS_LEARNER if membership is Membership.NON_VOTER else serial)
@@ -64,11 +57,8 @@ def is_promotable(member: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Adding:
-    """A member shall be there.
-
-    Attributes:
-        member: its id.
-        as_voter: the change is over when it is a voter; else when it is a learner.
+    """A member shall be there. `as_voter`: the change is over when it is a voter; else when it is a
+    learner.
     """
 
     member: int
@@ -87,18 +77,7 @@ Goal = Adding | Removing
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """How things stand with a group, at one of its members.
-
-    Attributes:
-        me: the member's id.
-        leads: it leads, and takes proposals.
-        declared: members by the catalog, the preferred leader first.
-        config: by the log, committed or not.
-        settled: that configuration is committed.
-        caught_up: learners that have what is committed.
-        made: members whose nodes have them.
-        reached: voters beside `me` whose nodes can be reached.
-    """
+    """How things stand with a group, at one of its members."""
 
     me: int
     leads: bool
@@ -111,15 +90,10 @@ class Standing:
 
 
 def standing_of(member: Member, declared: tuple[int, ...], suspected: Collection[int]) -> Standing:
-    """How things stand at a node's member.
+    """Return the state of a node's member.
 
-    A node that does not have its member yet says so to the leader, which then suspects that until it is made:
-    so every member that is declared counts as made.
-
-    Args:
-        member: of the group.
-        declared: the members by the catalog.
-        suspected: nodes that cannot be reached.
+    A node without its member reports that to the leader, which suspects it until the member exists: so every
+    declared member counts as existing.
     """
     raft = member.raft
     config, matches, commit = raft.config, raft.matches(), raft.hard.commit
@@ -137,7 +111,7 @@ def standing_of(member: Member, declared: tuple[int, ...], suspected: Collection
 
 @dataclass(frozen=True, slots=True)
 class Declare:
-    """Have the catalog say that these are the members."""
+    """Record these members in the catalog."""
 
     members: tuple[int, ...]
 
@@ -158,9 +132,7 @@ class Verdict(enum.Enum):
     """Nothing is to be done."""
 
     WAIT = "wait"
-    """Look again when something has changed."""
     DONE = "done"
-    """It is as wanted."""
     LAST_NODE = "last_node"
     """It cannot be: a queue has at least one voter."""
 
@@ -169,7 +141,7 @@ Step = Declare | Hand | Change | Moved | Verdict
 
 
 def next_step(goal: Goal, standing: Standing) -> Step:
-    """What to do next for a change."""
+    """Return the next action of a change."""
     if not standing.leads:
         return Moved()
     if not standing.settled:
@@ -207,7 +179,7 @@ def _removing(member: int, standing: Standing) -> Step:
 
 
 def repair(standing: Standing) -> Step:
-    """What to do about a group in which no change is under way; at its leader, elsewhere nothing."""
+    """Return the action for a group without a change under way; only the leader's node acts."""
     if not standing.leads or not standing.settled:
         return Verdict.WAIT
     for learner in standing.config.learners:

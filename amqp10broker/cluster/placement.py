@@ -26,8 +26,6 @@ BALANCED: Final = frozenset({"balanced", "random", "least-leaders", "min-masters
 
 
 class ByCount:
-    """A `metadata.placement.Placement`."""
-
     def __init__(
         self,
         me: int,
@@ -39,16 +37,8 @@ class ByCount:
         group_size: int = GROUP_SIZE,
         locator: str = CLIENT_LOCAL,
     ) -> None:
-        """Choose for the clients of one node.
-
-        Args:
-            me: number of this node.
-            incarnation: of this node.
-            choose: chance; given a count, an index below it.
-            runs: whether a node can be reached, by its number.
-            leader_of: the node that leads a quorum queue; None if it is not known.
-            group_size: see `GROUP_SIZE`.
-            locator: where the leader is to be if nobody says, as `BALANCED`.
+        """Choose for the clients of one node. `leader_of`: the node that leads a quorum queue; None if it is
+        not known.
         """
         self._me = me
         self._incarnation = incarnation
@@ -61,7 +51,6 @@ class ByCount:
     def place(
         self, wanted: Wanted, nodes: Iterable[NodeFacts], queues: Iterable[DeclaredQueue], count: int
     ) -> Placed:
-        """See `Placement.place`."""
         there = {node.number: node for node in nodes}
         of_kind = [queue for queue in queues if queue.type == wanted.kind] if count < COUNTED_MAX else None
         if wanted.kind == QueueType.QUORUM:
@@ -92,7 +81,6 @@ class ByCount:
     def _leader(
         self, wanted: Wanted, nodes: Mapping[int, NodeFacts], queues: list[DeclaredQueue] | None
     ) -> int:
-        """One of these nodes, of which this one is one."""
         given = wanted.definition.get("queue-leader-locator", wanted.definition.get("queue-master-locator"))
         if given is None:
             given = wanted.arguments.get("x-queue-leader-locator")
@@ -104,13 +92,11 @@ class ByCount:
         return self._order(fit, None if queues is None else map(self._leads, queues))[0]
 
     def _leads(self, queue: DeclaredQueue) -> int:
-        """The node that leads a queue, or shall, or has it."""
         if not queue.members:
             return queue.home
         return self._leader_of(queue) or node_of(queue.members[0])
 
     def _order(self, numbers: list[int], taken: Iterable[int] | None) -> list[int]:
-        """Nodes with the fewest first, those with as many by chance; None: all by chance."""
         left = list(numbers)
         mixed = [left.pop(self._choose(len(left))) for _ in numbers]
         if taken is not None:

@@ -1,9 +1,9 @@
-"""What a node proposes to the system group: planned here, sent to the leader, planned again if need be.
+"""A node's requests to the system group: planned here, sent to the leader, planned again if needed.
 
-A request is planned on the node's own copy of the catalog. What changes nothing is answered at once. The rest
-is proposed, and decided when this node applies it. Until then it is sent again: to another leader when there
-is one, and after a second without outcome, for a message may be lost. That it may so stand in the log twice
-does no harm; nor that a later one overtakes an earlier one, which is planned again then (`Outcome.STALE`).
+A request is planned on the node's own copy of the catalog. Without changes it is answered at once. Otherwise
+the transaction is proposed, and decided when this node applies it. Until then it is sent again, to a new
+leader or after a second, because a message may be lost. Duplicates in the log are harmless, and so is a new
+order: a stale transaction is planned again (`Outcome.STALE`).
 """
 
 from __future__ import annotations
@@ -32,12 +32,7 @@ RETRY_AFTER_MS: Final = 200
 class Leader(Protocol):
     """The way to the group's leader."""
 
-    def __call__(self, transactions: Sequence[bytes]) -> bool:
-        """Propose transactions, in order.
-
-        Returns:
-            Whether they are on their way; False: there is no leader, or it takes nothing now.
-        """
+    def __call__(self, transactions: Sequence[bytes]) -> bool: ...
 
 
 @dataclass(slots=True, eq=False)
@@ -45,11 +40,8 @@ class Pending:
     """A request that is not decided.
 
     Attributes:
-        request: what is wanted.
-        ref: who hears of it; None: nobody, and it is repeated until it is decided.
+        ref: receives the outcome; None: no receiver, and it is repeated until it is decided.
         due_ms: when it is refused if nothing is decided; None: never.
-        plan: what it comes to.
-        data: the transaction's bytes.
         sent_ms: when it was sent last; None: not to the present leader.
     """
 
@@ -62,8 +54,6 @@ class Pending:
 
 
 class Proposals:
-    """See the module."""
-
     def __init__(
         self,
         node: int,
@@ -76,18 +66,7 @@ class Proposals:
         tell: Callable[[Decided], None],
         now_ms: Callable[[], int],
     ) -> None:
-        """Begin with none.
-
-        Args:
-            node: this node's number.
-            incarnation: of this start of it.
-            catalog: this node's copy.
-            machine: which has applied as much.
-            conceal: turns a password record into one that may be written.
-            to_leader: see `Leader`.
-            tell: has a letter delivered to whoever asked.
-            now_ms: a clock that never runs back.
-        """
+        """Begin with none. `now_ms`: a clock that never runs back."""
         self._node = node
         self._incarnation = incarnation
         self._catalog = catalog
@@ -107,18 +86,8 @@ class Proposals:
     # --- asking -------------------------------------------------------------------------------------
 
     def ask(self, request: Request[Any], ref: RequestRef | None, due_ms: int | None) -> Any:
-        """Have a request decided.
-
-        Args:
-            request: what is wanted.
-            ref: under which it is answered.
-            due_ms: when it is refused at the latest; None: never.
-
-        Returns:
-            The answer of its plan, if it changes nothing; else `LATER`.
-
-        Raises:
-            RefusedError: the rules are against it.
+        """Have a request decided. `due_ms`: when it is refused at the latest; None: never. Returns the answer
+        of its plan, if it changes nothing; else `LATER`. Raises `RefusedError` if the rules are against it.
         """
         plan = request.plan(self._catalog)
         if not plan.puts and not plan.forgets:
@@ -141,10 +110,8 @@ class Proposals:
     # --- outcomes -----------------------------------------------------------------------------------
 
     def decided(self, serial: int, outcome: Outcome) -> Pending | None:
-        """One of this start's transactions stands in the log, and was applied here or not.
-
-        Returns:
-            The request, if it is carried out now and somebody may want to know.
+        """A transaction of this start is in the log, applied or not. Returns the request if it is executed
+        now and has a receiver.
         """
         while self._pending and (first := next(iter(self._pending))) < serial:
             self._lost.append(self._pending.pop(first))
@@ -155,11 +122,7 @@ class Proposals:
         return None
 
     def told_by_state(self, last: Last) -> list[Pending]:
-        """A state came instead of entries: it says which of this start's transactions were applied.
-
-        Returns:
-            Those.
-        """
+        """A snapshot replaced entries: it lists the applied transactions of this start."""
         applied: list[Pending] = []
         while self._pending and (first := next(iter(self._pending))) <= last.serial:
             pending = self._pending.pop(first)
@@ -175,7 +138,7 @@ class Proposals:
             self.answer(pending, refusal=refusal)
 
     def plan_again(self) -> None:
-        """What was not applied is planned on the copy as it is now."""
+        """Plan the requests that were not applied on the present copy."""
         lost, self._lost = self._lost, []
         for pending in lost:
             try:
@@ -187,7 +150,7 @@ class Proposals:
                     self.answer(pending, answer)
 
     def answer(self, pending: Pending, answer: Any = None, refusal: RefusedError | None = None) -> None:
-        """Tell who asked, if anybody did."""
+        """Send the outcome to the receiver, if there is one."""
         if pending.ref is not None:
             self._tell(Decided(pending.ref, answer, refusal))
 

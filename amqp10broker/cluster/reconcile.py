@@ -1,12 +1,10 @@
-"""Continuous reconciliation: how many members a quorum queue should have, and what to do about it.
+"""Continuous reconciliation of the number of members of quorum queues.
 
-Only the node that leads a queue acts for it, and not while it is drained. A round looks at all queues that
-the node leads and makes at most one change to each. What one round is, and when the next one comes, is said
-here; the change itself is `membership`'s.
-
-The rules are RabbitMQ's (`quorum_queue.continuous_membership_reconciliation.*`), but for two: nothing is
-added to a queue whose members have no majority, since such a change could not end; and a target that is even
-is reached, as its documentation says, where RabbitMQ stops at the odd size below.
+Only the node that leads a queue acts for it, and not while it is drained. A round changes each led queue at
+most once; `membership` makes the change. The rules are RabbitMQ's
+(`quorum_queue.continuous_membership_reconciliation.*`), with two exceptions: a queue without a majority gets
+no member, since the change could not end; and an even target is reached, as its documentation states, where
+RabbitMQ stops at the odd size below.
 """
 
 from __future__ import annotations
@@ -19,13 +17,11 @@ from amqp10broker.dataclass import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Reconciling:
-    """The settings.
+    """The settings of reconciliation.
 
     Attributes:
-        enabled: queues grow by themselves.
-        target_group_size: members that each queue should have; 0: no more than policies and arguments say.
+        target_group_size: members that each queue should have; 0: only policies and arguments count.
         auto_remove: members on nodes that are not in the cluster any more are removed.
-        interval_ms: between rounds.
         trigger_interval_ms: from a trigger, or a round that had something to do, to the next round.
     """
 
@@ -38,12 +34,7 @@ class Reconciling:
 
 @dataclass(frozen=True, slots=True)
 class NodeState:
-    """A node of the cluster, as others see it.
-
-    Attributes:
-        running: it can be reached.
-        draining: it is in maintenance: it is given nothing new.
-    """
+    """A node of the cluster, as others see it."""
 
     running: bool = True
     draining: bool = False
@@ -64,13 +55,7 @@ class Drop:
 
 
 def target_size(setting: int | None, policy: int | None, argument: int | None) -> int:
-    """How many members a queue should have: the largest of what is said; 0 if nothing is.
-
-    Args:
-        setting: `Reconciling.target_group_size`.
-        policy: `target-group-size` of its policies.
-        argument: its `x-quorum-target-group-size`.
-    """
+    """Return the wanted number of members: the largest of the given sizes; 0 if none is given."""
     return max(setting or 0, policy or 0, argument or 0)
 
 
@@ -82,14 +67,8 @@ def next_change(
     auto_remove: bool,
     chance: Callable[[], float],
 ) -> Grow | Drop | None:
-    """What a round does to one queue that is led here; None: nothing.
-
-    Args:
-        members: ids, learners among them.
-        nodes: of the cluster, by number.
-        target: see `target_size`.
-        auto_remove: see `Reconciling`.
-        chance: gives numbers from 0 to below 1.
+    """Return the change of one round for a queue that is led here; None if there is none. `chance`: gives
+    numbers from 0 to below 1.
     """
     gone = tuple(member for member in members if node_of(member) not in nodes)
     if gone and auto_remove and len(gone) < len(members):
@@ -105,11 +84,7 @@ def next_change(
 
 
 class Schedule:
-    """When the next round comes.
-
-    Attributes:
-        due_ms: then; None: reconciliation is off.
-    """
+    """When the next round comes. `due_ms`: then; None: reconciliation is off."""
 
     def __init__(self, settings: Reconciling, now_ms: int) -> None:
         self._settings = settings
@@ -121,12 +96,7 @@ class Schedule:
             self.due_ms = min(self.due_ms, now_ms + self._settings.trigger_interval_ms)
 
     def ran(self, now_ms: int, *, unfinished: bool) -> None:
-        """A round is over.
-
-        Args:
-            now_ms: now.
-            unfinished: it changed something, or could not: there may be more to do.
-        """
+        """A round is over. `unfinished`: it changed something, or could not: there may be more to do."""
         if self.due_ms is not None:
             settings = self._settings
             self.due_ms = now_ms + (settings.trigger_interval_ms if unfinished else settings.interval_ms)

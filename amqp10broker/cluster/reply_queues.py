@@ -1,4 +1,4 @@
-"""Queues of direct reply-to, as all nodes of a cluster know them.
+"""Queues of direct reply-to, as all nodes of a cluster see them.
 
 ::
 
@@ -11,9 +11,9 @@ begins and ends, and they ask for all when they have found that node. Its name s
 
     amq.rabbitmq.reply-to.<node>.<start of the node>.<number>.<secret>
 
-A request may reach another node by a third one before the news of the queue for its replies. By the number
-it is known that the news is still to come: then the queue is taken to be there. Messages go to its node
-without an answer, and are told to be taken at once, as at that node.
+A request may arrive by a third node before the announcement of its reply queue. The number shows that the
+announcement is pending: the queue then counts as existing. Messages go to its node without confirmation, and
+are reported as taken at once, as at that node.
 """
 
 from __future__ import annotations
@@ -36,7 +36,6 @@ from amqp10broker.queues.commands import DELETE, Publish
 from amqp10broker.queues.volatile import RelayedQueue, VolatileQueue
 
 REPLY_KINDS: Final = frozenset((FrameKind.REPLY_QUEUES, FrameKind.REPLIES))
-"""Frames that are for `ReplyQueues.received`."""
 EARLY_MAX: Final = 1_000
 """Queues of one node that clients may name before it has told of them; some are guesses."""
 _TO: Final = struct.Struct("<HH")
@@ -47,13 +46,9 @@ Box = Callable[[VolatileQueue], QueueHandle]
 
 
 class _Known:
-    """What another node has said.
-
-    Attributes:
-        newest: number of the last queue that it has told of.
-        queues: those that are there, by virtual host and name; None: not in the virtual host yet, of which
-            this node has not heard.
-        early: handles of those that clients have named before it told of them, likewise.
+    """The announcements of another node. `queues`: those that are there, by virtual host and name; None: not
+    in the virtual host yet, of which this node has not heard. `early`: handles of those that clients have
+    named before it told of them, likewise.
     """
 
     __slots__ = ("early", "newest", "queues")
@@ -65,8 +60,6 @@ class _Known:
 
 
 class ReplyQueues:
-    """See the module."""
-
     def __init__(
         self,
         node: int,
@@ -76,16 +69,6 @@ class ReplyQueues:
         box: Box,
         secret: Callable[[], str],
     ) -> None:
-        """Begin without any.
-
-        Args:
-            node: this node's number.
-            incarnations: of the nodes of the cluster, this one among them.
-            ways: to other nodes.
-            find_vhost: finds a virtual host.
-            box: makes handles.
-            secret: gives what nobody can guess.
-        """
         self._node = node
         self._incarnations = incarnations
         self._ways = ways
@@ -106,13 +89,12 @@ class ReplyQueues:
         return f"{REPLIES_PREFIX}{where}.{self._secret()}"
 
     def opened(self, vhost: str, name: str) -> None:
-        """One is there: the other nodes are told."""
+        """Announce a queue to the other nodes."""
         self._own[vhost, name] = None
         self._newest = self._last
         self._tell({"opened": [vhost, name]})
 
     def closed(self, vhost: str, name: str) -> None:
-        """It is gone."""
         del self._own[vhost, name]
         self._tell({"closed": [vhost, name]})
 
@@ -126,12 +108,7 @@ class ReplyQueues:
     # --- of other nodes ---------------------------------------------------------------------------
 
     def find(self, vhost: VirtualHost, name: str) -> DeclaredQueue | None:
-        """A queue that is not among those of the virtual host, though its node may have told others of it.
-
-        Args:
-            vhost: where it is asked for.
-            name: it begins as all do.
-        """
+        """Find a queue that is not among those of the virtual host, though its node may have announced it."""
         parts = name.removeprefix(REPLIES_PREFIX).split(".")
         if len(parts) != 4 or not all(map(_NUMBER.fullmatch, parts[:3])):
             return None
@@ -178,11 +155,7 @@ class ReplyQueues:
                 handle.post(DELETE)
 
     def received(self, node: int, frame: Frame) -> None:
-        """A frame of `REPLY_KINDS` has come.
-
-        Raises:
-            BadLetter: it cannot be read.
-        """
+        """A frame of `REPLY_KINDS` has come. Raises `BadLetter` if it cannot be read."""
         if frame.kind is FrameKind.REPLIES:
             self._deliver(frame.body)
             return
@@ -257,5 +230,4 @@ def _forget(known: _Known, key: tuple[str, str]) -> None:
 
 
 def _owner(node: int) -> Owner:
-    """No connection is it: such a queue is for its own node's connection alone."""
     return Owner(node, 0, 0)

@@ -30,7 +30,6 @@ from amqp10broker.raft.messages import InstallSnapshot
 
 PART_BYTES: Final = 1 << 20
 WINDOW: Final = 4
-"""Parts that are not answered."""
 PATIENCE_MS: Final = 60_000
 """After so long without an answer a transfer has failed; what it holds of the disk is free again."""
 
@@ -41,19 +40,16 @@ Send = Callable[[int, FrameKind, int, bytes], bool]
 
 
 class What(enum.IntEnum):
-    """What a part is."""
-
     MESSAGES = 1
     """A part of a record of messages, more of which follows."""
     MESSAGES_END = 2
-    """The last part of one."""
     STATE = 3
     END = 4
     """An `InstallSnapshot` without data: all has come."""
 
 
 class Outcome(enum.IntEnum):
-    """What became of a transfer."""
+    """The outcome of a transfer."""
 
     GOES_ON = 0
     TAKEN = 1
@@ -76,22 +72,19 @@ class Target(Protocol):
         """Keep a record of messages; of another transfer than before: drop what came of that."""
 
     def staged(self, transfer: int, state: bytes) -> bytes:
-        """All is there: what its store finds in `Ready.snapshot` as the data.
-
-        Raises:
-            NewerMachine: this broker cannot read it.
+        """All is there: what its store finds in `Ready.snapshot` as the data. Raises `NewerMachine` if this
+        broker cannot read it.
         """
 
     def unstage(self) -> None:
-        """What was staged, and not taken from a `Ready`, is not needed."""
+        """Drop staged data that is not from a `Ready`."""
 
 
 class Machine(Source, Target, Protocol):
-    """Both."""
+    pass
 
 
 def _cut(messages: Iterator[bytes], state: bytes, last: bytes) -> Iterator[tuple[What, bytes]]:
-    """The parts of a state."""
     for record in messages:
         ends = len(record) - PART_BYTES
         for at in range(0, len(record), PART_BYTES):
@@ -103,16 +96,6 @@ def _cut(messages: Iterator[bytes], state: bytes, last: bytes) -> Iterator[tuple
 
 
 class _Outgoing:
-    """One transfer.
-
-    Attributes:
-        to: the member.
-        transfer: its number.
-        done: to be called when it is over.
-        index: of the state.
-        due: when it has failed.
-    """
-
     def __init__(
         self,
         to: int,
@@ -130,11 +113,9 @@ class _Outgoing:
         self._number = self._answered = 0
 
     def answered(self, number: int) -> None:
-        """So many parts have come."""
         self._answered = max(self._answered, number)
 
     def next(self) -> bytes | None:
-        """The next part, if it may be sent."""
         if self._number - self._answered >= WINDOW:
             return None
         part = next(self._parts, None)
@@ -145,7 +126,7 @@ class _Outgoing:
 
 
 class _Incoming:
-    """What has come of one transfer."""
+    """The received part of one transfer."""
 
     def __init__(self, transfer: int) -> None:
         self.transfer = transfer
@@ -155,20 +136,10 @@ class _Incoming:
 
 
 class Snapshots:
-    """All transfers of a node.
-
-    Attributes:
-        deadline: when `tick` is due, in ms; None: nothing is awaited.
-    """
+    """All transfers of a node. `deadline`: when `tick` is due, in ms; None: nothing is awaited."""
 
     def __init__(self, groups: Groups, send: Send, chance: Callable[[], float]) -> None:
-        """Begin with none.
-
-        Args:
-            groups: the node's.
-            send: sends parts and answers.
-            chance: gives numbers from 0 to below 1.
-        """
+        """Begin with none. `chance`: gives numbers from 0 to below 1."""
         self._groups = groups
         self._send = send
         self._chance = chance
@@ -183,7 +154,7 @@ class Snapshots:
         return min((each.due for each in self._outgoing.values()), default=None)
 
     def add(self, group: int, machine: Machine) -> None:
-        """A group whose state may go or come."""
+        """Register a group that sends or receives states."""
         self._machines[group] = machine
 
     def remove(self, group: int) -> None:
@@ -193,14 +164,12 @@ class Snapshots:
         self.stop(group)
 
     def stop(self, group: int) -> None:
-        """The group is not led here any more."""
         for key in [key for key in self._outgoing if key[0] == group]:
             self._outgoing.pop(key).done()
 
     # --- sending ------------------------------------------------------------------------------------
 
     def begin(self, group: int, to: int) -> None:
-        """A member needs the state of a group that is led here."""
         member = self._groups.get(group)
         if member is None or (group, to) in self._outgoing:
             return
@@ -228,7 +197,7 @@ class Snapshots:
             member.advance()
 
     def disconnected(self, node: int) -> None:
-        """What was under way to a node is lost, and what it had begun to send."""
+        """Drop the transfers to and from a disconnected node."""
         for (group, to), outgoing in list(self._outgoing.items()):
             if node_of(to) == node:
                 self._over(group, outgoing, None)
@@ -243,11 +212,7 @@ class Snapshots:
     # --- what comes ---------------------------------------------------------------------------------
 
     def received(self, node: int, kind: FrameKind, group: int, body: bytes) -> None:
-        """A part or an answer has come.
-
-        Raises:
-            BadBytes: it is neither.
-        """
+        """A part or an answer has come. Raises `BadBytes` if it is neither."""
         if len(body) < _HEAD.size:
             raise BadBytes("a part of a state is cut off")
         transfer, number, what = _HEAD.unpack_from(body)

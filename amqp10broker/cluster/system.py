@@ -1,10 +1,9 @@
-"""The system group at one node: what is declared is agreed on there, and applied to the node's catalog.
+"""The system group at one node: agreement on metadata, applied to the node's catalog.
 
-The group's machine (`transactions.SystemMachine`) decides; the catalog is changed with it, so that queues
-begin and end here. Whoever wants something asks `System.propose`, which is a `metadata.proposing.Propose`.
-
-Nothing here waits or has a clock. The member must not be called while it tells something, so what follows of
-that is done by `tick`, whose time `deadline` says.
+The group's machine (`transactions.SystemMachine`) decides; the catalog changes with it, so that queues start
+and end here. Requests come through `System.propose`, which is a `metadata.proposing.Propose`. Nothing here
+waits or has a clock. The member must not be called from its own callbacks, so `tick` does the consequences at
+the time of `deadline`.
 """
 
 from __future__ import annotations
@@ -65,19 +64,7 @@ class SystemMember(Protocol):
 
 
 class System:
-    """See the module; a `cluster.member.GroupMachine`.
-
-    Attributes:
-        member: the node's member of the group; given before anything is committed.
-        applied: index of the last entry that is applied here.
-        decided_within_ms: how long who has asked waits.
-        has_leader: whether a quorum queue has a leader, by its number.
-        is_open: whether a connection of this node is open.
-        is_asking: whether one who has asked here still waits for answers.
-        on_snapshot_wanted: called with the id of a member that needs a state.
-        on_status: called when the member's role, term or leader is another.
-        on_deadline: called when `deadline` is earlier than before.
-    """
+    """See the module; a `cluster.member.GroupMachine`."""
 
     member: SystemMember
 
@@ -93,17 +80,8 @@ class System:
         tell: Callable[[Decided], None],
         now_ms: Callable[[], int],
     ) -> None:
-        """Begin with what is stored.
-
-        Args:
-            node: this node's number.
-            incarnation: of this start of it.
-            store: the member's log and state.
-            catalog: with what the state says.
-            conceal: turns a password record into one that may be written.
-            send: sends a transaction to the node that leads; whether that is under way.
-            tell: has a letter delivered to whoever asked.
-            now_ms: a clock that never runs back.
+        """Begin with what is stored. `send`: sends a transaction to the node that leads; whether that is
+        under way. `now_ms`: a clock that never runs back.
         """
         self.decided_within_ms = DECIDED_WITHIN_MS
         self.has_leader: Callable[[int], bool] = lambda number: True
@@ -137,7 +115,6 @@ class System:
 
     @property
     def applied(self) -> int:
-        """Index of the last entry that is applied here."""
         return self._store.applied
 
     @property
@@ -148,7 +125,6 @@ class System:
 
     @property
     def newer(self) -> int:
-        """That, if this broker does not carry it out; else 0."""
         return self.version if self.version > machine_version.NEWEST else 0
 
     # --- who wants something ------------------------------------------------------------------------
@@ -165,16 +141,13 @@ class System:
         return answer
 
     def see_to(self, request: Request[Any]) -> None:
-        """Have a request decided that nobody waits for, however long it takes; it refuses nothing."""
+        """Repeat a request without a receiver until it is decided; it refuses nothing."""
         if self._proposals.ask(request, None, None) is LATER:
             self._soon()
 
     def start(self, started: NodeStarted, done: Callable[[], None]) -> None:
-        """Tell the others that this node has started, as soon as it knows of itself, however long it takes.
-
-        Args:
-            started: what they are told.
-            done: called when that is applied here, and so all that was decided before.
+        """Announce this node's start as soon as its membership is known, however long it takes. `done`:
+        called when that is applied here, and so all that was decided before.
         """
         self._starting = started, done
         self._say_started()
@@ -206,9 +179,7 @@ class System:
 
     def proposed(self, node: int, transactions: Iterable[bytes]) -> None:
         """Another node takes this one for the leader. If it is not, or takes nothing now, they come again.
-
-        Raises:
-            ValueError: one is no transaction of that node.
+        Raises `ValueError` if one is no transaction of that node.
         """
         checked = list(transactions)
         for data in checked:
@@ -220,7 +191,6 @@ class System:
     # --- what the member says -----------------------------------------------------------------------
 
     def committed(self, index: int) -> None:
-        """See `GroupMachine.committed`."""
         self._inside = True
         self._committed = index
         try:
@@ -246,17 +216,14 @@ class System:
         self._soon()
 
     def status(self, status: Status) -> None:
-        """See `GroupMachine.status`."""
         self._proposals.unsent()
         self._soon()
         self.on_status(status)
 
     def snapshot_for(self, to: int) -> None:
-        """See `GroupMachine.snapshot_for`."""
         self.on_snapshot_wanted(to)
 
-    def read_done(self, token: int, index: int) -> None:
-        """See `GroupMachine.read_done`: nothing asks."""
+    def read_done(self, token: int, index: int) -> None: ...
 
     def snapshot(self) -> Snapshot:
         """The state as it is here now, for a member that needs one."""
@@ -305,14 +272,12 @@ class System:
         )
 
     def _say_farewell_later(self, forgets: Iterable[Key]) -> None:
-        """Whoever asked tells the queue, behind what it has put into it; if that does not come, this."""
         due_ms = self._now_ms() + FAREWELL_AFTER_MS
         for key in forgets:
             if key[0] == "queue":
                 self._farewells.append((due_ms, self._catalog.vhosts[key[1]].queues[key[2]].handle))
 
     def _end_orphans(self, puts: Sequence[tuple[Key, Value]]) -> None:
-        """A queue for a connection that has gone meanwhile goes, too."""
         for key, value in puts:
             if key[0] == "queue" and "owner" in value:
                 owner = Owner(*value["owner"])
@@ -320,7 +285,6 @@ class System:
                     self.see_to(ConnectionEnded(key[1], owner))
 
     def _end_unwanted(self, pending: Pending | None, puts: Sequence[tuple[Key, Value]]) -> None:
-        """A queue for a link that was refused, or has gone, goes, too."""
         wanted = pending is not None and (pending.ref is None or self.is_asking(pending.ref.reply_to))
         for key, value in puts:
             if key[0] == "queue" and "owner" in value and key[2].startswith(OF_A_LINK) and not wanted:
@@ -329,7 +293,6 @@ class System:
     # --- a state instead of entries -------------------------------------------------------------------
 
     def _take_state(self) -> None:
-        """A state has come from the leader: the catalog becomes what it says."""
         before = {key: (self._machine.revision(key), value) for key, value in self._machine.entries()}
         self._store.take()
         after = {key: (self._machine.revision(key), value) for key, value in self._machine.entries()}
@@ -356,13 +319,12 @@ class System:
             self._proposals.answer(pending, pending.plan.answer)
 
     def _leader_due_ms(self, pending: Pending, since_ms: int) -> int:
-        """When a queue that was declared is to have a leader."""
         members = _declared(pending).members
         there = sum(node_of(member) not in self._down for member in members)
         return since_ms + (self.decided_within_ms if 2 * there > len(members) else LEADER_WITHIN_MS)
 
     def _give_up(self, number: int, pending: Pending, since_ms: int) -> None:
-        """A queue got no leader in time: nothing must be left of it."""
+        # A queue got no leader in time: nothing must be left of it.
         spec = _declared(pending)
         node, leader = (
             "?" if found is None else found.name
@@ -387,12 +349,7 @@ class System:
     # --- nodes ------------------------------------------------------------------------------------------
 
     def node_down(self, node: int, *, gone: bool = False) -> None:
-        """A node cannot be reached from now on.
-
-        Args:
-            node: its number.
-            gone: its connections are closed; else it is silent.
-        """
+        """A node cannot be reached from now on."""
         lost_ms = self._now_ms() + (GONE_AFTER_MS if gone else LOST_AFTER_MS)
         self._due_by(self._down.setdefault(node, lost_ms))
 
@@ -444,13 +401,12 @@ class System:
         return min(times, default=None)
 
     def _soon(self) -> None:
-        """`tick` is due."""
         if not self._at_once:
             self._at_once = True
             self.on_deadline()
 
     def _due_by(self, time_ms: int) -> None:
-        """`tick` is due then, or before."""
+        # `tick` is due then, or before.
         if self._told_deadline is None or time_ms < self._told_deadline:
             self._told_deadline = time_ms
             self.on_deadline()
@@ -466,7 +422,6 @@ def _declared(pending: Pending) -> QueueSpec:
 
 
 def _new_group(puts: Sequence[tuple[Key, Value]]) -> int | None:
-    """The number of a quorum queue that is new, if that is all: a file that declares many waits for none."""
     declared = [(key, value) for key, value in puts if key != NUMBERS]
     if len(declared) != 1 or len(puts) != 2:
         return None
@@ -478,11 +433,6 @@ Entries = Mapping[Key, tuple[int, Any]]
 
 
 def _gone(before: Entries, after: Entries) -> set[Key]:
-    """What must be forgotten so that the rest can be put: what is not there any more, or is another one.
-
-    A queue is another one if it has another number, an exchange if anything about it has changed, for it
-    cannot change. What is bound to or from one of those is bound anew.
-    """
     gone = {key for key in before if key not in after}
     for key, (revision, value) in before.items():
         if key not in gone and (

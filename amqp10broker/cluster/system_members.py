@@ -1,4 +1,4 @@
-"""Who is a member of the system group: every node of the cluster, one change at a time."""
+"""Membership of the system group: every node of the cluster, one change at a time."""
 
 from __future__ import annotations
 
@@ -18,13 +18,8 @@ LAG_MAX: Final = 64
 def next_change(
     config: Configuration, nodes: Iterable[NodeFacts], matches: Mapping[int, int], last: int
 ) -> Change | None:
-    """What the group's leader changes next; None: all is as it should be, or a member is still to catch up.
-
-    Args:
-        config: the group's members.
-        nodes: of the cluster.
-        matches: up to which index the log of each other member is known to agree.
-        last: index of the leader's last entry.
+    """Return the next change by the group's leader; None if all is done or a member still catches up.
+    `matches`: up to which index the log of each other member is known to agree.
     """
     wanted = {member_id(node.number): node for node in nodes}
     for member in config.members:

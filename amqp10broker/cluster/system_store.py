@@ -44,15 +44,12 @@ COMPACT_AFTER: Final = 1024
 
 
 class EntriesByKey(Protocol):
-    """The catalog's log (`storage.entry_log.EntryLog`)."""
-
     def __contains__(self, key: object) -> bool: ...
 
     def get(self, key: Key) -> Value:
         """The entry of a key; None if there is none."""
 
-    def entries(self) -> Iterator[tuple[Key, Value]]:
-        """All entries."""
+    def entries(self) -> Iterator[tuple[Key, Value]]: ...
 
     def change(self, puts: Sequence[tuple[Key, Value]], forgets: Sequence[Key]) -> None:
         """Keep entries, and others no more, all at once."""
@@ -67,18 +64,14 @@ def is_member(log: EntriesByKey) -> bool:
 
 
 def used_version(log: EntriesByKey) -> int:
-    """Which version of the machines a folder's cluster used when it heard of that last; 0: it has none."""
+    """Return the machine version that a folder's cluster used at last; 0 if not known."""
     kept = log.get((STATE, *CLUSTER))
     return 0 if kept is None else int(kept[1].get("version", 1))
 
 
 def found(log: EntriesByKey, member: int, entries: Iterable[tuple[Key, Value]]) -> None:
-    """Begin a group with the catalog of one node, which is its only member so far.
-
-    Args:
-        log: of that node; what it has of `entries` becomes part of the state.
-        member: the id of its member.
-        entries: of its catalog, the node itself and the cluster among them.
+    """Begin a group with the catalog of one node, which is its only member so far. `log`: of that node; what
+    it has of `entries` becomes part of the state.
     """
     entries = list(entries)
     stored = new_group(Configuration((member,)))
@@ -96,13 +89,10 @@ def begin_anew(
     entries: Iterable[tuple[Key, Value]],
     beside: Iterable[tuple[Key, Value]],
 ) -> None:
-    """Begin another group with one member in place of the one whose other members are lost for good.
+    """Replace the group by a new one with a single member, when the other members are lost for good.
 
     Args:
-        log: of that node; its state and its log of before go.
-        member: the id of its member.
-        entries: of the catalog that the new group begins with.
-        beside: what else the folder says from now on. All of it is one change.
+        beside: other new content of the folder. All of it is one change.
     """
     stored = new_group(Configuration((member,)))
     machine = SystemMachine()
@@ -113,12 +103,7 @@ def begin_anew(
 
 
 def joined(log: EntriesByKey, keep: Callable[[Key], bool]) -> None:
-    """Begin as a member that has nothing yet: the leader sends it the state.
-
-    Args:
-        log: of the node that joins.
-        keep: whether an entry stays: what the node has declared before goes.
-    """
+    """Begin as a member that has nothing yet: the leader sends it the state."""
     log.change(_first(new_member()), [key for key, _ in log.entries() if not keep(key)])
 
 
@@ -132,22 +117,11 @@ def left_alone(log: EntriesByKey) -> list[tuple[Key, Value]]:
 
 
 class SystemStore:
-    """See the module.
-
-    Attributes:
-        stored: all that is there of the member when it starts.
-        machine: the state.
-        applied: up to which index it is applied.
-        received: a state that has come from the leader and takes the place of this one, with its index.
-        on_compact: told up to which index entries cannot be read any more.
+    """See the module. `received`: a state that has come from the leader and takes the place of this one, with
+    its index.
     """
 
     def __init__(self, log: EntriesByKey) -> None:
-        """Read what is there.
-
-        Args:
-            log: of a folder of which `is_member` holds.
-        """
         self._log = log
         self._entries: dict[int, tuple[int, Kind, bytes]] = {}
         state: list[tuple[Key, Sequence[Any]]] = []
@@ -182,12 +156,6 @@ class SystemStore:
     # --- the log ------------------------------------------------------------------------------------
 
     def write(self, ready: Ready, on_durable: Callable[[], None]) -> None:
-        """Write what a wake has brought: hard, snapshot and entries of it.
-
-        Args:
-            ready: with a ticket.
-            on_durable: called once, when it is durable.
-        """
         puts: list[tuple[Key, Value]] = []
         forgets: list[Key] = []
         if ready.hard is not None:
@@ -222,7 +190,6 @@ class SystemStore:
         return self._point.index + len(self._entries)
 
     def read(self, first: int, last: int, size: int) -> Sequence[Run]:
-        """See `raft.entries.LogStore.read`."""
         runs: list[Run] = []
         payloads: list[bytes] = []
         begin, of = first, self._entries[first][:2]
@@ -263,7 +230,7 @@ class SystemStore:
         return self.applied - COMPACT_AFTER
 
     def compact(self, point: Point) -> None:
-        """Entries up to this point are asked for no more."""
+        """Forget entries up to this point."""
         gone = range(self._point.index + 1, point.index + 1)
         for index in gone:
             del self._entries[index]
@@ -272,8 +239,7 @@ class SystemStore:
         self.on_compact(point.index)
 
 
-def _nothing(index: int) -> None:
-    """Nobody reads."""
+def _nothing(index: int) -> None: ...
 
 
 def _first(stored: Stored) -> list[tuple[Key, Value]]:

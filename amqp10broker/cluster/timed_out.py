@@ -1,4 +1,4 @@
-"""What a client hears of a request that no majority has decided in time, in RabbitMQ's words (M5)."""
+"""The error for a request without a decision of a majority in time, in RabbitMQ's words (M5)."""
 
 from __future__ import annotations
 
@@ -13,12 +13,7 @@ from amqp10broker.metadata.queue_requests import DeclareQueue, DeleteQueue
 
 
 def timed_out(request: Request[Any], plan: Plan[Any]) -> Unavailable:
-    """The refusal of a request that was not decided in time; it may still be carried out (M6).
-
-    Args:
-        request: what was wanted.
-        plan: what it came to when it was proposed last.
-    """
+    """The refusal of a request that was not decided in time; it may still be carried out (M6)."""
     match request:
         case DeclareQueue():
             name = plan.answer.name

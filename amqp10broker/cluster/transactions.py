@@ -1,14 +1,12 @@
-"""Changes of the catalog that nodes agree on: transactions, and the machine that applies them.
+"""Transactions: changes of the catalog that nodes agree on, and the machine that applies them.
 
-A node plans a request on its own copy of the catalog, and proposes what the plan comes to. Meanwhile the
-catalog may change. So a transaction names the keys on which its plan depends, each with its *revision*: the
-index in the system group's log at which it was changed last. Where it stands in the log it is applied if all
-of these are as they were, and otherwise nothing of it is: the node plans again, on a copy that is newer by
-then. So no rule is ever replayed (ADR 0036), and all nodes apply the same.
+A node plans a request on its own copy of the catalog, and proposes the resulting transaction. It names the
+keys on which its plan depends, each with its *revision*: the index in the system group's log of its last
+change. The transaction is applied if none of these has changed by its place in the log; otherwise the node
+plans again on a newer copy. So rules are not replayed (ADR 0036), and all nodes apply the same.
 
-On what a plan depends follows from what it puts and forgets (`reads_of`). Some of that is no entry: that
-nothing has come into a virtual host that is deleted, or that the last binding of an exchange is still the
-last. Such things have *marks*, keys without a value, whose revision changes with what they stand for.
+The dependencies follow from the changed keys (`reads_of`). Facts without an entry, such as the emptiness of a
+virtual host to be deleted, have *marks*: keys without a value, whose revision changes with the fact.
 """
 
 from __future__ import annotations
@@ -50,15 +48,8 @@ class Origin(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
-    """A change of the catalog that is to be agreed on.
-
-    Attributes:
-        origin: which one it is.
-        reads: the keys on which its plan depends, with their revisions then.
-        puts: entries, as in `metadata.plan.Plan`.
-        forgets: keys, likewise.
-        farewell: likewise.
-        settled: the node knows what became of all its transactions before this serial.
+    """A proposed change of the catalog. `settled`: the node has the outcome of all its transactions before
+    this serial.
     """
 
     origin: Origin
@@ -75,11 +66,7 @@ class Transaction:
 
     @classmethod
     def decode(cls, data: bytes) -> Transaction:
-        """The transaction that `encode` was called of.
-
-        Raises:
-            ValueError: it is none.
-        """
+        """The transaction that `encode` was called of. Raises `ValueError` if it is not valid."""
         try:
             origin, settled, reads, puts, forgets, farewell = json.loads(data)
             return cls(
@@ -108,18 +95,8 @@ def transaction_of(
     conceal: Conceal,
     settled: int = 1,
 ) -> Transaction:
-    """The transaction for a plan.
-
-    Args:
-        origin: which one it shall be.
-        plan: made of the catalog just now.
-        catalog: unchanged since.
-        revision: of a key, in the catalog as it is.
-        conceal: turns a password record into one that may be written.
-        settled: see `Transaction`.
-
-    Raises:
-        InvalidArgument: an argument is of a type that cannot be kept.
+    """The transaction for a plan. Raises `InvalidArgument` if an argument is of a type that cannot
+    be kept.
     """
     return Transaction(
         origin,
@@ -147,7 +124,6 @@ def reads_of(catalog: Catalog, puts: Iterable[Put], forgets: Iterable[Key]) -> l
 
 
 def _needed(catalog: Catalog, put: Put) -> Iterator[Key]:
-    """What must be there for an entry, as it was."""
     key = put.key
     match key[0]:
         case "permission" | "topic_permission":
@@ -178,7 +154,6 @@ def _needed(catalog: Catalog, put: Put) -> Iterator[Key]:
 
 
 def _exhausted(catalog: Catalog, key: Key) -> Iterator[Key]:
-    """What must not have come meanwhile if something goes."""
     match key[0]:
         case "vhost":
             yield ("in", key[1])
@@ -201,7 +176,6 @@ def _exhausted(catalog: Catalog, key: Key) -> Iterator[Key]:
 
 
 def _marks(key: Key) -> Iterator[Key]:
-    """The marks that change with an entry."""
     match key[0]:
         case "permission" | "topic_permission":
             yield ("in-user", key[1])
@@ -224,7 +198,7 @@ def _marks(key: Key) -> Iterator[Key]:
 
 
 class Outcome(Enum):
-    """What became of a transaction."""
+    """The outcome of a transaction."""
 
     APPLIED = "applied"
     CONFLICT = "conflict"
@@ -234,7 +208,7 @@ class Outcome(Enum):
 
 
 class Decision(NamedTuple):
-    """What became of a transaction, with what the catalog is to be told."""
+    """The outcome of a transaction, with the changes for the catalog."""
 
     outcome: Outcome
     puts: Sequence[tuple[Key, Value]] = ()
@@ -242,8 +216,6 @@ class Decision(NamedTuple):
 
 
 class Last(NamedTuple):
-    """See `LAST`."""
-
     incarnation: int
     serial: int
     stretches: list[list[int]]
@@ -261,14 +233,11 @@ def _add(stretches: list[list[int]], serial: int) -> None:
 
 
 class SystemMachine:
-    """All entries with their revisions: what the system group agrees on.
-
-    Attributes:
-        touched: keys that have changed since they were last taken away, for whoever keeps them.
+    """All entries with their revisions: the replicated state of the system group. `touched`: keys that have
+    changed since they were last taken, for the store.
     """
 
     def __init__(self) -> None:
-        """Begin with nothing, as a member that was just added."""
         self._state: dict[Key, tuple[int, str]] = {}
         self._highest = 0
         self.touched: set[Key] = set()
@@ -280,7 +249,6 @@ class SystemMachine:
         return len(self._state)
 
     def __iter__(self) -> Iterator[Key]:
-        """All keys, marks too."""
         return iter(self._state)
 
     def revision(self, key: Key) -> int:
@@ -289,7 +257,7 @@ class SystemMachine:
         return ABSENT if found is None else found[0]
 
     def kept(self, key: Key) -> list[Any] | None:
-        """What of a key must be kept, as JSON can hold it; None: it is not there."""
+        """Return the durable part of a key in JSON types; None if the key does not exist."""
         found = self._state.get(key)
         return None if found is None else [found[0], json.loads(found[1])]
 
@@ -307,12 +275,7 @@ class SystemMachine:
     # --- beginning ------------------------------------------------------------------------------
 
     def found(self, entries: Iterable[tuple[Key, Value]], index: int) -> None:
-        """Begin a group with what one node has.
-
-        Args:
-            entries: of its catalog, nodes among them.
-            index: at which the group begins.
-        """
+        """Begin a group with what one node has."""
         for key, value in entries:
             self._set(key, index, _json(value))
             if key[0] == "node":
@@ -334,23 +297,13 @@ class SystemMachine:
         )
 
     def install(self, snapshot: bytes) -> None:
-        """Take over a snapshot in place of all that is here.
-
-        Raises:
-            ValueError: it is none.
-        """
+        """Take over a snapshot in place of all that is here. Raises `ValueError` if it is not valid."""
         lines = [json.loads(line) for line in snapshot.split(b"\n") if line]
         self.restore([(_key(key), (revision, value)) for key, revision, value in lines])
 
     # --- applying -------------------------------------------------------------------------------
 
     def apply(self, index: int, transaction: Transaction) -> Decision:
-        """Decide about a transaction.
-
-        Args:
-            index: where it stands in the log.
-            transaction: what is proposed.
-        """
         origin = transaction.origin
         last_key = (LAST, str(origin.node))
         last = self._state.get(last_key)
@@ -381,14 +334,9 @@ class SystemMachine:
         return Decision(Outcome.APPLIED, puts)
 
     def _holds(self, transaction: Transaction) -> bool:
-        """Whether all that it depends on is as it was."""
         return all(self.revision(key) == revision for key, revision in transaction.reads)
 
     def _numbered(self, puts: Sequence[tuple[Key, Value]]) -> list[tuple[Key, Value]] | None:
-        """What is put, with numbers for new queues; None if there are no more.
-
-        The number that a plan has is of no account: others may have been declared since.
-        """
         numbered: list[tuple[Key, Value]] = []
         highest = self._highest
         for key, value in puts:
@@ -428,7 +376,6 @@ class SystemMachine:
         self._drop(key)
 
     def _welcome(self, number: int, index: int) -> None:
-        """Take transactions of a node from now on."""
         key = (LAST, str(number))
         if key not in self._state:
             self._set(key, index, "[0,0,[]]")

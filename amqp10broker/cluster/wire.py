@@ -17,24 +17,22 @@ from typing import NamedTuple
 
 
 class Purpose(enum.IntEnum):
-    """What a connection is for."""
+    """The purpose of a connection."""
 
     RAFT = 1
     """Messages of groups and heartbeats: what a full buffer drops is sent again."""
     LETTERS = 2
     """What sessions ask, what queues answer, questions: in order, never dropped while it lasts."""
     BULK = 3
-    """States of groups."""
     QUESTION = 4
     """Questions of, or to, a node that is not known yet: the only one for which a node needs no number."""
 
 
 class FrameKind(enum.IntEnum):
-    """What a frame's body is."""
+    """The kind of a frame's body."""
 
     HEARTBEAT = 1
     RAFT = 2
-    """One message of the group (`raft.codec.encode_message`)."""
     LETTER = 16
     """From a node's sessions to a queue (`lanes`)."""
     EFFECTS = 17
@@ -42,7 +40,6 @@ class FrameKind(enum.IntEnum):
     RESUME = 18
     """A node has found the queue's leader: what it has heard so far."""
     RESUMED = 19
-    """What it has missed."""
     LEADER_IS = 20
     """This node leads the group from now on, and takes letters."""
     BROWSE = 21
@@ -50,7 +47,6 @@ class FrameKind(enum.IntEnum):
     REPLY_QUEUES = 24
     """Which queues of direct reply-to a node has (`reply_queues`)."""
     REPLIES = 25
-    """Messages for one of them."""
     REQUEST = 32
     """A question to the node, as JSON, answered by `RESPONSE`."""
     RESPONSE = 33
@@ -59,12 +55,9 @@ class FrameKind(enum.IntEnum):
     SNAPSHOT = 48
     """A part of a group's state, from its leader to a member."""
     SNAPSHOT_ANSWER = 49
-    """So much of it has come."""
 
 
 class Frame(NamedTuple):
-    """One frame."""
-
     kind: FrameKind
     group: int
     """Of which group it is about, u32; of which question, in `REQUEST` and `RESPONSE`."""

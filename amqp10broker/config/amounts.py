@@ -58,10 +58,8 @@ class Amount:
 def memory_watermark(written: str) -> Amount:
     """Parse a memory high watermark: ``0.6``, ``relative 0.6``, ``512MB``, ``absolute 1073741824``.
 
-    A share above 1 is refused; a larger amount is accepted, and never reached.
-
-    Raises:
-        ValueError: the text has another form (`MEMORY_FORM`).
+    A share above 1 is refused; a larger amount is accepted, and never reached. Raises `ValueError` if the
+    text has another form (`MEMORY_FORM`).
     """
     kind, value = _split(written)
     if kind in _RELATIVE or (not kind and _NUMBER.fullmatch(value)):
@@ -73,10 +71,8 @@ def memory_watermark(written: str) -> Amount:
 
 
 def disk_limit(written: str) -> Amount:
-    """Parse a disk free limit: ``50MB``, ``1000000000``, ``mem_relative 1.5``, or ``1.5`` for that.
-
-    Raises:
-        ValueError: the text has another form (`DISK_FORM`).
+    """Parse a disk free limit: ``50MB``, ``1000000000``, ``mem_relative 1.5``, or ``1.5`` for that. Raises
+    `ValueError` if the text has another form (`DISK_FORM`).
     """
     kind, value = _split(written)
     if kind in _RELATIVE or (not kind and "." in value):
@@ -108,7 +104,7 @@ def _split(written: str) -> tuple[str, str]:
 
 
 def _bytes(value: str) -> int:
-    """Units as in RabbitMQ 4: k, kB 1000; Ki, KiB 1024; and so on up to P."""
+    # Units as in RabbitMQ 4: k, kB 1000; Ki, KiB 1024; and so on up to P.
     found = _BYTES.fullmatch(value)
     if found is None:
         raise ValueError(f"{value!r} is no amount of bytes")

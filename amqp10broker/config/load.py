@@ -129,7 +129,6 @@ def read_environment(environ: Mapping[str, str]) -> dict[str, Given]:
 
 
 def read_file(path: str) -> dict[str, Given]:
-    """Read a TOML file."""
     import tomllib
 
     try:
@@ -219,7 +218,6 @@ def _faults(value: object, path: str) -> FaultInjection:
 
 
 def _made(source: str, make: Callable[[], T]) -> T:
-    """The record's error then names the place in the file instead of the class."""
     try:
         return make()
     except ConfigError as error:

@@ -105,15 +105,8 @@ class FlowSettings:
         return tuple(name for name in FLOW_SETTINGS if getattr(self, name) == AUTO)
 
     def changed(self, name: str, value: object, *, source: str) -> FlowSettings:
-        """Return a copy with one setting replaced.
-
-        Args:
-            name: one of the three field names.
-            value: of any type; it is checked.
-            source: origin for the error: ``set max_link_credit``.
-
-        Raises:
-            ConfigError: there is no such setting, or the value is not allowed.
+        """Return a copy with one setting replaced. Raises `ConfigError` if there is no such setting, or the
+        value is not allowed.
         """
         setting = FLOW_SETTINGS.get(name)
         if setting is None:
@@ -251,10 +244,8 @@ class FaultInjection:
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """All settings of a broker. ``Config()`` is RabbitMQ's behaviour on the usual port.
-
-    Raises:
-        ConfigError: a value is not allowed; the message has the allowed ones.
+    """All settings of a broker. ``Config()`` is RabbitMQ's behaviour on the usual port. Raises `ConfigError`
+    if a value is not allowed; the message has the allowed ones.
     """
 
     host: str = text("127.0.0.1", "address or name to listen on")
@@ -716,11 +707,8 @@ class Config:
         return load(file=file, environ=environ or {}, flags=flags or {})
 
     def flow_for(self, container_id: str, address: str | None) -> FlowSettings:
-        """Return the flow settings of one link, or with `address` None of a session.
-
-        Args:
-            container_id: the client's, from its open frame.
-            address: as attached: the source's for a consumer, the target's for a publisher.
+        """Return the flow settings of one link, or with `address` None of a session. `address`: as attached:
+        the source's for a consumer, the target's for a publisher.
         """
         changes: dict[str, Any] = {}
         for override in self.overrides:

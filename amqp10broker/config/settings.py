@@ -70,10 +70,8 @@ class Setting:
         return "must be a string" if self.may_be_empty else "must be a string that is not empty"
 
     def check(self, value: object, source: str) -> None:
-        """Check the type and range of a value.
-
-        Raises:
-            ConfigError: names `source`, the value and the allowed values.
+        """Check the type and range of a value. Raises `ConfigError` if names `source`, the value and the
+        allowed values.
         """
         if (value is None and self.may_be_none) or (value == self.word and value is not None):
             return

@@ -65,13 +65,8 @@ def make_head(
     delivery_count: int = 0,
     death_times: bytes = b"",
 ) -> bytes:
-    """Make a head.
-
-    Args:
-        properties: property flags and values, as in a content header.
-        redelivered: a consumer has had the message before.
-        delivery_count: number of failed deliveries.
-        death_times: of the records in the header x-death, if the broker made them (`death_times`).
+    """Make a head. `death_times`: of the records in the header x-death, if the broker made them
+    (`death_times`).
     """
     prefix = _prefix(exchange, routing_key)
     if redelivered or delivery_count or death_times:
@@ -94,12 +89,7 @@ def join_head(
     hidden_keys: bytes = b"",
     death_times: bytes = b"",
 ) -> bytes:
-    """Make a head of encoded parts; the other arguments are those of `make_head`.
-
-    Args:
-        names: exchange and routing key as two short strings.
-        hidden_keys: as returned by `hidden_keys_of`.
-    """
+    """Make a head of encoded parts; the other arguments are those of `make_head`."""
     flags = (
         (REDELIVERED if redelivered else 0)
         | (HIDDEN_KEYS if hidden_keys else 0)
@@ -184,9 +174,7 @@ def read_content(
     """Check the properties of a published content and make the head of its message.
 
     Args:
-        properties: property flags and values, as in the content header.
         user: the authenticated user; a user-id must equal it.
-        impersonator: the user may publish under any user-id.
 
     Returns:
         The head, without BCC, and the routing keys that the headers CC and BCC add.

@@ -37,17 +37,14 @@ _number = int.from_bytes
 
 
 HeadAndContent: TypeAlias = tuple[bytes, bytes]
-"""A `message.Message`, whatever its encoding."""
 
 
 class MessageReader:
     """Turns payloads into messages for one exchange and routing key, with caches for heads and layouts.
 
-    A publisher writes the same header and annotations over and over; each different prefix is decoded
-    once. Messages of a known layout need not be checked thoroughly (`layouts`).
-
-    Attributes:
-        has_extra_keys: some message so far had an x-cc annotation: call `extra_keys` for each.
+    A publisher writes the same header and annotations over and over; each different prefix is decoded once.
+    Messages of a known layout need not be checked thoroughly (`layouts`). `has_extra_keys`: some message so
+    far had an x-cc annotation: call `extra_keys` for each.
     """
 
     __slots__ = (
@@ -62,10 +59,6 @@ class MessageReader:
     )
 
     def __init__(self, exchange: str, routing_key: str, user: str, impersonator: bool = False) -> None:
-        """Args:
-        user: the authenticated user; a user-id in properties must equal it.
-        impersonator: the user may publish under any user-id.
-        """
         self._exchange = exchange
         self._routing_key = routing_key
         self._user = user
@@ -76,10 +69,8 @@ class MessageReader:
         self._layouts = MessageLayouts()
 
     def read(self, payload: bytes) -> HeadAndContent:
-        """Check a payload and return its message.
-
-        Raises:
-            AmqpLinkError: malformed, reserved annotations, or a user-id that is not the user's.
+        """Check a payload and return its message. Raises `AmqpLinkError` if malformed, reserved annotations,
+        or a user-id that is not the user's.
         """
         # The commonest prefix, a header seen before (or none) and one data section, needs no search.
         start = payload[:4]
@@ -223,12 +214,7 @@ def decode_head(head: bytes) -> tuple[Header, dict[Any, Any]]:
 
 
 def with_deaths_placed(annotations: dict[Any, Any], *, ours: bool) -> dict[Any, Any]:
-    """Return the annotations with x-opt-deaths at the position that marks its author.
-
-    Args:
-        annotations: with x-opt-deaths and x-exchange.
-        ours: the broker made the records: they stand first, and only then.
-    """
+    """Return the annotations with x-opt-deaths at the position that marks its author."""
     others = {key: value for key, value in annotations.items() if key != X_OPT_DEATHS}
     deaths = {X_OPT_DEATHS: annotations[X_OPT_DEATHS]}
     return {**deaths, **others} if ours else {**others, **deaths}
@@ -256,10 +242,8 @@ def _header(head: bytes) -> Header:
 
 
 def extra_keys(head: bytes) -> tuple[str, ...]:
-    """Return the routing keys that the publisher's x-cc annotation adds to the first one.
-
-    Raises:
-        AmqpLinkError: the annotation is not a list of strings.
+    """Return the routing keys that the publisher's x-cc annotation adds to the first one. Raises
+    `AmqpLinkError` if the annotation is not a list of strings.
     """
     # Most messages have no such annotation, and searching the bytes for its name is the fastest check.
     return _extra_keys(head) if X_CC.encode() in head else ()

@@ -59,10 +59,6 @@ def read_properties(prefix: bytes) -> tuple[Properties | None, dict[Any, Any] | 
 def data_of(bare: bytes, pos: int) -> bytes | None:
     """Return the joined data sections of a message; empty without a body; None if its body is of another
     kind.
-
-    Args:
-        bare: the bare message and footer.
-        pos: where the body begins.
     """
     # The commonest shape is one data section and no footer.
     code = bare[pos : pos + 4]

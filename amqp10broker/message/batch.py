@@ -22,7 +22,6 @@ from typing import Final
 from amqp10broker.message.message import Message
 
 BATCH_MAX: Final = 0xFFFF
-"""The most messages of one batch."""
 
 _START: Final = struct.Struct("<II")
 _HEAD: Final = itemgetter(0)
@@ -53,15 +52,8 @@ def _encode_lengths(contents: Sequence[bytes]) -> bytes:
 
 
 def decode_batch(data: bytes, at: int = 0, end: int | None = None) -> list[Message]:
-    """Decode the messages of a batch; equal heads are one object.
-
-    Args:
-        data: the joined pieces of `encode_batch`.
-        at: where the batch begins.
-        end: where it ends; None: with the data.
-
-    Raises:
-        ValueError: it is not such a batch, or bytes are left over.
+    """Decode the messages of a batch; equal heads are one object. `end`: where it ends; None: with the data.
+    Raises `ValueError` if it is not such a batch, or bytes are left over.
     """
     try:
         count, head_count = _START.unpack_from(data, at)
@@ -93,11 +85,8 @@ def decode_batch(data: bytes, at: int = 0, end: int | None = None) -> list[Messa
 
 
 def decode_some(read: Callable[[int, int], bytes], places: Sequence[int]) -> list[Message]:
-    """Decode some messages of a batch, without reading the others.
-
-    Args:
-        read: takes a position in the batch and a number of bytes.
-        places: of the messages, counted from 0.
+    """Decode some messages of a batch, without reading the others. `read`: takes a position in the batch and
+    a number of bytes. `places`: of the messages, counted from 0.
     """
     count, head_count = _START.unpack(read(0, _START.size))
     several = head_count != 1
@@ -123,10 +112,8 @@ def _numbers(kind: str, data: bytes) -> array[int]:
 
 
 def batch_lengths(data: bytes, at: int = 0) -> Sequence[int]:
-    """Return the content length of each message in a batch, without decoding it.
-
-    Raises:
-        ValueError: it is not a batch.
+    """Return the content length of each message in a batch, without decoding it. Raises `ValueError` if it is
+    not a batch.
     """
     try:
         count, head_count = _START.unpack_from(data, at)

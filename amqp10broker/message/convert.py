@@ -149,7 +149,7 @@ def to_amqp091(message: Message) -> Message:
 
 
 def _head_to_amqp10(head: bytes, trust_type: bool = True) -> tuple[bytes, bytes, bool]:
-    """Return the head, the bytes before the body, and whether the type declares the body as encoded."""
+    # Return the head, the bytes before the body, and whether the type declares the body as encoded.
     names, given, redelivered = amqp091.split_head(head)
     exchange, pos = decode_shortstr(names, 0)
     routing_key, _ = decode_shortstr(names, pos)
@@ -300,10 +300,8 @@ _cached_to_amqp091 = lru_cache(maxsize=_CACHE_ENTRIES)(_head_to_amqp091)
 
 @lru_cache(maxsize=_CACHE_ENTRIES)
 def _around_offset(start: bytes, prefix: bytes, encoded: bool) -> tuple[bytes, bytes]:
-    """Return the parts of the head for AMQP 0-9-1 before and behind the eight bytes of a stream's offset.
-
-    An offset is a long there, eight bytes too. Two conversions differ exactly at its position.
-    """
+    # Return the parts of the head for AMQP 0-9-1 before and behind the eight bytes of a stream's offset. An
+    # offset is a long there, eight bytes too. Two conversions differ exactly at its position.
     ones = _head_to_amqp091(start + _ONES, prefix, encoded)
     twos = _head_to_amqp091(start + _TWOS, prefix, encoded)
     at = next(place for place, (one, two) in enumerate(zip(ones, twos, strict=True)) if one != two)
@@ -335,9 +333,6 @@ def _annotations_to_headers(annotations: dict[Any, Any], headers: dict[str, Any]
 
 
 def _properties_to_amqp091(given: Properties, properties: BasicProperties, headers: dict[str, Any]) -> None:
-    """The fields to, subject, group-sequence, reply-to-group-id and absolute-expiry-time have no
-    counterpart.
-    """
     properties.message_id = _id_to_amqp091(given.message_id, X_MESSAGE_ID, headers)
     properties.correlation_id = _id_to_amqp091(given.correlation_id, X_CORRELATION_ID, headers)
     properties.content_type = _short(given.content_type)
@@ -361,7 +356,6 @@ def _shortened(text: str) -> str:
 
 
 def _id_to_amqp091(value: Any, header: str, headers: dict[str, Any]) -> str | None:
-    """Return the text of an id. An id without one, or with a long one, becomes a header."""
     if value is None:
         return None
     if isinstance(value, UUID):

@@ -56,14 +56,8 @@ _LAST: Final = ("x-last-death-reason", "x-last-death-queue", "x-last-death-excha
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """Why messages leave a queue, and their new route.
-
-    Attributes:
-        queue: the queue that they leave.
-        reason: rejected, expired, maxlen or delivery_limit.
-        now_ms: the wall clock, in milliseconds.
-        exchange: the dead-letter exchange.
-        routing_key: the dead-letter routing key; None: the messages retain theirs.
+    """Why messages leave a queue, and their new route. `routing_key`: the dead-letter routing key; None: the
+    messages retain theirs.
     """
 
     queue: str
@@ -123,10 +117,8 @@ class Dying:
         self._histories: dict[tuple[bytes, ...], _History] = {}
 
     def of(self, head: bytes) -> DeadLettered:
-        """Return the new head and route of a message that leaves the queue.
-
-        Args:
-            head: as it was in the queue, with a failed delivery counted already.
+        """Return the new head and route of a message that leaves the queue. `head`: as it was in the queue,
+        with a failed delivery counted already.
         """
         return self._of_091(head) if head[0] == amqp091.MARK else self._of_10(head)
 
@@ -219,18 +211,15 @@ def _keys_in(value: object) -> tuple[str, ...]:
 
 
 def _summary(death: Death, exchange: str, *, first: bool) -> dict[str, str]:
-    """Return the headers that summarise the last event, and the first one, which is written once."""
     values = (death.reason, death.queue, exchange)
     summary = dict(zip(_FIRST, values, strict=True)) if first else {}
     return summary | dict(zip(_LAST, values, strict=True))
 
 
 def _text(text: str) -> str:
-    """JSON can contain halves of a surrogate pair, which UTF-8 cannot encode."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
 def _short(text: str) -> str:
-    """Cut a text to a short string's size; a dead-letter routing key may be longer."""
     content = _text(text).encode()
     return content[:NAME_BYTES_MAX].decode("utf-8", "ignore")

@@ -32,7 +32,6 @@ class Death:
 
     queue: str
     reason: str
-    """rejected, expired, maxlen or delivery_limit."""
     count: int
     first_time_ms: int
     last_time_ms: int
@@ -85,13 +84,9 @@ def recorded(
 ) -> tuple[Death, ...]:
     """Return the records with one more event, newest first.
 
-    An event of a recorded queue and reason changes only count and last time: exchange, routing keys and
-    time to live stay those of the first event, as in RabbitMQ.
-
-    Args:
-        deaths: the records so far, newest first.
-        now_ms: the wall clock, in milliseconds.
-        ttl_ms: the message's own time to live; None: it had none.
+    An event of a recorded queue and reason changes only count and last time: exchange, routing keys and time
+    to live stay those of the first event, as in RabbitMQ. `ttl_ms`: the message's own time to live; None: it
+    had none.
     """
     others = tuple(each for each in deaths if (each.queue, each.reason) != (queue, reason))
     for each in deaths:
@@ -101,14 +96,8 @@ def recorded(
 
 
 def is_cycle(deaths: Sequence[Death], queue: str) -> bool:
-    """Return whether a message has returned to a queue without any client's action.
-
-    Args:
-        deaths: its records, newest first.
-        queue: its next queue.
-
-    Returns:
-        True if it died in that queue, neither for `rejected` then nor anywhere since.
+    """Return whether a message has returned to a queue without any client's action. Returns True if it died
+    in that queue, neither for `rejected` then nor anywhere since.
     """
     for death in deaths:
         if death.reason == REJECTED:

@@ -72,15 +72,11 @@ class MessageLayout:
     """The common parts of messages, and the head for such a message.
 
     Attributes:
-        size_at: where the body's size field begins.
         length: bytes before the content of the body; the size field is the last of them.
-        size_max: of the message, by the width of the body's size field.
         mask: has 1 for each of the bits that count.
         fixed: those bits, with the body's size field computed for a message of zero bytes, so that the
             message's size is added before the comparison.
         text: the body is a string, which must be UTF-8.
-        head: of the message in the broker.
-        bare: where the bare message begins.
         to: the slice of the `to` in properties; None unless it is a string.
     """
 
@@ -115,11 +111,7 @@ class MessageLayouts:
         return self._count
 
     def find(self, payload: bytes, at: int) -> MessageLayout | None:
-        """Return the layout of a message, or None if it is not known to be well-formed.
-
-        Args:
-            at: `header_end` of the payload.
-        """
+        """Return the layout of a message, or None if it is not known to be well-formed."""
         if not at and payload.startswith(_HEADER_LIST0):
             at = 4
         alike = self._by_start.get(payload[at : at + _KEY_BYTES])
@@ -147,13 +139,8 @@ class MessageLayouts:
 
     def learn(self, payload: bytes, at: int, bare: int, head: bytes) -> None:
         """Remember the layout of a message, unless it cannot repeat, or the pause since the last one was too
-        short.
-
-        Args:
-            payload: a message that has been checked thoroughly, and that `find` has not found.
-            at: `header_end` of the payload.
-            bare: where its bare message begins.
-            head: the converted bytes before `bare`.
+        short. `payload`: a message that has been checked thoroughly, and that `find` has not found. `head`:
+        the converted bytes before `bare`.
         """
         if self._pause:
             self._pause -= 1
@@ -243,7 +230,6 @@ def _is_utf8(payload: bytes, start: int) -> bool:
 
 
 def _section_at(payload: bytes, pos: int) -> int:
-    """0 if the section's descriptor is not in the shortest encoding."""
     return payload[pos + 2] if payload.startswith(_SMALL_ULONG, pos) else 0
 
 
@@ -265,7 +251,7 @@ def _properties(payload: bytes, pos: int, free: list[tuple[int, int, int]]) -> t
 
 
 def _application_properties(payload: bytes, pos: int, free: list[tuple[int, int, int]]) -> int:
-    """The keys stay, since they must differ."""
+    # The keys stay, since they must differ.
     pos, count = _items(payload, pos)
     for _ in range(count // 2):
         pos = skip(payload, pos)
@@ -287,9 +273,6 @@ def _items(payload: bytes, pos: int) -> tuple[int, int]:
 
 
 def _content(payload: bytes, pos: int) -> tuple[int, int] | None:
-    """Return the position of a value's content, and the bits in each byte of it that count; None if all of it
-    has to stay.
-    """
     code = payload[pos]
     if code in _FREE:
         return pos + 1, 0x00

@@ -71,11 +71,7 @@ def redelivered(message: Message) -> bool:
 
 
 def acquired(message: Message, *, failed: bool) -> Message:
-    """Return the message after one consumer had it.
-
-    Args:
-        failed: the delivery counts as a failed attempt (`modified` with delivery-failed).
-    """
+    """Return the message after one consumer had it."""
     head, content = message
     if head[0] == amqp091.MARK:
         return amqp091.acquired_head(head, failed), content

@@ -66,11 +66,8 @@ def delivered(messages: Sequence[Message], offset: int) -> list[Message]:
 
 
 def delivered_with_time(messages: Sequence[Message], offsets: Iterable[int], time_ms: int) -> list[Message]:
-    """Return stored messages as delivered to consumers that request ``x-opt-enqueued-time``.
-
-    Args:
-        offsets: of each.
-        time_ms: when they were written, in milliseconds since 1970.
+    """Return stored messages as delivered to consumers that request ``x-opt-enqueued-time``. `time_ms`: when
+    they were written, in milliseconds since 1970.
     """
     pack = _pack_offset
     middle = _pack_time(time_ms) + _OFFSET_KEY
@@ -102,7 +99,6 @@ def _without_offset(head: bytes) -> bytes:
 
 
 def _timed_start(head: bytes) -> bytes:
-    """The stored head up to the place of the eight bytes of a time."""
     return _cached_timed(head) if len(head) <= HEAD_BYTES_MAX else _without_time(head)
 
 

@@ -22,13 +22,8 @@ NAMES: Final = tuple(field.name for field in fields(BasicProperties))
 
 @dataclass(frozen=True, slots=True)
 class PlainMessage:
-    """A message with decoded properties.
-
-    Attributes:
-        exchange, routing_key: as published.
-        properties: the present ones; values are JSON values.
-        redelivered: a consumer had it before.
-        body: bytes; for an AMQP 1.0 message with a body that is not data the encoded body.
+    """A message with decoded properties. `body`: bytes; for an AMQP 1.0 message with a body that is not data
+    the encoded body.
     """
 
     exchange: str
@@ -49,13 +44,8 @@ def plain_message(message: Message) -> PlainMessage:
 
 
 def encoded_properties(given: Mapping[str, Any]) -> bytes:
-    """Encode properties as a content header has them.
-
-    Args:
-        given: by name; unknown ones are left out.
-
-    Raises:
-        BadRequest: a property has an invalid value.
+    """Encode properties as a content header has them. Raises `BadRequest` if a property has an
+    invalid value.
     """
     try:
         return encode_properties(BasicProperties(**{name: given[name] for name in NAMES if name in given}))

@@ -39,13 +39,8 @@ _CACHE_ENTRIES: Final = 4096
 
 
 def redelivered(message: Message, acquired: int, failures: int, annotations: bytes = b"") -> Message:
-    """Return the message for the next consumer.
-
-    Args:
-        message: as it was published.
-        acquired: number of acquisitions by consumers of this queue.
-        failures: number of failed deliveries among those.
-        annotations: an encoded map that `modified` outcomes merged into its annotations; empty: none.
+    """Return the message for the next consumer. `annotations`: an encoded map that `modified` outcomes merged
+    into its annotations; empty: none.
     """
     head, content = message
     if len(head) + len(annotations) <= HEAD_BYTES_MAX:
@@ -61,14 +56,9 @@ def merged(annotations: bytes, more: bytes) -> bytes:
 
 
 def delivery_time_ms(annotations: bytes) -> int | None:
-    """Return the earliest time of the next delivery, as requested by a `modified` outcome.
-
-    Args:
-        annotations: an encoded map.
-
-    Returns:
-        Milliseconds since 1970, None if `x-opt-delivery-time` is absent, or not a number. RabbitMQ checks
-        the value, not its type: RabbitMQ's own client for Python sends a long, others a timestamp.
+    """Return the earliest time of the next delivery, as requested by a `modified` outcome. Returns
+    milliseconds since 1970, None if `x-opt-delivery-time` is absent, or not a number. RabbitMQ checks the
+    value, not its type: RabbitMQ's own client for Python sends a long, others a timestamp.
     """
     return milliseconds_in(_items(annotations).get(X_OPT_DELIVERY_TIME))
 

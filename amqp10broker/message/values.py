@@ -89,9 +89,6 @@ def milliseconds(seconds: int) -> Any:
 
 
 def _decimal64(value: Decimal) -> t10.Decimal64:
-    """Binary integer decimal encoding: a sign, ten bits of exponent plus 398, 53 bits of coefficient. The 31
-    bits and the scale of an AMQP 0-9-1 decimal always fit.
-    """
     sign, digits, exponent = value.as_tuple()
     assert isinstance(exponent, int)
     coefficient = int("".join(map(str, digits)))
@@ -128,11 +125,7 @@ def simple_to_amqp091(value: Any) -> Any:
 
 
 def to_amqp091(value: Any, depth: int = 1) -> Any:
-    """Convert a message-annotation to a header: lists and arrays become arrays, maps become tables.
-
-    Args:
-        depth: number of tables and arrays that will enclose it.
-    """
+    """Convert a message-annotation to a header: lists and arrays become arrays, maps become tables."""
     kind = type(value)
     if kind in (dict, t10.Map):
         return table_of(value.items(), depth) if depth < t091.DEPTH_MAX else DROPPED
@@ -169,9 +162,6 @@ def seconds(milliseconds: int) -> Any:
 
 
 def _decimal(bits: int, width: int, exponent_bits: int, bias: int) -> Any:
-    """Decode a decimal in binary integer decimal encoding. Infinities, not-a-numbers and values beyond 31
-    bits and a scale of 0 to 255 are dropped.
-    """
     sign = bits >> (width - 1)
     coefficient_bits = width - 1 - exponent_bits
     if bits >> (width - 3) & 3 == 3:

@@ -1,1 +1,1 @@
-"""What is declared on this broker."""
+"""The metadata of this broker: virtual hosts, queues, exchanges, bindings, users and policies."""

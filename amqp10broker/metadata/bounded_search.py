@@ -47,7 +47,7 @@ _ATOMIC: Final = getattr(_constants, "ATOMIC_GROUP", None)
 
 
 class Unbounded(BrokerError):
-    """A pattern cannot be followed in bounded time; the text says what is in its way."""
+    """A pattern has no bounded search; the text names the obstacle."""
 
 
 class TooManySteps(BrokerError):
@@ -58,23 +58,10 @@ class BoundedSearch:
     """A pattern whose search is bounded."""
 
     def __init__(self, tree: Any) -> None:
-        """Build the states.
-
-        Args:
-            tree: of `parsed`.
-
-        Raises:
-            Unbounded: something in it cannot be followed, or it is too large.
-        """
         self._parts = _Parts()
         self._machine = _Machine(tree, tree.state.flags, self._parts)
 
     def __call__(self, text: str, most: int = NO_END) -> tuple[bool, int]:
-        """Whether the pattern is found anywhere in the text, and in how many steps.
-
-        Raises:
-            TooManySteps: it took more than `most`.
-        """
         self._parts.steps, self._parts.most = 0, most
         return self._machine.found(text), self._parts.steps
 
@@ -89,10 +76,8 @@ def parsed(pattern: str) -> Any:
 
 
 def compiled(tree: Any) -> re.Pattern[str]:
-    """What `re` searches with.
-
-    Raises:
-        Unbounded: its classes have too many characters beyond Latin-1 for making a table of them.
+    """Compile the pattern for `re`. Raises `Unbounded` if its classes have too many characters beyond Latin-1
+    for a table.
     """
     if _class_size(tree) > CLASS_SIZE_MAX:
         raise Unbounded("its classes have too many characters beyond Latin-1")
@@ -113,10 +98,8 @@ def steps(tree: Any, length: int = TEXT_LENGTH) -> int:
 
 
 def extent(items: Any, length: int = TEXT_LENGTH) -> tuple[int, int]:
-    """How many ways `re` has through a text of this length from one place in it, at most.
-
-    Returns:
-        The ways, and how many characters one of them compares; up to `NO_END` each.
+    """How many ways `re` has through a text of this length from one place in it, at most. Returns the ways,
+    and how many characters one of them compares; up to `NO_END` each.
     """
     ways, reach = 1, 0
     for kind, value in items:
@@ -147,7 +130,6 @@ def _extent_of(kind: Any, value: Any, length: int) -> tuple[int, int]:
 
 
 def _bodies(kind: Any, value: Any) -> Any:
-    """What stands in an item of a tree, of which `re` tries one after the other; nothing in a character."""
     if kind is _constants.SUBPATTERN:
         return (value[3],)
     if kind in _REPEATS or kind is _POSSESSIVE:
@@ -164,7 +146,6 @@ def _bodies(kind: Any, value: Any) -> Any:
 
 
 def _class_size(items: Any) -> int:
-    """How much `re` has to do for the tables of the classes: much beyond Latin-1, nothing below."""
     size = 0
     for kind, value in items:
         if kind is _constants.IN:
@@ -177,7 +158,9 @@ def _class_size(items: Any) -> int:
 
 
 class _Parts:
-    """What all machines of one pattern share: counts of states and steps, and patterns of one character."""
+    """The shared parts of all machines of one pattern: counts of states and steps, and patterns of one
+    character.
+    """
 
     def __init__(self) -> None:
         self.states = 0
@@ -186,7 +169,6 @@ class _Parts:
         self._small: dict[tuple[str, int], re.Pattern[str]] = {}
 
     def small(self, kind: Any, value: Any, flags: int) -> re.Pattern[str]:
-        """A pattern of one character, class or anchor."""
         key = (repr((kind, value)), flags)
         pattern = self._small.get(key)
         if pattern is None:
@@ -201,13 +183,6 @@ class _Machine:
     """The states of a pattern, or of what a look-around looks for. 0 is the end."""
 
     def __init__(self, items: Any, flags: int, parts: _Parts) -> None:
-        """Build.
-
-        Args:
-            items: parsed.
-            flags: that are on.
-            parts: of the whole pattern.
-        """
         self._parts = parts
         # By state: which states are one character before it, and what that character must be.
         self._before: list[list[tuple[int, re.Pattern[str]]]] = [[]]
@@ -216,15 +191,12 @@ class _Machine:
         self._start = self._build(items, flags, 0)
 
     def found(self, text: str) -> bool:
-        """Whether it is found anywhere."""
         return any(self._places(text))
 
     def places(self, text: str) -> list[bool]:
-        """Whether it is found at each place of a text, from 0 to its length."""
         return list(self._places(text))[::-1]
 
     def _places(self, text: str) -> Any:
-        """Whether it is found at each place, from the end of the text to its beginning."""
         looks: dict[_Look, list[bool]] = {}
         after: set[int] = set()
         parts = self._parts
@@ -260,7 +232,6 @@ class _Machine:
         return len(self._before) - 1
 
     def _build(self, items: Any, flags: int, then: int) -> int:
-        """The state from which a sequence leads to another one."""
         for kind, value in reversed(list(items)):
             then = self._build_one(kind, value, flags, then)
         return then
@@ -322,7 +293,7 @@ class _Machine:
 
 
 class _Look:
-    """A look ahead, or back by a width that is fixed, as `re` asks."""
+    """A look ahead, or a look behind of fixed width, as in `re`."""
 
     __slots__ = ("_machine", "_wanted", "_width")
 
@@ -332,7 +303,6 @@ class _Look:
         self._wanted = wanted
 
     def places(self, text: str) -> list[bool]:
-        """Whether what it looks for is where it looks, for each place."""
         found = [False] * self._width + self._machine.places(text)
         return [each is self._wanted for each in found[: len(text) + 1]]
 
@@ -350,7 +320,6 @@ def _holds(
 
 
 def _combined(flags: int, add: int, remove: int) -> int:
-    """The flags inside of ``(?i-s:...)``; of ASCII, LOCALE and UNICODE one at a time."""
     if add & _parser.TYPE_FLAGS:
         flags &= ~_parser.TYPE_FLAGS
     return int((flags | add) & ~remove)

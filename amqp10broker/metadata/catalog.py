@@ -1,10 +1,9 @@
-"""All that is declared on this broker: virtual hosts with their queues and exchanges, and users.
+"""The metadata of this broker: virtual hosts with their queues and exchanges, and users.
 
-The catalog is plain state, read synchronously by whichever task holds the processor. It changes in one way
-only: a request is planned (see `plan`), what of the plan outlives the process is kept, and the plan is
-applied (`propose`). The catalog does not run queues: for that it is given a `QueueHost`, which the living
-room implements. What it tells a queue goes through the `QueueHandle`: that its settings changed, that it was
-declared again, that it is deleted.
+The catalog is plain state, read synchronously by any task. It changes in one way only: a request is planned
+(see `plan`), the durable part of the plan is stored, and the plan is applied (`propose`). The catalog does
+not run queues: `QueueHost`, implemented by the runtime, does. The catalog notifies a queue through its
+`QueueHandle` of new settings, redeclaration and deletion.
 """
 
 from __future__ import annotations
@@ -54,13 +53,11 @@ T = TypeVar("T")
 
 
 class Request(Protocol[T_co]):
-    """What somebody wants of the catalog: a value, of `queue_requests` and its like."""
+    """A request to change the catalog: a value, as in `queue_requests`."""
 
     def plan(self, catalog: Catalog) -> Plan[T_co]:
-        """Ask the rules, and say what it comes to; nothing is changed.
-
-        Raises:
-            RefusedError: of the class that says why.
+        """Check the rules and return the plan; nothing is changed. Raises a `RefusedError` subclass with the
+        reason.
         """
 
 
@@ -68,30 +65,20 @@ class Catalog:
     """Virtual hosts and users.
 
     Attributes:
-        vhosts: by name.
-        users: who may log in, and who may do what.
-        usage: connections and channels that are open, counted against the limits.
         parameters: runtime parameters of plugins by (virtual host, component, name), kept as they are.
-        global_parameters: those of the whole broker by name, kept as they are.
         unknown: other parts of an imported definitions file, kept for the next export.
-        highest_number: none above it was given to a queue; grows only.
-        nodes: the members of the cluster by name; none without one.
-        highest_node: no number above it was given to a node; grows only.
         cluster: which one it is; None without one.
-        placement: says where new queues are; None: at this node, which is in no cluster.
-        whereabouts: says who leads queues and which nodes run; None: this node is in no cluster.
+        placement: chooses nodes for new queues; None: at this node, which is in no cluster.
+        whereabouts: leaders of queues and running nodes; None: this node is in no cluster.
         on_members: called when a queue has other members; must not raise.
-        on_nodes: called when nodes, or the cluster, are other ones, or are said other things of; must not
-            raise.
-        decide: in a cluster, has the nodes agree on a request whose answer is not waited for; None: this
+        on_nodes: called when nodes or the cluster change; must not raise.
+        decide: in a cluster, submits a request without waiting for its answer; None: this
             catalog decides.
         on_sizes: called when a queue is new or a policy another: queues may want other numbers of members;
             must not raise.
         on_left: called with the key of a user or a virtual host that is gone; must not raise.
         queues_created, queues_deleted: how many queues came and went since the start, those included that
             were there before it.
-        changes: told of all that must outlive the process.
-        relaxed_quorum_checks: a quorum queue may be declared again as a classic one.
         choose: where routing, and the ids of streams, leave something to chance; None takes turns.
     """
 
@@ -103,14 +90,8 @@ class Catalog:
         relaxed_quorum_checks: bool = False,
         choose: Choose | None = None,
     ) -> None:
-        """Make a catalog with the virtual host ``/`` and nobody who may log in.
-
-        Args:
-            host: who runs queues.
-            default_queue_type: of queues that are declared without a type in a virtual host without
-                a default.
-            relaxed_quorum_checks: see the attribute.
-            choose: see the attribute; given a count, an index below it.
+        """Create a catalog with the virtual host ``/`` and no users. `default_queue_type`: of queues that are
+        declared without a type in a virtual host without a default.
         """
         self.vhosts: dict[str, VirtualHost] = {}
         self.changes = Changes()
@@ -146,7 +127,6 @@ class Catalog:
         return self._default_queue_type.value
 
     def __iter__(self) -> Iterator[DeclaredQueue]:
-        """All queues of all virtual hosts."""
         for vhost in list(self.vhosts.values()):
             yield from list(vhost)
 
@@ -155,7 +135,6 @@ class Catalog:
         return next((node for node in self.nodes.values() if node.number == number), None)
 
     def node_name(self, number: int) -> str:
-        """The name of a node, for people."""
         node = self.node_of(number)
         return f"number {number}" if node is None else node.name
 
@@ -183,22 +162,17 @@ class Catalog:
         return self.cluster is None or len(self.nodes) == 1
 
     def given_up(self) -> Counter[tuple[str, str, str]]:
-        """What queues gave up here, by kind, reason and strategy; see `queues.counters.given_up`."""
+        """Messages that queues dropped here, by kind, reason and strategy (`queues.counters.given_up`)."""
         total = self._given_up.copy()
         for vhost in self.vhosts.values():
             total.update(vhost.given_up())
         return total
 
     def find_vhost(self, name: str) -> VirtualHost | None:
-        """The virtual host of this name, or None."""
         return self.vhosts.get(name)
 
     def lookup_vhost(self, name: str) -> VirtualHost:
-        """The virtual host of this name.
-
-        Raises:
-            NotFound: there is none.
-        """
+        """The virtual host of this name. Raises `NotFound` if there is none."""
         vhost = self.vhosts.get(name)
         if vhost is None:
             raise NotFound(f"vhost '{name}'", f"vhost {name} not found")
@@ -207,13 +181,8 @@ class Catalog:
     # --- changing ---------------------------------------------------------------------------------
 
     def propose(self, request: Request[T]) -> T:
-        """Carry out a request: plan it, keep what outlives the process, apply it.
-
-        Returns:
-            The answer of its plan.
-
-        Raises:
-            RefusedError: the rules are against it, or it cannot be kept; nothing was changed.
+        """Carry out a request: plan it, keep what outlives the process, apply it. Raises `RefusedError` if
+        the rules are against it, or it cannot be kept; nothing was changed.
         """
         plan = request.plan(self)
         puts = plan.puts
@@ -244,15 +213,9 @@ class Catalog:
         farewell: bool = True,
         used: Key | None = None,
     ) -> None:
-        """Change what is declared, as a plan says; the only way in which anything changes.
+        """Apply a plan; the only way in which metadata changes.
 
-        No rule is asked and nothing is refused. Queues begin and end to run.
-
-        Args:
-            puts: see `Plan`, as the others.
-            forgets: keys of what is there.
-            farewell: queues that are forgotten are told.
-            used: a queue that is told so.
+        No rule is checked and nothing is refused. Queues start and end.
         """
         for put in puts:
             self._put(put.key, put.record)
@@ -306,7 +269,7 @@ class Catalog:
                 raise AssertionError(f"no entry is of kind {kind!r}")
 
     def _is_there(self, key: Key) -> bool:
-        """Whether what was to be put is there, after the fault of a queue: what is before queues is."""
+        # Whether what was to be put is there, after the fault of a queue: what is before queues is.
         match key[0]:
             case "queue":
                 return key[2] in self.vhosts[key[1]].queues
@@ -399,7 +362,7 @@ def entries(catalog: Catalog, *, bindings: bool = True) -> list[Put]:
 
 
 def entries_in(vhost: VirtualHost, *, bindings: bool = True) -> list[Put]:
-    """What is declared in a virtual host. Its own facts, permissions and parameters are not in it."""
+    """Return the entries of a virtual host, without its own record, permissions and parameters."""
     where = vhost.name
     return [
         *(

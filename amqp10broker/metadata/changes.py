@@ -1,8 +1,8 @@
-"""Keeping what of the catalog must outlive the process, plan by plan.
+"""Storage of the durable changes of the catalog, plan by plan.
 
-A plan is kept before it counts, so that what cannot be written is refused and nothing has happened; what it
-forgets is told when it is gone, because deleting must be possible also when the disk is full. Without a
-recorder (a broker in memory only) every call ends at its first line.
+A plan is stored before it counts, so that a failed write refuses it without effect. Deletions are stored
+after the fact, because they must be possible when the disk is full. Without a recorder (a broker in memory
+only) every call returns at its first line.
 """
 
 from __future__ import annotations
@@ -22,20 +22,14 @@ NUMBERS_RESERVED: Final = 1024
 
 
 class Recorder(Protocol):
-    """Who keeps entries."""
-
     def put(self, entries: Sequence[tuple[Key, Value]]) -> None:
-        """Keep entries, all of them or none, in place of those of the same keys.
-
-        Raises:
-            RefusedError: they cannot be kept now (the disk is full); none of them is.
+        """Keep entries, all of them or none, in place of those of the same keys. Raises `RefusedError` if
+        they cannot be kept now (the disk is full); none of them is.
         """
 
     def put_ahead(self, entries: Sequence[tuple[Key, Value]]) -> None:
-        """The same, and they are durable before anything is that queues keep from now on.
-
-        Raises:
-            RefusedError: they cannot be kept now.
+        """The same, and they are durable before anything is that queues keep from now on. Raises
+        `RefusedError` if they cannot be kept now.
         """
 
     def forget(self, keys: Sequence[Key]) -> None:
@@ -46,40 +40,26 @@ class Recorder(Protocol):
 
 
 class Changes:
-    """Hands plans on to the recorder, as entries that it can keep.
-
-    Attributes:
-        highest_reserved: up to this the recorder knows that queues may have been given numbers.
-    """
+    """Passes plans on to the recorder, as entries."""
 
     __slots__ = ("_conceal", "_recorder", "highest_reserved")
 
     def __init__(self) -> None:
-        """Tell nobody so far."""
         self.highest_reserved = 0
         self._recorder: Recorder | None = None
         self._conceal: Conceal = lambda record: record
 
     def tell(self, recorder: Recorder, conceal: Conceal) -> None:
-        """Begin to tell a recorder.
-
-        Args:
-            recorder: it has entries of all that is declared already.
-            conceal: turns a password record into one that may be written.
-        """
         self._recorder = recorder
         self._conceal = conceal
 
     @property
     def told(self) -> bool:
-        """Whether anybody listens."""
         return self._recorder is not None
 
     def keep(self, puts: Sequence[Put]) -> None:
-        """Keep what a plan puts and what outlives the process, all of it or nothing.
-
-        Raises:
-            RefusedError: it cannot be kept: the plan must not be applied.
+        """Keep what a plan puts and what outlives the process, all of it or nothing. Raises `RefusedError` if
+        it cannot be kept: the plan must not be applied.
         """
         if self._recorder is None:
             return
@@ -94,11 +74,6 @@ class Changes:
             self._recorder.forget(keys)
 
     def _reserve(self, puts: Sequence[Put]) -> None:
-        """Keep, ahead of the journal, that the numbers of new queues are given, many at one time.
-
-        A loss of power may take back the declaration of a queue and leave messages of it in the journal,
-        which was written later but reached the disk earlier. Nobody may be given its number then.
-        """
         highest = max((put.record.number for put in puts if put.key[0] == "queue"), default=0)
         if highest > self.highest_reserved:
             assert self._recorder is not None

@@ -20,7 +20,6 @@ T = TypeVar("T")
 
 LIMITS_COMPONENT: Final = "vhost-limits"
 OPERATOR_COMPONENT: Final = "operator_policy"
-"""Runtime parameters that mean something here."""
 # Bytes of salt and digest; what RabbitMQ writes.
 _HASH_BYTES: Final = {
     PasswordAlgorithm.RABBIT_SHA256: 36,
@@ -31,41 +30,27 @@ _REQUIRED: Final = object()
 
 
 class DefinitionEntry:
-    """One object of the file.
-
-    Attributes:
-        place: ``definitions: queues[3]``.
-        values: what it holds.
-    """
+    """One object of the file."""
 
     def __init__(self, place: str, values: object) -> None:
-        """Take an object.
-
-        Raises:
-            ConfigError: it is no object.
-        """
         if not isinstance(values, Mapping):
             raise ConfigError(place, f"is {shown(values)}", "must be an object: {...}")
         self.place = place
         self.values = values
 
     def text(self, key: str, default: Any = _REQUIRED) -> str:
-        """A string."""
         return str(self._typed(key, str, "a string", default))
 
     def one_of(self, key: str, words: tuple[str, ...]) -> Any:
-        """One of several words."""
         text = self.text(key)
         if text not in words:
             raise self.fault(key, f"is {shown(text)}", f"must be {' or '.join(map(json.dumps, words))}")
         return text
 
     def flag(self, key: str, default: bool) -> bool:
-        """A boolean."""
         return bool(self._typed(key, bool, "true or false", default))
 
     def integer(self, key: str, default: int) -> int:
-        """An integer."""
         return int(self._typed(key, int, "an integer", default))
 
     def table(self, key: str) -> dict[str, Any]:
@@ -80,7 +65,6 @@ class DefinitionEntry:
         return dict(self._typed(key, dict, "an object: {...}", _REQUIRED))
 
     def value(self, key: str) -> Any:
-        """Anything."""
         if key not in self.values:
             raise self.fault(key, "is missing", "must be given")
         return self.values[key]
@@ -108,10 +92,8 @@ class DefinitionEntry:
         return ConfigError(f"{self.place}.{key}", problem, allowed)
 
     def asking(self, ask: Callable[[], T]) -> T:
-        """Do something with this entry; a refusal then names the place in the file.
-
-        Raises:
-            ConfigError: it was refused.
+        """Do something with this entry; a refusal then names the place in the file. Raises `ConfigError` if
+        it was refused.
         """
         try:
             return ask()
@@ -131,10 +113,8 @@ class DefinitionEntry:
 
 
 def entries_of(document: Mapping[str, Any], section: str) -> list[DefinitionEntry]:
-    """The objects of one section, in order; none if it is missing.
-
-    Raises:
-        ConfigError: it is no list, or one of them no object.
+    """The objects of one section, in order; none if it is missing. Raises `ConfigError` if it is no list, or
+    one of them no object.
     """
     values = document.get(section, [])
     if not isinstance(values, list):
@@ -145,14 +125,8 @@ def entries_of(document: Mapping[str, Any], section: str) -> list[DefinitionEntr
 def password_of(
     entry: DefinitionEntry, make_password: Callable[[str], PasswordRecord] | None
 ) -> PasswordRecord | None:
-    """The password record of a user's entry; None if nobody may log in with a password.
-
-    Args:
-        entry: the user's.
-        make_password: makes a record of a password that stands there in plain.
-
-    Raises:
-        ConfigError: there is neither hash nor password, or it is none.
+    """Return the password record of a user's entry; None if login with a password is not possible. Raises
+    `ConfigError` if there is neither hash nor password, or the hash is invalid.
     """
     if ARGON2_KEY in entry.values and "password" not in entry.values:
         return _argon2_of(entry)

@@ -1,11 +1,10 @@
-"""Definitions: everything declared, as one JSON document in RabbitMQ's shape.
+"""Definitions: all metadata as one JSON document in RabbitMQ's shape.
 
-`export` (in `definitions_export`) writes the catalog; `ImportDefinitions` brings a document into it. What a
-document asks for is planned as one: each entry of it on a copy of the catalog, that runs no queues, to which
-the plans of the entries before were applied. An exchange, queue, binding or policy that is refused is left
-out and named in the report: RabbitMQ exports bindings of internal exchanges, and not the exchanges. A
-document that is malformed, or of which a user, a permission or a limit is refused, is not taken over at all.
-What is there already and agrees with it stays as it is; loading it again changes nothing.
+`export` (in `definitions_export`) writes the catalog; `ImportDefinitions` imports a document. A document is
+planned as one: each entry on a copy of the catalog without queues, to which the plans of earlier entries were
+applied. A refused exchange, queue, binding or policy is left out and reported, since RabbitMQ exports
+bindings of internal exchanges without the exchanges. A malformed document, or one with a refused user,
+permission or limit, is rejected as a whole. Equal existing entries stay, so a second import changes nothing.
 """
 
 from __future__ import annotations
@@ -84,12 +83,8 @@ _HEADER: Final = frozenset(
 
 @dataclass(slots=True)
 class Report:
-    """What became of a document.
-
-    Attributes:
-        loaded: number of entries by section, without those that were refused.
-        skipped: entries left out, each with the reason, for the log.
-        unknown: names of parts of the document that nobody here knows; kept for the next export.
+    """The result of an import. `unknown`: names of unknown parts of the document; stored for the
+    next export.
     """
 
     loaded: dict[str, int] = field(default_factory=dict)
@@ -99,14 +94,9 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class ImportDefinitions:
-    """What a document says shall be there; see `importing`, which makes one.
-
-    Attributes:
-        document: parsed JSON.
-        passwords: the records of its users' passwords, by the place of the entry.
-        vhost: the virtual host of entries that name none.
-        user: may do all in the virtual hosts that the document adds, as if it had added them one by one;
-            None, or one that is not in the catalog: no user may.
+    """Import a document; `importing` creates this request. `passwords`: the records of its users' passwords,
+    by the place of the entry. `user`: may do all in the virtual hosts that the document adds, as if it had
+    added them one by one; None, or one that is not in the catalog: no user may.
     """
 
     document: Mapping[str, Any] = field(hash=False, repr=False)
@@ -115,11 +105,7 @@ class ImportDefinitions:
     user: str | None = None
 
     def plan(self, catalog: Catalog) -> Plan[Report]:
-        """See `plan`.
-
-        Raises:
-            ConfigError: the document is refused; names the place.
-        """
+        """See `plan`. Raises `ConfigError` if the document is refused; names the place."""
         loader = _Loader(catalog, self.passwords, self.vhost, self.user)
         loader.load(self.document)
         return Plan(loader.report, list(loader.puts.values()))
@@ -135,11 +121,9 @@ def importing(
     """The request to bring a document into the catalog.
 
     Args:
-        document: parsed JSON.
         make_password: makes the record of a password that stands there in plain; without it, such a user
             is refused.
         vhost: the virtual host of entries that name none, as in a file of one virtual host.
-        user: the user that imports it.
 
     Raises:
         ConfigError: it is no document, or a password cannot be used; names the place.
@@ -151,7 +135,7 @@ def importing(
 
 
 class _NoQueue:
-    """A queue of the copy: nobody hears what is said to it."""
+    """A queue of the copy, which ignores all notifications."""
 
     def post(self, command: Command) -> None:
         return
@@ -186,17 +170,13 @@ class _NoQueue:
 
 
 class _NoHost:
-    """Runs the queues of the copy, which is to say: does not."""
+    """The queue host of the copy, which runs no queues."""
 
     def start_queue(self, queue: QueueSpec) -> QueueHandle:
         return _NoQueue()
 
 
 def _copy(catalog: Catalog) -> Catalog:
-    """Another catalog in which the same is declared but for bindings, and no queue runs.
-
-    No entry of a document needs to know of a binding but the same one, and there may be very many.
-    """
     copy = Catalog(
         _NoHost(),
         default_queue_type=catalog.default_queue_type,
@@ -213,11 +193,8 @@ def _copy(catalog: Catalog) -> Catalog:
 
 
 class _Loader:
-    """Plans the entries of a document one by one.
-
-    Attributes:
-        report: what became of them.
-        puts: what the plans put, by key: of what two of them put, the last counts.
+    """Plans the entries of a document one by one. `puts`: what the plans put, by key: of what two of them
+    put, the last counts.
     """
 
     def __init__(
@@ -236,7 +213,6 @@ class _Loader:
         self._importer = user
 
     def load(self, document: Mapping[str, Any]) -> None:
-        """Go through the sections in order."""
         take: dict[str, Callable[[DefinitionEntry], None]] = {
             "users": self._user,
             "vhosts": self._virtual_host,
@@ -267,7 +243,7 @@ class _Loader:
                 self._do(KeepUnknown(name, value))
 
     def _do(self, request: Request[T]) -> T:
-        """Plan a request, on what those before have made of the copy."""
+        # Plan a request, on what those before have made of the copy.
         plan = request.plan(self._catalog)
         self._catalog.apply(plan.puts)
         self.puts.update((put.key, put) for put in plan.puts)

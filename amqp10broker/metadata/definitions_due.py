@@ -1,8 +1,8 @@
-"""Queues and bindings that a cluster's founder declares later: when as many nodes are there as shall be.
+"""Queues and bindings that a cluster's founder declares when the expected number of nodes has joined.
 
-A quorum queue gets at most as many members as the cluster has nodes when it is declared. So what the
-founder's configuration says of queues waits for the others; the rest of it (users, virtual hosts, exchanges,
-policies) is there from the beginning, as in RabbitMQ.
+A quorum queue gets at most as many members as the cluster has nodes at its declaration, so the queues of the
+founder's configuration wait for the other nodes. Users, virtual hosts, exchanges and policies exist from the
+beginning, as in RabbitMQ.
 """
 
 from __future__ import annotations
@@ -21,18 +21,13 @@ DUE_LATER: Final = ("queues", "bindings")
 
 
 def without_due(request: ImportDefinitions) -> ImportDefinitions:
-    """What of a document is declared at once."""
+    """Return the part of a document that is declared at once."""
     document = {name: value for name, value in request.document.items() if name not in DUE_LATER}
     return replace(request, document=document)
 
 
 def due_of(document: Mapping[str, Any], queues: Sequence[Mapping[str, Any]]) -> ImportDefinitions:
-    """The rest of it, and further queues.
-
-    Args:
-        document: parsed JSON; empty if there is no definitions file.
-        queues: as entries of one.
-    """
+    """The rest of it, and further queues."""
     section = document.get("queues", [])
     if isinstance(section, list):  # it is refused where it is read if it is none
         section = [*section, *queues]
@@ -41,19 +36,13 @@ def due_of(document: Mapping[str, Any], queues: Sequence[Mapping[str, Any]]) -> 
 
 @dataclass(frozen=True, slots=True)
 class DeclareDue:
-    """What was due is declared, once.
-
-    Attributes:
-        what: queues and bindings.
-    """
+    """Declare the waiting part, once."""
 
     what: ImportDefinitions
 
     def plan(self, catalog: Catalog) -> Plan[Report]:
-        """See `plan`; the report is empty if it was declared before.
-
-        Raises:
-            ConfigError: something of it cannot be; names the place.
+        """See `plan`; the report is empty if it was declared before. Raises `ConfigError` if something of it
+        cannot be; names the place.
         """
         cluster = catalog.cluster
         if cluster is None or not cluster.queues_due:

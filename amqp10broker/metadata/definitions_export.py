@@ -49,12 +49,8 @@ def export(
 ) -> dict[str, Any]:
     """The catalog as a document, in a stable order.
 
-    Left out is what a file cannot bring back: exclusive queues, names that the broker gives, and what
-    every virtual host has anyway.
-
-    Args:
-        catalog: what is written; unchanged.
-        conceal: turns a password record into one that may leave the broker.
+    Left out is what a file cannot bring back: exclusive queues, names that the broker gives, and what every
+    virtual host has anyway.
     """
     return {
         name: list(section.made()) if isinstance(section, Section) else section
@@ -64,11 +60,8 @@ def export(
 
 @dataclass(frozen=True, slots=True)
 class Section(Generic[T]):
-    """One list of the document, of which the entries are still to be made.
-
-    Attributes:
-        things: that were declared when the document was asked for; they do not change.
-        entry: makes the entry of one; None: it is left out.
+    """One list of the document, whose entries are made later. `things`: the declared objects at the time of
+    the request; they do not change. `entry`: makes the entry of one; None: it is left out.
     """
 
     things: Sequence[T]
@@ -82,9 +75,9 @@ class Section(Generic[T]):
 def sections(
     catalog: Catalog, conceal: Callable[[PasswordRecord | None], PasswordRecord | None]
 ) -> dict[str, Any]:
-    """The document of `export`, with each list of which there may be very many entries as a `Section`.
+    """Return the document of `export`, with each list of possibly many entries as a `Section`.
 
-    What is declared or deleted later makes no difference to it, so its entries can be made bit by bit.
+    Later changes have no effect on it, so its entries can be made in parts.
     """
     document: dict[str, Any] = {
         "rabbit_version": RABBIT_VERSION,

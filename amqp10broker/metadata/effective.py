@@ -1,8 +1,7 @@
-"""What a queue shall do: its arguments, its policy and its operator policy made into one `QueueSettings`.
+"""The effective settings of a queue: arguments, policy and operator policy merged into one `QueueSettings`.
 
-Of the policies that match a queue the one of the highest priority counts, and so does one operator policy.
-First these two are merged, then the result with the arguments of the declaration; the tables below say who
-wins where both speak.
+The matching policy and operator policy of the highest priority count. These two are merged first, then the
+result with the arguments of the declaration; the tables below define the precedence.
 """
 
 from __future__ import annotations
@@ -30,7 +29,6 @@ Merge = Callable[[Any, Any], Any]
 
 
 def _strictest_limit(one: int, other: int) -> int:
-    """The smaller limit; a negative one is no limit, and then there is none."""
     return max(one, other) if min(one, other) < 0 else min(one, other)
 
 
@@ -78,13 +76,8 @@ _UNITS_MS: Final = {
 
 
 def max_age_ms(text: str) -> int:
-    """How long a stream keeps what is in it, in ms.
-
-    Args:
-        text: a number and a unit: ``7D``; a month has 30 days, a year 365.
-
-    Raises:
-        ValueError: it is not of this form.
+    """How long a stream keeps what is in it, in ms. `text`: a number and a unit: ``7D``; a month has 30 days,
+    a year 365. Raises `ValueError` if it is not of this form.
     """
     if MAX_AGE.fullmatch(text) is None:
         raise ValueError(f"{text!r} is no age: give a number above 0 and a unit of Y, M, D, h, m, s")
@@ -92,14 +85,7 @@ def max_age_ms(text: str) -> int:
 
 
 def effective(policies: Policies, name: str, kind: str, arguments: Mapping[str, Any]) -> Effective:
-    """Say what counts for a queue.
-
-    Args:
-        policies: of its virtual host.
-        name: the queue's.
-        kind: ``classic``, ``quorum`` or ``stream``.
-        arguments: its checked x-arguments.
-    """
+    """Merge the settings of a queue."""
     policy = policies.effective(name, kind)
     operator = policies.effective(name, kind, operator=True)
     if policy is None and operator is None and arguments.keys() <= {QUEUE_TYPE}:
@@ -127,7 +113,6 @@ def alternate_exchange(policies: Policies, exchange: str) -> str | None:
 
 
 def _both(policy: Policy | None, operator: Policy | None) -> dict[str, Any]:
-    """A policy and an operator policy as one definition."""
     merged = dict(policy.definition) if policy is not None else {}
     for key, value in (operator.definition if operator is not None else {}).items():
         merge = _OF_OPERATOR.get(key, _second)

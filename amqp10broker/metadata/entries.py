@@ -1,9 +1,8 @@
-"""Each declared thing as one JSON entry, in the words of definitions files.
+"""Each declared object as one JSON entry, in the words of definitions files.
 
-There is one form for each, whose other direction is in `entry_codec`: what `definitions_export` writes into
-a file is what is kept in the data folder. The two differ in one thing only. A file is for people and for
-RabbitMQ, so an argument that JSON has no word for becomes the nearest text (`nearest`); what is kept must
-come back as it was, so it is wrapped (`exact`, undone by `unwrapped`).
+Definitions files and the data folder share one form; `entry_codec` reads it. They differ in one thing: in a
+definitions file an argument without a JSON type becomes the nearest text (`nearest`); in the data folder it
+is wrapped without loss (`exact`, undone by `unwrapped`).
 """
 
 from __future__ import annotations
@@ -30,7 +29,6 @@ from amqp10broker.routing.exchange import Binding, Exchange, ExchangeSpec
 
 Entry = dict[str, Any]
 AsJson = Callable[[Any], Any]
-"""`nearest` or `exact`."""
 
 SCRAM_KEY: Final = "scram_sha_256"
 """Our addition to RabbitMQ's users; RabbitMQ ignores it."""
@@ -41,7 +39,7 @@ _MARK: Final = "!"
 
 
 class QueueFacts(Protocol):
-    """What an entry says of a queue: a `QueueSpec` or a `DeclaredQueue`."""
+    """The fields of a queue's entry: a `QueueSpec` or a `DeclaredQueue`."""
 
     @property
     def name(self) -> str: ...
@@ -61,12 +59,6 @@ class QueueFacts(Protocol):
 
 
 def user_entry(user: User, password: PasswordRecord | None) -> Entry:
-    """A user.
-
-    Args:
-        user: who.
-        password: its record as it may leave the process.
-    """
     entry = {
         "name": user.name,
         "password_hash": "" if password is None else password.value,
@@ -105,7 +97,7 @@ def scram_text(record: ScramRecord) -> str:
 
 
 def permission_entry(user: str, vhost: str, permission: Permission) -> Entry:
-    """What a user may do in a virtual host."""
+    """Return the permissions of a user in a virtual host."""
     return {
         "user": user,
         "vhost": vhost,
@@ -116,7 +108,7 @@ def permission_entry(user: str, vhost: str, permission: Permission) -> Entry:
 
 
 def topic_permission_entry(user: str, vhost: str, exchange: str, permission: TopicPermission) -> Entry:
-    """What a user may do with routing keys of a topic exchange."""
+    """Return the topic permissions of a user for one exchange."""
     return {
         "user": user,
         "vhost": vhost,
@@ -141,7 +133,7 @@ def parameter_entry(vhost: str, component: str, name: str, value: Any) -> Entry:
 
 
 def global_parameter_entry(name: str, value: Any) -> Entry:
-    """A parameter of the whole broker, or a part of a definitions file that nobody here knows."""
+    """Return a parameter of the whole broker, or an unknown part of a definitions file."""
     return {"name": name, "value": value}
 
 
@@ -156,7 +148,6 @@ def policy_value(policy: Policy, as_json: AsJson) -> Entry:
 
 
 def queue_entry(queue: QueueFacts, as_json: AsJson) -> Entry:
-    """A queue."""
     return {
         "name": queue.name,
         "vhost": queue.vhost,
@@ -168,7 +159,6 @@ def queue_entry(queue: QueueFacts, as_json: AsJson) -> Entry:
 
 
 def exchange_entry(vhost: str, exchange: Exchange | ExchangeSpec, as_json: AsJson) -> Entry:
-    """An exchange."""
     return {
         "name": exchange.name,
         "vhost": vhost,
@@ -181,7 +171,6 @@ def exchange_entry(vhost: str, exchange: Exchange | ExchangeSpec, as_json: AsJso
 
 
 def binding_entry(vhost: str, binding: Binding, as_json: AsJson) -> Entry:
-    """A binding."""
     return {
         "source": binding.source,
         "vhost": vhost,
@@ -217,9 +206,7 @@ def nearest(value: Any) -> Any:
 
 def exact(value: Any) -> Any:
     """A value as JSON, from which `unwrapped` makes one that counts as the same (`arguments.canonical`).
-
-    Raises:
-        InvalidArgument: values of this type cannot be kept.
+    Raises `InvalidArgument` if values of this type cannot be kept.
     """
     match value:
         case bool() | None:
@@ -259,11 +246,7 @@ _UNWRAP: Final[Mapping[str, Callable[[Any], Any]]] = {
 
 
 def unwrapped(value: Any) -> Any:
-    """What `exact` was given, without wire types.
-
-    Raises:
-        ValueError, KeyError, TypeError: `exact` has not made it.
-    """
+    """Undo `exact`, without wire types. Raises `ValueError`, `KeyError` or `TypeError` for other input."""
     if isinstance(value, dict):
         if len(value) == 1:
             ((key, inner),) = value.items()

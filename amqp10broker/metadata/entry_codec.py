@@ -1,8 +1,8 @@
-"""The one codec of entries: what is kept in the data folder, and in part what stands in a definitions file.
+"""The codec of entries: for the data folder, and partly for definitions files.
 
-`encoded` and `decoded` are each other's inverse for every kind of entry (see `plan`). What a definitions file
-says of the same thing is read by the same functions, which are given where numbers, defaults and faults of
-people matter: an `DefinitionEntry`, whose complaints name the place.
+`encoded` and `decoded` are inverse for every kind of entry (see `plan`). Definitions files are read by the
+same functions through a `DefinitionEntry`, which handles numbers, defaults and mistakes of users, and names
+the place in its errors.
 """
 
 from __future__ import annotations
@@ -38,32 +38,16 @@ Conceal = Callable[[PasswordRecord | None], PasswordRecord | None]
 """Turns a password record into one that may leave the process."""
 
 _FACTS: Final = frozenset({"description", "tags", "default_queue_type"})
-"""What a virtual host's metadata repeat."""
 
 
 def encoded(key: Key, record: Record, conceal: Conceal = lambda record: record) -> Any:
-    """An entry's record as JSON.
-
-    Args:
-        key: what it is about.
-        record: of the key's kind.
-        conceal: turns a password record into one that may be written.
-
-    Raises:
-        InvalidArgument: an argument is of a type that cannot be kept.
-    """
+    """An entry's record as JSON. Raises `InvalidArgument` if an argument is of a type that cannot be kept."""
     return _CODEC[key[0]][0](key, record, conceal)
 
 
 def decoded(key: Key, value: Any) -> Record:
-    """The record that `encoded` was given.
-
-    Args:
-        key: what it is about.
-        value: JSON.
-
-    Raises:
-        ConfigError, RefusedError, KeyError, TypeError, ValueError, AttributeError: it is no such record.
+    """The record that `encoded` was given. Raises `ConfigError` or `RefusedError` or `KeyError` or
+    `TypeError` or `ValueError` or `AttributeError` if it is no such record.
     """
     codec = _CODEC.get(key[0])
     if codec is None:
@@ -75,7 +59,7 @@ def decoded(key: Key, value: Any) -> Record:
 
 
 def read_user(entry: DefinitionEntry, password: PasswordRecord | None) -> User:
-    """A user, whose password's record was read before, because making one is slow."""
+    """Return a user. The password record is read before, because making one is slow."""
     name = entry.text("name")
     limits = UserLimits.read(entry.table("limits"), f"user '{name}'")
     return User(name, password, entry.tags(), limits)
@@ -98,17 +82,16 @@ def read_vhost(entry: DefinitionEntry) -> VhostFacts:
 
 
 def read_permission(entry: DefinitionEntry) -> Permission:
-    """What a user may do in a virtual host."""
+    """Return the permissions of a user in a virtual host."""
     return Permission(entry.text("configure"), entry.text("write"), entry.text("read"))
 
 
 def read_topic_permission(entry: DefinitionEntry) -> TopicPermission:
-    """What a user may do with routing keys of a topic exchange."""
+    """Return the topic permissions of a user for one exchange."""
     return TopicPermission(entry.text("write"), entry.text("read"))
 
 
 def read_policy(name: str, entry: DefinitionEntry, *, operator: bool) -> Policy:
-    """A policy."""
     return Policy(
         name,
         entry.text("pattern"),
@@ -120,7 +103,6 @@ def read_policy(name: str, entry: DefinitionEntry, *, operator: bool) -> Policy:
 
 
 def read_exchange(entry: DefinitionEntry) -> ExchangeSpec:
-    """An exchange."""
     return ExchangeSpec(
         entry.text("name"),
         entry.text("type"),
@@ -132,7 +114,6 @@ def read_exchange(entry: DefinitionEntry) -> ExchangeSpec:
 
 
 def read_binding(entry: DefinitionEntry) -> Binding:
-    """A binding."""
     source, destination = entry.text("source"), entry.text("destination")
     kind: Literal["queue", "exchange"] = entry.one_of("destination_type", ("queue", "exchange"))
     key = entry.text("routing_key", "")
@@ -143,7 +124,6 @@ def read_binding(entry: DefinitionEntry) -> Binding:
 
 
 def _place(key: Key, value: Any, wrapped: str = "") -> DefinitionEntry:
-    """An entry of the data folder; `wrapped` names the part of it that holds what JSON has no word for."""
     if wrapped:
         value = {**value, wrapped: unwrapped(value[wrapped])}
     return DefinitionEntry(" ".join(key), value)

@@ -1,6 +1,6 @@
-"""What may be declared and deleted as an exchange or a binding: requests and their plans.
+"""Requests that declare and delete exchanges and bindings, and their plans.
 
-The rules themselves are `routing.topology.Topology`'s.
+The rules are in `routing.topology.Topology`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from amqp10broker.routing.topology import Removal
 
 @dataclass(frozen=True, slots=True)
 class DeclareExchange:
-    """There shall be an exchange; if there is, it shall be as asked for. The answer: it was made now."""
+    """Declare an exchange, or check that the existing one is equivalent. The answer: whether it was
+    created.
+    """
 
     vhost: str
     exchange: ExchangeSpec
@@ -34,13 +36,7 @@ class DeclareExchange:
 
 @dataclass(frozen=True, slots=True)
 class DeleteExchange:
-    """An exchange shall be gone, with its bindings and what auto-deletes itself. The answer: it was there.
-
-    Attributes:
-        vhost: where.
-        name: of the exchange.
-        if_unused: only if nothing is bound from it.
-    """
+    """An exchange shall be gone, with its bindings and what auto-deletes itself. The answer: it was there."""
 
     vhost: str
     name: str

@@ -1,4 +1,4 @@
-"""What went wrong last with something: a connection, a session, a channel, a link, a queue."""
+"""The last error of a connection, session, channel, link or queue."""
 
 from __future__ import annotations
 
@@ -10,12 +10,8 @@ from amqp10broker.dataclass import dataclass
 
 @dataclass(frozen=True, slots=True)
 class LastError:
-    """One thing that went wrong.
-
-    Attributes:
-        time: when: UTC, as ``2026-11-22T08:38:47Z``.
-        event: what happened, a short sentence of a closed set.
-        details: `text`, which the client got, and where it happened: connection, channel, link, queue, ...
+    """One thing that went wrong. `details`: `text`, which the client got, and where it happened: connection,
+    channel, link, queue, .
     """
 
     time: str
@@ -28,5 +24,4 @@ class LastError:
 
 
 def shown(error: LastError | None) -> dict[str, Any] | None:
-    """The same, or null."""
     return None if error is None else error.shown()

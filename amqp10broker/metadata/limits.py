@@ -20,15 +20,6 @@ class _Limits:
 
     @classmethod
     def read(cls, values: Mapping[str, Any], resource: str) -> Self:
-        """Check and take over limits as an administrator or a definitions file gives them.
-
-        Args:
-            values: by name, ``max-connections``; a negative number is no limit.
-            resource: whose they are, for the error.
-
-        Raises:
-            InvalidArgument: a name is unknown, or a value no integer.
-        """
         known = {field.name.replace("_", "-"): field.name for field in fields(cls)}
         given: dict[str, int | None] = {}
         for name, value in values.items():
@@ -45,14 +36,14 @@ class _Limits:
         return cls(**given)
 
     def as_dict(self) -> dict[str, int]:
-        """Those that are set, by RabbitMQ's names."""
+        # Those that are set, by RabbitMQ's names.
         values = ((field.name.replace("_", "-"), getattr(self, field.name)) for field in fields(self))
         return {name: value for name, value in values if value is not None}
 
 
 @dataclass(frozen=True, slots=True)
 class VhostLimits(_Limits):
-    """What one virtual host may have."""
+    """The limits of one virtual host."""
 
     max_connections: int | None = None
     max_queues: int | None = None
@@ -60,7 +51,7 @@ class VhostLimits(_Limits):
 
 @dataclass(frozen=True, slots=True)
 class UserLimits(_Limits):
-    """What one user may have, over all virtual hosts."""
+    """The limits of one user, over all virtual hosts."""
 
     max_connections: int | None = None
     max_channels: int | None = None

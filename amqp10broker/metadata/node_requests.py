@@ -1,4 +1,4 @@
-"""What changes about the nodes of a cluster, and where queues are: requests and their plans."""
+"""Requests that change the nodes of a cluster and the places of queues, and their plans."""
 
 from __future__ import annotations
 
@@ -17,15 +17,7 @@ from amqp10broker.queues.machine_version import why_not
 
 @dataclass(frozen=True, slots=True)
 class JoinNode:
-    """There shall be another node; the answer is what is known of it, its number first of all.
-
-    Attributes:
-        name: unique.
-        host: where its cluster port listens.
-        port: that port.
-        version: of its broker.
-        machines: versions of the replicated machines that it carries out.
-    """
+    """There shall be another node; the answer is what is known of it, its number first of all."""
 
     name: str
     host: str
@@ -34,11 +26,8 @@ class JoinNode:
     machines: tuple[int, int] = (1, 1)
 
     def plan(self, catalog: Catalog) -> Plan[NodeFacts]:
-        """See `plan`.
-
-        Raises:
-            InvalidArgument: the name is empty.
-            PreconditionFailed: there is a node of this name, or it does not carry out what the cluster uses.
+        """See `plan`. Raises `InvalidArgument` if the name is empty, and `PreconditionFailed` if there is a
+        node of this name, or it does not carry out what the cluster uses.
         """
         if not self.name:
             raise InvalidArgument("node ''", "the name of a node must not be empty")
@@ -62,16 +51,10 @@ class JoinNode:
 
 @dataclass(frozen=True, slots=True)
 class NodeStarted:
-    """A node has started: it is where it says, not drained, and what ended with its earlier starts is gone.
+    """Record a node's start: its address, the end of maintenance, and the end of what belonged to earlier
+    starts.
 
-    When this is applied at that node, it knows all that was decided before it started.
-
-    Attributes:
-        name: its own.
-        incarnation: of this start, above all earlier ones.
-        host, port: where its cluster port listens now.
-        version: of its broker.
-        machines: versions of the replicated machines that it carries out.
+    When this is applied at that node, the node has all earlier decisions.
     """
 
     name: str
@@ -86,11 +69,8 @@ class NodeStarted:
         return catalog.cluster is None or why_not(self.name, self.machines, catalog.cluster.version) is None
 
     def plan(self, catalog: Catalog) -> Plan[None]:
-        """See `plan`.
-
-        Raises:
-            NotFound: it is no member (any more).
-            PreconditionFailed: it does not carry out what the cluster uses.
+        """See `plan`. Raises `NotFound` if it is no member (any more), and `PreconditionFailed` if it does
+        not carry out what the cluster uses.
         """
         node = _lookup(catalog, self.name)
         _check_machines(catalog, self.name, self.machines)
@@ -109,18 +89,12 @@ class NodeStarted:
 
 @dataclass(frozen=True, slots=True)
 class NodeLost:
-    """A node is gone, or cut off: what was to end with that start of it has ended (K7, M8).
-
-    Attributes:
-        number: the node's.
-        incarnation: which start.
-    """
+    """A node is gone, or cut off: what was to end with that start of it has ended (K7, M8)."""
 
     number: int
     incarnation: int
 
     def plan(self, catalog: Catalog) -> Plan[None]:
-        """See `plan`."""
         return Plan(None, forgets=keys_of_queues_where(catalog, _ended_with(self.number, self.incarnation)))
 
 
@@ -134,11 +108,7 @@ class ForgetNode:
     name: str
 
     def plan(self, catalog: Catalog) -> Plan[NodeFacts]:
-        """See `plan`; the answer is what was known of it.
-
-        Raises:
-            NotFound: there is no such node.
-        """
+        """See `plan`; the answer is what was known of it. Raises `NotFound` if there is no such node."""
         node = _lookup(catalog, self.name)
         gone = keys_of_queues_where(catalog, lambda queue: queue.home == node.number)
         return Plan(node, forgets=[*gone, ("node", self.name)])
@@ -152,11 +122,7 @@ class SetDraining:
     draining: bool
 
     def plan(self, catalog: Catalog) -> Plan[None]:
-        """See `plan`.
-
-        Raises:
-            NotFound: there is no such node.
-        """
+        """See `plan`. Raises `NotFound` if there is no such node."""
         node = _lookup(catalog, self.name)
         if node.draining == self.draining:
             return Plan(None)
@@ -165,13 +131,12 @@ class SetDraining:
 
 @dataclass(frozen=True, slots=True)
 class RaiseMachines:
-    """The cluster shall use the newest version of the replicated machines that every node carries out.
+    """Use the newest version of the replicated machines that every node supports.
 
-    A node that is down counts with what it said when it started last. There is no way back.
+    A node that is down counts with the version of its last start. The version cannot be lowered.
     """
 
     def plan(self, catalog: Catalog) -> Plan[None]:
-        """See `plan`."""
         cluster, version = catalog.cluster, newest_of_all(catalog)
         if cluster is None or version <= cluster.version:
             return Plan(None)
@@ -190,11 +155,7 @@ class SetClusterName:
     name: str
 
     def plan(self, catalog: Catalog) -> Plan[None]:
-        """See `plan`.
-
-        Raises:
-            InvalidArgument: the name is empty.
-        """
+        """See `plan`. Raises `InvalidArgument` if the name is empty."""
         cluster = catalog.cluster
         if not self.name:
             raise InvalidArgument("cluster", "the name of a cluster must not be empty")
@@ -207,14 +168,7 @@ class SetClusterName:
 
 @dataclass(frozen=True, slots=True)
 class SetMembers:
-    """A quorum queue has other members.
-
-    Attributes:
-        vhost: where.
-        name: of the queue.
-        number: of the queue; another one may have its name by now.
-        members: their ids, the one that shall lead first.
-    """
+    """A quorum queue has other members."""
 
     vhost: str
     name: str
@@ -237,11 +191,6 @@ class SetMembers:
 
 
 def _lookup(catalog: Catalog, name: str) -> NodeFacts:
-    """The node of this name.
-
-    Raises:
-        NotFound: there is none.
-    """
     node = catalog.nodes.get(name)
     if node is None:
         known = ", ".join(catalog.nodes) or "none, this node is in no cluster"
@@ -250,18 +199,13 @@ def _lookup(catalog: Catalog, name: str) -> NodeFacts:
 
 
 def _check_machines(catalog: Catalog, name: str, machines: tuple[int, int]) -> None:
-    """A node must carry out what the cluster uses.
-
-    Raises:
-        PreconditionFailed: it does not.
-    """
+    # A node must carry out what the cluster uses.
     reason = None if catalog.cluster is None else why_not(name, machines, catalog.cluster.version)
     if reason is not None:
         raise PreconditionFailed(f"node '{name}'", reason)
 
 
 def _ended_with(number: int, incarnation: int) -> Callable[[DeclaredQueue], bool]:
-    """Tells the queues that end with this start of a node, or an earlier one."""
     return lambda queue: not queue.lasting and queue.home == number and queue.incarnation <= incarnation
 
 

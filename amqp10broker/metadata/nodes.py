@@ -1,4 +1,4 @@
-"""The nodes of a cluster, as every one of them knows the others."""
+"""The nodes of a cluster, as every one of them sees the others."""
 
 from __future__ import annotations
 
@@ -13,13 +13,8 @@ class NodeFacts:
     """One member of the cluster.
 
     Attributes:
-        name: unique, for people; it stays with the data.
         number: 1 to 2**32 - 1, never given again: forgotten and joined anew, it has another one.
-        host: where its cluster port listens.
-        port: that port.
-        incarnation: which of its starts it has told of last.
         draining: it is in maintenance: no leader shall be there, and no client is served.
-        version: of the broker that it ran when it started last.
         machines: the oldest and the newest version of the replicated machines that it carries out
             (`queues.machine_version`).
     """
@@ -36,14 +31,8 @@ class NodeFacts:
 
 @dataclass(frozen=True, slots=True)
 class ClusterFacts:
-    """Which cluster this is.
-
-    Attributes:
-        id: made once, the same at all members.
-        name: for people.
-        version: of the replicated machines, which all nodes carry out (`queues.machine_version`).
-        queues_due: queues and bindings of the founder's configuration are still to be declared
-            (`metadata.definitions_due`).
+    """Which cluster this is. `queues_due`: queues and bindings of the founder's configuration are still to be
+    declared (`metadata.definitions_due`).
     """
 
     id: str

@@ -1,12 +1,12 @@
-"""Regular expressions that clients write: in permissions and policies, and to choose from lists.
+"""Regular expressions from clients: in permissions and policies, and in filters of lists.
 
-RabbitMQ's are PCRE, searched for anywhere in the name, and an empty one matches no name. Python's
-differ little; what can be carried over is, the rest is refused when it is set, not when it is used.
+RabbitMQ's are PCRE, searched anywhere in the name, and an empty one matches no name. Python's differ little;
+an unsupported one is refused when it is set, not when it is used.
 
-The names are their users', who may be hostile: no name can make a search long. `re` searches where it has few
-steps to make, `bounded_search` elsewhere. The few that neither could do in bounded time are refused when they
-are set. One that a data folder or a definitions file has from before stays there, finds nothing, and
-`fault_of` says why. What one request may search for in all names together is bounded by `Finding`.
+Names come from users, so a hostile name must not make a search long. `re` searches where it needs few steps,
+`bounded_search` elsewhere; a pattern that neither can search in bounded time is refused. An older one in a
+data folder or definitions file stays, finds nothing, and `fault_of` gives the reason. `Finding` bounds the
+search of one request over all names.
 """
 
 from __future__ import annotations
@@ -69,12 +69,6 @@ class _Search:
     """A pattern that is compiled."""
 
     def __init__(self, pattern: str) -> None:
-        """Compile it.
-
-        Raises:
-            re.error, OverflowError, RecursionError: it is no regular expression.
-            Unbounded: no name may be searched with it, for it might take for ever.
-        """
         self._tree = parsed(pattern)
         self._search = compiled(self._tree).search
         self._most: dict[int, int] = {}
@@ -85,16 +79,6 @@ class _Search:
                 raise machine
 
     def found(self, name: str, liked: int = RE_STEPS_MAX, most: int = NO_END) -> tuple[bool, int]:
-        """Whether it is found in a name, and how many steps of `BoundedSearch` that may have taken.
-
-        Args:
-            name: up to `NAME_CHARACTERS_MAX`.
-            liked: characters for `re` to look at, up to which that searches.
-            most: steps.
-
-        Raises:
-            TooManySteps: it took more than `most`.
-        """
         re_steps = self._steps(len(name))
         if re_steps > liked:
             machine = self._machine()
@@ -124,7 +108,6 @@ class _Search:
 
 @lru_cache(maxsize=1024)
 def _compiled(pattern: str) -> _Search | Exception:
-    """What searches a name, or why nothing does: both are found out once."""
     if len(pattern) > PATTERN_CHARACTERS_MAX:
         return Unbounded(f"it is longer than {PATTERN_CHARACTERS_MAX} characters")
     translated = _POSIX.sub(lambda found: _POSIX_CLASSES.get(found[1], found[0]), pattern or NOTHING)
@@ -144,14 +127,9 @@ def is_expression(pattern: str) -> bool:
 
 
 def check_pattern(pattern: str, resource: str) -> str:
-    """The pattern itself, if it is a regular expression.
-
-    Args:
-        pattern: as the administrator wrote it.
-        resource: whose it is, for the error: ``configure permission of user 'a' in vhost '/'``.
-
-    Raises:
-        InvalidArgument: it is no regular expression; the text says where it breaks.
+    """Return the pattern if it is a valid regular expression. `resource`: its owner, for the error:
+    ``configure permission of user 'a' in vhost '/'``. Raises `InvalidArgument` if it is not a regular
+    expression; the text names the position.
     """
     fault = _compiled(pattern)
     # One from before that is not bounded is kept; whoever sets one asks `check_bounded`.
@@ -161,15 +139,7 @@ def check_pattern(pattern: str, resource: str) -> str:
 
 
 def check_bounded(patterns: Iterable[str], resource: str) -> None:
-    """Refuse to set what finds nothing because it might search for ever.
-
-    Args:
-        patterns: regular expressions.
-        resource: whose they are, for the error.
-
-    Raises:
-        InvalidArgument: one is such; the text says what is in the way.
-    """
+    """Refuse a pattern whose search is not bounded. Raises `InvalidArgument` with the obstacle."""
     for pattern in patterns:
         Finding(pattern, resource)
 
@@ -194,24 +164,9 @@ def matches(pattern: str, name: str) -> bool:
 
 
 class Finding:
-    """A pattern that one request searches for in many names, in so many steps together.
-
-    Attributes:
-        pattern: itself.
-        steps: made so far.
-    """
+    """A pattern that one request searches for in many names, in so many steps together."""
 
     def __init__(self, pattern: str, resource: str, liked: int = _RE_STEPS_LIKED) -> None:
-        """Search nothing yet.
-
-        Args:
-            pattern: of the client.
-            resource: what is chosen with it, for errors.
-            liked: see `_Search.found`; `RE_STEPS_MAX` searches as `matches` does.
-
-        Raises:
-            InvalidArgument: it is no regular expression, or nothing is searched for with it.
-        """
         fault = fault_of(pattern)
         if fault is not None:
             raise InvalidArgument(resource, f"{resource}: {fault}; write it otherwise")
@@ -221,11 +176,6 @@ class Finding:
         self._liked = liked
 
     def __call__(self, name: str) -> bool:
-        """Whether it is found anywhere in the name, as `matches` says.
-
-        Raises:
-            InvalidArgument: the steps are used up.
-        """
         search = _compiled(self.pattern)
         if self.pattern == "" or len(name) > NAME_CHARACTERS_MAX or not isinstance(search, _Search):
             return False
@@ -242,16 +192,7 @@ class Finding:
     async def among(
         self, things: Iterable[T], name: Callable[[T], str], pause: Callable[[], Awaitable[None]]
     ) -> list[T]:
-        """The things in whose names it is found.
-
-        Args:
-            things: in their order.
-            name: of a thing.
-            pause: lets others run.
-
-        Raises:
-            InvalidArgument: the steps are used up.
-        """
+        """Return the objects whose names match. Raises `InvalidArgument` if the steps are used up."""
         chosen, due = [], self.steps + _PAUSE_STEPS
         for thing in things:
             if self(name(thing)):

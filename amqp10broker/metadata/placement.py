@@ -1,4 +1,4 @@
-"""Where a new queue is to be: what is asked, and what is answered; `cluster.placement` chooses."""
+"""Requests and results of the placement of a new queue; `cluster.placement` chooses."""
 
 from __future__ import annotations
 
@@ -13,13 +13,11 @@ class Wanted(NamedTuple):
     """A queue that is about to be declared."""
 
     kind: str
-    """``classic``, ``quorum`` or ``stream``."""
     arguments: Mapping[str, Any]
     definition: Mapping[str, Any]
     """What policies set for it; see `queue.Effective`."""
     exclusive: bool
     lasting: bool
-    """Whether it outlives the process."""
 
 
 class Placed(NamedTuple):
@@ -31,16 +29,7 @@ class Placed(NamedTuple):
 
 
 class Placement(Protocol):
-    """Chooses nodes."""
-
     def place(
         self, wanted: Wanted, nodes: Iterable[NodeFacts], queues: Iterable[DeclaredQueue], count: int
     ) -> Placed:
-        """Choose the nodes of a queue that a client of this node declares.
-
-        Args:
-            wanted: the queue.
-            nodes: of the cluster.
-            queues: that there are; not looked at if there are many.
-            count: how many that is.
-        """
+        """Choose the nodes of a queue that a client of this node declares."""

@@ -1,10 +1,9 @@
-"""What a change of the catalog is: a request is planned, and the plan is applied.
+"""Plans of catalog changes: a request is planned, and the plan is applied.
 
-A `catalog.Request` is a value that says what somebody wants ("declare this queue"). Its plan is made of the
-catalog as it is, and changes nothing: the rules are asked, and either refuse, or give the entries that are to
-be put and the keys that are to be forgotten, and the answer. Applying a plan asks no rule and refuses
-nothing. So what is kept on disk, and what other nodes will be told, are entries and never requests: no rule
-is ever replayed.
+A `catalog.Request` is a value such as "declare this queue". Its plan is made from the present catalog and
+changes nothing: the rules either refuse the request, or return the entries to put, the keys to forget, and
+the answer. Applying a plan checks no rule and refuses nothing. So disk and other nodes get entries and never
+requests, and no rule is replayed.
 
 An entry is a key and a record. The key begins with the kind:
 
@@ -54,7 +53,6 @@ NUMBERS: Final[Key] = ("queue_numbers",)
 """Key of the entry that says up to which number any may have been given, also to queues that are gone."""
 
 NODE_NUMBERS: Final[Key] = ("node_numbers",)
-"""The same of nodes."""
 CLUSTER: Final[Key] = ("cluster",)
 """Key of the entry that says which cluster this is."""
 
@@ -75,15 +73,14 @@ class Put(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Plan(Generic[T_co]):
-    """What a request comes to.
+    """The result of planning a request.
 
     Attributes:
-        answer: for whoever asked, once it is applied.
         puts: in an order in which each needs only what was there, or came before.
         forgets: in an order in which nothing is needed by what comes behind.
         used: key of a queue that counts as used, which puts its expiry off.
-        farewell: queues that are forgotten are told to delete themselves. False: they have ended, or whoever
-            asks tells them, behind what it has put into them before, because it wants their answer.
+        farewell: deleted queues get a `Delete`. False: they have ended, or the caller sends `Delete` behind
+            its earlier commands, because it needs the answer.
     """
 
     answer: T_co
@@ -108,15 +105,8 @@ def keys_of(vhost: str, removal: Removal) -> list[Key]:
 
 @dataclass(frozen=True, slots=True)
 class VhostFacts:
-    """What is declared of a virtual host, without what is in it.
-
-    Attributes:
-        name: unique.
-        description: for people.
-        tags: for people.
-        metadata: what a definitions file says besides, kept as it is.
-        default_queue_type: the kind of a queue that is declared without one; None takes the node's.
-        limits: of connections and queues.
+    """The record of a virtual host, without its content. `default_queue_type`: the kind of a queue that is
+    declared without one; None takes the node's.
     """
 
     name: str

@@ -1,6 +1,6 @@
 """Policies: settings for all queues or exchanges whose name matches a pattern.
 
-What a policy may set is in `policy_keys`; what comes of policies and arguments together in `effective`.
+The allowed settings are in `policy_keys`; `effective` merges policies and arguments.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ _KINDS: Final = {
     "exchanges": ("exchange",),
 }
 APPLY_TO: Final = tuple(_KINDS)
-"""What a policy may be for."""
 
 Changed = Callable[[str, str], bool]
 """(name, kind) -> whether a change of policies may concern this queue or exchange."""
@@ -31,19 +30,7 @@ Changed = Callable[[str, str], bool]
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """One policy.
-
-    Attributes:
-        name: unique in the virtual host.
-        pattern: regular expression on names.
-        definition: settings by their names without ``x-``. Not to be changed.
-        priority: of several that match, the highest one counts.
-        apply_to: one of `APPLY_TO`.
-        operator: it bounds what users set, and knows fewer settings.
-
-    Raises:
-        InvalidArgument: the pattern, a setting or `apply_to` is not allowed.
-    """
+    """One policy. Raises `InvalidArgument` if the pattern, a setting or `apply_to` is not allowed."""
 
     name: str
     pattern: str
@@ -68,12 +55,7 @@ class Policy:
             raise InvalidArgument(what, f"{what}: {fault}")
 
     def matches(self, name: str, kind: str) -> bool:
-        """Whether it is for this queue or exchange.
-
-        Args:
-            name: of the queue or exchange.
-            kind: ``classic``, ``quorum``, ``stream`` or ``exchange``.
-        """
+        """Whether it is for this queue or exchange."""
         return kind in _KINDS[self.apply_to] and patterns.matches(self.pattern, name)
 
 
@@ -81,11 +63,6 @@ class Policies:
     """The policies and operator policies of one virtual host."""
 
     def __init__(self, on_change: Callable[[Changed], None] = lambda changed: None) -> None:
-        """Begin with none.
-
-        Args:
-            on_change: called after each change, with what tells whom it may concern.
-        """
         self._policies: dict[tuple[bool, str], Policy] = {}
         self._on_change = on_change
 
@@ -111,18 +88,13 @@ class Policies:
         self._on_change(self._policies.pop((operator, name)).matches)
 
     def lookup(self, name: str, *, operator: bool = False) -> Policy:
-        """The policy of this name.
-
-        Raises:
-            NotFound: there is none.
-        """
+        """The policy of this name. Raises `NotFound` if there is none."""
         policy = self.find(name, operator=operator)
         if policy is None:
             raise NotFound(f"policy '{name}'", f"no {'operator ' if operator else ''}policy '{name}'")
         return policy
 
     def find(self, name: str, *, operator: bool = False) -> Policy | None:
-        """The policy of this name, or None."""
         return self._policies.get((operator, name))
 
     def effective(self, name: str, kind: str, *, operator: bool = False) -> Policy | None:

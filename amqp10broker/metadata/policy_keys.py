@@ -1,7 +1,7 @@
-"""The settings that policies can make: which there are, what each may be, and for which kinds of queue.
+"""The settings of policies: names, allowed values, and kinds of queue.
 
-Names are those of the queue arguments without ``x-``. What is no setting of this table is none that acts
-here: a definitions file may hold it (a plugin's) and gets it back, and `set-policy` refuses it.
+Names are those of the queue arguments without ``x-``. An unknown setting has no effect: a definitions file
+may hold it (a plugin's) and gets it back, and `set-policy` refuses it.
 """
 
 from __future__ import annotations
@@ -100,12 +100,7 @@ OPERATOR_KEYS: Final = frozenset(
 
 
 def fault_of(definition: Mapping[str, Any], *, operator: bool) -> str | None:
-    """What is wrong with a definition, for people; None if nothing is.
-
-    Args:
-        definition: settings by name.
-        operator: of an operator policy, which knows fewer.
-    """
+    """Return the fault of a definition, for people; None if it is valid."""
     for key, value in definition.items():
         if operator and key not in OPERATOR_KEYS:
             known = hint(key, sorted(OPERATOR_KEYS))

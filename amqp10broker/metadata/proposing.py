@@ -1,8 +1,7 @@
-"""How a door has a request decided: the answer comes at once, or later as a letter.
+"""Decisions on requests: the answer comes at once, or later as a message.
 
-On one node the answer is there when the call returns. Where nodes must agree, it comes to whoever asked when
-they have: as a `Decided` letter for the `RequestRef` under which it was asked. A door that waits handles
-nothing of what its client has sent behind the request.
+On one node the answer exists when the call returns. In a cluster it arrives later as a `Decided` message for
+the `RequestRef` of the request. A front end that waits handles no later input of its client.
 """
 
 from __future__ import annotations
@@ -17,8 +16,6 @@ from amqp10broker.queues.commands import RequestRef
 
 
 class Later(Enum):
-    """Instead of an answer."""
-
     LATER = "later"
 
 
@@ -26,48 +23,24 @@ LATER: Final = Later.LATER
 
 
 class Propose(Protocol):
-    """Has requests decided."""
-
-    def __call__(self, request: Request[Any], ref: RequestRef) -> Any:
-        """Propose a request.
-
-        Args:
-            request: what is wanted.
-            ref: under which it is answered if that takes its time.
-
-        Returns:
-            The answer of its plan; or `LATER`, if it will come as a `Decided`.
-
-        Raises:
-            RefusedError: it is refused; nothing was changed.
-        """
+    def __call__(self, request: Request[Any], ref: RequestRef) -> Any: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """A letter: what became of a request.
-
-    Attributes:
-        ref: under which it was asked.
-        answer: of its plan, which is applied.
-        refusal: why not; None if it is applied.
-    """
+    """A letter: what became of a request. `refusal`: why not; None if it is applied."""
 
     ref: RequestRef
     answer: Any = None
     refusal: RefusedError | None = None
 
     def result(self) -> Any:
-        """The answer.
-
-        Raises:
-            RefusedError: it was refused; nothing was changed.
-        """
+        """The answer. Raises `RefusedError` if it was refused; nothing was changed."""
         if self.refusal is not None:
             raise self.refusal
         return self.answer
 
 
 def at_once(catalog: Catalog) -> Propose:
-    """Have requests decided by one catalog, which asks nobody else."""
+    """Decide requests by one catalog, without other nodes."""
     return lambda request, ref: catalog.propose(request)

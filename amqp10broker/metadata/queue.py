@@ -1,7 +1,7 @@
-"""One declared queue, and what the catalog needs of whoever runs it.
+"""One declared queue, and the interface of the catalog to its host.
 
-The catalog does not run queues: a `QueueHost`, which the living room implements, starts one from a
-`QueueSpec` and gives back the `QueueHandle` by which everybody reaches it.
+The catalog does not run queues: a `QueueHost`, implemented by the runtime, starts one from a `QueueSpec` and
+returns the `QueueHandle` for all access.
 """
 
 from __future__ import annotations
@@ -33,7 +33,6 @@ class Owner(NamedTuple):
     incarnation: int
     """Which start of that node it belongs to."""
     connection: int
-    """Its number in that start."""
 
 
 class QueueType(StrEnum):
@@ -54,15 +53,7 @@ class UnknownQueueType(InvalidArgument):
 
 
 def queue_type_of(name: str, resource: str) -> QueueType:
-    """The kind of queue of this name.
-
-    Args:
-        name: as ``x-queue-type`` gives it.
-        resource: for the error: ``queue 'q' in vhost '/'``.
-
-    Raises:
-        UnknownQueueType: there is no such kind.
-    """
+    """The kind of queue of this name. Raises `UnknownQueueType` if there is no such kind."""
     try:
         return QueueType(name)
     except ValueError:
@@ -74,15 +65,12 @@ def queue_type_of(name: str, resource: str) -> QueueType:
 
 @dataclass(frozen=True, slots=True)
 class Effective:
-    """What policies and arguments make of a queue; see `metadata.effective`.
+    """The merged policies of a queue; see `metadata.effective`.
 
     Attributes:
-        policy: name of the policy that counts.
-        operator_policy: name of the operator policy that counts.
         definition: the two merged, as far as the kind of queue knows the settings. Arguments are not in it.
         ineffective: names of settings of the two that mean nothing to this kind of queue.
-        settings: what the queue does.
-        warnings: sentences for the log on settings that act otherwise than they say.
+        warnings: sentences for the log on settings with another effect than their name suggests.
     """
 
     policy: str | None = None
@@ -99,23 +87,17 @@ NO_POLICY: Final = Effective()
 
 @dataclass(frozen=True, slots=True)
 class QueueSpec:
-    """What a `QueueHost` must know to run a queue.
+    """The parameters with which a `QueueHost` runs a queue.
 
     Attributes:
-        vhost: the virtual host it is in.
-        name: unique in the virtual host.
-        type: ``classic``, ``quorum`` or ``stream``.
-        durable: as declared.
-        auto_delete: it goes with its last consumer.
-        arguments: checked x-arguments by name; ``x-queue-type`` is always among them.
         settings: what arguments and policies make of it now; a change comes as `Configure`.
-        warnings: sentences for the log on settings that act otherwise than they say.
+        warnings: sentences for the log on settings with another effect than their name suggests.
         number: what its records in the journal are found by; never given twice in the life of a data
             folder, so that a queue that was deleted and declared anew has another one. 0 is not on disk.
         owner: the connection that has it exclusively, compared by value; None if anyone may use it.
-        declaration_id: of a stream: made up when it was declared and kept as long as it is there, so that
-            readers who keep offsets can tell it from another of its name, also of another broker or
-            data folder. "" for other kinds of queue.
+        declaration_id: of a stream: random, set at declaration, so that readers that store offsets can
+            distinguish it from another stream of its name, also of another broker or data folder. "" for
+            other kinds of queue.
         home: number of the node that has it, of a queue that is at one node; 0: of a node in no cluster.
         members: of a quorum queue in a cluster, the ids of its members, ascending by preference: the first
             shall lead. (): one member, at a node in no cluster.
@@ -151,32 +133,31 @@ class QueueSpec:
 class QueueHandle(Protocol):
     """Where letters to a queue are put. Never waits: what may be outstanding is bounded by credit."""
 
-    def post(self, command: Command) -> None:
-        """Put one letter."""
+    def post(self, command: Command) -> None: ...
 
     @property
     def ready(self) -> int:
-        """Messages waiting for a consumer; asked often, so it must cost nothing."""
+        """Messages waiting for a consumer; read often, so it must be cheap."""
 
     @property
     def unsettled(self) -> int:
         """Messages handed out and not settled."""
 
     def outlook(self) -> Outlook:
-        """What it can tell somebody who waits for it."""
+        """The reasons why a consumer or publisher waits."""
 
     def progress(self) -> Progress:
-        """What keeps it from getting on."""
+        """The obstacles of the queue's progress."""
 
     @property
     def counters(self) -> QueueCounters:
-        """What it did with messages; what consumers got is with the declared queue."""
+        """Counters of messages; those of consumers are with the declared queue."""
 
     def figures(self) -> QueueFigures:
-        """How the queue stands. Not for what is asked often."""
+        """Statistics of the queue; too dear for frequent calls."""
 
     def weight(self) -> QueueWeight | None:
-        """Bytes of its messages, None: nothing is known of them. Still less for what is asked often."""
+        """Bytes of its messages, None if not known; dearer than `figures`."""
 
     @property
     def down(self) -> str | None:
@@ -184,8 +165,6 @@ class QueueHandle(Protocol):
 
 
 class QueueHost(Protocol):
-    """Who runs queues."""
-
     def start_queue(self, queue: QueueSpec) -> QueueHandle:
         """Begin to run a queue: a new and empty one, or at start one that was there before, by its number."""
 
@@ -197,18 +176,8 @@ class DeclaredQueue:
     Only `effective` and `members` change, by `Catalog.apply`, `last_error` and `ended`.
 
     Attributes:
-        name: unique in the virtual host.
-        vhost: name of the virtual host.
-        type: ``classic``, ``quorum`` or ``stream``; ``volatile`` of what was not declared.
-        durable: as declared.
         owner: the connection that has it exclusively, compared by value; None if anyone may use it.
-        auto_delete: it goes with its last consumer.
-        arguments: x-arguments by name, ``x-queue-type`` always among them. Not to be changed.
-        handle: where its letters go.
-        effective: what counts for it now, policies included.
-        number, declaration_id, home, members, incarnation: as in its `QueueSpec`.
         last_error: what went wrong last with it, or at a client because of it.
-        consumption: what its consumers got.
         ended: this node has had it deleted, which other nodes have yet to agree to.
     """
 
@@ -235,16 +204,12 @@ class DeclaredQueue:
         return tally(self.handle.counters, self.consumption)
 
     def check_up(self) -> None:
-        """Check that the node that has it can be reached.
-
-        Raises:
-            NotFound: it cannot.
-        """
+        """Check that the node that has it can be reached. Raises `NotFound` if it cannot."""
         if self.handle.down is not None:
             raise self.inaccessible()
 
     def inaccessible(self) -> NotFound:
-        """The refusal for a queue whose node cannot be reached, or could not a moment ago."""
+        """The refusal for a queue whose node is not reachable."""
         node = "home node" if self.handle.down is None else f"home node '{self.handle.down}'"
         noun = "durable queue" if self.durable else "queue"
         text = f"{node} of {noun} '{self.name}' in vhost '{self.vhost}' is down or inaccessible"
@@ -252,7 +217,7 @@ class DeclaredQueue:
 
     @property
     def kind(self) -> QueueKind:
-        """What its kind of queue is to those who use it."""
+        """The properties of the queue's kind."""
         return KINDS[self.type]
 
     @property

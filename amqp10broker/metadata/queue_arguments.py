@@ -1,7 +1,7 @@
-"""x-arguments of queues: which a kind of queue knows, of what type and value, and when two are the same.
+"""x-arguments of queues: names by kind of queue, types, values and equivalence.
 
-Refusals begin as RabbitMQ's do, because clients match that, and go on with what is allowed.
-Arguments that no kind of queue knows are kept and mean nothing, as in RabbitMQ.
+Refusals begin as RabbitMQ's do, because clients match the text, and continue with the allowed values.
+Arguments that are not defined for any kind are stored without effect, as in RabbitMQ.
 """
 
 from __future__ import annotations
@@ -185,11 +185,6 @@ KNOWN: Final[Mapping[str, tuple[frozenset[QueueType], Check]]] = {
 def check(arguments: Mapping[str, Any], kind: QueueType, resource: str) -> None:
     """Refuse what a kind of queue does not know, or not so.
 
-    Args:
-        arguments: x-arguments by name.
-        kind: the queue's.
-        resource: ``queue 'q' in vhost '/'``.
-
     Raises:
         InvalidArgument: with what is allowed.
     """
@@ -210,9 +205,9 @@ def check(arguments: Mapping[str, Any], kind: QueueType, resource: str) -> None:
 
 
 def misspelt(arguments: Mapping[str, Any]) -> tuple[str, str] | None:
-    """The first argument that means nothing and is like one that does, and that one: ``x-max-lenght``.
+    """Return the first unknown argument that resembles a known one, and that one: ``x-max-lenght``.
 
-    Clients may declare queues with any argument. Who types one by hand is asked, and the log says it.
+    Clients may declare queues with any argument; the log warns of a probable misspelling.
     """
     for name in arguments:
         meant = None if name in KNOWN else closest(name, KNOWN)
@@ -243,17 +238,10 @@ def assert_equivalent(
     *,
     relaxed: bool = False,
 ) -> None:
-    """Refuse a redeclaration whose x-arguments are not those of the queue.
+    """Refuse a redeclaration with other x-arguments than the queue's.
 
-    Only what the existing queue's kind knows is compared, but for `JMS_PRIORITY`. Integers of different
-    widths are the same.
-
-    Args:
-        received: as declared now.
-        current: as declared first.
-        kind: of the queue that is there.
-        resource: how errors name it.
-        relaxed: compare `RELAXED` only.
+    Only arguments of the existing queue's kind are compared, except for `JMS_PRIORITY`. Integers of different
+    widths are equal.
 
     Raises:
         Inequivalent: with RabbitMQ's text.

@@ -1,7 +1,7 @@
-"""What kinds of queue are to those who use one: facts, so that nobody asks for a queue's name of kind.
+"""Properties of the kinds of queue, so that no other code compares names of kinds.
 
-The arguments that a kind knows are in `queue_arguments`, the settings in `effective`; which arguments of a
-consumer, and which termini, fit a kind is decided where these are read. A new kind is a new record here.
+Arguments by kind are in `queue_arguments`, settings in `effective`; consumer arguments and termini by kind
+are checked where they are read. A new kind is a new record here.
 """
 
 from __future__ import annotations
@@ -27,28 +27,19 @@ class QueueKind:
     """Facts of one kind. The defaults are those of a classic queue.
 
     Attributes:
-        name: as `DeclaredQueue.type` has it.
-        noun: what people call such a queue.
         volatile: it belongs to one consumer of one connection, keeps nothing and is not declared: what that
             consumer has no credit for is lost.
         replays: consumers read it from positions of their own and take nothing away, so that what is ready
             differs from one to the other; it is not purged and not read by basic.get.
         selects: a consumer may select messages of it; what `replays` has filters of its own.
-        browsed: a consumer may browse it, and select what it browses.
         keeps_encoding: what it delivers is encoded for AMQP 1.0, whatever published it.
-        answers_settlements: it says `Settled` when a decision cannot be lost any more.
-        keeps_annotations: annotations of a decision (`modified`) go with the message.
         counts_lost_as_failed: what a client held when its connection was lost counts as a failed attempt.
-        tells_active: its consumers hear which of them is the single active one.
-        exclusive_consumers: a consumer may have it for itself.
-        global_prefetch: a limit of a whole channel may hold its deliveries back.
-        conditional_delete: it can be deleted only if it is unused, or empty.
         own_files: what it keeps is in files of its own, and not in the node's journal.
         replicated: it has members, on as many nodes of a cluster, which agree on all that it does.
         unsent_max: deliveries that a session or channel may have of it beyond what was written, whatever its
             own limit is, and without a bound of bytes; None: the limits of the session or channel count.
-        asked_times: a consumer whose client reads is asked for up to so many times the limit of its session
-            or channel at once, because each answer waits for a sync.
+        asked_times: factor on the limit of a session or channel for the credit of one consumer, because each
+            answer waits for a sync.
         held_max: deliveries that a consumer of AMQP 0-9-1 may hold without a prefetch; None: no limit.
     """
 

@@ -1,6 +1,6 @@
-"""What may be declared and deleted as a queue: requests and their plans.
+"""Requests that declare and delete queues, and their plans.
 
-The rules are RabbitMQ's, and so are the words of refusals.
+Rules and error texts are RabbitMQ's.
 """
 
 from __future__ import annotations
@@ -36,29 +36,14 @@ _IDS: Final = 2**64
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """A queue is there.
-
-    Attributes:
-        name: under which.
-        created: it was made now.
-    """
-
     name: str
     created: bool
 
 
 @dataclass(frozen=True, slots=True)
 class DeclareQueue:
-    """There shall be a queue; if there is, it shall be as asked for.
-
-    Attributes:
-        vhost: where.
-        name: 1 to 255 bytes; line breaks are removed.
-        durable: survives a restart; an exclusive queue never does, and only says so.
-        owner: the connection that gets it for itself, compared by value.
-        auto_delete: goes with its last consumer.
-        arguments: x-arguments.
-        internal: the broker made the name: the reserved prefix is allowed.
+    """Declare a queue, or check that the existing one is equivalent. `name`: 1 to 255 bytes; line breaks are
+    removed. `durable`: survives a restart; an exclusive queue never does, and only reports the flag.
     """
 
     vhost: str
@@ -162,12 +147,10 @@ class DeclareQueue:
 
 @dataclass(frozen=True, slots=True)
 class DeleteQueue:
-    """A queue shall be gone, with its bindings; the answer is whether it was there.
+    """Delete a queue with its bindings; the answer is whether it existed.
 
     Attributes:
-        vhost: where.
-        name: of the queue.
-        farewell: it is told to delete itself. False: whoever asks tells it, and hears what it had.
+        farewell: it gets a `Delete`. False: the caller sends it, and gets the queue's answer.
     """
 
     vhost: str
@@ -175,11 +158,7 @@ class DeleteQueue:
     farewell: bool = True
 
     def plan(self, catalog: Catalog) -> Plan[bool]:
-        """See `plan`.
-
-        Raises:
-            NotFound: there is no such virtual host.
-        """
+        """See `plan`. Raises `NotFound` if there is no such virtual host."""
         vhost = catalog.lookup_vhost(self.vhost)
         queue = vhost.find(self.name)
         if queue is None or queue.type == VOLATILE:
@@ -189,15 +168,9 @@ class DeleteQueue:
 
 @dataclass(frozen=True, slots=True)
 class QueueEnded:
-    """A queue has deleted itself: it was unused, or deleted under a condition that it knew, or failed.
-
-    Or what it was made for has ended, and whoever says so tells it, behind what it has put into it before.
-
-    Attributes:
-        vhost: where.
-        name: of the queue.
-        handle: it, or its number in a cluster; one of that name that is there now may be another.
-        farewell: it is told to delete itself.
+    """A queue has ended: unused, deleted under a condition, failed, or without its purpose. In the last case
+    the caller sends the `Delete` behind its earlier commands. `handle`: it, or its number in a cluster; one
+    of that name that is there now may be another.
     """
 
     vhost: str
@@ -206,7 +179,6 @@ class QueueEnded:
     farewell: bool = False
 
     def plan(self, catalog: Catalog) -> Plan[None]:
-        """See `plan`."""
         vhost = catalog.find_vhost(self.vhost)
         queue = None if vhost is None else vhost.find(self.name)
         if vhost is None or queue is None:
@@ -219,18 +191,12 @@ class QueueEnded:
 
 @dataclass(frozen=True, slots=True)
 class ConnectionEnded:
-    """A connection is gone, and so are the queues that it had for itself.
-
-    Attributes:
-        vhost: where it was.
-        owner: the connection.
-    """
+    """A connection is gone, and so are the queues that it had for itself."""
 
     vhost: str
     owner: object
 
     def plan(self, catalog: Catalog) -> Plan[None]:
-        """See `plan`."""
         vhost = catalog.find_vhost(self.vhost)
         if vhost is None:
             return Plan(None)

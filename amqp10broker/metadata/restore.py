@@ -1,7 +1,7 @@
-"""A catalog again from the entries of a data folder: what a broker is started with.
+"""Restores a catalog from the entries of a data folder.
 
-What is restored was checked when it was declared. Limits, defaults and the configuration may be others since,
-so nothing is refused because of them: entries are applied, and no request is planned.
+The entries were checked when they were declared. Limits, defaults and configuration may have changed since,
+so nothing is refused: entries are applied, and no request is planned.
 """
 
 from __future__ import annotations
@@ -18,30 +18,17 @@ from amqp10broker.metadata.queue import queue_type_of
 
 
 def all_entries(catalog: Catalog, conceal: Conceal) -> list[tuple[Key, Any]]:
-    """Everything that must outlive the process, as JSON can hold it.
-
-    Args:
-        catalog: unchanged.
-        conceal: turns a password record into one that may be written.
-    """
+    """Everything that must outlive the process, as JSON can hold it."""
     reserved = Put(NUMBERS, max(catalog.highest_number, catalog.changes.highest_reserved))
     kept = [*(put for put in entries(catalog) if put.kept and put.key != NUMBERS), reserved]
     return [(put.key, encoded(put.key, put.record, conceal)) for put in kept]
 
 
 def restore(catalog: Catalog, kept: Iterable[tuple[Key, Any]]) -> dict[str, int]:
-    """Declare what entries say.
-
-    Args:
-        catalog: new; nobody is told of its changes so far.
-        kept: the entries of one data folder, in any order as far as kinds go.
-
-    Returns:
-        How many there were of each kind, for the log.
-
-    Raises:
-        ConfigError: an entry cannot be understood, or needs what is not installed; the broker must not start,
-            because what depends on that entry would be lost.
+    """Declare the content of the entries. `kept`: the entries of one data folder, in any order as far as
+    kinds go. Returns how many there were of each kind, for the log. Raises `ConfigError` if an entry cannot
+    be understood, or needs what is not installed; the broker must not start, because what depends on that
+    entry would be lost.
     """
     by_kind: dict[str, list[tuple[Key, Any]]] = {kind: [] for kind in KINDS}
     for key, value in kept:
@@ -71,13 +58,6 @@ def restore(catalog: Catalog, kept: Iterable[tuple[Key, Any]]) -> dict[str, int]
 
 
 def _check_there(catalog: Catalog, key: Key, record: Record) -> None:
-    """Refuse what needs something that is not there: the folder has lost it.
-
-    Raises:
-        NotFound: with what is missing.
-        UnknownQueueType: the kind of a queue, or of those that are to be declared, is not known here. Whether
-            that of an exchange is installed shows when it is applied.
-    """
     match key[0]:
         case "vhost":
             if record.default_queue_type is not None:

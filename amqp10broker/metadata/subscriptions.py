@@ -1,8 +1,8 @@
-"""Subscriptions to topics: what stands in their queues' arguments, how these are called, and how one is made.
+"""Subscriptions to topics: the arguments of their queues, their names, and their creation.
 
-A topic is no entry of the catalog: it is a routing key of `TOPIC_EXCHANGE`. A subscription is a classic queue
-that is bound by it, and that says in an argument what it is, so that it can be found again by the link's name
-and shows itself in every listing.
+A topic is not an entry of the catalog but a routing key of `TOPIC_EXCHANGE`. A subscription is a classic
+queue with that binding and an argument that describes it, so that it can be found by the link's name and
+appears in every listing.
 """
 
 from __future__ import annotations
@@ -30,16 +30,13 @@ _PREFIX: Final = "subscription"
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """What a subscriber wants, and who may have it.
+    """The properties of a subscription, and its owner.
 
     Attributes:
         topic: key of the binding; `*` and `#` stand for words of a topic's name, as in any binding.
         container: the client's container-id; None: it is one for all clients, or for one link.
         name: of the subscription; None: it is for one link, and ends with it.
-        durable: it outlives its links, and a restart.
-        shared: links of several consumers share its messages.
         selector: which messages it is for; None: all.
-        no_local: it is not for what connections of its own container publish.
     """
 
     topic: str
@@ -52,7 +49,7 @@ class Subscription:
 
     @classmethod
     def of(cls, queue: DeclaredQueue) -> Self | None:
-        """The subscription whose queue this is, or None."""
+        """Return the subscription of a queue, or None."""
         value = queue.arguments.get(SUBSCRIPTION)
         return cls(**value) if isinstance(value, Mapping) else None
 
@@ -63,10 +60,8 @@ class Subscription:
         return {name: value for name, value in values if value not in (None, False)}
 
     def queue_name(self, fresh_id: str) -> str:
-        """How its queue is called.
-
-        Args:
-            fresh_id: nobody can guess it; for one that ends with its link, or whose name is too long.
+        """Return the name of its queue. `fresh_id`: unguessable; for one that ends with its link, or whose
+        name is too long.
         """
         if self.name is None:
             name = f"amq.{_PREFIX}-{quote(self.topic, safe='')}-{fresh_id}"
@@ -74,13 +69,7 @@ class Subscription:
         return named_queue(self.container, self.name, durable=self.durable)
 
     def request(self, vhost: str, queue: str, owner: object) -> DeclareSubscription:
-        """What makes its queue, and binds it.
-
-        Args:
-            vhost: where.
-            queue: its name, of `queue_name`.
-            owner: the connection that has it, if it ends with a link.
-        """
+        """Return the request that declares and binds its queue."""
         own = self.name is None
         arguments: dict[str, Any] = {SUBSCRIPTION: self.argument}
         if not own:
@@ -98,10 +87,8 @@ class Subscription:
 
 
 def temporary_topic(vhost: VirtualHost, topic: str) -> DeclaredQueue | None:
-    """The queue that says that a temporary topic is there; None: the topic is none.
-
-    Raises:
-        NotFound: it is not there any more.
+    """Return the queue that represents a temporary topic; None for other topics. Raises `NotFound` if it does
+    not exist any more.
     """
     if not topic.startswith(OF_TEMPORARY_TOPICS):
         return None
@@ -138,12 +125,7 @@ def named_queue(container: str | None, name: str, *, durable: bool) -> str:
 
 @dataclass(frozen=True, slots=True)
 class DeclareSubscription:
-    """There shall be the queue of a subscription, bound to the topic; both or nothing.
-
-    Attributes:
-        queue: as it shall be.
-        topic: key of its binding.
-    """
+    """There shall be the queue of a subscription, bound to the topic; both or nothing."""
 
     queue: DeclareQueue
     topic: str

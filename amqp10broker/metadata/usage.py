@@ -1,8 +1,7 @@
-"""Which connections and channels are open, counted against the limits of virtual hosts and users.
+"""Open connections and channels, counted against the limits of virtual hosts and users.
 
-It refuses what would be one too many, with RabbitMQ's texts. This is no entry of the catalog: in a cluster
-each node counts its own, and is told by the others what theirs count, so that the few that come at the same
-moment at different nodes may pass a limit.
+One too many is refused with RabbitMQ's texts. Counts are not in the catalog: in a cluster each node counts
+its own and receives those of the others, so simultaneous requests at several nodes may exceed a limit.
 """
 
 from __future__ import annotations
@@ -22,10 +21,8 @@ CHANNELS: Final = "channels"
 
 
 class Usage:
-    """Counts of what is open; kept by whoever opens and closes connections.
-
-    Attributes:
-        queues_declared: how often clients have declared queues at this node, also some that were there.
+    """Counts of open connections and channels. `queues_declared`: how often clients have declared queues at
+    this node, also some that were there.
     """
 
     def __init__(self) -> None:
@@ -39,10 +36,8 @@ class Usage:
         self._sole: set[tuple[str, str]] = set()
 
     def open_connection(self, vhost: VirtualHost, user: User) -> None:
-        """Count a connection that a user opens to a virtual host.
-
-        Raises:
-            NotAllowed: the virtual host's or the user's limit is reached; nothing was counted.
+        """Count a connection that a user opens to a virtual host. Raises `NotAllowed` if the virtual host's
+        or the user's limit is reached; nothing was counted.
         """
         limit = vhost.limits.max_connections
         if (
@@ -69,15 +64,8 @@ class Usage:
         _count_down(self._user_connections, user)
 
     def open_container(self, vhost: str, container: str, *, sole: bool) -> None:
-        """Count a connection of AMQP 1.0 by its container's name, at this node.
-
-        Args:
-            vhost: where.
-            container: the container-id, which its client says of itself.
-            sole: it wants to be the only one of that name (sole-connection-for-container).
-
-        Raises:
-            ResourceLocked: it is not, or one that is there wants to be; nothing was counted.
+        """Count a connection of AMQP 1.0 by its container's name, at this node. Raises `ResourceLocked` if it
+        is not, or one that is there wants to be; nothing was counted.
         """
         key = (vhost, container)
         if key in self._sole or (sole and key in self._containers):
@@ -98,10 +86,8 @@ class Usage:
             self._sole.discard(key)
 
     def open_channel(self, user: User) -> None:
-        """Count a channel or session that a user opens.
-
-        Raises:
-            NotAllowed: the user's limit is reached; nothing was counted.
+        """Count a channel or session that a user opens. Raises `NotAllowed` if the user's limit is reached;
+        nothing was counted.
         """
         limit = user.limits.max_channels
         if limit is not None and self._user_channels[user.name] + self._others(CHANNELS, user.name) >= limit:
@@ -119,7 +105,7 @@ class Usage:
     # --- other nodes --------------------------------------------------------------------------------
 
     def limited(self, vhosts: Iterable[VirtualHost], users: Iterable[User]) -> dict[str, dict[str, int]]:
-        """What is open here of what has a limit, for other nodes."""
+        """Return the counts that have a limit, for other nodes."""
         users = list(users)
         return {
             VHOSTS: {
@@ -140,7 +126,7 @@ class Usage:
         }
 
     def hear(self, node: int, told: Mapping[str, Any]) -> None:
-        """What another node has open, as its `limited` says; nothing, if it is lost."""
+        """Replace the counts of another node by its `limited`; nothing if the node is lost."""
         counts = {
             kind: Counter({str(name): int(count) for name, count in dict(each).items()})
             for kind, each in told.items()
@@ -158,7 +144,6 @@ class Usage:
         return self._vhost_connections[vhost]
 
     def connections_of_user(self, user: str) -> int:
-        """Connections that a user has open."""
         return self._user_connections[user]
 
     def channels_of_user(self, user: str) -> int:

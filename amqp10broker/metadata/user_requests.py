@@ -23,16 +23,13 @@ from amqp10broker.metadata.users import (
 
 @dataclass(frozen=True, slots=True)
 class AddUser:
-    """There shall be another user, who may do nothing yet."""
+    """Create a user without permissions."""
 
     user: User
 
     def plan(self, catalog: Catalog) -> Plan[User]:
-        """See `plan`.
-
-        Raises:
-            InvalidArgument: the name is empty or holds a NUL.
-            PreconditionFailed: there is a user of this name.
+        """See `plan`. Raises `InvalidArgument` if the name is empty or holds a NUL, and `PreconditionFailed`
+        if there is a user of this name.
         """
         name = self.user.name
         check_user_name(name)
@@ -48,28 +45,20 @@ class PutUser:
     user: User
 
     def plan(self, catalog: Catalog) -> Plan[User]:
-        """See `plan`.
-
-        Raises:
-            InvalidArgument: the name is empty or holds a NUL.
-        """
+        """See `plan`. Raises `InvalidArgument` if the name is empty or holds a NUL."""
         check_user_name(self.user.name)
         return _put(catalog.users, self.user)
 
 
 @dataclass(frozen=True, slots=True)
 class SetPassword:
-    """A user shall have another password; with None nobody can log in with one."""
+    """Change the password of a user; None disables login with a password."""
 
     name: str
     password: PasswordRecord | None
 
     def plan(self, catalog: Catalog) -> Plan[User]:
-        """See `plan`.
-
-        Raises:
-            NotFound: there is no such user.
-        """
+        """See `plan`. Raises `NotFound` if there is no such user."""
         return _put(catalog.users, replace(catalog.users.lookup(self.name), password=self.password))
 
 
@@ -81,32 +70,22 @@ class SetTags:
     tags: tuple[str, ...]
 
     def plan(self, catalog: Catalog) -> Plan[User]:
-        """See `plan`.
-
-        Raises:
-            NotFound: there is no such user.
-        """
+        """See `plan`. Raises `NotFound` if there is no such user."""
         return _put(catalog.users, replace(catalog.users.lookup(self.name), tags=self.tags))
 
 
 @dataclass(frozen=True, slots=True)
 class ChangeUserLimits:
-    """Some limits of a user shall be others; what is open already stays open.
-
-    Attributes:
-        name: the user's.
-        limits: by name, as `UserLimits.read` takes them; those that are not named stay.
+    """Some limits of a user shall be others; what is open already stays open. `limits`: by name, as
+    `UserLimits.read` takes them; those that are not named stay.
     """
 
     name: str
     limits: Mapping[str, Any] = field(hash=False)
 
     def plan(self, catalog: Catalog) -> Plan[User]:
-        """See `plan`.
-
-        Raises:
-            NotFound: there is no such user.
-            InvalidArgument: there is no such limit, or it is no integer.
+        """See `plan`. Raises `NotFound` if there is no such user, and `InvalidArgument` if there is no such
+        limit, or it is no integer.
         """
         user = catalog.users.lookup(self.name)
         limits = UserLimits.read({**user.limits.as_dict(), **self.limits}, f"user '{self.name}'")
@@ -120,11 +99,7 @@ class DeleteUser:
     name: str
 
     def plan(self, catalog: Catalog) -> Plan[None]:
-        """See `plan`.
-
-        Raises:
-            NotFound: there is no such user.
-        """
+        """See `plan`. Raises `NotFound` if there is no such user."""
         catalog.users.lookup(self.name)
         return Plan(None, forgets=[*permissions_of(catalog.users, user=self.name), ("user", self.name)])
 
@@ -138,11 +113,7 @@ class SetPermission:
     permission: Permission
 
     def plan(self, catalog: Catalog) -> Plan[None]:
-        """See `plan`.
-
-        Raises:
-            NotFound: there is no such user or virtual host.
-        """
+        """See `plan`. Raises `NotFound` if there is no such user or virtual host."""
         catalog.lookup_vhost(self.vhost)
         catalog.users.lookup(self.user)
         if catalog.users.permission(self.user, self.vhost) == self.permission:
@@ -158,11 +129,7 @@ class ClearPermission:
     vhost: str
 
     def plan(self, catalog: Catalog) -> Plan[None]:
-        """See `plan`.
-
-        Raises:
-            NotFound: there is no such user or virtual host.
-        """
+        """See `plan`. Raises `NotFound` if there is no such user or virtual host."""
         catalog.lookup_vhost(self.vhost)
         catalog.users.lookup(self.user)
         if catalog.users.permission(self.user, self.vhost) is None:
@@ -180,11 +147,7 @@ class SetTopicPermission:
     permission: TopicPermission
 
     def plan(self, catalog: Catalog) -> Plan[None]:
-        """See `plan`.
-
-        Raises:
-            NotFound: there is no such user or virtual host.
-        """
+        """See `plan`. Raises `NotFound` if there is no such user or virtual host."""
         catalog.lookup_vhost(self.vhost)
         catalog.users.lookup(self.user)
         if catalog.users.topic_permission(self.user, self.vhost, self.exchange) == self.permission:
@@ -202,11 +165,7 @@ class ClearTopicPermission:
     exchange: str | None = None
 
     def plan(self, catalog: Catalog) -> Plan[None]:
-        """See `plan`.
-
-        Raises:
-            NotFound: there is no such user or virtual host.
-        """
+        """See `plan`. Raises `NotFound` if there is no such user or virtual host."""
         catalog.lookup_vhost(self.vhost)
         catalog.users.lookup(self.user)
         return Plan(

@@ -1,7 +1,7 @@
 """Users, their password records, tags, permissions and limits.
 
-Plain state; nothing here verifies a password or decides about access (that is `security`). Every
-change raises `Users.version`, by which whoever remembers a decision learns that it may be stale.
+Plain state: passwords are verified and access is decided in `auth`. Every change raises `Users.version`,
+which shows that a cached decision may be stale.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class PasswordAlgorithm(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ScramRecord:
-    """What SCRAM-SHA-256 needs to know a password by (RFC 5802, section 3); not the password."""
+    """The SCRAM-SHA-256 verifier of a password (RFC 5802, section 3); not the password."""
 
     salt: bytes = field(repr=False)
     iterations: int
@@ -54,14 +54,7 @@ class PasswordRecord:
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """Who may log in.
-
-    Attributes:
-        name: unique.
-        password: None lets nobody log in with a password; other mechanisms may still.
-        tags: ``administrator``, ``monitoring``, ``impersonator``..., in the order that they were given in.
-        limits: connections and channels.
-    """
+    """A user. `password`: None: login with a password is not possible, other mechanisms may be."""
 
     name: str
     password: PasswordRecord | None = None
@@ -71,7 +64,7 @@ class User:
 
 @dataclass(frozen=True, slots=True)
 class Permission:
-    """What a user may do in one virtual host: three patterns over names of queues and exchanges."""
+    """The permissions of a user in one virtual host: three patterns over names of queues and exchanges."""
 
     configure: str = ALL
     write: str = ALL
@@ -84,7 +77,7 @@ class Permission:
 
 @dataclass(frozen=True, slots=True)
 class TopicPermission:
-    """What a user may do with routing keys of one topic exchange: two patterns over routing keys."""
+    """The permissions of a user for one topic exchange: two patterns over routing keys."""
 
     write: str = ALL
     read: str = ALL
@@ -95,15 +88,9 @@ class TopicPermission:
 
 
 class Users:
-    """All users and what they may do.
-
-    Attributes:
-        version: raised by every change.
-        on_change: called after every change; must not raise.
-    """
+    """All users and what they may do. `on_change`: called after every change; must not raise."""
 
     def __init__(self) -> None:
-        """Begin with none."""
         self.version = 0
         self.on_change: Callable[[], None] = lambda: None
         self._users: dict[str, User] = {}
@@ -120,15 +107,10 @@ class Users:
         return name in self._users
 
     def find(self, name: str) -> User | None:
-        """The user of this name, or None."""
         return self._users.get(name)
 
     def lookup(self, name: str) -> User:
-        """The user of this name.
-
-        Raises:
-            NotFound: there is none.
-        """
+        """The user of this name. Raises `NotFound` if there is none."""
         user = self._users.get(name)
         if user is None:
             raise NotFound(f"user '{name}'", f"no user '{name}'; add it first")
@@ -140,14 +122,13 @@ class Users:
         self._changed()
 
     def drop_user(self, name: str) -> None:
-        """Forget a user, whose permissions are gone."""
         del self._users[name]
         self._changed()
 
     # --- permissions ------------------------------------------------------------------------------
 
     def permission(self, user: str, vhost: str) -> Permission | None:
-        """What a user may do in a virtual host; None: it may not even enter."""
+        """Return the permissions of a user in a virtual host; None: the user has no access to it."""
         return self._permissions.get((user, vhost))
 
     def permissions(self) -> Iterator[tuple[str, str, Permission]]:
@@ -156,7 +137,7 @@ class Users:
             yield user, vhost, permission
 
     def put_permission(self, user: str, vhost: str, permission: Permission) -> None:
-        """Say what a user may do in a virtual host."""
+        """Set the permissions of a user in a virtual host."""
         self._permissions[user, vhost] = permission
         self._changed()
 
@@ -166,7 +147,7 @@ class Users:
         self._changed()
 
     def topic_permission(self, user: str, vhost: str, exchange: str) -> TopicPermission | None:
-        """What a user may do with routing keys of a topic exchange; None: everything."""
+        """Return the permissions of a user for a topic exchange; None: everything is allowed."""
         return self._topic_permissions.get((user, vhost, exchange))
 
     def topic_permissions(self) -> Iterator[tuple[str, str, str, TopicPermission]]:
@@ -190,10 +171,8 @@ class Users:
 
 
 def check_user_name(name: str) -> None:
-    """Refuse a name that no SASL mechanism could send.
-
-    Raises:
-        InvalidArgument: the name is empty or holds a NUL.
+    """Refuse a name that no SASL mechanism could send. Raises `InvalidArgument` if the name is empty or holds
+    a NUL.
     """
     if not name or "\0" in name:
         raise InvalidArgument(f"user '{name}'", f"user name {name!r} is empty or holds a NUL; give another")

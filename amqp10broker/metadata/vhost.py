@@ -1,8 +1,7 @@
-"""One virtual host: its queues by name, its exchanges and bindings, its policies, and what it is called.
+"""One virtual host: its queues by name, exchanges, bindings and policies.
 
-Virtual hosts share nothing with each other. This is plain state, read by whoever has the processor and
-changed by `Catalog.apply` alone. What may be declared is said in `queue_requests`, `exchange_requests` and
-`vhost_requests`.
+Virtual hosts share nothing with each other. This is plain state, changed by `Catalog.apply` alone. The rules
+of declarations are in `queue_requests`, `exchange_requests` and `vhost_requests`.
 """
 
 from __future__ import annotations
@@ -39,16 +38,8 @@ REPLIES_PREFIX: Final = f"{DIRECT_REPLY_TO}."
 
 
 class VirtualHost:
-    """A name space of queues and exchanges.
-
-    Attributes:
-        name: unique.
-        facts: what is declared of it besides; replaced as a whole.
-        topology: its exchanges and bindings.
-        queues: by name, those of direct reply-to among them.
-        policies: a change of them acts at once on the queues and exchanges that they are for.
-        deleted: no queue can be declared any more.
-        choose: where routing, and the id of a stream, leave something to chance.
+    """A name space of queues and exchanges. `policies`: a change of them acts at once on the queues and
+    exchanges that they are for. `choose`: where routing, and the id of a stream, leave something to chance.
     """
 
     def __init__(
@@ -60,15 +51,8 @@ class VirtualHost:
         choose: Choose | None = None,
         find_reply_queue: Callable[[VirtualHost, str], DeclaredQueue | None] | None = None,
     ) -> None:
-        """Make an empty virtual host with the exchanges that every one has.
-
-        Args:
-            facts: see the attribute.
-            host: who runs its queues.
-            node_queue_type: what counts when no default type is among the facts.
-            choose: see the attribute; None takes turns.
-            find_reply_queue: finds a queue of direct reply-to that another node has and this one has not
-                heard of yet.
+        """Create an empty virtual host with the predeclared exchanges. `find_reply_queue`: finds a queue of
+        direct reply-to at another node whose announcement is pending.
         """
         self.name = facts.name
         self.facts = facts
@@ -92,10 +76,8 @@ class VirtualHost:
         self._node_queue_type = node_queue_type
 
     def named(self) -> str:
-        """Its name, for a request: there may be another of that name as soon as this one is deleted.
-
-        Raises:
-            NotFound: it was deleted.
+        """Its name, for a request: there may be another of that name as soon as this one is deleted. Raises
+        `NotFound` if it was deleted.
         """
         if self.deleted:
             raise NotFound(f"vhost '{self.name}'", f"vhost {self.name} not found")
@@ -103,7 +85,6 @@ class VirtualHost:
 
     @property
     def limits(self) -> VhostLimits:
-        """What it may have."""
         return self.facts.limits
 
     @property
@@ -113,12 +94,10 @@ class VirtualHost:
 
     @property
     def description(self) -> str:
-        """For people."""
         return self.facts.description
 
     @property
     def tags(self) -> tuple[str, ...]:
-        """For people."""
         return self.facts.tags
 
     @property
@@ -132,18 +111,17 @@ class VirtualHost:
         return len(self.queues) - self._volatile
 
     def __iter__(self) -> Iterator[DeclaredQueue]:
-        """The declared queues; the volatile ones of direct reply-to are nobody's business."""
         return (queue for queue in self.queues.values() if queue.type != VOLATILE)
 
     def counted(self) -> Counter[str]:
-        """What is counted of its queues, those that are gone and those of direct reply-to included."""
+        """The counters of its queues, including deleted ones and those of direct reply-to."""
         total = self._gone.counted()
         for queue in self.queues.values():
             total.update(queue.counted())
         return total
 
     def given_up(self) -> Counter[tuple[str, str, str]]:
-        """What its queues gave up, those that are gone included; see `queues.counters.given_up`."""
+        """Messages that its queues dropped, including deleted ones (`queues.counters.given_up`)."""
         total = self._gone.given_up()
         for queue in self.queues.values():
             total.update(given_up(queue.type, queue.handle.counters))
@@ -159,29 +137,21 @@ class VirtualHost:
     # --- finding ----------------------------------------------------------------------------------
 
     def find(self, name: str) -> DeclaredQueue | None:
-        """The queue of this name, or None."""
         queue = self.queues.get(name)
         if queue is None and name.startswith(REPLIES_PREFIX) and self._find_reply_queue is not None:
             return self._find_reply_queue(self, name)
         return queue
 
     def lookup(self, name: str) -> DeclaredQueue:
-        """The queue of this name.
-
-        Raises:
-            NotFound: there is none.
-        """
+        """The queue of this name. Raises `NotFound` if there is none."""
         queue = self.find(name)
         if queue is None:
             raise NotFound(f"queue '{name}'", f"no queue '{name}' in vhost '{self.name}'")
         return queue
 
     def for_connection(self, queue: DeclaredQueue, connection: object) -> DeclaredQueue:
-        """Check that a connection may use a queue at all.
-
-        Raises:
-            ResourceLocked: another connection has it exclusively.
-            NotFound: the node that has it cannot be reached.
+        """Check that a connection may use a queue at all. Raises `ResourceLocked` if another connection has
+        it exclusively, and `NotFound` if the node that has it cannot be reached.
         """
         if queue.owner is not None and queue.owner != connection:
             raise self.locked(queue.name)
@@ -199,20 +169,16 @@ class VirtualHost:
         headers: Headers = no_headers,
         properties: Headers = no_headers,
     ) -> tuple[list[DeclaredQueue], bool]:
-        """The queues that a message goes to, each once, and whether that may be remembered.
-
-        Args:
-            exchange: where it was published to.
-            keys: its routing key, and those of CC and BCC.
-            headers: gives what a headers exchange compares; called only if one is met.
-            properties: gives its properties by their AMQP 0-9-1 name, likewise.
+        """The queues that a message goes to, each once, and whether that may be remembered. `headers`: gives
+        what a headers exchange compares; called only if one is met. `properties`: gives its properties by
+        their AMQP 0-9-1 name, likewise.
         """
         names, cacheable = self.topology.route(exchange, keys, headers, properties)
         find = self.find
         return [queue for name in names if (queue := find(name)) is not None], cacheable
 
     def is_kept(self, binding: Binding) -> bool:
-        """Whether a binding, whose ends are there, outlives the process: if both of them do."""
+        """Whether a binding between existing ends is durable: if both ends are."""
         exchanges, destination = self.topology, binding.destination
         if not exchanges.lookup_exchange(binding.source).durable:
             return False
@@ -223,7 +189,7 @@ class VirtualHost:
     def type_of(
         self, *, durable: bool, exclusive: bool, auto_delete: bool, server_named: bool = False
     ) -> QueueType:
-        """What a queue becomes that is declared without a kind."""
+        """Return the kind of a queue that is declared without one."""
         if exclusive or auto_delete or server_named or not durable:
             # Only a classic queue can be so; a default must not make such a request fail.
             return QueueType.CLASSIC
@@ -231,11 +197,11 @@ class VirtualHost:
 
     @property
     def type_of_new(self) -> QueueType:
-        """What a queue becomes that is declared without a kind and is to stay."""
+        """Return the kind of a durable queue that is declared without one."""
         return self.type_of(durable=True, exclusive=False, auto_delete=False)
 
     def locked(self, name: str) -> ResourceLocked:
-        """The refusal to let anybody but its owner have a queue."""
+        """Return the refusal of access to another connection's exclusive queue."""
         return ResourceLocked(
             f"queue '{name}'",
             f"cannot obtain exclusive access to locked queue '{name}' in vhost '{self.name}'. It could be "
@@ -246,10 +212,8 @@ class VirtualHost:
     # --- changing, by `Catalog.apply` -------------------------------------------------------------
 
     def put_queue(self, spec: QueueSpec) -> bool:
-        """Begin to run a queue; its settings are made of the policies that there are now.
-
-        Returns:
-            Whether it is new. One of the same name runs already, and has other members now.
+        """Begin to run a queue; its settings are made of the policies that there are now. Returns whether it
+        is new. One of the same name runs already, and has other members now.
         """
         there = self.queues.get(spec.name)
         if there is not None:
@@ -275,7 +239,7 @@ class VirtualHost:
         return True
 
     def drop_queue(self, name: str, *, farewell: bool) -> None:
-        """Forget a queue whose bindings are gone; with `farewell` it is told to delete itself."""
+        """Forget a queue whose bindings are gone; with `farewell` it gets a `Delete`."""
         queue = self.queues.pop(name)
         self._gone.add(queue.type, queue.handle.counters, queue.consumption)
         if queue.owner is not None:
@@ -288,7 +252,6 @@ class VirtualHost:
             queue.handle.post(DELETE)
 
     def _apply_policies(self, concerns: Changed) -> None:
-        """Policies have changed: what acts otherwise now is told so."""
         for queue in self:
             if concerns(queue.name, queue.type):
                 before = queue.effective.settings
@@ -300,13 +263,7 @@ class VirtualHost:
     # --- direct reply-to: an address of a consumer, which is declared nowhere -------------------------
 
     def add_volatile(self, name: str, owner: object, handle: QueueHandle) -> DeclaredQueue:
-        """Make a queue for direct reply-to, which lives as long as its consumer.
-
-        Args:
-            name: made by the broker, not to be guessed.
-            owner: the connection that consumes from it.
-            handle: where its letters go.
-        """
+        """Make a queue for direct reply-to, which lives as long as its consumer."""
         queue = DeclaredQueue(name, self.name, VOLATILE, False, owner, True, {}, handle)
         self.queues[name] = queue
         self._queue_changes += 1
@@ -314,7 +271,7 @@ class VirtualHost:
         return queue
 
     def remove_volatile(self, queue: DeclaredQueue) -> None:
-        """Forget a queue of direct reply-to, which the caller tells to delete itself; twice is fine."""
+        """Forget a queue of direct reply-to; the caller sends its `Delete`. A second call has no effect."""
         if self.queues.get(queue.name) is queue:
             del self.queues[queue.name]
             self._gone.add(queue.type, queue.handle.counters, queue.consumption)

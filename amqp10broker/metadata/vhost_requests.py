@@ -18,16 +18,13 @@ from amqp10broker.metadata.user_requests import permissions_of
 
 @dataclass(frozen=True, slots=True)
 class AddVhost:
-    """There shall be another virtual host, which nobody may enter yet."""
+    """Create a virtual host. No user has permissions in it."""
 
     facts: VhostFacts
 
     def plan(self, catalog: Catalog) -> Plan[None]:
-        """See `plan`.
-
-        Raises:
-            PreconditionFailed: there is one of this name.
-            InvalidArgument: the name has not 1 to 255 bytes, or the type is no kind of queue.
+        """See `plan`. Raises `PreconditionFailed` if there is one of this name, and `InvalidArgument` if the
+        name has not 1 to 255 bytes, or the type is no kind of queue.
         """
         name = self.facts.name
         if name in catalog.vhosts:
@@ -42,10 +39,8 @@ class PutVhost:
     facts: VhostFacts
 
     def plan(self, catalog: Catalog) -> Plan[None]:
-        """See `plan`.
-
-        Raises:
-            InvalidArgument: the name has not 1 to 255 bytes, or the type is no kind of queue.
+        """See `plan`. Raises `InvalidArgument` if the name has not 1 to 255 bytes, or the type is no kind of
+        queue.
         """
         facts = self.facts
         name = facts.name
@@ -61,22 +56,16 @@ class PutVhost:
 
 @dataclass(frozen=True, slots=True)
 class ChangeVhostLimits:
-    """Some limits of a virtual host shall be others; what is there already stays.
-
-    Attributes:
-        vhost: its name.
-        limits: by name, as `VhostLimits.read` takes them; those that are not named stay.
+    """Some limits of a virtual host shall be others; what is there already stays. `limits`: by name, as
+    `VhostLimits.read` takes them; those that are not named stay.
     """
 
     vhost: str
     limits: Mapping[str, Any] = field(hash=False)
 
     def plan(self, catalog: Catalog) -> Plan[VhostLimits]:
-        """See `plan`; the answer is all limits that hold then.
-
-        Raises:
-            NotFound: there is no such virtual host.
-            InvalidArgument: there is no such limit, or it is no integer.
+        """See `plan`; the answer is all limits that hold then. Raises `NotFound` if there is no such virtual
+        host, and `InvalidArgument` if there is no such limit, or it is no integer.
         """
         facts = catalog.lookup_vhost(self.vhost).facts
         limits = VhostLimits.read({**facts.limits.as_dict(), **self.limits}, f"vhost '{self.vhost}'")
@@ -85,19 +74,15 @@ class ChangeVhostLimits:
 
 @dataclass(frozen=True, slots=True)
 class DeleteVhost:
-    """A virtual host shall be gone, with all that is in it; the answer is how many queues that were.
+    """Delete a virtual host with its content; the answer is the number of deleted queues.
 
-    Whoever has connections to it closes them.
+    The caller closes the connections to it.
     """
 
     name: str
 
     def plan(self, catalog: Catalog) -> Plan[int]:
-        """See `plan`.
-
-        Raises:
-            NotFound: there is none.
-        """
+        """See `plan`. Raises `NotFound` if there is none."""
         vhost = catalog.lookup_vhost(self.name)
         within = [put.key for put in reversed(entries_in(vhost))]
         parameters = [("parameter", *key) for key in catalog.parameters if key[0] == self.name]
@@ -116,11 +101,7 @@ class SetPolicy:
     policy: Policy
 
     def plan(self, catalog: Catalog) -> Plan[None]:
-        """See `plan`.
-
-        Raises:
-            NotFound: there is no such virtual host.
-        """
+        """See `plan`. Raises `NotFound` if there is no such virtual host."""
         policy = self.policy
         there = catalog.lookup_vhost(self.vhost).policies.find(policy.name, operator=policy.operator)
         if there == policy:
@@ -138,11 +119,7 @@ class ClearPolicy:
     operator: bool = False
 
     def plan(self, catalog: Catalog) -> Plan[Policy]:
-        """See `plan`.
-
-        Raises:
-            NotFound: there is no such virtual host or policy.
-        """
+        """See `plan`. Raises `NotFound` if there is no such virtual host or policy."""
         policies = catalog.lookup_vhost(self.vhost).policies
         policy = policies.lookup(self.name, operator=self.operator)
         return Plan(
@@ -163,7 +140,6 @@ class SetParameter:
     value: Any = field(hash=False)
 
     def plan(self, catalog: Catalog) -> Plan[None]:
-        """See `plan`."""
         return Plan(None, [Put(("parameter", self.vhost, self.component, self.name), self.value)])
 
 
@@ -176,11 +152,7 @@ class ClearParameter:
     name: str
 
     def plan(self, catalog: Catalog) -> Plan[None]:
-        """See `plan`.
-
-        Raises:
-            NotFound: there is none of this component and name.
-        """
+        """See `plan`. Raises `NotFound` if there is none of this component and name."""
         key = self.vhost, self.component, self.name
         if key not in catalog.parameters:
             what = f"parameter '{self.name}' of component '{self.component}'"
@@ -196,7 +168,6 @@ class SetGlobalParameter:
     value: Any = field(hash=False)
 
     def plan(self, catalog: Catalog) -> Plan[None]:
-        """See `plan`."""
         return Plan(None, [Put(("global_parameter", self.name), self.value)])
 
 
@@ -207,11 +178,7 @@ class ClearGlobalParameter:
     name: str
 
     def plan(self, catalog: Catalog) -> Plan[None]:
-        """See `plan`.
-
-        Raises:
-            NotFound: there is none of this name.
-        """
+        """See `plan`. Raises `NotFound` if there is none of this name."""
         if self.name not in catalog.global_parameters:
             raise NotFound(f"global parameter '{self.name}'", f"there is no global parameter '{self.name}'")
         return Plan(None, forgets=[("global_parameter", self.name)])
@@ -219,11 +186,10 @@ class ClearGlobalParameter:
 
 @dataclass(frozen=True, slots=True)
 class KeepUnknown:
-    """A part of a definitions file that nobody here knows shall be kept."""
+    """Store an unknown part of a definitions file."""
 
     name: str
     value: Any = field(hash=False)
 
     def plan(self, catalog: Catalog) -> Plan[None]:
-        """See `plan`."""
         return Plan(None, [Put(("unknown", self.name), self.value)])

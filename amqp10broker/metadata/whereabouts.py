@@ -1,4 +1,4 @@
-"""Where queues are just now, which the catalog's entries do not say: who leads, and which nodes run."""
+"""The present places of queues, which are not in the catalog: leaders, and running nodes."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ if TYPE_CHECKING:
 
 
 class Whereabouts(Protocol):
-    """What a node of a cluster knows of the others. Nodes are named by their numbers."""
+    """The state of other nodes, as a node of a cluster sees it. Nodes are named by their numbers."""
 
     def leader(self, queue: DeclaredQueue) -> int | None:
-        """The node that leads a queue with members, as it was heard last; None: none is known."""
+        """The last known leader node of a queue with members; None if there is none."""
 
     def last_leader(self, queue: DeclaredQueue) -> int | None:
-        """The node that led such a queue last, as far as this node has heard; None: it has not."""
+        """The node of the queue's last known leader; None if there has been none."""
 
     def runs(self, node: int) -> bool:
         """Whether a node can be reached; this one can."""

@@ -36,11 +36,8 @@ PROTECTED: Final = "protected_from_deletion"
 
 
 def add_user(caller: Caller, user: str, password: str | None, tags: list[str]) -> Proposal:
-    """Add a user without permissions.
-
-    Raises:
-        PreconditionFailed: the name exists.
-        InvalidArgument: name or password is not allowed.
+    """Add a user without permissions. Raises `PreconditionFailed` if the name exists, and `InvalidArgument`
+    if name or password is not allowed.
     """
     caller.may_administer("add-user")
     wanted = User(user, _optional(caller, password), tuple(tags))
@@ -48,16 +45,8 @@ def add_user(caller: Caller, user: str, password: str | None, tags: list[str]) -
 
 
 def put_user(caller: Caller, user: str, entry: dict[str, Any]) -> Proposal:
-    """Add a user, or replace all of it except its permissions.
-
-    Args:
-        entry: as in a definitions document: password or password_hash, tags, limits.
-
-    Returns:
-        ``{"created": bool}``.
-
-    Raises:
-        InvalidArgument: name, password or a limit is not allowed.
+    """Add a user, or replace all of it except its permissions. Raises `InvalidArgument` if name, password or
+    a limit is not allowed.
     """
     caller.may_administer("put-user")
     given = DefinitionEntry(f"user '{user}'", {**entry, "name": user})
@@ -168,11 +157,8 @@ def list_topic_permissions(caller: Caller, vhost: str | None) -> list[dict[str, 
 def add_vhost(
     caller: Caller, name: str, description: str, tags: list[str], default_queue_type: str | None
 ) -> Proposal:
-    """Add a virtual host, which no user may enter yet.
-
-    Raises:
-        PreconditionFailed: the name exists.
-        InvalidArgument: the name is not allowed, or the type is not a kind of queue.
+    """Add a virtual host, which no user may enter yet. Raises `PreconditionFailed` if the name exists, and
+    `InvalidArgument` if the name is not allowed, or the type is not a kind of queue.
     """
     caller.may_administer("add-vhost")
     facts = VhostFacts(name, description, tuple(tags), default_queue_type=default_queue_type)
@@ -180,16 +166,8 @@ def add_vhost(
 
 
 def put_vhost(caller: Caller, name: str, entry: dict[str, Any]) -> Proposal:
-    """Add a virtual host, or change its description; its content and limits stay.
-
-    Args:
-        entry: as in a definitions document: description, tags, default_queue_type, metadata.
-
-    Returns:
-        ``{"created": bool}``.
-
-    Raises:
-        InvalidArgument: the name is not allowed, or the type is not a kind of queue.
+    """Add a virtual host, or change its description; its content and limits stay. Raises `InvalidArgument` if
+    the name is not allowed, or the type is not a kind of queue.
     """
     caller.may_administer("put-vhost")
     there = caller.catalog.find_vhost(name)
@@ -203,14 +181,8 @@ def put_vhost(caller: Caller, name: str, entry: dict[str, Any]) -> Proposal:
 
 
 def delete_vhost(caller: Caller, name: str) -> Proposal:
-    """Delete a virtual host with its content, and close the connections to it.
-
-    Returns:
-        ``{"name": str, "queues": int}``.
-
-    Raises:
-        NotFound: it does not exist.
-        PreconditionFailed: it is protected from deletion.
+    """Delete a virtual host with its content, and close the connections to it. Raises `NotFound` if it does
+    not exist, and `PreconditionFailed` if it is protected from deletion.
     """
     node = caller.administered("delete-vhost")
     there = caller.catalog.find_vhost(name)

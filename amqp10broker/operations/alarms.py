@@ -71,10 +71,8 @@ class _State:
 
 
 class Alarms:
-    """Which alarms are on.
-
-    Attributes:
-        is_memory_tight: the last measurement has found so much in use that the alarm is near.
+    """Which alarms are on. `is_memory_tight`: the last measurement has found so much in use that the alarm is
+    near.
     """
 
     def __init__(self) -> None:
@@ -82,11 +80,9 @@ class Alarms:
         self._states = {resource: _State() for resource in Resource}
 
     def __bool__(self) -> bool:
-        """Whether any is on: publishers are held back."""
         return any(state.causes for state in self._states.values())
 
     def names(self) -> frozenset[str]:
-        """Those that are on."""
         return frozenset(resource.value for resource, state in self._states.items() if state.causes)
 
     def causes(self, resource: Resource) -> tuple[AlarmCause, ...]:
@@ -103,17 +99,7 @@ class Alarms:
         return AlarmCause.MEASURED in self._states[resource].causes
 
     def put(self, resource: Resource, cause: AlarmCause, *, on: bool, now_ms: int) -> bool:
-        """Add or take away one cause.
-
-        Args:
-            resource: whose alarm.
-            cause: which one; the others stay.
-            on: add it, or take it away.
-            now_ms: wall clock, in milliseconds.
-
-        Returns:
-            Whether that changed anything.
-        """
+        """Add or take away one cause."""
         causes = self._states[resource].causes
         if (cause in causes) is on:
             return False
@@ -129,11 +115,6 @@ class Alarms:
         """Raise or clear the measured cause of one alarm.
 
         Without a limit it is cleared. Without a measurement it stays as it is: nothing is known.
-
-        Args:
-            resource: what was measured.
-            reading: the measurement and the limit that holds now.
-            now_ms: wall clock, in milliseconds.
         """
         state = self._states[resource]
         if resource is Resource.MEMORY:
@@ -174,7 +155,7 @@ def end_bytes(resource: Resource, limit_bytes: int) -> int:
 
 
 def _is_low(resource: Resource, value_bytes: int, limit_bytes: int) -> bool:
-    """As RabbitMQ: used memory above the limit, free disk below it."""
+    # As RabbitMQ: used memory above the limit, free disk below it.
     return value_bytes > limit_bytes if resource is Resource.MEMORY else value_bytes < limit_bytes
 
 

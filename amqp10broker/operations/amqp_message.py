@@ -37,7 +37,6 @@ class Request:
     """A decoded request.
 
     Attributes:
-        method: empty if there is none.
         to: the URI; empty if there is none, or it is not a string.
         message_id: of any of its types, None if there is none.
         body: the value of an amqp-value, or the bytes of data sections.
@@ -52,10 +51,8 @@ class Request:
 def read_request(payload: bytes) -> Request:
     """Decode a request. Missing fields, and those of a wrong type, are empty or None, and refused later.
 
-    Sections may be in any order: proton writes the body of null in front of the properties.
-
-    Raises:
-        DecodeError: it is not a message.
+    Sections may be in any order: proton writes the body of null in front of the properties. Raises
+    `DecodeError` if it is not a message.
     """
     properties = Properties()
     chunks: list[bytes] = []

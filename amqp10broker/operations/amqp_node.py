@@ -35,7 +35,6 @@ from amqp10broker.queues.commands import Command, RequestRef
 from amqp10broker.queues.effects import Answer
 
 ADDRESS: Final = "/management"
-"""The address of the management node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +46,7 @@ class Responded:
 
 @dataclass(frozen=True, slots=True)
 class Asking:
-    """A request to a queue that is needed for the response.
-
-    Attributes:
-        command: makes the request.
-        respond: makes the response from the answer.
-    """
+    """A request to a queue that is needed for the response."""
 
     handle: QueueHandle
     command: Callable[[RequestRef], Command]
@@ -61,11 +55,8 @@ class Asking:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A change of the catalog that is decided later.
-
-    Attributes:
-        ref: of the proposal.
-        respond: makes the response from the decision, or a request to a queue.
+    """A change of the catalog that is decided later. `respond`: makes the response from the decision, or a
+    request to a queue.
     """
 
     ref: RequestRef
@@ -74,12 +65,7 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class TokenOffered:
-    """Another token of the client, which the connection has to check.
-
-    Attributes:
-        token: as received; not in the repr.
-        accepted: the response if it is accepted.
-    """
+    """Another token of the client, which the connection has to check."""
 
     token: bytes = field(repr=False)
     accepted: Responded
@@ -90,11 +76,8 @@ Outcome: TypeAlias = "Responded | Asking | Waiting"
 
 
 def handle_request(caller: Caller, payload: bytes) -> Outcome | TokenOffered:
-    """Execute a request.
-
-    Raises:
-        DecodeError: it is not a message.
-        PermissionDenied: the session must end with it.
+    """Execute a request. Raises `DecodeError` if it is not a message, and `PermissionDenied` if the session
+    must end with it.
     """
     request = read_request(payload)
     route: Route | None = None

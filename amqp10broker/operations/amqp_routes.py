@@ -74,12 +74,7 @@ def status_of(error: RefusedError, exceptions: Statuses | None = None) -> int:
 
 
 def words_of(error: RefusedError, vhost: str, *, looked_at: bool) -> str:
-    """Return the text of a refusal: for some, RabbitMQ's text differs from that in AMQP 0-9-1.
-
-    Args:
-        vhost: the caller's.
-        looked_at: the request only reads.
-    """
+    """Return the text of a refusal: for some, RabbitMQ's text differs from that in AMQP 0-9-1."""
     if isinstance(error, ReservedName):
         return f"{error.resource} in vhost '{vhost}' starts with reserved prefix '{RESERVED_PREFIX}'"
     if looked_at and isinstance(error, NotFound):
@@ -88,18 +83,11 @@ def words_of(error: RefusedError, vhost: str, *, looked_at: bool) -> str:
 
 
 Taken = tuple[str, dict[str, Any]]
-"""An operation's name and arguments."""
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """One method of one path.
-
-    Attributes:
-        take: makes the operation from URI and body.
-        answer: makes status and body from the operation's result.
-        statuses: exceptions from `STATUSES`.
-    """
+    """One method of one path."""
 
     take: Callable[[Uri, Any], Taken]
     answer: Callable[[Any], tuple[int, Any]]
@@ -107,11 +95,8 @@ class Route:
 
 
 def route_of(method: str, uri: Uri) -> Route:
-    """Return the route of a request.
-
-    Raises:
-        UnknownPath: the path does not exist.
-        MethodNotAllowed: it exists, but not with this method.
+    """Return the route of a request. Raises `UnknownPath` if the path does not exist, and `MethodNotAllowed`
+    if it exists, but not with this method.
     """
     match uri.segments:
         case ["queues", _]:

@@ -27,18 +27,7 @@ _REQUIRED: Final = object()
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """One argument of an operation.
-
-    Attributes:
-        default: for requests without it, and those that give null.
-        help: its meaning, for display.
-        secret: it must not be logged.
-        choices: all values, if they are few.
-        known: some of its values.
-        keys: of a table of integers, with their meanings.
-        bounds: least and most of an integer.
-        word: text that may replace an integer.
-    """
+    """One argument of an operation. `secret`: it must not be logged."""
 
     name: str
     kind: Kind
@@ -63,13 +52,8 @@ class Argument:
 
 
 def checked(noun: str, arguments: tuple[Argument, ...], given: Mapping[str, object]) -> dict[str, Any]:
-    """Check the arguments of an operation, and return them with defaults.
-
-    Args:
-        noun: the object that they describe, for errors: ``queue``.
-
-    Raises:
-        BadRequest: one is unknown, of a wrong type, or missing.
+    """Check the arguments of an operation, and return them with defaults. Raises `BadRequest` if one is
+    unknown, of a wrong type, or missing.
     """
     known = {argument.name: argument for argument in arguments}
     for name, value in given.items():

@@ -35,9 +35,6 @@ def bind(
 ) -> Proposal:
     """Bind a queue or an exchange to an exchange, unless the binding exists.
 
-    Returns:
-        The binding as `list_bindings` returns it.
-
     Raises:
         AccessRefused: source or destination is the default exchange, or a queue of direct replies.
         BadRequest: a name contains a line end, or there is not exactly one destination.
@@ -69,11 +66,9 @@ def unbind(
 
 
 def unbind_by_segment(caller: Caller, segment: str) -> Proposal | None:
-    """Remove the binding of a path segment; a missing one is not an error.
-
-    Raises:
-        BadRequest: the segment is not valid.
-        AccessRefused: source or destination is the default exchange, or a queue of direct replies.
+    """Remove the binding of a path segment; a missing one is not an error. Raises `BadRequest` if the segment
+    is not valid, and `AccessRefused` if source or destination is the default exchange, or a queue of direct
+    replies.
     """
     named = parse_segment(segment)
     _check_change(caller, named.source, named.destination, named.binding_key)

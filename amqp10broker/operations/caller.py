@@ -31,13 +31,7 @@ class RecordMaker(Protocol):
 class Report(Protocol):
     """Logs operations that change something."""
 
-    def __call__(self, operation: str, subject: str, refusal: str | None) -> None:
-        """Report an operation as done or refused.
-
-        Args:
-            subject: its object, without secrets: ``queue name='orders'``.
-            refusal: reason of a refusal; None: it is done.
-        """
+    def __call__(self, operation: str, subject: str, refusal: str | None) -> None: ...
 
 
 _NOBODY: Final = ReplyTo(PeerId(0, 0, 0), "nobody")
@@ -48,15 +42,12 @@ class Caller:
     """The client and the context of an operation.
 
     Attributes:
-        vhost: the virtual host of names of queues and exchanges.
         access: the user's permissions; None: the machine's owner at the local socket, without restrictions.
         connection: identity of the connection, the owner of exclusive queues; None: there can be none.
         node: the running node; None if the front end does not offer it.
         propose: sends requests to the catalog; None: the catalog decides at once.
-        reply_to: receiver of later decisions.
         new_name: makes a name for a queue that is declared without; None: it must have one.
         passwords: makes records of passwords; None where they cannot be set.
-        report: called for each operation that changes something.
     """
 
     catalog: Catalog
@@ -105,11 +96,8 @@ class Caller:
             )
 
     def administered(self, what: str) -> Node:
-        """Return the running node, for an administrator.
-
-        Raises:
-            PermissionDenied: the user is not an administrator.
-            NotSupported: this front end does not offer the node.
+        """Return the running node, for an administrator. Raises `PermissionDenied` if the user is not an
+        administrator, and `NotSupported` if this front end does not offer the node.
         """
         self.may_administer(what)
         if self.node is None:
@@ -134,11 +122,8 @@ class Caller:
         return True
 
     def for_use(self, queue: DeclaredQueue) -> DeclaredQueue:
-        """Return the queue, if this connection may use it.
-
-        Raises:
-            ResourceLocked: another connection has it exclusively.
-            NotFound: its node cannot be reached.
+        """Return the queue, if this connection may use it. Raises `ResourceLocked` if another connection has
+        it exclusively, and `NotFound` if its node cannot be reached.
         """
         if self.access is not None:
             self.vhost.for_connection(queue, self.connection)
@@ -152,11 +137,7 @@ ADMINISTRATOR = "administrator"
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """The result of an operation that changes the catalog.
-
-    Attributes:
-        then: makes the result from the answer, or an `Ask`.
-    """
+    """The result of an operation that changes the catalog."""
 
     request: Request[Any]
     then: Callable[[Any], Any] = lambda answer: None
@@ -178,11 +159,8 @@ class Proposal:
 class Wait:
     """The result of an operation that needs a later decision.
 
-    When the `Decided` for `ref` comes, the result is ``then(decided)``, which may be an `Ask`.
-
-    Attributes:
-        ref: of the proposal.
-        then: continues, or raises the `RefusedError` of the decision.
+    When the `Decided` for `ref` comes, the result is ``then(decided)``, which may be an `Ask`. `then`:
+    continues, or raises the `RefusedError` of the decision.
     """
 
     ref: RequestRef
@@ -194,10 +172,7 @@ class Ask:
     """The result of an operation that needs a queue's answer.
 
     Post ``command(RequestRef(...))`` to `handle`; when its `Answer` comes, the result is ``then(answer)``.
-
-    Attributes:
-        command: makes the request.
-        then: makes the result, or raises a `RefusedError`.
+    `then`: makes the result, or raises a `RefusedError`.
     """
 
     handle: QueueHandle
@@ -207,12 +182,7 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """The result of an operation that takes time, for front ends that can wait.
-
-    Attributes:
-        run: does the work.
-        then: makes the result.
-    """
+    """The result of an operation that takes time, for front ends that can wait."""
 
     run: Callable[[], Awaitable[Any]]
     then: Callable[[Any], Any] = lambda done: done
@@ -220,11 +190,8 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """The result of an operation that consists of lines until one side ends it.
-
-    Attributes:
-        begin: starts writing into a sink of the front end, and returns the answer that precedes the lines.
-        end: ends it from the front end's side, with a reason.
+    """The result of an operation that consists of lines until one side ends it. `begin`: starts writing into
+    a sink of the front end, and returns the answer that precedes the lines.
     """
 
     begin: Callable[[Sink], Any]

@@ -48,7 +48,6 @@ class PeerSeen:
     """The data that another node of the cluster reported.
 
     Attributes:
-        boot_id: of its machine.
         ahead_ms: lower bound by which its time is ahead of this node's; negative: behind. The duration of
             request and answer is allowed for.
     """
@@ -60,14 +59,8 @@ class PeerSeen:
 
 @dataclass(frozen=True, slots=True)
 class ClusterSeen:
-    """The cluster of a node.
-
-    Attributes:
-        down: names of those that do not run, in the view of this node.
-        critical: groups that would lose their majority without this node, for display.
-        versions: of the brokers, by name, as of their starts.
-        leaderless: the queues with a member at the node that have no leader.
-        asked: whether requests were sent to the others at all.
+    """The cluster of a node. `down`: names of those that do not run, in the view of this node. `leaderless`:
+    the queues with a member at the node that have no leader.
     """
 
     me: str
@@ -93,13 +86,7 @@ class ClusterSeen:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """The facts that the checks evaluate.
-
-    Attributes:
-        alarms: names of the present alarms, by name of the node.
-        streams: number of local streams, which have files of their own.
-        formed: whether the node is one of a cluster, perhaps of one.
-    """
+    """The facts that the checks evaluate."""
 
     seen: Inspection
     cluster: ClusterSeen
@@ -111,11 +98,7 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The result of a check.
-
-    Attributes:
-        to_do: advice; empty for `State.OK`.
-    """
+    """The result of a check."""
 
     check: str
     state: State

@@ -123,10 +123,8 @@ def await_online_nodes(caller: Caller, count: int, timeout: int) -> Job:
 
 
 def has_reached_target_cluster_size(caller: Caller) -> Document:
-    """Return whether as many members run as make the cluster whole.
-
-    Returns:
-        ``{"result": "ok" | "error", "message": str}``, and on failure ``online`` and ``target``.
+    """Return whether as many members run as make the cluster whole. Returns ``{"result": "ok" | "error",
+    "message": str}``, and on failure ``online`` and ``target``.
     """
     cluster = caller.administered("has-reached-target-cluster-size").cluster
     target, online = cluster.target_size, sum(runs(caller, number) for number in names(caller))
@@ -162,14 +160,9 @@ def set_cluster_name(caller: Caller, name: str) -> Proposal:
 
 
 def forget_cluster_node(caller: Caller, node: str) -> Job:
-    """Remove a node that will not come back from the cluster, with its members of quorum queues.
-
-    Returns:
-        ``{"node": name, "failed": [row]}``: queues of which its member could not be removed, as in `shrink`;
-            they do not prevent the removal.
-
-    Raises:
-        PreconditionFailed: it runs.
+    """Remove a node that will not come back from the cluster, with its members of quorum queues. Returns
+    ``{"node": name, "failed": [row]}``: queues of which its member could not be removed, as in `shrink`; they
+    do not prevent the removal. Raises `PreconditionFailed` if it runs.
     """
     cluster = caller.administered("forget-cluster-node").cluster
     number = node_named(caller, node)
@@ -190,9 +183,6 @@ def forget_cluster_node(caller: Caller, node: str) -> Job:
 
 def join_cluster(caller: Caller, node: str) -> Job | Document:
     """Let this node, which must be alone, join the cluster of another, and lose all its data.
-
-    Args:
-        node: name of a node in the list of nodes, or ``NAME=HOST:PORT``.
 
     Returns:
         ``{"node": name, "joined": bool}``; not joined: it is in that cluster already.
@@ -226,13 +216,8 @@ def join_cluster(caller: Caller, node: str) -> Job | Document:
 def reset(caller: Caller) -> Job:
     """Let this node leave its cluster, lose all its data, and end.
 
-    Its leaderships are handed over, and its members of quorum queues removed, before.
-
-    Returns:
-        As `forget_cluster_node`.
-
-    Raises:
-        Unavailable: there is no majority of the cluster; the node is still a member.
+    Its leaderships are handed over, and its members of quorum queues removed, before. Raises `Unavailable` if
+    there is no majority of the cluster; the node is still a member.
     """
     cluster = caller.administered("reset").cluster
     me = names(caller)[cluster.number]

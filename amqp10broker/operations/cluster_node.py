@@ -18,11 +18,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class GroupSeen:
-    """The members of a group, in the log of this node's member.
-
-    Attributes:
-        promotable: nodes with members that will vote when they have caught up.
-        non_voters: nodes with members that never will.
+    """The members of a group, in the log of this node's member. `non_voters`: nodes with members that never
+    will.
     """
 
     voters: tuple[int, ...]
@@ -37,7 +34,6 @@ class MemberState:
     Attributes:
         state: ``leader``, ``follower``, ``candidate``, ``pre_vote``, ``receive_snapshot``; ``noproc``: the
             node has no such member, or it does not run.
-        membership: ``voter``, ``promotable``, ``non_voter`` or ``unknown``.
         last_index, last_written: of its log; the second is durable.
     """
 
@@ -54,12 +50,8 @@ class MemberState:
 
 @dataclass(frozen=True, slots=True)
 class Leaderless:
-    """Quorum queues with a member at a node and without a known leader.
-
-    Attributes:
-        stuck: number of those without a majority.
-        missing: names of the nodes that those lack.
-        elections: number of this node's members that request votes now; the others wait.
+    """Quorum queues with a member at a node and without a known leader. `elections`: number of this node's
+    members that request votes now; the others wait.
     """
 
     queues: int
@@ -88,12 +80,7 @@ class Leaderless:
 
 
 class ClusterNode(Protocol):
-    """The running node as a member of a cluster.
-
-    Attributes:
-        target_size: number of nodes that make the cluster whole.
-        rebalancing: a rebalance that was requested here is under way.
-    """
+    """The running node as a member of a cluster."""
 
     number: int
     target_size: int
@@ -126,7 +113,6 @@ class ClusterNode(Protocol):
         """Add a member to a quorum queue, on a node that runs and has none, and return their number.
 
         Args:
-            timeout_s: after which the change is reverted.
             among_voters: refuse it while the queue has a member that is still to become a voter.
 
         Raises:
@@ -142,11 +128,8 @@ class ClusterNode(Protocol):
         """
 
     async def transfer(self, queue: DeclaredQueue, node: int) -> None:
-        """Hand the leadership of a queue over to the member on a node.
-
-        Raises:
-            PreconditionFailed: that cannot lead, or leads.
-            Unavailable: there is no leader, or it still leads.
+        """Hand the leadership of a queue over to the member on a node. Raises `PreconditionFailed` if that
+        cannot lead, or leads, and `Unavailable` if there is no leader, or it still leads.
         """
 
     async def shrink_to_here(self, queue: DeclaredQueue) -> None:
@@ -169,23 +152,13 @@ class ClusterNode(Protocol):
         """Take the node back into service."""
 
     async def let_in_by(self, node: str) -> OfCluster:
-        """Request membership of another node's cluster for this one, which must be alone.
-
-        Args:
-            node: its name, or ``NAME=HOST:PORT``.
-
-        Returns:
-            The argument for `begin_anew`.
-
-        Raises:
-            RefusedError: nothing was changed.
+        """Request membership of another node's cluster for this one, which must be alone. Raises
+        `RefusedError` if nothing was changed.
         """
 
     async def leave_by(self, node: int) -> None:
-        """Let another node remove this one from the cluster.
-
-        Raises:
-            RefusedError: it is not decided in time; this node is still a member.
+        """Let another node remove this one from the cluster. Raises `RefusedError` if it is not decided in
+        time; this node is still a member.
         """
 
     async def leave(self) -> None:
@@ -195,11 +168,8 @@ class ClusterNode(Protocol):
         """Stop in order, delete all data, and then begin as a member, or, with None, end."""
 
     async def run_at(self, node: int, operation: str, given: Mapping[str, Any], vhost: str | None) -> Any:
-        """Execute an operation on another node, and return its result.
-
-        Raises:
-            RefusedError: it refuses.
-            Unavailable: it does not answer within 5 s.
+        """Execute an operation on another node, and return its result. Raises `RefusedError` if it refuses,
+        and `Unavailable` if it does not answer within 5 s.
         """
 
     async def run_at_each(
@@ -210,5 +180,4 @@ class ClusterNode(Protocol):
         A node that refuses, or does not answer within 5 s, is left out.
         """
 
-    async def pause(self, seconds: float) -> None:
-        """Sleep for some seconds."""
+    async def pause(self, seconds: float) -> None: ...

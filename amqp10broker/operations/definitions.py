@@ -20,10 +20,7 @@ def export_definitions(caller: Caller) -> dict[str, Any] | Job:
     """Export all definitions as one document for `import_definitions`.
 
     It is consistent, although it is made in steps. Passwords are exported as hashes, or left out where no
-    hashes can be made.
-
-    Raises:
-        PermissionDenied: the caller is not an administrator.
+    hashes can be made. Raises `PermissionDenied` if the caller is not an administrator.
     """
     caller.may_administer("export-definitions")
     passwords, node = caller.passwords, caller.node
@@ -48,14 +45,10 @@ def export_definitions(caller: Caller) -> dict[str, Any] | Job:
 
 
 def import_definitions(caller: Caller, document: object) -> Proposal:
-    """Import a document, except for those exchanges, queues, bindings and policies that are refused.
-
-    Returns:
-        ``{"loaded": {section: entries}, "skipped": [reasons], "unknown": [names]}``.
-
-    Raises:
-        BadRequest: the document is refused; the text contains the place.
-        PermissionDenied: the caller is not an administrator.
+    """Import a document, except for those exchanges, queues, bindings and policies that are refused. Returns
+    ``{"loaded": {section: entries}, "skipped": [reasons], "unknown": [names]}``. Raises `BadRequest` if the
+    document is refused; the text contains the place, and `PermissionDenied` if the caller is not an
+    administrator.
     """
     node = caller.administered("import-definitions")
     passwords = caller.passwords

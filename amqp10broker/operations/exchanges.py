@@ -28,9 +28,6 @@ def declare_exchange(
 ) -> Proposal:
     """Declare an exchange, unless it exists with the same properties.
 
-    Returns:
-        ``{"created": bool}``.
-
     Raises:
         AccessRefused: it is the default exchange, or the name is reserved.
         InvalidArgument: the type does not exist, or an argument is not valid.
@@ -51,11 +48,8 @@ def declare_exchange(
 
 
 def delete_exchange(caller: Caller, name: str, if_unused: bool = False) -> Proposal:
-    """Delete an exchange and its bindings; a missing one is not an error.
-
-    Raises:
-        AccessRefused: it is the default exchange, or one of the broker's own.
-        InUse: it has bindings, and `if_unused` is set.
+    """Delete an exchange and its bindings; a missing one is not an error. Raises `AccessRefused` if it is the
+    default exchange, or one of the broker's own, and `InUse` if it has bindings, and `if_unused` is set.
     """
     check_name("exchange", name)
     check_not_default(name)
@@ -69,11 +63,8 @@ def delete_exchange(caller: Caller, name: str, if_unused: bool = False) -> Propo
 
 
 def get_exchange(caller: Caller, name: str) -> dict[str, Any]:
-    """Describe an exchange as in `list_exchanges`.
-
-    Raises:
-        AccessRefused: it is the default exchange.
-        NotFound: it does not exist.
+    """Describe an exchange as in `list_exchanges`. Raises `AccessRefused` if it is the default exchange, and
+    `NotFound` if it does not exist.
     """
     check_not_default(name)
     caller.may_see("exchange", name)

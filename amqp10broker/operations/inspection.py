@@ -13,14 +13,6 @@ from amqp10broker.operations.snapshot import NodeView
 
 @dataclass(frozen=True, slots=True)
 class ListenerSeen:
-    """A listening socket.
-
-    Attributes:
-        purpose: ``amqp``, ``http``, ``metrics`` or ``clustering``.
-        address: ``host:port``.
-        loopback: only this machine can reach it.
-    """
-
     purpose: str
     address: str
     tls: bool
@@ -29,12 +21,9 @@ class ListenerSeen:
 
 @dataclass(frozen=True, slots=True)
 class CertificateSeen:
-    """A file with certificates in its present state.
-
-    Attributes:
-        setting: name of the setting with the path.
-        ends_at_ms: when the first of its certificates expires, since 1970; None: the file is not readable.
-        changed: it was written after the broker had started, and so after the broker had read it.
+    """A file with certificates in its present state. `ends_at_ms`: when the first of its certificates
+    expires, since 1970; None: the file is not readable. `changed`: it was written after the broker had
+    started, and so after the broker had read it.
     """
 
     setting: str
@@ -50,7 +39,6 @@ class ClockSeen:
     Attributes:
         ahead_ms: difference to the time that the broker counts since its start, after a change of the clock.
         synchronised: whether the system reports a synchronisation; None: it reports nothing.
-        told_by: source of that report.
         notes: faults of this clock, of other nodes' and of the time of queues, a sentence each.
     """
 
@@ -62,11 +50,7 @@ class ClockSeen:
 
 @dataclass(frozen=True, slots=True)
 class FileSystem:
-    """The file system of a folder.
-
-    Attributes:
-        mounted_at: its mount point.
-    """
+    """The file system of a folder."""
 
     type: str
     mounted_at: str
@@ -75,15 +59,7 @@ class FileSystem:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """The configuration of logins and limits.
-
-    Attributes:
-        passwords: users can log in with passwords that the broker has.
-        plain_needs_tls: passwords are accepted on TLS connections only.
-        loopback_users: users that may log in from this machine only.
-        anonymous_user: user of SASL ANONYMOUS; empty: it is off.
-        http_connection_max: of HTTP; 0: no HTTP.
-    """
+    """The configuration of logins and limits. `http_connection_max`: of HTTP; 0: no HTTP."""
 
     passwords: bool
     plain_needs_tls: bool
@@ -102,12 +78,9 @@ class Inspection:
 
     Attributes:
         guest: the user guest has the password guest; None: the user does not exist.
-        boot_id: differs for each start of each machine.
         files_max: limit of open files; None: any number.
-        memory_allowed_bytes: of the process: the machine's, or a lower limit.
         file_system: of the data folder; None without one, too.
         format: of the data folder; None without one.
-        formats: the format that this broker writes.
     """
 
     node: NodeView
@@ -128,11 +101,8 @@ class Inspection:
 
 
 def mount_of(path: str, mounts: str) -> tuple[str, str] | None:
-    """Return type and mount point of the file system of a path.
-
-    Args:
-        path: absolute, without symbolic links.
-        mounts: content of ``/proc/self/mountinfo``, proc_pid_mountinfo(5).
+    """Return type and mount point of the file system of a path. `mounts`: content of
+    ``/proc/self/mountinfo``, proc_pid_mountinfo(5).
     """
     best = None
     for at, kind in _mounts(mounts):

@@ -16,13 +16,8 @@ from amqp10broker.operations.caller import Caller, Proposal
 def set_vhost_limits(caller: Caller, vhost: str | None, limits: dict[str, Any]) -> Proposal:
     """Change limits of a virtual host; those not given stay, a negative number removes one.
 
-    Existing objects stay, even if there are more than the limit.
-
-    Returns:
-        All present limits by name.
-
-    Raises:
-        InvalidArgument: the limit does not exist, or is not an integer.
+    Existing objects stay, even if there are more than the limit. Raises `InvalidArgument` if the limit does
+    not exist, or is not an integer.
     """
     caller.may_administer("set-vhost-limits")
     name = caller.vhost.name if vhost is None else vhost
@@ -32,13 +27,7 @@ def set_vhost_limits(caller: Caller, vhost: str | None, limits: dict[str, Any]) 
 def set_user_limits(caller: Caller, user: str, limits: dict[str, Any]) -> Proposal:
     """Change limits of a user; those not given stay, a negative number removes one.
 
-    Open connections stay open.
-
-    Returns:
-        All present limits by name.
-
-    Raises:
-        InvalidArgument: the limit does not exist, or is not an integer.
+    Open connections stay open. Raises `InvalidArgument` if the limit does not exist, or is not an integer.
     """
     caller.may_administer("set-user-limits")
     return Proposal(ChangeUserLimits(user, limits), lambda changed: changed.limits.as_dict())

@@ -71,11 +71,8 @@ def await_online_quorum_plus_one(caller: Caller, timeout: int) -> Job:
 def check_leaders(caller: Caller, pattern: str, vhost: str | None, across_all_vhosts: bool) -> Job:
     """Check that the quorum queues with matching names have leaders.
 
-    For queues without a member here, requests are sent to their members.
-
-    Raises:
-        InvalidArgument: the pattern is not valid.
-        NotFound: the virtual host does not exist.
+    For queues without a member here, requests are sent to their members. Raises `InvalidArgument` if the
+    pattern is not valid, and `NotFound` if the virtual host does not exist.
     """
     cluster = caller.administered("check-for-quorum-queues-without-an-elected-leader").cluster
     check_bounded((pattern,), "queues")

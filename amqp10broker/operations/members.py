@@ -25,7 +25,6 @@ from amqp10broker.operations.cluster_node import ClusterNode, MemberState
 AGAIN_S: Final = 0.5
 """Delay after which a change that met another one is tried once more."""
 TIMEOUT_S: Final = 5.0
-"""For one queue of many."""
 CHANGE_NOT_PERMITTED: Final = "cluster_change_not_permitted"
 TIMED_OUT: Final = "the operation timed out and may not have been completed"
 LAST_NODE: Final = "the last node cannot be removed"
@@ -49,13 +48,8 @@ def add_member(caller: Caller, name: str, node: str, membership: str, timeout: i
 
 
 def delete_member(caller: Caller, name: str, node: str, timeout: int) -> Job | Row:
-    """Remove a member of a quorum queue with its data; a missing one is not an error.
-
-    Returns:
-        ``{"deleted": bool, "size": int}``.
-
-    Raises:
-        PreconditionFailed: it is the last one.
+    """Remove a member of a quorum queue with its data; a missing one is not an error. Raises
+    `PreconditionFailed` if it is the last one.
     """
     cluster = caller.administered("delete-member").cluster
     queue = quorum_queue(caller, name)
@@ -162,13 +156,8 @@ def grow_to_count(
     membership: str,
     errors_only: bool,
 ) -> Job:
-    """Add members to quorum queues up to a number, on the nodes with the fewest members.
-
-    Returns:
-        As `grow`.
-
-    Raises:
-        PreconditionFailed: not so many nodes run.
+    """Add members to quorum queues up to a number, on the nodes with the fewest members. Raises
+    `PreconditionFailed` if not so many nodes run.
     """
     cluster = caller.administered("grow-to-count").cluster
     running = [number for number in names(caller) if runs(caller, number)]
@@ -221,9 +210,6 @@ def force_shrink_all(caller: Caller, vhost_pattern: str, queue_pattern: str, err
     """Make this node's members of quorum queues the only ones, when most others are lost for good.
 
     Queues without a member here, and those with a single member, are not changed.
-
-    Returns:
-        As `grow`.
     """
     cluster = caller.administered("force-all-queues-shrink-member-to-current-member").cluster
     chosen = [
@@ -270,13 +256,9 @@ async def _each(
 
 
 def rebalance(caller: Caller, kind: str, vhost_pattern: str, queue_pattern: str) -> Job:
-    """Hand leaderships over until no node has more than its share; one run at a time in the cluster.
-
-    Returns:
-        ``[{"Node name": str, "Number of quorum queues": int, "Number of streams": int}]``.
-
-    Raises:
-        PreconditionFailed: one is under way already.
+    """Hand leaderships over until no node has more than its share; one run at a time in the cluster. Returns
+    ``[{"Node name": str, "Number of quorum queues": int, "Number of streams": int}]``. Raises
+    `PreconditionFailed` if one is under way already.
     """
     cluster = caller.administered("rebalance").cluster
     queues = [] if kind == "stream" else _matching(caller, vhost_pattern, queue_pattern)
@@ -383,11 +365,8 @@ def member_nodes(queue: DeclaredQueue) -> tuple[int, ...]:
 
 
 def quorum_queue(caller: Caller, name: str) -> DeclaredQueue:
-    """Return a quorum queue.
-
-    Raises:
-        NotFound: it does not exist.
-        NotSupported: it is of another kind.
+    """Return a quorum queue. Raises `NotFound` if it does not exist, and `NotSupported` if it is of another
+    kind.
     """
     queue = caller.vhost.lookup(name)
     if not queue.kind.replicated:

@@ -14,10 +14,7 @@ def check_name(kind: str, name: str) -> str:
     """Return the name, if it is valid.
 
     AMQP 0-9-1 drops line ends from names; over AMQP 1.0 they are refused, so that no name is silently
-    changed.
-
-    Raises:
-        BadRequest: it contains a line end, or is too long.
+    changed. Raises `BadRequest` if it contains a line end, or is too long.
     """
     if "\n" in name or "\r" in name:
         raise BadRequest(

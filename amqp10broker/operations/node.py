@@ -23,10 +23,8 @@ from amqp10broker.operations.snapshot import (
 
 
 class Sink(Protocol):
-    """A receiver of the lines of a trace.
-
-    Attributes:
-        ended: reason for which it accepts no more lines; None: it does.
+    """A receiver of the lines of a trace. `ended`: reason for which it accepts no more lines; None:
+    it does.
     """
 
     ended: str | None
@@ -114,13 +112,7 @@ class Node(Protocol):
         self, choose: Mapping[str, Any], *, queues: bool
     ) -> tuple[SummaryView, Sequence[WaitingView]]:
         """Return what clients of this node wait for, worst first, collected a few connections at a time.
-
-        Args:
-            choose: as in `view`.
-            queues: also count queues, and those that are full.
-
-        Raises:
-            BadRequest: `choose` is not valid.
+        Raises `BadRequest` if `choose` is not valid.
         """
 
     async def connections(self, after: int, most: int | None) -> Sequence[ConnectionView]:
@@ -153,10 +145,6 @@ class Node(Protocol):
     def trace_into_file(self, what: str, file: str, *, frames: bool) -> TraceView:
         """Begin a trace into a file of the node's machine.
 
-        Args:
-            what: connection, user or address.
-            frames: as a recording of frames (`observe.frames.records`), not as text.
-
         Raises:
             NotFound: there is nothing to trace.
             NotAllowed: it is being traced already.
@@ -188,13 +176,8 @@ class Node(Protocol):
         """Return the watches that record now."""
 
     def unwatch_link(self, watch: int, user: str | None) -> WatchView:
-        """End a watch, and return its last view.
-
-        Args:
-            user: restricts it to connections of this user; None: no restriction.
-
-        Raises:
-            NotFound: it does not exist any more.
+        """End a watch, and return its last view. `user`: restricts it to connections of this user; None: no
+        restriction. Raises `NotFound` if it does not exist any more.
         """
 
     def follow_links(self, vhost: str, *, on: bool) -> FollowedView:
@@ -205,12 +188,6 @@ class Node(Protocol):
     def timeline(
         self, watch: int, since: int | None, limit: int, *, frames: bool, user: str | None
     ) -> tuple[WatchView, dict[str, Any]]:
-        """Return a watch, and the actions of its link since its beginning or a cursor.
-
-        Args:
-            since, limit, frames: as in `observe.timeline.document`.
-            user: as in `unwatch_link`.
-
-        Raises:
-            NotFound: the watch does not exist any more.
+        """Return a watch, and the actions of its link since its beginning or a cursor. Raises `NotFound` if
+        the watch does not exist any more.
         """

@@ -136,17 +136,8 @@ RUN: Final[Mapping[str, Callable[..., Any]]] = {
 
 
 def perform(caller: Caller, name: str, given: Mapping[str, object]) -> Any:
-    """Execute an operation.
-
-    Args:
-        name: in `OPERATIONS`.
-        given: arguments by name; null stands for the default.
-
-    Returns:
-        The result as plain Python values, or an `Ask`, a `Wait` or a `Job`.
-
-    Raises:
-        RefusedError: nothing was changed.
+    """Execute an operation. Returns the result as plain Python values, or an `Ask`, a `Wait` or a `Job`.
+    Raises `RefusedError` if nothing was changed.
     """
     operation = OPERATIONS.get(name)
     if operation is None:

@@ -41,11 +41,8 @@ VOLATILE_TYPE = "rabbit_volatile_queue"
 
 
 def get_queue(caller: Caller, name: str, for_use: bool = False) -> Ask:
-    """Describe a queue with its counts.
-
-    Raises:
-        NotFound: it does not exist.
-        ResourceLocked: another connection has it exclusively, and `for_use` is set.
+    """Describe a queue with its counts. Raises `NotFound` if it does not exist, and `ResourceLocked` if
+    another connection has it exclusively, and `for_use` is set.
     """
     caller.may_see("queue", name)
     queue = caller.vhost.lookup(name)
@@ -58,9 +55,6 @@ def declare_queue(
     caller: Caller, name: str, durable: bool, exclusive: bool, auto_delete: bool, arguments: dict[str, Any]
 ) -> Proposal:
     """Declare a queue, unless it exists with the same properties.
-
-    Returns:
-        ``{"created": bool, "queue": map}``.
 
     Raises:
         BadRequest: the name is empty, and none is made here; or it contains a line end.
@@ -153,14 +147,8 @@ def delete_queue(
 
 
 def purge_queue(caller: Caller, name: str) -> Ask:
-    """Drop the ready messages of a queue.
-
-    Returns:
-        ``{"message_count": int}``.
-
-    Raises:
-        NotFound: it does not exist.
-        NotSupported: its kind cannot be purged.
+    """Drop the ready messages of a queue. Raises `NotFound` if it does not exist, and `NotSupported` if its
+    kind cannot be purged.
     """
     caller.may_read("queue", name)
     queue = caller.for_use(caller.vhost.lookup(name))
@@ -198,10 +186,6 @@ def list_queues(
     ``ineffective_policy_keys``. Counts are None if the leader does not answer.
 
     Args:
-        online: only those with a reachable leader, or node.
-        offline: only the others.
-        local: only those that this node leads, or has.
-        names: only these, if there are any; missing ones are left out.
         counts: without it no request is sent to queues, and counts are None.
 
     Raises:

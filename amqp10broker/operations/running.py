@@ -36,11 +36,7 @@ def status(caller: Caller, choose: dict[str, Any]) -> dict[str, Any]:
 
 def connections(caller: Caller, where: str, after: int, limit: int | None) -> Job:
     """List connections of clients, as documents of `ConnectionView`, each with the name of its ``node``.
-
-    Args:
-        where: ``here``, ``elsewhere``: to other nodes that run and answer, or ``everywhere``.
-        after: only those here with greater numbers.
-        limit: maximum of those here; None: all.
+    `limit`: maximum of those here; None: all.
     """
     node = caller.administered("connections")
     named = names(caller)
@@ -173,13 +169,8 @@ def set_flow(caller: Caller, name: str, value: int | str) -> dict[str, Any]:
 
 
 def set_limit(caller: Caller, name: str, value: str) -> dict[str, Any]:
-    """Change the threshold of an alarm.
-
-    Returns:
-        ``{"limit_bytes": int | None, "alarms": [names]}``.
-
-    Raises:
-        BadRequest: the name does not exist, or the value is not valid.
+    """Change the threshold of an alarm. Returns ``{"limit_bytes": int | None, "alarms": [names]}``. Raises
+    `BadRequest` if the name does not exist, or the value is not valid.
     """
     node = caller.administered("set-limit")
     try:

@@ -21,12 +21,8 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class WaitView:
-    """The reason of a wait (`sessions.diagnosis.waits`).
-
-    Attributes:
-        waits: the reason's code, None: it does not wait.
-        waits_why: one sentence with evidence.
-        waits_for_s: duration, None if it does not wait or the duration is not known.
+    """The reason of a wait (`sessions.diagnosis.waits`). `waits`: the reason's code, None: it does not wait.
+    `waits_for_s`: duration, None if it does not wait or the duration is not known.
     """
 
     waits: str | None = None
@@ -40,20 +36,14 @@ class LinkView:
 
     Attributes:
         handle: the client's, None: the client has detached the link.
-        role: of the client: ``sender`` or ``receiver``.
         address: of the source or target, None: the anonymous terminus.
         queue: the queue's name, None: it has none, or any.
         available: messages that the sending end has ready, None: it has not stated any.
-        queue_credit: deliveries that the queue may still send, of a receiver.
-        queue_delivery_count: the delivery-count between queue and session, of a receiver.
         pending: messages from the queue that are not written yet, of a receiver.
-        properties: of the client's attach.
-        counters: of `sessions.counters`; null where they mean nothing for the role.
         snd_settle_mode: that both ends agreed on; 1: all deliveries are sent settled.
         max_message_size: bytes that the receiving end accepts; 0: no limit.
         credit_limit: credit of a sender after a grant; of a receiver: messages requested from a queue.
         credit_limit_why: reason of an automatic limit (`sessions.auto_limit`); None: it is fixed.
-        credit_limit_for_s: for how long it has had this value.
     """
 
     name: str
@@ -82,12 +72,8 @@ class LinkView:
 
 @dataclass(frozen=True, slots=True)
 class TransactionView:
-    """An open transaction of AMQP 1.0.
-
-    Attributes:
-        id: its txn-id, in hexadecimal.
-        deliveries: that are settled in it.
-        failed: reason for which it can only be rolled back; None: it can be committed.
+    """An open transaction of AMQP 1.0. `failed`: reason for which it can only be rolled back; None: it can be
+    committed.
     """
 
     id: str
@@ -101,14 +87,7 @@ class TransactionView:
 
 @dataclass(frozen=True, slots=True)
 class SessionView:
-    """A session of AMQP 1.0; windows and ids are those of the specification, section 2.5.6.
-
-    Attributes:
-        incoming_window: transfers that the client may still send.
-        remote_incoming_window: transfers that the client still accepts.
-        pending_out: messages from queues that are not written yet.
-        counters: of its links, including those that are gone.
-    """
+    """A session of AMQP 1.0; windows and ids are those of the specification, section 2.5.6."""
 
     channel: int
     incoming_window: int
@@ -129,12 +108,8 @@ class SessionView:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerView:
-    """A consumer of AMQP 0-9-1.
-
-    Attributes:
-        prefetch: limit of unacknowledged messages, 0: none.
-        unsent: messages from the queue that are not written yet.
-        timeout_ms: requested time limit of a delivery, None: none requested.
+    """A consumer of AMQP 0-9-1. `prefetch`: limit of unacknowledged messages, 0: none. `timeout_ms`:
+    requested time limit of a delivery, None: none requested.
     """
 
     tag: str
@@ -151,15 +126,7 @@ class ConsumerView:
 
 @dataclass(frozen=True, slots=True)
 class ChannelView:
-    """A channel of AMQP 0-9-1.
-
-    Attributes:
-        prefetch: of its next consumers.
-        global_prefetch: of all its consumers together.
-        reader_credit: contents that the reader may hand over before it waits.
-        consumers: in the order of their beginning.
-        counters: of `sessions.counters`.
-    """
+    """A channel of AMQP 0-9-1."""
 
     number: int
     state: str
@@ -178,14 +145,7 @@ class ChannelView:
 
 @dataclass(frozen=True, slots=True)
 class OriginView:
-    """The origin of a client.
-
-    Attributes:
-        local: the broker's address of the connection; empty if there is none.
-        mechanism: of SASL; empty before the login.
-        properties: client-properties, or those of the client's open.
-        transport: ``tcp`` or ``websocket``.
-    """
+    """The origin of a client."""
 
     local: str = ""
     connected_at_ms: int = 0
@@ -197,14 +157,9 @@ class OriginView:
 
 @dataclass(frozen=True, slots=True)
 class ConnectionView:
-    """A connection of either protocol.
-
-    Attributes:
-        client: of AMQP 0-9-1: connection_name, product and version, as far as they are known; else empty.
-        idle_timeout_ms: as requested by the client.
-        writer_waiting_bytes: not accepted by the socket yet.
-        counters: of its sessions or channels, including those that are gone.
-        node: name of the node to which it is connected; empty: the node of the request.
+    """A connection of either protocol. `client`: of AMQP 0-9-1: connection_name, product and version, as far
+    as they are known; else empty. `node`: name of the node to which it is connected; empty: the node of the
+    request.
     """
 
     id: int
@@ -231,12 +186,6 @@ class ConnectionView:
 
 @dataclass(frozen=True, slots=True)
 class QueueView:
-    """A queue.
-
-    Attributes:
-        dead_lettered: messages sent to a dead-letter exchange, by reason.
-    """
-
     name: str
     vhost: str
     type: str
@@ -249,11 +198,7 @@ class QueueView:
 
 @dataclass(frozen=True, slots=True)
 class ExchangeView:
-    """An exchange to which something was published.
-
-    Attributes:
-        counters: published; unroutable of these; returned to their publisher of these.
-    """
+    """An exchange to which something was published."""
 
     name: str
     vhost: str
@@ -262,15 +207,7 @@ class ExchangeView:
 
 @dataclass(frozen=True, slots=True)
 class WaitingView:
-    """A link, channel or consumer that waits.
-
-    Attributes:
-        kind: ``link``, ``channel`` or ``consumer``.
-        local: the broker's address of the connection; empty if there is none.
-        name: of the link, or tag of the consumer.
-        to_do: advice of one or two sentences.
-        idle: it has nothing to do, which is not a fault.
-    """
+    """A link, channel or consumer that waits."""
 
     kind: str
     connection: int
@@ -289,14 +226,8 @@ class WaitingView:
 
 @dataclass(frozen=True, slots=True)
 class SummaryView:
-    """The numbers of chosen things, and of those that wait.
-
-    Attributes:
-        chosen: whether the choice excludes anything.
-        waiting: of all chosen things, those that wait because of a fault.
-        reasons: number of waiting ones by reason, the most frequent first.
-        queues_full: of `queues`, those at a limit of length.
-        idle_reasons: of `reasons`, those of links and consumers that have nothing to do.
+    """The numbers of chosen things, and of those that wait. `idle_reasons`: of `reasons`, those of links and
+    consumers that have nothing to do.
     """
 
     chosen: bool
@@ -326,14 +257,7 @@ class FlowView:
 
 @dataclass(frozen=True, slots=True)
 class ResourceView:
-    """Memory or disk, as the alarms see it.
-
-    Attributes:
-        setting: the limit as configured.
-        limit_bytes: None: there is none.
-        alarm_ends_at_bytes: threshold at which an alarm ends.
-        causes: reasons of the alarm.
-    """
+    """Memory or disk, as the alarms see it. `limit_bytes`: None: there is none."""
 
     setting: str | None
     limit_bytes: int | None
@@ -372,14 +296,7 @@ class ResourcesView:
 
 @dataclass(frozen=True, slots=True)
 class JournalView:
-    """The journal of durable queues. Until it is read, all but `recovered` are None.
-
-    Attributes:
-        recovered: whether it has been read since the start.
-        spool_bytes: of messages that are out of memory and not durable.
-        disk_full: whether published messages wait for room.
-        reserve_bytes: bytes that can be written on a full disk.
-    """
+    """The journal of durable queues. Until it is read, all but `recovered` are None."""
 
     recovered: bool
     files: int | None = None
@@ -395,15 +312,7 @@ class JournalView:
 
 @dataclass(frozen=True, slots=True)
 class RecordingView:
-    """The present recording of flow events.
-
-    Attributes:
-        processor_percent: cost of sampling, of one processor.
-        cost_percent: share of the broker's processor time.
-        events_written: of `events`, those in files.
-        events_dropped: of `events`, those that were lost.
-        buffered_bytes: of events that wait.
-    """
+    """The present recording of flow events."""
 
     folder: str
     run_id: str
@@ -440,12 +349,7 @@ class RecordingsView:
 
 @dataclass(frozen=True, slots=True)
 class TraceView:
-    """A trace of frames.
-
-    Attributes:
-        into: a file's name, ``log``, or ``a terminal``.
-        ended: reason of its end, None: it goes on.
-    """
+    """A trace of frames. `ended`: reason of its end, None: it goes on."""
 
     what: str
     target: str
@@ -459,12 +363,9 @@ class WatchView:
     """A link of AMQP 1.0, or a channel or consumer of AMQP 0-9-1, with a record of its frames.
 
     Attributes:
-        watch: its number, for requests of the timeline.
         link: name of the link, or the consumer's tag; None: all of a channel.
-        role: of the link's client: ``sender`` or ``receiver``; ``consumer`` or ``channel``.
         address: of the source or target, None: the anonymous terminus.
         queue: the queue's name, None: it has none, or any.
-        began_ns: its beginning, by the clock of its steps' ``at_ns``.
         began_at_ns: the same by the wall clock, since 1970.
         client: the client's name, such as its container-id; empty if it has none.
     """
@@ -485,11 +386,8 @@ class WatchView:
 
 @dataclass(frozen=True, slots=True)
 class FollowedView:
-    """A virtual host with all links and channels watched from their beginning on.
-
-    Attributes:
-        watches: in the order of their beginning, including those that have ended.
-        left_out: number of those that are not watched, because there were too many.
+    """A virtual host with all links and channels watched from their beginning on. `left_out`: number of those
+    that are not watched, because there were too many.
     """
 
     vhost: str
@@ -499,10 +397,8 @@ class FollowedView:
 
 @dataclass(frozen=True, slots=True)
 class SuspendedLinkView:
-    """A durable link of AMQP 1.0 that is not attached.
-
-    Attributes:
-        left_s: until it ends; None: its timer has not started.
+    """A durable link of AMQP 1.0 that is not attached. `left_s`: until it ends; None: its timer has not
+    started.
     """
 
     link: int
@@ -548,8 +444,6 @@ class NodeView:
         data_dir: None: everything is in memory.
         journal: None without a data folder.
         recording: None: the broker does not record.
-        suspended_links: the first hundred of them.
-        kept_links: number of durable links, attached or suspended.
     """
 
     container_id: str
@@ -573,10 +467,8 @@ class NodeView:
 
 @dataclass(frozen=True, slots=True)
 class TotalsView:
-    """Sums of counters over all clients since the start, including those that are gone (`sessions.counters`).
-
-    Attributes:
-        queues: by virtual host, of its queues' messages, including deleted queues.
+    """Sums of counters over all clients since the start, including those that are gone
+    (`sessions.counters`).
     """
 
     protocols: Mapping[str, Mapping[str, int | None]]
@@ -587,13 +479,6 @@ class TotalsView:
 
 @dataclass(frozen=True, slots=True)
 class BrokerView:
-    """All views of a broker.
-
-    Attributes:
-        exchanges: those to which something was published.
-        waiting: what waits, longest first; behind it idle ones, if requested.
-    """
-
     broker: NodeView
     totals: TotalsView
     exchanges: tuple[ExchangeView, ...]

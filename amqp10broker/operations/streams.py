@@ -41,13 +41,8 @@ def stream_status(caller: Caller, name: str) -> Job | list[Row]:
 
 
 def add_replica(caller: Caller, name: str, node: str) -> Row:
-    """Accept the node that has the stream's replica, and refuse any other.
-
-    Returns:
-        ``{"added": False, "size": 1}``.
-
-    Raises:
-        NotSupported: the replica is elsewhere.
+    """Accept the node that has the stream's replica, and refuse any other. Returns ``{"added": False, "size":
+    1}``. Raises `NotSupported` if the replica is elsewhere.
     """
     caller.may_administer("add-replica")
     stream = _stream(caller, name)
@@ -57,13 +52,8 @@ def add_replica(caller: Caller, name: str, node: str) -> Row:
 
 
 def delete_replica(caller: Caller, name: str, node: str) -> Row:
-    """Accept a node without a replica of the stream, and refuse the other.
-
-    Returns:
-        ``{"deleted": False, "size": 1}``.
-
-    Raises:
-        PreconditionFailed: it is the only replica.
+    """Accept a node without a replica of the stream, and refuse the other. Returns ``{"deleted": False,
+    "size": 1}``. Raises `PreconditionFailed` if it is the only replica.
     """
     caller.may_administer("delete-replica")
     stream = _stream(caller, name)
@@ -76,13 +66,8 @@ def delete_replica(caller: Caller, name: str, node: str) -> Row:
 
 
 def restart_stream(caller: Caller, name: str, preferred_leader: str | None) -> Row:
-    """Accept the node of a stream as its leader, which it always is while it runs.
-
-    Returns:
-        ``{"leader": node}``.
-
-    Raises:
-        NotSupported: another node is requested.
+    """Accept the node of a stream as its leader, which it always is while it runs. Raises `NotSupported` if
+    another node is requested.
     """
     caller.may_administer("restart-stream")
     stream = _stream(caller, name)

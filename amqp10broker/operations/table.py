@@ -33,17 +33,6 @@ class FaultKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One operation.
-
-    Attributes:
-        name: as on the command line.
-        noun: the object that its arguments describe, for errors.
-        arguments: in the order of the command line.
-        permission: the required permission, for display.
-        help: one sentence for display.
-        changes: it changes the catalog, and is logged as an operation.
-    """
-
     name: str
     noun: str
     arguments: tuple[Argument, ...]

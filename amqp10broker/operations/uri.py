@@ -18,11 +18,8 @@ class UriError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Uri:
-    """A parsed URI.
-
-    Attributes:
-        segments: of the path, still percent-encoded, since a segment may have structure of its own.
-        query: decoded values by decoded name.
+    """A parsed URI. `segments`: of the path, still percent-encoded, since a segment may have structure of its
+    own.
     """
 
     segments: tuple[str, ...]

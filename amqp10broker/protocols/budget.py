@@ -6,14 +6,7 @@ from weakref import WeakValueDictionary
 
 
 class Budget:
-    """Bytes that may be held at a time, within a larger budget if there is one.
-
-    Attributes:
-        held_bytes: what was taken and not given back.
-        bytes_max: not more.
-        whose: in a sentence: "on this connection".
-        within: what is taken of this is taken of that as well.
-    """
+    """Bytes that may be held at a time, within a larger budget if there is one."""
 
     __slots__ = ("__weakref__", "bytes_max", "held_bytes", "whose", "within")
 
@@ -24,10 +17,8 @@ class Budget:
         self.within = within
 
     def take(self, size: int) -> Budget | None:
-        """Hold so many bytes more.
-
-        Returns:
-            The budget that has not so many left, and nothing was taken; None: they are held.
+        """Hold so many bytes more. Returns the budget that has not so many left, and nothing was taken; None:
+        they are held.
         """
         if self.held_bytes + size > self.bytes_max:
             return self

@@ -28,23 +28,14 @@ class Protocol(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Greeting:
-    """What to do with a client's first bytes.
-
-    Attributes:
-        protocol: speak this; None: send `reply` and close.
-        reply: the header that names what we would rather hear.
-    """
+    """What to do with a client's first bytes. `protocol`: speak this; None: send `reply` and close."""
 
     protocol: Protocol | None
     reply: bytes = b""
 
 
 def answer(data: bytes) -> Greeting | None:
-    """Decide on a client's first bytes; None as long as there are too few of them.
-
-    Args:
-        data: all that the client has sent so far.
-    """
+    """Decide on a client's first bytes; None as long as there are too few of them."""
     header = data[:HEADER_BYTES]
     if len(header) < HEADER_BYTES:
         # Bytes that can become no header need no waiting: an HTTP client hears from us at once.

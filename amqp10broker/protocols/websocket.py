@@ -42,10 +42,8 @@ class WebSocketLayer:
     """
 
     def __init__(self, piece_bytes_max: int) -> None:
-        """Begin behind the handshake.
-
-        Args:
-            piece_bytes_max: of a message, or of one fragment of it, from the client.
+        """Begin behind the handshake. `piece_bytes_max`: of a message, or of one fragment of it, from the
+        client.
         """
         self._protocol = Protocol(Side.SERVER, max_size=(None, piece_bytes_max))
         self._measure: Measure = _amqp10
@@ -94,11 +92,7 @@ class WebSocketLayer:
     # --- out --------------------------------------------------------------------------------------
 
     def wrap(self, data: bytes | bytearray | memoryview) -> bytes:
-        """Messages of AMQP frames, behind what the layer has to say by itself.
-
-        Args:
-            data: whole frames, or a protocol header; nothing: no message.
-        """
+        """Messages of AMQP frames, behind what the layer has to say by itself."""
         pieces: list[bytes | bytearray | memoryview] = [self.take_output()]
         if len(data) > self.message_bytes_max:
             for part in whole_frames(bytes(data), self.message_bytes_max, self._measure):
@@ -133,13 +127,7 @@ class WebSocketLayer:
 
 
 def whole_frames(data: bytes, most: int, measure: Measure) -> Iterator[bytes | memoryview]:
-    """Cut AMQP frames into parts of whole ones.
-
-    Args:
-        data: whole frames.
-        most: bytes of a part, unless one frame has more.
-        measure: says where a frame ends.
-    """
+    """Cut AMQP frames into parts of whole ones. `most`: bytes of a part, unless one frame has more."""
     view = memoryview(data)
     begin = at = 0
     while at < len(data):
@@ -152,7 +140,6 @@ def whole_frames(data: bytes, most: int, measure: Measure) -> Iterator[bytes | m
 
 
 def _head(size: int) -> bytes:
-    """What stands before a message (RFC 6455, 5.2); so its bytes are copied once, and not three times."""
     if size < _SIZES_OF_16_BITS:
         return bytes((_BINARY, size))
     if size <= _UINT16_MAX:
@@ -167,5 +154,5 @@ def _amqp10(data: bytes, at: int) -> int:
 
 
 def _amqp091(data: bytes, at: int) -> int:
-    """Type, channel and size before the payload, one octet behind it."""
+    # Type, channel and size before the payload, one octet behind it.
     return int.from_bytes(data[at + 3 : at + 7], "big") + 8

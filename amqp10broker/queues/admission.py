@@ -41,19 +41,14 @@ class Room(Protocol):
     """The journal, and notifications of its room."""
 
     @property
-    def journal(self) -> Reserve:
-        """The journal, with its room and tickets."""
+    def journal(self) -> Reserve: ...
 
     def when_room(self, callback: Callable[[], None]) -> None:
         """Call a function once when there is no shortage."""
 
 
 class Admission:
-    """The admission of one queue.
-
-    Attributes:
-        waiting: publishes, in order.
-    """
+    """The admission of one queue."""
 
     __slots__ = ("_asked", "_room", "_since_ms", "_wake", "waiting")
 

@@ -67,11 +67,8 @@ class RequestRef(NamedTuple):
 
 
 class ReplyTo:
-    """The reply address of a client of queues on its own node, which also makes references.
-
-    Attributes:
-        id: under which queues answer.
-        label: for display: ``connection 3, session 1``.
+    """The reply address of a client of queues on its own node, which also makes references. `label`: for
+    display: ``connection 3, session 1``.
     """
 
     __slots__ = ("_handles", "id", "label")
@@ -107,9 +104,7 @@ class Verdict(Enum):
     """The outcome of a delivery, independent of the protocol."""
 
     ACCEPT = auto()
-    """Remove the message as done with."""
     DISCARD = auto()
-    """Dead-letter or drop the message."""
     DISCARD_FAILED = auto()
     """Dead-letter or drop the message, and count the attempt as failed."""
     REQUEUE = auto()
@@ -134,13 +129,7 @@ class DetachPublisher:
 
 @dataclass(slots=True, eq=False)
 class Publish:
-    """Publish messages of one link, in order.
-
-    Attributes:
-        publisher: receiver of the confirmation.
-        ids: one number a message, returned when it is confirmed.
-        settled: the client wants no outcome; returned unchanged.
-    """
+    """Publish messages of one link, in order."""
 
     publisher: PublisherRef
     ids: Sequence[int]
@@ -156,12 +145,8 @@ class Subscribe:
     exclusive use.
 
     Attributes:
-        settled: deliveries count as accepted when they are handed over.
-        exclusive: no other consumer may come as long as this one exists.
         counted: false for fetches of single messages (basic.get), which do not matter for counts,
             exclusiveness and auto-delete.
-        answer: send `Subscribed` on success.
-        priority: of all consumers with credit, those of the highest get messages.
         timeout_ms: how long it may hold a delivery unsettled (quorum queues); None: as in the queue's
             settings.
         position: start position in a stream, in the form of `message.filters`; None: the default.
@@ -208,7 +193,6 @@ class Unsubscribe:
         unsent_messages: their messages; of a settled consumer's the queue may have no copy.
         seen: deliveries that reached the session so far. Deliveries beyond them are still on their way, never
             reached the client either, and are requeued in the same manner.
-        verdict: for all other unsettled deliveries.
     """
 
     consumer: ConsumerRef
@@ -223,14 +207,8 @@ class Credit:
     """Set a consumer's credit: ``credit := delivery_count + credit - own delivery-count``.
 
     Always answered with one `CreditReply`. Deliveries end with the message that uses up the room, whatever
-    credit is left; `Deliver.spent` is set then, and further deliveries need another `Credit`.
-
-    Attributes:
-        delivery_count: deliveries that the session has sent to the client.
-        credit: counted from there.
-        drain: credit that cannot be used at once is forfeited.
-        seen: deliveries that reached the session so far; as in `Unsubscribe`.
-        room: bytes of contents, at least 1.
+    credit is left; `Deliver.spent` is set then, and further deliveries need another `Credit`. `room`: bytes
+    of contents, at least 1.
     """
 
     consumer: ConsumerRef
@@ -267,13 +245,8 @@ class GiveBack:
 
     Deliveries beyond `seen` are requeued with them, and the session must not take them any more: accepted
     after a later raise of the credit, they would overtake those that were given back. There is no credit
-    until the next `Credit`.
-
-    Attributes:
-        keys: deliveries that reached the session and were not sent, as if they had never been made.
-        delivery_count: of the queue for this consumer from now on.
-        seen: deliveries that reached the session so far.
-        epoch: of every `Deliver` and `CreditReply` from now on.
+    until the next `Credit`. `keys`: deliveries that reached the session and were not sent, as if they had
+    never been made.
     """
 
     consumer: ConsumerRef
@@ -300,12 +273,8 @@ class Purge:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Delete the queue with its messages, and notify all attached links.
-
-    Attributes:
-        request: answered with the number of ready messages that went, or the reason of a refusal.
-        if_unused: only without consumers.
-        if_empty: only without ready messages.
+    """Delete the queue with its messages, and notify all attached links. `request`: answered with the number
+    of ready messages that went, or the reason of a refusal.
     """
 
     request: RequestRef | None = None

@@ -44,14 +44,6 @@ class Consumption:
     """Counters of deliveries and their outcomes.
 
     Attributes:
-        delivered: to be settled, or acknowledged, by the client.
-        delivered_settled: sent settled.
-        got: delivered to basic.get, to be acknowledged.
-        got_settled: delivered to basic.get, without.
-        redelivered: of all these, those that the queue had handed out before.
-        acknowledged: accepted by the client.
-        requeued: returned to the queue by the client.
-        discarded: rejected by the client for good.
         credit_requests: requests of messages to the queue. For metrics only, and not in `document`.
     """
 
@@ -90,11 +82,7 @@ class Consumption:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
     def document(self, names: Container[str] | None = None) -> dict[str, int | None]:
-        """Return the counters as in `status`.
-
-        Args:
-            names: those that apply, the others are null; None: all.
-        """
+        """Return the counters as in `status`. `names`: those that apply, the others are null; None: all."""
         return {name: getattr(self, name) if names is None or name in names else None for name in self.names}
 
 
@@ -137,9 +125,7 @@ class QueueCounters:
     """Counters of a queue's own decisions.
 
     Attributes:
-        rejected: publishes that it refused because it was full.
         lost: messages that it gave up, by reason, whether or not they were dead-lettered.
-        dead_lettered: messages that it sent to a dead-letter exchange, by reason.
         given_up: messages that it gave up, by reason and strategy. For metrics only, and not in `document`.
         settled_elsewhere: of those of `AT_LEAST_ONCE`, the number that their targets have confirmed.
             Likewise.

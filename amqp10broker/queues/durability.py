@@ -33,10 +33,8 @@ class Commits(Room, Protocol):
     def write_early(self) -> int:
         """Write appended records as far as possible now, and return the ticket up to which they are written.
 
-        `write_soon` must be called too, or they stay unsynced until the next request.
-
-        Raises:
-            StorageError: the journal cannot be written.
+        `write_soon` must be called too, or they stay unsynced until the next request. Raises `StorageError`
+        if the journal cannot be written.
         """
 
     def write_soon(self) -> None:
@@ -62,26 +60,13 @@ class HandOver(Protocol):
         dead: Sequence[Any] = (),
         *,
         index: int = 0,
-    ) -> None:
-        """Send effects and dead letters.
-
-        Args:
-            dead_letters: to be sent at most once.
-            dead: to be sent at least once.
-            index: of the log's entry that caused all this; 0: there is no log.
-        """
+    ) -> None: ...
 
 
 class Keeper(Generic[MachineT]):
-    """A backend without storage: effects are sent at once.
-
-    Attributes:
-        by_log: commands are applied in `keep`, in the order of a log; until then the backend holds them.
-        admission: commands that wait for room on the disk.
-        kept: the queue's messages survive a restart.
-        recovered: the queue has its former state, and may apply commands.
-        due_ms: when `keep` must be called without a command; None: not needed.
-        wake: requests a step although there may be no command.
+    """A backend without storage: effects are sent at once. `by_log`: commands are applied in `keep`, in the
+    order of a log; until then the backend holds them. `due_ms`: when `keep` must be called without a command;
+    None: not needed.
     """
 
     __slots__ = ("admission", "due_ms", "hand_over", "kept", "queue", "recovered", "wake")
@@ -91,11 +76,6 @@ class Keeper(Generic[MachineT]):
     hand_over: HandOver
 
     def __init__(self, queue: MachineT, commits: Commits | None = None) -> None:
-        """Create the backend of a new queue, or of one to be recovered.
-
-        Args:
-            commits: the journal, if the queue is stored there.
-        """
         self.queue = queue
         self.admission = Admission(commits, lambda: self.wake())
         self.kept = commits is not None
@@ -131,10 +111,8 @@ class Keeper(Generic[MachineT]):
         return []
 
     def recover(self, now_ms: int) -> Iterator[int]:
-        """Recover the former state, when the journal has been read; yields bytes read, in steps.
-
-        Raises:
-            StorageError: it is damaged, or cannot be read; the broker must stop.
+        """Recover the former state, when the journal has been read; yields bytes read, in steps. Raises
+        `StorageError` if it is damaged, or cannot be read; the broker must stop.
         """
         return iter(())
 

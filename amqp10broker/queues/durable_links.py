@@ -55,12 +55,6 @@ class KeptLinksInJournal:
     """The durable links of a node."""
 
     def __init__(self, log: RecordLog, write_soon: Callable[[], None]) -> None:
-        """Create an empty store.
-
-        Args:
-            log: the journal, which need not be recovered yet.
-            write_soon: called after records for which no client waits.
-        """
         self.group = GROUP
         self._log = log
         self._write_soon = write_soon
@@ -72,10 +66,7 @@ class KeptLinksInJournal:
 
     def take(self, number: int, tags: Sequence[bytes]) -> None:
         """Record deliveries of a link that queues have accepted; to be called within the group of their
-        records.
-
-        Args:
-            tags: of up to 255 octets; present ones are replaced by the new deliveries.
+        records. `tags`: of up to 255 octets; present ones are replaced by the new deliveries.
         """
         if tags:
             self._take(number, tags, self._append(TAKEN, number, _packed(tags), len(tags)))
@@ -146,7 +137,6 @@ class KeptLinksInJournal:
             self._log.add_dead(record.file, record.length)
 
     def restore(self, records: Sequence[JournalRecord]) -> None:
-        """Receive records found at start. Raises `DamagedFile` if one cannot be decoded."""
         for record in records:
             number, payload = record.index, bytes(record.payload)
             if record.kind == LINK:

@@ -17,12 +17,8 @@ LOOKED_THROUGH_MAX: Final = 50_000
 
 @dataclass(frozen=True, slots=True)
 class LengthLimits:
-    """The limits of a queue's length.
-
-    Attributes:
-        messages: ready messages at most, None: any number.
-        bytes: bytes of them at most, None: any number.
-        overflow: behavior at the limit: ``drop-head``, ``reject-publish``, ...
+    """The limits of a queue's length. `messages`: ready messages at most, None: any number. `bytes`: bytes of
+    them at most, None: any number.
     """
 
     messages: int | None
@@ -35,11 +31,9 @@ class QueueFigures:
     """The figures of one queue. Those that a kind of queue does not have are None.
 
     Attributes:
-        messages_ready: waiting for a consumer; of a stream, all messages.
         messages_delayed: waiting for their time: of a quorum queue returned ones, of a classic one those that
             publishers delayed.
         messages_dlx: of a quorum queue: dead letters that are not yet at their target.
-        next_offset: of a stream: of the next message that is published.
         single_active_consumer_tag: None: there is no such consumer.
         limits: limits of length, None: there are none.
     """
@@ -92,12 +86,7 @@ def length_limits(settings: QueueSettings) -> LengthLimits | None:
 
 
 def is_full(limits: LengthLimits | None, messages: int, size_bytes: int) -> bool:
-    """Return whether no further message has room.
-
-    Args:
-        messages: that count against the limit.
-        size_bytes: their bytes; ignored without a limit of bytes.
-    """
+    """Return whether no further message has room."""
     if limits is None:
         return False
     return (limits.messages is not None and messages >= limits.messages) or (

@@ -33,8 +33,7 @@ class JournalRecord(Protocol):
         """The number of the journal's file."""
 
     @property
-    def offset(self) -> int:
-        """Offset of the record in its file."""
+    def offset(self) -> int: ...
 
     @property
     def length(self) -> int:

@@ -19,10 +19,8 @@ def expiries_of(
     """Return the expiry of each newly published message, in ms; 0: never; None instead of a list: no message
     expires.
 
-    The smaller of the queue's and the message's time to live counts.
-
-    Returns:
-        The expiries, and whether some message requests a delay (`dues_of`).
+    The smaller of the queue's and the message's time to live counts. Returns the expiries, and whether some
+    message requests a delay (`dues_of`).
     """
     ttls: dict[bytes, int | None] = {}
     delays = False

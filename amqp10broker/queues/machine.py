@@ -38,19 +38,11 @@ from amqp10broker.queues.outlook import Outlook
 
 class QueueMachine(ABC):
     """The state of one queue, changed by `apply` only, and by what a kind of queue adds for its store.
-
-    Attributes:
-        deleted: it is gone; commands are not accepted any more.
-        failed: it is gone because of a fault, which publishers are notified of.
-        counters: what became of messages.
+    `failed`: it is gone because of a fault, which publishers are notified of.
     """
 
     def __init__(self, name: str, counters: QueueCounters | None = None) -> None:
-        """Create a queue without publishers.
-
-        Args:
-            counters: continued from an earlier state; None: all are 0.
-        """
+        """Create a queue without publishers. `counters`: continued from an earlier state; None: all are 0."""
         self.name = name
         self.counters = counters or QueueCounters()
         self.deleted = False
@@ -101,7 +93,6 @@ class QueueMachine(ABC):
         """Apply a command; `take_effects` returns the effects.
 
         Args:
-            command: a `Command`, or one that only this kind of queue has.
             now_ms: wall clock. A time before that of the last command counts as that.
         """
 
@@ -122,11 +113,8 @@ class QueueMachine(ABC):
         return []
 
     def break_down(self, at_work: Iterable[object]) -> None:
-        """End the queue because of a fault, after which its state cannot be trusted.
-
-        Args:
-            at_work: commands without effects so far: they are answered as too late, before the end of the
-                queue is reported.
+        """End the queue because of a fault, after which its state cannot be trusted. `at_work`: commands
+        without effects so far: they are answered as too late, before the end of the queue is reported.
         """
         self.take_effects()
         self.failed = self.deleted = True
@@ -137,11 +125,10 @@ class QueueMachine(ABC):
         self._end()
 
     def _break_off(self) -> None:  # noqa: B027, most kinds have nothing to do
-        """Refuse the publishes that wait to be safe, and leave stored messages alone, after a fault."""
+        ...
 
     @abstractmethod
-    def _let_go(self) -> None:
-        """Notify the consumers that the queue is gone, and clear the state."""
+    def _let_go(self) -> None: ...
 
     def _end(self) -> None:
         self.deleted = True

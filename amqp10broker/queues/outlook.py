@@ -19,7 +19,6 @@ class Looking(NamedTuple):
     """The progress of a consumer that selects or browses."""
 
     selects: bool
-    """It does not want all messages."""
     looked_at: int
     """Messages that it has looked at since it subscribed."""
     passed: int
@@ -39,13 +38,11 @@ class Part(NamedTuple):
     held_ms: int = 0
     """Since when it holds the oldest of them; of a classic queue: since when it holds any."""
     settled_ms: int | None = None
-    """When it last settled a delivery."""
     silent: bool = False
     """It let a delivery time out, and has sent nothing since."""
     quiescing: bool = False
     """It is the active one until it has settled its deliveries."""
     name: str = ""
-    """For display, from its `Subscribe`."""
     away: bool = False
     """Its node is unreachable, and it gets nothing meanwhile."""
     looking: Looking | None = None
@@ -68,18 +65,8 @@ class Reading(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """A queue's waiting messages and consumers.
-
-    Attributes:
-        arrived: messages that ever came; of a recovered queue at least those that it found.
-        counters: what became of messages since the broker was started.
-        dead: messages that wait for confirmation of their dead-lettering.
-        delayed_until_ms: when the first delayed message is due.
-        delayed_returns: delayed messages that were returned, and not published so.
-        unsynced: messages that are handed out when they have been synced.
-        unsynced_ms: since when the oldest of them waits.
-        unconfirmed: published messages that are confirmed when they have been synced.
-        unconfirmed_ms: since when the oldest of them waits.
+    """A queue's waiting messages and consumers. `arrived`: messages that ever came; of a recovered queue at
+    least those that it found.
     """
 
     ready: int

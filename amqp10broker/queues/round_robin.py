@@ -72,13 +72,8 @@ def turn_within(credit: int) -> int:
 
 def next_takers(ring: Ring[C], ready: int) -> tuple[list[C], int, int]:
     """Return the consumers that get messages next, one each in as many rounds as all of them have credit for.
-
-    Args:
-        ring: at least one consumer.
-        ready: number of messages, at least 1.
-
-    Returns:
-        Consumers; messages for all of them together; bytes of contents after which one may have no room.
+    `ready`: number of messages, at least 1. Returns consumers; messages for all of them together; bytes of
+    contents after which one may have no room.
     """
     size = len(ring)
     if size > _SHARED_OUT_MAX:
@@ -92,11 +87,8 @@ def next_takers(ring: Ring[C], ready: int) -> tuple[list[C], int, int]:
 
 
 def turn_of(consumer: Taker, ring: Sized, ready: int, waiting: int) -> int:
-    """Return how many messages the first consumer of a ring gets now, where some consumers select.
-
-    Args:
-        ready: number of messages, at least 1.
-        waiting: consumers still to be served in this round, including this one.
+    """Return how many messages the first consumer of a ring gets now, where some consumers select. `ready`:
+    number of messages, at least 1.
     """
     if len(ring) == 1:
         return min(consumer.credit, ready)

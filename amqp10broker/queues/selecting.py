@@ -13,10 +13,8 @@ Select = Callable[[Sequence[Message]], Sequence[int]]
 
 
 def selection(selector: str) -> Select:
-    """Compile a JMS selector.
-
-    Raises:
-        ValueError: the selector is not valid; the message contains the position.
+    """Compile a JMS selector. Raises `ValueError` if the selector is not valid; the message contains the
+    position.
     """
     # Imported late: a broker starts sooner without filters.
 

@@ -49,7 +49,6 @@ class ConfirmWhen(StrEnum):
     """When a persistent message in a durable classic queue is confirmed."""
 
     SYNCED = "synced"
-    """It survives a loss of power."""
     WRITTEN = "written"
     """It survives the end of the process; it is synced a moment later."""
 
@@ -59,12 +58,6 @@ class QueueSettings:
     """Settings of one queue. None means no limit, never, or none.
 
     Attributes:
-        message_ttl_ms: time to live of messages that are published from now on.
-        expires_ms: the queue is deleted when it was unused for so long.
-        max_length: ready messages.
-        max_length_bytes: bytes of their bodies; of a stream, of all its messages.
-        dead_letter_routing_key: instead of the messages' own.
-        dead_letter_strategy: of a quorum queue; at-least-once acts only with `Overflow.REJECT_PUBLISH`.
         max_priority: levels of a classic queue beside 0; as declared, no policy changes it.
         default_priority: of a message without one, in such a queue; at most `max_priority`.
         retry_min_ms: the wait of returned messages, multiplied by the number of failed deliveries.

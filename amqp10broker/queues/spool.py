@@ -28,8 +28,7 @@ class Scratch(Protocol):
 class OpenScratch(Protocol):
     """Opens a new file without a name."""
 
-    def __call__(self) -> Scratch:
-        """Open a new file without a name."""
+    def __call__(self) -> Scratch: ...
 
 
 class Place(NamedTuple):
@@ -41,11 +40,7 @@ class Place(NamedTuple):
 
 
 class Spool:
-    """The pages of all queues of a broker.
-
-    Attributes:
-        bytes_used: of pages that are not dropped.
-    """
+    """The pages of all queues of a broker."""
 
     def __init__(self, open_scratch: OpenScratch) -> None:
         self._open = open_scratch

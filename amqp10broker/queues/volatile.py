@@ -65,7 +65,6 @@ class VolatileQueue(QueueMachine):
 
     @property
     def consumers(self) -> int:
-        """1 while the requester is attached."""
         return 0 if self._consumer is None else 1
 
     def outlook(self) -> Outlook:
@@ -160,11 +159,6 @@ class RelayedQueue(VolatileQueue):
     """
 
     def __init__(self, name: str, hand_on: Callable[[Publish], None]) -> None:
-        """Create a queue, which exists until `Delete`.
-
-        Args:
-            hand_on: sends messages to the requester's node.
-        """
         super().__init__(name)
         self._hand_on = hand_on
 

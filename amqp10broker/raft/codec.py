@@ -80,14 +80,7 @@ def encode_message(message: Message) -> bytes:
 
 
 def decode_message(data: bytes) -> Message:
-    """Read a message.
-
-    Args:
-        data: one message, and nothing else.
-
-    Raises:
-        BadBytes: it is none.
-    """
+    """Read a message. Raises `BadBytes` if it is not valid."""
     reader = _Reader(data)
     version, kind, sender, to, term = reader.take(_HEAD)
     _check_version(version)
@@ -261,11 +254,7 @@ def encode_hard(hard: Hard) -> bytes:
 
 
 def decode_hard(data: bytes) -> Hard:
-    """Read what `encode_hard` wrote.
-
-    Raises:
-        BadBytes: it is something else.
-    """
+    """Read what `encode_hard` wrote. Raises `BadBytes` if it is something else."""
     reader = _Reader(data)
     version, term, vote, commit = reader.take(_HARD)
     _check_version(version)
@@ -281,10 +270,8 @@ def encode_config(config: Configuration) -> bytes:
 
 
 def decode_config(data: bytes) -> Configuration:
-    """Read what `encode_config` wrote.
-
-    Raises:
-        BadBytes: it is something else, or says what no configuration can.
+    """Decode the output of `encode_config`. Raises `BadBytes` if the bytes are malformed, or the
+    configuration is impossible.
     """
     reader = _Reader(data)
     version, voters, learners = reader.take(_COUNTS)
@@ -304,11 +291,7 @@ def encode_point(point: Point) -> bytes:
 
 
 def decode_point(data: bytes) -> Point:
-    """Read what `encode_point` wrote.
-
-    Raises:
-        BadBytes: it is something else.
-    """
+    """Read what `encode_point` wrote. Raises `BadBytes` if it is something else."""
     reader = _Reader(data)
     version, index, term = reader.take(_POINT)
     _check_version(version)

@@ -1,7 +1,7 @@
-"""Who belongs to a group, and how that changes: one member at a time (the dissertation, chapter 4).
+"""Membership of a group, and its changes: one member at a time (the dissertation, chapter 4).
 
-A configuration is in force as soon as it is in the log, committed or not, and goes again with a truncation.
-So the log's configurations are kept as a list, back to the one in force at the last snapshot.
+A configuration is in force as soon as it is in the log, committed or not, and a truncation removes it. So the
+log's configurations are a list, back to the one in force at the last snapshot.
 """
 
 from __future__ import annotations
@@ -23,12 +23,10 @@ class Configuration:
 
     @property
     def majority(self) -> int:
-        """How many voters decide."""
         return len(self.voters) // 2 + 1
 
     @property
     def members(self) -> tuple[int, ...]:
-        """Voters and learners."""
         return self.voters + self.learners
 
 
@@ -57,10 +55,8 @@ Change = Add | Promote | Remove
 
 
 def changed(config: Configuration, change: Change) -> Configuration:
-    """The configuration after a change.
-
-    Raises:
-        ChangeRefused: it changes nothing, or no voter would be left.
+    """The configuration after a change. Raises `ChangeRefused` if it changes nothing, or no voter would be
+    left.
     """
     member = change.member
     voters, learners = set(config.voters), set(config.learners)
@@ -98,7 +94,6 @@ class ConfigLog:
 
     @property
     def latest(self) -> Configuration:
-        """In force."""
         return self._entries[-1][1]
 
     @property

@@ -1,20 +1,16 @@
-"""One member of a Raft group: roles, elections, following, and what is to be done.
+"""One member of a Raft group: roles, elections, following, and output.
 
-The member is told the time and draws its chances from what it was given; it does nothing by itself. A wake of
-the shell gives it all that has come (`step`, `propose`, `persisted`, `tick`, ...) and then asks once what is
-to be done (`ready`). Storage is asynchronous: many wakes may lie between a `Ready` and its `persisted`. What
-others may hear only when something is durable is kept here until then, so the shell cannot send it too early.
+The member gets time and random numbers from its caller. A step of the shell passes all inputs (`step`,
+`propose`, `persisted`, `tick`, ...) and then takes the output once (`ready`). Storage is asynchronous: many
+steps may lie between a `Ready` and its `persisted`. Messages that depend on durable data are held back here,
+so the shell cannot send them too early.
 
-Who is alive is the node's knowledge (`suspect`, `heard`), not the group's: there are no heartbeats of groups,
-and a group in which nothing happens has no deadline. What the room relies on for that:
+Liveness is the node's business (`suspect`, `heard`): there are no heartbeats of groups, and an idle group has
+no deadline. The package relies on this:
 
 - suspicion is mutual: a node that cannot be heard by another one is suspected there, even if it hears it;
 - a node that has started anew is suspected, and then heard, even if no member noticed that it was away;
 - a node that has no such member (any more), or whose member has stopped, is suspected by this group.
-
-Rules are those of the paper (figure 2), with pre-vote (the dissertation, section 9.6), check-quorum (6.2),
-single-server changes (chapter 4), leadership transfer (3.10), reads by a round of heartbeats (6.4), and the
-leader's write beside its followers' (10.2.1).
 """
 
 from __future__ import annotations
@@ -67,12 +63,10 @@ class Raft:
 
     Args:
         me: its id in the group, 1 to 2**64 - 1.
-        stored: what the disk has of it.
-        store: where durable entries are read.
         now_ms: milliseconds of a clock that never runs back; the same in all calls.
         chance: gives numbers from 0 to below 1.
-        commit_wait_ms: so long the news of what is committed may wait for an entry to go with. Followers
-            that have nothing to tell anybody when they hear of it can wait; it costs no message then.
+        commit_wait_ms: how long the commit index may wait for an append to go with, which saves a message
+            where followers do not need it at once.
 
     Attributes:
         backward: it shall not lead: it takes over from no leader, and waits longer than others would.
@@ -140,18 +134,18 @@ class Raft:
 
     @property
     def status(self) -> Status:
-        """Who it is, and whom it follows."""
+        """Return role, term and leader."""
         opened = self._leading is not None and self._leading.open
         return Status(self._role, self._member.term, self._leader, opened)
 
     @property
     def leader(self) -> int | None:
-        """The member that it follows, perhaps itself; None: it knows none."""
+        """The member that it follows, perhaps itself; None if it has no leader."""
         return self._leader
 
     @property
     def stands(self) -> bool:
-        """It has asked voters, and awaits their answers."""
+        """Whether an election is under way."""
         return self._role is Role.PRE_CANDIDATE or self._role is Role.CANDIDATE
 
     @property
@@ -194,11 +188,8 @@ class Raft:
         return {} if self._leading is None else {to: peer.match for to, peer in self._leading.peers.items()}
 
     def point(self, index: int) -> Point:
-        """What a snapshot of the state at this index must carry.
-
-        Args:
-            index: of an entry that was applied; not before the last `compact`, and not while a snapshot of
-                the leader's is being written.
+        """Return the Raft part of a snapshot of the state at this index. `index`: of an entry that was
+        applied; not before the last `compact`, and not while a snapshot of the leader's is being written.
         """
         term = self._member.log.term(index)
         assert term is not None, index
@@ -208,9 +199,6 @@ class Raft:
 
     def propose(self, payloads: Sequence[bytes]) -> int:
         """Append commands to the log.
-
-        Args:
-            payloads: one an entry, at least one.
 
         Returns:
             The index of the first. It is committed when an entry of this index *and this term* is applied.
@@ -229,9 +217,6 @@ class Raft:
     def change(self, change: Change, now_ms: int) -> int:
         """Begin a change of members; it is in force at once, and holds when it is committed.
 
-        Returns:
-            The index of its entry.
-
         Raises:
             NotLeader, NotReady: as `propose`.
             ChangeRefused: the last change is not committed, or this one cannot be.
@@ -249,9 +234,6 @@ class Raft:
 
     def read(self, token: int) -> None:
         """Ask for an index from which on a read sees all that was committed when this was called.
-
-        Args:
-            token: comes back in `Ready.reads`, unless the leadership ends before.
 
         Raises:
             NotLeader, NotReady: as `propose`; a transfer does not matter.
@@ -276,9 +258,9 @@ class Raft:
             self._due = min(self._due, now_ms)
 
     def force_alone(self, now_ms: int) -> None:
-        """Make this member all of the group, when the others are lost for good: what only they have is lost.
+        """Make this member the only one of the group, when the others are lost for good, with their data.
 
-        It is what a person decides, and no other member is asked.
+        An operator decides this, without a vote.
         """
         member = self._member
         self._follow(member.term + 1, None, now_ms)
@@ -325,11 +307,7 @@ class Raft:
     # -- what the disk says
 
     def persisted(self, ticket: int, now_ms: int) -> None:
-        """What this ticket and earlier ones stand for is durable.
-
-        Args:
-            ticket: of a `Ready`; tickets become durable in their order.
-        """
+        """This ticket and earlier ones are durable."""
         member = self._member
         member.log.persist(ticket)
         if self._after is not None:
@@ -338,7 +316,6 @@ class Raft:
             self._leading.advance()
 
     def _speak(self, after: deque[tuple[int, Message]], now_ms: int) -> None:
-        """What was kept back until something is durable may go, as far as that is."""
         member = self._member
         while after and after[0][0] <= member.log.persisted:
             message = after.popleft()[1]
@@ -352,21 +329,14 @@ class Raft:
             self._after = None
 
     def snapshot_done(self, to: int, index: int | None) -> None:
-        """A state was sent to a member of `Ready.snapshots_to`.
-
-        Args:
-            to: the member.
-            index: of the snapshot; None: it did not arrive.
+        """A state was sent to a member of `Ready.snapshots_to`. `index`: of the snapshot; None: it did not
+        arrive.
         """
         if self._leading is not None:
             self._leading.snapshot_done(to, index)
 
     def compact(self, index: int) -> None:
-        """A snapshot at this index is durable: entries up to it will not be asked for.
-
-        Args:
-            index: not above what `Ready.commit` has said.
-        """
+        """A snapshot at this index is durable: entries up to it are not needed."""
         assert index <= self._told_commit, (index, self._told_commit)
         self._member.configs.compact(index)
         self._member.log.compact(index)
@@ -374,7 +344,7 @@ class Raft:
     # -- messages
 
     def step(self, message: Message, now_ms: int) -> None:
-        """A message from another member. What is stale, or another's, is dropped."""
+        """Handle a message from another member. Stale and misdirected messages are dropped."""
         member = self._member
         if message.to != member.me:
             return
@@ -412,10 +382,6 @@ class Raft:
                 assert_never(message)
 
     def _refuse_old_term(self, message: Message) -> None:
-        """A leader or candidate of an old term is told the new one; other messages are not answered.
-
-        Else a leader whose follower has a newer term, and cannot win with it, would never reach it again.
-        """
         member = self._member
         match message:
             case Append() | Heartbeat() | TimeoutNow() | InstallSnapshot():
@@ -443,7 +409,6 @@ class Raft:
             self._await_election(now_ms)
 
     def _hear_leader(self, sender: int, now_ms: int) -> None:
-        """The leader of this term has spoken."""
         assert self._leading is None, f"two leaders in term {self._member.term}"
         if self._leader == sender:
             return
@@ -464,7 +429,6 @@ class Raft:
         self._await_election(now_ms)
 
     def _await_election(self, now_ms: int) -> None:
-        """Draw a time at which to stand for election; none, if no voter can be asked."""
         member = self._member
         config = member.configs.latest
         alone = all(voter in member.suspected for voter in config.voters if voter != member.me)
@@ -478,11 +442,8 @@ class Raft:
     # -- elections
 
     def _ask_for_pre_votes(self, now_ms: int) -> None:
-        """Ask whether an election would be won.
-
-        While it stands in the same term it is the same question, and late answers to it count: where a round
-        takes longer than the time-out, no other would ever be won.
-        """
+        # Ask whether an election would be won. While it stands in the same term it is the same question, and
+        # late answers to it count: where a round takes longer than the time-out, no other would ever be won.
         member = self._member
         asked = self._role is Role.PRE_CANDIDATE and self._tally is not None
         self._be_impatient(now_ms)
@@ -511,7 +472,6 @@ class Raft:
         self._count_pre_vote(member.me, granted=True, now_ms=now_ms)
 
     def _be_impatient(self, now_ms: int) -> None:
-        """An attempt begins: the next one, if it is in vain."""
         self._yields = False
         self._await_election(now_ms)
         if self._due is not None:
@@ -524,11 +484,8 @@ class Raft:
             self._stand(now_ms)
 
     def _stand(self, now_ms: int) -> None:
-        """Begin a term, and ask for votes when the own one is durable.
-
-        Not before: a member that is elected by others, sends entries, crashes and has forgotten its term
-        could be elected again in the same term by the same voters, with other entries.
-        """
+        # Not before: a member that is elected by others, sends entries, crashes and has forgotten its term
+        # could be elected again in the same term by the same voters, with other entries.
         member = self._member
         member.term += 1
         member.vote = member.me
@@ -543,7 +500,6 @@ class Raft:
         self._send_votes()
 
     def _ask_for_votes(self, now_ms: int) -> None:
-        """Nobody has refused: they, or the disks, are slow. Another term would make their votes void."""
         self._be_impatient(now_ms)
         if self._due is not None:
             self._send_votes()
@@ -556,7 +512,6 @@ class Raft:
                 self._late.append(Vote(member.me, voter, member.term, log.last, log.last_term))
 
     def _on_pre_vote(self, question: PreVote, now_ms: int) -> None:
-        """Granted by a member that knows no leader, whatever the configuration says of either."""
         member = self._member
         if self._leader == question.sender and question.term >= member.term:
             self._lose_leader(now_ms)  # it has just said that it does not lead
@@ -586,7 +541,6 @@ class Raft:
         self._took_ms = max(self._took_ms, min(took_ms, TOOK_MS_MAX))
 
     def _on_vote(self, request: Vote, now_ms: int) -> None:
-        """One vote a term, for a log as new as ours (the paper, section 5.4.1), to any member."""
         member = self._member
         granted = member.vote in (None, request.sender) and member.log.up_to_date(
             request.last_index, request.last_term
@@ -623,7 +577,6 @@ class Raft:
         self._leading = Leadership(self._member, now_ms)
 
     def _on_timeout_now(self, now_ms: int) -> None:
-        """The leader wants this member to lead. Pre-votes would be refused: the others hear the leader."""
         if self._member.may_campaign and self._leading is None and not self.backward:
             self._stand(now_ms)
 
@@ -647,7 +600,6 @@ class Raft:
             )  # fmt: skip
 
     def _take_behind_commit(self, append: Append, now_ms: int) -> None:
-        """What is committed agrees, and may be in a snapshot; what the message holds behind it is taken."""
         commit = self._member.commit
         runs = tuple(run.since(commit + 1) for run in append.runs if run.last > commit)
         if runs:
@@ -656,7 +608,6 @@ class Raft:
             self._owe(append.sender, commit)
 
     def _take(self, append: Append, now_ms: int) -> None:
-        """Entries that fit: what contradicts them goes, what is there already stays (the paper, figure 2)."""
         member = self._member
         log = member.log
         before = member.configs.index
@@ -688,13 +639,14 @@ class Raft:
         self._owe(message.sender, member.commit)
 
     def _owe(self, leader: int, match: int) -> None:
-        """Tell the leader, when it is durable, that the logs agree up to here: once a wake is enough."""
         self._owed = (leader, match if self._owed is None else max(match, self._owed[1]))
 
     # -- what is to be done
 
     def ready(self, now_ms: int) -> Ready | None:
-        """What is to be done since the last call; None: nothing. Ask once after all that a wake brought."""
+        """Return the output since the last call; None if there is none. Call it once after all inputs of a
+        step.
+        """
         member = self._member
         log, leading = member.log, self._leading
         needing: tuple[int, ...] = ()
@@ -729,7 +681,6 @@ class Raft:
         return Ready(ticket, hard, snapshot, runs, messages, commit or None, reads, needing, status)
 
     def _new_status(self) -> Status | None:
-        """The status, if it is not the one told last: made only if it is new."""
         told, leading = self._told_status, self._leading
         if (
             told is not None
@@ -745,7 +696,6 @@ class Raft:
         return status
 
     def _keep_back(self) -> None:
-        """What others may hear when all that was handed out is durable waits for the last ticket."""
         log = self._member.log
         late, self._late = self._late, []
         if log.ticket <= log.persisted:

@@ -15,14 +15,12 @@ from amqp10broker.raft.config import Configuration
 
 
 class Kind(enum.IntEnum):
-    """What an entry's payload is."""
+    """The kind of an entry's payload."""
 
     EMPTY = 0
     """Nothing: the first entry of a leader's term (the paper, section 8)."""
     COMMAND = 1
-    """The group's own business."""
     CONFIG = 2
-    """A `Configuration`, as `codec.encode_config` writes it."""
 
 
 class Run(NamedTuple):
@@ -33,13 +31,10 @@ class Run(NamedTuple):
     term: int
     kind: Kind
     payloads: tuple[bytes, ...]
-    """One an entry, at least one."""
     size: int
-    """Bytes of all payloads."""
 
     @property
     def last(self) -> int:
-        """Index of the last."""
         return self.first + len(self.payloads) - 1
 
     def since(self, index: int) -> Run:
@@ -79,7 +74,6 @@ class Point:
     index: int
     """Of the last entry that is part of the state; 1 for the state in which a group begins."""
     term: int
-    """Of that entry."""
     config: Configuration
     """In force *at that index*, not the newest there was (the dissertation, section 5.1.2)."""
 
@@ -95,7 +89,7 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class Hard:
-    """What must be on the disk before others are told of it (the paper, figure 2: persistent state)."""
+    """The state that must be durable before messages depend on it (the paper, figure 2: persistent state)."""
 
     term: int
     vote: int | None
@@ -119,17 +113,16 @@ class Stored:
 
 
 def new_group(config: Configuration) -> Stored:
-    """What each of the first members of a group starts from: all of them from the same.
+    """Return the initial state of each first member of a group; all start from the same.
 
-    Their state counts as a snapshot at index 1. So a member that comes later, and has nothing, gets a
-    snapshot first, and with it a configuration: it never has a log without knowing who was a member when it
-    began.
+    It counts as a snapshot at index 1. So a member that is added later, and is empty, gets a snapshot first,
+    and with it a configuration: its log always has a known initial configuration.
     """
     return Stored(Point(1, 0, config), Hard(0, None, 0), 1)
 
 
 def new_member() -> Stored:
-    """What a member starts from that is added to a group: nothing; it belongs to no configuration yet."""
+    """Return the initial state of a member that is added to a group: empty, in no configuration yet."""
     return Stored(Point(0, 0, Configuration(())), Hard(0, None, 0), 0)
 
 
@@ -137,10 +130,6 @@ class LogStore(Protocol):
     """Where entries are that are durable."""
 
     def read(self, first: int, last: int, size: int, /) -> Sequence[Run]:
-        """Consecutive entries from the index `first` on.
-
-        Args:
-            first: an index behind the last `Raft.compact`.
-            last: no entry behind this one is wanted; it is durable.
-            size: bytes of payloads to read, about; one entry at least.
+        """Consecutive entries from the index `first` on. `size`: bytes of payloads to read, about; one entry
+        at least.
         """

@@ -18,11 +18,7 @@ class RaftError(BrokerError):
 
 
 class NotLeader(RaftError):
-    """Another member leads, or none.
-
-    Args:
-        leader: the member to ask; None if none is known.
-    """
+    """Another member leads, or none. `leader`: the member to ask; None if none is known."""
 
     def __init__(self, leader: int | None) -> None:
         super().__init__(
@@ -32,16 +28,16 @@ class NotLeader(RaftError):
 
 
 class NotReady(RaftError):
-    """This member leads, and takes no proposals for the moment; the message says why."""
+    """This member leads, and accepts no proposals for the moment; the message gives the reason."""
 
 
 class Full(RaftError):
-    """What is proposed and not committed has reached its bound; grant no credit until some is committed."""
+    """Uncommitted proposals have reached their bound; grant no credit until some are committed."""
 
 
 class ChangeRefused(RaftError):
-    """A change of members or a transfer cannot be begun; the message says why."""
+    """A change of members or a transfer cannot begin; the message gives the reason."""
 
 
 class BadBytes(RaftError):
-    """These bytes cannot be read; the message says what was expected."""
+    """The bytes are malformed; the message names the expectation."""

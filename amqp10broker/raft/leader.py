@@ -1,8 +1,7 @@
-"""What a member does and knows only while it leads.
+"""The leader's part of a member.
 
-It is made when an election is won and dropped with the leadership, so a follower carries none of it. What it
-wants sent goes into the member's outbox; appends are made once a wake (`replicate`), whatever was proposed
-and answered in between.
+It is created by a won election and dropped with the leadership, so a follower carries none of it. Messages go
+into the member's outbox; appends are made once a step (`replicate`).
 """
 
 from __future__ import annotations
@@ -40,13 +39,6 @@ class Transfer:
 
 
 class Leadership:
-    """One term as leader.
-
-    Args:
-        member: whose.
-        now_ms: when it was elected.
-    """
-
     __slots__ = (
         "_member",
         "_passing",
@@ -171,7 +163,7 @@ class Leadership:
         self.transfer = Transfer(to, now_ms + TRANSFER_MS)
 
     def read(self, token: int) -> None:
-        """Answer when a majority has said that this is still the leader (the dissertation, section 6.4)."""
+        """Answer when a majority has confirmed this leader (the dissertation, section 6.4)."""
         if not self.open:
             raise NotReady("nothing of this leader's term is committed yet")
         # A round that has been sent may have been answered before this read was asked for.
@@ -210,7 +202,6 @@ class Leadership:
             self.advance()
 
     def on_heartbeat_answer(self, sender: int, round_: int) -> None:
-        """A follower still follows."""
         peer = self.peers.get(sender)
         if peer is not None:
             peer.active = True
@@ -288,7 +279,6 @@ class Leadership:
         self._passing = self.leaving
 
     def _durable(self) -> int:
-        """Up to here the log is durable at a majority of the voters."""
         member = self._member
         log = member.log
         voters = member.configs.latest.voters
@@ -296,11 +286,6 @@ class Leadership:
         return matches[(len(matches) - 1) // 2]
 
     def replicate(self, now_ms: int) -> tuple[int, ...]:
-        """Send what followers lack.
-
-        Returns:
-            Members that need a state.
-        """
         member = self._member
         needing: list[int] = []
         settled = not self.reads and not self.leaving
@@ -331,10 +316,6 @@ class Leadership:
         return tuple(needing)
 
     def _await_entry(self, now_ms: int, *, untold: bool, tried: bool) -> None:
-        """What is not told waits for an entry to go with, `commit_wait_ms` at most.
-
-        While entries follow each other the alarm is set anew when it is due, and not for each of them.
-        """
         member = self._member
         if not untold:
             self._untold_since = None
@@ -390,7 +371,6 @@ class Leadership:
                 member.outbox.append(append)
 
     def _append(self, to: int, peer: Progress, size: int, needing: list[int]) -> Append | None:
-        """What comes next for a follower; None if it is in the snapshot only. Size 0: no entries."""
         member = self._member
         log = member.log
         prev = peer.next - 1
@@ -403,7 +383,6 @@ class Leadership:
         return Append(member.me, to, member.term, prev, term, member.commit, runs)
 
     def _tell_target(self) -> None:
-        """The target of a transfer has everything: it may stand for election."""
         transfer = self.transfer
         if transfer is None or transfer.told:
             return
@@ -434,7 +413,7 @@ class Leadership:
         self._passing = self.leaving
 
     def _pass_on(self) -> None:
-        """A removed leader has a voter that has everything stand for election, until one leads."""
+        # A removed leader has a voter that has everything stand for election, until one leads.
         self._passing = False
         member = self._member
         for voter in member.configs.latest.voters:

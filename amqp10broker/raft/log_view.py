@@ -1,11 +1,11 @@
 """The log as the core sees it: terms of all entries, and those entries that are not durable yet.
 
-Terms are kept as stretches, so that a log of a million entries of three terms takes three pairs. Payloads are
-kept until they are durable; afterwards they are read from the store.
+Terms are stretches, so that a log of a million entries of three terms takes three pairs. Payloads are in
+memory until they are durable; afterwards they are read from the store.
 
-What is written is numbered by *tickets*. A ticket says: all that the log held when it was handed out is
-durable. A truncation makes that untrue for what was cut off, also if the same index and term come again later
-(the log may have been otherwise in between, on the disk, too): so it lowers what older tickets may say.
+Writes are numbered by *tickets*. A durable ticket means that the whole log at its creation is durable. A
+truncation makes that untrue for the removed entries, even if the same index and term come again later, so it
+lowers the index of older tickets.
 """
 
 from __future__ import annotations
@@ -18,14 +18,8 @@ from amqp10broker.raft.entries import LogStore, Point, Run, Stored
 
 
 class LogView:
-    """The log of one member.
-
-    Attributes:
-        base: index of the last entry that a snapshot covers; its term is known, and nothing before it.
-        last: index of the last entry; `base` if there is none.
-        stable: up to here the log is durable as it is.
-        ticket: the last one that was handed out; 0 if none.
-        persisted: the last one that is durable.
+    """The log of one member. `base`: index of the last entry that a snapshot covers; its term is known, and
+    nothing before it. `ticket`: the last one that was handed out; 0 if none.
     """
 
     __slots__ = (
@@ -56,7 +50,6 @@ class LogView:
 
     @property
     def last_term(self) -> int:
-        """The term of the last entry."""
         return self._terms[-1][1]
 
     def term(self, index: int) -> int | None:
@@ -73,10 +66,10 @@ class LogView:
         return (last_term, last_index) >= (self.last_term, self.last)
 
     def agreement(self, index: int, term: int) -> int:
-        """The largest index up to `index` at which no entry has a term above `term`.
+        """Return the largest index up to `index` at which no entry has a term above `term`.
 
-        Where two logs do not agree at an index, they cannot agree behind what this says of the one for the
-        other's term. It skips a term at a time (the paper, end of section 5.3).
+        Where two logs differ at an index, they cannot agree behind the result for the other's term. It skips
+        a term at a time (the paper, end of section 5.3).
         """
         index = min(index, self.last)
         for first, of in reversed(self._terms):
@@ -87,13 +80,8 @@ class LogView:
         return min(index, self.base)
 
     def conflict(self, runs: Iterable[Run]) -> int | None:
-        """The first index of these consecutive entries at which the log has another entry, or none.
-
-        Args:
-            runs: the entry in front of them is in the log, as it is in theirs.
-
-        Returns:
-            None if the log has them all.
+        """The first index of these consecutive entries at which the log has another entry, or none. `runs`:
+        the entry in front of them is in the log, as it is in theirs. Returns None if the log has them all.
         """
         for run in runs:
             if self.term(run.first) != run.term:
@@ -104,7 +92,6 @@ class LogView:
         return None
 
     def append(self, run: Run) -> None:
-        """Entries behind the last."""
         assert run.first == self.last + 1, (run.first, self.last)
         if run.term != self._terms[-1][1]:
             self._terms.append((run.first, run.term))
@@ -123,11 +110,7 @@ class LogView:
         self._lower(last)
 
     def entries(self, first: int, size: int) -> tuple[Run, ...]:
-        """Entries from `first` on, about `size` bytes of payloads, and one at least if there is one.
-
-        Args:
-            first: behind `base`, and at most one behind `last`.
-        """
+        """Entries from `first` on, about `size` bytes of payloads, and one at least if there is one."""
         if first <= self.stable:
             return _some(self._store.read(first, self.stable, size), first, size)
         return _some(self._unstable, first, size)
@@ -152,7 +135,7 @@ class LogView:
         return self.ticket
 
     def persist(self, ticket: int) -> None:
-        """What this ticket and earlier ones stand for is durable."""
+        """This ticket and earlier ones are durable."""
         assert ticket <= self.ticket, f"ticket {ticket} was not handed out"
         self.persisted = max(self.persisted, ticket)
         tickets = self._tickets
@@ -175,11 +158,8 @@ class LogView:
         self.base = index
 
     def restore(self, point: Point, stable: int) -> None:
-        """A snapshot takes the place of the whole log.
-
-        Args:
-            point: the snapshot's.
-            stable: what is durable until the snapshot is: not more than was said to be committed.
+        """Replace the whole log by a snapshot. `stable`: the durable index until the snapshot is durable: not
+        above the commit index.
         """
         self._terms = [(point.index, point.term)]
         self._unstable = []
@@ -187,13 +167,11 @@ class LogView:
         self._lower(stable)
 
     def _lower(self, last: int) -> None:
-        """Nothing behind `last` is durable as it is, whatever older tickets stood for."""
         self.stable = min(self.stable, last)
         if self._tickets:
             self._tickets = deque((ticket, min(until, last)) for ticket, until in self._tickets)
 
     def _end_of_term(self, index: int) -> int:
-        """The last index of the stretch of equal terms that this one is in."""
         behind = bisect_right(self._terms, index, key=_first)
         return self._terms[behind][0] - 1 if behind < len(self._terms) else self.last
 
@@ -203,7 +181,7 @@ def _first(stretch: tuple[int, int]) -> int:
 
 
 def _some(runs: Sequence[Run], first: int, size: int) -> tuple[Run, ...]:
-    """The entries of `runs` from `first` on that `size` bytes hold, and one at least."""
+    # The entries of `runs` from `first` on that `size` bytes hold, and one at least.
     taken: list[Run] = []
     for run in runs:
         if run.last < first:

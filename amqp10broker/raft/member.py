@@ -1,4 +1,4 @@
-"""What a member knows, whatever its role is."""
+"""The state of a member in every role."""
 
 from __future__ import annotations
 
@@ -10,18 +10,9 @@ from amqp10broker.raft.messages import Message
 
 
 class Member:
-    """The state that a leader and its followers have alike (the paper, figure 2).
-
-    Attributes:
-        me: its id.
-        term: the newest it has heard of.
-        vote: for whom it voted in that term.
-        commit: up to here the log is committed, as far as it knows.
-        log: its log.
-        configs: what the log says of members.
-        suspected: members whose node cannot be reached, or cannot reach this one.
-        outbox: messages that may go at once.
-        commit_wait_ms: so long the news of what is committed may wait for an entry to go with.
+    """The common state of leader and followers (the paper, figure 2). `commit`: up to here the log is
+    committed, as far as it knows. `commit_wait_ms`: how long the commit index may wait for an append to go
+    with.
     """
 
     __slots__ = ("commit", "commit_wait_ms", "configs", "log", "me", "outbox", "suspected", "term", "vote")
@@ -40,7 +31,7 @@ class Member:
 
     @property
     def hard(self) -> Hard:
-        """What the disk must know."""
+        """The state that must be durable."""
         return Hard(self.term, self.vote, self.commit)
 
     @property
@@ -50,16 +41,16 @@ class Member:
 
     @property
     def may_campaign(self) -> bool:
-        """It may stand for election.
+        """Whether it may stand for election.
 
         A member whose removal is not known to be committed may: the others may not be able to win without it
-        (the dissertation, section 4.2.2). It counts itself for nothing then.
+        (the dissertation, section 4.2.2). It does not count its own vote then.
         """
         return self.votes or self.me in self.configs.at(self.commit).voters
 
     @property
     def reaches_majority(self) -> bool:
-        """As far as its node knows."""
+        """Whether its node reaches a majority."""
         config = self.configs.latest
         return sum(voter not in self.suspected for voter in config.voters) >= config.majority
 

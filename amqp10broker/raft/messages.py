@@ -1,7 +1,7 @@
-"""What members of a group send each other.
+"""The messages between members of a group.
 
-Every message names its sender and its receiver, and the sender's term. Records are slotted and not frozen: up
-to eight are made a proposal, and a frozen one takes three times as long. Nobody changes one.
+Every message has sender, receiver, and the sender's term. Records are slotted and not frozen: up to eight are
+made a proposal, and a frozen one takes three times as long. They must not be changed.
 """
 
 from __future__ import annotations
@@ -35,9 +35,7 @@ class AppendAnswer:
     match: int
     """If rejected: where it may agree, as the sender sees it."""
     commit: int
-    """The sender's own commit index."""
     rejected: int | None = None
-    """The `prev_index` that was refused."""
     match_term: int = 0
     """If rejected: the term of the entry at `match`."""
 

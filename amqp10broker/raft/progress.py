@@ -1,8 +1,8 @@
-"""What the leader knows of one follower, and how much it may send it.
+"""The leader's view of one follower, and its send window.
 
-Three states (as in etcd's raft): *probe*, when it is not known where the logs agree: one message, then wait;
-*replicate*: messages are sent without waiting, up to a window; *snapshot*: what it needs is not in the log
-any more, so nothing is sent until the shell has sent a state.
+Three states (as in etcd's raft): *probe*, when the point of agreement is unknown: one message, then wait;
+*replicate*: messages are sent without waiting, up to a window; *snapshot*: the needed entries are not in the
+log any more, so nothing is sent until the shell has sent a state.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from collections import deque
 from typing import Final
 
 WINDOW_MESSAGES: Final = 256
-"""Appends under way to one follower."""
 WINDOW_BYTES: Final = 8 << 20
 """Bytes of payloads under way to one follower; one message more than fits may be."""
 MESSAGE_BYTES: Final = 1 << 20
@@ -28,19 +27,8 @@ class Flow(enum.Enum):
 
 
 class Progress:
-    """One follower.
-
-    Attributes:
-        flow: how entries go to it.
-        match: up to here its log is ours, durably.
-        next: index of the next entry to send.
-        commit: its commit index, as it last said; -1 if it has not.
-        commit_sent: the commit index it was last sent.
-        alive: the node does not suspect it. Otherwise nothing is sent.
-        active: it has answered since the last look of the leader's timer.
-        waiting: a probe is under way.
-        bare: the next probe takes no entries along, because the last one had no answer.
-        round: the last round of heartbeats that it has answered.
+    """One follower. `commit`: its commit index, as last reported; -1: not reported. `bare`: the next probe
+    takes no entries along, because the last one had no answer.
     """
 
     __slots__ = (
@@ -97,7 +85,7 @@ class Progress:
         self.bare = bare
 
     def needs_snapshot(self) -> None:
-        """What comes next is not in the log any more."""
+        """Whether the next entries are not in the log any more."""
         self._empty_window()
         self.flow = Flow.SNAPSHOT
 
@@ -131,7 +119,7 @@ class Progress:
             self.waiting = False
 
     def retry(self) -> None:
-        """Nothing was heard of it for a while: what was sent may be lost."""
+        """Send again after a silence: messages may be lost."""
         if self.flow is Flow.REPLICATE:
             self.probe(bare=True)
         elif self.flow is Flow.PROBE:

@@ -1,4 +1,4 @@
-"""What a member wants done, as one record a wake."""
+"""The output of a member, one record a step."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from amqp10broker.raft.messages import Message
 
 
 class Role(enum.Enum):
-    """What a member is in its term."""
+    """The role of a member in its term."""
 
     FOLLOWER = "follower"
     PRE_CANDIDATE = "pre-candidate"
@@ -21,7 +21,7 @@ class Role(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """Who a member is, and whom it follows."""
+    """Role, term and leader of a member."""
 
     role: Role
     term: int
@@ -33,12 +33,12 @@ class Status:
 
 
 class Ready(NamedTuple):
-    """What is to be done now. Handed out once; all but `messages` in the order of the fields.
+    """Output to execute now. Returned once; all but `messages` in the order of the fields.
 
     A tuple, because two are made an entry.
 
-    Not to be told to anybody before `Raft.persisted` has heard of the ticket is already kept back: what is in
-    `messages` may go at once, and may be lost, doubled and reordered.
+    Messages that depend on `Raft.persisted` are already held back: `messages` may be sent at once, and may be
+    lost, doubled and reordered.
     """
 
     ticket: int | None

@@ -6,11 +6,7 @@ from amqp10broker.raft.config import Configuration
 
 
 class Tally:
-    """The answers of one election, or of one question for pre-votes.
-
-    Attributes:
-        config: whose voters count.
-    """
+    """The answers of one election, or of one question for pre-votes."""
 
     __slots__ = ("_denied", "_granted", "config")
 
@@ -35,7 +31,6 @@ class Tally:
 
     @property
     def refused(self) -> bool:
-        """A voter has denied."""
         return bool(self._denied)
 
     @property

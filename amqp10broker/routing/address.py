@@ -25,7 +25,6 @@ from amqp10broker.dataclass import dataclass
 
 NAME_BYTES_MAX: Final = 255
 TOPICS: Final = "/topics/"
-"""The prefix of a topic's address."""
 TOPIC_EXCHANGE: Final = "amq.topic"
 """The exchange of topics, with the topic's name as routing key."""
 _BAD_PERCENT: Final = re.compile("%(?![0-9A-Fa-f]{2})")
@@ -37,11 +36,7 @@ class BadAddress(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class QueueAddress:
-    """A queue by name.
-
-    Attributes:
-        declare: written as a bare name, which declares the queue if it does not exist.
-    """
+    """A queue by name. `declare`: written as a bare name, which declares the queue if it does not exist."""
 
     queue: str
     declare: bool = False
@@ -64,11 +59,7 @@ Address = QueueAddress | ExchangeAddress | TopicAddress
 
 
 def parse(address: str) -> Address:
-    """Parse an address.
-
-    Raises:
-        BadAddress: empty, malformed, or with invalid segments.
-    """
+    """Parse an address. Raises `BadAddress` if empty, malformed, or with invalid segments."""
     while address.startswith(TOPICS):
         address = address.removeprefix(TOPICS)
         if not address.startswith("/"):
@@ -114,10 +105,8 @@ def parse(address: str) -> Address:
 
 
 def topic_address(name: str) -> TopicAddress:
-    """Return the address of a topic.
-
-    Raises:
-        BadAddress: the name is empty, or too long for a routing key.
+    """Return the address of a topic. Raises `BadAddress` if the name is empty, or too long for a
+    routing key.
     """
     if not name:
         raise BadAddress("the address names no topic: write /topics/ and its name")

@@ -71,20 +71,16 @@ def canonical_table(arguments: Mapping[str, object]) -> tuple[tuple[str, object]
 
 
 def arguments_hash(arguments: Mapping[str, object]) -> str:
-    """Return a short text that names a table of arguments in the path of a binding.
-
-    Returns:
-        Six characters (base64url without padding of 32 bits), the same in every process and on every
-        machine; the empty text for an empty table.
+    """Return a short text that names a table of arguments in the path of a binding. Returns six characters
+    (base64url without padding of 32 bits), the same in every process and on every machine; the empty text for
+    an empty table.
     """
     return _table_hash(arguments, 4)
 
 
 def arguments_identity(arguments: Mapping[str, object]) -> str:
-    """Return a text that two tables have in common exactly if they are equal.
-
-    Returns:
-        22 characters (base64url without padding of 128 bits); the empty text for an empty table.
+    """Return a text that two tables have in common exactly if they are equal. Returns 22 characters
+    (base64url without padding of 128 bits); the empty text for an empty table.
     """
     return _table_hash(arguments, 16)
 
@@ -111,7 +107,6 @@ def hash64(value: object) -> int:
 
 
 def _encode(form: object, parts: list[bytes]) -> None:
-    """Unambiguous: a type byte, a length, the content."""
     if isinstance(form, tuple):
         parts.append(b"(" + struct.pack(">I", len(form)))
         for item in form:

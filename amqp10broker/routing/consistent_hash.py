@@ -31,7 +31,6 @@ _MASK: Final = 2**64 - 1
 
 
 def _lot(message_hash: int, own_hash: int, weight: int) -> float:
-    """A number below 0; the greatest wins, and does so in proportion to the weight."""
     # The finisher of SplitMix64: every bit of the input moves every bit of the result.
     mixed = message_hash ^ own_hash
     mixed = (mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9 & _MASK
@@ -42,11 +41,8 @@ def _lot(message_hash: int, own_hash: int, weight: int) -> float:
 
 
 class ConsistentHashExchange:
-    """Destinations with their weights.
-
-    Raises:
-        InvalidArgument: the arguments name both a header and a property, or a property that is not
-            offered.
+    """Destinations with their weights. Raises `InvalidArgument` if the arguments name both a header and a
+    property, or a property that is not offered.
     """
 
     per_key = False

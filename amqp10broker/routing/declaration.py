@@ -27,10 +27,8 @@ def stripped(name: str) -> str:
 
 
 def check_not_direct_reply_to(queue: str) -> None:
-    """Refuse to bind, or to delete, the queue of a direct reply-to consumer.
-
-    Raises:
-        AccessRefused: it is such a queue, or the pseudo-queue.
+    """Refuse to bind, or to delete, the queue of a direct reply-to consumer. Raises `AccessRefused` if it is
+    such a queue, or the pseudo-queue.
     """
     if queue == DIRECT_REPLY_TO or queue.startswith(DIRECT_REPLY_TO + "."):
         raise AccessRefused(
@@ -39,11 +37,7 @@ def check_not_direct_reply_to(queue: str) -> None:
 
 
 def check_length(what: str, name: str) -> None:
-    """Refuse names and keys that AMQP 0-9-1 cannot write.
-
-    Raises:
-        InvalidArgument: more than 255 bytes.
-    """
+    """Refuse names and keys that AMQP 0-9-1 cannot write. Raises `InvalidArgument` if more than 255 bytes."""
     size = len(name.encode("utf-8", "surrogatepass"))
     if size > NAME_BYTES_MAX:
         raise InvalidArgument(
@@ -52,10 +46,8 @@ def check_length(what: str, name: str) -> None:
 
 
 def alternate_of(name: str, vhost: str, arguments: Mapping[str, object]) -> str | None:
-    """Return the name in ``alternate-exchange``, if it is among an exchange's arguments.
-
-    Raises:
-        InvalidArgument: it is not a text.
+    """Return the name in ``alternate-exchange``, if it is among an exchange's arguments. Raises
+    `InvalidArgument` if it is not a text.
     """
     if ALTERNATE_EXCHANGE not in arguments:
         return None
@@ -81,9 +73,7 @@ def check_equivalent(
     arguments: Mapping[str, object],
 ) -> None:
     """Compare a declaration with the existing exchange. The alternate is the only argument that counts.
-
-    Raises:
-        Inequivalent: they differ; the text has the first difference.
+    Raises `Inequivalent` if they differ; the text has the first difference.
     """
 
     def differ(argument: str, received: str, current: str) -> Inequivalent:

@@ -102,10 +102,8 @@ class ExchangeType(Protocol):
         """Whether a message with several keys is routed by each; otherwise `route` gets the first only."""
 
     def check_binding(self, binding: Binding) -> None:
-        """Check a binding before it is added.
-
-        Raises:
-            InvalidArgument: this kind of exchange cannot use it.
+        """Check a binding before it is added. Raises `InvalidArgument` if this kind of exchange cannot use
+        it.
         """
 
     def add(self, binding: Binding) -> None:
@@ -115,11 +113,8 @@ class ExchangeType(Protocol):
         """Remove a binding that was added."""
 
     def route(self, routing_key: str, headers: Headers, properties: Headers) -> Iterable[Destination]:
-        """Return the destinations for a message, each once, in a stable order.
-
-        Args:
-            headers: returns the headers that a headers exchange compares.
-            properties: returns the properties by their AMQP 0-9-1 name: ``message_id``.
+        """Return the destinations for a message, each once, in a stable order. `properties`: returns the
+        properties by their AMQP 0-9-1 name: ``message_id``.
         """
 
 
@@ -140,7 +135,6 @@ class ExchangeSpec:
     internal: bool = False
     """Clients may not publish to it; stored but not enforced here."""
     arguments: Mapping[str, object] = field(default_factory=no_headers, hash=False)
-    """``alternate-exchange`` and those of the kind."""
 
 
 @dataclass(slots=True, eq=False)

@@ -24,7 +24,6 @@ _ABSENT: Final = object()
 class _Wanted:
     every: bool
     present: tuple[str, ...]
-    """Keys that need only exist."""
     equal: tuple[tuple[str, object], ...]
     destinations: Destinations
 

@@ -41,11 +41,6 @@ class Registry:
     """Factories by the name that clients declare."""
 
     def __init__(self, find_entry_points: Callable[[], Iterable[EntryPoint]] = _installed) -> None:
-        """Begin with this package's own kinds.
-
-        Args:
-            find_entry_points: returns the entry points of installed packages; called at most once.
-        """
         self._factories: dict[str, ExchangeTypeFactory] = {
             "direct": lambda arguments, choose: DirectExchange(),
             "fanout": lambda arguments, choose: FanoutExchange(),
@@ -67,10 +62,8 @@ class Registry:
         return sorted({*self._factories, *self._others()})
 
     def factory(self, name: str) -> ExchangeTypeFactory:
-        """Return the factory of a kind.
-
-        Raises:
-            PreconditionFailed: the kind is unknown, or the package that adds it cannot be loaded.
+        """Return the factory of a kind. Raises `PreconditionFailed` if the kind is unknown, or the package
+        that adds it cannot be loaded.
         """
         found = self._factories.get(name)
         if found is not None:
@@ -107,7 +100,6 @@ class Registry:
 
 
 REGISTRY: Final = Registry()
-"""The default registry of virtual hosts."""
 
 
 def register(name: str, factory: ExchangeTypeFactory) -> None:

@@ -144,7 +144,6 @@ class TopicExchange:
         return tuple(dict.fromkeys(one for matching in found for one in matching.listed()))
 
     def _matching(self, words: list[str]) -> list[Destinations]:
-        """Does not visit a node twice at the same word."""
         found: list[Destinations] = []
         count = len(words)
         # Where each `#` was first entered: all its matches from a later word on were seen from there.

@@ -89,11 +89,8 @@ class Topology:
         """Begin with the predeclared exchanges.
 
         Args:
-            vhost: name of the virtual host, for error texts.
-            queue_exists: returns whether there is a queue of a name.
             choose: the random choice of exchanges; given a count, returns an index below it. Without it
                 they go round.
-            policy_alternate: returns the alternate of an exchange that was declared without one.
         """
         self.vhost = vhost
         self.version = 0
@@ -110,18 +107,13 @@ class Topology:
     # Exchanges
 
     def __iter__(self) -> Iterator[Exchange]:
-        """Yield every exchange, the predeclared ones first."""
         return iter(tuple(self._exchanges.values()))
 
     def find_exchange(self, name: str) -> Exchange | None:
         return self._exchanges.get(name)
 
     def lookup_exchange(self, name: str) -> Exchange:
-        """Return an exchange.
-
-        Raises:
-            NotFound: there is none of that name.
-        """
+        """Return an exchange. Raises `NotFound` if there is none of that name."""
         exchange = self._exchanges.get(name)
         if exchange is None:
             raise NotFound(f"exchange '{name}'", f"no exchange '{name}' in vhost '{self.vhost}'")
@@ -129,9 +121,6 @@ class Topology:
 
     def plan_exchange(self, spec: ExchangeSpec) -> ExchangeSpec | None:
         """Check a declaration.
-
-        Args:
-            spec: line breaks in its name are dropped.
 
         Returns:
             The exchange to create; None if an equal one exists.
@@ -201,9 +190,6 @@ class Topology:
 
     def plan_delete_exchange(self, name: str, *, if_unused: bool = False) -> Removal | None:
         """Check that an exchange may be deleted.
-
-        Args:
-            if_unused: only if nothing is bound from it.
 
         Returns:
             It, its bindings, and the exchanges that auto-delete themselves then; None if it does not
@@ -343,7 +329,6 @@ class Topology:
         """Find the queues for a message.
 
         Args:
-            exchange: as looked up since the last change of `version`.
             keys: the routing key, then those of CC and BCC; at least one.
             headers: returns the headers; called only if a headers exchange is on the way.
             properties: returns the properties by their AMQP 0-9-1 name, for ``hash-property``.
@@ -366,7 +351,6 @@ class Topology:
         return self._walk(exchange, keys, headers, properties)
 
     def _default_route(self, keys: Sequence[str]) -> tuple[tuple[str, ...], bool]:
-        """A queue that is declared later changes no version: a miss is not cacheable."""
         exists = self._queue_exists
         if len(keys) == 1:
             return ((keys[0],), True) if exists(keys[0]) else ((), False)
@@ -376,7 +360,6 @@ class Topology:
     def _walk(
         self, exchange: Exchange, keys: Sequence[str], headers: Headers, properties: Headers
     ) -> tuple[tuple[str, ...], bool]:
-        """Visit each exchange once: bindings and alternates may form cycles."""
         queues: dict[str, None] = {}
         seen = {exchange.name}
         waiting = [exchange]

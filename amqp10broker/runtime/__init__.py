@@ -1,1 +1,1 @@
-"""The living room: every task, nursery, socket and timer of the broker. See README.md beside this file."""
+"""The living room: every task, nursery, socket and timer of the broker."""

@@ -104,45 +104,18 @@ class Broker:
     `broker.addresses`. Leaving the block stops it in order.
 
     Attributes:
-        config: the present configuration; `set_flow` replaces it.
-        container_id: ours, in open frames.
-        addresses: ``(host, port)`` of each listening socket.
-        tls_addresses: of those that speak TLS.
-        http_addresses: of those that speak HTTP.
-        metrics_addresses: of those that tell metrics alone.
-        catalog: what is declared: virtual hosts with queues and exchanges, users.
-        propose: has changes of the catalog decided.
-        passwords: makes and verifies password records.
-        authenticator: the rules of logging in.
-        logins: whose password is verified when.
-        rights: sees to it that who is connected loses what is taken away.
-        connections: by number, of both protocols.
         alarms: names of the alarms that are on; publishers are held back while there is any.
         resource_monitor: measures memory and disk, and raises and clears the alarms.
         data: the data folder; None in memory only, and before the broker runs.
         cluster: this node as one of a cluster; None if it has no name, and before the broker runs.
-        journal_task: what durable queues keep there.
-        over: set when the broker cannot go on, or was told to `stop`: whoever runs it leaves the block.
+        over: set when the broker cannot go on, or after `stop`: the caller then leaves the block.
         failure: why it cannot go on; leaving the block raises it.
         afterwards: what is to be done with the folder when the broker has stopped; None: nothing.
-        clock: the time of day, while it runs.
-        clock_watch: what is wrong with clocks.
-        askers: the sessions and others that may ask queues, while it runs.
-        dead_letters: hands on what queues give up, while it runs.
-        recordings: of flow events.
-        tracing: who is traced.
-        watches: links that somebody looks at.
         suspended: links of AMQP 1.0 that outlive their sessions, and their time.
-        log_limits: how many warnings clients may cause.
         unfinished: bounds what is kept of messages that are not whole, by user.
-        session_type: makes sessions.
-        channel_type: makes channels.
         faulty_stream: makes streams that commit faults; None: it is not in test mode.
         faults: that it commits on request; None: it is not in test mode.
         doors: where clients come in; None before it serves.
-        http: where those of HTTP do.
-        prometheus: where metrics are asked for.
-        as_member: what operations may ask of it as one of a cluster.
     """
 
     clock: WallClock
@@ -150,11 +123,8 @@ class Broker:
     dead_letters: DeadLetterOffice
 
     def __init__(self, config: Config | None = None, *, meter: Meter | None = None) -> None:
-        """Make a broker that does nothing yet.
-
-        Args:
-            config: None for the defaults.
-            meter: measures memory and disk for the alarms; None for this machine's.
+        """Make a broker that does nothing yet. `config`: None for the defaults. `meter`: measures memory and
+        disk for the alarms; None for this machine's.
         """
         self.config = config or Config()
         self.container_id = self.config.container_id_on(socket.gethostname())
@@ -230,7 +200,6 @@ class Broker:
 
     @asynccontextmanager
     async def _running(self) -> AsyncIterator[None]:
-        """The stages, each around the next: folder, recording, sockets, journal, queues, clients."""
         failure: Exception | None = None
         self.clock = WallClock()
         with ExitStack() as stack:
@@ -264,7 +233,6 @@ class Broker:
 
     @asynccontextmanager
     async def _bound(self) -> AsyncIterator[BoundSockets]:
-        """Sockets that nobody listens at yet: a wrong port is told before anything is read."""
         sockets = BoundSockets()
         try:
             await sockets.bind(self.config)
@@ -283,7 +251,7 @@ class Broker:
 
     @asynccontextmanager
     async def _in_cluster(self) -> AsyncIterator[None]:
-        """With a name, a node finds its cluster before it looks at what its folder has."""
+        # With a name, a node finds its cluster before it looks at what its folder has.
         if self.config.node_name is None:
             yield
             return
@@ -314,7 +282,6 @@ class Broker:
 
     @asynccontextmanager
     async def _running_queues(self) -> AsyncIterator[None]:
-        """Queues begin with what is declared, and end last, when nobody asks them any more."""
         async with trio.open_nursery() as nursery:
             self._queues = Queues(self, nursery, self.journal_task, self.cluster)
             self._bootstrap()
@@ -336,7 +303,6 @@ class Broker:
 
     @asynccontextmanager
     async def _telling_of_messages(self) -> AsyncIterator[None]:
-        """Traces and metrics by OpenTelemetry, where they are asked for; it ends after the clients."""
         if self.config.otel_endpoint is None:
             yield
             return
@@ -355,10 +321,6 @@ class Broker:
 
     @asynccontextmanager
     async def _serving_clients(self, sockets: BoundSockets) -> AsyncIterator[Callable[[], None]]:
-        """Connections, and what serves them; gives what lets clients come.
-
-        Listeners stop first, then each connection in order.
-        """
         async with trio.open_nursery() as connections, trio.open_nursery() as listeners:
             self._connections_nursery = connections
             self.resource_monitor.start()
@@ -386,11 +348,7 @@ class Broker:
         nursery.start_soon(self.prometheus.run, self)
 
     async def _recovered(self) -> None:
-        """Wait until the folder is read and queues have what they had, or until the broker is to stop.
-
-        Raises:
-            StorageError: a file is damaged, or cannot be read; no client has been served.
-        """
+        # Wait until the folder is read and queues have what they had, or until the broker is to stop.
         assert self._queues is not None
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._cancel_when_over, nursery.cancel_scope)
@@ -414,14 +372,13 @@ class Broker:
         scope.cancel()
 
     def stop(self) -> None:
-        """Tell whoever runs the broker that it is to end; it may be before it is up."""
+        """Request the end of the broker; allowed before it is up."""
         self.over.set()
 
     def _on_disk_full(self, full: bool) -> None:
         self.set_alarm("disk", on=full, cause=AlarmCause.STORAGE)
 
     def _on_storage_failed(self, error: BrokerError) -> None:
-        """Publishers hear that nothing is kept; whoever runs the broker stops it."""
         self.failure = error
         if self.cluster is not None and isinstance(error, DamagedFile):
             name = self.cluster.name
@@ -435,7 +392,6 @@ class Broker:
         self.over.set()
 
     def _bootstrap(self) -> None:
-        """Declare what was declared before, and what the configuration says."""
         if self.data is None:
             users = bootstrap(self.catalog, self.config, self.passwords)
         else:
@@ -457,7 +413,6 @@ class Broker:
         self._see_to_anonymous(users)
 
     def _see_to_anonymous(self, users: Collection[str]) -> None:
-        """Let everybody in as a user of the configuration that is as it says, and as no other one."""
         if self.config.anonymous_login_user not in users:
             # Nobody said that guest of a definitions file is for everybody.
             self.authenticator.anonymous_user = ""
@@ -469,13 +424,11 @@ class Broker:
 
     @property
     def kept(self) -> KeptLinks:
-        """Links of AMQP 1.0 that outlive their sessions."""
         return self.suspended.links
 
     # --- what others ask --------------------------------------------------------------------------
 
     def start_queue(self, queue: QueueSpec) -> QueueHandle:
-        """Begin to run a queue (see `catalog.QueueHost`)."""
         assert self._queues is not None, "the broker is not running"
         if self.cluster is not None:
             return self.cluster.start_queue(queue, self._queues.start)
@@ -484,7 +437,6 @@ class Broker:
     def make_volatile(
         self, vhost: VirtualHost, connection: object, allowed: Callable[[str], None]
     ) -> DeclaredQueue:
-        """A queue of direct reply-to for one connection (see `sessions.context.MakeVolatile`)."""
         if self.cluster is not None:
             return self.cluster.queues.make_volatile(vhost, connection, allowed)
         name = f"{DIRECT_REPLY_TO}.{self.new_id()}"
@@ -497,29 +449,23 @@ class Broker:
         self._connections_nursery.start_soon(self._listener.serve_stream, stream, peer, Peer(loopback, peer))
 
     def logged_in(self, connection: int) -> None:
-        """The user of a connection is known from now on."""
         self.tracing.join(self.connections[connection])
 
     def part_begun(self, connection: int, part: int) -> None:
-        """A connection has a session, or a channel, of this number from now on."""
         self.recordings.join(self.connections[connection], part)
         self.watches.join(self.connections[connection], part)
 
     def is_memory_tight(self) -> bool:
-        """Whether memory is near to where its alarm begins."""
         return self.resource_monitor.alarms.is_memory_tight
 
     def new_id(self) -> str:
-        """A fresh token that nobody can guess, for generated names."""
         return secrets.token_urlsafe(16)
 
     def set_flow(self, name: str, value: object, *, source: str) -> None:
         """Change one of the three flow settings while running; grants from now on follow it.
 
         Args:
-            name: `max_link_credit`, `max_incoming_window` or `max_queue_credit`.
             value: 1 .. 2**32 - 1, or ``auto`` where that may be.
-            source: who asked, for the error.
 
         Raises:
             ConfigError: no such setting, or out of range; nothing was changed.
@@ -531,37 +477,20 @@ class Broker:
         _log.info("setting changed", name=name, value=value)
 
     def set_alarm(self, name: str, *, on: bool, cause: AlarmCause = AlarmCause.BY_HAND) -> None:
-        """Give an alarm a cause, or take it away; publishers are held back while any alarm has any.
-
-        What was measured is a cause of its own, which only a measurement, or another limit, takes away.
-
-        Raises:
-            ValueError: no alarm of this name.
-        """
         self.resource_monitor.put(name, on=on, cause=cause)
 
     def set_limit(self, name: str, value: object, *, source: str) -> int | None:
-        """Change a limit of the alarms while running: see `ResourceMonitor.set_limit`.
-
-        Raises:
-            ConfigError: it cannot be read; nothing was changed.
+        """Change a limit of the alarms while running: see `ResourceMonitor.set_limit`. Raises `ConfigError`
+        if it cannot be read; nothing was changed.
         """
         return self.resource_monitor.set_limit(name, value, source=source)
 
     def status(self, selection: Selection = EVERYTHING) -> dict[str, Any]:
-        """What `amqp10broker status` shows, as one JSON-ready document; also for who embeds a broker.
-
-        Args:
-            selection: what of connections and queues.
-        """
+        """Return the status as one JSON-ready document, for `amqp10broker status` and embedding programs."""
         return document(self.view(selection))
 
     def view(self, selection: Selection = EVERYTHING) -> BrokerView:
-        """Everything that doors show, as of now.
-
-        Args:
-            selection: what of connections and queues.
-        """
+        """Everything that doors show, as of now."""
         connections = self.connections
         return overview(self.node_view(), connections.totals(), connections.values(), self.catalog, selection)
 

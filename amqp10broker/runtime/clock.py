@@ -25,11 +25,10 @@ class WallClock:
         self._offset_s = max(time.time() - trio.current_time() for _ in range(_READINGS))
 
     def now_ms(self) -> int:
-        """The time."""
         return self.ms_at(trio.current_time())
 
     def ms_at(self, trio_time: float) -> int:
-        """What `now_ms` was, or will be, at a time of Trio's clock."""
+        """Return the past or future value of `now_ms` at a time of Trio's clock."""
         return int((trio_time + self._offset_s) * 1000)
 
     def trio_time(self, when_ms: int) -> float:

@@ -1,8 +1,8 @@
-"""What the parts of a broker may touch of it: values, and a few verbs.
+"""The views of the broker for its parts: values, and a few methods.
 
-The broker (`broker.py`) is all of this, and it alone makes parts and hands itself to them. A part says in its
-constructor which of these it takes; what is not in there it cannot reach. Connections have numbers here, so
-that what is below them need not know them.
+The broker (`broker.py`) implements all of them, and passes itself to the parts that it creates. A part's
+constructor names the view that it uses; nothing else of the broker is reachable. Connections are numbers
+here, so that lower layers need not import them.
 """
 
 from __future__ import annotations
@@ -29,14 +29,6 @@ from amqp10broker.sessions.amqp10.session import BrokerSession
 
 
 class Surroundings(Protocol):
-    """For every part.
-
-    Attributes:
-        catalog: what is declared.
-        clock: the time of day.
-        askers: the sessions and others that may ask queues.
-    """
-
     catalog: Catalog
     clock: WallClock
     askers: Askers
@@ -54,15 +46,8 @@ class ConnectionSurroundings(Surroundings, Protocol):
     """For a connection, its sessions and its channels.
 
     Attributes:
-        container_id: ours, in open frames.
-        propose: has changes of the catalog decided.
-        authenticator: the rules of logging in.
-        logins: whose password is verified when.
-        log_limits: how many warnings clients may cause.
         unfinished: bounds what is kept of messages that are not whole, by user.
         journal_task: keeps what durable queues have; None: all is in memory.
-        session_type: makes sessions.
-        channel_type: makes channels.
         faulty_stream: makes of a stream, for a connection's number, one that commits faults; None: no faults.
     """
 
@@ -85,7 +70,7 @@ class ConnectionSurroundings(Surroundings, Protocol):
         """Whether memory is near to where its alarm begins."""
 
     def new_id(self) -> str:
-        """A fresh token that nobody can guess, for generated names."""
+        """Return a fresh unguessable token, for generated names."""
 
     def make_volatile(
         self, vhost: VirtualHost, connection: object, allowed: Callable[[str], None]

@@ -1,8 +1,7 @@
-"""The log of the living room: structlog where it is configured, otherwise the standard library's.
+"""The log of the runtime: structlog where it is configured, otherwise the standard library's.
 
-A broker inside somebody's program must not print to that program's standard output, which is what
-structlog does by default. There its entries go to `logging`, where they are silent below a warning
-unless the program asks for them.
+An embedded broker must not print to the program's standard output, which is structlog's default. There its
+entries go to `logging`, which drops those below a warning unless the program configures it.
 """
 
 from __future__ import annotations
@@ -23,15 +22,15 @@ class Log:
         self._library = logging.getLogger(name)
 
     def debug(self, event: str, **details: Any) -> None:
-        """For those who look for a fault."""
+        """Log an entry for the search for a fault."""
         self._write(logging.DEBUG, event, details)
 
     def info(self, event: str, **details: Any) -> None:
-        """What an operator wants to see happen."""
+        """Log an entry about normal operation."""
         self._write(logging.INFO, event, details)
 
     def warning(self, event: str, **details: Any) -> None:
-        """What an operator should look at."""
+        """Log an entry that needs an operator's attention."""
         self._write(logging.WARNING, event, details)
 
     def error(self, event: str, **details: Any) -> None:

@@ -1,9 +1,8 @@
 """A task's mailbox, taken from in batches.
 
-The mailbox itself has no bound, because a task has one mailbox and many senders, each with a bound
-of its own that must not be used up by another's. Where a sender's bound is not given by the protocol
-(credit, windows), it is kept by a counter at the sender's end: `Bound` for the reader, the lane of
-`writer.py` for sessions. The table in README.md says which is which.
+The mailbox itself has no bound, because a task has one mailbox and many senders, each with a bound of its
+own. Where the protocol gives no bound (credit, windows), a counter at the sender's end does: `Bound` for the
+reader, the lane of `writer.py` for sessions (table in README.md).
 """
 
 from __future__ import annotations
@@ -33,11 +32,7 @@ class Mailbox(Generic[T]):
     __slots__ = ("_due", "_error", "_letters", "_owner", "_relay", "at_once", "closed", "most")
 
     def __init__(self, relay: Relay | None = None) -> None:
-        """Make one that is empty.
-
-        Args:
-            relay: of the broker, if the owner's work may be done at once.
-        """
+        """Make one that is empty. `relay`: of the broker, if the owner's work may be done at once."""
         self.at_once: Callable[[list[T]], bool] | None = None
         self._relay = relay
         self._due = False
@@ -50,11 +45,9 @@ class Mailbox(Generic[T]):
 
     @property
     def waiting(self) -> int:
-        """Letters not taken."""
         return len(self._letters)
 
     def put(self, letter: T) -> bool:
-        """Put a letter, never waiting; False when the owner is gone and the letter was not taken."""
         if self.closed:
             return False
         letters = self._letters
@@ -73,14 +66,12 @@ class Mailbox(Generic[T]):
         return True
 
     def wake(self) -> None:
-        """See `relay.Waiting`."""
         self._due = False
         if self._owner is not None:
             trio.lowlevel.reschedule(self._owner)
             self._owner = None
 
     def work(self) -> None:
-        """See `relay.Waiting`."""
         self._due = False
         if self._owner is None or self.at_once is None:
             return  # it was cancelled meanwhile: what is here is its affair
@@ -113,7 +104,7 @@ class Mailbox(Generic[T]):
         return letters
 
     def take_now(self) -> list[T]:
-        """Take all that are there, waiting for none; for one who works for the owner between its awaits."""
+        """Take all messages without waiting, for a caller that works for the owner between its awaits."""
         letters, self._letters = self._letters, []
         return letters
 
@@ -122,7 +113,7 @@ class Mailbox(Generic[T]):
         return trio.lowlevel.Abort.SUCCEEDED
 
     def close(self) -> list[T]:
-        """Take no more letters, and hand over those that nobody will take."""
+        """Refuse further messages, and return those that were not taken."""
         self.closed = True
         self.at_once = None
         left, self._letters = self._letters, []
@@ -151,7 +142,6 @@ class Bound:
             await self._freed.wait()
 
     def add(self) -> None:
-        """A letter was put."""
         self.outstanding += 1
 
     def done(self) -> None:

@@ -22,7 +22,6 @@ async def run_broker(
     """Run a broker until SIGTERM or SIGINT, then stop it in order. One that joins a cluster begins again.
 
     Args:
-        config: what to run.
         on_up: called with the ``(host, port)`` pairs, and those that speak TLS, each time that the broker
             accepts connections.
 

@@ -31,14 +31,9 @@ CONNECTIONS_MAX: Final = 1_000
 
 
 class Tidying:
-    """See the module. It is asked again and again, and is quick to say no."""
+    """Releases memory; cheap when there is nothing to do."""
 
     def __init__(self, meter: Meter) -> None:
-        """Begin tidy.
-
-        Args:
-            meter: measures, and gives back.
-        """
         self._meter = meter
         self._tidy_bytes: int | None = None
         self._looked_at = 0.0
@@ -46,15 +41,9 @@ class Tidying:
         self._not_before = 0.0
 
     def look(self, now: float, used_bytes: int | None, connections: int) -> bool:
-        """Tidy up if there is something to tidy and the broker is quiet.
-
-        Args:
-            now: seconds, of a clock that only grows.
-            used_bytes: memory in use, as the meter says; None: not known, and nothing is done.
-            connections: how many are open.
-
-        Returns:
-            Whether there is something to tidy, so that it wants to be asked again.
+        """Tidy up if there is garbage and the broker is quiet. `now`: seconds, of a clock that only grows.
+        `used_bytes`: memory in use, as measured; None: not known, and nothing is done. Returns whether
+        garbage is left, so that another call is needed.
         """
         if used_bytes is None:
             return False

@@ -40,8 +40,7 @@ class DeadLetter(Protocol):
         """The message as it was in the queue."""
 
     @property
-    def reason(self) -> Reason:
-        """The reason of its dead-lettering."""
+    def reason(self) -> Reason: ...
 
 
 class DeadLetterTarget(NamedTuple):
@@ -52,13 +51,8 @@ class DeadLetterTarget(NamedTuple):
 
 
 class _Outstanding:
-    """One message that is not done.
-
-    Attributes:
-        died_ms: the time in its death record, however often it is sent.
-        waiting: target queues that have not answered, with the number it has there.
-        former: the same of queues that are not bound any more, and need not answer.
-        routed_at: `VirtualHost.version` when it was last sent.
+    """One message that is not done. `waiting`: target queues that have not answered, with the number it has
+    there. `former`: the same of queues that are not bound any more, and need not answer.
     """
 
     __slots__ = ("died_ms", "due_ms", "former", "letter", "refused", "routed_at", "taken", "waiting")
@@ -94,7 +88,6 @@ class Forwarding:
     def __init__(
         self, queue: str, destination: DeadLetterTarget, reply_to: ReplyTo, *, retry_ms: int = RETRY_MS
     ) -> None:
-        """Begin without messages. Target queues confirm to `reply_to`."""
         self.destination = destination
         self.unrouted = 0
         self._queue = queue

@@ -92,7 +92,6 @@ class AutoLimit:
     )
 
     def __init__(self, bounds: Bounds, now_ms: int, is_tight: Callable[[], bool] = lambda: False) -> None:
-        """Begin with the default. `is_tight` is called once per epoch."""
         self._bounds = bounds
         self._is_tight = is_tight
         self.limit = self.highest = bounds.base

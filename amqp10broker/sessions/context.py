@@ -42,10 +42,7 @@ class SessionContext:
     """The context of one session.
 
     Attributes:
-        config: the present configuration; replaced as a whole when a setting changes.
         tell_stolen: notifies this session that another one has attached the name of a link here.
-        connection: identity of the connection, the owner of exclusive queues.
-        new_id: returns a fresh unguessable token for generated names.
         volatile: makes a queue without a task, for direct reply-to: it answers a post at once.
         offer_token: has another token of the client verified; None if that is not supported.
         moment: the time of the present step, set by the caller before each.
@@ -89,12 +86,7 @@ class ClientLog(Protocol):
     """The log of a connection for its sessions and channels; it adds the connection, and bounds the rate."""
 
     def warning(self, event: str, **details: Any) -> LastError:
-        """Write a warning.
-
-        Args:
-            event: a short sentence of a closed set.
-            details: `text` is the text that the client got, `queue` the queue concerned.
-        """
+        """Write a warning. `details`: `text` is the text that the client got, `queue` the queue concerned."""
 
     def noted(self, event: str, **details: Any) -> LastError:
         """Record an error for `status` only, without a log entry."""
@@ -106,5 +98,4 @@ class ClientLog(Protocol):
 class Post(Protocol):
     """Adds a command for a queue to the session's outgoing commands."""
 
-    def __call__(self, handle: QueueHandle, command: Command) -> None:
-        """Add one command for a queue."""
+    def __call__(self, handle: QueueHandle, command: Command) -> None: ...

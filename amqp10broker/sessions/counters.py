@@ -42,12 +42,10 @@ class ClientCounters(Consumption):
     Attributes:
         published: messages that the client sent and that were routed, also to no queue.
         rejected: those for which it got a negative one: a queue was full or failed, or the address was bad.
-        unroutable: those for which there was no queue.
         returned: of these, those that the client got back (AMQP 0-9-1, mandatory).
         published_settled: of those published, those for which the client wants no outcome. For metrics only,
             as are the next ones.
         copies: of messages that went to more than one queue, those beyond the first.
-        by_type: counts of consumers by the kind of their queue.
     """
 
     __slots__ = (*PUBLISHING, "by_type", "copies", "published_settled")

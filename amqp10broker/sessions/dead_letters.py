@@ -37,7 +37,6 @@ class Judge:
     __slots__ = ("_dying", "_fates", "_vhost", "exchange")
 
     def __init__(self, vhost: VirtualHost, cause: Cause) -> None:
-        """Look the exchange up; `cause` is why messages leave the queue."""
         self.exchange: Exchange | None = vhost.topology.find_exchange(cause.exchange)
         self._vhost = vhost
         self._dying = Dying(cause)

@@ -82,7 +82,6 @@ class PublishOne:
         body: bytes,
         size_max: int,
     ) -> None:
-        """Publish the message. Raises `RefusedError`; for `properties` see `message.plain`."""
         self._outstanding: set[PublisherRef] = set()
         self._name = vhost.name
         routes = Routes(vhost, access)
@@ -115,7 +114,6 @@ class PublishOne:
         return not self._outstanding
 
     def hear(self, effect: Effect) -> None:
-        """Handle the answer of a queue. Raises `LimitExceeded` (full) or `Unavailable` (failed)."""
         match effect:
             case Rejected():
                 queue = f"queue '{effect.queue}'"
@@ -130,8 +128,7 @@ class PublishOne:
             case _:
                 raise AssertionError(f"a publisher hears {effect}")
 
-    def end(self) -> None:
-        """Do nothing: nothing is left at a queue."""
+    def end(self) -> None: ...
 
 
 class GetSome:
@@ -140,7 +137,6 @@ class GetSome:
     def __init__(
         self, queue: DeclaredQueue, reply_to: ReplyTo, post: Post, most: int, verdict: Verdict
     ) -> None:
-        """Begin to get `most` messages from a gettable queue; `verdict` settles them all."""
         self._verdict = verdict
         self._left = most
         self._bytes = 0
@@ -160,7 +156,6 @@ class GetSome:
         return not self._credit.in_flight
 
     def hear(self, effect: Effect) -> None:
-        """Handle a delivery or an answer. Raises `ResourceLocked`, `Unavailable` (no leader), `NotFound`."""
         credit = self._credit
         queue = credit.queue
         match effect:
@@ -200,7 +195,6 @@ class GetSome:
                 pass
 
     def end(self) -> None:
-        """Settle the messages that were got; later deliveries go back."""
         credit = self._credit
         if credit.closed:
             credit.retire(ClientCounters())

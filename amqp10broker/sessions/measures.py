@@ -18,10 +18,8 @@ _SIZES_APART_MAX: Final = 256
 
 
 class Histogram:
-    """A histogram with fixed bounds.
-
-    Attributes:
-        bounds: upper ends of the buckets, ascending; larger values are in a last bucket without an end.
+    """A histogram with fixed bounds. `bounds`: upper ends of the buckets, ascending; larger values are in a
+    last bucket without an end.
     """
 
     __slots__ = ("bounds", "counts", "sum")
@@ -94,11 +92,9 @@ class TransactionEnds:
 
 
 class Measures:
-    """The histograms of one connection, or of all; times are in ms.
-
-    Attributes:
-        receiver_credit_zero: a client that receives had granted no credit; the first is since its attach.
-        message_sizes: of messages of the client: AMQP 1.0 all sections, AMQP 0-9-1 the body.
+    """The histograms of one connection, or of all; times are in ms. `receiver_credit_zero`: a client that
+    receives had granted no credit; the first is since its attach. `message_sizes`: of messages of the client:
+    AMQP 1.0 all sections, AMQP 0-9-1 the body.
     """
 
     __slots__ = (

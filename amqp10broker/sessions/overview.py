@@ -24,8 +24,7 @@ class Viewed(Protocol):
     number: int
     user: str
 
-    def view(self) -> ConnectionView:
-        """Return the view of the connection."""
+    def view(self) -> ConnectionView: ...
 
 
 def overview(

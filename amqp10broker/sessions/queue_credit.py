@@ -46,13 +46,8 @@ class QueueCredit:
     """The credit of one consumer with its queue.
 
     Attributes:
-        counters: of the client's decisions; `counted` adds the rest.
         in_flight: a request has no answer yet, or the answer has not been acted on.
-        closed: nothing more is requested or accepted.
-        seen: the number of deliveries that came.
         returned: those that went back to the queue, or went with it, before they were written.
-        epoch: of deliveries since the last `give_back`.
-        available: messages that were ready at the last answer of the queue.
         granted: deliveries that the queue may still make. Negative when it has made more before it received a
             reduction.
         forfeited: credit that the queue gave up with its last answer, which was to a drain.
@@ -83,7 +78,6 @@ class QueueCredit:
     def __init__(
         self, queue: DeclaredQueue, ref: ConsumerRef, post: Post, mode: Mode = Mode.DELIVERED
     ) -> None:
-        """Begin without credit. `ref` is the queue's reference to the consumer."""
         self._post = post
         self.mode = mode
         self.counters = Consumption()
@@ -135,12 +129,8 @@ class QueueCredit:
         self._post(self.queue.handle, command)
 
     def request(self, wanted: int, most: int, *, drain: bool = False) -> None:
-        """Request deliveries, in place of the last request.
-
-        Args:
-            wanted: deliveries that the client can take beyond those written.
-            most: the limit of the request, unless the queue's kind has its own or permits more (`_more`).
-            drain: credit that cannot be used at once is forfeited.
+        """Request deliveries, in place of the last request. `most`: the limit of the request, unless the
+        queue's kind has its own or permits more (`_more`).
         """
         waiting, seen = self.waiting, self.seen
         unsent_max = self.kind.unsent_max
@@ -158,14 +148,7 @@ class QueueCredit:
         self._post(self.queue.handle, Credit(self.ref, count, credit, drain, seen, room))
 
     def top_up(self, wanted: int, most: int, *, renew_at: int = 0, drain: bool = False) -> bool:
-        """Request more if that exceeds what is left, and what is left is at most `renew_at`.
-
-        Args:
-            renew_at: the most that may be left.
-
-        Returns:
-            Whether a request was sent.
-        """
+        """Request more if that exceeds what is left, and what is left is at most `renew_at`."""
         if self.in_flight or self.closed:
             return False
         limit = most

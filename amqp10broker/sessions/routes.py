@@ -24,7 +24,6 @@ HEADS_MAX: Final = 1024
 """The most message heads that one publisher's routes cache together."""
 
 HEAD_BYTES_MAX: Final = 1024
-"""Longer properties are read each time."""
 
 Headers = Callable[[], Mapping[str, object]]
 
@@ -62,7 +61,6 @@ class Routes:
     __slots__ = ("_access", "_container", "_heads", "_heads_count", "_known", "_vhost")
 
     def __init__(self, vhost: VirtualHost, access: Access, container: str | None = None) -> None:
-        """Begin empty; subscriptions of `container` with no-local get nothing."""
         self._vhost = vhost
         self._container = container
         self._access = access

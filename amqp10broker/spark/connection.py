@@ -57,16 +57,9 @@ def open_client(
     incoming_window: int = 2048,
     patience: RetryBudget | None = None,
 ) -> Client:
-    """Connect, log in, and begin a session; a broker that is away is tried again.
-
-    Args:
-        purpose: a word for the broker's status: ``source``, ``sink``.
-        incoming_window: transfer frames that may be in flight to this client.
-        patience: of work that may have failed before; None for a new one.
-
-    Raises:
-        BrokerRefused: login, virtual host or TLS.
-        BrokerUnreachable: no broker answered in time.
+    """Connect, log in, and begin a session; a broker that is away is tried again. `patience`: of work that
+    may have failed before; None for a new one. Raises `BrokerRefused` if login, virtual host or TLS, and
+    `BrokerUnreachable` if no broker answered in time.
     """
     return with_retries(
         options,
@@ -108,8 +101,6 @@ def with_retries(
     """Call `attempt` until it succeeds; raise SparkSourceError if it fails for good.
 
     Args:
-        options: its `retry_timeout_s` counts from the first failure.
-        attempt: connects and does something that is safe to repeat.
         patience: of larger work that this is part of: success of `attempt` alone is not progress of it. None
             for a new one.
     """

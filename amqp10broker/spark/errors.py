@@ -18,12 +18,8 @@ class ColumnError(SparkSourceError):
 
 
 class OptionError(SparkSourceError):
-    """An option cannot be used; nothing was connected.
-
-    Args:
-        option: its name as documented: ``linkCredit``.
-        problem: the fault, as a clause: "is 'many'". Without secrets.
-        allowed: the accepted values, as a clause: "must be an integer from 1".
+    """An option cannot be used; nothing was connected. `allowed`: the accepted values, as a clause: "must be
+    an integer from 1".
     """
 
     def __init__(self, option: str, problem: str, allowed: str) -> None:
@@ -57,11 +53,7 @@ class DataLost(SparkSourceError):
 
 
 class UnreadableMessage(SparkSourceError):
-    """The bytes of a message are not a valid AMQP 1.0 message.
-
-    Args:
-        place: how many messages of the same batch precede it.
-    """
+    """The bytes of a message are not a valid AMQP 1.0 message."""
 
     def __init__(self, stream: str, place: int, reason: str) -> None:
         super().__init__(stream, place, reason)

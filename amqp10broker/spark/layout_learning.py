@@ -43,11 +43,8 @@ class NoLayout(Exception):
 
 @dataclass(slots=True)
 class Value:
-    """The position of a value that a row needs.
-
-    Attributes:
-        slot: number of the capture with its content; None for a constant.
-        text: of a constant, as text.
+    """The position of a value that a row needs. `slot`: number of the capture with its content; None for a
+    constant.
     """
 
     code: int
@@ -62,7 +59,6 @@ class LayoutBlock:
     Attributes:
         pattern: one byte for each; those that vary are 0.
         mask: 255 where `pattern` must match, 0 where it varies.
-        fixed: ``(slot, distance, width)`` of captured values.
         sizes: ``(compound, distance, width)`` of the size fields of lists and maps that begin here.
         ends: ``(compound, distance)`` where one must end.
         var: ``(slot or None, width of the length)`` of the value that ends the block; None at the message's

@@ -42,10 +42,7 @@ class ConnectionOptions:
     Attributes:
         vhost: None for the broker's default.
         username: None for mechanisms that need none.
-        mechanism: ``PLAIN``, ``ANONYMOUS`` or ``EXTERNAL``.
         ca_file: certificate authority of the broker; None for the system's own.
-        certificate_file, key_file: of the client, for brokers that require one.
-        retry_timeout_s: how long to retry while the broker is away.
     """
 
     host: str
@@ -69,8 +66,6 @@ class StreamOptions:
         end_offset: the first that a batch query does not read; None for the current end.
         max_offsets_per_trigger: None for no limit.
         min_partitions: None for as many as Spark runs at a time.
-        idle_timeout_s: silence after which missing messages are given up.
-        filter: SQL text that the broker evaluates.
     """
 
     connection: ConnectionOptions
@@ -89,12 +84,7 @@ class StreamOptions:
 
 @dataclass(frozen=True, slots=True)
 class QueueOptions:
-    """Options of a source that takes messages out of a classic or quorum queue.
-
-    Attributes:
-        spool_location: folder that the driver and all workers can access.
-        idle_timeout_s: silence after which a batch is complete.
-    """
+    """Options of a source that takes messages out of a classic or quorum queue."""
 
     connection: ConnectionOptions
     queue: str
@@ -109,15 +99,7 @@ class QueueOptions:
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
-    """Options of a sink.
-
-    Attributes:
-        address: AMQP 1.0 address such as ``/queues/orders``; excludes the next two.
-        exchange: for rows that name none.
-        max_in_flight: messages without outcome, per task.
-        mandatory: whether a message that no queue takes fails the task.
-        idle_timeout_s: silence of the broker after which missing outcomes are given up.
-    """
+    """Options of a sink. `address`: AMQP 1.0 address such as ``/queues/orders``; excludes the next two."""
 
     connection: ConnectionOptions
     address: str | None
@@ -205,10 +187,8 @@ _SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname"})
 
 
 def parse_source(given: Mapping[str, str], *, streaming: bool) -> StreamOptions | QueueOptions:
-    """Parse the options of ``spark.read`` or ``spark.readStream``; the case of names does not matter.
-
-    Raises:
-        OptionError: one is unknown, missing, wrong, or contradicts another.
+    """Parse the options of ``spark.read`` or ``spark.readStream``; the case of names does not matter. Raises
+    `OptionError` if one is unknown, missing, wrong, or contradicts another.
     """
     names = {name.lower() for name in given}
     if "stream" in names and "queue" in names:
@@ -224,10 +204,8 @@ def parse_source(given: Mapping[str, str], *, streaming: bool) -> StreamOptions 
 
 
 def parse_sink(given: Mapping[str, str], *, streaming: bool) -> SinkOptions:
-    """Parse the options of ``DataFrame.write`` or ``writeStream``; the case of names does not matter.
-
-    Raises:
-        OptionError: one is unknown, missing, wrong, or contradicts another.
+    """Parse the options of ``DataFrame.write`` or ``writeStream``; the case of names does not matter. Raises
+    `OptionError` if one is unknown, missing, wrong, or contradicts another.
     """
     values = _Values(given, Use.SINK_STREAMING if streaming else Use.SINK_BATCH)
     for name in ("exchange", "routingKey"):
@@ -248,10 +226,7 @@ def check_at_load(given: Mapping[str, str]) -> None:
     """Reject options that neither a batch nor a streaming query accepts, before the kind of query is known.
 
     For a table that is being created the map contains more than options, and options may be added later, so
-    it is not checked then.
-
-    Raises:
-        OptionError: neither kind of query accepts these options.
+    it is not checked then. Raises `OptionError` if neither kind of query accepts these options.
     """
     if any(name.lower() == "provider" or name.lower().startswith("option.") for name in given):
         return

@@ -17,10 +17,8 @@ PYSPARK_MIN: Final = (4, 2)
 def register(spark: SparkSession) -> None:
     """Register the data source ``amqp10`` in a session; needed for each session, and safe to repeat.
 
-    The workers import the package by name: it must be installed where they run.
-
-    Raises:
-        MissingExtraError: pyspark is too old, or pyarrow or numpy is not installed.
+    The workers import the package by name: it must be installed where they run. Raises `MissingExtraError` if
+    pyspark is too old, or pyarrow or numpy is not installed.
     """
     require("pyspark", "pyarrow", "numpy")
     import pyspark
@@ -34,11 +32,7 @@ def register(spark: SparkSession) -> None:
 
 
 def require(*packages: str) -> None:
-    """Import packages of the extra ``spark``.
-
-    Raises:
-        MissingExtraError: one is missing.
-    """
+    """Import packages of the extra ``spark``. Raises `MissingExtraError` if one is missing."""
     for package in packages:
         try:
             importlib.import_module(package)

@@ -15,10 +15,8 @@ PAUSE_MAX_S: Final = 2.0
 
 
 class RetryBudget:
-    """Counts failures in a row, and pauses between attempts.
-
-    Args:
-        timeout_s: how long after the first failure of a row another attempt may begin.
+    """Counts failures in a row, and pauses between attempts. `timeout_s`: how long after the first failure of
+    a row another attempt may begin.
     """
 
     def __init__(self, timeout_s: float) -> None:
@@ -30,10 +28,8 @@ class RetryBudget:
         self.failures = 0
 
     def failed(self) -> bool:
-        """Record a failure, and pause if there is time for another attempt; the pauses grow.
-
-        Returns:
-            Whether to try again: true after the first failure of a row, however late it came.
+        """Record a failure, and pause if there is time for another attempt; the pauses grow. Returns whether
+        to try again: true after the first failure of a row, however late it came.
         """
         self.failures += 1
         now = time.monotonic()

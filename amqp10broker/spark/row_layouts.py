@@ -37,10 +37,8 @@ _NOT_OF_THIS_KIND: Final = (DecodeError, pa.ArrowInvalid, UnicodeDecodeError)
 
 
 class RowDecoder:
-    """Decodes the messages of one stream or queue, and keeps the layouts that it has learned.
-
-    Args:
-        of_stream: whether messages have offsets; those of a queue have none, whatever they carry.
+    """Decodes the messages of one stream or queue, and keeps the layouts that it has learned. `of_stream`:
+    whether messages have offsets; those of a queue have none, whatever they carry.
     """
 
     def __init__(self, stream: str, *, of_stream: bool = True) -> None:
@@ -49,11 +47,9 @@ class RowDecoder:
         self._layouts: list[CompiledLayout] = []
 
     def batch(self, payloads: Sequence[bytes]) -> pa.RecordBatch:
-        """Return encoded messages as rows, in order.
-
-        Raises:
-            UnreadableMessage: the bytes of one are not a message; the error contains its position.
-            SparkSourceError: together they exceed the size of an Arrow batch.
+        """Return encoded messages as rows, in order. Raises `UnreadableMessage` if the bytes of one are not a
+        message; the error contains its position, and `SparkSourceError` if together they exceed the size of
+        an Arrow batch.
         """
         groups: list[tuple[Any, pa.RecordBatch]] = []
         left = np.arange(len(payloads))
@@ -112,12 +108,7 @@ class RowDecoder:
 
 
 class Sheet:
-    """Messages side by side in one buffer.
-
-    Attributes:
-        data: all their bytes, and eight more.
-        starts, stops: positions of each message.
-    """
+    """Messages side by side in one buffer."""
 
     def __init__(self, payloads: Sequence[bytes]) -> None:
         self.data = b"".join([*payloads, bytes(_WORD)])
@@ -223,11 +214,8 @@ class CompiledLayout:
         return stops
 
     def batch(self, sheet: Sheet, captures: dict[int, Capture], count: int, stream: str) -> pa.RecordBatch:
-        """Return the rows of the messages that matched.
-
-        Raises:
-            ArrowInvalid: a text is not UTF-8.
-            DecodeError: another value is not valid for its type.
+        """Return the rows of the messages that matched. Raises `ArrowInvalid` if a text is not UTF-8, and
+        `DecodeError` if another value is not valid for its type.
         """
         layout = self.layout
         for slot in layout.utf8:

@@ -34,10 +34,8 @@ DDL: Final = ", ".join(
 
 
 def check_schema(schema: Any) -> None:
-    """Check the schema that a user gave: Spark uses any, and fails in a task if the rows differ.
-
-    Raises:
-        ColumnError: it is not the schema of a source.
+    """Check the schema that a user gave: Spark uses any, and fails in a task if the rows differ. Raises
+    `ColumnError` if it is not the schema of a source.
     """
     names = tuple(column.name for column in schema.fields)
     if names != COLUMNS:

@@ -46,7 +46,6 @@ def local_session(
     Args:
         cores: the master: ``local[N]``, ``local[*]`` or ``spark://127.0.0.1:PORT``.
         conf: further settings of Spark, which override the defaults; Java options are added.
-        quiet: log errors alone; else warnings too. Always to standard error.
 
     Raises:
         JavaNotFound: there is no Java 17 or newer.
@@ -63,11 +62,7 @@ def local_session(
 
 
 def require_spark() -> None:
-    """Import the packages of the extra ``spark``.
-
-    Raises:
-        MissingExtraError: one is missing.
-    """
+    """Import the packages of the extra ``spark``. Raises `MissingExtraError` if one is missing."""
     require("pyspark", "pyarrow", "pandas")
 
 

@@ -14,10 +14,8 @@ _SAME_EVERYWHERE: Final = "give a PEM file that is on the driver and on all work
 
 
 def tls_context(options: ConnectionOptions) -> ssl.SSLContext | None:
-    """Return the TLS context, None for a plain connection.
-
-    Raises:
-        BrokerRefused: a file of the options cannot be used.
+    """Return the TLS context, None for a plain connection. Raises `BrokerRefused` if a file of the options
+    cannot be used.
     """
     if not options.tls:
         return None

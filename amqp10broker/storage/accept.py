@@ -27,13 +27,8 @@ CATALOG: Final = Naming(16, Purpose.CATALOG, gapless=False)
 
 def accept_folder(disk: Disk, folder: DataFolder) -> Iterator[str]:
     """Set each inventory entry to the present state of its file, durably; yield a clause for each loss.
-
-    Args:
-        folder: held by this process.
-
-    Raises:
-        DamagedFile: the catalog is missing.
-        StorageError: a file cannot be read, or the inventory cannot be written.
+    Raises `DamagedFile` if the catalog is missing, and `StorageError` if a file cannot be read, or the
+    inventory cannot be written.
     """
     part = folder.inventory.part("catalog")
     if catalog_log.is_there(disk, folder, part):

@@ -35,7 +35,6 @@ class CatalogLog(EntryLog):
             raise LimitExceeded("data folder", f"it cannot be kept on disk: {error}") from error
 
     def put_ahead(self, entries: Sequence[tuple[Key, Value]]) -> None:
-        """Put entries that must be durable before later records of the journal are written."""
         self.put(entries)
         self._ahead = self.changes
 
@@ -56,11 +55,8 @@ def open_catalog_log(
     disk: Disk, folder: DataFolder, part: Part, when_written: Callable[[], None] = lambda: None
 ) -> CatalogLog:
     """Read the catalog's log of a data folder that this process holds; make an empty one if the folder is
-    new.
-
-    Raises:
-        DamagedFile: the file is not as it was written, or missing from a folder that had one.
-        StorageFailed: it may not be on the disk.
+    new. Raises `DamagedFile` if the file is not as it was written, or missing from a folder that had one, and
+    `StorageFailed` if it may not be on the disk.
     """
     log = CatalogLog(disk, folder.catalog, part, when_written)
     if is_there(disk, folder, part):

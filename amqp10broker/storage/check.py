@@ -46,7 +46,6 @@ class Checked:
     """The result of one file."""
 
     path: str
-    """Relative to the data folder."""
     bytes: int
     records: int
     """Number of records read: all, or those before the torn tail or the fault."""
@@ -73,7 +72,6 @@ def check_folder(disk: Disk, folder: DataFolder, contents: Contents) -> Iterator
     """Read everything, and yield a result for each file, missing ones included, and for other faults.
 
     Args:
-        folder: one that no broker uses.
         contents: decodes the records. Leftovers of streams that are not declared are not read, since the next
             start removes them.
     """

@@ -128,7 +128,6 @@ class OsDisk:
         return os.open(path, (os.O_RDWR if write else os.O_RDONLY) | os.O_CLOEXEC)
 
     def open_folder(self, path: str) -> int:
-        """Open a folder, to sync or lock it."""
         return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
     def close(self, fd: int) -> None:

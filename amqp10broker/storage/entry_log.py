@@ -53,10 +53,8 @@ Value = Any
 
 @dataclass(frozen=True, slots=True)
 class FoundEntries:
-    """The result of opening a file.
-
-    Attributes:
-        torn_bytes: bytes that were cut off its end: changes that were never durable.
+    """The result of opening a file. `torn_bytes`: bytes that were cut off its end: changes that were never
+    durable.
     """
 
     entries: int
@@ -69,10 +67,8 @@ class EntryLog:
     """The entries of one file.
 
     Attributes:
-        changes: number of the last change that was made, written or not.
         durable_changes: number of the last change that is known to survive a loss of power.
         reader: the reader of the opened file; None before.
-        found: the result of opening.
         when_written: called after each change that has been written, which has to be synced.
         trouble: why the last write failed; None if it did not.
         failed: why nothing can be written any more: the broker must stop.
@@ -81,11 +77,8 @@ class EntryLog:
     def __init__(
         self, disk: Disk, path: str, purpose: Purpose, when_written: Callable[[], None] = lambda: None
     ) -> None:
-        """Create an empty log without a file; call `open` or `make` next.
-
-        Args:
-            purpose: content of the header.
-            when_written: called after each change that has been written, which has to be synced.
+        """Create an empty log without a file; call `open` or `make` next. `when_written`: called after each
+        change that has been written, which has to be synced.
         """
         self.path = path
         self.changes = 0
@@ -130,17 +123,12 @@ class EntryLog:
         return value
 
     def entries(self) -> Iterator[tuple[Key, Value]]:
-        """Iterate over all entries in the order of their insertion. Raises `StorageError` if one was written
-        by a newer version.
-        """
         for key in self._live:
             yield key, self.get(key)
 
     def store(self, entries: Sequence[tuple[Key, Value]]) -> None:
-        """Put entries, all of them or none, in place of those of the same keys.
-
-        Raises:
-            StorageError: they cannot be written; none of them is stored.
+        """Put entries, all of them or none, in place of those of the same keys. Raises `StorageError` if they
+        cannot be written; none of them is stored.
         """
         changed: list[tuple[Key, bytes]] = []
         for key, value in dict(entries).items():
@@ -177,15 +165,6 @@ class EntryLog:
         self.when_written()
 
     def change(self, puts: Sequence[tuple[Key, Value]], forgets: Sequence[Key]) -> None:
-        """Put and remove entries atomically, after a decision that was made elsewhere.
-
-        If that cannot be written now, it is written with the next change, or by `flush`. `when_durable`
-        reports when it is on disk.
-
-        Args:
-            puts: in place of those of the same keys.
-            forgets: other keys; missing ones are ignored.
-        """
         put = {key: _encoded([key, value]) for key, value in puts}
         gone = [key for key in dict.fromkeys(forgets) if key in self._live]
         if not put and not gone:
@@ -274,10 +253,8 @@ class EntryLog:
     def synced(self) -> None:
         """Note that the descriptors of `fds_to_sync` were synced, and rewrite the file if it pays.
 
-        Writing blocks: 100 000 bindings, which have 22 MB, took 0.14 to 0.3 s.
-
-        Raises:
-            StorageFailed: it is unknown which of the two files is on the disk.
+        Writing blocks: 100 000 bindings, which have 22 MB, took 0.14 to 0.3 s. Raises `StorageFailed` if it
+        is unknown which of the two files is on the disk.
         """
         size, aside_size, changes = self._syncing
         self._opened.synced_to(size)
@@ -445,13 +422,8 @@ class EntryLog:
         self._rewrite()
 
     def open(self, known: Known | None = None) -> None:
-        """Open the existing file: read it, cut a torn end off, sync it.
-
-        Args:
-            known: its state in the `inventory`, if there is one.
-
-        Raises:
-            DamagedFile: it is not as it was written.
+        """Open the existing file: read it, cut a torn end off, sync it. Raises `DamagedFile` if it is not as
+        it was written.
         """
         self.remove_aside()
         reader = self.read(known)
@@ -482,16 +454,8 @@ class EntryLog:
         self._allocate()
 
     def read(self, known: Known | None = None) -> FileReader:
-        """Read the entries of the existing file without changing it.
-
-        Args:
-            known: as for `open`.
-
-        Returns:
-            The reader, at its end.
-
-        Raises:
-            DamagedFile: it is not as it was written.
+        """Read the entries of the existing file without changing it. Raises `DamagedFile` if it is not as it
+        was written.
         """
         self.reader = reader = FileReader(self._disk, self.path, purpose=self._purpose, number=0, last=True)
         if reader.header is None:

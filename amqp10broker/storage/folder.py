@@ -55,14 +55,8 @@ class DataFolder:
     """A data folder that this process holds until `close`."""
 
     def __init__(self, disk: Disk, path: str, locks: list[int], found: int, inventory: Inventory) -> None:
-        """Name the parts; use `open_data_folder`.
-
-        Args:
-            disk: where it is.
-            path: the folder.
-            locks: the descriptors that hold it.
-            found: its format.
-            inventory: of its files; has no file and no entries if the folder is only read and has format 1.
+        """Name the parts; use `open_data_folder`. `inventory`: of its files; has no file and no entries if
+        the folder is only read and has format 1.
         """
         self.format = found
         self.inventory = inventory
@@ -93,7 +87,6 @@ def open_data_folder(disk: Disk, path: str, holder: str, *, without_inventory: b
     Args:
         path: the folder; its parent must exist.
         holder: description of this process for others: "process 123".
-        without_inventory: begin an empty inventory if the folder has lost its own.
 
     Raises:
         FolderInUse: another process has it.
@@ -126,14 +119,9 @@ def open_data_folder(disk: Disk, path: str, holder: str, *, without_inventory: b
 
 
 def inspect_data_folder(disk: Disk, path: str, *, without_inventory: bool = False) -> DataFolder:
-    """Open a data folder for reading, without any change; it need not be writable.
-
-    Args:
-        without_inventory: it may have lost its inventory.
-
-    Raises:
-        FolderInUse: a broker has it, so that its files change while they are read.
-        StorageError: there is no data folder, or it has a newer format.
+    """Open a data folder for reading, without any change; it need not be writable. Raises `FolderInUse` if a
+    broker has it, so that its files change while they are read, and `StorageError` if there is no data
+    folder, or it has a newer format.
     """
     with _told(path, "the data folder cannot be read"):
         if not disk.is_folder(path):
@@ -212,10 +200,6 @@ def _check_contents(disk: Disk, path: str) -> None:
 
 
 def _take_locks(disk: Disk, path: str, holder: str | None) -> list[int]:
-    """Lock the folder and its lock file; to read only (`holder` is None), the file need not be there.
-
-    The lock of the folder holds when the file was removed by hand.
-    """
     name, locks = os.path.join(path, _LOCK_NAME), [disk.open_folder(path)]
     try:
         try:

@@ -57,11 +57,7 @@ class Inventory(EntryLog):
 
 
 class Part:
-    """The inventory's entries of one folder.
-
-    Attributes:
-        known: the files that must exist, by name.
-    """
+    """The inventory's entries of one folder. `known`: the files that must exist, by name."""
 
     def __init__(self, inventory: Inventory, folder: str, known: dict[str, Known]) -> None:
         self.known: Mapping[str, Known] = known
@@ -108,14 +104,8 @@ class Part:
 def open_inventory(
     disk: Disk, folder: str, *, make: bool, when_written: Callable[[], None] = lambda: None
 ) -> Inventory:
-    """Read the inventory of a data folder that this process holds.
-
-    Args:
-        make: begin an empty one: the folder is new, or of a format without.
-        when_written: called after each change, which has to be synced.
-
-    Raises:
-        DamagedFile: it is not as it was written.
+    """Read the inventory of a data folder that this process holds. `make`: begin an empty one: the folder is
+    new, or of a format without. Raises `DamagedFile` if it is not as it was written.
     """
     inventory = Inventory(disk, folder, when_written)
     if make:

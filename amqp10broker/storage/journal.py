@@ -83,14 +83,9 @@ class Found:
 
 
 class Journal:
-    """The journal of one node, usable after `recover` has been iterated to its end.
-
-    Attributes:
-        durable: everything with this ticket or a lower one is durable.
-        found: result of recovery; None before.
-        live_bytes: bytes of all files that the queues need.
-        shortage: why the reserve is not whole, or there is no room for a refused append beside it; None if
-            there is, or no reserve.
+    """The journal of one node, usable after `recover` has been iterated to its end. `found`: result of
+    recovery; None before. `shortage`: why the reserve is not whole, or there is no room for a refused append
+    beside it; None if there is, or no reserve.
     """
 
     def __init__(
@@ -166,7 +161,6 @@ class Journal:
             group: 0 to 2**32 - 1.
             kind: 1 to 254.
             index: 0 to 2**64 - 1.
-            payload: pieces, not copied until they have been written.
             term: 0 to 2**64 - 1.
 
         Returns:
@@ -260,14 +254,10 @@ class Journal:
             return
 
     def write(self) -> int | None:
-        """Write collected records, as far as they belong into one file.
-
-        Returns:
-            The ticket that will be durable when `fds_to_sync` is synced, possibly durable already when only
-                names and headers are to be synced. None: there is nothing to sync.
-
-        Raises:
-            DiskFull: the rest is still collected; repeat when there is room.
+        """Write collected records, as far as they belong into one file. Returns the ticket that will be
+        durable when `fds_to_sync` is synced, possibly durable already when only names and headers are to be
+        synced. None: there is nothing to sync. Raises `DiskFull` if the rest is still collected; repeat when
+        there is room.
         """
         assert not self._syncing, "a sync is under way: it would be taken to cover this as well"
         current = self._advance()
@@ -300,13 +290,8 @@ class Journal:
         """Write collected records for the current file, also during a sync.
 
         They count for the sync of the next `write`. Records for the next file wait for `write`, since that
-        file must be durable first; so does a group that has not ended.
-
-        Returns:
-            The ticket up to which everything has been written.
-
-        Raises:
-            DiskFull: all is still collected; `write` tries again.
+        file must be durable first; so does a group that has not ended. Returns the ticket up to which
+        everything has been written. Raises `DiskFull` if all is still collected; `write` tries again.
         """
         current = self._current
         assert current is not None, "recover first"
@@ -318,9 +303,7 @@ class Journal:
 
     def fds_to_sync(self) -> list[int]:
         """Return the descriptors to sync to make the last `write` durable; `write` must wait for `synced`.
-
-        Raises:
-            StorageError: a file cannot be opened; the call can be repeated.
+        Raises `StorageError` if a file cannot be opened; the call can be repeated.
         """
         fds: dict[int, None] = {}
         for _, current, size, made, names in self._points:
@@ -353,14 +336,8 @@ class Journal:
         return self._to_read(file).read(offset)
 
     def read_run(self, file: int, offset: int, length: int) -> list[Record]:
-        """Return consecutive records of any groups, with one system call.
-
-        Args:
-            offset: start of the first record.
-            length: bytes to the end of the last.
-
-        Raises:
-            DamagedFile: the content is not what was written.
+        """Return consecutive records of any groups, with one system call. `length`: bytes to the end of the
+        last. Raises `DamagedFile` if the content is not what was written.
         """
         return self._to_read(file).read_run(offset, length)
 
@@ -483,10 +460,8 @@ class Journal:
         """Read all records, oldest first, in batches; afterwards the journal can be used, and `found` is set.
 
         Every record counts as dead until `add_live`. A record may come twice, when the broker stopped after
-        cleaning had copied it: the later one is the copy.
-
-        Raises:
-            DamagedFile: a record is not what was written; nothing was changed.
+        cleaning had copied it: the later one is the copy. Raises `DamagedFile` if a record is not what was
+        written; nothing was changed.
         """
         assert self._current is None, "recover once"
         found = survey(self._disk, self._folder, JOURNAL, self._part.known)

@@ -40,7 +40,6 @@ class LogFile:
     Attributes:
         written: bytes that the system has been given.
         synced: bytes that are known to be durable; 0 as long as the header and the name are not.
-        end: where the next record begins, or a marker before it.
         allocated: bytes before this can be written even if the disk is full.
     """
 
@@ -50,12 +49,8 @@ class LogFile:
     )  # fmt: skip
 
     def __init__(self, disk: Disk, path: str, header: Header, *, size: int = 0, synced: int = 0) -> None:
-        """Describe a file without opening it.
-
-        Args:
-            header: that of the file, or for `make`.
-            size: end of its last record; 0 if the file has to be made.
-            synced: bytes that are durable.
+        """Describe a file without opening it. `size`: end of its last record; 0 if the file has to be made.
+        `synced`: bytes that are durable.
         """
         self.path = path
         self.header = header
@@ -243,10 +238,8 @@ class LogFile:
         return records[0].payload
 
     def read_run(self, offset: int, length: int) -> list[Record]:
-        """Return consecutive records. Raises `DamagedFile` if they are not what was written.
-
-        Args:
-            length: bytes up to the end of the last record, with markers and records of other groups between.
+        """Return consecutive records. Raises `DamagedFile` if they are not what was written. `length`: bytes
+        up to the end of the last record, with markers and records of other groups between.
         """
         end = offset + length
         data = self._read(offset, min(end, self.written) - offset) if offset < self.written else b""
@@ -262,11 +255,8 @@ class LogFile:
 
     def read_some(self, offset: int, size: int) -> list[Record]:
         """Return whole written records from an offset on: about `size` bytes, one record at least. Raises
-        `DamagedFile` if they are not what was written.
-
-        Args:
-            offset: beginning of a record, or of a marker before it; nothing is found at the end of the
-                written bytes, or before a marker there.
+        `DamagedFile` if they are not what was written. `offset`: beginning of a record, or of a marker before
+        it; nothing is found at the end of the written bytes, or before a marker there.
         """
         left = self.written - offset
         while left > 0:

@@ -66,8 +66,6 @@ class FileReader:
         header: None if the file was made and then lost before anything was in it.
         size: bytes of the file when it was opened.
         end: end of the last good record read so far, 0 without a header.
-        torn: the rest behind `end`, set when all batches have been read.
-        records: number of records read, without markers.
         synced: so many bytes were durable: a fault before is damage, not a torn end.
     """
 
@@ -82,17 +80,10 @@ class FileReader:
         known: Known | None = None,
         start: int = HEADER_BYTES,
     ) -> None:
-        """Open a file and read its header.
-
-        Args:
-            number: the expected number in the header; None for any.
-            last: the file is the last of its sequence, so that its tail may be torn.
-            known: the inventory's data, if there are any.
-            start: the offset of the record to begin with.
-
-        Raises:
-            DamagedFile: its header is not right, or it is another file.
-            StorageError: it cannot be read, or a newer version has written it.
+        """Open a file and read its header. `number`: the expected number in the header; None for any. `last`:
+        the file is the last of its sequence, so that its tail may be torn. Raises `DamagedFile` if its header
+        is not right, or it is another file, and `StorageError` if it cannot be read, or a newer version has
+        written it.
         """
         self.path = path
         self.size = 0
@@ -127,10 +118,7 @@ class FileReader:
 
     def batches(self) -> Iterator[list[Record]]:
         """Iterate over batches of records, without markers, none of them empty; the file is closed at the
-        end.
-
-        Raises:
-            DamagedFile: a record is bad; those before it were good.
+        end. Raises `DamagedFile` if a record is bad; those before it were good.
         """
         try:
             while self.header is not None and self.end < self.size:
@@ -225,15 +213,8 @@ class FileReader:
 
 
 def parse(data: bytes, offset: int, header: Header) -> tuple[list[Record], int, bool]:
-    """Parse the records at the start of some bytes.
-
-    Args:
-        data: bytes of a file, from the start of a record on.
-        offset: of `data` in the file.
-
-    Returns:
-        The records without markers; the bytes that they and the markers take; and whether the rest may be the
-            beginning of a record, and not a fault.
+    """Parse the records at the start of some bytes. Returns the records without markers; the bytes that they
+    and the markers take; and whether the rest may be the beginning of a record, and not a fault.
     """
     records: list[Record] = []
     view = memoryview(data)

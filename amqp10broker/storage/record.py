@@ -107,11 +107,9 @@ def encode_head(
     """Encode the bytes of a record before its payload.
 
     Args:
-        offset: of the record in the file.
         group: 0 to 2**32 - 1.
         kind: 1 to 254.
         index: 0 to 2**64 - 1.
-        payload: pieces; `PAYLOAD_BYTES_MAX` in all.
         term: 0 to 2**64 - 1.
 
     Raises:
@@ -133,13 +131,7 @@ def encode_marker(header: Header, offset: int, synced: int) -> bytes:
 
 
 def is_record(data: bytes, at: int, seed: int, offset: int, *, length: int | None = None) -> bool:
-    """Return whether there is a whole record with the right checksum at a place.
-
-    Args:
-        at: the place in `data`.
-        offset: the same place in the file.
-        length: of the payload, in place of the record's own.
-    """
+    """Return whether there is a whole record with the right checksum at a place."""
     if at + RECORD_BYTES > len(data) or not data[at + 12]:
         return False
     told: int

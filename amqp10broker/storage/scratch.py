@@ -22,7 +22,6 @@ class Scratch:
         disk.unlink(path)
 
     def write(self, pieces: Sequence[bytes]) -> int:
-        """Append, and return the offset; after an error the next write begins at the same place."""
         offset = self._end
         self._disk.write(self._fd, offset, pieces)
         self._end = offset + sum(map(len, pieces))

@@ -29,11 +29,7 @@ _SUFFIX: Final = ".log"
 
 @dataclass(frozen=True, slots=True)
 class Naming:
-    """The names and purpose of the files of a sequence.
-
-    Attributes:
-        gapless: numbers are consecutive.
-    """
+    """The names and purpose of the files of a sequence."""
 
     digits: int
     purpose: Purpose
@@ -55,12 +51,7 @@ STREAM: Final = Naming(20, Purpose.STREAM, gapless=False)
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One file of a sequence.
-
-    Attributes:
-        last: its end may be torn.
-        known: the inventory's data.
-    """
+    """One file of a sequence."""
 
     number: int
     path: str
@@ -73,11 +64,8 @@ class Member:
         return self.known is not None and self.known.gap
 
     def reader(self, disk: Disk, naming: Naming) -> FileReader:
-        """Open the file for reading.
-
-        Raises:
-            DamagedFile: its header is not right, or it is another file than before.
-            StorageError: it cannot be read, or a newer version has written it.
+        """Open the file for reading. Raises `DamagedFile` if its header is not right, or it is another file
+        than before, and `StorageError` if it cannot be read, or a newer version has written it.
         """
         return FileReader(
             disk, self.path, purpose=naming.purpose, number=self.number, last=self.last, known=self.known
@@ -86,14 +74,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class FolderSurvey:
-    """The result of a survey.
-
-    Attributes:
-        files: to be read, the oldest first.
-        missing: faults of missing files.
-        leftovers: dropped files, to be removed.
-        unused: a last file that nothing was written to, to be removed.
-    """
+    """The result of a survey."""
 
     files: Sequence[Member]
     missing: Sequence[DamagedFile]
@@ -102,14 +83,8 @@ class FolderSurvey:
 
 
 def survey(disk: Disk, folder: str, naming: Naming, known: Mapping[str, Known]) -> FolderSurvey:
-    """Survey the names in a folder, and its last file.
-
-    Args:
-        folder: a missing one counts as empty.
-        known: files that must exist, by name.
-
-    Raises:
-        StorageError: there is something else in the folder, or it cannot be read.
+    """Survey the names in a folder, and its last file. `known`: files that must exist, by name. Raises
+    `StorageError` if there is something else in the folder, or it cannot be read.
     """
     there = _numbers(disk, folder, naming)
     must = {number: each for name, each in known.items() if (number := naming.number(name)) is not None}

@@ -79,7 +79,6 @@ class FileShelf:
         Args:
             number: of the stream, 1 to 2**32 - 1.
             part: of the inventory (`part_of`), which must be synced with the stream.
-            when_synced: syncs descriptors, and calls a function then.
             on_torn: called with a file after its torn end was cut off at the start.
         """
         self._when_synced = when_synced
@@ -267,9 +266,7 @@ class FileShelf:
 
 class Segments:
     """A reader of a stream's segments in order, which checks that each goes on where the last ended.
-
-    Attributes:
-        following: offset of the next message; None before the first.
+    `following`: offset of the next message; None before the first.
     """
 
     def __init__(self, number: int) -> None:
@@ -277,11 +274,7 @@ class Segments:
         self._number = number
 
     def read(self, reader: FileReader, *, gap: bool) -> Iterator[list[SegmentRecord]]:
-        """Iterate over the records of the next file. Raises `DamagedFile` if messages are missing.
-
-        Args:
-            gap: messages before it were given up.
-        """
+        """Iterate over the records of the next file. Raises `DamagedFile` if messages are missing."""
         assert reader.header is not None
         first = reader.header.number
         if self.following is not None and first != self.following and not (gap and first > self.following):

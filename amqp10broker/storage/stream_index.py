@@ -11,15 +11,8 @@ INDEX_BYTES: Final = 64 * 1024
 
 
 class SegmentIndex:
-    """The index and the figures of one segment.
-
-    Attributes:
-        next: offset behind its last message.
-        size: bytes, headers included.
-        first_ms: time of its first chunk; None while it has none.
-        last_ms: time of its last chunk.
-        last_chunk: first offset of its last chunk.
-        start: position of its first chunk, or of where that will be.
+    """The index and the figures of one segment. `first_ms`: time of its first chunk; None while it
+    has none.
     """
 
     __slots__ = (

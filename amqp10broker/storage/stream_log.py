@@ -41,12 +41,7 @@ class SegmentRecord(NamedTuple):
 
 
 class Chunk(NamedTuple):
-    """Messages that were written together.
-
-    Attributes:
-        end: offset behind the last message.
-        timestamp_ms: never less than that of the chunk before.
-    """
+    """Messages that were written together. `timestamp_ms`: never less than that of the chunk before."""
 
     first: int
     end: int
@@ -105,11 +100,7 @@ class Shelf(Protocol):
 
 
 class StreamLog:
-    """The log of one stream, as `queues.stream.log` defines it.
-
-    Attributes:
-        number: commits up to this one have their messages in it (`queues.stream.commits`).
-    """
+    """The log of one stream, as `queues.stream.log` defines it."""
 
     def __init__(self, shelf: Shelf) -> None:
         self.segment_bytes = SEGMENT_BYTES
@@ -171,9 +162,6 @@ class StreamLog:
         return self._shelf.prepare(self._next) if self._rolling else ()
 
     def make_room(self) -> None:
-        """Switch to a segment that was begun, once `prepare_room` returns no descriptor. Raises `DiskFull`
-        without any change.
-        """
         waits = self.prepare_room()
         assert not waits, "sync what is prepared first"
         if self._rolling:

@@ -31,12 +31,7 @@ _SEARCHED_RECORD_BYTES_MAX: Final = 256 * 1024
 
 
 def why_damaged(data: bytes, offset: int, header: Header) -> str | None:
-    """Return the sign of damage at a bad record as a clause; None if it is a torn tail.
-
-    Args:
-        data: everything from there to the end of the file.
-        offset: the place in the file.
-    """
+    """Return the sign of damage at a bad record as a clause; None if it is a torn tail."""
     synced = _synced(data, offset, header)
     if synced > offset:
         return f"the file was synced up to offset {synced}"

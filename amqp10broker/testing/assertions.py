@@ -48,10 +48,7 @@ class Assertions:
     def links(self) -> list[dict[str, Any]]:
         """Return links and channels since the test began, in the order of their beginnings, as `WatchView`.
 
-        Those that have ended are included.
-
-        Raises:
-            AssertionError: there were too many to watch.
+        Those that have ended are included. Raises `AssertionError` if there were too many to watch.
         """
         followed = self.ask("follow-links")
         assert not followed["left_out"], (
@@ -76,9 +73,6 @@ class Assertions:
         """Check that no link, channel or consumer is held up: by credit, a window, ...
 
         A consumer of an empty queue is not held up.
-
-        Args:
-            within_s: how long waits may last.
         """
         __tracebackhide__ = True
 
@@ -89,20 +83,12 @@ class Assertions:
         self._eventually(problems, within_s, "these wait")
 
     def assert_all_settled(self, within_s: float = WITHIN_S) -> None:
-        """Check that no open link or channel has an unsettled delivery, in either direction.
-
-        Args:
-            within_s: how long settlements may be in flight.
-        """
+        """Check that no open link or channel has an unsettled delivery, in either direction."""
         __tracebackhide__ = True
         self._eventually(lambda: list(self._unsettled()), within_s, "these have unsettled deliveries")
 
     def assert_drained(self, queue: str, within_s: float = WITHIN_S) -> None:
-        """Check that a queue has no message, neither ready nor unsettled.
-
-        Args:
-            within_s: how long its consumers may take.
-        """
+        """Check that a queue has no message, neither ready nor unsettled."""
         __tracebackhide__ = True
 
         def problems() -> list[str]:
@@ -150,12 +136,7 @@ class Assertions:
         """Check that no client breaks a rule of the lint (`docs/frames.md`).
 
         The frames of all connections since the beginning of the test count, including those that have ended.
-
-        Args:
-            ignore: ids of rules that do not count: `"no-heartbeat"`.
-
-        Raises:
-            BrokerError: a rule does not exist, or frames are not recorded.
+        Raises `BrokerError` if a rule does not exist, or frames are not recorded.
         """
         __tracebackhide__ = True
         from amqp10broker.testing.linting import finding_text, findings

@@ -85,11 +85,7 @@ class Queue:
 
 
 class AmqpBroker(Assertions):
-    """The broker of one test, limited to its virtual host.
-
-    Attributes:
-        user: has all permissions there.
-    """
+    """The broker of one test, limited to its virtual host."""
 
     user = USER
     password = PASSWORD
@@ -134,15 +130,6 @@ class AmqpBroker(Assertions):
     # --- state ------------------------------------------------------------------------------------
 
     def ask(self, operation: str, **arguments: Any) -> Any:
-        """Run an operation of the broker in this virtual host: ``ask("bind", source=..., ...)``.
-
-        Args:
-            operation: one of the commands in ``amqp10broker --help``.
-            arguments: by the names of its table (`operations.table`).
-
-        Raises:
-            BrokerError: it was refused; contains the reason.
-        """
         return self._server.ask(operation, arguments, self.vhost)
 
     def queue(self, name: str) -> Queue:
@@ -155,9 +142,6 @@ class AmqpBroker(Assertions):
 
     @property
     def connections(self) -> list[dict[str, Any]]:
-        """Return clients' connections with sessions, links, channels and consumers, in the format of
-        `status`.
-        """
         return [
             each
             for each in self.ask("connections")
@@ -166,9 +150,6 @@ class AmqpBroker(Assertions):
 
     @property
     def waiting(self) -> list[dict[str, Any]]:
-        """Return links, channels and consumers that wait, the longest first, with reason, duration and
-        remedy.
-        """
         found = self.ask("waiting", idle=True)["waiting"]
         return [each for each in found if each["vhost"] == self.vhost]
 
@@ -186,15 +167,8 @@ class AmqpBroker(Assertions):
         auto_delete: bool = False,
         arguments: dict[str, Any] | None = None,
     ) -> Queue:
-        """Declare a queue.
-
-        Args:
-            type: ``classic``, ``quorum`` or ``stream``; None: the default.
-            durable: it survives a restart of a broker with a data folder.
-            auto_delete: it is deleted with its last consumer.
-
-        Raises:
-            BrokerError: it exists with other properties, or cannot be declared.
+        """Declare a queue. `type`: ``classic``, ``quorum`` or ``stream``; None: the default. Raises
+        `BrokerError` if it exists with other properties, or cannot be declared.
         """
         given = {**({} if type is None else {"x-queue-type": type}), **(arguments or {})}
         self.ask("declare-queue", name=queue, durable=durable, auto_delete=auto_delete, arguments=given)
@@ -224,15 +198,9 @@ class AmqpBroker(Assertions):
     def publish(
         self, queue: str, *messages: bytes | str | Message, exchange: str | None = None, key: str = ""
     ) -> None:
-        """Publish messages and wait until they are accepted.
-
-        Args:
-            queue: empty if there is an exchange.
-            messages: whole ones, or bodies of durable ones, text in UTF-8.
-            exchange: instead of a queue.
-
-        Raises:
-            BrokerError: one was not accepted, for example because an exchange has no queue for it.
+        """Publish messages and wait until they are accepted. `messages`: whole ones, or bodies of durable
+        ones, text in UTF-8. Raises `BrokerError` if one was not accepted, for example because an exchange has
+        no queue for it.
         """
         address = queue_address(queue) if exchange is None else exchange_address(exchange, key)
         with self._connect(f"{OWN}-{made_up_container_id()}") as client:
@@ -241,13 +209,8 @@ class AmqpBroker(Assertions):
                 sender.send(_message(message))
 
     def get(self, queue: str, *, within_s: float = 0.0) -> Message | None:
-        """Receive a message and accept it.
-
-        Args:
-            within_s: how long to wait for one; 0 takes only what is there.
-
-        Returns:
-            The message, with its body as bytes or as the publisher's value; None if there was none.
+        """Receive a message and accept it. `within_s`: how long to wait for one; 0 takes only what is there.
+        Returns the message, with its body as bytes or as the publisher's value; None if there was none.
         """
         found = self.get_many(queue, 1, within_s=within_s)
         return found[0] if found else None
@@ -278,7 +241,6 @@ class AmqpBrokerProcess(AmqpBroker):
 
     @property
     def url(self) -> str:
-        """``amqp://user:password@host:port/``: its virtual host is the default one."""
         return f"amqp://{self.user}:{self.password}@{self.host}:{self.port}/%2F"
 
     @property

@@ -119,10 +119,8 @@ class Faults:
             self._ask("alarm", name=name, on=False)
 
     def detach(self, condition: str = "amqp:link:detach-forced", **whom: Any) -> int:
-        """Detach links with a condition, cancel consumers of AMQP 0-9-1, and return their number.
-
-        Raises:
-            AssertionError: there were none.
+        """Detach links with a condition, cancel consumers of AMQP 0-9-1, and return their number. Raises
+        `AssertionError` if there were none.
         """
         return self._once("detach", condition=condition, **whom)
 

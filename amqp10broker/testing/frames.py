@@ -24,12 +24,8 @@ _ENDS: Final = ("CLOSE", "END", "DETACH", "connection.close", "channel.close", "
 
 @dataclass(slots=True)
 class Kept:
-    """The stored frames of one connection.
-
-    Attributes:
-        lines: time in nanoseconds since 1970, and a frame as text, the last ones.
-        waited: documents of `WaitingView` at the last frame that ended something.
-        own: the connection is the fixture's.
+    """The stored frames of one connection. `lines`: time in nanoseconds since 1970, and a frame as text, the
+    last ones.
     """
 
     peer: str
@@ -40,11 +36,7 @@ class Kept:
 
 
 class Frames:
-    """The sink that this module describes.
-
-    Args:
-        waiting: returns the waits of a connection.
-    """
+    """The sink that this module describes."""
 
     ended: str | None = None
 

@@ -35,11 +35,8 @@ class InProcess:
     is_shared = False
 
     def __init__(self, config: Config, frames: int) -> None:
-        """Start the broker, and wait until clients can connect.
-
-        Args:
-            config: its port is 0.
-            frames: kept per connection; 0: none.
+        """Start the broker, and wait until clients can connect. `config`: its port is 0. `frames`: kept per
+        connection; 0: none.
         """
         self._config = config
         self._frames = Frames(frames, self._waiting) if frames else None

@@ -50,10 +50,8 @@ class Lines:
 
 
 def lines_since(kept: Sequence[str], began_ns: int) -> list[str]:
-    """Return a recording of lines in memory that begins at this time.
-
-    Raises:
-        AssertionError: there were more than are kept.
+    """Return a recording of lines in memory that begins at this time. Raises `AssertionError` if there were
+    more than are kept.
     """
     assert len(kept) < LINES_MAX or _time_of(kept[0]) < began_ns, (
         f"the test has more than {LINES_MAX} frames, so nobody can say; make it shorter"
@@ -62,10 +60,8 @@ def lines_since(kept: Sequence[str], began_ns: int) -> list[str]:
 
 
 def lines_in(folder: str, began_ns: int) -> Iterator[list[str]]:
-    """Yield the recordings in a folder from this time on, one for each start of a broker.
-
-    Raises:
-        AssertionError: one is full.
+    """Yield the recordings in a folder from this time on, one for each start of a broker. Raises
+    `AssertionError` if one is full.
     """
     for path in sorted(map(os.path.join, repeat(folder), os.listdir(folder)), key=os.path.getmtime):
         assert os.path.getsize(path) < FILE_BYTES_MAX - _LINES_BYTES, (
@@ -97,11 +93,8 @@ def _time_of(line: str) -> int:
 def findings(
     recordings: Iterable[Iterable[str]], among: Collection[int] | None, ignore: Collection[str]
 ) -> list[Finding]:
-    """Return the findings in the recordings of a test's clients.
-
-    Args:
-        among: connections that are the test's; None: all are.
-        ignore: rules that do not count.
+    """Return the findings in the recordings of a test's clients. `among`: connections that are the test's;
+    None: all are.
     """
     unknown = set(ignore) - set(_RULES)
     if unknown:

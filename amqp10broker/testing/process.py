@@ -31,25 +31,14 @@ TAIL_BYTES: Final = 4 * 1024 * 1024
 
 
 class Process:
-    """A broker that runs until `stop` or `kill`, and again after `start`.
-
-    Attributes:
-        port: the same one after each start.
-        frames_file: for reports; empty: none.
-        record_folder: for the lint; empty: none.
-    """
+    """A broker that runs until `stop` or `kill`, and again after `start`."""
 
     is_shared = False
 
     def __init__(self, settings: Mapping[str, Any], frames: int, folder: Path | None) -> None:
-        """Start the broker, and wait until clients can connect.
-
-        Args:
-            frames: shown per connection; 0: none are recorded.
-            folder: its data folder; None: all state is in memory.
-
-        Raises:
-            BrokerError: it did not start; contains its log.
+        """Start the broker, and wait until clients can connect. `frames`: shown per connection; 0: none are
+        recorded. `folder`: its data folder; None: all state is in memory. Raises `BrokerError` if it did not
+        start; contains its log.
         """
         self.host = "127.0.0.1"
         self.port = 0
@@ -93,10 +82,8 @@ class Process:
     # --- start and stop ---------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Start the process, and wait until clients can connect.
-
-        Raises:
-            BrokerError: it is running, or did not start.
+        """Start the process, and wait until clients can connect. Raises `BrokerError` if it is running, or
+        did not start.
         """
         if self.alive:
             raise BrokerError("the test's broker runs already: stop() or kill() it first")
@@ -135,7 +122,6 @@ class Process:
             self._gone(STOP_S)
 
     def stop(self) -> None:
-        """Stop the process for good, and remove its files outside the data folder."""
         self.end()
         shutil.rmtree(self._place, ignore_errors=True)
 

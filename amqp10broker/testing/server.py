@@ -11,10 +11,8 @@ NOT_KEPT: Final = "frames are not kept: set amqp_broker_frames to more than 0 in
 
 
 class Server(Protocol):
-    """A running broker.
-
-    Attributes:
-        is_shared: with other test processes, so that not all connections are this one's.
+    """A running broker. `is_shared`: with other test processes, so that not all connections are
+    this one's.
     """
 
     host: str
@@ -26,20 +24,16 @@ class Server(Protocol):
         """Return whether the broker is running."""
 
     def ask(self, operation: str, arguments: Mapping[str, Any], vhost: str | None) -> Any:
-        """Run an operation of `operations.table`.
-
-        Raises:
-            BrokerError: it was refused, or the broker is not running; contains the reason.
+        """Run an operation of `operations.table`. Raises `BrokerError` if it was refused, or the broker is
+        not running; contains the reason.
         """
 
     def frames(self, began_ns: int) -> dict[int, Kept]:
         """Return the last frames of connections with any since then, by number."""
 
     def recorded(self, began_ns: int) -> Iterable[Sequence[str]]:
-        """Return recordings of the frames of connections that have begun since then, as lines.
-
-        Raises:
-            BrokerError: frames are not recorded.
+        """Return recordings of the frames of connections that have begun since then, as lines. Raises
+        `BrokerError` if frames are not recorded.
         """
 
     def stop(self) -> None:

@@ -25,15 +25,8 @@ _NO_NAME: Final = re.compile(r"[^A-Za-z0-9_.-]+")
 
 
 class Servers:
-    """The brokers of one run, started on demand.
-
-    Args:
-        settings: of all brokers, ``NAME=VALUE``.
-        frames: per connection in a report; a number as text.
-        shared: location of the broker that the workers of a run share; None: there is none.
-
-    Raises:
-        ConfigError: an option is invalid; contains the allowed values.
+    """The brokers of one run, started on demand. `shared`: location of the broker that the workers of a run
+    share; None: there is none. Raises `ConfigError` if an option is invalid; contains the allowed values.
     """
 
     def __init__(self, settings: Sequence[str], frames: str, shared: Mapping[str, Any] | None) -> None:

@@ -112,7 +112,6 @@ def _default_object(vhost: str, name: str) -> dict[str, Any]:
 
 
 def _ends(call: Call) -> tuple[str, Destination]:
-    """The exchange and the destination need not exist."""
     kind: Literal["queue", "exchange"] = "queue" if "queue" in call.values else "exchange"
     name = call.values["queue"] if kind == "queue" else exchange_name(call, "destination")
     return exchange_name(call, "source"), Destination(kind, name)

@@ -132,7 +132,6 @@ async def found_connection(call: Call, name: str) -> ConnectionView:
 
 
 async def _of_user(call: Call) -> list[ConnectionView]:
-    """Raises Refused with 401 for another user's connections."""
     user = call.values["user"]
     if user != call.who.name and not call.has(Tag.ADMINISTRATOR):
         raise Refused(HTTPStatus.UNAUTHORIZED, "not_authorised", "Not administrator user")
@@ -302,7 +301,7 @@ def _outgoing(link: LinkView) -> dict[str, Any]:
 
 
 def _waits(wait: WaitView) -> Mapping[str, Any]:
-    """An extension of RabbitMQ's API: why a link, channel or consumer waits."""
+    # An extension of RabbitMQ's API: why a link, channel or consumer waits.
     return {"waits": wait.waits, "waits_why": wait.waits_why, "waits_for_s": wait.waits_for_s}
 
 

@@ -104,9 +104,6 @@ async def _offered(call: Call, document: dict[str, Any]) -> Answer:
 
 
 def _document(call: Call) -> dict[str, Any]:
-    """The document is the body as JSON or a file of a form. Raises Refused: 415 for another type, 400 for
-    invalid JSON.
-    """
     request = call.request
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind == "multipart/form-data":

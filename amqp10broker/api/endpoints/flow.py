@@ -44,7 +44,6 @@ async def get_waiting(call: Call) -> Answer:
 
 
 def _whose(call: Call, user: str | None) -> str | None:
-    """The user filter; None: all users. Raises Refused with 401 for another user's connections."""
     if call.has(Tag.MONITORING):
         return user
     if user not in (None, call.who.name):
@@ -116,18 +115,15 @@ async def delete_timeline(call: Call) -> Answer:
 
 
 def _only(call: Call) -> str | None:
-    """Only monitoring users may see the links of all users, for which the filter is None."""
     return None if call.has(Tag.MONITORING) else call.who.name
 
 
 def _which(call: Call) -> dict[str, Any]:
-    """The operation's arguments limit it to a timeline that the user may see."""
     watch = integer(call.values, "watch", 0)
     return {"watch": watch, "node": call.request.query.get("node"), "user": _only(call)}
 
 
 def _outlined(step: Mapping[str, Any]) -> dict[str, Any]:
-    """A step without another user's message contents: only the frame's kind."""
     return {**step, "frame": step["frame"].partition(" ")[0], "bytes": ""}
 
 

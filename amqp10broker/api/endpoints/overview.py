@@ -259,7 +259,6 @@ async def _listeners(call: Call) -> list[dict[str, Any]]:
 
 
 def _contexts(listeners: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The ports of HTTP contexts are texts, unlike those of listeners."""
     return [
         {
             "description": "HTTP API",

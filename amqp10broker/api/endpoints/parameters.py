@@ -79,7 +79,7 @@ async def delete_parameter(call: Call) -> Answer:
 
 
 def _administers(call: Call) -> None:
-    """Only administrators, because limits bound what policymakers do."""
+    # Only administrators, because limits bound what policymakers do.
     check_tag(Tag.ADMINISTRATOR, call.who.tags)
 
 

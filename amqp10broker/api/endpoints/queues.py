@@ -136,7 +136,6 @@ def queue_of(call: Call, value: str = "name") -> DeclaredQueue:
 
 
 async def _owners(call: Call) -> dict[tuple[int, int], ConnectionView]:
-    """Keyed as queues refer to their owners: by the number of the node and of the connection."""
     numbers = {node.name: node.number for node in call.door.catalog.nodes.values()}
     return {
         (numbers.get(each.node or call.door.node_name, 0), each.id): each
@@ -159,7 +158,6 @@ def _known(queue: DeclaredQueue) -> dict[str, Any]:
 async def _objects(
     call: Call, items: Sequence[Item], wanted: Collection[str] | None, *, detailed: bool = False
 ) -> list[dict[str, Any]]:
-    """A queue that is deleted meanwhile is left out."""
     query = call.request.query
     totals = query.get("disable_stats") == "true" and query.get("enable_queue_totals") == "true"
     without = query.get("disable_stats") == "true" and not totals

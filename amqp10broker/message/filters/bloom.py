@@ -64,12 +64,8 @@ def _filter_value(head: bytes) -> str | None:
 
 
 def chunk_filter(values: Iterable[str | None], size_bytes: int = SIZE_BYTES_DEFAULT) -> bytes:
-    """Make the filter of a chunk: empty, or `size_bytes` bytes.
-
-    Args:
-        values: the filter values of its messages, None for a message without one; repetitions do not
-            matter.
-        size_bytes: 16 to 255.
+    """Make the filter of a chunk: empty, or `size_bytes` bytes. `values`: the filter values of its messages,
+    None for a message without one; repetitions do not matter. `size_bytes`: 16 to 255.
     """
     assert SIZE_BYTES_MIN <= size_bytes <= SIZE_BYTES_MAX
     distinct = set(values)
@@ -107,11 +103,7 @@ class BloomFilter:
     """So are those that contain a message without a filter value."""
 
     def may_match(self, chunk: bytes) -> bool:
-        """Return whether to read a chunk. Never False for one that contains a wanted message.
-
-        Args:
-            chunk: its filter, made by `chunk_filter`.
-        """
+        """Return whether to read a chunk. Never False for one that contains a wanted message."""
         if not chunk:
             return self.match_unfiltered
         first = chunk[0]

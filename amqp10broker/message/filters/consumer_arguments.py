@@ -20,14 +20,8 @@ X_STREAM_MATCH_UNFILTERED: Final = "x-stream-match-unfiltered"
 
 
 def from_amqp091_arguments(arguments: Mapping[str, Any], *, stream: str, vhost: str) -> Filters:
-    """Read the filters of an AMQP 0-9-1 consumer. x-stream-match-unfiltered alone means nothing.
-
-    Args:
-        arguments: of basic.consume; others than the three are ignored.
-        stream, vhost: names for the error.
-
-    Raises:
-        PreconditionFailed: an argument has a value that it cannot have.
+    """Read the filters of an AMQP 0-9-1 consumer. x-stream-match-unfiltered alone means nothing. Raises
+    `PreconditionFailed` if an argument has a value that it cannot have.
     """
     resource = f"queue '{stream}' in vhost '{vhost}'"
     offset: OffsetSpec | None = None

@@ -5,11 +5,8 @@ from __future__ import annotations
 
 class FilterError(ValueError):
     """A filter cannot be used, and the reply to the attach leaves it out; the message has the reason, for the
-    log.
-
-    Args:
-        reason: a clause: "is 4097 characters long; 4096 are allowed".
-        position: of the character in the text of an SQL filter, from 0; None without one.
+    log. `reason`: a clause: "is 4097 characters long; 4096 are allowed". `position`: of the character in the
+    text of an SQL filter, from 0; None without one.
     """
 
     def __init__(self, reason: str, position: int | None = None) -> None:

@@ -245,7 +245,6 @@ class FieldReader:
                 pos = skip(bare, pos)
 
     def _read_all(self, bare: bytes, values: list[Any]) -> None:
-        """Read a message that encodes the descriptor of a section in an unusual way."""
         properties, application = read_properties(bare[: body_start(bare)])
         found = {key: value for key, value in application.items() if type(key) is str}
         for slot, field in enumerate(self._fields):

@@ -26,7 +26,6 @@ from amqp10broker.protocols.amqp10.types import Array, Described, Map, Symbol, U
 
 OFFSET_SPEC: Final = "rabbitmq:stream-offset-spec"
 END_OFFSET: Final = "amqp10broker:stream-end-offset"
-"""An extension of this broker."""
 STREAM_FILTER: Final = "rabbitmq:stream-filter"
 MATCH_UNFILTERED: Final = "rabbitmq:stream-match-unfiltered"
 PROPERTIES: Final = "amqp:properties-filter"
@@ -72,10 +71,8 @@ class MessageFilter:
     """A predicate on messages.
 
     Many messages have the same application-properties, byte for byte. A filter of application-properties
-    alone decides on them once, which costs a fifth of reading and comparing.
-
-    Attributes:
-        entries: of the filter-set that it was made of; another node makes the same filter of them.
+    alone decides on them once, which costs a fifth of reading and comparing. `entries`: of the filter-set
+    that it was made of; another node makes the same filter of them.
     """
 
     __slots__ = ("_alike", "_known", "_read", "_required", "_run", "_uses_time", "entries")
@@ -88,13 +85,9 @@ class MessageFilter:
         uses_time: bool = False,
         required: bytes = b"",
     ) -> None:
-        """Build a filter from parts; `of_sql` and `of_properties` call this.
-
-        Args:
-            reader: of the values that `run` takes.
-            run: returns True for a message that passes.
-            uses_time: `run` takes the time in milliseconds behind the values.
-            required: bytes that the properties of a passing message contain; may be empty.
+        """Build a filter from parts; `of_sql` and `of_properties` call this. `uses_time`: `run` takes the
+        time in milliseconds behind the values. `required`: bytes that the properties of a passing message
+        contain; may be empty.
         """
         self.entries: Mapping[Symbol, Described] = {}
         self._read = reader.read
@@ -124,11 +117,7 @@ class MessageFilter:
         return cls(reader, run, required=max((test.required for test in tests.values()), key=len))
 
     def matches(self, message: Message, now_ms: int) -> bool:
-        """Return whether a message, of either protocol, passes.
-
-        Args:
-            now_ms: the time since 1970, for UTC().
-        """
+        """Return whether a message, of either protocol, passes. `now_ms`: the time since 1970, for UTC()."""
         return bool(self.matching((message,), now_ms))
 
     def matching(self, messages: Sequence[Message], now_ms: int) -> list[int]:
@@ -198,7 +187,6 @@ class RefusedFilter:
     """A filter that is not in place, and the reason."""
 
     name: str
-    """The key in the filter-set."""
     reason: str
     selects: bool
     """Whether it is a selector: JMS clients do not check whether theirs is in place."""
@@ -217,11 +205,9 @@ class FilterSet:
 def from_amqp10(filter_set: Mapping[Any, Any] | Map | None, *, of_stream: bool = True) -> FilterSet:
     """Read the filter field of a source.
 
-    Never raises: an entry that cannot be used is refused, and all others are in place.
-
-    Args:
-        filter_set: names with described values (part 3, section 3.5.8).
-        of_stream: False for any other queue, where only message filters can be in place.
+    Never raises: an entry that cannot be used is refused, and all others are in place. `filter_set`: names
+    with described values (part 3, section 3.5.8). `of_stream`: False for any other queue, where only message
+    filters can be in place.
     """
     builder = _Builder(of_stream=of_stream)
     in_place: dict[Symbol, Described] = {}
@@ -257,7 +243,7 @@ class _Builder:
         self._of_messages: dict[Symbol, Described] = {}
 
     def add(self, name: Any, value: Any) -> None:
-        """Raises FilterError before any change if the entry cannot be in place."""
+        # Raises FilterError before any change if the entry cannot be in place.
         if not isinstance(name, Symbol):
             raise FilterError("the name of a filter is a symbol")
         if not isinstance(value, Described):

@@ -120,10 +120,8 @@ def end_from_amqp10(value: Any) -> int:
 
 
 def from_amqp091(value: Any) -> OffsetSpec:
-    """Read the value of a consumer argument ``x-stream-offset``.
-
-    Raises:
-        FilterError: it is none of those in the table above; the reason says what is allowed.
+    """Read the value of a consumer argument ``x-stream-offset``. Raises `FilterError` if it
+    is not in the table above; the reason names what is allowed.
     """
     kind = type(value)
     spec: OffsetSpec | None = None

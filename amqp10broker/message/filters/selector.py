@@ -122,7 +122,6 @@ def _token(found: re.Match[str], position: int) -> Token:
 
 
 def _number(found: re.Match[str], position: int) -> int | float:
-    """As in Java: with a suffix for its width, which means nothing here, and octal behind a zero."""
     if (digits := found["digits"]) is not None:
         return int(digits, 16)
     if (integer := found["integer"]) is not None:

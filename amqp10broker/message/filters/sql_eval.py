@@ -56,12 +56,10 @@ class SqlFilter:
 
 
 def compile_sql(text: str) -> SqlFilter:
-    """Compile the text of an SQL filter."""
     return compile_expression(parse(text))
 
 
 def compile_expression(expression: ast.Expression) -> SqlFilter:
-    """Compile the tree of an expression."""
     nodes = _inside_out(expression)
     fields = tuple(dict.fromkeys(node.field for node in nodes if isinstance(node, ast.Identifier)))
     slots = {field: slot for slot, field in enumerate(fields)}
@@ -77,7 +75,7 @@ def compile_expression(expression: ast.Expression) -> SqlFilter:
 
 
 def _inside_out(expression: ast.Expression) -> list[ast.Expression]:
-    """Without recursion: a tree may be two hundred levels deep. Children come before parents."""
+    # Without recursion: a tree may be two hundred levels deep. Children come before parents.
     nodes: list[ast.Expression] = []
     left = [expression]
     while left:
@@ -279,7 +277,6 @@ def _divide(one: float, other: float) -> float | None:
 
 
 def _divide_integers(one: Any, other: Any) -> int | float | None:
-    """As in Java: of two integers an integer, cut off towards zero."""
     if type(one) not in INTEGERS or type(other) not in INTEGERS:
         return _divide(one, other)
     if not other:
@@ -289,7 +286,6 @@ def _divide_integers(one: Any, other: Any) -> int | float | None:
 
 
 def _remainder(one: Any, other: Any) -> int | None:
-    """With the sign of the dividend; of integers only."""
     if not other or type(one) not in INTEGERS or type(other) not in INTEGERS:
         return None
     rest: int = abs(one) % abs(other)

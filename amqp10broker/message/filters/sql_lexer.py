@@ -43,7 +43,6 @@ class Token:
 KEYWORDS: Final = frozenset(
     {"AND", "OR", "NOT", "LIKE", "ESCAPE", "IN", "IS", "NULL", "TRUE", "FALSE", "UTC"}
 )
-"""Keywords, recognised in capitals only."""
 
 RESERVED: Final = KEYWORDS | {"EXISTS", "LOWER", "UPPER", "LEFT", "RIGHT", "SUBSTRING", "DATE", "NAN", "INF"}
 """Reserved words of the specification, in whatever case: a property with such a name is written in brackets.

@@ -28,7 +28,6 @@ class _Segment:
     __slots__ = ("_characters", "_pattern", "length", "text")
 
     def __init__(self, characters: list[str | None]) -> None:
-        """None stands for any one character."""
         self.length = len(characters)
         self.text = None if None in characters else "".join(map(str, characters))
         """The segment itself, if it contains no ``_``."""
@@ -51,7 +50,7 @@ class _Segment:
         return -1 if found is None else found.start()
 
     def _find_in_long(self, text: str, start: int, end: int) -> int:
-        """Bit i of `state` means that the first i + 1 characters stand right before the current place."""
+        # Bit i of `state` means that the first i + 1 characters stand right before the current place.
         anything = sum(1 << index for index, character in enumerate(self._characters) if character is None)
         accepted: dict[str, int] = {}
         for index, character in enumerate(self._characters):
@@ -67,11 +66,8 @@ class _Segment:
 
 
 def compile_like(pattern: str, escape: str | None) -> Matcher:
-    """Return a function that matches texts.
-
-    Args:
-        pattern: as written in the expression.
-        escape: a character that makes the next one literal; None for no such.
+    """Return a function that matches texts. `escape`: a character that makes the next one literal; None for
+    no such.
     """
     segments = [_Segment(characters) for characters in _split(pattern, escape)]
     if len(segments) == 1:
@@ -137,7 +133,6 @@ def _exactly(segment: _Segment) -> Matcher:
 
 
 def _with_one_percent(segments: list[_Segment]) -> Matcher | None:
-    """Fast paths for the commonest patterns: a beginning, an end, or both, or a part in between."""
     texts = [segment.text for segment in segments]
     match texts:
         case [str() as start, ""]:

@@ -102,11 +102,8 @@ class _List:
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """The differences between the languages that share this grammar.
-
-    Attributes:
-        field: maps the part before a name's dot, if any, the name, and its position to a field.
-        divide: the operator of ``/`` in the tree.
+    """The differences between the languages that share this grammar. `field`: maps the part before a name's
+    dot, if any, the name, and its position to a field.
     """
 
     field: Callable[[str | None, str, int], Field]

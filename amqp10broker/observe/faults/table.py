@@ -123,7 +123,6 @@ class Faults:
     def __init__(
         self, post: Callable[[Mapping[PeerId, list[Effect]]], None], client_of: Callable[[object], str]
     ) -> None:
-        """Begin without faults; `client_of` returns the container-id or name of a connection's client."""
         self._post = post
         self.client_of = client_of
         self.changed: Callable[[], None] = lambda: None

@@ -21,7 +21,6 @@ class Latency:
     __slots__ = ("_came", "_done", "_entries", "_kind", "_where")
 
     def __init__(self, kind: int, where: tuple[int, int, int], came: int, done: int) -> None:
-        """Begin; `came` and `done` count deliveries modulo 2**32. Deliveries under way now are not timed."""
         self._kind = kind
         self._where = where
         self._came, self._done = came, done

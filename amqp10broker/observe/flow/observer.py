@@ -42,7 +42,6 @@ class Observer:
         emit: Emit,
         on_link: OnLink,
     ) -> None:
-        """Begin. `on_link` is called for each part when it is observed first."""
         self._samples = samples
         self._connection = connection
         self._channel = channel

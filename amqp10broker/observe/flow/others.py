@@ -16,7 +16,6 @@ class ConnectionObserver:
     __slots__ = ("_connection", "_emit", "_in", "_out", "_reason", "_since_ns", "_waiting")
 
     def __init__(self, connection: int, emit: Emit, now_ns: int, *, bytes_in: int, bytes_out: int) -> None:
-        """Begin; the bytes of the socket so far are not counted."""
         self._connection = connection
         self._emit = emit
         self._since_ns = now_ns
@@ -80,7 +79,6 @@ class ProcessObserver:
     __slots__ = ("_emit", "_processor_ns", "_since_ns")
 
     def __init__(self, emit: Emit, now_ns: int, *, processor_ns: int) -> None:
-        """Begin with the processor time of the process so far."""
         self._emit = emit
         self._since_ns = now_ns
         self._processor_ns = processor_ns

@@ -35,29 +35,26 @@ class Emit(Protocol):
         value_ns: int,
         queue_depth: int,
         /,
-    ) -> None:
-        """Take the columns of an event, see `observe.flow_events.schema.FIELDS`."""
+    ) -> None: ...
 
 
 class OnLink(Protocol):
     """Called with the identity of a link when it is observed first, once per link."""
 
-    def __call__(self, now_ns: int, kind: int, channel: int, handle: int, link: str, address: str, /) -> None:
-        """Take the identity of a link."""
+    def __call__(
+        self, now_ns: int, kind: int, channel: int, handle: int, link: str, address: str, /
+    ) -> None: ...
 
 
 class Trail:
-    """The last observation of one link (AMQP 0-9-1: channel or consumer).
-
-    Attributes:
-        limit: of its credit if that is automatic, and the number of its reason; else None.
-        turn: number of the observation that found it last, so that the observer can find links that are gone.
+    """The last observation of one link (AMQP 0-9-1: channel or consumer). `limit`: of its credit if that is
+    automatic, and the number of its reason; else None. `turn`: number of the observation that found it last,
+    so that the observer can find links that are gone.
     """
 
     __slots__ = ("_count", "_since_ns", "_state", "kind", "limit", "turn", "where")
 
     def __init__(self, kind: int, where: tuple[int, int, int], now_ns: int, count: int) -> None:
-        """Begin; `count` deliveries so far are not counted."""
         self.kind = kind
         self.where = where
         self.turn = 0

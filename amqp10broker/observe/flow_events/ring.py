@@ -20,16 +20,7 @@ EVENTS_MAX: Final = 65_536
 
 
 class Ring:
-    """The buffer that this module describes.
-
-    Args:
-        events_max: capacity in events, 2 or more.
-
-    Attributes:
-        offered: events passed to `add`, in all.
-        dropped: events lost, in all.
-        waiting: events in the buffer, including those of the kind `DROPPED`.
-    """
+    """The buffer that this module describes. `events_max`: capacity in events, 2 or more."""
 
     __slots__ = ("_buffer", "_capacity", "_pack", "_untold", "dropped", "offered", "waiting")
 

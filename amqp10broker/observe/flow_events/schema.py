@@ -28,7 +28,6 @@ VERSION_KEY: Final = b"amqp10broker.observe.recording.version"
 EVENTS: Final = "events"
 """Folder of the event files, partitioned by run."""
 RUNS: Final = "runs.parquet"
-"""Folder of the rows of runs."""
 NAMES: Final = "names"
 """Folder of the names of links, a file per run."""
 RUN_PARTITION: Final = "run_id="
@@ -44,9 +43,7 @@ class Kind(IntEnum):
     """The kind of an event. Numbers never change.
 
     *Elapsed* is the time since the same object was last observed, in ns, in `value_ns`; the sum of a link's
-    elapsed times is the time it was observed. `n` and `bytes` count since then, too. Columns that are not
-    counts (reason, credit, window, depth) apply to the whole elapsed time, as found at its beginning: so sums
-    of `value_ns` by reason, and averages weighted by `value_ns`, are right.
+    elapsed times is the time it was observed. `n` and `bytes` count since then, too.
     """
 
     LINK_IN = 1
@@ -191,7 +188,6 @@ class Field:
     """One column of an event.
 
     Attributes:
-        code: of `struct`, little-endian, without padding; numpy's letter is the same.
         parquet: the Arrow type in the file. Spark has no unsigned integers: larger values have a wider type.
     """
 

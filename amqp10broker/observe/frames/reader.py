@@ -28,7 +28,6 @@ class Frame:
         body: the performative or method; None if there is none, or none that can be read.
         data: the bytes up to the payload of a transfer or the content of a body frame, without secrets; empty
             for SASL frames, and for unreadable bytes, since any of them may be a password.
-        payload: that payload or content; empty if it was not recorded.
         said: text shown instead of the body, if there is none or `data` is incomplete.
     """
 
@@ -60,12 +59,8 @@ class Frame:
 
 
 class FrameReader:
-    """Finds the frames in one direction's bytes, beginning between two frames.
-
-    Args:
-        protocol: replaced when a protocol header is read.
-        rest: bytes already received that belong to the first frame.
-        logged_in: no password follows.
+    """Finds the frames in one direction's bytes, beginning between two frames. `rest`: bytes already received
+    that belong to the first frame.
     """
 
     def __init__(

@@ -23,7 +23,6 @@ VERSION: Final = 1
 Direction = Literal["in", "out"]
 """Direction of a frame: to the broker, or from it."""
 Role = Literal["sender", "receiver"]
-"""The client's role on a link."""
 ARROWS: Final[dict[Direction, str]] = {"in": "<-", "out": "->"}
 
 
@@ -36,13 +35,8 @@ class NoFrames(BrokerError):
 
 @dataclass(frozen=True, slots=True)
 class Listening:
-    """The recording of a connection begins.
-
-    Attributes:
-        at_ns: nanoseconds since 1970.
-        protocol: as far as it is known.
-        begins: no byte has been received so far; otherwise the state before is unknown.
-        transport: ``tcp``, ``tls`` or ``websocket``.
+    """The recording of a connection begins. `begins`: no byte has been received so far; otherwise the state
+    before is unknown.
     """
 
     at_ns: int
@@ -56,14 +50,8 @@ class Listening:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """A link, or a consumer of AMQP 0-9-1, that existed when the recording began.
-
-    Attributes:
-        at_ns: nanoseconds since 1970.
-        name: the link's name, or the consumer's tag.
-        address: its address, or the queue.
-        handle: the broker's; None in AMQP 0-9-1.
-        remote_handle: the client's.
+    """A link, or a consumer of AMQP 0-9-1, that existed when the recording began. `handle`: the broker's;
+    None in AMQP 0-9-1.
     """
 
     at_ns: int
@@ -160,10 +148,8 @@ def _line(connection: int, at_ns: int, **fields: Any) -> str:
 def read_lines(lines: Iterable[str]) -> Iterator[Record]:
     """Yield the records of a recording, in order.
 
-    An incomplete last line is ignored: the broker ended while it wrote.
-
-    Raises:
-        NoFrames: the lines are not a recording, or of another version, or one is damaged.
+    An incomplete last line is ignored: the broker ended while it wrote. Raises `NoFrames` if the lines are
+    not a recording, or of another version, or one is damaged.
     """
     reading = _Reading()
     broken: NoFrames | None = None

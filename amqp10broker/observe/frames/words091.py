@@ -40,14 +40,8 @@ SECRET: Final = frozenset(kind for kind, _ in SECRETS)
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A frame in a buffer.
-
-    Attributes:
-        end: where the next frame begins.
-        method: None if there is none, or none that can be read.
-        content: where the content of a body frame begins; None for other frames.
-        said: text shown for a frame with neither.
-        readable: whether the frame is valid.
+    """A frame in a buffer. `method`: None if there is none, or none that can be read. `content`: where the
+    content of a body frame begins; None for other frames.
     """
 
     channel: int
@@ -59,10 +53,8 @@ class Found:
 
 
 def next_frame(buf: bytes, pos: int) -> Found | None:
-    """Return the frame that begins here; None if it is incomplete.
-
-    Raises:
-        ValueError: the bytes are not a frame.
+    """Return the frame that begins here; None if it is incomplete. Raises `ValueError` if the bytes are not a
+    frame.
     """
     if len(buf) - pos < _HEADER.size:
         return None

@@ -37,16 +37,7 @@ Row = tuple[tuple[str, ...], tuple[float | None, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """The state of the process; unknown values are None.
-
-    Attributes:
-        cluster_id: stable id of the cluster.
-        client_version: of prometheus-client.
-        now_s: seconds since the epoch.
-        memory, memory_limit, disk_free, disk_limit: bytes.
-        peers_lost: nodes of the cluster that cannot be reached.
-        commits: of the journal; None without one.
-    """
+    """The state of the process; unknown values are None. `commits`: of the journal; None without one."""
 
     name: str
     cluster: str
@@ -87,8 +78,7 @@ class Connected(Protocol):
     def blocked_s(self) -> float:
         """Return for how many seconds bytes have waited for its socket."""
 
-    def counted(self) -> ClientCounters:
-        """Return the counters of its client."""
+    def counted(self) -> ClientCounters: ...
 
     def view(self) -> ConnectionView:
         """Return the state of the connection."""
@@ -96,13 +86,7 @@ class Connected(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """The totals of connections that have ended.
-
-    Attributes:
-        connections: number.
-        parts: number of sessions or channels, by protocol.
-        blocked_s: seconds in which bytes waited for their sockets.
-    """
+    """The totals of connections that have ended."""
 
     connections: int
     parts: Mapping[str, int]
@@ -141,11 +125,8 @@ class Source(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """The samples of one metric.
-
-    Attributes:
-        samples: suffix of the name, values of the labels, and the value; an iterator, to be used once.
-        goes_on: these samples continue a metric.
+    """The samples of one metric. `samples`: suffix of the name, values of the labels, and the value; an
+    iterator, to be used once.
     """
 
     family: Family

@@ -24,11 +24,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """One metric.
-
-    Attributes:
-        labels: of its samples; for a group's metric, those in addition to the group's.
-    """
+    """One metric. `labels`: of its samples; for a group's metric, those in addition to the group's."""
 
     name: str
     kind: Kind
@@ -38,14 +34,9 @@ class Family:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Metrics of the same objects.
-
-    Attributes:
-        name: as in the parameter ``family``.
-        prefix: of the names of its metrics; the detailed form adds ``detailed_`` or ``cluster_``.
-        summed: the aggregated form has the sums.
-        per_object: ``/metrics/per-object`` has the rows.
-        bounded: rows are limited to `ROWS_MAX`, because clients can create any number of these objects.
+    """Metrics of the same objects. `prefix`: of the names of its metrics; the detailed form adds
+    ``detailed_`` or ``cluster_``. `bounded`: rows are limited to `ROWS_MAX`, because clients can create any
+    number of these objects.
     """
 
     name: str

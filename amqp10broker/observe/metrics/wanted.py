@@ -27,13 +27,8 @@ class Form(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A parsed request.
-
-    Attributes:
-        groups: that have rows in the response.
-        vhosts: queues of these count; None: all.
-        queue: searched in the names of queues; None: all count.
-        openmetrics: the format; else Prometheus' own.
+    """A parsed request. `vhosts`: queues of these count; None: all. `queue`: searched in the names of queues;
+    None: all count.
     """
 
     form: Form
@@ -47,10 +42,8 @@ class Wanted:
         return OPENMETRICS_TYPE if self.openmetrics else PLAIN_TYPE
 
     def takes_queue(self, vhost: str, name: str) -> bool:
-        """Return whether a queue counts.
-
-        Raises:
-            InvalidArgument: the search in the names of all queues takes too long.
+        """Return whether a queue counts. Raises `InvalidArgument` if the search in the names of all queues
+        takes too long.
         """
         if self.vhosts is not None and vhost not in self.vhosts:
             return False
@@ -65,15 +58,9 @@ def wanted(
     queue: str | None = None,
     accept: str | None = None,
 ) -> Wanted:
-    """Parse a request.
-
-    Args:
-        families: names of groups, of the detailed form; unknown ones are ignored, as in RabbitMQ.
-        vhosts: empty means all.
-        queue: a regular expression for names of queues.
-
-    Raises:
-        InvalidArgument: the expression is invalid, or cannot be searched for in bounded time.
+    """Parse a request. `families`: names of groups, of the detailed form; unknown ones are ignored, as in
+    RabbitMQ. Raises `InvalidArgument` if the expression is invalid, or cannot be searched for in bounded
+    time.
     """
     openmetrics = "application/openmetrics-text" in (accept or "")
     if form in (Form.AGGREGATED, Form.MEMORY):

@@ -15,7 +15,6 @@ from amqp10broker.observe.flow_events.schema import FIELDS, PACK, RUN_FIELDS, SC
 from amqp10broker.observe.recording.errors import ArrowMissing, OtherVersion
 
 METADATA: Final = {VERSION_KEY: str(SCHEMA_VERSION).encode()}
-"""Metadata of every file's schema."""
 
 # The type that `struct` packs by each letter, before it is widened to the column's type.
 _SMALLER: Final = {"q": "int64", "b": "int8", "I": "uint32", "H": "uint16"}
@@ -53,14 +52,8 @@ def run_schema() -> Any:
 
 
 def event_table(events: bytes | bytearray | memoryview) -> Any:
-    """Return packed events as an Arrow table with `event_schema`.
-
-    Args:
-        events: whole events as packed by `schema.PACK`.
-
-    Raises:
-        ValueError: the length is not a multiple of the event size.
-        ArrowMissing: pyarrow is not installed.
+    """Return packed events as an Arrow table with `event_schema`. Raises `ValueError` if the length is not a
+    multiple of the event size, and `ArrowMissing` if pyarrow is not installed.
     """
     count, rest = divmod(len(events), PACK.size)
     if rest:

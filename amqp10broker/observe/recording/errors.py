@@ -50,11 +50,8 @@ class NotARecording(RecordingError):
 
 
 class OtherVersion(RecordingError):
-    """The files have another layout than this program writes.
-
-    Args:
-        found: the file's version, None if it has none.
-        known: the version of this program.
+    """The files have another layout than this program writes. `found`: the file's version, None if it has
+    none.
     """
 
     def __init__(self, path: str, found: int | None, known: int) -> None:

@@ -36,7 +36,6 @@ class LinkName:
         address: of AMQP 1.0, or a queue's name; "" for an anonymous terminus, and for the publishing side of
             a channel.
         client: container-id, or the connection name of a client of AMQP 0-9-1; "" without one.
-        user, vhost, peer: of its connection; peer is the client's address.
     """
 
     ts_ns: int
@@ -114,10 +113,8 @@ def path_of(recording: str | os.PathLike[str], run_id: str) -> Path:
 def read_names(recording: str | os.PathLike[str], run_id: str) -> LinkNames:
     """Return the names of a run; empty for recordings without names.
 
-    An incomplete last line is ignored: it is being written, or could not be.
-
-    Raises:
-        NotARecording: the file cannot be read, or is damaged.
+    An incomplete last line is ignored: it is being written, or could not be. Raises `NotARecording` if the
+    file cannot be read, or is damaged.
     """
     path = path_of(recording, run_id)
     try:

@@ -15,10 +15,7 @@ def check_run_id(name: str, what: str = "run id") -> str:
 
     Letters, digits, ``.``, ``_`` and ``-``, at most 128, and a letter or digit first: readers ignore files
     that begin with ``_`` or ``.``. Readers must declare the partition column as text: those that infer types
-    take ``2026-01-01`` for a date.
-
-    Raises:
-        ValueError: the name is invalid; the message contains the rule.
+    take ``2026-01-01`` for a date. Raises `ValueError` if the name is invalid; the message contains the rule.
     """
     if not _SAFE.fullmatch(name):
         raise ValueError(
@@ -29,10 +26,8 @@ def check_run_id(name: str, what: str = "run id") -> str:
 
 
 def check_run_name(name: str) -> str:
-    """Return a name that is valid for many runs, each but the first with a number behind it.
-
-    Raises:
-        ValueError: it is not a run id, or too long for a number.
+    """Return a name that is valid for many runs, each but the first with a number behind it. Raises
+    `ValueError` if it is not a run id, or too long for a number.
     """
     check_run_id(name)
     if len(name) > NAME_MAX:

@@ -43,12 +43,6 @@ class EventWriter:
     Several writers may write one run at a time if their prefixes differ. A writer that is not closed leaves a
     file whose name begins with ``_``, and loses its events. After NotWritable (the disk is full, for
     instance) a writer is unusable.
-
-    Attributes:
-        folder: ``DIR/events/run_id=ID``.
-        events: number passed to `write`.
-        complete: number of them in complete files.
-        parts: number of complete files.
     """
 
     def __init__(
@@ -68,7 +62,6 @@ class EventWriter:
             prefix: the writer: "broker", "loader-1"; files are named ``part-PREFIX-NUMBER.parquet``, and
                 ``part-NUMBER.parquet`` without one. Numbers continue after those of existing files.
             part_seconds_max: age after which a part is complete, checked in `write` and `tick`.
-            row_group_events: events that wait in memory for a row group.
             clock: seconds, of which only differences count.
 
         Raises:
@@ -97,11 +90,8 @@ class EventWriter:
 
     def write(self, events: bytes) -> None:
         """Write events packed by `schema.PACK`; with calls of `tick` they are readable after
-        `part_seconds_max`.
-
-        Raises:
-            NotWritable: the disk is full, for instance.
-            ValueError: the length is not a multiple of the event size.
+        `part_seconds_max`. Raises `NotWritable` if the disk is full, for instance, and `ValueError` if the
+        length is not a multiple of the event size.
         """
         if not events:
             return
@@ -149,9 +139,6 @@ class EventWriter:
         """Discard the incomplete part, and free its space on the disk, after an error of writing.
 
         The space is needed by the run's row, which records the loss.
-
-        Returns:
-            The number of events lost.
         """
         lost, self._part_events = self._part_events, 0
         self._waiting.clear()
@@ -200,10 +187,8 @@ def events_folder(recording: str | os.PathLike[str], run_id: str) -> Path:
 
 
 def read_events(recording: str | os.PathLike[str], run_id: str) -> Any:
-    """Return all events of a run as one unsorted Arrow table, for tests and small recordings.
-
-    Raises:
-        NotARecording: the run has no events, or a file is damaged.
+    """Return all events of a run as one unsorted Arrow table, for tests and small recordings. Raises
+    `NotARecording` if the run has no events, or a file is damaged.
     """
     pa, pq = load_arrow(), load_parquet()
     folder = events_folder(recording, run_id)

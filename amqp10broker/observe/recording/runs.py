@@ -39,10 +39,8 @@ ROW_BYTES_MAX: Final = 64 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """One run: the columns of `schema.RUN_FIELDS`, where they are defined. None is null.
-
-    Raises:
-        ValueError: the run id is not a safe file name.
+    """One run: the columns of `schema.RUN_FIELDS`, where they are defined. None is null. Raises `ValueError`
+    if the run id is not a safe file name.
     """
 
     run_id: str
@@ -73,10 +71,8 @@ class Run:
 
 
 def write_run(recording: str | os.PathLike[str], run: Run) -> Path:
-    """Write a run's row, atomically replacing an existing one, and return its file.
-
-    Raises:
-        NotWritable: the system does not allow it.
+    """Write a run's row, atomically replacing an existing one, and return its file. Raises `NotWritable` if
+    the system does not allow it.
     """
     pa, pq = load_arrow(), load_parquet()
     path = _row_of(recording, run.run_id)
@@ -101,15 +97,10 @@ def write_run(recording: str | os.PathLike[str], run: Run) -> Path:
 def claim_run(recording: str | os.PathLike[str], run: Run, number: int = 1) -> tuple[Run, int]:
     """Take the next free number of a run name, and write the run's row.
 
-    No other process can get the same run id: only one creates the folder of its events.
-
-    Args:
-        run: the row, with the name as run id: the first run of a name has it as its id.
-        number: to begin with: 2 for ``NAME-2``.
-
-    Raises:
-        NotWritable: the system does not allow it.
-        ValueError: the name is too long for a number behind it.
+    No other process can get the same run id: only one creates the folder of its events. `run`: the row, with
+    the name as run id: the first run of a name has it as its id. `number`: to begin with: 2 for ``NAME-2``.
+    Raises `NotWritable` if the system does not allow it, and `ValueError` if the name is too long for a
+    number behind it.
     """
     load_parquet()
     while True:
@@ -142,14 +133,9 @@ def _taken(folder: Path, row: Path) -> bool:
 
 
 def keep_room(recording: str | os.PathLike[str]) -> Sink:
-    """Reserve space for a row that must be written even if the disk is full then.
-
-    Returns:
-        A file without a name that occupies the space: discard it before writing the row. The system does so
-            when the process ends.
-
-    Raises:
-        NotWritable: the disk is full.
+    """Reserve space for a row that must be written even if the disk is full then. Returns a file without a
+    name that occupies the space: discard it before writing the row. The system does so when the process ends.
+    Raises `NotWritable` if the disk is full.
     """
     path = Path(recording) / RUNS / f"_room-{os.getpid()}"
     try:
@@ -167,11 +153,8 @@ def keep_room(recording: str | os.PathLike[str]) -> Sink:
 
 
 def read_runs(recording: str | os.PathLike[str]) -> list[Run]:
-    """Return all runs of a recording, in the order of their beginnings.
-
-    Raises:
-        NotARecording: the folder of runs is missing, empty, or has a damaged file.
-        OtherVersion: it has another layout.
+    """Return all runs of a recording, in the order of their beginnings. Raises `NotARecording` if the folder
+    of runs is missing, empty, or has a damaged file, and `OtherVersion` if it has another layout.
     """
     folder = Path(recording) / RUNS
     paths = [path for path in folder.glob("*.parquet") if path.name[0] not in "_."]
@@ -182,7 +165,6 @@ def read_runs(recording: str | os.PathLike[str]) -> list[Run]:
 
 
 def read_run(recording: str | os.PathLike[str], run_id: str) -> Run:
-    """Return one run."""
     path = _row_of(recording, check_run_id(run_id))
     if not path.exists():
         raise NotARecording(str(recording), f"it has no run {run_id!r}")

@@ -28,15 +28,8 @@ works again.
 
 
 class SpanQueue(SpanProcessor):
-    """The queue that this module describes.
-
-    Args:
-        exporter: called in the queue's thread alone, where it may block.
-        tell: called once for a series of losses.
-
-    Attributes:
-        lost: spans that were not sent, and will not be.
-        taken: spans accepted in time; some of them wait, or are being exported.
+    """The queue that this module describes. `taken`: spans accepted in time; some of them wait, or are being
+    exported.
     """
 
     def __init__(self, exporter: SpanExporter, tell: Tell) -> None:
@@ -127,11 +120,6 @@ class SpanQueue(SpanProcessor):
 
 
 def provider(resource: Resource, ratio: float, queue: SpanQueue) -> TracerProvider:
-    """Return the provider of tracers.
-
-    Args:
-        ratio: share of new traces that are recorded; others follow their parent.
-    """
     made = TracerProvider(
         sampler=ParentBased(TraceIdRatioBased(ratio)), resource=resource, shutdown_on_exit=False
     )

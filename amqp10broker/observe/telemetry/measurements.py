@@ -32,10 +32,8 @@ _CUMULATIVE: Final = AggregationTemporality.CUMULATIVE
 def data_of(
     found: Iterable[Samples], resource: Resource, version: str, began_ns: int, now_ns: int
 ) -> Iterator[MetricsData | None]:
-    """Convert all metrics step by step; only the last step yields data.
-
-    Args:
-        began_ns: beginning of the counters, since 1970.
+    """Convert all metrics step by step; only the last step yields data. `began_ns`: beginning of the
+    counters, since 1970.
     """
     metrics: dict[str, Metric] = {}
     for samples in found:

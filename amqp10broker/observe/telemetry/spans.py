@@ -66,12 +66,7 @@ Attributes = dict[str, Any]
 
 class Traces:
     """The state shared by all sessions and channels of a broker. `open` counts spans that have not ended.
-
-    Args:
-        tracer: its sampler decides about spans without a parent.
-        roots: messages without a trace may begin one.
-        now_ns: returns the time since 1970.
-        lost: called for each span that could not be begun.
+    `now_ns`: returns the time since 1970.
     """
 
     def __init__(
@@ -147,14 +142,7 @@ class _Publish:
 
 
 class _Consumer:
-    """The deliveries of a consumer.
-
-    Attributes:
-        settled: all deliveries are sent settled.
-        epoch: of its last `GiveBack`; older deliveries do not count.
-        cancelled: no further deliveries count.
-        held: spans by the queue's number of the delivery.
-    """
+    """The deliveries of a consumer."""
 
     __slots__ = ("cancelled", "epoch", "held", "queue", "settled")
 

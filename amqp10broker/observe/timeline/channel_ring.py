@@ -93,7 +93,6 @@ class ChannelRing:
         tell: Tell,
         on_segment: Callable[[], None] = lambda: None,
     ) -> None:
-        """Begin between two steps of an open channel. For the arguments see `ring.Ring`."""
         self._channel = channel
         self._consumer: Consumer | _Nobody = _Nobody() if consumer is None else consumer
         self._look = mark

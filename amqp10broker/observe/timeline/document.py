@@ -29,8 +29,7 @@ class Recorded(Protocol[RecordT]):
     def turn_over(self) -> None:
         """Record state that has changed without a frame."""
 
-    def before(self, number: int) -> Values:
-        """Return the values before a record."""
+    def before(self, number: int) -> Values: ...
 
     def steps(self, number: int, limit: int) -> Iterator[tuple[int, bool, Values, RecordT]]:
         """Iterate over records: time, whether it is about the link, values after it, the record."""

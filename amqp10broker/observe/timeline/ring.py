@@ -59,12 +59,8 @@ class Ring:
         tell: Tell,
         on_segment: Callable[[], None] = lambda: None,
     ) -> None:
-        """Begin between two steps of the session.
-
-        Args:
-            mark: returns state that changes without frames.
-            tell: formats a performative as one line.
-            on_segment: called from time to time while it records, and when it ends by itself.
+        """Begin between two steps of the session. `on_segment`: called from time to time while it records,
+        and when it ends by itself.
         """
         self._session = session
         self.link = link

@@ -45,11 +45,8 @@ class ConfirmTracker:
         return self._window.count(_WAITING)
 
     def published(self, seq: int, queues: int, count: int = 1) -> None:
-        """Add messages that were routed.
-
-        Args:
-            seq: sequence number of the first; must be `next_seq`.
-            queues: how many queues each went to; with 0 it is confirmed at once.
+        """Add messages that were routed. `seq`: sequence number of the first; must be `next_seq`. `queues`:
+        how many queues each went to; with 0 it is confirmed at once.
         """
         assert seq == self.next_seq, f"sequence number {seq} where {self.next_seq} is next"
         if queues == 0:

@@ -156,7 +156,6 @@ class Connection091:
         """Make a connection before its first frame.
 
         Args:
-            content_bytes_max: a body announced larger is reported as `ContentTooLarge` and not collected.
             unfinished_bytes_max: bytes of incomplete contents; with more the connection is closed. Twice
                 `content_bytes_max` is always allowed.
         """

@@ -32,12 +32,7 @@ PIECE_BYTES: Final = 64
 
 
 class PendingContent:
-    """A content that is not complete yet.
-
-    Attributes:
-        properties: None before the content header.
-        discarded: the body is not wanted; its frames are only counted.
-    """
+    """A content that is not complete yet. `properties`: None before the content header."""
 
     __slots__ = ("_pieces", "discarded", "held", "layout", "method", "properties", "remaining")
 

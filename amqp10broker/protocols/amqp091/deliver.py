@@ -75,7 +75,6 @@ class DeliverEncoder:
     __slots__ = ("_channel", "_consumer", "_frame_max", "_layouts", "_packs")
 
     def __init__(self, channel: int, consumer_tag: str, frame_max: int) -> None:
-        """Make an encoder; `frame_max` is as negotiated, 0 for no limit."""
         self._channel = channel
         self._consumer = encode_shortstr(consumer_tag)
         self._frame_max = frame_max
@@ -85,12 +84,8 @@ class DeliverEncoder:
     def encode(
         self, first_tag: int, messages: Iterable[tuple[bytes, bytes]], out: list[bytes | memoryview]
     ) -> None:
-        """Write deliveries.
-
-        Args:
-            first_tag: delivery tag of the first message; the others follow without a gap.
-            messages: head and body of each.
-            out: is extended by the frames, in order; a piece may be less than a frame.
+        """Write deliveries. `first_tag`: delivery tag of the first message; the others follow without a gap.
+        `out`: is extended by the frames, in order; a piece may be less than a frame.
         """
         tag = first_tag
         last: bytes | None = None

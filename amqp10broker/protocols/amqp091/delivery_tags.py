@@ -101,7 +101,6 @@ class Unacked(Generic[C, K]):
 
         Args:
             tag: must be outstanding; with `multiple`, 0 stands for all.
-            multiple: take all up to the tag.
 
         Returns:
             Ascending by tag; a consumer may be there more than once. Empty only for all of none.
@@ -128,9 +127,6 @@ class Unacked(Generic[C, K]):
 
     def ack_run(self, tags: Sequence[tuple[int, bool]], taken: list[Taken[C, K]]) -> None:
         """Take the deliveries of several basic.ack.
-
-        Args:
-            taken: is extended by the deliveries.
 
         Raises:
             AmqpChannelError: 406, as `ack`; deliveries before it have been taken and are in `taken`.

@@ -18,13 +18,9 @@ class MethodFrame:
 
 
 class PublishRun:
-    """Whole basic.publish of one channel that followed each other with equal arguments.
-
-    Attributes:
-        mandatory: return it when it is unroutable.
-        immediate: unsupported by RabbitMQ since 2011; the channel refuses it.
-        properties: of each message the bytes of its content header behind the body size: flags and values,
-            not decoded.
+    """Whole basic.publish of one channel that followed each other with equal arguments. `immediate`:
+    unsupported by RabbitMQ since 2011; the channel refuses it. `properties`: of each message the bytes of its
+    content header behind the body size: flags and values, not decoded.
     """
 
     __slots__ = ("bodies", "channel", "exchange", "immediate", "mandatory", "properties", "routing_key")

@@ -56,7 +56,6 @@ class BasicProperties:
     correlation_id: str | None = None
     reply_to: str | None = None
     expiration: str | None = None
-    """Milliseconds, in decimal digits."""
     message_id: str | None = None
     timestamp: int | None = None
     """Seconds since 1970-01-01T00:00:00Z."""
@@ -215,14 +214,9 @@ def read_headers(data: bytes) -> Table:
 
 
 def locate(data: bytes) -> tuple[int, int, slice, slice]:
-    """Return where headers and expiration are, to replace them and copy the rest.
-
-    Args:
-        data: properties that have been accepted.
-
-    Returns:
-        The flags, where the values begin, and the slices of headers and expiration with their lengths; empty
-            slices at their places if they are absent.
+    """Return where headers and expiration are, to replace them and copy the rest. Returns the flags, where
+    the values begin, and the slices of headers and expiration with their lengths; empty slices at their
+    places if they are absent.
     """
     flags, values = read_flags(data)
     pos = headers = _headers_at(data, flags, values)

@@ -126,12 +126,8 @@ _READING_HEADER: Final = (_S.START, _S.SASL_HEADER_SENT, _S.SASL_DONE, _S.HEADER
 
 
 class Connection:
-    """One connection end.
-
-    Attributes:
-        channel_max: largest channel either side may use.
-        frame_size_max: bytes, the largest frame that the peer takes; 4294967295 if it set no limit.
-        fault: why we closed the connection, None before a fault.
+    """One connection end. `frame_size_max`: bytes, the largest frame that the peer takes; 4294967295 if it
+    set no limit. `fault`: why we closed the connection, None before a fault.
     """
 
     def __init__(
@@ -143,11 +139,8 @@ class Connection:
         mechanisms: tuple[str, ...] = (),
         frames_singly_max: int = sys.maxsize,
     ) -> None:
-        """Make an unopened connection end.
-
-        Args:
-            frame_size_max: bytes, the largest frame we take, at least 512.
-            mechanisms: server: SASL mechanisms offered, in the order of preference.
+        """Make an unopened connection end. `frame_size_max`: bytes, the largest frame we take, at
+        least 512.
         """
         self.server = server
         self.state = ConnectionState.START

@@ -54,11 +54,8 @@ class SenderCredit:
 
     Attributes:
         delivery_count: sequence number, +1 for each delivery started or given up by drain.
-        drain: the receiver requested to use or forfeit the credit at once.
         spent: the cause that ended the credit, if it is 0.
         granted: the last flow after which there was credit, None before the first.
-        useless: flows since `granted` after which there was none.
-        forfeited: credit given up by the last drain.
     """
 
     __slots__ = (
@@ -93,7 +90,6 @@ class SenderCredit:
             delivery_count: the receiver's; None when it has not received our attach yet, which stands for our
                 initial value (2.7.4).
             link_credit: 0 .. 2**32 - 1, counted from `delivery_count`.
-            drain: as in the flow.
         """
         base = INITIAL_DELIVERY_COUNT if delivery_count is None else delivery_count
         limit = (base + link_credit) & MASK
@@ -156,12 +152,9 @@ class ReceiverCredit:
     withholds credit from the links that feed it, and from no others.
 
     Attributes:
-        delivery_count: of the last delivery received.
         link_credit: the number that the peer may still send, as of the last grant.
         limit: grants are topped up to this; 0 leaves granting to the application.
-        outstanding: deliveries received and not finished.
         granted: ``(delivery_count, link_credit)`` of a grant not yet sent to the peer, or None.
-        last_granted: likewise the last grant, sent or not.
         jumped: credits that the sender has given up since then, by a flow with a higher delivery-count than
             it has sent.
     """

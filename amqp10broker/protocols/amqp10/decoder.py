@@ -49,7 +49,6 @@ def decode(data: bytes, pos: int = 0, end: int | None = None) -> tuple[Any, int]
     """Read one value.
 
     Args:
-        pos: of the constructor of the value.
         end: of the enclosing frame or value, at most ``len(data)``, which is also the default.
 
     Returns:

@@ -21,12 +21,9 @@ Parts = tuple[bytes, bytes]
 
 
 class PartialDelivery:
-    """A multi-frame delivery of the peer that has begun and not ended.
-
-    Attributes:
-        held_bytes: its bytes, as `Unfinished` counts.
-        resumed: its first transfer has the resume flag; later ones may omit it.
-        txn_id: the transaction to which it belongs; None: it does not belong to one.
+    """A multi-frame delivery of the peer that has begun and not ended. `resumed`: its first transfer has the
+    resume flag; later ones may omit it. `txn_id`: the transaction to which it belongs; None: it does not
+    belong to one.
     """
 
     __slots__ = (
@@ -92,11 +89,9 @@ class PartialDelivery:
 
 
 def check_first(transfer: Transfer) -> None:
-    """Refuse a delivery if its first transfer lacks a field that only the first can have.
-
-    Raises:
-        AmqpSessionError: delivery-id is absent; without it the session cannot account for the rest.
-        AmqpLinkError: delivery-tag is absent or longer than 32 bytes.
+    """Refuse a delivery if its first transfer lacks a field that only the first can have. Raises
+    `AmqpSessionError` if delivery-id is absent; without it the session cannot account for the rest, and
+    `AmqpLinkError` if delivery-tag is absent or longer than 32 bytes.
     """
     if transfer.delivery_id is None:
         raise AmqpSessionError(
@@ -114,11 +109,8 @@ def check_first(transfer: Transfer) -> None:
 
 
 class DeliveryBatch:
-    """Deliveries handed to a sender link that were not sent yet.
-
-    Attributes:
-        keys: the application's number for each; ascending is not required.
-        position: how many were sent.
+    """Deliveries handed to a sender link that were not sent yet. `keys`: the application's number for each;
+    ascending is not required.
     """
 
     __slots__ = ("keys", "messages", "position")
@@ -154,12 +146,7 @@ class DeliveryBatch:
 
 
 class ResumedDelivery:
-    """A delivery from before the link was attached that is to be resumed (2.6.13).
-
-    Attributes:
-        key: its number, from which its tag is made.
-        settled: no further disposition is expected.
-    """
+    """A delivery from before the link was attached that is to be resumed (2.6.13)."""
 
     __slots__ = ("aborted", "key", "message", "settled", "state")
 
@@ -177,11 +164,8 @@ class ResumedDelivery:
 
 
 class OutgoingDelivery:
-    """A multi-frame delivery of ours that has begun and not ended.
-
-    Attributes:
-        resumed: the parameters of one that is resumed; None: it is new.
-        txn_id: the transaction in which it is acquired; None: in none.
+    """A multi-frame delivery of ours that has begun and not ended. `resumed`: the parameters of one that is
+    resumed; None: it is new. `txn_id`: the transaction in which it is acquired; None: in none.
     """
 
     __slots__ = (

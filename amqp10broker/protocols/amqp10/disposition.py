@@ -41,12 +41,7 @@ _UINT: Final = 0x70
 
 
 class DispositionRun:
-    """Adjacent dispositions that differ in their delivery-ids only.
-
-    Attributes:
-        role: as in the frame: True when it comes from the receiver of the deliveries.
-        spans: inclusive ``(first, last)`` ranges in the order of arrival.
-    """
+    """Adjacent dispositions that differ in their delivery-ids only."""
 
     __slots__ = ("role", "settled", "spans", "state")
 
@@ -58,11 +53,8 @@ class DispositionRun:
 
 
 class DispositionLayout:
-    """The common part of the dispositions of one client: all but `first` and `last`.
-
-    Attributes:
-        unpack_from: returns size, first, [constructor of last, last,] suffix.
-        last_code: expected constructor of `last`, or None where it is absent or null.
+    """The common part of the dispositions of one client: all but `first` and `last`. `last_code`: expected
+    constructor of `last`, or None where it is absent or null.
     """
 
     __slots__ = (
@@ -160,7 +152,6 @@ class Settlements:
     __slots__ = ("_channel", "_order", "_role", "_waiting")
 
     def __init__(self, channel: int, role: bool) -> None:
-        """Collect for one direction; `role` is ours: True when we are the receiver."""
         self._channel = channel
         self._role = role
         self._waiting: dict[tuple[int, bool, bytes], list[int]] = {}

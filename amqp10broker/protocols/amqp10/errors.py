@@ -53,11 +53,7 @@ class Condition:
 
 
 class AmqpError(Exception):
-    """A fault to report to the peer.
-
-    Args:
-        info: further fields for the peer's program, symbol -> value.
-    """
+    """A fault to report to the peer."""
 
     def __init__(self, condition: str, description: str = "", info: Mapping[str, Any] | None = None) -> None:
         super().__init__(f"{condition}: {description}" if description else condition)

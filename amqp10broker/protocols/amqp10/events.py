@@ -115,12 +115,8 @@ class DeliveryResumed:
 
 
 class DeliveriesUpdated:
-    """The peer's disposition reached deliveries that we sent.
-
-    Attributes:
-        keys: the application's numbers, ascending by delivery-id.
-        delivery_ids: for the answer when `settled` is false.
-        settled: the peer has settled; the deliveries are gone from the unsettled map.
+    """The peer's disposition reached deliveries that we sent. `keys`: the application's numbers, ascending by
+    delivery-id. `settled`: the peer has settled; the deliveries are gone from the unsettled map.
     """
 
     __slots__ = ("delivery_ids", "keys", "link", "settled", "state")

@@ -190,11 +190,8 @@ FAULTS: Final = (WrongType, IndexError, struct.error)
 
 
 def fault(error: Exception, data: bytes, start: int, stop: int, name: str, spec: Spec) -> DecodeError:
-    """Return the error to raise for one of `FAULTS` in the fields of a composite.
-
-    Args:
-        start: of the first field; the offending one is found by walking from there.
-        stop: where the list ends.
+    """Return the error to raise for one of `FAULTS` in the fields of a composite. `start`: of the first
+    field; the offending one is found by walking from there.
     """
     if not isinstance(error, WrongType) or error.pos >= stop:
         return DecodeError(f"the fields of {name} at offset {start} end too early")

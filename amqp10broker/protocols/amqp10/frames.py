@@ -88,7 +88,6 @@ class FrameReader:
         """Take bytes in, return the bodies of all frames that are now complete, within `singly_max`.
 
         Args:
-            data: bytes of the socket, cut anywhere.
             stop_after_first: return after one frame and leave the rest unread; for the phases in which the
                 meaning of the next byte depends on this frame (SASL outcome, open).
 

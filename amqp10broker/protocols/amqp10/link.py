@@ -69,7 +69,6 @@ class Link:
     """The state common to both kinds of end.
 
     Attributes:
-        handle: our number for the link in frames we send.
         remote_handle: the peer's number in frames it sends; None until its attach arrived.
         peer_max_message_size: bytes the peer takes; 0 for no limit.
         address: of the node at our end; None for an anonymous terminus, and for a coordinator.
@@ -112,14 +111,8 @@ class Link:
 
 
 class SenderLink(Link):
-    """The end from which deliveries leave.
-
-    Attributes:
-        pending: deliveries and markers not sent yet, in order.
-        head: frame heads of single-frame deliveries; None until attached.
-        settled: deliveries are sent settled.
-        left: keys of the deliveries that were unsettled when the link ended.
-        txn_id: the transaction in which it acquires; None: in none.
+    """The end from which deliveries leave. `head`: frame heads of single-frame deliveries; None until
+    attached. `txn_id`: the transaction in which it acquires; None: in none.
     """
 
     __slots__ = ("credit", "head", "left", "partial", "pending", "queued", "resuming", "settled", "txn_id")
@@ -171,9 +164,7 @@ class ReceiverLink(Link):
 
     Attributes:
         max_message_size: bytes we take; 0 for no limit.
-        whole_frames_only: a delivery of several frames is a fault of the link.
         escalate: converts a fault of this link to one of the session; None: it stays the link's.
-        looks_ahead: its owner needs the first transfer of a delivery of several.
         resumes: its owner handles deliveries that the peer resumes; else they are ignored.
     """
 

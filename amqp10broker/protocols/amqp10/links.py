@@ -40,12 +40,7 @@ from amqp10broker.protocols.amqp10.types import Symbol
 
 
 class Links:
-    """The handle tables of a session, and the transitions of its links.
-
-    Attributes:
-        by_handle: our handle -> link.
-        by_remote: the peer's handle -> link.
-    """
+    """The handle tables of a session, and the transitions of its links."""
 
     __slots__ = (
         "_channel",
@@ -69,9 +64,6 @@ class Links:
         settling: Settling,
         told: Callable[[SenderLink | ReceiverLink, AmqpError, bool], None],
     ) -> None:
-        """Make empty tables. `told` is called with each error in a detach, and whether it refuses an
-        attach.
-        """
         self._channel = channel
         self._output = output
         self._in = inbound
@@ -99,11 +91,9 @@ class Links:
         desired_capabilities: tuple[Symbol, ...] | None = None,
         properties: Any = None,
     ) -> SenderLink | ReceiverLink:
-        """Attach a link on our initiative; `LinkAttached` or `LinkDetached` follows.
-
-        Args:
-            credit_limit: receiver only; credit is topped up to it, 0 leaves it to `grant`.
-            max_message_size: receiver only; bytes, 0 for no limit.
+        """Attach a link on our initiative; `LinkAttached` or `LinkDetached` follows. `credit_limit`: receiver
+        only; credit is topped up to it, 0 leaves it to `grant`. `max_message_size`: receiver only; bytes, 0
+        for no limit.
         """
         handle = next(number for number in range(self.handle_max + 2) if number not in self.by_handle)
         link: SenderLink | ReceiverLink
@@ -133,11 +123,9 @@ class Links:
         return link
 
     def on_attach(self, attach: Attach, events: list[SessionEvent]) -> None:
-        """Handle the peer's attach, which requests a link or answers ours.
-
-        Raises:
-            AmqpConnectionError: the handle is larger than we allowed.
-            AmqpSessionError: the handle is in use, by a link that we did not detach.
+        """Handle the peer's attach, which requests a link or answers ours. Raises `AmqpConnectionError` if
+        the handle is larger than we allowed, and `AmqpSessionError` if the handle is in use, by a link that
+        we did not detach.
         """
         if attach.handle > self.handle_max:
             raise AmqpConnectionError(
@@ -232,9 +220,6 @@ class Links:
             credit_limit: receiver links: credit is topped up to it, 0 leaves it to `grant`.
             unsettled: our map; if it does not fit a frame of the peer only its first entries are sent. None:
                 no earlier state exists here, which is sent as an empty map if the peer has sent a map.
-
-        Returns:
-            Whether the whole map was sent.
         """
         link.move(LinkInput.SEND_ATTACH)
         link.snd_settle_mode = snd_settle_mode
@@ -346,11 +331,9 @@ class Links:
             self.by_remote.pop(link.remote_handle, None)
 
     def drop(self, link: SenderLink | ReceiverLink) -> list[tuple[int, Parts]]:
-        """Remove a link and its deliveries from sending and settling, without a frame.
-
-        Returns:
-            Key and message of each delivery that was handed over and not begun, and of one that was begun
-                settled and not finished: its receiver discards it, and no outcome will come.
+        """Remove a link and its deliveries from sending and settling, without a frame. Returns key and
+        message of each delivery that was handed over and not begun, and of one that was begun settled and not
+        finished: its receiver discards it, and no outcome will come.
         """
         if type(link) is ReceiverLink:
             self._in.drop(link)

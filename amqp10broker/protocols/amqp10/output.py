@@ -7,11 +7,8 @@ from amqp10broker.protocols.amqp10.tap import FrameTap
 
 
 class Output:
-    """Collects the bytes of one channel.
-
-    Attributes:
-        pieces: in order; code that writes transfers appends directly.
-        frame_tail: doff, type and channel, which follow the size in every frame's header.
+    """Collects the bytes of one channel. `frame_tail`: doff, type and channel, which follow the size in every
+    frame's header.
     """
 
     __slots__ = ("frame_size_max", "frame_tail", "pieces", "tap")

@@ -59,11 +59,8 @@ class Resume(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Resumed:
-    """A delivery that the sender must resume.
-
-    Attributes:
-        state: where the content begins (`Received`; None: at its beginning), or the outcome.
-        apply: the outcome is the receiver's, and new to us: act on it.
+    """A delivery that the sender must resume. `state`: where the content begins (`Received`; None: at its
+    beginning), or the outcome. `apply`: the outcome is the receiver's, and new to us: act on it.
     """
 
     tag: bytes
@@ -77,11 +74,9 @@ class SenderPlan:
     """A sender's treatment of its unsettled deliveries.
 
     Attributes:
-        resumed: in the order of the deliveries; these go before anything new.
         unknown: tags that the receiver does not have and that have no decision: it never got them, or forgot
             them. Return them without a failed attempt.
         settled: tags that the receiver does not have and that have an outcome: remove them.
-        open: tags that an incomplete map does not determine: retain them.
     """
 
     resumed: list[Resumed] = field(default_factory=list)
@@ -92,12 +87,9 @@ class SenderPlan:
 
 @dataclass(slots=True)
 class ReceiverPlan:
-    """A receiver's treatment of its unsettled deliveries.
-
-    Attributes:
-        awaited: tag -> our state, of deliveries that the sender will resume: our map in the answer.
-        settled: tags that the sender does not have any more: remove them.
-        open: tags that an incomplete map does not determine: retain them, and include them in our map.
+    """A receiver's treatment of its unsettled deliveries. `awaited`: tag -> our state, of deliveries that the
+    sender will resume: our map in the answer. `open`: tags that an incomplete map does not determine: retain
+    them, and include them in our map.
     """
 
     awaited: dict[bytes, State] = field(default_factory=dict)
@@ -168,10 +160,8 @@ def _no_state(tag: bytes, reason: str) -> AmqpLinkError:
 def resume_as_sender(ours: UnsettledMap, theirs: UnsettledMap, *, incomplete: bool = False) -> SenderPlan:
     """Return the treatment of deliveries that we sent.
 
-    Tags that only the receiver has are ignored: our map shows it that we do not have them.
-
-    Args:
-        ours: our unsettled deliveries; an outcome is one that we have acted on.
+    Tags that only the receiver has are ignored: our map shows it that we do not have them. `ours`: our
+    unsettled deliveries; an outcome is one that we have acted on.
     """
     plan = SenderPlan()
     for tag, known in ours.items():
@@ -192,11 +182,8 @@ def resume_as_sender(ours: UnsettledMap, theirs: UnsettledMap, *, incomplete: bo
 def resume_as_receiver(ours: UnsettledMap, theirs: UnsettledMap, *, incomplete: bool = False) -> ReceiverPlan:
     """Return the treatment of deliveries that we received.
 
-    Tags that only the sender has are not in our map: it sends them anew, or forgets them.
-
-    Args:
-        ours: our unsettled deliveries; `Received` states how much of a delivery is here, an outcome was acted
-            on.
+    Tags that only the sender has are not in our map: it sends them anew, or forgets them. `ours`: our
+    unsettled deliveries; `Received` states how much of a delivery is here, an outcome was acted on.
     """
     plan = ReceiverPlan()
     for tag, known in ours.items():

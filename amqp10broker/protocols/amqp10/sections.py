@@ -62,12 +62,9 @@ _BODY: Final = (DATA, AMQP_SEQUENCE, AMQP_VALUE)
 
 
 class Sections:
-    """Byte ranges within one message; a section that is absent is None.
-
-    Attributes:
-        message_annotations: merged by the broker with its own.
-        properties: decoded, because there are rules about its fields; None if absent.
-        bare: where the bare message and the footer begin; they run to the end, and may be empty.
+    """Byte ranges within one message; a section that is absent is None. `properties`: decoded, because there
+    are rules about its fields; None if absent. `bare`: where the bare message and the footer begin; they run
+    to the end, and may be empty.
     """
 
     __slots__ = ("bare", "header", "message_annotations", "properties")
@@ -83,10 +80,7 @@ def locate(payload: bytes, found: Sections | None = None) -> Sections:
     """Find the sections of a message and check their order and form.
 
     The body may be absent, although 3.2 requires one: JMS's plain Message, go-amqp and other clients send
-    none.
-
-    Raises:
-        DecodeError: out of order, repeated, unknown, of a wrong type, or cut off.
+    none. Raises `DecodeError` if out of order, repeated, unknown, of a wrong type, or cut off.
     """
     found = found or Sections()
     end = len(payload)

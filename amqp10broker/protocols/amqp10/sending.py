@@ -243,14 +243,8 @@ class Outbound:
         """Write transfers of the links in rotation, as far as windows and budget allow.
 
         Stops at a marker, so that the frames that its owner writes then are in the right place: call again
-        until no event is returned.
-
-        Args:
-            budget_bytes: bytes of transfers to write; exceeded by less than one frame.
-
-        Returns:
-            Bytes of transfers written, events for the owner, and a link that must be detached because its
-                next delivery is larger than its peer takes.
+        until no event is returned. Returns bytes of transfers written, events for the owner, and a link that
+        must be detached because its next delivery is larger than its peer takes.
         """
         written = 0
         events: list[PumpEvent] = []

@@ -47,12 +47,8 @@ ROLE_RECEIVER: Final = True
 
 
 class Session:
-    """One session end.
-
-    Attributes:
-        held: frames for links that their owners cannot accept yet.
-        on_fault: called with each error sent to the peer, its link (None: the session has ended with it), and
-            whether that link's attach was refused.
+    """One session end. `on_fault`: called with each error sent to the peer, its link (None: the session has
+    ended with it), and whether that link's attach was refused.
     """
 
     def __init__(
@@ -65,12 +61,8 @@ class Session:
         window_closed: bool = False,
         unfinished: Unfinished | None = None,
     ) -> None:
-        """Make an unmapped session end.
-
-        Args:
-            frame_size_max: bytes, the largest frame that the *peer* takes.
-            window_closed: begin with the incoming-window held closed (an alarm is on).
-            unfinished: bounds the incomplete deliveries of all sessions of this connection; None: no bound.
+        """Make an unmapped session end. `frame_size_max`: bytes, the largest frame that the *peer* takes.
+        `unfinished`: bounds the incomplete deliveries of all sessions of this connection; None: no bound.
         """
         self.channel = channel
         self.state = SessionState.UNMAPPED
@@ -367,11 +359,8 @@ class Session:
         echo: bool = False,
         properties: Any = None,
     ) -> None:
-        """Send the present state of the link and the session in a flow.
-
-        Args:
-            available: sender links: deliveries that could be sent if there were credit.
-            drain: sender links repeat the receiver's last value; None takes it from the link.
+        """Send the present state of the link and the session in a flow. `drain`: sender links repeat the
+        receiver's last value; None takes it from the link.
         """
         flow = self._flow()
         flow.handle = link.handle

@@ -83,13 +83,7 @@ class TransferFrame:
 
 
 class TransferLayout:
-    """The common part of the transfers of one sender.
-
-    Attributes:
-        unpack_from: returns size, delivery-id, constructor and length of the tag, tag, suffix.
-        tag_code: expected constructor and length byte of the tag.
-        head_bytes: from the start of the frame to its payload.
-    """
+    """The common part of the transfers of one sender."""
 
     __slots__ = (
         "channel",

@@ -170,7 +170,6 @@ class _Decimal:
     # An IEEE 754-2008 decimal in its encoded form: the broker passes decimals on and never computes with
     # them.
     raw: bytes
-    """Big-endian, binary integer decimal encoding."""
 
     WIDTH: ClassVar[int]
 

@@ -27,7 +27,6 @@ class IncomingWindow:
 
     Attributes:
         next_incoming_id: transfer-id expected next; None until the peer's begin arrived.
-        size: the window is re-opened to this.
         flow_due: the window was re-opened or closed and the peer has not been notified.
     """
 
@@ -101,11 +100,8 @@ class IncomingWindow:
 
 
 class OutgoingWindow:
-    """How many transfer frames we may send.
-
-    Attributes:
-        remote_incoming_window: frames the peer can take now.
-        remote_outgoing_window: frames the peer may still send by its own statement; shown, never enforced.
+    """How many transfer frames we may send. `remote_outgoing_window`: frames the peer may still send by its
+    own statement; shown, never enforced.
     """
 
     __slots__ = (

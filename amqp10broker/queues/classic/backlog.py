@@ -56,13 +56,8 @@ class Window(NamedTuple):
 
 
 class Page:
-    """Messages that are in the store.
-
-    Attributes:
-        positions: None: consecutive from `first` on.
-        ranks: positions in the stored page; None: all are left.
-        stored: number of messages when the page was stored.
-        soonest_ms: of delayed messages: a lower bound of the first due time.
+    """Messages that are in the store. `positions`: None: consecutive from `first` on. `ranks`: positions in
+    the stored page; None: all are left.
     """
 
     __slots__ = (
@@ -89,13 +84,7 @@ class Page:
         positions: list[int] | None = None,
         soonest_ms: int = 0,
     ) -> None:
-        """Describe a page.
-
-        Args:
-            redelivered: messages may have been delivered before a restart.
-            may_expire: some may have a time to live; used after a restart only.
-            positions: of all messages, if they are not consecutive.
-        """
+        """Describe a page. `may_expire`: some may have a time to live; used after a restart only."""
         self.first = first
         self.positions = positions
         self.ranks: list[int] | None = None
@@ -126,13 +115,8 @@ class Page:
 
 
 class Backlog:
-    """The messages of one level that have not been delivered.
-
-    Attributes:
-        counting: `size` is maintained; only a limit of bytes needs it.
-        size: bytes of contents.
-        next: position of the next message to come.
-        again: the first messages may have been delivered before a restart.
+    """The messages of one level that have not been delivered. `counting`: `size` is maintained; only a limit
+    of bytes needs it.
     """
 
     __slots__ = (
@@ -202,11 +186,7 @@ class Backlog:
             self.size = sum(page.size for page in pages)
 
     def extend(self, messages: Sequence[Message], expiries: Sequence[int] | None) -> None:
-        """Append messages.
-
-        Args:
-            expiries: ms, 0: never; None: no message expires.
-        """
+        """Append messages. `expiries`: ms, 0: never; None: no message expires."""
         count = len(messages)
         size = content_bytes(messages)
         if self._tail or self._pages or self._head_is_full() or not self._head_ends_at_next():
@@ -290,13 +270,8 @@ class Backlog:
     def take(
         self, count: int, room: int = NO_BOUND
     ) -> tuple[Sequence[int], list[Message], Sequence[int] | None, int]:
-        """Take the first messages, at least one.
-
-        Args:
-            room: bytes of contents; the message that uses it up is the last.
-
-        Returns:
-            Positions, messages, expiries, and the bytes of contents.
+        """Take the first messages, at least one. `room`: bytes of contents; the message that uses it up is
+        the last. Returns positions, messages, expiries, and the bytes of contents.
         """
         head = self._head or self._refill()
         here = min(count, len(head))

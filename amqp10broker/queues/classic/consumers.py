@@ -24,16 +24,10 @@ class Consumer:
 
     Attributes:
         room: bytes of contents it may have now; used up, there is no credit either.
-        delivery_count: deliveries it had, as `Credit` counts them; a drain advances it.
-        handed_out: deliveries that it ever had.
-        turn: deliveries it gets before the next consumer.
         unsettled: key -> message as delivered; of a settled or browsing consumer only what may still be on
             its way to the session.
-        settled: deliveries count as accepted when they have reached the session.
         counted: false for a fetch of one message, which does not matter for counts and auto-delete.
-        cancelled: it gets no more, and may still settle its deliveries.
         cursor: progress of one that selects or browses; None: it gets the first message.
-        browses: it receives copies and takes no message.
         settled_ms: when it last settled a delivery; None: never.
     """
 
@@ -111,12 +105,8 @@ class Consumer:
 
 
 class Consumers:
-    """All consumers of a queue.
-
-    Attributes:
-        looking: those that select or browse.
-        active: the single active consumer; None without one, or where all are active.
-        single: there may be one active consumer only.
+    """All consumers of a queue. `active`: the single active consumer; None without one, or where all are
+    active.
     """
 
     __slots__ = ("_all", "_counted", "_resting", "_rings", "active", "looking", "single")

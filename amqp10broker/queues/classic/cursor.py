@@ -19,10 +19,8 @@ class Cursor:
 
     Attributes:
         wanted: filter of its messages; None: all.
-        takes: it takes messages; a browser does not.
         at: by level, the highest priority first: everything before this position was looked at.
         behind: by level: heaps of earlier positions, of which some may be empty by now.
-        looked_at: messages that it looked at, each as often as it did.
     """
 
     __slots__ = ("at", "behind", "looked_at", "passed", "takes", "wanted")

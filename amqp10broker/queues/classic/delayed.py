@@ -37,7 +37,6 @@ class Delayed(NamedTuple):
     """A message, ordered by due time and then by position."""
 
     when_ms: int
-    """When it becomes ready or expires."""
     position: int
     expiry: int
     """Time of its expiry in ms; 0: never."""
@@ -55,12 +54,7 @@ class _Page(NamedTuple):
 
 
 class DelayedMessages:
-    """A classic queue's messages for later delivery.
-
-    Attributes:
-        size: bytes of their contents.
-        next: position of the next message.
-    """
+    """A classic queue's messages for later delivery."""
 
     __slots__ = ("_first", "_pages", "_soon", "_soon_size", "_store", "count", "next", "size")
 
@@ -84,11 +78,8 @@ class DelayedMessages:
         self.next = next_position
 
     def add(self, messages: Sequence[Message], dues: Sequence[int], expiries: Sequence[int] | None) -> None:
-        """Add messages; the first gets the position `next`.
-
-        Args:
-            dues: when each may be delivered, in ms.
-            expiries: in ms, 0: never; None: no message expires.
+        """Add messages; the first gets the position `next`. `expiries`: in ms, 0: never; None: no message
+        expires.
         """
         self._push(range(self.next, self.next + len(messages)), messages, dues, expiries)
         size = sum([len(content) for _, content in messages])
@@ -104,11 +95,8 @@ class DelayedMessages:
         return min(times, default=None)
 
     def take_due(self, now_ms: int, most: int) -> list[Delayed]:
-        """Take the first messages that are due.
-
-        Args:
-            most: maximum, also roughly of messages in pages that are loaded for this; the rest is still due
-                (`next_due`).
+        """Take the first messages that are due. `most`: maximum, also roughly of messages in pages that are
+        loaded for this; the rest is still due (`next_due`).
         """
         taken: list[Delayed] = []
         looked_at = 0

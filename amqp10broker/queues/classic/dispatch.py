@@ -21,15 +21,7 @@ def _nobody() -> None:
 
 
 class Serving:
-    """The distribution of one queue.
-
-    Attributes:
-        scan_max: messages to look at in one step, normally `SCAN_MAX`.
-        unfinished: there was more to look at than that.
-        looked: called after a consumer may have looked through the queue.
-        keeps: the store is notified of deliveries.
-        delivered_ms: when messages were handed out last.
-    """
+    """The distribution of one queue."""
 
     __slots__ = (
         "_consumers",

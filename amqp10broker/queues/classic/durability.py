@@ -30,11 +30,6 @@ class ClassicInJournal(Keeper[ClassicQueue]):
         store: ClassicStore,
         confirm_when: ConfirmWhen = ConfirmWhen.SYNCED,
     ) -> None:
-        """Create the backend.
-
-        Args:
-            confirm_when: default for settings without one.
-        """
         super().__init__(make(None), commits)
         self._make = make
         self._commits = commits

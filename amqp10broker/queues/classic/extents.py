@@ -34,11 +34,9 @@ class Extent:
     """Records of messages with consecutive positions.
 
     Attributes:
-        offset: start of the first record.
         length: bytes to the end of the last one, with other records between.
         weight: of these, the bytes that count for its messages.
         size: bytes of the messages' contents.
-        gone: bit n is set if message n is gone.
     """
 
     __slots__ = ("count", "file", "first", "gone", "gone_count", "length", "offset", "size", "weight")
@@ -96,11 +94,7 @@ class Extent:
 
 
 class Extents:
-    """The extents of one level, and their files' counters.
-
-    Attributes:
-        files: file -> extents in it that still hold a message.
-    """
+    """The extents of one level, and their files' counters."""
 
     __slots__ = ("_accounts", "_extents", "_start", "files")
 

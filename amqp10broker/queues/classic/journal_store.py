@@ -91,9 +91,7 @@ class _Read:
 
 class _Part(NamedTuple):
     first: int
-    """Position of the first of them."""
     wanted: slice
-    """Slice of the record's messages."""
     record: _Read
 
     def messages(self) -> Sequence[Message]:
@@ -112,17 +110,9 @@ class _Part(NamedTuple):
 
 
 class _Level:
-    """The state of one level.
-
-    Attributes:
-        extents: places of its messages.
-        next: position of the next message.
-        may_expire: a record with times to live was found at start.
-        delivered: messages up to this position may have been delivered; -1: none.
-        written: the value of `delivered` in the journal.
-        gone: removed positions that are not in the journal yet.
-        soonest: of delayed messages found at start: the first due time or expiry in each `_BUCKET` positions,
-            also if that message has gone.
+    """The state of one level. `delivered`: messages up to this position may have been delivered; -1: none.
+    `soonest`: of delayed messages found at start: the first due time or expiry in each `_BUCKET` positions,
+    also if that message has gone.
     """
 
     __slots__ = ("delivered", "extents", "gone", "may_expire", "next", "soonest", "written")
@@ -137,7 +127,6 @@ class _Level:
         self.soonest: dict[int, int] = {}
 
     def leave(self, positions: Sequence[int]) -> int:
-        """Remove delayed messages that entered a level; return how many of them were present."""
         found = 0
         for start, stop in runs_of(positions):
             found += self.extents.remove(start, stop)
@@ -145,27 +134,17 @@ class _Level:
         return found
 
     def soonest_in(self, start: int, stop: int) -> int:
-        """Return a lower bound of the due times and expiries in a range of positions."""
         return min(self.soonest.get(each, 0) for each in range(start // _BUCKET, (stop - 1) // _BUCKET + 1))
 
 
 class ClassicStore:
-    """The store of one classic queue.
-
-    Attributes:
-        live: number of messages in the journal.
-    """
+    """The store of one classic queue."""
 
     durable: Final = True
     in_memory: Final = False
 
     def __init__(self, group: int, log: RecordLog, spool: Spool, record_bytes: int) -> None:
-        """Create an empty store.
-
-        Args:
-            group: the queue's number, never used before.
-            record_bytes: size of a record without its payload.
-        """
+        """Create an empty store. `group`: the queue's number, never used before."""
         self.group = group
         self.live = 0
         self._log = log
@@ -411,9 +390,6 @@ class ClassicStore:
             self.live -= last - first  # they were counted before
 
     def restore(self, records: Iterable[JournalRecord]) -> None:
-        """Receive records of this queue at start, in the order of the journal. Raises `DamagedFile` if one
-        cannot be decoded.
-        """
         for record in records:
             try:
                 self._restore(record)

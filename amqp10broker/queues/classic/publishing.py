@@ -28,12 +28,7 @@ _HEAD: Final = itemgetter(0)
 
 
 class Intake:
-    """The intake of one queue.
-
-    Attributes:
-        keeps: messages that must survive a restart are given to the store.
-        store_failed: the store cannot accept messages any more.
-    """
+    """The intake of one queue. `keeps`: messages that must survive a restart are given to the store."""
 
     __slots__ = (
         "_delayed",
@@ -213,11 +208,7 @@ class Intake:
             self._outbox.tell(publisher.reply_to, Confirmed(publisher, ids, settled))
 
     def refuse_unsafe(self, *, failed: bool) -> None:
-        """Refuse all publishes that are not safe.
-
-        Args:
-            failed: the queue or its store broke down; otherwise it was deleted.
-        """
+        """Refuse all publishes that are not safe."""
         while self._unsafe:
             _, publisher, ids, settled, _ = self._unsafe.popleft()
             self._outbox.tell(publisher.reply_to, Unconfirmed(publisher, ids, settled, failed, self._queue))

@@ -71,10 +71,8 @@ DUE_MAX: Final = 1024
 
 
 class ClassicQueue(QueueMachine):
-    """The state of a classic queue.
-
-    Attributes:
-        auto_delete: deleted with the last of its consumers, if it ever had one.
+    """The state of a classic queue. `auto_delete`: deleted with the last of its consumers, if it ever had
+    one.
     """
 
     def __init__(
@@ -120,10 +118,8 @@ class ClassicQueue(QueueMachine):
             self.waiting.count_bytes()
 
     def recover(self, backlogs: Mapping[int, tuple[Sequence[Page], int]]) -> None:
-        """Begin with the messages that the store found after a restart.
-
-        Args:
-            backlogs: by level, and `DELAYED`: pages in order, and the position of the next message.
+        """Begin with the messages that the store found after a restart. `backlogs`: by level, and `DELAYED`:
+        pages in order, and the position of the next message.
         """
         self.waiting.recover({level: found for level, found in backlogs.items() if level != DELAYED})
         if DELAYED in backlogs:

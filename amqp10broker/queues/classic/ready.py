@@ -33,13 +33,7 @@ EXPIRED_MAX: Final = 1024
 
 
 class Level:
-    """One priority level.
-
-    Attributes:
-        returned: heap of (position, message) of returned messages.
-        ordered: `returned` is sorted, because a consumer looks through it.
-        backlog: messages that have not been delivered.
-    """
+    """One priority level. `ordered`: `returned` is sorted, because a consumer looks through it."""
 
     __slots__ = ("backlog", "number", "ordered", "returned")
 
@@ -101,17 +95,8 @@ class Level:
 
 
 class Ready:
-    """The ready messages of a queue.
-
-    Attributes:
-        counting: `size` is maintained, because there is a limit of bytes.
-        levels: the highest priority first.
-        default: the priority of messages without one.
-        plain: the level of `default`.
-        width: number of levels.
-        may_expire: some message with a time to live has been here.
-        again: some messages may have been handed out before.
-        expiries: key -> expiry of messages outside the backlogs; never 0.
+    """The ready messages of a queue. `counting`: `size` is maintained, because there is a limit of bytes.
+    `expiries`: key -> expiry of messages outside the backlogs; never 0.
     """
 
     __slots__ = (
@@ -228,16 +213,9 @@ class Ready:
     def take(
         self, count: int, now_ms: int, room: int = NO_BOUND
     ) -> tuple[Sequence[int], list[Message], Sequence[Keyed], int]:
-        """Take the next messages in order.
-
-        Args:
-            count: at most the number of ready messages.
-            now_ms: messages that expired before are not handed out.
-            room: bytes of contents; the message that uses it up is the last.
-
-        Returns:
-            Keys, messages, (key, message) of those that had expired, and the bytes of the messages' contents.
-                Fewer than `count` only if some had expired, or the room is used up; there may be more then.
+        """Take the next messages in order. `room`: bytes of contents; the message that uses it up is the
+        last. Returns keys, messages, (key, message) of those that had expired, and the bytes of the messages'
+        contents. Fewer than `count` only if some had expired, or the room is used up; there may be more then.
         """
         level = self._first_level()
         keys: Sequence[int] = ()

@@ -42,7 +42,6 @@ class Start(NamedTuple):
     """The head of the payload of `MESSAGES`."""
 
     level: int
-    """Priority level; `DELAYED` for delayed messages."""
     messages: int
     expiries: Sequence[int] | None
     dues: Sequence[int] | None

@@ -19,13 +19,7 @@ DROPPED_MAX: Final = 4096
 
 
 class Disposal:
-    """The removal of one queue's messages.
-
-    Attributes:
-        keeps: messages may be in the store.
-        unfinished: there was more to drop than `make_room` does at one time.
-        expired_ms: when a message expired last.
-    """
+    """The removal of one queue's messages."""
 
     __slots__ = (
         "_counters",

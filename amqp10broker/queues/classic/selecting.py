@@ -36,14 +36,7 @@ def has_passed(waiting: Ready, cursor: Cursor, ends: Sequence[int]) -> bool:
 
 
 class Look:
-    """One search of a consumer through a queue.
-
-    Attributes:
-        keys: of what it gets.
-        size: bytes of contents.
-        expired: messages that matched and had expired: taken out.
-        again: some messages may have been delivered before.
-    """
+    """One search of a consumer through a queue."""
 
     __slots__ = (
         "_budget",
@@ -63,12 +56,7 @@ class Look:
     def __init__(
         self, waiting: Ready, cursor: Cursor, count: int, room: int, budget: int, now_ms: int
     ) -> None:
-        """Search a queue.
-
-        Args:
-            cursor: the start, which is advanced.
-            room: bytes of contents; the message that uses it up is the last.
-        """
+        """Search a queue. `room`: bytes of contents; the message that uses it up is the last."""
         self._waiting = waiting
         self._cursor = cursor
         self._count = count

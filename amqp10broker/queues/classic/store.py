@@ -53,9 +53,7 @@ class Store(Protocol):
         """Store messages with consecutive positions; they are safe when the returned ticket is.
 
         Args:
-            level: of priority, or `DELAYED`.
             expiries: ms of wall clock, 0: never. None: no message expires.
-            dues: due times, for `DELAYED` only.
             moved: former positions in `DELAYED`, which are removed atomically: a restart finds the messages
                 here or there, never in both.
         """
@@ -81,11 +79,7 @@ class Store(Protocol):
         """Load and remove a page: its messages and expiries."""
 
     def look(self, handle: Handle, ranks: Sequence[int]) -> tuple[Sequence[Message], Sequence[int] | None]:
-        """Return messages of a page and their expiries, without removing it.
-
-        Args:
-            ranks: growing indexes in the page when it was made.
-        """
+        """Return messages of a page and their expiries, without removing it."""
 
     def look_delayed(
         self, handle: Handle

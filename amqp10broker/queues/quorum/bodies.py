@@ -93,15 +93,8 @@ class MemoryPacks:
 
 
 class _Page:
-    """Messages of 4096 consecutive indexes: packed, or a list with holes, or both.
-
-    Attributes:
-        live: number of messages present.
-        messages: the list, None while the page is closed.
-        packed: all messages of `slots`; None: it would differ from the list.
-        slots: the positions that the packed messages have.
-        dropped: positions dropped since it was packed.
-        peeks: messages read from it since it was closed.
+    """Messages of 4096 consecutive indexes: packed, or a list with holes, or both. `messages`: the list, None
+    while the page is closed. `packed`: all messages of `slots`; None: it would differ from the list.
     """
 
     __slots__ = ("_packs", "dropped", "live", "messages", "packed", "peeks", "slots")
@@ -131,7 +124,7 @@ class _Page:
         return messages
 
     def peek(self, slots: Sequence[int]) -> list[Message]:
-        """Return messages of a closed page without opening it; all of them must be present."""
+        # Return messages of a closed page without opening it; all of them must be present.
         self.peeks += len(slots)
         places = [bisect_left(self.slots, slot) for slot in slots]
         return decode_some(partial(self._packs.read_at, self.packed), places)
@@ -159,7 +152,7 @@ class _Page:
         return [slot for slot in self.slots if slot not in dropped]
 
     def drop(self, slots: Sequence[int]) -> None:
-        """Remove messages of which at least one other remains."""
+        # Remove messages of which at least one other remains.
         self.live -= len(slots)
         messages = self.messages
         if messages is not None:

@@ -49,11 +49,8 @@ class Browser:
         room: bytes of contents that it may be shown now.
         delivery_count: messages that it was shown, as `Credit` counts them; a drain advances it.
         at: by line of waiting messages (`Ready.in_order`) the key before which everything was looked at.
-        behind: heap of (line, key) of messages to be shown again.
         on_its_way: index -> (line, key) of messages that its session may not have.
-        handed_out: messages that it was ever shown.
         ends: of a drain: the keys up to which it must have looked; None: no drain is under way.
-        looked_at: messages that it has looked at.
     """
 
     __slots__ = (
@@ -99,12 +96,7 @@ class Browser:
 
 
 class Browsers:
-    """All browsing consumers of a queue.
-
-    Attributes:
-        scan_max: messages to look at in one step, normally `SCAN_MAX`.
-        unfinished: there was more to look at than that.
-    """
+    """All browsing consumers of a queue."""
 
     __slots__ = ("_messages", "_name", "_outbox", "by_ref", "scan_max", "unfinished")
 

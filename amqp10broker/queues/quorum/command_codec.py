@@ -141,14 +141,6 @@ class Place(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Encoded:
-    """An encoded entry; immutable.
-
-    Attributes:
-        pieces: its bytes, in order.
-        places: of the messages of each `Publish`.
-        end: index that follows its last message.
-    """
-
     pieces: list[bytes]
     places: list[Place]
     end: int
@@ -156,12 +148,6 @@ class Encoded:
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """A decoded entry.
-
-    Attributes:
-        first: index of its first message; not meaningful in old journals.
-    """
-
     now_ms: int
     first: int
     commands: list[QuorumChange]
@@ -173,7 +159,6 @@ def encode_commands(commands: Sequence[QuorumCommand], now_ms: int, first: int, 
     Args:
         commands: in order, each `Publish` with at most `BATCH_MAX` messages. Commands without effect are
             omitted.
-        first: the index of the first message.
         version: the machine version in the log at this place, not the newest of this broker. All versions
             write alike so far.
 
@@ -317,10 +302,8 @@ def entry_head(payload: bytes, at: int) -> tuple[int, int, int]:
     """Return the time, first index and raised version of the entry at an offset, without decoding its
     commands.
 
-    The version is 0 for all entries but those of a `RaiseVersion`, which stand alone.
-
-    Raises:
-        ValueError: the entry is cut off.
+    The version is 0 for all entries but those of a `RaiseVersion`, which stand alone. Raises `ValueError` if
+    the entry is cut off.
     """
     try:
         now_ms, first = _ENTRY.unpack_from(payload, at)
@@ -363,7 +346,6 @@ def read_framed(data: bytes, at: int, end: int | None = None) -> Iterator[tuple[
     """Iterate over consecutive items in the format of `framed`.
 
     Args:
-        at: offset of the first item.
         end: end of the last item; None: end of the data.
 
     Yields:

@@ -37,7 +37,6 @@ class Letters:
     next one; otherwise it is ignored without effects, as a repetition or because earlier ones are missing.
 
     Attributes:
-        incarnation: of this start of the node.
         last: number of the last one; ``first - 1``: there is none, and the batch contains `heard` only.
         heard: index of the last entry of which the node has the effects.
         commands: in order; their count may differ from the numbers, since publishes are joined. A command
@@ -75,9 +74,7 @@ class NodeBack:
 class NodeGone:
     """A node went away, or began again: its consumers and publishers are removed as if their connections had
     been lost, and the numbers of its commands are forgotten. Later commands of it are not applied.
-
-    Attributes:
-        incarnation: this start and those before; consumers and publishers of a later one stay.
+    `incarnation`: this start and those before; consumers and publishers of a later one stay.
     """
 
     node: int
@@ -93,11 +90,7 @@ class SessionGone:
 
 @dataclass(frozen=True, slots=True)
 class DlxSettle:
-    """Dead messages have been accepted by all their target queues.
-
-    Attributes:
-        keys: from `QuorumQueue.take_dlx`; unknown ones are ignored.
-    """
+    """Dead messages have been accepted by all their target queues."""
 
     keys: Sequence[int]
 
@@ -107,9 +100,6 @@ class RaiseVersion:
     """The entries behind this one in the log are encoded and applied by another machine version.
 
     It is an entry by itself.
-
-    Attributes:
-        version: from now on; a lower one than before changes nothing.
     """
 
     version: int

@@ -27,15 +27,9 @@ _OLD_RANKS_MAX: Final = 64
 
 
 class Selection:
-    """A consumer's selection, and its progress.
-
-    Attributes:
-        wanted: the filters as in the log.
-        at: by line of `Ready.in_order`, and of `selecting.Again`, the key before which everything was looked
-            at.
-        ends: of a drain: the keys up to which it must have looked; None: no drain is under way.
-        looked_at: messages that it has looked at, in this process.
-        passed: how many of these it was given.
+    """A consumer's selection, and its progress. `at`: by line of `Ready.in_order`, and of `selecting.Again`,
+    the key before which everything was looked at. `ends`: of a drain: the keys up to which it must have
+    looked; None: no drain is under way.
     """
 
     __slots__ = ("_filter", "at", "ends", "looked_at", "passed", "wanted")
@@ -63,21 +57,13 @@ class Consumer:
     """A consumer's state in its queue.
 
     Attributes:
-        settled: deliveries count as accepted when they have reached the session.
         counted: false for a fetch of one message, which counts neither as a consumer nor for single activity.
-        priority: of all consumers with credit, those of the highest get messages.
         timeout_ms: how long it may hold a delivery; None: as in the queue's settings.
         room: bytes of contents it may have now; used up, there is no credit either.
-        delivery_count: deliveries it had, as `Credit` counts them; a drain advances it.
-        handed_out: deliveries that it ever had.
-        turn: deliveries it gets before the next consumer.
         unsettled: index -> ``delivery time in ms << 32 | size``, in order of delivery; of a settled consumer
             only what may still be on its way to the session.
-        cancelled: it gets no more, and may still settle its deliveries.
         silent: it let a delivery time out and has sent nothing since. It gets nothing.
-        suspended: its node is unreachable. It gets nothing.
         given_up: suspended for so long that its deliveries were returned: another may be the active one.
-        active: it has been notified that it is the single active consumer.
         settled_ms: when this process last saw it settle deliveries; None: never.
         selection: its filters and progress; None: it gets the first message.
     """
@@ -219,10 +205,7 @@ class Activity:
     """The choice of the single active consumer.
 
     The candidates are in a heap: of thousands of consumers that come and go together, none is compared with
-    all the others.
-
-    Attributes:
-        holder: the active or quiescing consumer; None if there is no candidate.
+    all the others. `holder`: the active or quiescing consumer; None if there is no candidate.
     """
 
     __slots__ = ("_all", "_changed", "_ranks", "holder")

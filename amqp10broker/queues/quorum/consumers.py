@@ -46,18 +46,14 @@ class QuorumConsumers:
     """All consumers of one queue.
 
     Attributes:
-        by_ref: in the order of subscription.
-        count: consumers that may get messages, without fetches of one message.
         timeout_at: lower bound of the time at which a delivery has been held for too long, in ms; None:
             never.
         unused_since: when the last consumer went or the last message was fetched, in ms.
-        made: number of consumers ever subscribed.
         rotates: messages go to the consumers one each, not several at a time.
         suspects: unreachable nodes, by number and incarnation -> since when, in ms; None: for so long that
             the deliveries of their consumers were returned.
         give_up_at: lower bound of the time at which one of them has been away for too long, in ms; None:
             never.
-        delivered_ms: when this process last saw messages handed out.
     """
 
     __slots__ = (

@@ -20,12 +20,7 @@ PREFETCH: Final = 32
 
 @dataclass(frozen=True, slots=True)
 class DeadMessage:
-    """A dead message for the internal consumer.
-
-    Attributes:
-        key: for `DlxSettle`.
-        message: as it is sent to the target queues.
-    """
+    """A dead message for the internal consumer."""
 
     key: int
     message: Message
@@ -42,12 +37,7 @@ def at_least_once(settings: QueueSettings) -> bool:
 
 
 class Pending:
-    """Dead messages that have not arrived, oldest first.
-
-    Attributes:
-        entries: index -> reason and size.
-        size_bytes: of all their bodies.
-    """
+    """Dead messages that have not arrived, oldest first."""
 
     __slots__ = ("_handed_out", "entries", "size_bytes")
 

@@ -81,8 +81,7 @@ def _published(commands: Sequence[QuorumCommand]) -> int:
     return count
 
 
-def _nobody(leads: bool) -> None:
-    """The initial value of a callback."""
+def _nobody(leads: bool) -> None: ...
 
 
 class States(Protocol):
@@ -96,11 +95,7 @@ class States(Protocol):
 
 
 class GroupMember(Protocol):
-    """The member of the queue's group (`cluster.member.Member`).
-
-    Attributes:
-        leads: it takes proposals.
-    """
+    """The member of the queue's group (`cluster.member.Member`)."""
 
     leads: bool
 
@@ -185,7 +180,6 @@ class QuorumInLog(QuorumInMemory):
     Attributes:
         on_lead: called with True when this member leads and has applied everything that was committed before,
             and with False when it ceases to lead.
-        lanes: admission of commands from other nodes.
         usable: returns the machine version of the cluster, which all members support; 0: not known. Outside a
             cluster that is the newest.
         on_ahead: called when this member leads and the time of the log is ahead of its clock.
@@ -234,14 +228,6 @@ class QuorumInLog(QuorumInMemory):
         states: States | None = None,
         clocks: Corrected = RIGHT,
     ) -> None:
-        """Create the backend.
-
-        Args:
-            queue: only its settings are used.
-            begin: starts this node's member of the group after recovery.
-            states: sends snapshots to members; None: the node is in no cluster.
-            clocks: correction of this node's clock.
-        """
         super().__init__(queue, commits)
         self.admission = self.lanes = LaneAdmission(commits, lambda: self.wake())
         self.on_lead: Callable[[bool], None] = _nobody
@@ -294,12 +280,10 @@ class QuorumInLog(QuorumInMemory):
 
     @property
     def version(self) -> int:
-        """The machine version at the last applied entry."""
         return self.queue.version
 
     @property
     def newer(self) -> int:
-        """The version of entries that this member does not support; 0: none."""
         return self._store.newer or self._newer_state
 
     @property
@@ -404,7 +388,6 @@ class QuorumInLog(QuorumInMemory):
         return commands
 
     def committed(self, index: int) -> None:
-        """Note that entries up to this one may be applied: by a leader at once, since clients wait for it."""
         before, self._committed = self._committed, index
         member, store = self._member, self._store
         if self._early > before:
@@ -435,7 +418,6 @@ class QuorumInLog(QuorumInMemory):
             self.wake()
 
     def status(self, status: Status) -> None:
-        """Note that the member has another role, or takes proposals now."""
         if not status.open and not self._store.alone:
             self._follow()
         self.wake()
@@ -499,7 +481,6 @@ class QuorumInLog(QuorumInMemory):
         return True
 
     def snapshot_for(self, to: int) -> None:
-        """Send the state to a member that needs it."""
         assert self._states is not None, "a group of one has nobody who needs a state"
         if self.ahead:
             self._wanted.append(to)  # a state that is sent is a committed one
@@ -507,7 +488,6 @@ class QuorumInLog(QuorumInMemory):
             self._states.begin(self._store.group, to)
 
     def read_done(self, token: int, index: int) -> None:
-        """Ignore completed reads: requests to a queue use its log."""
         raise AssertionError("nobody asked")
 
     def snapshot(self) -> tuple[Point, bytes, Iterator[bytes], Callable[[], None]]:
@@ -518,9 +498,6 @@ class QuorumInLog(QuorumInMemory):
         self._commits.write_soon()
 
     def staged(self, transfer: int, state: bytes) -> bytes:
-        """Complete a transfer, as `QuorumStore.staged`. Raises `NewerMachine` if this broker does not support
-        its version.
-        """
         try:
             return self._store.staged(transfer, state)
         except machine_version.NewerMachine as error:
@@ -581,7 +558,6 @@ class QuorumInLog(QuorumInMemory):
 
     @property
     def transacts(self) -> bool:
-        """See `Keeper`: other members would carry out a part when they hear of it."""
         return self._states is None or self._store.alone
 
     @property

@@ -15,7 +15,6 @@ from amqp10broker.queues.quorum.bodies import Packs, PagedBodies, ranges_of
 from amqp10broker.queues.quorum.command_codec import Place
 
 RELOCATED_MAX: Final = 1024
-"""Messages in one record of cleaning."""
 
 
 class _Put(NamedTuple):
@@ -97,7 +96,6 @@ class JournalBodies:
         `read_done`.
 
         Args:
-            indexes: sorted.
             size: bytes of contents of a run, about.
 
         Yields:
@@ -134,13 +132,9 @@ class JournalBodies:
         self.clear()
 
     def placed(self, file: int, places: Sequence[Place]) -> list[tuple[int, int]]:
-        """Apply collected changes after an entry with its record in this file.
-
-        Args:
-            places: of all messages of the entry, also of those that the queue did not accept.
-
-        Returns:
-            Runs (first, end) of messages that were put again and are in no record: append them.
+        """Apply collected changes after an entry with its record in this file. `places`: of all messages of
+        the entry, also of those that the queue did not accept. Returns runs (first, end) of messages that
+        were put again and are in no record: append them.
         """
         place_of = {place.first: place for place in places}
         unplaced: dict[int, None] = {}

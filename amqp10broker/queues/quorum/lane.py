@@ -102,11 +102,7 @@ class Lane:
         return NEVER if block.expiries is None else block.expiries[block.start]
 
     def append(self, keys: Sequence[int], sizes: Sequence[int], expiries: Sequence[int] | None) -> None:
-        """Append entries at the end.
-
-        Args:
-            keys: larger than any that is or was in the line.
-        """
+        """Append entries at the end."""
         count = len(keys)
         block = self._blocks[-1] if self._blocks else None
         if block is None or len(block.keys) >= BLOCK_MAX:
@@ -135,7 +131,6 @@ class Lane:
 
         Args:
             count: maximum, at least 1.
-            expired_at: ms; entries up to here have expired.
             room: bytes; the entry that uses it up is the last.
             below: take only entries with smaller keys, of which there is at least one; None: any.
 

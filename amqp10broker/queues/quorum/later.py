@@ -29,7 +29,6 @@ class Later(NamedTuple):
     """A message, ordered by due time and then by key."""
 
     when_ms: int
-    """When it becomes ready or expires."""
     key: int
     size: int
     expiry: int
@@ -58,11 +57,7 @@ class _Page(NamedTuple):
 
 
 class LaterMessages:
-    """A quorum queue's messages for later delivery.
-
-    Attributes:
-        size: bytes of their contents.
-    """
+    """A quorum queue's messages for later delivery."""
 
     __slots__ = ("_pages", "_soon", "count", "size")
 

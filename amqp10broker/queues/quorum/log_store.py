@@ -92,24 +92,15 @@ class Proposal(NamedTuple):
     now_ms: int
     first: int
     end: int
-    """Index behind its last message."""
     places: Sequence[Place]
     commands: Sequence[QuorumCommand]
     """Including commands without effect, to be answered in order."""
     version: int
-    """Of the machine behind it."""
 
 
 @dataclass(slots=True, eq=False)
 class LogEntry:
-    """One entry of the log.
-
-    Attributes:
-        end: index behind its last message.
-        commands: as proposed by this member; None: they are in the payload only.
-        file: the journal's file that contains it.
-        version: of the machine behind it.
-    """
+    """One entry of the log. `commands`: as proposed by this member; None: they are in the payload only."""
 
     index: int
     term: int
@@ -128,16 +119,9 @@ _NO_ENTRIES: Final[deque[LogEntry]] = deque()
 
 
 class QuorumStore:
-    """One member's part of the journal.
-
-    Attributes:
-        bodies: messages of what was applied.
-        tail: entries that are in the log and not applied, in order.
-        stored: the initial state of the group, after `recovered`.
-        on_compact: called with the index up to which entries cannot be read any more.
-        on_installed: called with the queue that replaces the present one.
-        compact_max: upper bound for `on_compact`, while entries are applied before the group has committed
-            them, which it does not read since it is alone; None: no bound.
+    """One member's part of the journal. `on_compact`: called with the index up to which entries cannot be
+    read any more. `compact_max`: upper bound for `on_compact`, while entries are applied before the group has
+    committed them, which it does not read since it is alone; None: no bound.
     """
 
     __slots__ = (
@@ -198,10 +182,7 @@ class QuorumStore:
         """Create the store of a new or existing queue.
 
         Args:
-            group: the queue's number in the journal.
-            log: the journal, which need not be recovered yet.
             packs: store of packed messages; None: in memory.
-            members: initial members of the group; empty: this one alone.
             joins: it is added to a group, and gets its state from the leader.
             incarnation: of this start of the node; sessions of earlier ones are gone (`recovered`).
         """
@@ -296,10 +277,8 @@ class QuorumStore:
         return self._point.config.members == (self.me,) and not changing
 
     def propose(self, commands: Sequence[QuorumCommand], now_ms: int) -> Proposal:
-        """Encode commands, at least one, as the next entry of the log, without any change.
-
-        Args:
-            now_ms: this node's clock; the time of an entry is never before that of the last one.
+        """Encode commands, at least one, as the next entry of the log, without any change. `now_ms`: this
+        node's clock; the time of an entry is never before that of the last one.
         """
         commands = split(commands)
         now_ms = max(now_ms, self.now_ms)
@@ -313,12 +292,6 @@ class QuorumStore:
         return self._proposal
 
     def write(self, ready: Ready, on_durable: Callable[[], None]) -> None:
-        """Append what a group wants written.
-
-        Args:
-            ready: term, vote and entries; the first may have an index that exists.
-            on_durable: called when they are durable.
-        """
         if ready.hard is not None:
             # Applied entries are committed for sure; a part of the others written here may get lost.
             self._write_hard(replace(ready.hard, commit=self._point.index))
@@ -393,20 +366,15 @@ class QuorumStore:
         return self._point, encode_snapshot(queue), records, self.bodies.read_done
 
     def stage(self, transfer: int, messages: bytes) -> None:
-        """Store messages of a state that is being received; another transfer replaces the last one."""
         self._find_staged(transfer, self._append_staged(transfer, [messages]), messages)
 
     def staged(self, transfer: int, state: bytes) -> bytes:
-        """Complete a transfer, and return the data by which `Ready.snapshot` refers to it. Raises
-        `NewerMachine` if this broker does not support its version.
-        """
         machine_version.check(version_of(state))
         self._stage_of(transfer)
         self._staged_state = state
         return TRANSFER.pack(transfer)
 
     def unstage(self) -> None:
-        """Drop staged messages that no `Ready` has taken."""
         self._drop_staged()
 
     def _append_staged(self, transfer: int, payload: Sequence[bytes]) -> int:
@@ -474,14 +442,9 @@ class QuorumStore:
         return runs
 
     def apply(self, committed: int) -> LogEntry | None:
-        """Let the queue apply the next entry of the log; the queue holds the effects.
-
-        Args:
-            committed: entries up to this index are.
-
-        Returns:
-            The entry; None if none is committed, or its machine version is newer (`newer`): applying it might
-                lead to another state than on other members.
+        """Let the queue apply the next entry of the log; the queue holds the effects. Returns the entry; None
+        if none is committed, or its machine version is newer (`newer`): applying it might lead to another
+        state than on other members.
         """
         if not self.tail or self.tail[0].index > committed or self.newer:
             return None
@@ -613,9 +576,6 @@ class QuorumStore:
         self._queue = None
 
     def restore(self, records: Sequence[JournalRecord]) -> None:
-        """Receive records of this queue at start, in the order of the journal. Raises `DamagedFile` if one
-        cannot be decoded.
-        """
         self.bodies.recovering = True
         for record in records:
             try:
@@ -822,10 +782,8 @@ class QuorumStore:
             raise ValueError("commands put messages that their record does not say")
 
     def recovered(self, settings: QueueSettings, now_ms: int) -> QuorumQueue:
-        """Return the recovered or new queue, without clients, when all records have been read.
-
-        Raises:
-            DamagedFile: messages are missing.
+        """Return the recovered or new queue, without clients, when all records have been read. Raises
+        `DamagedFile` if messages are missing.
         """
         held = self._held
         if held is not None:
@@ -929,9 +887,7 @@ def _record_of(first: int, messages: Sequence[Message]) -> bytes:
     return b"".join((encode_places([place]), *batch))
 
 
-def _no_keeper(queue: QuorumQueue) -> None:
-    """The initial value of a callback."""
+def _no_keeper(queue: QuorumQueue) -> None: ...
 
 
-def _nobody(index: int) -> None:
-    """The initial value of a callback."""
+def _nobody(index: int) -> None: ...

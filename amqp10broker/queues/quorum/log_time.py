@@ -33,12 +33,7 @@ class LogTime:
     __slots__ = ("_clock_ms", "_node", "_time_ms")
 
     def __init__(self, node: Corrected, time_ms: int = 0, clock_ms: int = NEVER) -> None:
-        """Begin to lead.
-
-        Args:
-            time_ms: of the last entry.
-            clock_ms: the leader's clock; left out by a member that does not lead.
-        """
+        """Begin to lead. `clock_ms`: the leader's clock; left out by a member that does not lead."""
         self._node = node
         self._time_ms = time_ms
         self._clock_ms = clock_ms

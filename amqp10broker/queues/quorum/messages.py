@@ -44,20 +44,7 @@ _HEAD: Final = itemgetter(0)
 
 
 class Messages:
-    """All messages of one queue, by index.
-
-    Attributes:
-        replaying: messages are not read, since no effect is emitted.
-        delays: publishes may request later delivery.
-        now_ms: time of the command that is applied.
-        expired_at: messages that expire up to here have expired.
-        old_rules: as `QuorumQueue.old_rules`.
-        pending: dead messages that stay until they have arrived.
-        full: publishes are rejected.
-        dead_letters: messages given up since they were last taken.
-        counters: what became of messages; not changed while replaying.
-        expired_ms: when this process last saw a message expire.
-    """
+    """All messages of one queue, by index."""
 
     __slots__ = (
         "_shared_counts",
@@ -169,9 +156,6 @@ class Messages:
 
         At most `DUE_MAX` at a time; the deadline of the queue is at once if there are more
         (`Ready.deadline`).
-
-        Returns:
-            As `Ready.line_up`.
         """
         due = self.ready.later.take_due(self.now_ms, DUE_MAX)
         expired = [each for each in due if NEVER < each.expiry <= self.now_ms]
@@ -204,12 +188,7 @@ class Messages:
         return (HIGH if high else NORMAL), index
 
     def decide(self, held: Sequence[tuple[int, int]], verdict: Verdict, annotations: bytes = b"") -> None:
-        """Apply a client's outcome to deliveries that a consumer held, in this order.
-
-        Args:
-            held: items of `Consumer.unsettled`, already removed there.
-            annotations: to be merged into the messages.
-        """
+        """Apply a client's outcome to deliveries that a consumer held, in this order."""
         if not held:
             return
         if verdict is Verdict.ACCEPT:
@@ -316,13 +295,9 @@ class Messages:
     def select(
         self, places: Sequence[Place], count: int, room: int
     ) -> tuple[list[int], list[int], list[Place]]:
-        """Take messages from anywhere; those that are gone are skipped, expired ones removed.
-
-        Args:
-            room: bytes; the message that uses it up is the last.
-
-        Returns:
-            Indexes and sizes, and places where a message waits that was not taken.
+        """Take messages from anywhere; those that are gone are skipped, expired ones removed. `room`: bytes;
+        the message that uses it up is the last. Returns indexes and sizes, and places where a message waits
+        that was not taken.
         """
         indexes: list[int] = []
         sizes: list[int] = []

@@ -43,12 +43,8 @@ consumer that selects is one, since it comes when the search has ended.
 
 @dataclass(slots=True)
 class NodeLane:
-    """The state of one start of one node.
-
-    Attributes:
-        last: number of the last command that was applied.
-        heard: index of the last entry of which the node has acknowledged the effects.
-        kept: effects of later entries: index, receiver, effect.
+    """The state of one start of one node. `heard`: index of the last entry of which the node has acknowledged
+    the effects.
     """
 
     last: int = 0
@@ -61,9 +57,6 @@ class ConsumerFacts:
     """The state of a consumer for its node.
 
     Attributes:
-        credit: as in `CreditReply`; 0 after a drain.
-        active: as in `ActiveChanged`; None: the queue has no single active consumer, or this one cannot be
-            it.
         missed: deliveries that never reached the node and have been returned, because of a time-out or
             because the node was away for too long. They are included in `delivery_count`. The node adds them
             to `seen` and `delivery_count` of its commands for this consumer from now on, also of those that
@@ -80,14 +73,9 @@ class ConsumerFacts:
 
 @dataclass(frozen=True, slots=True)
 class Resumption:
-    """The state that a node needs to go on with a new leader, or after it lost contact.
-
-    Attributes:
-        last: number of the last of its commands that was applied; later ones have to be sent again.
-        kept: stored effects in order: index of the entry, receiver, effect.
-        deliveries: deliveries that it has missed, one `Deliver` for each consumer that has any.
-        consumers: its consumers that the queue has.
-        unknown: consumers of the request that the queue does not have.
+    """The state that a node needs to go on with a new leader, or after it lost contact. `last`: number of the
+    last of its commands that was applied; later ones have to be sent again. `deliveries`: deliveries that it
+    has missed, one `Deliver` for each consumer that has any.
     """
 
     last: int
@@ -100,12 +88,8 @@ class Resumption:
 
 
 class NodeLanes:
-    """The state of all remote nodes of one queue.
-
-    Attributes:
-        by_node: by node and incarnation.
-        gone: node -> its last incarnation that is gone.
-        entry: index of the entry that is applied, under which effects are stored.
+    """The state of all remote nodes of one queue. `entry`: index of the entry that is applied, under which
+    effects are stored.
     """
 
     __slots__ = ("by_node", "entry", "gone")

@@ -81,11 +81,7 @@ _LOSSES: Final = (NodeGone, SessionGone)
 
 
 class QuorumQueue(QueueMachine):
-    """The state of a quorum queue, changed by `apply` only.
-
-    Attributes:
-        browsers: browsing consumers, which are not part of the state.
-    """
+    """The state of a quorum queue, changed by `apply` only."""
 
     def __init__(
         self,
@@ -95,12 +91,6 @@ class QuorumQueue(QueueMachine):
         now_ms: int,
         bodies: BodyStore | None = None,
     ) -> None:
-        """Create an empty queue.
-
-        Args:
-            now_ms: time of its declaration.
-            bodies: the store of messages; None: in memory.
-        """
         super().__init__(name)
         self._version = 1
         self._messages = Messages(settings, PagedBodies() if bodies is None else bodies, now_ms)
@@ -169,7 +159,6 @@ class QuorumQueue(QueueMachine):
 
     @property
     def ready(self) -> int:
-        """Messages that are ready for a consumer."""
         return self._messages.ready.length
 
     @property
@@ -262,10 +251,8 @@ class QuorumQueue(QueueMachine):
     def look(self, budget: int) -> Selected | None:
         """Search for consumers that select, and return the command to log, without a change of state.
 
-        The command must be applied before the next call.
-
-        Returns:
-            None: there is nothing to look at for any consumer with credit.
+        The command must be applied before the next call. Returns none: there is nothing to look at for any
+        consumer with credit.
         """
         if self.replaying or not self._consumers.selecting.able:
             return None
@@ -343,7 +330,6 @@ class QuorumQueue(QueueMachine):
         """Return the state that a node needs after it had another leader or lost contact; nothing is changed.
 
         Args:
-            heard: index of the last entry of which it has the effects.
             seen: by consumer the number of deliveries that reached the node, less those that it gave back or
                 refused, as in the `seen` of its commands. A consumer that is missing has seen none.
         """

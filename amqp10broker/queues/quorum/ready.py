@@ -44,14 +44,6 @@ Delayed = tuple[int, int, int, int, int]
 
 
 class Ready:
-    """Waiting messages by index.
-
-    Attributes:
-        size_bytes: of the bodies of ready messages.
-        delayed_bytes: of the bodies of delayed returns.
-        later: messages that were published for later delivery.
-    """
-
     __slots__ = (
         "_behind",
         "_delayed",
@@ -185,12 +177,7 @@ class Ready:
         self.size_bytes += size
 
     def give_to_tail(self, index: int, size: int, expiry: int, behind: int) -> None:
-        """Add a returned message behind all that was published before.
-
-        Args:
-            expiry: ms, or `NEVER`.
-            behind: the index that the next new message gets.
-        """
+        """Add a returned message behind all that was published before."""
         number = self._returns_made
         self._returns_made = number + 1
         self._index_of_return[number] = index
@@ -211,14 +198,8 @@ class Ready:
         self.delayed_bytes += size
 
     def line_up(self, due: Sequence[Later], behind: int) -> list[Place]:
-        """Make due messages ready: normal ones in the tail, high ones at their original places.
-
-        Args:
-            due: in order.
-            behind: as in `give_to_tail`.
-
-        Returns:
-            Places that are not the last ones of their lines.
+        """Make due messages ready: normal ones in the tail, high ones at their original places. Returns
+        places that are not the last ones of their lines.
         """
         for each in due:
             if not each.high:
@@ -269,11 +250,7 @@ class Ready:
             self.returns, self.high, self.normal, self.tail = lanes
 
     def take_out(self, number: int, keys: Sequence[int]) -> list[int]:
-        """Take messages from anywhere in a line, and return their indexes.
-
-        Args:
-            keys: growing, at least one, all of them present.
-        """
+        """Take messages from anywhere in a line, and return their indexes."""
         lane = self.in_order()[number]
         entries = lane.find(keys)
         lane.take_out(keys)
@@ -292,7 +269,6 @@ class Ready:
         Args:
             count: maximum, at least 1. Fewer may come although there are more: call again. None come when the
                 next one has expired.
-            expired_at: ms; messages up to here have expired.
             room: bytes; the message that uses it up is the last.
         """
         high = self.high

@@ -17,11 +17,8 @@ from amqp10broker.queues.quorum.commands import Letters, QuorumCommand
 
 
 class LaneAdmission(Admission):
-    """The admission of a queue with members on several nodes.
-
-    Attributes:
-        on_refused: called with node, incarnation and number from which on commands were dropped.
-        on_room: called when there is room after that.
+    """The admission of a queue with members on several nodes. `on_refused`: called with node, incarnation and
+    number from which on commands were dropped.
     """
 
     __slots__ = ("_dropped", "_refuses", "on_refused", "on_room")

@@ -51,10 +51,6 @@ class Again:
 
     Places are numbered, and a cursor contains such a number. So each consumer with a cursor beyond a place
     looks at it again.
-
-    Attributes:
-        first: number of the first place that is remembered.
-        places: those from there on.
     """
 
     __slots__ = ("first", "places")
@@ -74,11 +70,7 @@ class Again:
 
 
 class Selecting:
-    """All consumers of a queue that select.
-
-    Attributes:
-        able: those that can take a message now.
-    """
+    """All consumers of a queue that select."""
 
     __slots__ = ("_messages", "able", "again", "by_ref")
 
@@ -197,10 +189,8 @@ class Selecting:
         )
 
     def look(self, budget: int) -> Selected | None:
-        """Search the queue and return the result as a command, without a change of state.
-
-        Returns:
-            None: there is nothing to look at for any consumer with credit.
+        """Search the queue and return the result as a command, without a change of state. Returns none: there
+        is nothing to look at for any consumer with credit.
         """
         waiting: dict[int, list[_Sight]] = {}
         taken: dict[Place, None] = {}
@@ -238,15 +228,7 @@ def _look_in_turns(group: Sequence[_Sight], ends: Sequence[int], budget: int) ->
 
 
 class _Sight:
-    """One consumer's search: the cursor and messages that it would have.
-
-    Attributes:
-        consumer: not modified.
-        at: its cursor after the search.
-        credit: what it would have left.
-        found: messages to be proposed for it.
-        had_turn: it has looked in this search.
-    """
+    """One consumer's search: the cursor and messages that it would have."""
 
     __slots__ = (
         "_again",
@@ -282,9 +264,6 @@ class _Sight:
         self.had_turn = False
 
     def look(self, turn: int, ends: Sequence[int], budget: int) -> tuple[int, bool]:
-        """Continue the search. Returns the number of messages looked at, and whether there may be more for
-        it.
-        """
         self.had_turn = True
         self._budget = budget
         self._step = max(1, turn)
@@ -348,9 +327,6 @@ class _Sight:
         return self._line(NORMAL, ends[NORMAL]) and self._line(TAIL, ends[TAIL])
 
     def _choose(self, line: int, keys: list[int], expiries: list[int]) -> tuple[int | None, bool]:
-        """Choose wanted messages, as far as the consumer may have them. Returns the key of the first message
-        that is wanted and may not be had (None: there is none), and whether any is wanted.
-        """
         messages = self._messages
         found = messages.read(messages.ready.indexes_of(line, keys))
         wanted = self._wanted.matching(found, messages.now_ms)

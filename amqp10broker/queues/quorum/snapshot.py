@@ -48,7 +48,6 @@ class _Writer:
         self.parts: list[bytes] = []
 
     def numbers(self, numbers: Iterable[int]) -> None:
-        """Write one array, with a count for numbers that repeat."""
         plain = array("Q", numbers)
         runs = array(
             "Q", chain.from_iterable((value, sum(1 for _ in same)) for value, same in groupby(plain))
@@ -59,7 +58,6 @@ class _Writer:
             self._put("P", plain)
 
     def ranges(self, sorted_indexes: Iterable[int]) -> None:
-        """Write one array of growing indexes as ranges."""
         self._put("I", array("Q", chain.from_iterable(ranges_of(sorted_indexes))))
 
     def _put(self, kind: str, numbers: array[int]) -> None:
@@ -202,14 +200,9 @@ def version_of(data: bytes) -> int:
 
 
 def decode_snapshot(name: str, data: bytes, bodies: BodyStore | None = None) -> QuorumQueue:
-    """Restore a queue from a snapshot.
-
-    Args:
-        bodies: the store that contains the messages; None: in memory, where the caller puts them.
-
-    Raises:
-        NewerMachine: this broker does not support the snapshot's version.
-        ValueError: the data is not a snapshot, or one of a newer format.
+    """Restore a queue from a snapshot. `bodies`: the store that contains the messages; None: in memory, where
+    the caller puts them. Raises `NewerMachine` if this broker does not support the snapshot's version, and
+    `ValueError` if the data is not a snapshot, or one of a newer format.
     """
     state, start = _head(data)
     version = machine_version.check(state.get("version", 1))

@@ -31,12 +31,6 @@ class _Place(NamedTuple):
 
 
 class StreamCommits:
-    """The commits of one stream.
-
-    Attributes:
-        bytes: of messages that the stream's files do not have.
-    """
-
     def __init__(self, group: int, log: RecordLog) -> None:
         self.group = group
         self.bytes = 0
@@ -75,11 +69,7 @@ class StreamCommits:
             self._log.append(self.group, WRITTEN, number, ())
 
     def missing(self, number: int) -> Iterator[tuple[int, Sequence[Message]]]:
-        """Iterate over numbers and messages of commits that the stream lacks, when all records were read.
-
-        Args:
-            number: of the last commit according to the stream's chunks.
-        """
+        """Iterate over numbers and messages of commits that the stream lacks, when all records were read."""
         self._last = max(self._last, number)
         self.written(number)
         for each in sorted(self._places):
@@ -90,7 +80,6 @@ class StreamCommits:
         return self._log.read(place.file, place.offset)
 
     def restore(self, records: Sequence[JournalRecord]) -> None:
-        """Receive records found at start. Raises `DamagedFile` if one cannot be decoded."""
         for record in records:
             number = record.index
             self._last = max(self._last, number)

@@ -16,19 +16,12 @@ from amqp10broker.queues.outlook import Reading
 from amqp10broker.queues.stream.log import Chunk, Place, StreamLog
 
 NO_END: Final = 2**64
-"""An end behind every offset."""
 FILTER_WORK: Final = 8
 """The work of filtering one message, or of skipping one chunk."""
 
 
 class OpenChunk:
-    """A chunk in memory, decoded on first use.
-
-    Attributes:
-        end: offset behind its last message.
-        filter: encoded filter values of its messages.
-        size_bytes: of its encoded messages.
-    """
+    """A chunk in memory, decoded on first use."""
 
     __slots__ = ("_content", "end", "filter", "first", "size_bytes", "timestamp_ms")
 
@@ -59,16 +52,11 @@ class StreamConsumer:
     """A consumer's state in its stream.
 
     Attributes:
-        position: next offset to look at; may be behind `end`.
         end: the first offset that it does not want; `NO_END`: it wants all.
         room: bytes it may have now, a chunk's divided evenly over its messages; used up, there is no credit
             either.
-        delivery_count: deliveries it had, as `Credit` counts them; a drain advances it.
-        handed_out: deliveries that it ever had.
-        unsettled: number of deliveries that the client has not acknowledged.
         draining: a drain has no answer yet, because there is more to read.
         queued: it is in the rotation, or waits at the end for new messages.
-        looked_at: messages that it has looked at.
     """
 
     __slots__ = (
@@ -162,16 +150,8 @@ class StreamConsumer:
         self._ahead.extend(chunks)
 
     def take(self, chunk: OpenChunk, work: int, keys: list[int], messages: list[Message], now_ms: int) -> int:
-        """Take messages of the chunk as far as credit, work and the consumer's end allow.
-
-        Args:
-            work: limit, 1 or more; filtering may exceed it a little.
-            keys: extended by the offsets of messages taken.
-            messages: extended by the messages taken.
-            now_ms: wall clock, for filters.
-
-        Returns:
-            The work done.
+        """Take messages of the chunk as far as credit, work and the consumer's end allow. `work`: limit, 1 or
+        more; filtering may exceed it a little.
         """
         position = self.position
         if self._bloom is not None and not self._bloom.may_match(chunk.filter):
@@ -250,12 +230,7 @@ class StreamConsumer:
         self.credit = 0
 
     def rewind(self, keys: Sequence[int], seen: int) -> None:
-        """Move the position back to the first delivery that did not reach the client.
-
-        Args:
-            keys: those that reached the session, in order.
-            seen: deliveries that reached the session; none behind them will.
-        """
+        """Move the position back to the first delivery that did not reach the client."""
         self.settle(len(keys) + self.handed_out - seen)
         if keys:
             self.position = keys[0]

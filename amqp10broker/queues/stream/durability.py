@@ -35,11 +35,7 @@ NOBODY: Final = PublisherRef(PeerId(0, 0, 0), 0)
 
 
 class Log(Protocol):
-    """A stream's log, for writing and syncing (`storage.stream_log`).
-
-    Attributes:
-        number: commits up to this one have their messages in it.
-    """
+    """A stream's log, for writing and syncing (`storage.stream_log`)."""
 
     number: int
 
@@ -52,10 +48,8 @@ class Log(Protocol):
         """
 
     def write(self) -> int:
-        """Write appended chunks, and return the offset up to which a sync makes them durable.
-
-        Raises:
-            DiskFull: nothing is lost; the call can be repeated.
+        """Write appended chunks, and return the offset up to which a sync makes them durable. Raises
+        `DiskFull` if nothing is lost; the call can be repeated.
         """
 
     def fds_to_sync(self) -> Sequence[int]:
@@ -75,8 +69,6 @@ class Log(Protocol):
 
 
 class Syncs(Protocol):
-    """Makes files durable (`runtime.journal.stream_syncs`)."""
-
     def when_synced(self, fds: Sequence[int], callback: Callable[[], None]) -> None:
         """Call a function when what was written is durable; never, if storage fails."""
 
@@ -96,16 +88,6 @@ class StreamKeeper(Keeper[StreamQueue]):
         commits: Commits | None = None,
         parts: StreamCommits | None = None,
     ) -> None:
-        """Create the backend.
-
-        Args:
-            log: the queue's log, not recovered yet.
-            syncs: makes the log's files durable; None for a log in memory.
-            on_full: called when the disk has no room for published messages, and, with None, when it has
-                again or the messages do not matter any more.
-            commits: the node's journal; None for a log in memory.
-            parts: the stream's commits in the journal; None for a log in memory.
-        """
         super().__init__(queue)
         self.kept = syncs is not None
         self.recovered = False

@@ -29,8 +29,7 @@ class Chunk(Protocol):
         """Encoded filter values of its messages (`message.filters`)."""
 
     @property
-    def data(self) -> bytes:
-        """Its encoded messages (`message.batch`)."""
+    def data(self) -> bytes: ...
 
 
 class StreamLog(Protocol):
@@ -38,9 +37,6 @@ class StreamLog(Protocol):
 
     Offsets from `first_offset` up to, and not including, `committed` may be read; those up to `next_offset`
     are appended. All three are at the beginning of a chunk.
-
-    Attributes:
-        segment_bytes: a segment of so many bytes or more gets no more chunks.
     """
 
     segment_bytes: int
@@ -50,8 +46,7 @@ class StreamLog(Protocol):
         """Offset of the oldest message; `next_offset` if there is none."""
 
     @property
-    def next_offset(self) -> int:
-        """Offset of the next message."""
+    def next_offset(self) -> int: ...
 
     @property
     def committed(self) -> int:
@@ -73,17 +68,8 @@ class StreamLog(Protocol):
     def append(
         self, count: int, timestamp_ms: int, filter_bytes: bytes, data: Sequence[bytes], number: int = 0
     ) -> int:
-        """Append a chunk, which is not committed.
-
-        Args:
-            count: number of messages.
-            timestamp_ms: wall clock.
-            filter_bytes: as `Chunk.filter`.
-            data: as `Chunk.data`, in pieces.
-            number: number of the commit that the chunk is, if it is one.
-
-        Returns:
-            The chunk's `timestamp_ms`: later than the wall clock if that has gone back.
+        """Append a chunk, which is not committed. `number`: number of the commit that the chunk is, if it is
+        one. Returns the chunk's `timestamp_ms`: later than the wall clock if that has gone back.
         """
 
     def find(self, offset: int) -> Place:

@@ -116,7 +116,6 @@ class StreamQueue(QueueMachine):
 
     @property
     def unsettled(self) -> int:
-        """Deliveries that clients have not acknowledged."""
         return sum(consumer.unsettled for consumer in self._consumers.values())
 
     @property
@@ -206,10 +205,7 @@ class StreamQueue(QueueMachine):
         """Append published messages to the log, once a step, after all commands.
 
         Does nothing while appended messages are not committed; what is published meanwhile makes the next
-        chunk.
-
-        Raises:
-            DiskFull: nothing has changed, and the call can be repeated.
+        chunk. Raises `DiskFull` if nothing has changed, and the call can be repeated.
         """
         if not self._pending:
             return
@@ -271,11 +267,7 @@ class StreamQueue(QueueMachine):
         self._publish(command, now_ms)
 
     def refuse_waiting(self, *, failed: bool = False) -> None:
-        """Refuse publishes that are not committed.
-
-        Args:
-            failed: because storage failed.
-        """
+        """Refuse publishes that are not committed."""
         for _, command in self._unconfirmed:
             self._refuse(command, failed=failed)
         for command in self._pending:

@@ -1,9 +1,8 @@
 """The admin socket: a Unix socket in a private folder, one JSON line in, one JSON line out.
 
-Only this user can reach it (folder 0700, socket 0600, and the peer's uid is asked of the kernel), so
-it needs no password, and whoever is there may do everything. The CLI is its client. Requests of one
-client are answered in their order; clients do not wait for each other. What can be asked is in
-`operations.table`.
+Only this user can reach it (folder 0700, socket 0600, and the peer's uid is checked), so it has no password
+and its clients may do everything. The CLI is its client. Requests of one client are answered in order;
+clients do not wait for each other. The requests are in `operations.table`.
 
 ::
 
@@ -48,10 +47,8 @@ IDLE_S: Final = 300.0
 async def serve_admin(
     broker: Administered, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
 ) -> None:
-    """Serve the admin socket until cancelled; without one when it is switched off.
-
-    Raises:
-        AdminSocketError: a place that was asked for by name cannot be used.
+    """Serve the admin socket until cancelled; return at once if it is switched off. Raises `AdminSocketError`
+    if an explicitly configured path cannot be used.
     """
     configured = broker.config.admin_socket
     if configured == "":
@@ -97,7 +94,7 @@ async def _serve_client(broker: Administered, stream: trio.SocketStream) -> None
 
 
 async def serve_lines(broker: Administered, stream: trio.abc.Stream) -> None:
-    """Answer the requests of one client until it has gone, or has said nothing for long."""
+    """Answer the requests of one client until it disconnects or is idle for too long."""
     buffer = bytearray()
     with trio.CancelScope() as idle:
         try:
@@ -175,7 +172,6 @@ def _fault(error: Exception, operation: str) -> dict[str, Any]:
 
 
 def _read(line: bytes) -> tuple[dict[str, Any], str]:
-    """A request and what it asks for; an empty name if it is none."""
     try:
         request = json.loads(line)
     except (ValueError, RecursionError):
@@ -185,7 +181,6 @@ def _read(line: bytes) -> tuple[dict[str, Any], str]:
 
 
 def _is_text(request: dict[str, Any]) -> bool:
-    """Whether all texts in it have a form in UTF-8."""
     try:
         json.dumps(request, ensure_ascii=False).encode()
     except UnicodeEncodeError:
@@ -198,7 +193,6 @@ def _encoded(response: dict[str, Any]) -> bytes:
 
 
 def _plain(value: object) -> object:
-    """What JSON has no form for: arguments that AMQP clients gave may hold it."""
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value).decode(errors="backslashreplace")
     if isinstance(value, set | frozenset):

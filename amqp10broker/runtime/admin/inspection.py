@@ -39,11 +39,7 @@ _STATUS_AT: Final = 5
 
 
 async def inspect(broker: Administered) -> Inspection:
-    """All that a node finds; what reads files is done in a thread.
-
-    Args:
-        broker: of the node.
-    """
+    """All that a node finds; what reads files is done in a thread."""
     at_ms = broker.clock.now_ms()
     ahead_ms = _wall_ms() - at_ms
     node, config = broker.node_view(), broker.config
@@ -68,7 +64,6 @@ async def inspect(broker: Administered) -> Inspection:
 
 
 def _wall_ms() -> int:
-    """The machine's clock."""
     return int(time.time() * 1000)
 
 
@@ -114,13 +109,7 @@ async def _guest(broker: Administered) -> bool | None:
 
 
 def certificates(config: Config, began_ms: int = 0, ahead_ms: int = 0) -> tuple[CertificateSeen, ...]:
-    """The files of the configuration.
-
-    Args:
-        config: names them.
-        began_ms: when the broker had read them.
-        ahead_ms: of the machine's clock, by which files are dated.
-    """
+    """The files of the configuration."""
     found = []
     for setting in CERTIFICATES:
         path = getattr(config, setting)
@@ -147,7 +136,6 @@ def _clock(ahead_ms: int, notes: tuple[str, ...] = ()) -> ClockSeen:
 
 
 def _clock_status() -> int | None:
-    """The field status of adjtimex(2), which changes nothing; None where there is none."""
     import ctypes  # milliseconds of the start, and few ask
 
     timex = (ctypes.c_long * _TIMEX_LONGS)()

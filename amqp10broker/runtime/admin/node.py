@@ -52,41 +52,24 @@ BY_ADMIN_SOCKET: Final = "admin socket"
 
 
 class Recordings(Protocol):
-    """Of flow events.
-
-    Attributes:
-        failed: how the last one failed, until another one begins; None if it did not.
-    """
+    """Of flow events. `failed`: how the last one failed, until another one begins; None if it did not."""
 
     failed: RecordingFailed | None
 
-    async def start(self, folder: str, *, every_ms: object, run_id: str | None) -> RecordingView:
-        """Begin one."""
+    async def start(self, folder: str, *, every_ms: object, run_id: str | None) -> RecordingView: ...
 
     async def stop(self) -> RecordingView:
         """End it; when this returns its files are complete."""
 
     def view(self) -> RecordingView | None:
-        """What is shown of it; None if there is none."""
+        """Return its view; None if there is no recording."""
 
 
 class Administered(Surroundings, QueueHost, Protocol):
-    """What the admin socket may touch of the broker.
+    """The broker as the admin socket sees it.
 
     Attributes:
-        container_id: the broker's name.
-        addresses: ``(host, port)`` of each listening socket.
-        tls_addresses: of those that speak TLS.
-        http_addresses: of those that speak HTTP.
-        metrics_addresses: of those that tell metrics alone.
-        propose: has changes of the catalog decided.
-        passwords: makes records of passwords.
-        authenticator: the rules of logging in.
         data: the data folder; None in memory only.
-        clock_watch: what is wrong with clocks.
-        connections: by number, of both protocols.
-        tracing: who is traced.
-        watches: links that somebody looks at.
         doors: where clients come in; None before it serves.
         afterwards: what is to be done with the folder when the broker has stopped.
         faults: that it commits on request; None: it is not in test mode.
@@ -109,23 +92,19 @@ class Administered(Surroundings, QueueHost, Protocol):
     afterwards: Afterwards | None
     faults: Faults | None
 
-    def stop(self) -> None:
-        """End in order."""
+    def stop(self) -> None: ...
 
     @property
-    def as_member(self) -> ClusterNode:
-        """It as one of a cluster."""
+    def as_member(self) -> ClusterNode: ...
 
     @property
     def kept(self) -> KeptLinks:
         """Links of AMQP 1.0 that outlive their sessions."""
 
     @property
-    def recordings(self) -> Recordings:
-        """Of flow events."""
+    def recordings(self) -> Recordings: ...
 
-    def set_flow(self, name: str, value: object, *, source: str) -> None:
-        """Change a flow setting."""
+    def set_flow(self, name: str, value: object, *, source: str) -> None: ...
 
     def set_limit(self, name: str, value: object, *, source: str) -> int | None:
         """Change a limit of the alarms."""
@@ -134,18 +113,18 @@ class Administered(Surroundings, QueueHost, Protocol):
         """Give an alarm a cause, or take it away."""
 
     def view(self, selection: Selection) -> BrokerView:
-        """What is shown of everything."""
+        """Return the view of everything."""
 
     def node_view(self) -> NodeView:
-        """What is shown of the process."""
+        """Return the view of the process."""
 
 
 class Served(Administered, ConnectionSurroundings, Protocol):
-    """A broker, for those who come by HTTP: to be operated, and with logins."""
+    """The broker as the HTTP front end sees it: operations and logins."""
 
 
 class RunningNode:
-    """What operations may ask of a broker that runs: see the protocol."""
+    """The running broker as operations see it, see the protocol."""
 
     def __init__(self, broker: Administered, by: str = BY_ADMIN_SOCKET) -> None:
         self._broker = broker

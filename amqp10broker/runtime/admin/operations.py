@@ -45,11 +45,10 @@ DECIDED_S: Final = 40.0
 
 @dataclass(frozen=True, slots=True)
 class Actor:
-    """Who has operations run.
+    """The caller of an operation.
 
     Attributes:
-        by: in the log.
-        access: what the user may do; None: everything, or whoever asks has checked it.
+        access: the user's permissions; None: everything, or the caller has checked them.
         types: arguments are typed by hand, and a slip in them is refused. Clients may declare queues with
             any argument.
     """
@@ -66,21 +65,8 @@ OWNER: Final = Actor(BY_ADMIN_SOCKET, types=True)
 async def run_operation(
     broker: Administered, name: str, given: Mapping[str, Any], vhost: str | None, actor: Actor = OWNER
 ) -> Any:
-    """Run an operation of `operations.table`, whatever it waits for.
-
-    Args:
-        broker: whose.
-        name: of the operation; one of the table.
-        given: its arguments by name.
-        vhost: the virtual host that names mean; None is the one of the configuration.
-        actor: on whose behalf.
-
-    Returns:
-        The result as plain Python values.
-
-    Raises:
-        RefusedError: of the class that says why; nothing was changed.
-        BrokerError: a queue has not answered.
+    """Run an operation of `operations.table` to its end. Raises a `RefusedError` subclass with the reason if
+    nothing was changed.
     """
     if name == "declare-queue" and actor.types:
         _refuse_slip(given)
@@ -123,12 +109,7 @@ def _log_operation(vhost: VirtualHost, by: str, operation: str, subject: str, re
 
 
 async def _finished(result: Any, mailbox: Mailbox[SessionLetter], address: ReplyTo) -> Any:
-    """Put an operation's questions to queues, and wait for what is decided, until there is a result.
-
-    Raises:
-        RefusedError: an answer means so.
-        BrokerError: a queue has not answered, or nothing was decided.
-    """
+    # Put an operation's questions to queues, and wait for what is decided, until there is a result.
     while isinstance(result, Ask | Wait | Job):
         if isinstance(result, Job):
             result = result.then(await result.run())
@@ -160,7 +141,6 @@ async def _heard(
     find: Callable[[list[SessionLetter]], T | None],
     within_s: float = ANSWER_S,
 ) -> T | None:
-    """What is waited for, or None if it has not come in time."""
     with trio.move_on_after(within_s):
         while True:
             found = find(await mailbox.take_all())
@@ -183,11 +163,6 @@ def _decision_in(letters: list[SessionLetter], ref: RequestRef) -> Decided | Non
 
 
 def _vhost(broker: Administered, operation: str, name: str | None) -> VirtualHost:
-    """The virtual host of a caller.
-
-    Raises:
-        NotFound: there is none, and the operation is about what is in one.
-    """
     name = broker.config.default_vhost if name is None else name
     found = broker.catalog.find_vhost(name)
     if found is None:

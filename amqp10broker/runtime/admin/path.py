@@ -75,10 +75,8 @@ def found_ports(environ: Mapping[str, str] | None = None) -> tuple[int, ...]:
 
 
 def prepare_directory(directory: str) -> None:
-    """Create the private directory if it is not there, and check it.
-
-    Raises:
-        AdminSocketError: it cannot be created, or is not private to us.
+    """Create the private directory if it is not there, and check it. Raises `AdminSocketError` if it cannot
+    be created, or is not private to us.
     """
     try:
         os.mkdir(directory, DIRECTORY_MODE)
@@ -93,10 +91,8 @@ def prepare_directory(directory: str) -> None:
 
 
 def check_directory(directory: str) -> None:
-    """Refuse a directory that somebody else could have prepared or could enter.
-
-    Raises:
-        AdminSocketError: it is a link, no directory, not ours, or open to others.
+    """Refuse a directory that another user could have prepared or could enter. Raises `AdminSocketError` if
+    it is a link, not a directory, not ours, or open to others.
     """
     try:
         found = os.lstat(directory)
@@ -121,11 +117,9 @@ def check_directory(directory: str) -> None:
 def listen(path: str) -> socket.socket:
     """Open the broker's end: a bound, listening, non-blocking Unix socket that only we can open.
 
-    A socket that a dead broker left behind is replaced. If the path is in a default directory, that
-    is created and checked; any other directory is the user's choice and must exist.
-
-    Raises:
-        AdminSocketError: the place is unsafe, or a living broker listens there.
+    A socket that a dead broker left behind is replaced. If the path is in a default directory, that is
+    created and checked; any other directory is the user's choice and must exist. Raises `AdminSocketError` if
+    the place is unsafe, or a living broker listens there.
     """
     _check_length(path)
     directory = os.path.dirname(path)
@@ -160,11 +154,8 @@ def remove(path: str) -> None:
 
 
 def connect(path: str, *, timeout_s: float) -> socket.socket:
-    """Open the command line's end, after checking whose it is.
-
-    Raises:
-        AdminSocketError: the place is unsafe, or the process at the other end is not ours.
-        OSError: nobody listens there.
+    """Open the command line's end, after checking its owner. Raises `AdminSocketError` if the place is
+    unsafe, or the process at the other end is not ours, and `OSError` if nothing listens there.
     """
     _check_length(path)
     directory = os.path.dirname(path)
@@ -186,7 +177,7 @@ def connect(path: str, *, timeout_s: float) -> socket.socket:
 
 
 def peer_uid(stream: socket.socket) -> int | None:
-    """The user at the other end of a Unix socket, or None where the system does not tell."""
+    """Return the user at the other end of a Unix socket, or None if the system does not support that."""
     option = getattr(socket, "SO_PEERCRED", None)
     if option is None:
         return None

@@ -1,4 +1,4 @@
-"""The file with a node's process, for whoever looks after several nodes."""
+"""The file with a node's process id, for tools that manage several nodes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from amqp10broker.runtime.log import Log
 _log = Log("amqp10broker.broker")
 
 PID: Final = "pid"
-"""In the data folder."""
 
 
 @contextmanager

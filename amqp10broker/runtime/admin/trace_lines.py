@@ -1,4 +1,4 @@
-"""Lines of a trace to the client of the admin socket that asked for them, until one side has enough."""
+"""Lines of a trace to the client of the admin socket that requested them, until one side ends it."""
 
 from __future__ import annotations
 
@@ -15,10 +15,8 @@ READER_GONE: Final = "who asked for it has gone"
 
 
 async def send_lines(stream: trio.abc.Stream, lines: Lines) -> None:
-    """Answer, and then send lines until the trace ends or its reader has gone.
-
-    Raises:
-        RefusedError: it does not begin; nothing was sent.
+    """Answer, and then send lines until the trace ends or its reader has gone. Raises `RefusedError` if it
+    does not begin; nothing was sent.
     """
     sink = StreamSink()
     begun = lines.begin(sink)

@@ -1,8 +1,8 @@
-"""This node as one of a cluster: its connections to the others, and what comes over them to whom it concerns.
+"""This node's part in a cluster: its connections to the other nodes, and the dispatch of their messages.
 
-First the node finds out of which cluster it is (`forming`), before anything of its data folder is used. Then
-it is told what is declared, as a member of the system group (`cluster.system`), and only when it knows
-all of that it serves clients. It lives around all that does: what ends there still tells other nodes.
+First the node finds its cluster (`forming`), before its data folder is used. Then it receives the metadata as
+a member of the system group (`cluster.system`), and serves clients once it has all of it. It outlives all
+other parts, so that their last messages still reach other nodes.
 """
 
 from __future__ import annotations
@@ -80,17 +80,7 @@ Answer = Callable[[int, Document], Awaitable[Document]]
 
 
 class ClusterSurroundings(Surroundings, Protocol):
-    """What of the broker a cluster touches.
-
-    Attributes:
-        passwords: of the catalog's users.
-        connections: of clients.
-        resource_monitor: has its alarms.
-        clock_watch: what is wrong with clocks.
-        journal_task: what is kept here; None before it is.
-        over: set when the broker is to end.
-        failure: why it is.
-    """
+    """The context of a cluster in its broker. `journal_task`: what is kept here; None before it is."""
 
     passwords: Passwords
     connections: Connections
@@ -102,36 +92,15 @@ class ClusterSurroundings(Surroundings, Protocol):
 
 
 class Cluster:
-    """See the module; tells `Peers` what it wants to know, and is told (`peer_events.PeerEvents`).
-
-    Attributes:
-        name: of this node.
-        membership: of which cluster it is.
-        peers: the other nodes.
-        raft: this node's members of groups.
-        leaderless: the queues here that have no leader.
-        snapshots: states of groups on their way.
-        queues: how queues are reached; not there before `prepare`.
-        system: what is declared; None before `begin`.
-        news: what nodes tell each other of themselves beside.
-        facts: by node, what it has told.
-        slow: set when the disk is so slow that other nodes should lead; whoever sees to that puts another.
-        answers: by what is asked, who answers other nodes.
+    """This node's part in a cluster, connected to `Peers` (`peer_events.PeerEvents`). `system`: what is
+    declared; None before `begin`. `slow`: set when the disk is so slow that other nodes should lead; the
+    reader replaces it.
     """
 
     membership: Membership
     peers: Peers
 
     def __init__(self, surroundings: ClusterSurroundings, data: Data) -> None:
-        """Read what the node is told of its cluster.
-
-        Args:
-            surroundings: the broker.
-            data: the folder, taken and not used.
-
-        Raises:
-            ConfigError, ClusterRefused: something that it is told cannot be.
-        """
         config = surroundings.config
         assert config.node_name is not None
         check_name(config.node_name)
@@ -174,16 +143,8 @@ class Cluster:
 
     @asynccontextmanager
     async def running(self, host: str, port: int) -> AsyncIterator[None]:
-        """Be reachable by other nodes, and of a cluster.
-
-        Args:
-            host: where clients come to this node.
-            port: likewise.
-
-        Raises:
-            ClusterRefused: it cannot be of one; says what to do.
-            ConfigError: the cluster port cannot be used.
-            Stopped: the broker was told to end meanwhile.
+        """Be reachable by other nodes, as a member of a cluster. Raises `ClusterRefused` if the node cannot
+        be a member, with the remedy, and `Stopped` if the broker is to end meanwhile.
         """
         config, data = self._surroundings.config, self._data
         sockets = await bind_cluster(config, port)
@@ -230,11 +191,6 @@ class Cluster:
             nursery.cancel_scope.cancel()
 
     async def _formed(self) -> Membership:
-        """Found or join, and keep what this node is from now on.
-
-        Raises:
-            ClusterRefused, Stopped: see `running`.
-        """
         surroundings, data = self._surroundings, self._data
         former = Former(
             self.name,
@@ -283,7 +239,7 @@ class Cluster:
         return Wires(tls, plaintext=config.cluster_plaintext)
 
     def prepare(self) -> None:
-        """Before queues begin: how they are reached, and who says where new ones are."""
+        """Set up access to queues and their placement, before queues start."""
         surroundings, number = self._surroundings, self.membership.number
         askers = surroundings.askers
         self.queues = NodeQueues(
@@ -323,9 +279,9 @@ class Cluster:
                 self.queues.frames(node, list(said.values()))
 
     def begin(self) -> System:
-        """Take part in the system group: the catalog is what it has agreed on from now on.
+        """Join the system group: from now on the catalog follows its decisions.
 
-        What the folder has of it is in the catalog already.
+        The catalog already has the state of the folder.
         """
         surroundings = self._surroundings
         self.system = SystemNode(
@@ -347,12 +303,7 @@ class Cluster:
     def start_queue(
         self, spec: QueueSpec, start: Callable[[QueueSpec], QueueTask]
     ) -> RemoteQueue | QueueTask:
-        """Begin to run what of a queue is at this node, and say how it is reached (`catalog.QueueHost`).
-
-        Args:
-            spec: as declared.
-            start: begins to run a queue, or a member of it, here.
-        """
+        """Start the part of a queue at this node, and return its handle (`catalog.QueueHost`)."""
         me, group = self.membership.number, spec.number
         here = spec.home == me or me in map(node_of, spec.members)
         task = start(spec) if here else None
@@ -394,7 +345,6 @@ class Cluster:
         return 0 if member is None else member.raft.status.term
 
     def _has_leader(self, group: int) -> None:
-        """A queue's leader has said so."""
         if self.system is not None:
             self.system.system.leader_is(group)
 
@@ -407,10 +357,8 @@ class Cluster:
         self.raft.groups.elects = True
 
     async def caught_up(self) -> None:
-        """Wait until this node knows all that was declared before it started.
-
-        Raises:
-            BrokerError: no majority of the cluster was there in all that time.
+        """Wait until this node has all metadata declared before its start. Raises `BrokerError` if the
+        cluster had no majority in all that time.
         """
         assert self.system is not None
         at = self.address
@@ -422,15 +370,8 @@ class Cluster:
 
     async def let_in_by(self, written: str) -> Membership:
         """Ask a node of another cluster to let this one in, which is alone and goes on until it is.
-
-        Args:
-            written: the other's name, if the list of nodes has it, or ``NAME=HOST:PORT``.
-
-        Returns:
-            As what this node shall begin anew.
-
-        Raises:
-            RefusedError: it is not let in.
+        `written`: the other's name, if the list of nodes has it, or ``NAME=HOST:PORT``. Returns as what this
+        node shall begin anew. Raises `RefusedError` if it is not let in.
         """
         try:
             listed = read_nodes(written) if "=" in written else self._listed
@@ -447,13 +388,8 @@ class Cluster:
         return await let_in(ask, name, listed[name], self.name, self.address)
 
     async def leave_by(self, node: int) -> None:
-        """Have another node see to it that this one is a member no more.
-
-        Args:
-            node: its number.
-
-        Raises:
-            RefusedError: it is not decided in time.
+        """Have another node see to it that this one is a member no more. Raises `RefusedError` if it is not
+        decided in time.
         """
         other = next(each for each in self.membership.members if each.number == node)
         at = self._listed.get(other.name, other.address)
@@ -461,11 +397,6 @@ class Cluster:
         await self.peers.ask_address((at.host, at.port), {"what": "leave"}, JOIN_S)
 
     async def _check_membership(self) -> None:
-        """Ask the others whether this node is still a member: of one that is not they do not hear.
-
-        Raises:
-            ClusterRefused: it was forgotten, or the others carry out other versions.
-        """
         me = self.membership
         question = {"what": "look", "name": me.name}
         for member in me.members:
@@ -512,7 +443,6 @@ class Cluster:
         self._nodes_changed()
 
     def _nodes_changed(self) -> None:
-        """Nodes are other ones, elsewhere, or in maintenance or no more, which a start ends, too."""
         self._use_version()
         nodes = self._catalog.nodes
         if not nodes:
@@ -534,7 +464,6 @@ class Cluster:
             self.membership = Membership(me.cluster, me.number, me.name, members)
 
     def _use_version(self) -> None:
-        """The cluster may use another version of the machines: leaders of queues have theirs raised."""
         cluster = self._catalog.cluster
         if cluster is None or cluster.version == self._used:
             return
@@ -551,23 +480,16 @@ class Cluster:
             self._surroundings.over.set()
 
     def _check_version(self) -> None:
-        """What the cluster uses must be carried out here.
-
-        Raises:
-            ClusterRefused: it is not.
-        """
         reason = why_not(self.name, carried_out(), self._used) if self._used else None
         if reason is not None:
             raise ClusterRefused(reason)
 
     def _is_open(self, owner: Owner) -> bool:
-        """Whether a connection of this start of this node is there."""
         return owner.connection in self._surroundings.connections
 
     # --- questions of other nodes -------------------------------------------------------------------
 
     async def asked(self, node: int, question: Document) -> Document:
-        """See `PeerEvents`."""
         what = question.get("what")
         answer = self.answers.get(what) if isinstance(what, str) else None
         if answer is None or (node == 0 and what not in FOR_STRANGERS):
@@ -575,7 +497,6 @@ class Cluster:
         return await answer(node, question)
 
     async def _looked_at(self, node: int, question: Document) -> Document:
-        """A node that is in no cluster asks what this one is."""
         known = self._catalog.nodes.get(str(question.get("name")))
         return {
             "name": self.name,
@@ -587,7 +508,6 @@ class Cluster:
         }
 
     async def _let_go(self, node: int, question: Document) -> Document:
-        """A member wants to be one no more."""
         assert self.system is not None, "it has members"
         leaving = self._catalog.node_of(node)
         if leaving is not None:
@@ -595,7 +515,6 @@ class Cluster:
         return {}
 
     async def _let_in(self, node: int, question: Document) -> Document:
-        """A node wants to be a member: it gets a number, and becomes a member of the system group."""
         name, host, port = (question.get(key) for key in ("name", "host", "port"))
         if type(name) is not str or type(host) is not str or type(port) is not int:
             raise BadRequest("node", "a node must give its name, host and port")
@@ -615,11 +534,9 @@ class Cluster:
     # --- what other nodes tell ----------------------------------------------------------------------
 
     def admit(self, hello: Hello) -> str | None:
-        """See `PeerEvents`: the greeting has looked at all there is."""
         return None
 
     def frames(self, node: int, purpose: Purpose, frames: Sequence[Frame]) -> None:
-        """See `PeerEvents`."""
         try:
             self._frames(node, purpose, frames)
         except StorageError as error:  # of this node's own disk: there is nothing wrong with the frames
@@ -645,12 +562,10 @@ class Cluster:
                 self.system.system.proposed(node, proposed)
 
     def connected(self, node: int, purpose: Purpose) -> None:
-        """See `PeerEvents`."""
         if purpose is Purpose.LETTERS and self.queues is not None:
             self.queues.connected(node)
 
     def disconnected(self, node: int, purpose: Purpose) -> None:
-        """See `PeerEvents`."""
         if purpose is Purpose.RAFT:
             self.raft.disconnected(node)
         elif purpose is Purpose.BULK:
@@ -663,14 +578,12 @@ class Cluster:
             self._early.pop(node, None)
 
     def _on_storage_failed(self, error: StorageError) -> None:
-        """What a group wanted to write or read cannot be: the broker stops, as for any queue."""
         journal = self._surroundings.journal_task
         if journal is None:
             raise error
         journal.failed(error)
 
     def suspected(self, node: int) -> None:
-        """See `PeerEvents`."""
         try:
             self.raft.groups.suspect(node)
         except StorageError as error:
@@ -682,7 +595,6 @@ class Cluster:
             self.system.system.node_down(node, gone=not self.peers.connected(node, Purpose.RAFT))
 
     def heard(self, node: int, incarnation: int) -> None:
-        """See `PeerEvents`."""
         try:
             self.raft.groups.heard(node)
         except StorageError as error:
@@ -694,31 +606,25 @@ class Cluster:
             self.system.system.node_up(node)
 
     def heartbeat(self) -> Document:
-        """See `PeerEvents`."""
         return self.news.told()
 
     def clock_ms(self) -> int:
-        """See `PeerEvents`."""
         return self._surroundings.clock.now_ms()
 
     def clock_told(self, node: int, clock_ms: int) -> None:
-        """See `PeerEvents`."""
         self._surroundings.clock_watch.others.heard(node, clock_ms - self.clock_ms())
 
     def told(self, node: int, facts: Document) -> None:
-        """See `PeerEvents`."""
         self.facts[node] = facts
         if node not in self.raft.groups.suspected:
             self.news.heard(node, facts)
 
     def unsynced_ms(self) -> int:
-        """See `PeerEvents`: for how long a sync has been running."""
         journal = self._surroundings.journal_task
         began = None if journal is None else journal.committer.began
         return 0 if began is None else int((trio.current_time() - began) * 1000)
 
     def hand_over(self) -> None:
-        """See `PeerEvents`."""
         self.slow.set()
 
     # --- ways to other nodes --------------------------------------------------------------------------
@@ -741,5 +647,5 @@ def _machines_of(question: Document) -> tuple[int, int]:
 
 
 def _is_new(node: NodeFacts) -> bool:
-    """It was let in, and has never started since: no data of it could be missed."""
+    # It was let in, and has never started since: no data of it could be missed.
     return node.incarnation == 0

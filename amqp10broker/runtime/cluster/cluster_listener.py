@@ -1,4 +1,4 @@
-"""The cluster port: who comes is greeted, and few strangers at one time."""
+"""The cluster port: handshakes, with a bound on simultaneous unauthenticated connections."""
 
 from __future__ import annotations
 
@@ -33,14 +33,8 @@ STRANGERS_OF_ONE_MAX: Final = 64
 
 
 async def bind_cluster(config: Config, port: int) -> list[socket.socket]:
-    """Bind to the cluster port; the kernel refuses nodes until it is listened to.
-
-    Args:
-        config: with a name for the node.
-        port: of AMQP, as it was bound.
-
-    Raises:
-        ConfigError: it cannot be used, or would be plain to other machines.
+    """Bind to the cluster port; the kernel refuses nodes until it is listened to. Raises `ConfigError` if it
+    cannot be used, or would be plain to other machines.
     """
     wanted = config.cluster_port or port + PORT_ABOVE
     if wanted > 65_535:
@@ -66,13 +60,8 @@ async def bind_cluster(config: Config, port: int) -> list[socket.socket]:
 
 
 class ClusterListener:
-    """Accepts connections of other nodes.
-
-    Args:
-        sockets: bound.
-        wires: makes transports of them.
-        complaints: told whose TLS fails.
-        serve: told each, until it is over; it calls `proved` when the other side is no stranger any more.
+    """Accepts connections of other nodes. `serve`: called with each connection, until it is over; it calls
+    `proved` once the other side is authenticated.
     """
 
     def __init__(

@@ -27,12 +27,8 @@ MAINTENANCE: Final = "Node was put into maintenance mode"
 
 
 class Served(Protocol):
-    """What of the broker is taken out of service.
-
-    Attributes:
-        connections: of clients.
-        doors: its sockets; None before it serves.
-        addresses, tls_addresses, http_addresses: host and port of its sockets.
+    """The parts of the broker that maintenance takes out of service. `doors`: its sockets; None before it
+    serves.
     """
 
     connections: Connections
@@ -42,12 +38,10 @@ class Served(Protocol):
     http_addresses: list[tuple[str, int]]
 
     @property
-    def config(self) -> Config:
-        """The present configuration."""
+    def config(self) -> Config: ...
 
     @property
-    def alarms(self) -> frozenset[str]:
-        """Names of the alarms that are on."""
+    def alarms(self) -> frozenset[str]: ...
 
 
 def stop_serving(broker: Served) -> None:
@@ -68,16 +62,13 @@ def client_listeners(broker: Served) -> list[tuple[str, str, int]]:
 
 
 def _over_http(broker: Served) -> list[str]:
-    """What is spoken at the HTTP port, as RabbitMQ's listings name it."""
     scheme = "https" if broker.config.http_tls else "http"
     return [scheme, f"{scheme}/web-amqp"] if broker.config.websocket else [scheme]
 
 
 async def serve_again(broker: Served) -> None:
-    """Accept clients as before.
-
-    Raises:
-        OSError, ConfigError: another program has an address by now.
+    """Accept clients as before. Raises `OSError` or `ConfigError` if another program has an address
+    by now.
     """
     if broker.doors is not None:
         await broker.doors.reopen(broker.config)

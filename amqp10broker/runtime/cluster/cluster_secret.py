@@ -14,10 +14,8 @@ _SOURCE: Final = "cluster_secret_file"
 
 
 def read_secret(path: str) -> bytes:
-    """The secret: what the file has, without white space around it.
-
-    Raises:
-        ConfigError: it cannot be read, others may read it, or it holds too little or too much.
+    """The secret: what the file has, without white space around it. Raises `ConfigError` if it cannot be
+    read, others may read it, or it holds too little or too much.
     """
     try:
         with open(path, "rb") as file:

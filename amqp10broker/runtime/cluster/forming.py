@@ -1,6 +1,6 @@
-"""The start of a node that is in no cluster yet: it looks at the nodes of its list until it founds or joins.
+"""The start of a node that is in no cluster yet: it queries the nodes of its list until it founds or joins.
 
-What to do is decided in `cluster.bootstrap`; here the nodes are asked, again and again.
+`cluster.bootstrap` decides.
 """
 
 from __future__ import annotations
@@ -46,23 +46,14 @@ FIRST: Final = 1
 
 
 class Ask(Protocol):
-    """Asks a node that need not be known."""
+    """Query a node by its address."""
 
     async def __call__(
         self, address: tuple[str, int], question: dict[str, Any], timeout_s: float
-    ) -> dict[str, Any]:
-        """Its answer.
-
-        Raises:
-            Refused: it does not talk to this node, or this one not to it.
-            RefusedError: it does not do it.
-            BrokerError: it cannot be reached, or has not answered.
-        """
+    ) -> dict[str, Any]: ...
 
 
 class Former:
-    """Finds a node's cluster."""
-
     def __init__(
         self,
         name: str,
@@ -73,16 +64,6 @@ class Former:
         *,
         has_data: bool,
     ) -> None:
-        """Begin.
-
-        Args:
-            name: of this node.
-            at: its cluster port, as the others reach it.
-            listed: the nodes of its list, in order.
-            ask: asks one.
-            new_id: makes an id for a cluster.
-            has_data: the folder has been served from.
-        """
         self._name = name
         self._at = at
         self._listed = listed
@@ -92,10 +73,8 @@ class Former:
         self._said = ""
 
     async def find(self) -> Membership:
-        """Look until this node is in a cluster.
-
-        Raises:
-            ClusterRefused: it cannot be; says what to do.
+        """Repeat until this node is in a cluster. Raises `ClusterRefused` if it cannot be, with the
+        remedy.
         """
         started = told = trio.current_time()
         while True:
@@ -123,7 +102,6 @@ class Former:
             await trio.sleep(LOOK_EACH_S)
 
     async def _look(self) -> dict[str, Heard]:
-        """Ask all others of the list at once what they are."""
         heard: dict[str, Heard] = {}
         refused: list[str] = []
         async with trio.open_nursery() as nursery:
@@ -160,11 +138,6 @@ class Former:
             heard[name] = found
 
     async def _join(self, by: str) -> Membership | None:
-        """Ask to be let in; None if it cannot be now.
-
-        Raises:
-            ClusterRefused: never as it is.
-        """
         try:
             return await _asked_to_join(self._ask, self._listed[by], self._name, self._at)
         except Refused as error:
@@ -183,18 +156,9 @@ NAME_TAKEN: Final = "name of a node"
 
 
 async def let_in(ask: Ask, by: str, where: Address, name: str, at: Address) -> Membership:
-    """Ask a node to let this one into its cluster; nothing is changed here.
-
-    Args:
-        ask: asks it, as one that is in no cluster.
-        by: its name.
-        where: it is.
-        name: of this node.
-        at: where others reach it.
-
-    Raises:
-        PreconditionFailed: it is not let in, or the other cannot be reached.
-        Unavailable: the other's cluster cannot decide it now.
+    """Ask a node to let this one into its cluster; nothing is changed here. Raises `PreconditionFailed` if it
+    is not let in, or the other cannot be reached, and `Unavailable` if the other's cluster cannot decide it
+    now.
     """
     resource = f"node '{by}'"
     try:

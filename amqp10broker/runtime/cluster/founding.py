@@ -1,7 +1,7 @@
-"""What a node's folder holds when the node has just become one of a cluster, and what the founder adds later.
+"""The folder of a new member of a cluster, and the later declarations of the founder.
 
-The founder's catalog, with what the configuration puts into it, becomes the cluster's. Its queues come when
-the other nodes are there (`declare_when_whole`). A node that joins has nothing: the leader sends it all.
+The founder's catalog, with its configuration, becomes the cluster's. Its queues follow when the other nodes
+are there (`declare_when_whole`). A joining node is empty: the leader sends it everything.
 """
 
 from __future__ import annotations
@@ -43,15 +43,8 @@ AGAIN_S: Final = 10.0
 
 def prepare_folder(data: Data, config: Config, membership: Membership) -> None:
     """Have a folder hold a member of the metadata's group. Nothing happens if it does. Waits for the disk.
-
-    Args:
-        data: the folder; nothing of it is used yet.
-        config: of the founder, what is to be there from the beginning.
-        membership: of the node.
-
-    Raises:
-        StorageError, RefusedError: it cannot be written.
-        ConfigError: the definitions file cannot be read or holds something that cannot be.
+    Raises `StorageError` or `RefusedError` if it cannot be written, and `ConfigError` if the definitions file
+    cannot be read or holds something that cannot be.
     """
     log = data.catalog_log
     if system_store.is_member(log):
@@ -92,15 +85,9 @@ async def declare_when_whole(
     catalog: Catalog,
     propose: Callable[[Request[Any]], Awaitable[Any]],
 ) -> None:
-    """Have the queues of the founder's configuration declared when as many nodes run as shall. Then it ends.
+    """Declare the queues of the founder's configuration once the expected number of nodes runs.
 
-    What cannot be (a client has declared a queue of the same name that is another one) is left out, and told
-    in the log; a file that cannot be read is tried again.
-
-    Args:
-        config: the founder's.
-        catalog: says whether they are due, and which nodes there are.
-        propose: has a request decided.
+    A conflict with a queue of a client is left out and logged; an unreadable file is tried again.
     """
     size, said = target_size(config.cluster_target_size, config.cluster_nodes), ""
     while catalog.cluster is not None and catalog.cluster.queues_due:

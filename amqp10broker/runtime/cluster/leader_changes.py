@@ -29,11 +29,8 @@ class MovedAway(Exception):
 
 
 def leading_member(groups: Groups, queue: DeclaredQueue) -> Member:
-    """This node's member, which leads and takes proposals.
-
-    Raises:
-        MovedAway: it does not lead.
-        PreconditionFailed: it has not committed anything of its own term yet.
+    """This node's member, which leads and takes proposals. Raises `MovedAway` if it does not lead, and
+    `PreconditionFailed` if it has not committed anything of its own term yet.
     """
     member = groups.get(queue.number)
     if member is None or member.raft.status.leader != member.me:
@@ -86,25 +83,13 @@ class Leaderships:
     """Those of this node, all of which another is to have: it is drained, slow, or about to stop."""
 
     def __init__(self, me: int, catalog: Catalog, groups: Groups) -> None:
-        """Hand none over yet.
-
-        Args:
-            me: number of this node.
-            catalog: of this node.
-            groups: its members of groups.
-        """
         self._me = me
         self._catalog = catalog
         self._groups = groups
 
     async def hand_over(self, patience_s: float = TRANSFER_S) -> list[str]:
         """Hand over what another member can lead, to the one that has the most of its log; all at once.
-
-        Args:
-            patience_s: for so long it is waited for the others to lead.
-
-        Returns:
-            A line for each queue that is led here all the same.
+        Returns a line for each queue that is led here all the same.
         """
         may = self._may_lead()
         kept: list[str] = []
@@ -127,7 +112,7 @@ class Leaderships:
     def _handed(
         self, queue: DeclaredQueue | None, member: Member, may: Collection[int], kept: list[str]
     ) -> bool:
-        """Begin to hand one over; else the reason is noted."""
+        # Begin to hand one over; else the reason is noted.
         matches, voters = member.raft.matches(), member.raft.config.voters
         heirs = [each for each in matches if each in voters and node_of(each) in may]
         told = "the metadata" if queue is None else f"queue '{queue.name}' in vhost '{queue.vhost}'"

@@ -19,18 +19,9 @@ _log = Log("amqp10broker.cluster")
 LOOK_EACH_S: Final = 1.0
 TOLD_EACH_S: Final = 10.0
 NAMES_MAX: Final = 5
-"""So many queues are named."""
 
 
 class LeaderlessQueues:
-    """See the module.
-
-    Args:
-        catalog: has their names.
-        groups: this node's members of groups.
-        name_of: names of nodes, by number.
-    """
-
     def __init__(self, catalog: Catalog, groups: Groups, name_of: Callable[[int], str]) -> None:
         self._catalog = catalog
         self._groups = groups
@@ -39,7 +30,7 @@ class LeaderlessQueues:
         self._told: float | None = None
 
     def found(self) -> Leaderless | None:
-        """What there is to say; None: every queue with a member here has a leader."""
+        """Return a note; None if every queue with a member here has a leader."""
         groups = self._groups
         lacking = {member.group for member in groups if member.lacks_leader and member.group != SYSTEM_GROUP}
         if not lacking:
@@ -63,7 +54,7 @@ class LeaderlessQueues:
         )
 
     async def run(self) -> None:
-        """Say it in the log while it lasts, and when it is over, until cancelled."""
+        """Log the beginning, duration and end of the condition, until cancelled."""
         while True:
             await trio.sleep(LOOK_EACH_S)
             self._look()

@@ -1,8 +1,8 @@
 """Changes of members of quorum queues, at the node that leads them, step by step.
 
-What the next step is says `cluster.membership`; here it is made: the catalog is asked, or the group, and
-then it is looked again. A look each second repairs what an end between two steps left, and makes voters of
-members that have caught up.
+`cluster.membership` chooses the next step; this module executes it in the catalog or the group, and looks
+again. A look each second repairs changes that ended between two steps, and promotes members that have caught
+up.
 """
 
 from __future__ import annotations
@@ -54,21 +54,11 @@ TAKE_BACK_S: Final = 5.0
 class Proposing(Protocol):
     """Has a request decided, and waits for it (`Cluster.propose`)."""
 
-    def __call__(self, request: Request[Any]) -> Awaitable[Any]:
-        """The answer, or the refusal raised."""
+    def __call__(self, request: Request[Any]) -> Awaitable[Any]: ...
 
 
 class MemberChanges:
-    """See the module."""
-
     def __init__(self, catalog: Catalog, groups: Groups, propose: Proposing) -> None:
-        """Change nothing yet.
-
-        Args:
-            catalog: of this node.
-            groups: its members of groups.
-            propose: has the catalog changed.
-        """
         self._catalog = catalog
         self._groups = groups
         self._propose = propose
@@ -144,7 +134,6 @@ class MemberChanges:
         )
 
     async def _made(self, queue: DeclaredQueue, member: Member, step: Step) -> None:
-        """Make a step, or wait a moment where there is none, or it cannot be made now."""
         match step:
             case Declare(members):
                 request = SetMembers(queue.vhost, queue.name, queue.number, members)
@@ -186,7 +175,6 @@ class MemberChanges:
                     await self._repaired(queue, member)
 
     def _stands_back(self, queue: DeclaredQueue, member: Member) -> None:
-        """It cannot carry out what the others do: it keeps the log, and shall not lead."""
         member.raft.backward = True
         if queue.number not in self._behind:
             self._behind.add(queue.number)

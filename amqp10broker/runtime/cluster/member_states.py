@@ -16,11 +16,9 @@ _WORDS: Final[Mapping[Role, str]] = {
     Role.CANDIDATE: "candidate",
     Role.PRE_CANDIDATE: "pre_vote",
 }
-"""RabbitMQ's."""
 
 
 def state_of(member: Member | None) -> MemberState:
-    """How a member stands."""
     if member is None or member.stopped:
         return MemberState()
     state = _WORDS[member.raft.status.role]

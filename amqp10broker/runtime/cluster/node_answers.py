@@ -1,4 +1,4 @@
-"""What other nodes ask of this one about queues, and operations that they have it carry out."""
+"""Answers to other nodes about queues of this one, and operations executed on their behalf."""
 
 from __future__ import annotations
 
@@ -18,16 +18,9 @@ from amqp10broker.runtime.cluster.member_changes import MemberChanges
 from amqp10broker.runtime.cluster.member_states import state_of
 
 Answer = Callable[[int, Document], Awaitable[Document]]
-"""Answers a question of a node."""
 
 
 class NodeAnswers:
-    """See the module.
-
-    Attributes:
-        by_what: who answers, by what is asked.
-    """
-
     def __init__(
         self,
         catalog: Catalog,
@@ -35,14 +28,6 @@ class NodeAnswers:
         changes: MemberChanges,
         run: Callable[[str, Mapping[str, Any], str | None], Awaitable[Any]],
     ) -> None:
-        """Be ready.
-
-        Args:
-            catalog: of this node.
-            groups: its members of groups.
-            changes: makes changes of members.
-            run: carries out an operation here.
-        """
         self._catalog = catalog
         self._groups = groups
         self._changes = changes

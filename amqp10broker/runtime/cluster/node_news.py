@@ -1,7 +1,6 @@
-"""What every node of a cluster tells the others of itself: alarms, and counts against limits.
+"""State that every node of a cluster shares with the others: alarms, and counts against limits.
 
-It goes with heartbeats when it has changed. A node that cannot be reached takes its alarms, and what its
-clients count, with it.
+It goes with heartbeats when it has changed. The alarms and counts of an unreachable node are dropped.
 """
 
 from __future__ import annotations
@@ -14,25 +13,18 @@ from amqp10broker.runtime.observe.resource_monitor import ResourceMonitor
 
 
 class Telling(Protocol):
-    """What of the broker is told of, and told to.
-
-    Attributes:
-        catalog: has limits, and what is counted against them.
-        resource_monitor: has the alarms.
-    """
+    """The source and the receiver of shared state in the broker."""
 
     catalog: Catalog
     resource_monitor: ResourceMonitor
 
 
 class NodeNews:
-    """See the module."""
-
     def __init__(self, broker: Telling) -> None:
         self._broker = broker
 
     def told(self) -> dict[str, Any]:
-        """What this node tells; small, and equal if nothing has changed."""
+        """Return this node's shared state; small, and equal if nothing has changed."""
         broker = self._broker
         return {
             "alarms": sorted(broker.resource_monitor.alarms.names()),
@@ -40,7 +32,7 @@ class NodeNews:
         }
 
     def heard(self, node: int, news: Mapping[str, Any]) -> None:
-        """Another node has told something, which takes the place of what it told before."""
+        """Replace the shared state of another node."""
         alarms = news.get("alarms")
         known = [each for each in alarms if isinstance(each, str)] if isinstance(alarms, list) else []
         self._broker.resource_monitor.hear(node, frozenset(known))
@@ -52,6 +44,5 @@ class NodeNews:
         self.heard(node, {})
 
     def alarms(self, me: int) -> Mapping[int, Collection[str]]:
-        """The alarms that are on, by node."""
         monitor = self._broker.resource_monitor
         return {me: monitor.alarms.names(), **monitor.elsewhere}

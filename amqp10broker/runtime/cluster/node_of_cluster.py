@@ -1,6 +1,6 @@
-"""The running node to operations on the cluster (`operations.cluster_node`), as one of several.
+"""Operations on the cluster at one of several nodes (`operations.cluster_node`).
 
-What is about a queue is done at the node that leads it, which is asked (`node_answers`).
+Operations on a queue are executed by the node that leads it (`node_answers`).
 """
 
 from __future__ import annotations
@@ -47,19 +47,7 @@ LEAVE_S: Final = 2.0
 
 
 class NodeOfCluster:
-    """A `ClusterNode`.
-
-    Attributes:
-        changes: makes changes of members of queues that are led here.
-    """
-
     def __init__(self, broker: Administered, cluster: Cluster) -> None:
-        """Answer other nodes from now on.
-
-        Args:
-            broker: of this node.
-            cluster: that takes part in the system group already.
-        """
         assert cluster.system is not None, "it has begun"
         self.number = cluster.membership.number
         config = broker.config
@@ -82,7 +70,6 @@ class NodeOfCluster:
     # --- looking ------------------------------------------------------------------------------------
 
     def group(self, queue: DeclaredQueue | None) -> GroupSeen | None:
-        """See `ClusterNode.group`."""
         member = self._system.member if queue is None else self._groups.get(queue.number)
         if member is None:
             return None
@@ -95,26 +82,21 @@ class NodeOfCluster:
         )
 
     def chief(self) -> int | None:
-        """See `ClusterNode.chief`."""
         return self._system.member.leader_node
 
     def leaderless(self) -> Leaderless | None:
-        """See `ClusterNode.leaderless`."""
         return self._cluster.leaderless.found()
 
     def alarms(self) -> Mapping[int, Collection[str]]:
-        """See `ClusterNode.alarms`."""
         return self._cluster.news.alarms(self.number)
 
     def listeners(self) -> Sequence[tuple[str, str, int]]:
-        """See `ClusterNode.listeners`."""
         at = self._cluster.address
         return [*client_listeners(self._broker), ("clustering", at.host, at.port)]
 
     async def member_states(
         self, queue: DeclaredQueue | None, nodes: Collection[int]
     ) -> Mapping[int, MemberState]:
-        """See `ClusterNode.member_states`."""
         group = SYSTEM_GROUP if queue is None else queue.number
         question = {"what": "member-state", "group": group}
         answers = await self._asked_each(nodes, question, STATE_S)
@@ -136,20 +118,16 @@ class NodeOfCluster:
         *,
         among_voters: bool = False,
     ) -> int:
-        """See `ClusterNode.add_member`."""
         wanted = {"change": "add", "membership": membership.value, "among_voters": among_voters}
         return int((await self._at_leader(queue, node, wanted, timeout_s))["size"])
 
     async def delete_member(self, queue: DeclaredQueue, node: int, timeout_s: float) -> int:
-        """See `ClusterNode.delete_member`."""
         return int((await self._at_leader(queue, node, {"change": "remove"}, timeout_s))["size"])
 
     async def transfer(self, queue: DeclaredQueue, node: int) -> None:
-        """See `ClusterNode.transfer`."""
         await self._at_leader(queue, node, {"change": "transfer"}, TRANSFER_S)
 
     async def shrink_to_here(self, queue: DeclaredQueue) -> None:
-        """See `ClusterNode.shrink_to_here`."""
         member = self._groups.get(queue.number)
         if member is None:
             raise Unavailable(
@@ -161,7 +139,6 @@ class NodeOfCluster:
     async def _at_leader(
         self, queue: DeclaredQueue, node: int, wanted: Document, timeout_s: float
     ) -> Document:
-        """Have the node that leads a queue do something, whoever that comes to be."""
         number = queue.number
         question = {"what": "change-members", "queue": number, "node": node, "timeout_s": timeout_s, **wanted}
         with trio.move_on_after(timeout_s + 2 * TAKE_BACK_S):
@@ -186,14 +163,13 @@ class NodeOfCluster:
             _log.warning("a drained node still leads", reason=line)
 
     async def revive(self) -> None:
-        """See `ClusterNode.revive`."""
         await self._system.propose(SetDraining(self._cluster.name, False))
         await serve_again(self._broker)
 
     async def leave(self) -> None:
-        """The node is about to stop: others lead what it leads, so that nobody has to wait for an election.
+        """Transfer this node's leaderships before a stop, so that clients need not wait for elections.
 
-        It takes no longer than `LEAVE_S`; what is led here all the same is led by others after an election.
+        It takes no longer than `LEAVE_S`; the remaining groups elect a leader.
         """
         self._cluster.stand_back()
         kept = await self._leaderships.hand_over(LEAVE_S)
@@ -225,41 +201,34 @@ class NodeOfCluster:
     # --- coming and going ---------------------------------------------------------------------------
 
     async def let_in_by(self, node: str) -> OfCluster:
-        """See `ClusterNode.let_in_by`."""
         return await self._cluster.let_in_by(node)
 
     async def leave_by(self, node: int) -> None:
-        """See `ClusterNode.leave_by`."""
         await self._cluster.leave_by(node)
 
     def begin_anew(self, as_: OfCluster | None) -> None:
-        """See `ClusterNode.begin_anew`."""
         self._broker.afterwards = Afterwards(as_)
         self._broker.stop()
 
     # --- other nodes --------------------------------------------------------------------------------
 
     async def run_at(self, node: int, operation: str, given: Mapping[str, Any], vhost: str | None) -> Any:
-        """See `ClusterNode.run_at`."""
         question = {"what": "operation", "name": operation, "given": dict(given), "vhost": vhost}
         return (await self._asked(node, question, LONG_S.get(operation, OPERATION_S)))["result"]
 
     async def run_at_each(
         self, nodes: Collection[int], operation: str, given: Mapping[str, Any], vhost: str | None
     ) -> Mapping[int, Any]:
-        """See `ClusterNode.run_at_each`."""
         question = {"what": "operation", "name": operation, "given": dict(given), "vhost": vhost}
         answers = await self._asked_each(nodes, question, OPERATION_S)
         return {node: each["result"] for node, each in answers.items() if not isinstance(each, RefusedError)}
 
     async def pause(self, seconds: float) -> None:
-        """See `ClusterNode.pause`."""
         await trio.sleep(seconds)
 
     async def _asked_each(
         self, nodes: Collection[int], question: Document, timeout_s: float
     ) -> dict[int, Document | RefusedError]:
-        """Ask nodes at once; their answers, or refusals, in their order."""
         found: dict[int, Document | RefusedError] = {}
 
         async def ask(node: int) -> None:

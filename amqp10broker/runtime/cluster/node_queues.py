@@ -59,13 +59,7 @@ class _Ways:
 
 
 class NodeQueues:
-    """How this node of a cluster reaches queues, and others reach those that are here.
-
-    Attributes:
-        lanes: all of them.
-        wait_ms: how long one waits for the leader of a queue who does not wait for ever.
-        replies: queues of direct reply-to.
-    """
+    """Access to queues of the cluster at this node, in both directions."""
 
     def __init__(
         self,
@@ -76,16 +70,6 @@ class NodeQueues:
         name_of: Callable[[int], str],
         find_vhost: Callable[[str], VirtualHost | None],
     ) -> None:
-        """Begin without queues, and without connections.
-
-        Args:
-            node: this node's number.
-            peers: the other nodes.
-            askers: sessions of this node.
-            now_ms: the time of day: since when a queue waits is told to clients.
-            name_of: names of nodes, by number.
-            find_vhost: finds a virtual host.
-        """
         self._askers = askers
         self._name_of = name_of
         self._ways = _Ways(peers)
@@ -106,12 +90,8 @@ class NodeQueues:
     def reach(
         self, spec: QueueSpec, task: QueueTask | None, term: Callable[[], int]
     ) -> RemoteQueue | QueueTask:
-        """How sessions of this node reach a queue, and those of other nodes, if it is here.
-
-        Args:
-            spec: as declared.
-            task: of this node's member, or of the queue, if it is here.
-            term: of the member's group.
+        """How sessions of this node reach a queue, and those of other nodes, if it is here. `task`: of this
+        node's member, or of the queue, if it is here.
         """
         if spec.type == QUORUM.name:
             return self._reach_group(spec, task, term)
@@ -145,7 +125,7 @@ class NodeQueues:
     def make_volatile(
         self, vhost: VirtualHost, connection: object, allowed: Callable[[str], None]
     ) -> DeclaredQueue:
-        """See `sessions.context.MakeVolatile`: as in a broker without a cluster, and the others are told."""
+        """As `sessions.context.MakeVolatile`, and announce the queue to the other nodes."""
         name = self.replies.new_name()
         allowed(name)
         gone = partial(self.replies.closed, vhost.name, name)
@@ -159,7 +139,7 @@ class NodeQueues:
         queue.member = task
 
     def member_gone(self, group: int, queue: RemoteQueue) -> QueueTask | None:
-        """This node's member of a queue is one no more: what it says from now on is for nobody."""
+        """Drop all output of a removed member of this node."""
         task, queue.member = queue.member, None
         self.lanes.servers.pop(group, None)
         if task is not None:
@@ -167,10 +147,8 @@ class NodeQueues:
         return task
 
     def sweep(self, declared: Collection[int]) -> None:
-        """Let go of queues that were deleted and have had the time since the last call for their last words.
-
-        Args:
-            declared: numbers of those that there are.
+        """Let go of queues that were deleted and have had the time since the last call for their
+        last words.
         """
         lanes = self.lanes
         gone = {group for group in (*lanes.servers, *lanes.clients) if group not in declared}
@@ -183,9 +161,7 @@ class NodeQueues:
 
     def frames(self, node: int, frames: Sequence[Frame]) -> None:
         """Frames of one read have come by the connection for letters; those of other kinds are passed over.
-
-        Raises:
-            BadLetter: one of them cannot be read; the connection must end.
+        Raises `BadLetter` if one of them cannot be read; the connection must end.
         """
         received = self.lanes.received
         for frame in frames:
@@ -203,17 +179,14 @@ class NodeQueues:
         self.replies.connected(node)
 
     def disconnected(self, node: int) -> None:
-        """It is gone."""
         self._ways.up.pop(node, None)
         self.lanes.disconnected(node)
         self.replies.disconnected(node)
 
     def suspected(self, node: int) -> None:
-        """See `PeerEvents`."""
         self.lanes.suspect(node)
 
     def heard(self, node: int, incarnation: int) -> None:
-        """See `PeerEvents`."""
         self.lanes.heard(node, incarnation)
 
     def know(self, nodes: Mapping[int, int]) -> None:

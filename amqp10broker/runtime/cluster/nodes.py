@@ -1,4 +1,4 @@
-"""What this node of a cluster knows of the others just now (`metadata.whereabouts`)."""
+"""The present state of the other nodes as this node sees it (`metadata.whereabouts`)."""
 
 from __future__ import annotations
 
@@ -12,20 +12,9 @@ from amqp10broker.metadata.vhost import VirtualHost
 
 
 class Whereabouts:
-    """A `metadata.whereabouts.Whereabouts`."""
-
     def __init__(
         self, me: int, liveness: Liveness, lanes: Lanes, replies: ReplyQueues, groups: Groups
     ) -> None:
-        """Know nothing else.
-
-        Args:
-            me: number of this node.
-            liveness: which other nodes are alive.
-            lanes: have heard who leads.
-            replies: know the queues of direct reply-to of all nodes.
-            groups: this node's members of them, which know when nobody does any more.
-        """
         self._me = me
         self._liveness = liveness
         self._lanes = lanes
@@ -33,21 +22,17 @@ class Whereabouts:
         self._groups = groups
 
     def leader(self, queue: DeclaredQueue) -> int | None:
-        """See the protocol."""
         member = self._groups.get(queue.number)
         if member is not None and member.raft.status.leader is None:
             return None
         return self._lanes.leader_of(queue.number)
 
     def last_leader(self, queue: DeclaredQueue) -> int | None:
-        """See the protocol."""
         client = self._lanes.clients.get(queue.number)
         return client.last_leader if isinstance(client, LaneClient) else None
 
     def runs(self, node: int) -> bool:
-        """See the protocol."""
         return node == self._me or node in self._liveness.hears
 
     def reply_queue(self, vhost: VirtualHost, name: str) -> DeclaredQueue | None:
-        """See the protocol."""
         return self._replies.find(vhost, name)

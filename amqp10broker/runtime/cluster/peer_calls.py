@@ -42,11 +42,7 @@ class _Waiting:
 
 
 class Calls:
-    """All questions of one node, and all to it.
-
-    Args:
-        events: asked what others ask.
-    """
+    """All questions of one node, and all to it."""
 
     def __init__(self, events: PeerEvents) -> None:
         self._events = events
@@ -78,11 +74,7 @@ class Calls:
         raise PeerUnreachable(f"node '{name}' has not answered within {timeout_s:g} s")
 
     def answered(self, link: PeerLink, frame: Frame) -> None:
-        """An answer has come; one that nobody waits for any more is dropped.
-
-        Raises:
-            BadDocument: it is none.
-        """
+        """Handle an answer; drop it if its caller has gone. Raises `BadDocument` if it is malformed."""
         waiting = self._waiting.get(frame.group)
         if waiting is not None and waiting.link is link:
             try:
@@ -98,11 +90,8 @@ class Calls:
                 waiting.over.set()
 
     def asked(self, link: PeerLink, frame: Frame, nursery: trio.Nursery) -> None:
-        """A question has come: it is answered by a task of the nursery.
-
-        Raises:
-            BadDocument: it is none.
-            BadFrame: the answers to others are not read.
+        """Answer a request in a task of the nursery. Raises `BadDocument` if the request is not valid, and
+        `BadFrame` if the answers to others are not read.
         """
         question = read_document(frame.body)
         if link.backlog_bytes > UNREAD_BYTES_MAX:

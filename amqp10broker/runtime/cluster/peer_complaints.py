@@ -1,6 +1,6 @@
 """Log entries about nodes that cannot connect: each once a minute, and few about one address.
 
-Whoever can reach the cluster port could fill the log otherwise.
+Otherwise any host with access to the cluster port could fill the log.
 """
 
 from __future__ import annotations
@@ -15,26 +15,19 @@ _log = Log("amqp10broker.peers")
 
 AGAIN_S: Final = 60.0
 REASONS_MAX: Final = 10
-"""Entries about one in that time."""
 KEPT_MAX: Final = 1_000
 """So many are remembered; there are no entries about others until some of these are older."""
 
 
 class Complaints:
-    """What was said, and when."""
+    """The entries so far, with their times."""
 
     def __init__(self) -> None:
         # By whom, since when, and which reasons were written from then on.
         self._said: dict[str, tuple[float, set[str]]] = {}
 
     def warn(self, event: str, who: str, reason: str, **details: object) -> None:
-        """Write an entry, unless the same, or too much, was written within a minute.
-
-        Args:
-            event: what happens.
-            who: the other side: a host, or a node's address.
-            reason: one line.
-        """
+        """Write an entry, unless the same, or too much, was written within a minute."""
         now = trio.current_time()
         if who not in self._said and len(self._said) >= KEPT_MAX:
             self._said = {each: it for each, it in self._said.items() if now < it[0] + AGAIN_S}

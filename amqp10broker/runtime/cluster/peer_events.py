@@ -1,4 +1,4 @@
-"""What the connections to other nodes tell, and ask, of the rest of the node."""
+"""Events and requests from the connections to other nodes, for the rest of the node."""
 
 from __future__ import annotations
 
@@ -11,39 +11,34 @@ from amqp10broker.cluster.wire import Frame, Purpose
 
 
 class PeerEvents(Protocol):
-    """Told by `Peers`, in its tasks. All but `asked` must not wait, and may send."""
+    """The receiver of events of `Peers`, in its tasks. All methods but `asked` must not wait, and may
+    send.
+    """
 
     def frames(self, node: int, purpose: Purpose, frames: Sequence[Frame]) -> None:
         """All frames of one read; heartbeats, questions and answers are taken out."""
 
     def connected(self, node: int, purpose: Purpose) -> None:
-        """A connection is there. After a new start of the node, all older ones were told to be gone."""
+        """A connection exists. After a restart of the node, all older ones were reported as disconnected."""
 
     def disconnected(self, node: int, purpose: Purpose) -> None:
-        """It is gone, with what was not sent. Another one may be told at once."""
+        """A connection is lost, with its unsent frames. Another one may be reported at once."""
 
     def suspected(self, node: int) -> None:
-        """A node is not alive: told when it becomes known, and then whenever it is not any more."""
+        """A node is not alive: called when the node becomes known, and whenever it ceases to be alive."""
 
     def heard(self, node: int, incarnation: int) -> None:
-        """A node is alive from now on, and hears this one."""
+        """A node is alive from now on, and receives this one's heartbeats."""
 
     def admit(self, hello: Hello) -> str | None:
-        """Asked of a node that has proved the secret, beyond what `Acquaintances` judges.
-
-        Returns:
-            None for welcome; else the reason, one line that both sides log.
+        """Check an authenticated node, beyond `Acquaintances`. Returns None to accept it; else the reason,
+        one line that both sides log.
         """
 
     async def asked(self, node: int, question: Document) -> Document:
-        """A node asks; cancelled if its connection is lost.
-
-        Args:
-            node: its number; 0: it is not a member yet.
-            question: JSON.
-
-        Raises:
-            BrokerError: it is refused; a `RefusedError` is raised as such at the node that asks.
+        """Answer a request of a node; cancelled if its connection is lost. `node`: its number; 0: it is not a
+        member yet. Raises `BrokerError` if it is refused; a `RefusedError` is raised as such at the node that
+        asks.
         """
 
     def heartbeat(self) -> Document:
@@ -62,4 +57,4 @@ class PeerEvents(Protocol):
         """For how long the oldest append here has not been synced; 0: none waits."""
 
     def hand_over(self) -> None:
-        """The disk is slow (`liveness.HAND_OVER_MS`): others should lead. Told once until it works again."""
+        """The disk is slow (`liveness.HAND_OVER_MS`): others should lead. Called once until it recovers."""

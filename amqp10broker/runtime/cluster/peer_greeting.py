@@ -1,4 +1,6 @@
-"""How connections to other nodes begin: who dials, who is let in, what a stranger may ask."""
+"""The beginning of connections between nodes: which side dials, admission, and requests before
+authentication.
+"""
 
 from __future__ import annotations
 
@@ -37,18 +39,6 @@ LOST: Final = (OSError, trio.BrokenResourceError, trio.ClosedResourceError)
 
 
 class Doors:
-    """Greets for one node.
-
-    Args:
-        identity: this node's.
-        secret: the cluster's.
-        acquaintances: whom it knows.
-        events: asked whom to admit, and what strangers ask.
-        calls: carries questions.
-        complaints: told who is refused.
-        dial: connects to an address.
-    """
-
     def __init__(
         self,
         identity: Callable[[], Identity],
@@ -69,15 +59,7 @@ class Doors:
         self._start = secrets.token_bytes(START_BYTES)
 
     async def meet(self, transport: Transport, proved: Callable[[], None]) -> Greeting | None:
-        """Greet one that has come.
-
-        Args:
-            transport: it is closed unless a greeting is returned.
-            proved: called when it is no stranger any more.
-
-        Returns:
-            None: it was refused, or lost.
-        """
+        """Greet one that has come. Returns none: it was refused, or lost."""
         greeting = self._greeting(Purpose.QUESTION, self.judge, transport, dials=False)
         try:
             await greet(transport, greeting)
@@ -95,11 +77,7 @@ class Doors:
     async def visit(
         self, node: int, name: str, address: Address, purpose: Purpose
     ) -> tuple[Transport, Greeting] | None:
-        """Dial a node that is known, and greet it.
-
-        Returns:
-            None: it was refused, or cannot be reached.
-        """
+        """Dial a node that is known, and greet it. Returns none: it was refused, or cannot be reached."""
 
         def judge(hello: Hello) -> str | None:
             if not hello.node and hello.name == name:
@@ -132,8 +110,6 @@ class Doors:
     async def ask(
         self, address: Address, question: Document, timeout_s: float, identity: Identity
     ) -> Document:
-        """See `Peers.ask_address`."""
-
         def judge(hello: Hello) -> str | None:
             return self._acquaintances.judge(identity, hello)
 

@@ -32,15 +32,8 @@ BACKLOG_BYTES_MAX: Final = 16 * 1024 * 1024
 
 
 class Heart:
-    """What is said and heard each `Liveness.beat_ms`.
-
-    Args:
-        liveness: which nodes are alive.
-        events: told of it.
-        identity: this node's.
-        links: the connections for groups.
-        silent: told of each node from whose connection nothing has come for long.
-        name_of: names of nodes, by number.
+    """Sends and receives heartbeats each `Liveness.beat_ms`. `silent`: called with each node whose connection
+    has been silent for too long.
     """
 
     def __init__(
@@ -64,7 +57,6 @@ class Heart:
         self._version = 0
 
     async def run(self) -> None:
-        """Beat until cancelled."""
         at = trio.current_time()
         while True:
             self._look()
@@ -86,11 +78,7 @@ class Heart:
         link.put(encode(FrameKind.HEARTBEAT, 0, [beat.encode()]), first=True)
 
     def received(self, link: PeerLink, body: bytes) -> None:
-        """A heartbeat has come.
-
-        Raises:
-            BadHeartbeat, BadDocument: it is none.
-        """
+        """A heartbeat has come. Raises `BadHeartbeat` or `BadDocument` if it is not valid."""
         beat, node = read_heartbeat(body), link.peer.node
         facts = read_document(beat.facts) if beat.facts else None
         clock_ms = None if facts is None else facts.pop(CLOCK, None)
@@ -114,7 +102,7 @@ class Heart:
         self.tell(self._liveness.lost(link.peer.node))
 
     def tell(self, news: Iterable[News]) -> None:
-        """Tell the rest of the node."""
+        """Notify the rest of the node."""
         for each in news:
             if isinstance(each, Suspected):
                 _log.warning("node is not alive", node=self._name_of(each.node))

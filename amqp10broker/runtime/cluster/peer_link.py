@@ -27,14 +27,8 @@ JOIN_S: Final = 0.0005
 
 
 class PeerLink:
-    """A connection whose other side is known and welcome.
-
-    Attributes:
-        peer: what the other side proved to be.
-        backlog_bytes: put and not sent.
-        read_at: when a whole frame came last, by Trio's clock: bytes may be the garbled end of a stream.
-        facts_told: which facts a heartbeat said beside, and in which minute (`peer_heart`).
-        end: how it ended, for the log.
+    """An authenticated and accepted connection to another node. `read_at`: when a whole frame came last, by
+    Trio's clock: bytes may be the garbled end of a stream.
     """
 
     def __init__(
@@ -46,15 +40,12 @@ class PeerLink:
         *,
         body_bytes_max: int = BODY_BYTES_MAX,
     ) -> None:
-        """Begin.
+        """Start.
 
         Args:
-            stream: the transport, greeted.
-            peer: the other side's hello.
             rest: bytes that came behind the greeting.
-            on_frames: told the frames of each read. A `BrokerError` that it raises ends the connection: the
-                other side sent what cannot be understood.
-            body_bytes_max: a larger body ends the connection.
+            on_frames: called with the frames of each read. A `BrokerError` of it ends the connection: a frame
+                was invalid.
         """
         self.peer = peer
         self.backlog_bytes = 0
@@ -82,10 +73,6 @@ class PeerLink:
 
         Of many at a time, those of several hundred groups, only the first goes alone: a call of the system
         costs more than what is in it.
-
-        Args:
-            pieces: of the frame (`frames.encode`).
-            first: before all that waits, behind what was put so before.
         """
         if (
             self._direct is not None

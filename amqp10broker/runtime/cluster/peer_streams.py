@@ -30,13 +30,7 @@ PLAIN: Final = (
 
 
 class Transport(NamedTuple):
-    """A stream to another node, not greeted yet.
-
-    Attributes:
-        stream: the transport.
-        binding: what both sides see of its TLS; empty without.
-        host: the other side's, for logs.
-    """
+    """A stream to another node, not greeted yet."""
 
     stream: Stream
     binding: bytes
@@ -48,11 +42,8 @@ Dial = Callable[[Address], Awaitable[Transport]]
 
 
 class Wires:
-    """How this node reaches others, and is reached: with which TLS, or plain.
-
-    Args:
-        tls: None: plain, on this machine or if `plaintext`.
-        plaintext: plain to other machines, too.
+    """How this node reaches others, and is reached: with which TLS, or plain. `tls`: None: plain, on this
+    machine or if `plaintext`.
     """
 
     def __init__(self, tls: MutualTls | None = None, *, plaintext: bool = False) -> None:
@@ -129,7 +120,7 @@ class Wires:
 
 
 async def greet(transport: Transport, greeting: Greeting) -> None:
-    """Let both sides prove who they are; afterwards `greeting.peer` is to be believed.
+    """Authenticate both sides; afterwards `greeting.peer` is authentic.
 
     Raises:
         Refused: they do not go on; what the other side has to know of it was sent.
@@ -178,7 +169,6 @@ def _binding(own: bytes, theirs: bytes, *, dials: bool) -> bytes:
 
 
 def _watch(sock: socket.socket) -> None:
-    """Have the kernel find out that the other side is gone."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, seconds in _KEEPALIVE_S:
         if hasattr(socket, name):

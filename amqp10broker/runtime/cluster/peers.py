@@ -1,8 +1,8 @@
-"""The other nodes of the cluster: connections to each, and which of them are alive.
+"""The other nodes of the cluster: connections to each, and their liveness.
 
-Of two nodes the one with the lower number dials: a connection for each of `LINKS`. Who comes is greeted
-(`cluster.hello`) before anything is read; a second connection for a purpose takes the place of the first
-then. Nothing here waits for a node but `call`, `ask_address` and `send_bulk`.
+Of two nodes the one with the lower number dials: a connection for each of `LINKS`. The handshake
+(`cluster.hello`) comes before any other read; a second connection for a purpose then replaces the first.
+Nothing here waits for a node but `call`, `ask_address` and `send_bulk`.
 """
 
 from __future__ import annotations
@@ -40,8 +40,6 @@ BACK_OFF_S: Final = (0.05, 1.0)
 
 
 class _Peer:
-    """One other member."""
-
     def __init__(self, name: str, address: Address) -> None:
         self.name = name
         self.address = address
@@ -53,9 +51,7 @@ class Peers:
     """All connections to other nodes.
 
     Attributes:
-        identity: who this node is. Set it when it has become a member, before it knows the others.
-        liveness: which nodes are alive.
-        dropped: frames for groups that were dropped because too much waited.
+        identity: of this node. Set it when the node has become a member, before others are added.
     """
 
     def __init__(
@@ -70,16 +66,11 @@ class Peers:
         suspect_ms: int = 1_000,
         chance: Callable[[], float] = random.random,
     ) -> None:
-        """Connect to nobody yet.
+        """Start without connections.
 
         Args:
-            identity: who this node is.
-            secret: the cluster's (`cluster_secret.read_secret`).
-            events: told what happens.
-            sockets: the cluster port, bound (`cluster_listener.bind_cluster`).
             wires: with which TLS; None: plain, on this machine only.
             dial: connects to an address; None: as `wires` does.
-            suspect_ms: silence after which a node is suspected.
             chance: gives numbers from 0 to below 1.
         """
         self._identity = identity
@@ -101,7 +92,6 @@ class Peers:
 
     @property
     def identity(self) -> Identity:
-        """Who this node is."""
         return self._identity
 
     @identity.setter
@@ -112,14 +102,7 @@ class Peers:
     # -- whom it knows
 
     def know(self, node: int, name: str, address: Address, incarnation: int = 0) -> None:
-        """A node is a member, or has another address. It is suspected until it is heard.
-
-        Args:
-            node: its number; this node's own is left out.
-            name: its name.
-            address: host and port of its cluster port.
-            incarnation: the last of its starts that the cluster has noted.
-        """
+        """Add a member, or change its address. It is suspected until its first heartbeat."""
         if node == self._identity.node:
             return
         self._acquaintances.know(node, name, incarnation)
@@ -156,14 +139,10 @@ class Peers:
     # -- sending
 
     def send(self, node: int, purpose: Purpose, kind: FrameKind, group: int, body: Sequence[bytes]) -> bool:
-        """Send a frame, never waiting. All of one wake are sent together.
-
-        Returns:
-            False: there is no connection, or too much waits on that for groups: the frame was dropped.
-            True: it is sent unless the connection is lost, which is told then.
-
-        Raises:
-            ValueError: the body is above `frames.BODY_BYTES_MAX`.
+        """Send a frame without waiting. All frames of one step are sent together. Returns false if there is
+        no connection, or too much waits on it for groups: the frame was dropped. True: it is sent unless the
+        connection is lost, which is reported then. Raises `ValueError` if the body is above
+        `frames.BODY_BYTES_MAX`.
         """
         link = self._link(node, purpose)
         if link is None:
@@ -177,10 +156,8 @@ class Peers:
         return True
 
     async def send_bulk(self, node: int, kind: FrameKind, group: int, body: Sequence[bytes]) -> bool:
-        """Send a part of a state when there is room.
-
-        Returns:
-            False: there is no connection, or it was lost while room was awaited.
+        """Send a part of a state when there is room. Returns false: there is no connection, or it was lost
+        while room was awaited.
         """
         link = self._link(node, Purpose.BULK)
         if link is None or not await link.wait_room(BULK_BYTES_MAX):
@@ -205,16 +182,14 @@ class Peers:
     async def ask_address(
         self, address: Address, question: Document, timeout_s: float, identity: Identity | None = None
     ) -> Document:
-        """Ask a node that is not known, or of whose cluster this one is not yet, on a connection of its own.
+        """Send a request to an unknown node, or before this node is in a cluster, on a connection of its own.
 
         Args:
-            address: where.
-            question: what.
             timeout_s: it must have answered by then.
-            identity: of whom to ask as; None: as this node is.
+            identity: of the sender; None: this node's.
 
         Raises:
-            PeerUnreachable: nobody answers there in time.
+            PeerUnreachable: there is no answer in time.
             Refused: one of the two does not talk to the other; the message is one line for people.
             RefusedError: as the other node raised it.
         """
@@ -223,7 +198,7 @@ class Peers:
     # -- running
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Listen, dial, and say that this node is alive, until cancelled. Started when it listens."""
+        """Listen, dial, and send heartbeats, until cancelled. Started when it listens."""
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             try:
@@ -237,12 +212,7 @@ class Peers:
                 self._nursery = None
 
     async def serve(self, transport: Transport, proved: Callable[[], None]) -> None:
-        """Serve one connection that has come, from its greeting to its end.
-
-        Args:
-            transport: closed afterwards.
-            proved: called when the other side has proved the secret.
-        """
+        """Serve one connection that has come, from its greeting to its end."""
         greeting = await self._doors.meet(transport, proved)
         if greeting is None or greeting.peer is None:
             return
@@ -341,7 +311,6 @@ class Peers:
             self._drop(link, "nothing has come for long")
 
     def _drop(self, link: PeerLink, reason: str) -> None:
-        """End a connection, and tell so; nothing if that was done."""
         node, purpose = link.peer.node, link.peer.purpose
         link.close(reason)
         if self._link(node, purpose) is not link:

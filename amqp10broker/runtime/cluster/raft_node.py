@@ -25,19 +25,7 @@ SendToGroup = Callable[[int, int, bytes], None]
 
 
 class RaftNode:
-    """See the module.
-
-    Attributes:
-        groups: this node's members of groups.
-        on_failed: told of an error of this node's own disk.
-    """
-
     def __init__(self, send: SendToGroup) -> None:
-        """Begin without groups.
-
-        Args:
-            send: sends.
-        """
         clock = trio.lowlevel.current_clock()  # asked some ten times an entry
         self.groups = Groups(lambda: int(clock.current_time() * 1000), send)
         self.groups.on_unknown = self._unknown
@@ -51,17 +39,13 @@ class RaftNode:
         self._wake = trio.Event()
 
     def give_turns(self, deadline: Callable[[], int | None], turn: Callable[[], None]) -> None:
-        """Have something called when it is due, and now and then.
-
-        Args:
-            deadline: when it is due, in ms; None: it is not.
-            turn: is called.
+        """Have something called when it is due, and now and then. `deadline`: when it is due, in ms; None: it
+        is not.
         """
         self._turns.append((deadline, turn))
         self.awaken()
 
     def awaken(self) -> None:
-        """Something may be due."""
         self._wake.set()
 
     async def run(self) -> None:
@@ -85,10 +69,8 @@ class RaftNode:
     # --- what comes from other nodes ----------------------------------------------------------------
 
     def received(self, node: int, frames: Sequence[Frame]) -> None:
-        """Frames of one read: those of groups are worked off.
-
-        Raises:
-            BadBytes: one cannot be read; the connection that it came by is of no use any more.
+        """Frames of one read: those of groups are worked off. Raises `BadBytes` if one cannot be read; the
+        connection that it came by is of no use any more.
         """
         messages: list[tuple[int, bytes]] = []
         for frame in frames:
@@ -106,12 +88,11 @@ class RaftNode:
         self._absent = {group: others for group, nodes in self._absent.items() if (others := nodes - {node})}
 
     def _begun(self, group: int) -> None:
-        """This node has a member of a group from now on."""
         for node in sorted(self._absent.pop(group, ())):
             self._send(node, group, MEMBER)
 
     def _unknown(self, node: int, group: int, message: Message) -> None:
-        """A node writes to a member that is not here: it suspects that until it is (see `raft.core`)."""
+        # A node writes to a member that is not here: it suspects that until it is (see `raft.core`).
         self._absent.setdefault(group, set()).add(node)
         self._send(node, group, NO_MEMBER)
 

@@ -28,7 +28,6 @@ LOOK_S: Final = 1.0
 
 
 def settings_of(config: Config) -> Reconciling:
-    """What the configuration says of it."""
     return Reconciling(
         config.quorum_reconciliation,
         config.quorum_reconciliation_target_group_size,
@@ -39,8 +38,6 @@ def settings_of(config: Config) -> Reconciling:
 
 
 class Reconciler:
-    """See the module."""
-
     def __init__(
         self,
         me: int,
@@ -49,15 +46,6 @@ class Reconciler:
         changes: MemberChanges,
         settings: Reconciling,
     ) -> None:
-        """Do nothing yet.
-
-        Args:
-            me: number of this node.
-            catalog: what is declared.
-            groups: this node's members.
-            changes: makes changes.
-            settings: of reconciliation.
-        """
         self._me = me
         self._catalog = catalog
         self._groups = groups

@@ -1,7 +1,7 @@
-"""The system group at this node: what is declared in the cluster, and who is in it.
+"""The system group at this node: the cluster's metadata, and its members.
 
-`cluster.system` decides; here are the ways to it for what waits. Who is a member of the group follows the
-nodes of the cluster (`cluster.system_members`).
+`cluster.system` decides; this module connects it to waiting callers. The group's members follow the nodes of
+the cluster (`cluster.system_members`).
 """
 
 from __future__ import annotations
@@ -43,17 +43,9 @@ CATCH_UP_S: Final = 300.0
 LOOK_EACH_S: Final = 2.0
 """How often it looks whether it is still a member."""
 TOLD_EACH_S: Final = 10.0
-"""How often it says for whom."""
 
 
 class SystemNode:
-    """See the module.
-
-    Attributes:
-        system: the group's machine at this node.
-        member: this node's member of the group.
-    """
-
     def __init__(
         self,
         number: int,
@@ -63,15 +55,8 @@ class SystemNode:
         raft: RaftNode,
         send: SendFrame,
     ) -> None:
-        """Take part in the group; the catalog is what it has agreed on from now on.
-
-        Args:
-            number: of this node.
-            surroundings: the catalog has what the folder has of the group's state.
-            passwords: of the catalog's users.
-            data: the folder.
-            raft: the node's groups.
-            send: sends a frame to a node; whether there is a way to it.
+        """Take part in the group; the catalog is what it has agreed on from now on. `send`: sends a frame to
+        a node; whether there is a way to it.
         """
         self._raft = raft
         self._send = send
@@ -106,15 +91,9 @@ class SystemNode:
     async def caught_up(
         self, started: NodeStarted, missing: Callable[[], str], look: Callable[[], Awaitable[None]]
     ) -> None:
-        """Wait until this node knows all that was declared before it started.
-
-        Args:
-            started: what the others are told.
-            missing: names of the nodes that are not there.
-            look: asked now and then whether it makes sense to wait; raises if not.
-
-        Raises:
-            BrokerError: no majority of the cluster was there in all that time.
+        """Wait until this node has all metadata declared before its start. `look`: called periodically;
+        raises if there is no use in waiting. Raises `BrokerError` if no majority of the cluster was there in
+        all that time.
         """
         done = trio.Event()
         self.system.start(started, done.set)
@@ -137,10 +116,8 @@ class SystemNode:
                 )
 
     async def propose(self, request: Request[Any]) -> Any:
-        """Have a request decided, and wait for it.
-
-        Raises:
-            RefusedError: it is refused, or not decided within 30 s.
+        """Have a request decided, and wait for it. Raises `RefusedError` if it is refused, or not decided
+        within 30 s.
         """
         mailbox: Mailbox[Any] = Mailbox()
         reply_to = self._askers.open("cluster", mailbox)
@@ -159,7 +136,6 @@ class SystemNode:
     # --- states -------------------------------------------------------------------------------------
 
     def _send_state(self, to: int) -> None:
-        """A member needs the state: it is small, and goes as one frame."""
         message = InstallSnapshot(self.member.me, to, self.member.raft.status.term, self.system.snapshot())
         node = node_of(to)
         self._sent_states[node] = to, message.snapshot.point.index
@@ -199,7 +175,6 @@ class SystemNode:
         self._see_to_version()
 
     def _see_to_members(self) -> None:
-        """The leader has the group's members follow the nodes of the cluster."""
         member = self.member
         if not member.leads or not self._catalog.nodes:
             return
@@ -216,7 +191,6 @@ class SystemNode:
         member.advance()
 
     def _see_to_version(self) -> None:
-        """The leader has the cluster use the newest machine version that all nodes carry out."""
         newest = newest_of_all(self._catalog)
         if not self.member.leads or newest <= self.system.version:
             self._raising_to = 0

@@ -20,17 +20,8 @@ from amqp10broker.sessions.session_step import write
 
 
 class RunningChannel:
-    """A channel and its task.
-
-    Attributes:
-        service: what the channel does.
-        inbox: its letters.
-        reads: the reader's share of the inbox.
-        credit: contents that the reader may still give it (RabbitMQ's credit_flow).
-        lane: its way to the writer.
-        on_wake: called at the end of each wake, for who observes it; must not raise.
-        on_turn: called at the end of each wake, for who watches it; likewise.
-        on_end: called when it is over, before what it holds goes back; likewise.
+    """A channel and its task. `on_wake`: called at the end of each step, for observers; must not raise.
+    `on_end`: called when it is over, before what it holds goes back; likewise.
     """
 
     __slots__ = (
@@ -80,12 +71,7 @@ class RunningChannel:
     async def run(
         self, fail: Callable[[Amqp091Error], None], discard: Callable[[ContentOpened], None]
     ) -> None:
-        """Work until the channel is closed and nothing is left to do.
-
-        Args:
-            fail: closes the connection with an error of its scope.
-            discard: tells the reader that nothing needs to be kept of a content that is coming.
-        """
+        """Work until the channel is closed and nothing is left to do."""
         service = self.service
         lane = self.lane
         self.inbox.at_once = lambda letters: self._at_once(letters, discard)
@@ -153,7 +139,6 @@ class RunningChannel:
             self.on_turn()
 
     def _give_way(self) -> None:
-        """Let the reader go on, as far as what it gave is worked off."""
         if self._held and not self.service.waiting:
             for _ in range(self._held):
                 self.reads.done()

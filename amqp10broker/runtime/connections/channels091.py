@@ -37,8 +37,6 @@ FLOW_SHOWN_S: Final = 1.0
 
 
 class Channels(RunningParts[RunningChannel]):
-    """See the module."""
-
     word = "channel"
 
     def __init__(
@@ -68,14 +66,14 @@ class Channels(RunningParts[RunningChannel]):
         return self.held_by is not None or trio.current_time() < self._held_until + FLOW_SHOWN_S
 
     def views(self) -> tuple[ChannelView, ...]:
-        """What doors show of them."""
+        """Return their views for front ends."""
         return tuple(
             channel_view(channel.service, self.around(channel))
             for _, channel in sorted(self.by_number.items())
         )
 
     def around(self, channel: RunningChannel) -> Circumstances:
-        """What the connection does for one of its channels at present."""
+        """Return the present activity of the connection for one of its channels."""
         other = self._waited_for
         return self._circumstances(channel.lane)._replace(
             reader_credit=channel.credit.credit,
@@ -87,10 +85,6 @@ class Channels(RunningParts[RunningChannel]):
     # --- alarms -----------------------------------------------------------------------------------
 
     async def wait_out_alarm(self) -> None:
-        """A connection that has published during an alarm is not read until its end; others go on.
-
-        One that is in the middle of a content publishes.
-        """
         while self._surroundings.alarms and self._publishes:
             low = " & ".join(f"low on {name}" for name in sorted(self._surroundings.alarms, reverse=True))
             told = self._engine.blocked(low)
@@ -102,7 +96,6 @@ class Channels(RunningParts[RunningChannel]):
                 self._connection.flush()
 
     def tell(self, letter: AlarmChanged | ConfigChanged | AccessChanged) -> None:
-        """Put a letter into every mailbox; an alarm is the reader's business alone."""
         if not isinstance(letter, AlarmChanged):
             super().tell(letter)
 
@@ -111,7 +104,6 @@ class Channels(RunningParts[RunningChannel]):
         return self._published or self._engine.publishing
 
     def _discard(self, opened: ContentOpened) -> None:
-        """A channel does not want a content that is coming."""
         self._engine.discard(opened)
         if self.no_alarm is not None and not self._publishes:
             self.no_alarm.set()
@@ -127,7 +119,6 @@ class Channels(RunningParts[RunningChannel]):
                 await self._connection.let_others()
 
     async def _give(self, number: int, items: Sequence[Item]) -> None:
-        """Give a channel what the client sent on it, waiting as long as its credit says."""
         channel = self._channel(number)
         batch: list[object] = []
         for item in items:
@@ -152,11 +143,9 @@ class Channels(RunningParts[RunningChannel]):
             await self._hold_for(channel)
 
     def _channel(self, number: int) -> RunningChannel | None:
-        """The channel of this number, begun now if there is none; None if there may be no more."""
         return self.by_number.get(number) or self._start_channel(number)
 
     def _lasting(self, channel: RunningChannel) -> RunningChannel | None:
-        """The channel, or if it ended while the reader waited for it, the next one of its number."""
         if not channel.inbox.closed:
             return channel
         following = self._channel(channel.service.number)
@@ -166,7 +155,6 @@ class Channels(RunningParts[RunningChannel]):
         return following
 
     async def _put(self, channel: RunningChannel | None, batch: list[object]) -> RunningChannel | None:
-        """Give frames to a channel, or to the next one of its number; returns which."""
         if channel is None or not batch:
             return channel
         if channel.reads.full:
@@ -186,7 +174,7 @@ class Channels(RunningParts[RunningChannel]):
         return channel
 
     async def _hold_for(self, channel: RunningChannel) -> None:
-        """The reader of the whole connection waits until one channel takes contents again."""
+        # The reader of the whole connection waits until one channel takes contents again.
         self._connection.flush()
         self.held_by = channel
         try:

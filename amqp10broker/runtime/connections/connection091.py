@@ -44,8 +44,6 @@ _ALARM: Final = 4
 
 
 class Connection091(ConnectionShell[ConnectionEvent, Amqp091Error, RunningChannel]):
-    """One client's connection."""
-
     protocol = "AMQP 0-9-1"
     heartbeat = HEARTBEAT
     open_state = ConnectionState.RUNNING
@@ -74,7 +72,6 @@ class Connection091(ConnectionShell[ConnectionEvent, Amqp091Error, RunningChanne
 
     @property
     def client_name(self) -> str:
-        """The connection name that the client gives itself, or its product; empty if it gives neither."""
         properties = self.engine.client_properties
         return str(properties.get("connection_name") or properties.get("product") or "")
 
@@ -98,14 +95,12 @@ class Connection091(ConnectionShell[ConnectionEvent, Amqp091Error, RunningChanne
         await self.shake_hands()
 
     def write_last(self) -> None:
-        """All channels are over: the connection's own last frame, and nothing of it is left when it goes."""
         self.leave()
         if self.engine.state is ConnectionState.CLOSE_RECEIVED:
             self.engine.close_ok()
         self.flush()
 
     def take_rest(self, data: bytes) -> None:
-        """Bytes that come while the client's close-ok is awaited."""
         self.engine.receive(data)
         self.flush()
 
@@ -210,7 +205,7 @@ class Connection091(ConnectionShell[ConnectionEvent, Amqp091Error, RunningChanne
         return {"code": int(fault.code), "text": fault.reply_text, "method": method}
 
     def close(self, reason: str) -> None:
-        """End in an orderly way because the broker stops, or somebody asked for it."""
+        """Close in an orderly way at a stop of the broker or on request."""
         if self.engine.state is ConnectionState.RUNNING:
             self.engine.close(ReplyCode.CONNECTION_FORCED, reason)
         self.line.end = f"by the broker: {reason}"
@@ -220,7 +215,6 @@ class Connection091(ConnectionShell[ConnectionEvent, Amqp091Error, RunningChanne
 
     @property
     def state(self) -> str:
-        """In a word, as RabbitMQ shows it: running, flow, blocked, ..."""
         if self.engine.state is not ConnectionState.RUNNING:
             return self.engine.state.name.lower()
         if self._channels.no_alarm is not None:
@@ -232,7 +226,7 @@ class Connection091(ConnectionShell[ConnectionEvent, Amqp091Error, RunningChanne
         return "running"
 
     def view(self) -> ConnectionView:
-        """What doors show of this connection."""
+        """Return the connection's view for front ends."""
         engine, properties = self.engine, self.engine.client_properties
         return self.view_of(
             properties,

@@ -47,8 +47,6 @@ from amqp10broker.sessions.amqp10.open import (
 
 
 class Connection10(ConnectionShell[ConnectionEvent, AmqpError, RunningSession]):
-    """One client's connection."""
-
     protocol = "AMQP 1.0"
     heartbeat = HEARTBEAT
     open_state = ConnectionState.OPENED
@@ -80,7 +78,6 @@ class Connection10(ConnectionShell[ConnectionEvent, AmqpError, RunningSession]):
 
     @property
     def client_name(self) -> str:
-        """The container-id of the client, empty before it has opened."""
         opened = self.engine.remote_open
         return opened.container_id if opened else ""
 
@@ -92,10 +89,6 @@ class Connection10(ConnectionShell[ConnectionEvent, AmqpError, RunningSession]):
             await self._refuse(self._refused)
 
     async def _refuse(self, fault: AmqpError) -> None:
-        """Say why an open is refused, by open and close at once: alone the open would be a success.
-
-        RabbitMQ's own clients get the end of the stream, as from RabbitMQ: see `is_of_rabbitmq`.
-        """
         surroundings = self._surroundings
         if fault.condition != Condition.INVALID_FIELD:
             # Trying names of virtual hosts has to be as slow as guessing passwords.
@@ -214,13 +207,12 @@ class Connection10(ConnectionShell[ConnectionEvent, AmqpError, RunningSession]):
         self.fail(AmqpConnectionError(Condition.UNAUTHORIZED_ACCESS, CREDENTIAL_EXPIRED))
 
     def close(self, reason: str) -> None:
-        """End in an orderly way because the broker stops, or somebody asked for it."""
+        """Close in an orderly way at a stop of the broker or on request."""
         self._stopped_by = AmqpConnectionError(Condition.CONNECTION_FORCED, f"Connection forced: {reason}")
         self.line.end = f"by the broker: {self._stopped_by}"
         self.line.stop()
 
     def write_last(self) -> None:
-        """All sessions are over: the connection's own last frame, and nothing of it is left when it goes."""
         self.leave()
         engine = self.engine
         if engine.state is ConnectionState.CLOSE_RECEIVED:
@@ -230,13 +222,12 @@ class Connection10(ConnectionShell[ConnectionEvent, AmqpError, RunningSession]):
         self.flush()
 
     def take_rest(self, data: bytes) -> None:
-        """Bytes that come while the client's close is awaited."""
         self.engine.receive(data)
 
     # --- status -----------------------------------------------------------------------------------
 
     def view(self) -> ConnectionView:
-        """What doors show of this connection."""
+        """Return the connection's view for front ends."""
         engine = self.engine
         opened = engine.remote_open
         return self.view_of(

@@ -1,4 +1,4 @@
-"""What every connection has, whatever it speaks: a stream, a writer, and the order in which it ends.
+"""The protocol-independent part of a connection: a stream, a writer, and the order in which it ends.
 
 ::
 
@@ -9,9 +9,9 @@
         |-- reader                 (this task's own body)
         `-- one task a session or channel
 
-The reader ends first, whatever the reason: the client's close, a lost socket, a fault, a shutdown.
-Then sessions or channels are told to stop, then the connection's own last frame is written, then the
-writer ends. The stream is not closed here: see `Connections.linger`.
+The reader ends first, whatever the reason: the client's close, a lost socket, a fault, a shutdown. Then
+sessions or channels stop, then the connection's own last frame is written, then the writer ends.
+`Connections.linger` closes the stream.
 """
 
 from __future__ import annotations
@@ -48,23 +48,22 @@ LINGER_BYTES_MAX: Final = 1024 * 1024 * 1024
 
 
 class Tap(Protocol):
-    """What listens to a connection's bytes, see `tracing`."""
+    """An observer of a connection's bytes, see `tracing`."""
 
-    def received(self, data: bytes) -> None:
-        """Bytes that came."""
+    def received(self, data: bytes) -> None: ...
 
     def sent(self, data: bytes | memoryview) -> None:
         """Bytes for the writer: whole frames."""
 
 
 class Speaker(Protocol):
-    """What a protocol does at the turns of a connection's life."""
+    """The protocol's part of a connection's lifecycle."""
 
     async def read(self) -> None:
         """The reader: until the connection is over, for whatever reason."""
 
     def stop_parts(self) -> None:
-        """Tell sessions or channels to end; nobody reads any more."""
+        """Stop sessions or channels; the reader has ended."""
 
     def write_last(self) -> None:
         """All parts are over: the connection's own last frame."""
@@ -78,25 +77,9 @@ class Speaker(Protocol):
 
 
 class ConnectionLifecycle:
-    """One connection's stream and tasks.
-
-    Attributes:
-        stream: the transport.
-        writer: sends to it.
-        lane: the connection's own way to the writer.
-        reading: cancelled to end the connection.
-        end: how it ended, for the log.
-        bytes_received: so far.
-    """
+    """One connection's stream and tasks."""
 
     def __init__(self, stream: Stream, first_bytes: bytes, writer_buffer_bytes: int) -> None:
-        """Begin.
-
-        Args:
-            stream: the transport.
-            first_bytes: what was read from it already.
-            writer_buffer_bytes: transfer bytes that may wait for one session or channel.
-        """
         self.stream = stream
         self.writer = Writer(stream)
         self.lane = Lane(self.writer, None, writer_buffer_bytes)
@@ -126,7 +109,7 @@ class ConnectionLifecycle:
 
     @property
     def tap(self) -> Tap | None:
-        """Who listens to this connection (see `tracing`), None if nobody does."""
+        """The observer of this connection (see `tracing`); None without one."""
         return self._tap
 
     @tap.setter
@@ -150,15 +133,10 @@ class ConnectionLifecycle:
         return data
 
     def read_on(self, given: int, frames: int, parts: int) -> None:
-        """Say what the last read brought: the next one may bring twice as much, while large frames fill it.
+        """Adapt the size of the next read to the last one: it may double while large frames fill it.
 
-        What is read waits for sessions or channels in up to four letters each, and what they make of it is
-        one turn: so less is read the more of them there are, and with small frames no more than `READ_BYTES`.
-
-        Args:
-            given: its bytes.
-            frames: read from them; of a protocol with contents, those count.
-            parts: sessions or channels of the connection.
+        Sessions or channels queue up to four messages each of what is read, and process them in one step: so
+        reads shrink with their number, and with small frames do not exceed `READ_BYTES`.
         """
         if given < READ_BYTES or frames * LARGE_FRAME_BYTES > given:
             self._read_bytes = READ_BYTES
@@ -166,7 +144,7 @@ class ConnectionLifecycle:
             self._read_bytes = max(READ_BYTES, min(2 * given, READ_BYTES_MAX // max(1, parts)))
 
     def take_at_most(self, frame_bytes: int) -> None:
-        """Say how large the largest frame is that the peer takes; 0: any."""
+        """Set the largest frame that the peer accepts; 0: any."""
         if frame_bytes and isinstance(self.stream, WebSocketTransport):
             self.stream.take_at_most(frame_bytes)
 
@@ -196,7 +174,7 @@ class ConnectionLifecycle:
         self._outer.cancel_scope.cancel()
 
     async def _await_peer_close(self, speaker: Speaker) -> None:
-        """After our close: read and throw away until the peer's close, the end, or the deadline."""
+        # After our close: read and throw away until the peer's close, the end, or the deadline.
         try:
             while speaker.awaits_close and not self.writer.broken:
                 data = await self.receive()

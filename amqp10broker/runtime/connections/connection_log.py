@@ -16,7 +16,7 @@ _log = Log("amqp10broker.connection")
 
 
 class Client(Protocol):
-    """What an entry says of a connection."""
+    """The fields of a connection in a log entry."""
 
     number: int
     peer: str
@@ -28,10 +28,8 @@ class Client(Protocol):
 
 
 class ConnectionLog:
-    """See the module; implements `sessions.context.ClientLog`.
-
-    Attributes:
-        last_error: what went wrong last, at the connection or at anything in it.
+    """See the module; implements `sessions.context.ClientLog`. `last_error`: what went wrong last, at the
+    connection or at anything in it.
     """
 
     __slots__ = ("_catalog", "_client", "_limits", "last_error")
@@ -43,24 +41,15 @@ class ConnectionLog:
         self.last_error: LastError | None = None
 
     def warning(self, event: str, **details: Any) -> LastError:
-        """Write a warning, or count it where there are too many; it is the last error from now on.
-
-        Before login many connections of one client have one warning each: then its address counts.
-
-        Args:
-            event: a short sentence of a closed set.
-            details: where and why: `text` is what the client got, `queue` the queue that is concerned.
-        """
         self._write(_log.warning, "warnings", event, details)
         return self.noted(event, **details)
 
     def login_failed(self, failure: Failure, *, text: str | None) -> None:
-        """Write that a client was not let in; only a name that somebody has is shown."""
+        """Log a failed login; a name appears only if a user has it."""
         user = {"user": failure.user} if failure.user else {}
         self.warning("login failed", **user, reason=failure.reason, text=text)
 
     def noted(self, event: str, **details: Any) -> LastError:
-        """Remember an error of which the log says nothing, as a rejected message."""
         error = LastError(utc_text(), event, {"connection": self._client.number, **details})
         self.last_error = error
         queue = details.get("queue")
@@ -72,7 +61,6 @@ class ConnectionLog:
         return error
 
     def info(self, event: str, **details: Any) -> None:
-        """Write an entry that names the connection, or count it where there are too many."""
         self._write(_log.info, "entries", event, details)
 
     def _write(self, write: Callable[..., None], kind: str, event: str, details: Mapping[str, Any]) -> None:

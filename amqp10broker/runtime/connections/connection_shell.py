@@ -1,8 +1,8 @@
-"""What a connection of either protocol is and does: reader, login, heartbeats, its end.
+"""The common base of connections of either protocol: reader, login, heartbeats, end.
 
-A base class, where the house prefers to hold parts: who looks at a connection (status, tracing, rights, the
-recorder) wants one object with one set of names. What a protocol adds is the abstract half below; streams,
-writer and the order of the end are in `connection_lifecycle`.
+It is a base class because observers (status, tracing, rights, the recorder) need one object with one set of
+names. The protocol's part is the abstract half below; streams, writer and the order of the end are in
+`connection_lifecycle`.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ LOST: Final = "lost: the client's socket ended without a close"
 
 
 class Engine(Protocol[Event, FaultIn]):
-    """What the shell needs of a protocol's state machine: bytes in, events out; orders in, bytes out."""
+    """The protocol's state machine: bytes in, events out; orders in, bytes out."""
 
     @property
     def state(self) -> Enum: ...
@@ -78,9 +78,9 @@ class Engine(Protocol[Event, FaultIn]):
 class Parts(Protocol[PartT]):
     """The sessions or channels of one connection.
 
-    `full`: the reader waits, or soon will, for one of them. `working`: those whose task is not over, also
-    those that the client has ended, which `by_number` has no more. `unfinished`: bounds what
-    is kept of messages that are not whole.
+    `full`: the reader waits, or soon will, for one of them. `working`: those whose task runs, including those
+    that the client has ended, which are not in `by_number` any more. `unfinished`: bounds the bytes of
+    incomplete messages.
     """
 
     by_number: dict[int, PartT]
@@ -114,21 +114,10 @@ class ConnectionShell(Speaker, Generic[Event, Fault, PartT]):
     """One client's connection.
 
     Attributes:
-        number: unique in this broker's life, for logs and status.
-        owner: what its exclusive queues name it by.
-        peer: the client's address as text.
-        origin: what is known of the client before it logs in.
-        user: authenticated name, empty before.
-        credential: as whom it acts, and until when.
-        engine: the protocol state.
-        line: stream, writer and tasks.
-        log: what is logged of it.
         member: its place in a virtual host; None before it is open.
         turn: how much the reader may still hand over before others are next.
         goes_on: what came with the last read goes its whole way at once (`relay`).
-        open_state: the engine's, when neither side has closed it.
         awaiting_states: the client's close, or its answer to ours, is still to come.
-        closed_states: these and all later ones.
     """
 
     protocol: ClassVar[str]
@@ -181,11 +170,10 @@ class ConnectionShell(Speaker, Generic[Event, Fault, PartT]):
     @property
     @abstractmethod
     def client_name(self) -> str:
-        """What the client calls itself; empty if it has not said, or says nothing."""
+        """The name that the client has sent; empty without one."""
 
     @property
     def home(self) -> VirtualHost:
-        """The virtual host of an open connection."""
         assert self.member is not None, "not open"
         return self.member.vhost
 
@@ -201,7 +189,6 @@ class ConnectionShell(Speaker, Generic[Event, Fault, PartT]):
 
     @property
     def awaits_close(self) -> bool:
-        """Whether the client's close, or its answer to ours, is still to come."""
         return self.engine.state in self.awaiting_states
 
     @property
@@ -210,7 +197,7 @@ class ConnectionShell(Speaker, Generic[Event, Fault, PartT]):
         return "blocked" if self._parts.no_alarm is not None else self.engine.state.name.lower()
 
     def counted(self) -> ClientCounters:
-        """What its sessions or channels did and got, those that are gone included."""
+        """The counters of its sessions or channels, including ended ones."""
         return self._parts.counted()
 
     @property
@@ -234,7 +221,7 @@ class ConnectionShell(Speaker, Generic[Event, Fault, PartT]):
         return self._parts.measures
 
     def around(self, part: PartT) -> Circumstances:
-        """What it does for one of its sessions or channels at present."""
+        """Return its present activity for one of its sessions or channels."""
         return self._parts.around(part)
 
     # --- what a protocol says ---------------------------------------------------------------------
@@ -249,19 +236,19 @@ class ConnectionShell(Speaker, Generic[Event, Fault, PartT]):
 
     @abstractmethod
     def answer_login(self, step: Success | Challenge | Failure | Unverified) -> None:
-        """Tell the client how its login goes on; after a failure it has waited for that."""
+        """Send the next step of the login; a failure has been delayed before."""
 
     @abstractmethod
     def refusal_text(self) -> str | None:
-        """What the client hears of a failed login, for the log."""
+        """Return the client's text for a failed login, for the log."""
 
     @abstractmethod
     def fault_fields(self, fault: Fault) -> dict[str, Any]:
-        """What the client was told, for the log."""
+        """Return the error sent to the client, for the log."""
 
     @abstractmethod
     def fault_of_ours(self, error: Exception) -> Fault:
-        """What the client is told of an internal error."""
+        """Return the error that the client gets for an internal error."""
 
     @abstractmethod
     def expel(self, reason: str) -> None:
@@ -296,7 +283,6 @@ class ConnectionShell(Speaker, Generic[Event, Fault, PartT]):
         self._parts.release()
 
     def give_up(self) -> None:
-        """Nothing more is said."""
         self._given_up = True
         self.engine.abandon()
 
@@ -308,7 +294,6 @@ class ConnectionShell(Speaker, Generic[Event, Fault, PartT]):
         return CLOSE_WAIT_S if self.member is None else LINGER_S
 
     async def read(self) -> None:
-        """The reader: bytes to the engine, frames to parts, until the connection is over."""
         try:
             await self.greet()
             await self._take(b"")  # what came behind the open
@@ -327,7 +312,6 @@ class ConnectionShell(Speaker, Generic[Event, Fault, PartT]):
             self.crash(error)
 
     async def _take(self, data: bytes) -> None:
-        """Work off what the client sent."""
         self.turn.begin()
         self.goes_on = len(data) <= LITTLE_BYTES and self._few_others()
         frames = self.engine.frames_read
@@ -339,7 +323,7 @@ class ConnectionShell(Speaker, Generic[Event, Fault, PartT]):
         self.line.read_on(len(data), self.engine.frames_read - frames, len(self._parts.by_number))
 
     def _few_others(self) -> bool:
-        """Whether few others were given little since this one was, so that theirs would hardly be a batch."""
+        # Whether few others were given little since this one was, so that theirs would hardly be a batch.
         relay = self._surroundings.askers.relay
         last, relay.reads = self._read_as, relay.reads + 1
         self._read_as = relay.reads
@@ -380,11 +364,8 @@ class ConnectionShell(Speaker, Generic[Event, Fault, PartT]):
             self.give_up()
 
     def opened(self, frame_bytes_max: int, **said: object) -> None:
-        """The client has the answer to its open.
-
-        Args:
-            frame_bytes_max: of the largest frame that it takes; 0: any.
-            said: what it calls itself, for the log.
+        """The client has the answer to its open. `frame_bytes_max`: of the largest frame that it takes; 0:
+        any.
         """
         self.line.take_at_most(frame_bytes_max)
         self.log.info("connection open", **said, transport=self.origin.transport)
@@ -416,9 +397,9 @@ class ConnectionShell(Speaker, Generic[Event, Fault, PartT]):
         self.expire()
 
     async def renew(self, token: bytes) -> bool:
-        """Go on with another token; whether it was taken. If not, the connection is closed.
+        """Continue with another token. Returns whether it was accepted; if not, the connection is closed.
 
-        After a login with a password it may be anything, as in RabbitMQ: what the user may do is asked again.
+        After a login with a password any token is accepted, as in RabbitMQ: permissions are evaluated again.
         """
         problem = await self.credential.renew(token) if self.credential.is_token else None
         if problem is not None:
@@ -439,7 +420,7 @@ class ConnectionShell(Speaker, Generic[Event, Fault, PartT]):
         await self.log_in(self._authentication.respond(response))
 
     def start_heartbeats(self, timer: IdleTimer) -> None:
-        """Send heartbeats, and end the connection when nothing comes, as the timer says."""
+        """Send heartbeats, and end the connection after the idle time-out."""
         if timer.interval is not None:
             self.line.start_companion(self._keep_alive, timer, timer.interval)
 
@@ -461,7 +442,7 @@ class ConnectionShell(Speaker, Generic[Event, Fault, PartT]):
                 return
 
     def flush(self) -> None:
-        """Hand what the engine has to say to the writer."""
+        """Pass the engine's output to the writer."""
         out = self.engine.take_output()
         if out:
             self.line.lane.put([out])
@@ -469,18 +450,12 @@ class ConnectionShell(Speaker, Generic[Event, Fault, PartT]):
     # --- ends -------------------------------------------------------------------------------------
 
     def stop_parts(self) -> None:
-        """Tell the sessions or channels to end."""
         for part in self._parts.working:
             part.inbox.put(Stop())
             part.lane.abandon()
 
     def fail(self, fault: Fault, **details: Any) -> None:
-        """Close the connection because the client, or the broker, cannot go on.
-
-        Args:
-            fault: what the client is told.
-            details: for the log.
-        """
+        """Close the connection because the client, or the broker, cannot go on."""
         if not self.is_open:
             return
         self.engine.fail(fault)
@@ -488,7 +463,7 @@ class ConnectionShell(Speaker, Generic[Event, Fault, PartT]):
         self.line.stop()
 
     def log_fault(self, fault: Fault, **details: Any) -> None:
-        """The client is told why the connection is closed."""
+        """Log the error with which the connection is closed."""
         self.line.end = f"by the broker: {fault}"
         self.log.warning("connection closed by the broker", **self.fault_fields(fault), **details)
 
@@ -501,12 +476,7 @@ class ConnectionShell(Speaker, Generic[Event, Fault, PartT]):
     # --- status -----------------------------------------------------------------------------------
 
     def view_of(self, properties: Mapping[Any, Any] | None, **own: Any) -> ConnectionView:
-        """What doors show of this connection.
-
-        Args:
-            properties: that the client said of itself.
-            own: the fields that the protocols have different answers to.
-        """
+        """Return the connection's view for front ends."""
         line = self.line
         return ConnectionView(
             id=self.number,

@@ -54,16 +54,7 @@ class Turns:
 
 @dataclass(slots=True)
 class Past:
-    """Of connections that have ended.
-
-    Attributes:
-        connections: how many.
-        parts: sessions or channels that they had, by protocol.
-        measures: of them, by protocol.
-        blocked_s: for how long bytes waited for their sockets.
-        bytes_in: from their clients.
-        bytes_out: to their clients.
-    """
+    """Of connections that have ended."""
 
     connections: int = 0
     parts: Counter[str] = field(default_factory=Counter)
@@ -74,13 +65,9 @@ class Past:
 
 
 class Connections(dict[int, Connection]):
-    """Those that are there, by number.
-
-    Attributes:
-        greetings: of clients that have not said what they speak; cancelled when the broker stops.
-        lingering: of sockets whose connection is over, oldest first; cancelled when the broker stops.
-        stopping: no new connection is served.
-        past: what those that have ended leave to be counted, beside what their clients did.
+    """Open connections by number. `lingering`: of sockets whose connection is over, oldest first; cancelled
+    when the broker stops. `past`: what those that have ended leave to be counted, beside what their clients
+    did.
     """
 
     def __init__(self, catalog: Catalog) -> None:
@@ -116,7 +103,7 @@ class Connections(dict[int, Connection]):
 
     @property
     def count(self) -> int:
-        """Those that there are, with clients that have not said what they speak."""
+        """Number of open connections, including those before their protocol header."""
         return len(self) + len(self.greetings)
 
     def has_room(self, maximum: int) -> bool:
@@ -132,10 +119,6 @@ class Connections(dict[int, Connection]):
 
         Closing it is the client's part: one that finds it closed takes it for lost, whatever it has read. And
         closed with something unread, the kernel would reset it, and take our last words back.
-
-        Args:
-            stream: to the client; stays open.
-            seconds: that it has.
         """
         with trio.move_on_after(seconds) as scope:
             if self.stopping:
@@ -163,7 +146,7 @@ class Connections(dict[int, Connection]):
             connection.close(reason)
 
     def totals(self) -> TotalsView:
-        """What clients did and got since the start, by protocol, virtual host and user."""
+        """Counters of clients since the start, by protocol, virtual host and user."""
         present = [(_whose(each), each.counted()) for each in self.values()]
         sums = self._totals.by(present, self._catalog.users, self._catalog.vhosts)
         protocols, vhosts, users = (
@@ -183,11 +166,8 @@ class Connections(dict[int, Connection]):
         return {name: total.document() for name, total in vhosts.items()}
 
     async def views(self, after: int = 0, most: int | None = None) -> list[ConnectionView]:
-        """What doors show of those that have logged in, by number, looked at in portions.
-
-        Args:
-            after: only those with greater numbers.
-            most: so many at most; None: all.
+        """Views of authenticated connections for front ends, by number, in portions. `most`: so many at most;
+        None: all.
         """
         found: list[ConnectionView] = []
         turns = Turns()
@@ -201,14 +181,14 @@ class Connections(dict[int, Connection]):
         return found
 
     def past_counters(self) -> dict[str, ClientCounters]:
-        """What clients of connections that have ended did and got, by protocol."""
+        """Counters of ended connections, by protocol."""
         return self._totals.by_protocol()
 
 
 async def what_waits(
     connections: Connections, queues: Iterable[DeclaredQueue], selection: Selection
 ) -> tuple[SummaryView, Sequence[WaitingView]]:
-    """What of connections and queues is asked for, looked at in portions."""
+    """Return the requested diagnosis of connections and queues, in portions."""
     survey = Survey(selection, len(connections))
     turns = Turns()
     for connection in list(connections.values()):
@@ -225,11 +205,7 @@ async def what_waits(
 
 
 class Occupied(Surroundings, Protocol):
-    """Surroundings with connections in them: for what looks at those from above.
-
-    Attributes:
-        connections: those that are there.
-    """
+    """Surroundings with connections in them: for what looks at those from above."""
 
     connections: Connections
 

@@ -1,4 +1,4 @@
-"""As whom a connection acts, and until when: with a password for good, with a token until it ends."""
+"""The identity of a connection and its lifetime: unlimited with a password, until expiry with a token."""
 
 from __future__ import annotations
 
@@ -11,12 +11,6 @@ from amqp10broker.runtime.context import ConnectionSurroundings
 
 
 class Credential:
-    """One connection's.
-
-    Attributes:
-        grants: what the user may do; nobody before the login.
-    """
-
     def __init__(self, surroundings: ConnectionSurroundings, origin: Peer) -> None:
         self.grants: CatalogGrants | TokenGrants = CatalogGrants(surroundings.catalog.users, "")
         self._surroundings = surroundings
@@ -50,10 +44,8 @@ class Credential:
                 return
 
     async def renew(self, token: bytes) -> str | None:
-        """Go on with another token.
-
-        Returns:
-            None if it was taken, else why not, for the log. The old one counts to its end then.
+        """Go on with another token. Returns None if it was taken, else why not, for the log. The old one
+        counts to its end then.
         """
         grants = self.grants
         assert isinstance(grants, TokenGrants), "a password needs no renewal"

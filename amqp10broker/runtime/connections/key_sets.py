@@ -31,17 +31,10 @@ _LOOPBACK_URIS: Final = ("http://127.0.0.1:", "http://127.0.0.1/", "http://[::1]
 
 
 class LivingTokens:
-    """See `auth.login.Tokens`."""
-
     def __init__(self, config: Config, now_s: Callable[[], float]) -> None:
-        """Read the configured keys.
-
-        Args:
-            config: whose settings ``oauth2_...`` count.
-            now_s: the time of day, seconds since the epoch.
-
-        Raises:
-            ConfigError: a key cannot be read, or the package is not installed.
+        """Read the configured keys. `config`: with the settings ``oauth2_...``. `now_s`: the time of day,
+        seconds since the epoch. Raises `ConfigError` if a key cannot be read, or the package is not
+        installed.
         """
         self.verifier = verifier(config)
         self._now_s = now_s
@@ -90,25 +83,14 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
     def redirect_request(
         self, req: urllib.request.Request, fp: Any, code: int, msg: str, headers: Any, newurl: str
     ) -> urllib.request.Request | None:
-        """See `HTTPRedirectHandler`.
-
-        Raises:
-            URLError: the redirect leads from https, or from this machine, to a place without TLS.
-        """
         if not newurl.startswith("https://" if req.type == "https" else ("https://", *_LOOPBACK_URIS)):
             raise URLError(f"it redirects to {newurl}, without TLS: give the address that has the keys")
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
 def fetch_key_set(uri: str, ca_file: str | None) -> Any:
-    """Ask an authority for its keys; takes seconds.
-
-    Args:
-        uri: where they are.
-        ca_file: PEM file with who may have signed the server's certificate; None for the system's.
-
-    Returns:
-        The document, parsed, or a text that says why there is none.
+    """Fetch the key set of an authority; takes seconds. `ca_file`: PEM file of trusted authorities; None for
+    the system's. Returns the document, parsed, or a text with the reason of the failure.
     """
     try:
         context = ssl.create_default_context(cafile=ca_file)
@@ -127,10 +109,8 @@ def fetch_key_set(uri: str, ca_file: str | None) -> Any:
 
 
 def verifier(config: Config) -> TokenVerifier:
-    """What verifies tokens, as configured, without the authority's key set.
-
-    Raises:
-        ConfigError: settings lack or contradict each other, or a key cannot be read.
+    """Return the configured token verifier, without the authority's key set. Raises `ConfigError` if settings
+    are missing or contradict each other, or a key cannot be read.
     """
     uri = config.oauth2_jwks_uri
     if uri is not None and not uri.startswith(("https://", *_LOOPBACK_URIS)):

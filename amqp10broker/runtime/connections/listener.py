@@ -41,13 +41,8 @@ HTTP_BEGINS: Final = b"GET "
 
 @dataclass(frozen=True, slots=True)
 class Greeted:
-    """A client that has said what it speaks.
-
-    Attributes:
-        protocol: what.
-        first_bytes: that it has sent so far, for that protocol's engine.
-        stream: to it: the one that it came by, or a WebSocket over that.
-        origin: what is known of it.
+    """A client after its protocol header. `stream`: to it: the one that it came by, or a WebSocket
+    over that.
     """
 
     protocol: Protocol
@@ -67,15 +62,6 @@ class Listener:
         watches: Watches,
         monitor: ResourceMonitor,
     ) -> None:
-        """Accept nothing yet.
-
-        Args:
-            surroundings: for the connections.
-            connections: where they are entered.
-            tracing: told of those that begin and end.
-            watches: told of those that end.
-            monitor: woken when one begins.
-        """
         self._surroundings = surroundings
         self._connections = connections
         self._tracing = tracing
@@ -83,13 +69,7 @@ class Listener:
         self._monitor = monitor
 
     def listen(self, sockets: BoundSockets, listeners: trio.Nursery, connections: trio.Nursery) -> None:
-        """Serve the clients that come.
-
-        Args:
-            sockets: to which; they listen.
-            listeners: where one task for each runs, until cancelled.
-            connections: where one for each client runs.
-        """
+        """Serve the clients that come."""
         for sock in sockets.plain:
             listeners.start_soon(self._accept_forever, sock, connections, None)
         for sock in sockets.encrypted:
@@ -109,12 +89,7 @@ class Listener:
         )
 
     def has_room_for(self, peer: str, turn: str) -> bool:
-        """Whether a client may connect, as far as that depends on others; a warning says if not.
-
-        Args:
-            peer: its address as text.
-            turn: whose logins its own are beside.
-        """
+        """Whether a client may connect, as far as that depends on others; logs a warning if not."""
         maximum = self._surroundings.config.connection_max
         if not self._connections.has_room(maximum):
             self._warn("connection refused: connection_max is reached", peer, connection_max=maximum)
@@ -147,7 +122,6 @@ class Listener:
     async def _encrypt(
         self, sock: socket.socket, tls: ssl.SSLContext, peer: str
     ) -> trio.SSLStream[trio.SocketStream] | None:
-        """Do the TLS handshake; None, and the socket closed, when it fails."""
         stream = trio.SSLStream(
             trio.SocketStream(trio.socket.from_stdlib_socket(sock)),
             tls,
@@ -175,13 +149,7 @@ class Listener:
         return None
 
     async def serve_stream(self, stream: Stream, peer: str, origin: Peer) -> None:
-        """Serve any stream as a client's connection; a fault in it ends only it.
-
-        Args:
-            stream: the transport.
-            peer: the client's address as text.
-            origin: what is known of the client before it logs in.
-        """
+        """Serve any stream as a client's connection; a fault in it ends only it."""
         number = self._connections.next_number()
         try:
             greeted = await self._greet(stream, number, peer, origin)
@@ -204,7 +172,6 @@ class Listener:
                 await stream.aclose()
 
     def _stream_of(self, greeted: Greeted, number: int) -> Stream:
-        """What the connection reads and writes."""
         stream = greeted.stream
         if isinstance(stream, WebSocketTransport):
             stream.speaks(greeted.protocol)
@@ -213,7 +180,7 @@ class Listener:
         return stream
 
     async def _serve(self, greeted: Greeted, stream: Stream, number: int, peer: str) -> float:
-        """Serve a client until its connection is over; returns for how many seconds its socket lingers."""
+        # Serve a client until its connection is over; returns for how many seconds its socket lingers.
         kind = Connection10 if greeted.protocol is Protocol.AMQP_10 else Connection091
         connection = kind(
             *(self._surroundings, stream, number, peer),
@@ -237,11 +204,6 @@ class Listener:
             connection.release()
 
     async def _greet(self, stream: Stream, number: int, peer: str, origin: Peer) -> Greeted | None:
-        """Read the protocol header and answer one that we do not speak.
-
-        Returns:
-            None if there is nothing to serve, and the stream is to be closed.
-        """
         with trio.CancelScope() as scope:
             if self._connections.stopping:  # accepted a moment before the end
                 return None
@@ -290,7 +252,6 @@ class Listener:
     async def _go_over(
         self, stream: Stream, number: int, peer: str, origin: Peer, data: bytes
     ) -> Greeted | None:
-        """Read the header over the WebSocket that a client asks for."""
         from amqp10broker.runtime.connections.websocket_upgrade import WebSocketDoor, only_websocket
 
         # It has been given room as it was accepted.
@@ -309,7 +270,6 @@ class Listener:
         return greeted
 
     def _warn(self, event: str, peer: str, **details: object) -> None:
-        """Warn of one that has not said what it speaks; limited as `ConnectionLog` is before login."""
         host = host_of(peer)
         limits = self._surroundings.log_limits
         limits.write(_log.warning, ("warnings", host), event, about={"peer": host}, peer=peer, **details)

@@ -15,16 +15,7 @@ from amqp10broker.runtime.connections.sockets import BoundSockets, addresses_of
 
 
 class Doors:
-    """See the module."""
-
     def __init__(self, listener: Listener, sockets: BoundSockets, connections: trio.Nursery) -> None:
-        """Accept nobody yet.
-
-        Args:
-            listener: accepts.
-            sockets: bound; closed by whoever bound them when the broker stops.
-            connections: where one task for each client runs.
-        """
         self._listener = listener
         self._sockets = sockets
         self._ports = [
@@ -36,7 +27,6 @@ class Doors:
 
     @property
     def open(self) -> bool:
-        """Whether clients are accepted."""
         return self._accepting is not None
 
     def has_room_for(self, peer: str, turn: str) -> bool:
@@ -44,13 +34,7 @@ class Doors:
         return self.open and self._listener.has_room_for(peer, turn)
 
     def take(self, stream: Stream, peer: str, origin: Peer) -> None:
-        """Serve a client that was accepted elsewhere.
-
-        Args:
-            stream: to it.
-            peer: its address as text.
-            origin: what is known of it.
-        """
+        """Serve a client that was accepted elsewhere."""
         self._connections.start_soon(self._listener.serve_stream, stream, peer, origin)
 
     def listen(self, nursery: trio.Nursery) -> None:
@@ -66,7 +50,7 @@ class Doors:
                 self._listener.listen(self._sockets, accepting, self._connections)
 
     def shut(self) -> None:
-        """Accept nobody: the kernel refuses who comes."""
+        """Stop accepting: the kernel refuses new connections."""
         if self._accepting is None:
             return
         self._accepting.cancel()
@@ -74,10 +58,8 @@ class Doors:
         self._sockets.close()
 
     async def reopen(self, config: Config) -> None:
-        """Accept clients again, at the same addresses.
-
-        Raises:
-            OSError, ConfigError: an address was taken by another program.
+        """Accept clients again, at the same addresses. Raises `OSError` or `ConfigError` if an address was
+        taken by another program.
         """
         if self._accepting is not None or self._nursery is None:
             return

@@ -1,7 +1,7 @@
-"""How many entries the log takes about one client, so that nobody can fill it, or hide in it.
+"""Limits on log entries about one client, so that it cannot fill the log, or hide in it.
 
-Each key (a connection; before login the address that a connection comes from) may write `BURST` entries
-in `PERIOD_S`. What comes beyond is counted by its event and told in one entry when the period is over.
+Each key (a connection; before login its address) may write `BURST` entries in `PERIOD_S`. Further ones are
+counted by event and summed up in one entry after the period.
 """
 
 from __future__ import annotations
@@ -24,14 +24,7 @@ _OTHERS: Final = ("others",)
 
 
 class _Period:
-    """What one key has written since its first warning.
-
-    Attributes:
-        ends: when, by Trio's clock.
-        about: fields of the entry that tells the sum.
-        written: entries in the log.
-        left_out: by event, those that are not.
-    """
+    """The entries of one key since its first warning."""
 
     __slots__ = ("about", "ends", "left_out", "written")
 
@@ -43,8 +36,6 @@ class _Period:
 
 
 class LogLimits:
-    """See the module."""
-
     def __init__(self) -> None:
         self._periods: dict[Hashable, _Period] = {}  # in the order in which they end
         self._begun = trio.Event()
@@ -58,14 +49,8 @@ class LogLimits:
         about: Mapping[str, Any],
         **details: Any,
     ) -> None:
-        """Write an entry, or count it.
-
-        Args:
-            write: does so: a method of a log.
-            key: whose it is.
-            event: a short sentence, one of a closed set: nothing that a client chose.
-            about: fields that tell whose it is, for the sum of what is left out.
-            details: fields of the entry.
+        """Write an entry, or count it. `event`: a short sentence, one of a closed set: nothing that a client
+        chose.
         """
         now = trio.current_time()
         self._tell_ended(now)
@@ -82,7 +67,7 @@ class LogLimits:
             period.left_out[event] = period.left_out.get(event, 0) + 1
 
     async def run(self) -> None:
-        """Tell what was left out, each time that a period is over; until cancelled."""
+        """Log a summary of omitted entries after each period; until cancelled."""
         while True:
             await self._begun.wait()
             while self._periods:
@@ -91,7 +76,7 @@ class LogLimits:
             self._begun = trio.Event()
 
     def finish(self) -> None:
-        """The broker stops: tell what is left."""
+        """Log the remaining summaries when the broker stops."""
         self._tell_ended(float("inf"))
 
     def _tell_ended(self, now: float) -> None:

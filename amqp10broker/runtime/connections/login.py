@@ -1,4 +1,4 @@
-"""Running logins: what takes time is done in threads, in a fair order, so that nobody else waits for it."""
+"""Logins: slow work runs in threads, in a fair order, so that other clients do not wait for it."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def run_slow(work: Callable[[], Any]) -> Any:
 
 
 class _Verification:
-    """What clients wait for: how to do it, and its result once it is over."""
+    """A verification with its waiting clients, and its result."""
 
     __slots__ = ("fault", "over", "result", "slow")
 
@@ -63,7 +63,6 @@ class _Verification:
         self.fault: Exception | None = None
 
     async def do(self) -> None:
-        """Do it; a fault of ours is for those that wait for it, and for nobody else."""
         try:
             self.result = self.slow.shortcut()
             if self.result is None:
@@ -74,11 +73,7 @@ class _Verification:
 
 
 class Logins:
-    """The logins of one broker. `run` is a task of its own; without it nobody gets a turn.
-
-    Attributes:
-        attempts: how they went.
-    """
+    """The logins of one broker. `run` is a task of its own that serves the queue."""
 
     def __init__(self) -> None:
         self.attempts = Attempts()
@@ -94,13 +89,7 @@ class Logins:
     async def settle(
         self, authentication: Authentication, step: Step, address: str
     ) -> Success | Failure | Challenge | Unverified:
-        """Do what a step asks for, until the client is concerned.
-
-        Args:
-            authentication: whose step it is.
-            step: what it asks for.
-            address: whose turns it uses up.
-        """
+        """Do the work of a step, until the client's next input is needed."""
         try:
             while isinstance(step, Slow | Fetch):
                 if isinstance(step, Fetch):
@@ -119,12 +108,7 @@ class Logins:
         return step
 
     async def hold(self, address: str, delay_s: float) -> None:
-        """Let a client whose login failed wait for its answer: guessing passwords has to be slow.
-
-        Args:
-            address: where it comes from.
-            delay_s: seconds.
-        """
+        """Delay the answer to a failed login, to slow down password guessing."""
         self._held[address] += 1
         try:
             await trio.sleep(delay_s)
@@ -135,10 +119,9 @@ class Logins:
                 self._turned_away.discard(address)
 
     def turns_away(self, address: str) -> bool:
-        """Whether so many clients of an address failed to log in just now that no more are listened to.
+        """Whether an address has had too many failed logins just now to accept more.
 
-        The handshake of one takes the broker more time than it takes the client: a storm of them would
-        keep everybody else waiting.
+        A handshake is dearer for the broker than for the client: a storm of them would delay all others.
         """
         if self._held[address] < HELD_MAX:
             return False
@@ -195,16 +178,8 @@ class Logins:
 def authenticator(
     config: Config, users: Users, passwords: Passwords, now_s: Callable[[], float]
 ) -> Authenticator:
-    """The rules of logging in, as configured.
-
-    Args:
-        config: the configuration.
-        users: who may log in.
-        passwords: verifies for them.
-        now_s: the time of day, seconds since the epoch; it is asked when a token comes.
-
-    Raises:
-        ConfigError: a key of tokens cannot be read.
+    """Return the configured rules of login. `now_s`: the time of day, seconds since the epoch; called for
+    each token. Raises `ConfigError` if a key of tokens cannot be read.
     """
     backends = config.auth_backends.split(",")
     tokens = None

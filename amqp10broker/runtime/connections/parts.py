@@ -1,6 +1,6 @@
-"""What the sessions of an AMQP 1.0 connection and the channels of a 0-9-1 one have alike.
+"""The common part of the sessions of an AMQP 1.0 connection and the channels of a 0-9-1 one.
 
-What their reader gives them is in `sessions10` and `channels091`.
+Their input is handled in `sessions10` and `channels091`.
 """
 
 from __future__ import annotations
@@ -24,15 +24,11 @@ from amqp10broker.sessions.measures import Measures
 
 
 class RunningParts(ABC, Generic[PartT]):
-    """See the module; what `connection_shell.Parts` asks for.
+    """The sessions or channels of a connection (`connection_shell.Parts`).
 
     Attributes:
         by_number: those that are there. A session that its client has ended is not, and may still work.
-        working: those whose task is not over.
-        held_by: the one for which the connection is not read.
         no_alarm: the reader waits for it; None while it does not wait out an alarm.
-        begun: how many there have been.
-        measures: of them.
     """
 
     word: ClassVar[str]
@@ -53,8 +49,7 @@ class RunningParts(ABC, Generic[PartT]):
         self.measures = Measures()
 
     @abstractmethod
-    async def _work(self, number: int, part: PartT) -> None:
-        """The body of its task."""
+    async def _work(self, number: int, part: PartT) -> None: ...
 
     @abstractmethod
     async def wait_out_alarm(self) -> None:
@@ -71,7 +66,7 @@ class RunningParts(ABC, Generic[PartT]):
             part.inbox.put(letter)
 
     def counted(self) -> ClientCounters:
-        """What they did and got, those that are gone included."""
+        """Their counters, including ended ones."""
         return ClientCounters.sum_of([self._gone, *(part.service.counted() for part in self.working)])
 
     def release(self) -> None:
@@ -83,7 +78,6 @@ class RunningParts(ABC, Generic[PartT]):
         return Access(connection.credential.grants, connection.vhost)
 
     def _circumstances(self, lane: Lane) -> Circumstances:
-        """Those that are of one kind for sessions and channels."""
         clock, writer = self._surroundings.clock, self._connection.line.writer
         waits = writer.waiting_bytes and not writer.broken
         return Circumstances(
@@ -103,16 +97,10 @@ class RunningParts(ABC, Generic[PartT]):
             self.no_alarm = None
 
     def _count(self) -> None:
-        """One more of the user's.
-
-        Raises:
-            RefusedError: there may be no more.
-        """
         catalog = self._surroundings.catalog
         catalog.usage.open_channel(account_of(self._connection.credential.grants))
 
     def _address(self, number: int, inbox: Mailbox[SessionLetter]) -> ReplyTo:
-        """Under which queues answer it."""
         label = f"connection {self._connection.number}, {self.word} {number}"
         return self._surroundings.askers.open(label, inbox)
 
@@ -120,7 +108,6 @@ class RunningParts(ABC, Generic[PartT]):
         return Lane(self._connection.line.writer, inbox, self._surroundings.config.writer_buffer_bytes)
 
     def _start(self, number: int, part: PartT, reply_to: ReplyTo, *, counted: bool) -> None:
-        """Begin its task; `counted`: it counts among the user's."""
         self.begun += 1
         self.by_number[number] = part
         self.working.add(part)

@@ -19,21 +19,15 @@ class _ReadyRecords:
         self._records = records
 
     def make(self, password: str) -> PasswordRecord:
-        """The record of a new password."""
         ready = self._records.get(password)
         return ready.pop() if ready else self._passwords.make(password)
 
     def exportable(self, record: PasswordRecord | None) -> PasswordRecord | None:
-        """The record as a definitions file may hold it."""
         return self._passwords.exportable(record)
 
 
 async def made_in_thread(passwords: Passwords, plain: list[str]) -> _ReadyRecords:
-    """Have records made of passwords.
-
-    Raises:
-        InvalidArgument: one is empty or holds a NUL.
-    """
+    """Have records made of passwords. Raises `InvalidArgument` if one is empty or holds a NUL."""
     records: dict[str, list[PasswordRecord]] = defaultdict(list)
     for password in plain:
         records[password].append(await login.run_slow(_make(passwords, password)))
@@ -58,7 +52,6 @@ def passwords_in(operation: str, given: Mapping[str, Any]) -> list[str]:
 
 
 def _plain_passwords(document: object) -> Iterator[str]:
-    """The passwords that a document holds in plain; whatever is malformed is refused when it is loaded."""
     users = document.get("users") if isinstance(document, dict) else None
     for user in users if isinstance(users, list) else ():
         if isinstance(user, dict) and "password_hash" not in user:

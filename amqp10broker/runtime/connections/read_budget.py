@@ -1,11 +1,9 @@
-"""How much one connection's reader hands over before others have their turn.
+"""The portions in which one connection's reader hands over its input.
 
-A read of 64 KiB may be two thousand frames, and each may make a task, a link, or a declaration. What
-one read brings is handed over in portions, and between two of them every other task of the broker runs
-once. So the longest wait of others depends on a portion, not on what a client puts into its socket.
-
-Runs (transfers, publishes, acknowledgements of one kind) are one item however long they are, so a client
-that publishes or consumes has everything it sent in one portion.
+A read of 64 KiB may be two thousand frames, and each may make a task, a link, or a declaration. It is handed
+over in portions, and between two of them every other task of the broker runs once. So the wait of others
+depends on a portion, not on the size of a client's input. Runs (transfers, publishes, acknowledgements of one
+kind) are one item of any length, so normal traffic is one portion.
 """
 
 from __future__ import annotations
@@ -34,11 +32,7 @@ _NOT_LIGHT: Final = _HEAVY_ITEMS | {MethodFrame}
 
 
 class Turn:
-    """One reader's turn.
-
-    Attributes:
-        left: what may still be handed over in it; at 0 or below it is over.
-    """
+    """One reader's turn. `left`: what may still be handed over in it; at 0 or below it is over."""
 
     __slots__ = ("left",)
 
@@ -51,7 +45,6 @@ class Turn:
         return self.left <= 0
 
     def begin(self) -> None:
-        """Others had their turn."""
         self.left = PORTION
 
     def spend(self, weight: int) -> None:
@@ -59,10 +52,10 @@ class Turn:
         self.left -= weight
 
     def portions(self, items: Sequence[T]) -> Iterator[Sequence[T]]:
-        """Cut items of one session or channel into portions; the turn is over between two of them.
+        """Cut items of one session or channel into portions; the turn ends between two of them.
 
-        Each is counted before it is given, so that the receiver looks at `over` behind it. What fits is
-        given as it is, not copied.
+        Each is counted before it is yielded, so that the receiver can check `over` behind it. An input that
+        fits is yielded without a copy.
         """
         start = 0
         while start < len(items):
@@ -71,7 +64,7 @@ class Turn:
             start = stop
 
     def _fill(self, items: Sequence[object], start: int) -> int:
-        """Count items from `start` on, one at least; where the turn ends."""
+        # Count items from `start` on, one at least; where the turn ends.
         count = len(items) - start
         if count * HEAVY <= self.left:
             self.left -= count * HEAVY

@@ -1,4 +1,4 @@
-"""Rights that are taken away: whoever is connected loses them too, not only who comes later."""
+"""Enforcement of revoked permissions on open connections."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ from amqp10broker.sessions.mail import ACCESS_CHANGED
 
 
 class Rights:
-    """Looks, after users or permissions have changed, at what every connection may still do.
+    """Checks all connections after a change of users or permissions.
 
-    Changes of one moment, such as those of a definitions file, are looked at together. A connection whose
-    user may not be in its virtual host any more is closed. Where the permission is another one, sessions
-    and channels are told, and ask for each of their consumers; publishing asks by itself
-    (`sessions.routes`).
+    Simultaneous changes, such as those of a definitions file, are checked together. A connection whose user
+    has lost access to its virtual host is closed. After a change of permissions, sessions and channels check
+    each of their consumers; publishes are always checked (`sessions.routes`).
     """
 
     def __init__(self, connections: Connections) -> None:
@@ -23,7 +22,6 @@ class Rights:
         self._changed = trio.Event()
 
     def note(self) -> None:
-        """Something has changed (`Users.on_change`)."""
         self._changed.set()
 
     async def run(self) -> None:

@@ -24,12 +24,8 @@ class RunningSession:
     """A session and its task.
 
     Attributes:
-        service: what the session does.
-        inbox: its letters.
-        reads: the reader's share of the inbox.
-        lane: its way to the writer.
-        on_wake: called at the end of each wake, for who observes it; must not raise.
-        on_turn: called at the end of each wake, for who watches a link of it; likewise.
+        on_wake: called at the end of each step, for observers; must not raise.
+        on_turn: called at the end of each step, for watchers of a link; likewise.
         on_end: called when it is over, before what it holds goes back; likewise.
     """
 
@@ -62,11 +58,7 @@ class RunningSession:
         inbox.at_once = self._at_once
 
     async def run(self, fail: Callable[[AmqpError], None]) -> None:
-        """Work until the session is over.
-
-        Args:
-            fail: closes the connection with an error of its scope.
-        """
+        """Work until the session is over."""
         service = self.service
         lane = self.lane
         try:

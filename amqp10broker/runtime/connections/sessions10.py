@@ -38,12 +38,7 @@ socket before it heard that its windows are closed. The windows alone would let 
 
 
 class Sessions(RunningParts[RunningSession]):
-    """See the module.
-
-    Attributes:
-        unfinished: what they hold of deliveries that are not whole.
-        of_jms: the client desires what clients of JMS do; said when it opens, before there is a session.
-    """
+    """The sessions of an AMQP 1.0 connection."""
 
     word = "session"
 
@@ -76,14 +71,14 @@ class Sessions(RunningParts[RunningSession]):
         return self.held_by is not None
 
     def views(self) -> tuple[SessionView, ...]:
-        """What doors show of them."""
+        """Return their views for front ends."""
         return tuple(
             session_view(session.service, self.around(session))
             for _, session in sorted(self.by_number.items())
         )
 
     def around(self, session: RunningSession) -> Circumstances:
-        """What the connection does for one of its sessions at present."""
+        """Return the present activity of the connection for one of its sessions."""
         held = self.held_by
         return self._circumstances(session.lane)._replace(
             held_by=None if held is None or held is session else f"session {self._held_channel}",
@@ -112,12 +107,10 @@ class Sessions(RunningParts[RunningSession]):
                 await self._connection.let_others()
 
     async def wait_out_alarm(self) -> None:
-        """A connection that has sent too much during an alarm is not read until its end; others go on."""
         while self._surroundings.alarms and self._excess_bytes > EXCESS_BYTES_MAX:
             await self._wait_for_no_alarm()
 
     def alarm_over(self) -> None:
-        """See `RunningParts`."""
         self._excess_bytes = 0
         super().alarm_over()
 
@@ -132,7 +125,7 @@ class Sessions(RunningParts[RunningSession]):
         self._begin(event)
 
     async def _wait_for(self, session: RunningSession, bound: Bound) -> None:
-        """Read nothing until a bound is kept again that a session uses up."""
+        # Read nothing until a bound is kept again that a session uses up.
         self._connection.flush()
         self.held_by, self._held_channel = session, session.service.session.channel
         self._held_at = trio.current_time()
@@ -204,7 +197,6 @@ class Sessions(RunningParts[RunningSession]):
             inbox.put(Decided(ref))
 
     def release(self) -> None:
-        """See `RunningParts`."""
         self._surroundings.kept.let_run(self._names)
         super().release()
 
@@ -218,15 +210,14 @@ class Sessions(RunningParts[RunningSession]):
     # --- transactions whose time runs -------------------------------------------------------------
 
     def _watch_time(self, inbox: Mailbox[SessionLetter], transactions: Transactions) -> None:
-        """Have a session told when a transaction of it has been open for too long."""
         self._timed[inbox] = transactions
         if not self._times:
             self._times = True
             self._connection.line.start_companion(self._tell_overdue, transactions.due_ms)
 
     async def _tell_overdue(self, first_ms: int | None) -> None:
-        """While the time of a transaction runs. All run equally long: a later one is due later. It outlives
-        the one that started it, which is due at `first_ms`: most are discharged before this begins."""
+        # While the time of a transaction runs. All run equally long: a later one is due later. It outlives
+        # the one that started it, which is due at `first_ms`: most are discharged before this begins.
         clock = self._surroundings.clock
         due = [] if first_ms is None else [first_ms]
         while self._timed:

@@ -32,24 +32,19 @@ PIECES_MAX: Final = 1024
 
 
 class Stream(Protocol):
-    """What a connection needs of its transport."""
+    """The transport of a connection."""
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
         """Wait for bytes; empty at the end."""
 
-    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
-        """Send everything."""
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None: ...
 
-    async def aclose(self) -> None:
-        """Close at once."""
+    async def aclose(self) -> None: ...
 
 
 class SocketTransport:
-    """A connected TCP socket.
-
-    Attributes:
-        moved_at: when it took a part of what `send_all` had to wait with, last, by Trio's clock.
-        unsent_max: bytes that the kernel may hold unsent, where it can be told.
+    """A connected TCP socket. `moved_at`: when it took a part of what `send_all` had to wait with, last, by
+    Trio's clock. `unsent_max`: limit of unsent bytes in the kernel, where supported.
     """
 
     __slots__ = ("_closed", "_socket", "moved_at", "unsent_max")
@@ -115,7 +110,6 @@ class SocketTransport:
                 await self._wait_writable(moved=sent > 0)
 
     async def _wait_writable(self, *, moved: bool) -> None:
-        """Wait until a full socket takes bytes again; how long that takes says how many it may hold."""
         began = trio.current_time()
         if moved:
             self.moved_at = began
@@ -145,11 +139,10 @@ class SocketTransport:
             raise trio.BrokenResourceError(f"sending: {error}") from error
 
     def reset_at_close(self) -> None:
-        """Have the close be a reset: the peer hears no end, and what was not sent is thrown away."""
+        """Make the close a reset: unsent bytes are dropped, and the peer gets no end of stream."""
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
     async def aclose(self) -> None:
-        """Close at once."""
         if not self._closed:
             self._closed = True
             trio.lowlevel.notify_closing(self._socket)
@@ -158,7 +151,7 @@ class SocketTransport:
 
 
 def unsent(pieces: Sequence[bytes | memoryview], sent: int) -> Sequence[bytes | memoryview]:
-    """What is left of some buffers when so many bytes of them have been sent."""
+    """Return the rest of some buffers after so many bytes of them were sent."""
     for at, piece in enumerate(pieces):
         if sent < len(piece):
             return [memoryview(piece)[sent:], *pieces[at + 1 :]]

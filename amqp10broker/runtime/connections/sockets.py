@@ -24,12 +24,8 @@ Address: TypeAlias = tuple[str, int]
 
 
 class BoundSockets:
-    """Those of one broker: bound first, so that a wrong port is told at once, and listening last.
-
-    Attributes:
-        plain: for clients without TLS.
-        encrypted: for those with.
-        tls: their context; None without TLS.
+    """The sockets of one broker: bound first, so that a wrong port is reported at once, and listening last.
+    `tls`: their context; None without TLS.
     """
 
     def __init__(self) -> None:
@@ -38,11 +34,9 @@ class BoundSockets:
         self.tls: ssl.SSLContext | None = None
 
     async def bind(self, config: Config) -> None:
-        """Bind to the addresses of the configuration; the kernel refuses clients until `listen`.
-
-        Raises:
-            OSError: the address cannot be used.
-            ConfigError: the one for TLS cannot, or one of its files.
+        """Bind to the addresses of the configuration; the kernel refuses clients until `listen`. Raises
+        `OSError` if the address cannot be used, and `ConfigError` if the one for TLS cannot, or one of its
+        files.
         """
         if config.websocket_on_port:
             need_packages("websocket_on_port", ("h11", "websockets"), "leave it off")
@@ -60,7 +54,6 @@ class BoundSockets:
             ) from error
 
     def listen(self) -> None:
-        """Let clients come."""
         for sock in (*self.plain, *self.encrypted):
             sock.listen(BACKLOG)
 
@@ -75,12 +68,8 @@ async def accept_forever(
     taken: Callable[[socket.socket, Address], None],
     on_out_of_files: Callable[[OSError], None],
 ) -> None:
-    """Accept connections until cancelled, or until the socket is closed.
-
-    Args:
-        listener: listens.
-        taken: is given each connection, and closes it or has it served.
-        on_out_of_files: told each time that no connection could be accepted for want of files or memory.
+    """Accept connections until cancelled, or until the socket is closed. `on_out_of_files`: called each time
+    that no connection could be accepted for lack of files or memory.
     """
     while listener.fileno() >= 0:  # it is closed when the broker stops, perhaps before this has begun
         try:
@@ -101,16 +90,7 @@ async def accept_forever(
 
 
 def need_packages(setting: str, packages: Iterable[str], otherwise: str) -> None:
-    """Check that packages of the extra for HTTP are there.
-
-    Args:
-        setting: that needs them.
-        packages: names of modules.
-        otherwise: what can be done instead of installing them.
-
-    Raises:
-        ConfigError: one is not.
-    """
+    """Check that packages of the extra for HTTP are there. Raises `ConfigError` if one is not."""
     for package in packages:
         if find_spec(package) is None:
             raise ConfigError(
@@ -126,11 +106,6 @@ def addresses_of(sockets: list[socket.socket]) -> list[Address]:
 
 
 def _tls_context(config: Config) -> ssl.SSLContext | None:
-    """The context of the TLS listener; None without one.
-
-    Raises:
-        ConfigError: a file cannot be read or is not what it should be.
-    """
     if config.tls_certificate is None:
         return None
     return server_context(
@@ -147,9 +122,7 @@ def _tls_context(config: Config) -> ssl.SSLContext | None:
 
 async def open_sockets(host: str, port: int) -> list[socket.socket]:
     """Bind to every address that the host name has; the kernel refuses clients until the caller listens.
-
-    Raises:
-        OSError: an address cannot be used.
+    Raises `OSError` if an address cannot be used.
     """
     sockets: list[socket.socket] = []
     try:

@@ -24,11 +24,7 @@ _log = Log("amqp10broker.keeping")
 
 
 class SuspendedLinks:
-    """The broker around `KeptLinks`, and the task that looks at what has run out.
-
-    Attributes:
-        links: those that are kept.
-    """
+    """The broker around `KeptLinks`, and the task that looks at what has run out."""
 
     def __init__(self, surroundings: Surroundings) -> None:
         self._surroundings = surroundings
@@ -36,27 +32,21 @@ class SuspendedLinks:
         self.links = KeptLinks(self)
 
     def open(self, label: str, box: Kept) -> ReplyTo:
-        """See `kept.Host`."""
         return self._surroundings.askers.open(label, box)
 
     def close(self, reply_to: ReplyTo) -> None:
-        """See `kept.Host`."""
         self._surroundings.askers.close(reply_to)
 
     def post(self, mail: Mail) -> None:
-        """See `kept.Host`."""
         post_mail(mail)
 
     def now_ms(self) -> int:
-        """See `kept.Host`."""
         return self._surroundings.clock.now_ms()
 
     def timer_started(self) -> None:
-        """See `kept.Host`."""
         self._sooner.set()
 
     def has_account(self, user: str) -> bool:
-        """See `kept.Host`."""
         return user in self._surroundings.catalog.users
 
     def left(self, key: PlanKey) -> None:
@@ -73,9 +63,10 @@ class SuspendedLinks:
         self.links.records = records
 
     def restore(self) -> None:
-        """Go on with what the journal had, when queues are there and no client is.
+        """Restore the links of the journal, after queues and before clients.
 
-        A link whose virtual host or user is gone is over: the power may have gone before the disk had that.
+        A link without its virtual host or user is ended: its end may not have been durable before a power
+        failure.
 
         Raises:
             DamagedFile: what it had of one cannot be understood.

@@ -1,4 +1,4 @@
-"""What a token is to a broker, without one: it logs in as at a broker, and is then looked at."""
+"""The explanation of a token: the result of a login with it, without a broker."""
 
 from __future__ import annotations
 
@@ -17,18 +17,10 @@ from amqp10broker.runtime.connections.login import Logins, read_field_table
 
 
 def explained(config: Config, token: bytes, now_s: float) -> dict[str, Any]:
-    """What a token is to a broker of this configuration, as plain values.
-
-    Args:
-        config: of the broker.
-        token: as it came.
-        now_s: the time of day, seconds since the epoch.
-
-    Returns:
-        ``refused`` is why it would be, or None; the rest is there when the signature is right.
-
-    Raises:
-        ConfigError: settings lack or contradict each other, or a key cannot be read.
+    """Return the meaning of a token for a broker of this configuration, as plain values. `now_s`: the time of
+    day, seconds since the epoch. Returns ``refused`` is why it would be, or None; the rest is there when the
+    signature is right. Raises `ConfigError` if settings lack or contradict each other, or a key cannot be
+    read.
     """
     tokens = LivingTokens(config, lambda: now_s)
     outcome = trio.run(_logged_in, tokens, token)

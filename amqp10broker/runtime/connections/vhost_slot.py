@@ -14,7 +14,7 @@ from amqp10broker.metadata.vhost import VirtualHost
 
 
 class Container(NamedTuple):
-    """Whose connection it is, as its client says in AMQP 1.0."""
+    """The container of a connection, as named by an AMQP 1.0 client."""
 
     id: str
     sole: bool
@@ -22,11 +22,7 @@ class Container(NamedTuple):
 
 
 class Membership:
-    """One open connection in one virtual host.
-
-    Attributes:
-        vhost: the virtual host.
-    """
+    """One open connection in one virtual host."""
 
     __slots__ = ("_catalog", "_container", "_entry", "_grants", "_left", "_owner", "vhost")
 
@@ -76,10 +72,8 @@ class Membership:
         return cls(catalog, found, grants, owner, container)
 
     def permission_changed(self) -> bool:
-        """Whether the user's permission is another than when this was last asked.
-
-        Raises:
-            NotAllowed: it has none any more; the text is for the client.
+        """Whether the user's permission has changed since the last call. Raises `NotAllowed` if none is left;
+        the text is for the client.
         """
         check_vhost_access(self._grants, self.vhost.name)
         before, self._entry = self._entry, self._grants.entry(self.vhost.name)

@@ -34,13 +34,6 @@ class WebSocketTransport:
     """The server's end of an open WebSocket."""
 
     def __init__(self, stream: Stream, layer: WebSocketLayer, first_bytes: bytes) -> None:
-        """Go on behind the handshake.
-
-        Args:
-            stream: to the client.
-            layer: that has begun.
-            first_bytes: what was read behind the handshake.
-        """
         self._stream = stream
         self._layer = layer
         self._unparsed = memoryview(first_bytes)
@@ -50,17 +43,13 @@ class WebSocketTransport:
         self._on_output: Callable[[], None] | None = None
 
     def when_it_speaks(self, on_output: Callable[[], None]) -> None:
-        """Say who is to be called when the layer has something to say by itself.
-
-        Args:
-            on_output: has `send_all` called, with nothing if there is nothing else.
-        """
+        """Set the function to call when the layer has own output."""
         self._on_output = on_output
         if self._layer.has_output:
             self._tell()
 
     def speaks(self, protocol: Protocol) -> None:
-        """Say what is spoken on it."""
+        """Set the name of the protocol inside."""
         self._layer.speaks(protocol)
 
     def take_at_most(self, frame_bytes: int) -> None:
@@ -93,7 +82,6 @@ class WebSocketTransport:
         return data
 
     async def _parse(self) -> bytes:
-        """AMQP's bytes of what was read."""
         layer, data, self._unparsed = self._layer, self._unparsed, memoryview(b"")
         parts: list[bytes] = []
         for at in range(0, len(data), SLICE_BYTES):
@@ -113,7 +101,7 @@ class WebSocketTransport:
             self._on_output()
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
-        """Send whole AMQP frames, and what the layer has to say.
+        """Send whole AMQP frames, and the layer's own output.
 
         Raises:
             trio.BrokenResourceError: the WebSocket is closed, or the client reset the connection.

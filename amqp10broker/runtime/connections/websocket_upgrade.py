@@ -28,12 +28,6 @@ class WebSocketDoor:
     """Serves a connection's requests until it is over, or is a WebSocket."""
 
     def __init__(self, config: Config, has_room: Callable[[], bool]) -> None:
-        """Serve nothing yet.
-
-        Args:
-            config: with the origins and the limits.
-            has_room: whether one connection of AMQP more may come.
-        """
         self._config = config
         self._has_room = has_room
         self._origins = {each.strip() for each in config.websocket_origins.split(",")}
@@ -50,14 +44,6 @@ class WebSocketDoor:
         first_bytes: bytes = b"",
     ) -> Came | None:
         """Answer requests; the stream is closed when there is none to come.
-
-        Args:
-            stream: to the client.
-            peer: its address, for the log.
-            origin: what is known of it.
-            run: answers requests that ask for no WebSocket.
-            limits: of time and size.
-            first_bytes: what was read from the stream already.
 
         Returns:
             None; or the WebSocket, and what is known of the client then.

@@ -36,11 +36,7 @@ class Write:
 
 
 class Lane:
-    """One session's way to the writer (or the connection's own, for open and close).
-
-    Attributes:
-        waiting_bytes: bytes of transfers put and not sent.
-    """
+    """One session's way to the writer (or the connection's own, for open and close)."""
 
     __slots__ = (
         "_abandoned",
@@ -65,7 +61,6 @@ class Lane:
 
     @property
     def room(self) -> int:
-        """Bytes of transfers that may be made now."""
         return self.budget_bytes - self.waiting_bytes
 
     @property
@@ -74,7 +69,6 @@ class Lane:
         return self._wanted
 
     def want(self) -> None:
-        """Ask for one `WriterReady` as soon as there is room."""
         self._wanted = True
         self._tell_if_wanted()
 
@@ -115,7 +109,7 @@ class Lane:
             await self._drained.wait()
 
     def abandon(self) -> None:
-        """The writer is gone, or the session is to stop: nobody must wait from now on."""
+        """The writer or session has ended: release all that wait."""
         self._abandoned = True
         if self._drained is not None:
             self._drained.set()
@@ -123,14 +117,7 @@ class Lane:
 
 
 class Writer:
-    """One connection's writer.
-
-    Attributes:
-        bytes_sent: so far.
-        waiting_bytes: put and not sent.
-        broken: the socket failed; what is put is thrown away.
-        on_put: told what is put, whole frames; must not raise.
-    """
+    """One connection's writer. `on_put`: called with whole frames when they are put; must not raise."""
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
@@ -190,7 +177,6 @@ class Writer:
         self._keep(letter, len(data))
 
     def _put_large(self, direct: SocketTransport, letter: Write) -> None:
-        """As `put`: what is large is not copied to send it with what is beside it."""
         size = sum(map(len, letter.pieces))
         if self.on_put is not None:
             self.on_put(b"".join(letter.pieces))
@@ -208,7 +194,6 @@ class Writer:
         self._keep(letter, size)
 
     def _keep(self, letter: Write, size: int) -> None:
-        """Leave bytes to the task."""
         if not self.waiting_bytes:
             self._waits_at = self._blocked_at = trio.current_time()
         self.waiting_bytes += size
@@ -256,7 +241,6 @@ class Writer:
                 lane.abandon()
 
     def _speak(self) -> None:
-        """The stream has something to say by itself."""
         if not self.broken:
             self._mailbox.put((Write(Lane(self, None, 0), [b""], 0), 0))
 

@@ -1,4 +1,4 @@
-"""The HTTP API of a running broker: who asks is logged in, and the endpoint is run for them."""
+"""The HTTP API of a running broker: authentication of requests, and dispatch to endpoints."""
 
 from __future__ import annotations
 
@@ -39,20 +39,7 @@ FORM_BYTES_MAX: Final = 16_384
 
 
 class HttpApi:
-    """Answers requests.
-
-    Attributes:
-        limits: of all its connections.
-    """
-
     def __init__(self, broker: Served, start: Start, *, metrics: bool = False) -> None:
-        """Take a broker.
-
-        Args:
-            broker: that runs; its present settings of HTTP stay.
-            start: starts a task that ends with it.
-            metrics: those who ask for metrics are answered without a login, and nothing else is.
-        """
         self._broker = broker
         self._lives = Lives(self._look, self._onward, start, broker.clock.now_ms)
         self._door = BrokerDoor(broker, start, self._lives)
@@ -67,12 +54,7 @@ class HttpApi:
         )
 
     def answering(self, origin: Peer, peer: str) -> RunRequest:
-        """What answers the requests of one connection.
-
-        Args:
-            origin: what is known of the client before it logs in.
-            peer: its address, for the log.
-        """
+        """Return the request handler of one connection."""
         return partial(self._answer, origin, peer)
 
     async def _answer(self, origin: Peer, peer: str, request: Request, read: ReadBody) -> Answer:
@@ -108,7 +90,6 @@ class HttpApi:
     # --- paths that are followed ------------------------------------------------------------------
 
     async def _look(self, request: Request, grants: Grants) -> Answer:
-        """What stands at a path that a user follows."""
         if not self._lives.holds(grants):
             return wrong_login().answer
         entered = self._front.enter(self._front.below(request))
@@ -128,7 +109,6 @@ class HttpApi:
         return None if isinstance(entered, Answer) else entered.endpoint.onward
 
     async def _keep_looking(self) -> None:
-        """Look at what has rates as long as somebody asks."""
         while self._looks.wanted:
             await trio.sleep(self._broker.config.collect_statistics_interval_ms / 1000)
             try:
@@ -138,11 +118,6 @@ class HttpApi:
                 _log.debug("rates were not looked at", reason=str(error))
 
     async def _logged_in(self, visit: Visit[RunEndpoint], origin: Peer, peer: str) -> Grants | Answer:
-        """What the user may do who asks, or the answer to one who may not log in.
-
-        Raises:
-            Refused: the login is wrong.
-        """
         given = visit.endpoint.login(visit.request)
         if isinstance(given, Answer):
             return given
@@ -178,7 +153,6 @@ def _with_body(visit: Visit[RunEndpoint], body: bytes) -> Visit[RunEndpoint]:
 
 
 async def _told(run: Awaitable[Answer]) -> Answer:
-    """The answer, also to what is refused."""
     try:
         return await run
     except Refused as refusal:

@@ -71,8 +71,6 @@ class Bodies:
 
         Args:
             size: bytes, below 0 if they are gone.
-            one_max: that one body may have.
-            stranger: the client is not logged in.
 
         Raises:
             Refused: 503, there are too many. They are counted.
@@ -89,16 +87,7 @@ class Bodies:
 
 @dataclass(frozen=True, slots=True)
 class HttpLimits:
-    """What a client may take its time for, in seconds, and the size of what it sends.
-
-    Attributes:
-        idle_s: between two requests.
-        head_s: from a head's first byte to its last.
-        body_s: for a body.
-        write_s: for taking an answer.
-        body_bytes: of a request.
-        bodies: of all clients.
-    """
+    """Time-outs, in seconds, and size limits of a client's input."""
 
     idle_s: float = 60.0
     head_s: float = 10.0
@@ -124,16 +113,7 @@ class HttpConnection:
         switch: Switch | None = None,
         first_bytes: bytes = b"",
     ) -> None:
-        """Take a connection.
-
-        Args:
-            stream: to the client.
-            peer: its address, for the log.
-            run: answers a request.
-            limits: of time and size.
-            switch: to WebSocket; None: what asks for that is a request like others.
-            first_bytes: what was read from the stream already.
-        """
+        """Take a connection. `switch`: to WebSocket; None: no upgrade is possible."""
         self._stream = stream
         self._peer = peer
         self._run = run
@@ -172,7 +152,6 @@ class HttpConnection:
         return None
 
     async def _serve_one(self) -> bool:
-        """One request and its answer; whether another one may follow."""
         head: h11.Request | None = None
         try:
             head = await self._head()
@@ -205,13 +184,6 @@ class HttpConnection:
     # --- in -----------------------------------------------------------------------------------------
 
     async def _head(self) -> h11.Request:
-        """The next request's line and headers.
-
-        Raises:
-            h11.RemoteProtocolError: it is no HTTP.
-            Refused: 408, it took too long.
-            _Gone: there is no next one.
-        """
         event = self._engine.next_event()
         if event is h11.NEED_DATA and not self._engine.trailing_data[0] and not self._unread:
             with trio.move_on_after(self._limits.idle_s) as idle:
@@ -238,13 +210,6 @@ class HttpConnection:
         raise _too_slow("its line and headers", self._limits.head_s)
 
     async def _body(self, stranger_bytes: int | None) -> bytes:
-        """The request's body; see `ReadBody`.
-
-        Raises:
-            h11.RemoteProtocolError: it is not as its headers say.
-            Refused: it is too large, too many are read, or it took too long.
-            _Gone: it was not all.
-        """
         stranger = stranger_bytes is not None
         most = self._limits.body_bytes if stranger_bytes is None else stranger_bytes
         self._stranger = stranger
@@ -280,7 +245,6 @@ class HttpConnection:
         raise _too_slow("its body", self._limits.body_s)
 
     def _skip_body(self) -> None:
-        """Drop a body that was not asked for, if all of it is here: the connection goes on then."""
         try:
             for _ in range(_CHUNKS_AT_A_TIME):
                 event = self._engine.next_event() if self._engine.their_state is h11.SEND_BODY else None
@@ -296,7 +260,6 @@ class HttpConnection:
         self._counted = 0
 
     async def _receive(self, most: int) -> bytes:
-        """Hand the engine some of what the client has sent."""
         if not self._unread:
             await self._read()
         return self._hand_over(most)
@@ -340,7 +303,6 @@ class HttpConnection:
         await self._write(self._pieces(head, b"" if bodyless else answer.body))
 
     def _pieces(self, head: h11.Response, body: bytes) -> Iterator[bytes]:
-        """An answer as it goes out: a long one is not copied as a whole, and others run between its parts."""
         engine = self._engine
         data = engine.send(head) or b""
         for start in range(0, len(body), PIECE_BYTES):
@@ -351,10 +313,8 @@ class HttpConnection:
         yield data + (engine.send(h11.EndOfMessage()) or b"")
 
     async def _send_feed(self, answer: Answer, feed: Feed) -> None:
-        """Send an answer while it is made, until it ends or the client goes.
-
-        What the client sends meanwhile is dropped: the connection ends with this answer.
-        """
+        # Send an answer while it is made, until it ends or the client goes. What the client sends meanwhile
+        # is dropped: the connection ends with this answer.
         headers = [*answer.headers, ("date", formatdate(usegmt=True)), ("connection", "close")]
         engine = self._engine
 

@@ -39,7 +39,7 @@ _log = Log("amqp10broker.http")
 
 
 class BrokerDoor:
-    """What endpoints may ask of a broker: see the protocol `api.calls.Door`."""
+    """The broker as endpoints see it: see the protocol `api.calls.Door`."""
 
     def __init__(self, broker: Served, start: Start, lives: Lives) -> None:
         self._broker = broker

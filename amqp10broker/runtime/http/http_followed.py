@@ -1,4 +1,4 @@
-"""One path of the HTTP API that is followed: looked at again and again, and what clients have heard of it."""
+"""One followed path of the HTTP API: repeated evaluation, and the state that clients have."""
 
 from __future__ import annotations
 
@@ -22,20 +22,14 @@ Look: TypeAlias = Callable[[Request, Grants], Awaitable[Answer]]
 
 
 class Follower(Protocol):
-    """A client's stream.
-
-    Attributes:
-        grants: what its user may do.
-    """
-
     grants: Grants
 
     def wake(self) -> None:
-        """There is something to tell."""
+        """There is an event to send."""
 
 
 class Shared:
-    """A path that is looked at for those of one user who follow it."""
+    """A path that is evaluated for the followers of one user."""
 
     def __init__(self, look: Look, request: Request, grants: Grants, every_s: float) -> None:
         self.latest = Latest()
@@ -47,7 +41,6 @@ class Shared:
         self._scope = trio.CancelScope()
 
     async def run(self) -> None:
-        """Look until nobody follows."""
         with self._scope:
             while True:
                 answer = await self._look(self._request, self._grants)
@@ -66,7 +59,7 @@ class Shared:
 
 @dataclass(eq=False, slots=True)
 class Standing:
-    """A client's side of a path that is shared: what it has heard."""
+    """A client's side of a shared path: the state that it has."""
 
     shared: Shared
     place: int

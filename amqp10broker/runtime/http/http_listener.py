@@ -41,12 +41,6 @@ class HttpListener:
     """Accepts HTTP connections, and keeps one connection's failure from the others."""
 
     def __init__(self, on_client: Callable[[], None] = lambda: None, *, metrics: bool = False) -> None:
-        """Make one that does nothing yet.
-
-        Args:
-            on_client: called when one more is served.
-            metrics: it answers those who ask for metrics, and nothing else, at a port of its own.
-        """
         self._metrics = metrics
         self._on_client = on_client
         self.addresses: list[Address] = []
@@ -58,14 +52,8 @@ class HttpListener:
         self._nursery: trio.Nursery | None = None
 
     async def bind(self, config: Config, tls: ssl.SSLContext | None) -> None:
-        """Bind to the address of the configuration, if it has one.
-
-        Args:
-            config: whose settings ``http_...`` count.
-            tls: context of the TLS listener; None without one.
-
-        Raises:
-            ConfigError: it cannot be served, and is not optional.
+        """Bind to the address of the configuration, if it has one. `tls`: context of the TLS listener; None
+        without one. Raises `ConfigError` if it cannot be served, and is not optional.
         """
         port = config.prometheus_port if self._metrics else config.http_port
         if not config.http or port is None or (self._metrics and not config.prometheus):
@@ -122,7 +110,6 @@ class HttpListener:
         return "prometheus_port" if self._metrics else "http_port"
 
     def close(self) -> None:
-        """Listen no more."""
         for sock in self._sockets:
             sock.close()
 
@@ -141,7 +128,6 @@ class HttpListener:
                 sock.close()
 
     async def _serve_socket(self, broker: Served, sock: socket.socket, address: Address, peer: str) -> bool:
-        """Whether it goes on as a connection of AMQP, which closes the socket."""
         origin = Peer(
             *(is_loopback(address[0]), turn_address(address[0])),
             tls=self._tls is not None,
@@ -163,16 +149,8 @@ class HttpListener:
         return await self.serve_stream(broker, stream, peer, replace(origin, certificate_user=user))
 
     async def serve_stream(self, broker: Served, stream: Stream, peer: str, origin: Peer) -> bool:
-        """Serve any stream as a client's HTTP connection.
-
-        Args:
-            broker: behind the API.
-            stream: the transport; closed when this returns, unless it goes on as a connection of AMQP.
-            peer: the client's address as text.
-            origin: what is known of the client before it logs in.
-
-        Returns:
-            Whether it goes on.
+        """Serve any stream as a client's HTTP connection. `stream`: the transport; closed when this returns,
+        unless it goes on as a connection of AMQP.
         """
         self.serving += 1
         self._on_client()
@@ -204,7 +182,6 @@ class HttpListener:
 
 
 def _load(*, websocket: bool) -> None:
-    """Import what needs packages of the extra ``http``: later there may be no file left to open."""
     import_module("amqp10broker.runtime.http.http_api")
     import_module("amqp10broker.runtime.http.http_connection")
     if websocket:
@@ -212,11 +189,6 @@ def _load(*, websocket: bool) -> None:
 
 
 def _tls(config: Config, tls: ssl.SSLContext | None) -> ssl.SSLContext | None:
-    """The context to serve with; None: plain.
-
-    Raises:
-        ConfigError: HTTPS is asked for without a certificate.
-    """
     if not config.http_tls:
         return None
     if tls is None:
@@ -225,16 +197,6 @@ def _tls(config: Config, tls: ssl.SSLContext | None) -> ssl.SSLContext | None:
 
 
 async def _bound(config: Config, setting: str, port: int) -> list[socket.socket]:
-    """The sockets, bound.
-
-    Args:
-        config: says where to listen.
-        setting: that gives the port.
-        port: itself.
-
-    Raises:
-        ConfigError: they cannot be had.
-    """
     packages = ("h11", "prometheus_client", *(("websockets",) if config.websocket else ()))
     need_packages(setting, packages, "turn HTTP off with --no-http")
     host = config.http_host or config.host

@@ -1,8 +1,8 @@
-"""Clients that follow paths of the HTTP API: who looks, how often, and what goes out when.
+"""Clients that follow paths of the HTTP API: evaluation, intervals, and output.
 
-Paths that equal users follow at one interval are looked at once for all of them. A client has at most one
-event of a path on its way: while it reads slowly, nothing piles up here, and its next event brings it from
-what it has to what is there then (`api.live.Latest`).
+Paths that equal users follow at one interval are evaluated once for all of them. A client has at most one
+unsent event of a path: while it reads slowly, nothing piles up here, and its next event spans all changes
+since (`api.live.Latest`).
 """
 
 from __future__ import annotations
@@ -39,11 +39,9 @@ class _Stream:
         self._woken = trio.Event()
 
     def wake(self) -> None:
-        """There is something to tell."""
         self._woken.set()
 
     async def run(self, send: Send) -> None:
-        """Tell what there is, as long as the user is one."""
         while self._lives.holds(self.grants):
             with trio.move_on_after(HEARTBEAT_S) as silence:
                 await self._woken.wait()
@@ -73,9 +71,8 @@ class Lives:
         """Follow nothing yet.
 
         Args:
-            look: what an answer is asked for with; never raises.
+            look: evaluates a path; never raises.
             onward: how to ask for what comes behind an answer of a path, see `api.routes.Endpoint`.
-            start: starts a task that ends with the listener.
             now_ms: the time of day, milliseconds since the epoch.
         """
         self._look = look
@@ -112,7 +109,6 @@ class Lives:
         return stream
 
     def closed(self, stream: _Stream) -> None:
-        """A stream is over."""
         user = stream.grants.user
         self._open[user] -= 1
         if not self._open[user]:

@@ -1,4 +1,4 @@
-"""The files of the page, read when the first browser asks, and kept: together they are small."""
+"""The files of the page, read at the first request, and cached: together they are small."""
 
 from __future__ import annotations
 
@@ -15,22 +15,14 @@ _TAG_DIGITS: Final = 16
 
 
 class PageFiles:
-    """What the package has in its folder ``page``."""
+    """The content of the package's folder ``page``."""
 
     def __init__(self) -> None:
         self._files: dict[str, PageFile] | None = None
 
     async def find(self, path: str) -> PageFile | None:
-        """A file.
-
-        Args:
-            path: within the page, with slashes.
-
-        Returns:
-            None if there is none of this path.
-
-        Raises:
-            OSError: the files cannot be read.
+        """A file. Returns None if there is none of this path. Raises `OSError` if the files cannot
+        be read.
         """
         if self._files is None:
             self._files = await trio.to_thread.run_sync(lambda: dict(_read()))

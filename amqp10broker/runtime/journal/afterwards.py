@@ -1,7 +1,7 @@
-"""What becomes of a node's folder when its broker has stopped: the node has left its cluster, or joins one.
+"""Changes of a node's folder after its broker has stopped: the node has left its cluster, or joins one.
 
-It happens after the stop, since a folder in use cannot lose what it has. A crash in between leaves the folder
-as it was: a node that was to join goes on alone, one that has left is told so at its next start.
+They come after the stop, since a folder in use cannot be emptied. A crash in between leaves the folder as it
+was: a node that was to join continues alone, one that has left is refused at its next start.
 """
 
 from __future__ import annotations
@@ -19,23 +19,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Afterwards:
-    """See the module.
-
-    Attributes:
-        membership: of the cluster that has let the node in, whose broker goes on as its member; None: the
-            node is blank, and ends.
+    """The change to make after the stop. `membership`: of the cluster that has let the node in, whose broker
+    goes on as its member; None: the node is blank, and ends.
     """
 
     membership: Membership | None
 
     def carry_out(self, path: str) -> None:
-        """Empty the folder, and note in it of which cluster the node is. Waits for the disk.
-
-        Args:
-            path: of the folder, which no broker has any more.
-
-        Raises:
-            StorageError, RefusedError: it cannot be written.
+        """Empty the folder, and note in it of which cluster the node is. Waits for the disk. Raises
+        `StorageError` or `RefusedError` if it cannot be written.
         """
         data = Data(OsDisk(), os.path.abspath(path))
         try:

@@ -1,4 +1,4 @@
-"""What a broker has when it starts: the users, virtual hosts and queues of its configuration."""
+"""The initial content of a broker: the users, virtual hosts and queues of its configuration."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ADMINISTRATOR: Final = "administrator"
 def bootstrap_folder(
     catalog: Catalog, config: Config, passwords: Passwords, data: Data, *, queues_later: bool = False
 ) -> frozenset[str]:
-    """As `bootstrap`, of a catalog whose changes are kept, and that has what the data folder keeps.
+    """As `bootstrap`, for a catalog with a data folder.
 
     Raises:
         StorageError: the folder cannot be written.
@@ -64,19 +64,16 @@ def bootstrap(
 ) -> frozenset[str]:
     """Put what the configuration names into a catalog.
 
-    Configured users may do everything in every virtual host that is there at start. The default ones are
-    not for a broker that gets its users from a definitions file, whose administrator may have deleted
-    guest, or given it another password.
+    Configured users may do everything in every virtual host that is there at start. The default ones are not
+    for a broker that gets its users from a definitions file, whose administrator may have deleted guest, or
+    given it another password.
 
-    A broker that comes up again with a data folder has what it had. The definitions file is applied again;
-    of the rest only what is not there: a user keeps password and permissions, and neither the default
-    users nor the virtual host ``/`` come back after they were deleted.
+    A broker that comes up again with a data folder has what it had. The definitions file is applied again; of
+    the rest only what is not there: a user keeps password and permissions, and neither the default users nor
+    the virtual host ``/`` come back after they were deleted.
 
     Args:
-        catalog: empty so far, or what was restored.
-        config: what to put in.
-        passwords: of the catalog's users.
-        given: None at the first start; later what `default_records` said then.
+        given: None at the first start; later the result of `default_records` then.
         queues_later: queues and bindings must be possible, and are not declared (`definitions_due`).
 
     Returns:
@@ -107,25 +104,15 @@ def bootstrap(
 
 
 def configured_users(config: Config, passwords: Passwords) -> frozenset[str]:
-    """Names of the configuration's users that are there, with the password that it gives. It is slow.
-
-    Args:
-        config: of a node whose cluster says who may log in.
-        passwords: of the cluster's users, as far as this node knows them.
-    """
+    """Names of the configuration's users that are there, with the password that it gives. It is slow."""
     return frozenset(user.name for user in config.users if _is_password(passwords, user))
 
 
 def default_records(catalog: Catalog, config: Config, names: Iterable[str]) -> dict[str, str]:
     """The records that hold the default users' default passwords, by name.
 
-    As long as such a record is the same, so is the password, and need not be verified at later starts,
-    which is slow on purpose.
-
-    Args:
-        catalog: after `bootstrap`.
-        config: what that has put in.
-        names: what it returned.
+    As long as such a record is the same, so is the password, and need not be verified at later starts, which
+    is slow on purpose.
     """
     if config.users != DEFAULT_USERS:
         return {}
@@ -136,11 +123,7 @@ def default_records(catalog: Catalog, config: Config, names: Iterable[str]) -> d
 
 
 def tell_idle_patterns(catalog: Catalog) -> None:
-    """Log which patterns of permissions and policies are kept from before, and find nothing.
-
-    Args:
-        catalog: after `bootstrap`, or after definitions were imported.
-    """
+    """Log which patterns of permissions and policies are kept from before, and find nothing."""
     for owner, pattern in _patterns(catalog):
         fault = fault_of(pattern)
         if fault is not None:
@@ -160,7 +143,7 @@ def _patterns(catalog: Catalog) -> Iterator[tuple[str, str]]:
 
 
 class _Known:
-    """What a catalog held before the configuration was applied."""
+    """The content of a catalog before the configuration was applied."""
 
     def __init__(self, catalog: Catalog | None, given: Mapping[str, str]) -> None:
         self.given = given
@@ -173,11 +156,9 @@ class _Known:
             self.permissions = {(user, vhost): each for user, vhost, each in catalog.users.permissions()}
 
     def keeps_password(self, user: User | None) -> bool:
-        """Whether a user was there with the password that it has."""
         return user is not None and user.name in self.passwords and self.passwords[user.name] == user.password
 
     def has_default_password(self, user: User | None) -> bool:
-        """Whether a default user has the very record that a first start gave it."""
         return (
             user is not None
             and user.password is not None
@@ -185,7 +166,6 @@ class _Known:
         )
 
     def keeps_permission(self, user: str, vhost: str, permission: Permission | None) -> bool:
-        """Whether a user and a virtual host were there, with the permission or without one."""
         there = user in self.passwords and vhost in self.vhosts
         return there and self.permissions.get((user, vhost)) == permission
 

@@ -1,9 +1,8 @@
-"""Group commit: one task writes what the journal has collected, has it synced, and tells who waits.
+"""Group commit: one task writes the journal's collected records, syncs them, and resumes the waiting tasks.
 
-While a sync is under way the next batch collects, so the slower the disk, the larger the batches. A disk
-that is full is not an end: what is appended goes into the journal's reserve, which queues keep for what is
-not published, and it is tried again each second to make it whole. A sync that fails is one: the broker
-stops.
+While a sync is under way the next batch collects, so batches grow with a slow disk. A full disk is not fatal:
+appends use the journal's reserve, which queues keep for all but publishes, and a retry each second makes it
+whole. A failed sync is fatal: the broker stops.
 """
 
 from __future__ import annotations
@@ -35,19 +34,12 @@ class AlsoSynced(Protocol):
         """Descriptors to sync; none if everything is durable."""
 
     def synced(self) -> None:
-        """What `fds_to_sync` named last has been synced."""
+        """The descriptors of the last `fds_to_sync` are synced."""
 
 
 class Committer:
-    """Commits one journal, and other files with it.
-
-    Attributes:
-        journal: the journal; append to it and then call `wake`.
-        commits: how many syncs there were.
-        sync_ms: how long the last one took.
-        full: the disk does not take what is published; there may be a reserve for the rest.
-        full_at: since when, by Trio's clock.
-        failure: why nothing is committed any more.
+    """Commits one journal, and other files with it. `full`: the disk does not take what is published; there
+    may be a reserve for the rest.
     """
 
     def __init__(
@@ -65,14 +57,12 @@ class Committer:
         """Commit a journal, once `run` runs.
 
         Args:
-            journal: one that has been recovered.
             sync: makes files durable, or raises `StorageFailed`: `Syncer.sync`.
             also: other files; they are written by their owners, who then call `wake`.
             on_full: called with True when the disk is full, and with False when it takes writes again.
             held: whether another file must be durable before the journal is written.
-            on_mark: called when the inventory is to be told how much of other files is synced.
-            on_failed: called once before `run` raises, so that publishers can be told.
-            relay: by which those who wait for little that is durable go on at once.
+            on_mark: called to record in the inventory how much of other files is synced.
+            on_failed: called once before `run` raises, to notify publishers.
         """
         self.journal = journal
         self.commits = 0
@@ -147,11 +137,7 @@ class Committer:
         self.wake()
 
     async def wait_durable(self, ticket: int) -> None:
-        """Wait until a ticket is durable.
-
-        Raises:
-            StorageFailed: it never will be, as far as anybody can tell.
-        """
+        """Wait until a ticket is durable. Raises `StorageFailed` if it may never be."""
         if ticket <= self.journal.durable or self.failure is not None:
             await trio.lowlevel.checkpoint()
         else:
@@ -181,8 +167,8 @@ class Committer:
         """Commit, until `stop`.
 
         Raises:
-            StorageFailed: a write or a sync failed otherwise than for want of room. What was told to be
-                durable is; nothing more will be.
+            StorageFailed: a write or a sync failed otherwise than for lack of room. Reported records are
+                durable; no others will be.
         """
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._mark_in_time)
@@ -230,7 +216,6 @@ class Committer:
             self._lot.unpark()
 
     async def _commit(self) -> bool:
-        """One write and one sync; whether there was anything to do."""
         self._wanted = False
         full: DiskFull | None = None
         held, ticket = self._held(), None
@@ -290,7 +275,6 @@ class Committer:
             self._relay.carry()
 
     def _note(self, shortage: DiskFull | None) -> None:
-        """Whether there is room for more than what makes room."""
         full = shortage is not None
         if full == self.full:
             return

@@ -1,8 +1,8 @@
-"""What a start makes of the records of a data folder, tried without starting: for `storage check`.
+"""A dry run of a start on the records of a data folder, for `storage check`.
 
-The catalog is declared with nobody to run its queues, and each classic and quorum queue takes in its records
-of the journal, as a start does it. In a folder of a cluster's node the catalog is what its member of the
-system group has applied, and the queues are those that have something here. Nothing is written.
+The catalog is declared without running queues, and each classic and quorum queue reads its records of the
+journal as at a start. In a folder of a cluster's node the catalog is the applied state of its member of the
+system group, and the queues are those with records here. Nothing is written.
 """
 
 from __future__ import annotations
@@ -36,28 +36,15 @@ _NOW_MS: Final = 0
 
 
 class Contents:
-    """A `storage.check.Contents`.
-
-    Attributes:
-        streams: numbers of those that are declared.
-    """
-
     def __init__(self) -> None:
-        """Nothing is declared so far."""
         self.streams: Collection[int] = ()
         self._stores: dict[int, ClassicStore | QuorumStore | StreamCommits] = {}
         self._specs: dict[int, QueueSpec] = {}
         self._journal = _Nowhere()
 
     def declare(self, path: str, entries: Iterable[tuple[Key, Value]]) -> None:
-        """Declare what the catalog says.
-
-        Args:
-            path: of the catalog, for the error.
-            entries: all.
-
-        Raises:
-            StorageError: something needs what is not installed, or cannot be understood.
+        """Declare the content of the catalog. Raises `StorageError` if a part needs a missing package, or is
+        malformed.
         """
         found = dict(entries)
         log = _Entries(found)
@@ -85,10 +72,8 @@ class Contents:
                 self._stores[number] = StreamCommits(number, self._journal)
 
     def take(self, records: Sequence[Record]) -> None:
-        """Give records of the journal to their queues, in order.
-
-        Raises:
-            DamagedFile: one cannot be understood.
+        """Give records of the journal to their queues, in order. Raises `DamagedFile` if one cannot be
+        understood.
         """
         for record in records:
             store = self._stores.get(record.group)
@@ -97,7 +82,7 @@ class Contents:
                 store.restore([record])
 
     def faults(self) -> Iterator[StorageError]:
-        """What queues lack, when all records have been taken."""
+        """Return the missing parts of queues, after all records."""
         for number, store in self._stores.items():
             if isinstance(store, QuorumStore):
                 try:
@@ -111,7 +96,6 @@ class _Host:
         self.specs: list[QueueSpec] = []
 
     def start_queue(self, queue: QueueSpec) -> InlineQueue:
-        """Note it; what runs in its place holds nothing."""
         self.specs.append(queue)
         return InlineQueue(VolatileQueue(queue.name), Askers())
 
@@ -139,7 +123,6 @@ class _Entries:
 
 
 def _of_cluster(path: str, log: _Entries) -> tuple[int, list[tuple[Key, Value]]]:
-    """The node's number, and the catalog as far as its member of the system group has applied it."""
     try:
         number = Membership.of(log.get(MEMBERSHIP)).number
         SystemStore(log)
@@ -153,7 +136,6 @@ def _of_cluster(path: str, log: _Entries) -> tuple[int, list[tuple[Key, Value]]]
 
 
 def _is_here(spec: QueueSpec, node: int) -> bool:
-    """Whether a queue has something in the folder of a node; 0: of one that is in no cluster."""
     return not node or spec.home == node or node in map(node_of, spec.members)
 
 
@@ -183,7 +165,6 @@ class _Nowhere:
         self._end = 0
 
     def note(self, record: Record) -> None:
-        """A record is about to be taken by the queue."""
         if record.kind == CONFIG:
             self._changes[record.file, record.offset] = record.payload
 
@@ -201,11 +182,9 @@ class _Nowhere:
     def read_run(self, file: int, offset: int, length: int) -> Sequence[Record]:
         raise AssertionError("nothing is read again")
 
-    def add_live(self, file: int, length: int) -> None:
-        """Not counted."""
+    def add_live(self, file: int, length: int) -> None: ...
 
-    def add_dead(self, file: int, length: int) -> None:
-        """Not counted."""
+    def add_dead(self, file: int, length: int) -> None: ...
 
 
 def _no_scratch() -> Scratch:

@@ -1,6 +1,7 @@
-"""The data folder of a running broker: taken and read at start, told of every change, left at the end.
+"""The data folder of a running broker: opened and read at start, updated with every change, closed at the
+end.
 
-Syncing is not done here: whoever commits asks `CatalogLog.fds_to_sync` before anything is confirmed.
+It does not sync: the committer reads `CatalogLog.fds_to_sync` before any confirm.
 """
 
 from __future__ import annotations
@@ -47,28 +48,12 @@ OF_THE_NODE: Final = (FURNISHED, INCARNATION, MEMBERSHIP, LOST)
 
 
 class Data:
-    """A data folder that this broker holds.
-
-    Attributes:
-        disk: where it is.
-        folder: its parts.
-        catalog_log: what is declared.
-        when_written: called after each change of the catalog that has been written and is to be synced.
-        incarnation: number of this start of the node, above those of all before; durable when
-            `bootstrap.bootstrap_folder` returns.
+    """A data folder that this broker holds. `when_written`: called after each change of the catalog that has
+    been written and is to be synced. `incarnation`: number of this start of the node, above those of all
+    before; durable when `bootstrap.bootstrap_folder` returns.
     """
 
     def __init__(self, disk: Disk, path: str) -> None:
-        """Take a folder, and read what is declared in it.
-
-        Args:
-            disk: where it is.
-            path: the folder; it is made if it is not there.
-
-        Raises:
-            FolderInUse: another broker has it.
-            StorageError: it cannot be used, or is damaged; says what to do.
-        """
         self.disk = disk
         self.when_written: Callable[[], None] = lambda: None
         self._catalog: Catalog | None = None
@@ -109,10 +94,8 @@ class Data:
 
     @property
     def membership(self) -> Membership | None:
-        """Of which cluster this node is; None: of none.
-
-        Raises:
-            StorageError: what the folder says of it cannot be understood.
+        """Return this node's cluster membership; None without one. Raises `StorageError` if the record is
+        malformed.
         """
         found = self.catalog_log.get(MEMBERSHIP)
         if found is None:
@@ -133,22 +116,15 @@ class Data:
         return int(self.catalog_log.get(LOST) or 0)
 
     def belong(self, membership: Membership) -> None:
-        """This node is of a cluster from now on, also after a loss of power. Waits for the disk.
-
-        Raises:
-            StorageError: it cannot be kept.
+        """This node is of a cluster from now on, also after a loss of power. Waits for the disk. Raises
+        `StorageError` if it cannot be kept.
         """
         self.catalog_log.store([(MEMBERSHIP, membership.document())])
         self.catalog_log.sync()
 
     def discard(self, why: str) -> None:
-        """Lose all that the folder has, before anything of it was used, and begin a new one.
-
-        Args:
-            why: a clause, for the log.
-
-        Raises:
-            StorageError: it cannot be.
+        """Lose all that the folder has, before anything of it was used, and begin a new one. Raises
+        `StorageError` if it cannot be.
         """
         assert self._catalog is None, "it is in use"
         path = self.folder.path
@@ -162,17 +138,9 @@ class Data:
     # --- what is declared ---------------------------------------------------------------------------
 
     def load(self, catalog: Catalog, conceal: Conceal) -> Mapping[str, str] | None:
-        """Bring what was declared into a new catalog, and keep every change of it from now on.
-
-        Args:
-            catalog: new; its queues begin to run.
-            conceal: turns a password record into one that may be written.
-
-        Returns:
-            What `furnished` was told; None if no broker has ever come up with this folder.
-
-        Raises:
-            ConfigError: something needs what is not installed.
+        """Load the declarations into a new catalog, and record every change from now on. Returns the argument
+        of `furnished`; None if no broker has come up with this folder. Raises `ConfigError` if a part needs a
+        missing package.
         """
         log = self.catalog_log
         started = perf_counter()
@@ -217,21 +185,14 @@ class Data:
         self._catalog = catalog
 
     def furnished(self, default_records: Mapping[str, str]) -> None:
-        """The configuration is taken over: the next start is not the first.
-
-        Args:
-            default_records: what `bootstrap.default_records` says now.
-
-        Raises:
-            RefusedError: this cannot be written.
+        """The configuration is taken over: the next start is not the first. Raises `RefusedError` if this
+        cannot be written.
         """
         self.catalog_log.put([(FURNISHED, {"default_records": dict(default_records)})])
 
     def close(self) -> None:
-        """Make everything durable, and let another broker have the folder.
-
-        Raises:
-            StorageError: it may not be durable.
+        """Make everything durable, and let another broker have the folder. Raises `StorageError` if it may
+        not be durable.
         """
         try:
             try:
@@ -250,17 +211,14 @@ class Data:
 
 
 def last_incarnation(get: Callable[[Key], Any]) -> int:
-    """The number of the last start.
-
-    Args:
-        get: the entry of a key, None if there is none: in folders of before starts were counted.
+    """The number of the last start. `get`: the entry of a key, None if there is none: in folders of before
+    starts were counted.
     """
     return int(get(INCARNATION) or 0)
 
 
 @contextmanager
 def _no_collector() -> Iterator[None]:
-    """What is restored stays: looking for garbage in it takes as long as restoring it."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -272,10 +230,8 @@ def _no_collector() -> Iterator[None]:
 
 @contextmanager
 def opened_data(path: str | None) -> Iterator[Data | None]:
-    """A data folder while a broker runs; None without one.
-
-    Raises:
-        StorageError: it cannot be used, or in the end not be made durable.
+    """A data folder while a broker runs; None without one. Raises `StorageError` if it cannot be used, or in
+    the end not be made durable.
     """
     if path is None:
         yield None

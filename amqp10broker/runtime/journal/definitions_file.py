@@ -24,16 +24,8 @@ TOLD_MAX: Final = 50
 def import_file(
     catalog: Catalog, path: str, make_password: Callable[[str], PasswordRecord], *, queues_later: bool
 ) -> None:
-    """Declare what a definitions file says; what is left out of it is told in the log.
-
-    Args:
-        catalog: where.
-        path: of the file.
-        make_password: makes the record of a password that stands there in plain.
-        queues_later: all but queues and bindings.
-
-    Raises:
-        ConfigError: it cannot be read, or holds something that cannot be; nothing was taken over.
+    """Import a definitions file; omitted parts are logged. Raises `ConfigError` if it cannot be read, or has
+    invalid content; nothing was imported then.
     """
     document = _document(path)
     with naming_the_file(path):
@@ -43,11 +35,7 @@ def import_file(
 
 
 def tell_left_out(reasons: Sequence[str]) -> None:
-    """Log what of a document of definitions is not there.
-
-    Args:
-        reasons: as a report has them.
-    """
+    """Log what of a document of definitions is not there."""
     for reason in reasons[:TOLD_MAX]:
         _log.warning("left out of the definitions", reason=reason)
     if len(reasons) > TOLD_MAX:
@@ -56,7 +44,7 @@ def tell_left_out(reasons: Sequence[str]) -> None:
 
 @contextmanager
 def naming_the_file(path: str | None) -> Iterator[None]:
-    """What is refused is refused of this file, if there is one."""
+    """Name the file, if there is one, in errors raised inside the block."""
     try:
         yield
     except BrokerError as error:
@@ -67,10 +55,8 @@ def naming_the_file(path: str | None) -> Iterator[None]:
 
 
 def due_now(config: Config, catalog: Catalog) -> ImportDefinitions:
-    """Queues and bindings of a configuration that are due later, as far as they are not there.
-
-    Raises:
-        ConfigError: the definitions file cannot be read.
+    """Queues and bindings of a configuration that are due later, as far as they are not there. Raises
+    `ConfigError` if the definitions file cannot be read.
     """
     document = {} if config.definitions is None else _document(config.definitions)
     vhost = catalog.lookup_vhost(config.default_vhost) if config.queues else None

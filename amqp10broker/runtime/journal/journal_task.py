@@ -57,7 +57,7 @@ classic queues, and messages that were confirmed when they were written."""
 
 
 class Kept(Protocol):
-    """What a queue has in the journal."""
+    """The records of a queue in the journal."""
 
     group: int
 
@@ -69,17 +69,6 @@ class Kept(Protocol):
 
 
 class JournalTask:
-    """See the module.
-
-    Attributes:
-        journal: the node's.
-        committer: makes it durable.
-        spool: pages of transient messages.
-        stream_syncs: what the committer syncs for streams.
-        recovered: set when the journal has been read.
-        failure: why nothing is kept any more.
-    """
-
     def __init__(
         self,
         disk: Disk,
@@ -91,18 +80,6 @@ class JournalTask:
         on_failed: Callable[[BrokerError], None],
         held: Callable[[], bool],
     ) -> None:
-        """Keep what queues give.
-
-        Args:
-            disk: where.
-            folder: the data folder.
-            journal: not recovered yet.
-            committer: of the journal, not running yet.
-            stream_syncs: what the committer syncs for streams.
-            clock: the time.
-            on_failed: told once when the journal cannot be read, written or synced.
-            held: see `Committer`.
-        """
         self._held = held
         self.failure: BrokerError | None = None
         self._disk = disk
@@ -122,7 +99,6 @@ class JournalTask:
         self._abandoned: set[int] = set()
 
     def write_early(self) -> int:
-        """See `Commits`."""
         if self._held():
             self.committer.wake()
             return self.journal.durable
@@ -134,7 +110,6 @@ class JournalTask:
             return self.journal.durable
 
     def write_soon(self) -> None:
-        """Something was appended that nobody waits for: it is synced with the next batch, or soon."""
         if self.journal.unsynced_bytes > UNSAFE_BYTES_MAX:
             self.committer.wake()
         elif not self._soon.is_set():
@@ -160,24 +135,21 @@ class JournalTask:
         return FileShelf(self._disk, self._folder.streams, number, part, when_synced, _tell_torn)
 
     def remove_deleted_streams(self, numbers: Iterable[int]) -> None:
-        """Remove what is left of streams that are not there any more.
-
-        Args:
-            numbers: of those that are.
-
-        Raises:
-            StorageError: something could not be removed.
+        """Remove what is left of streams that are not there any more. Raises `StorageError` if something
+        could not be removed.
         """
         for name in remove_leftovers(self._disk, self._folder.streams, numbers, self._folder.inventory):
             _log.info("files of a deleted stream removed", folder=name)
 
     def failed(self, error: BrokerError) -> None:
-        """Somebody else than the journal cannot be read or written: the broker stops."""
+        """Storage besides the journal has failed: the broker stops."""
         _log.error("storage has failed, the broker stops", reason=str(error))
         self._fail(error)
 
     def turns_for_queue(self) -> trio.CapacityLimiter:
-        """What a queue that is made now waits for before it begins: a new one not for all that were there."""
+        """Return the event that a new queue awaits before it begins: it does not wait for all
+        recovered ones.
+        """
         return self._turns_of_new if self.recovered.is_set() else self._turns
 
     def add(self, kept: Kept) -> None:
@@ -185,7 +157,6 @@ class JournalTask:
         self._kept[kept.group] = kept
 
     def forget(self, group: int) -> None:
-        """A queue is gone."""
         self._kept.pop(group, None)
         self._abandoned.discard(group)
 
@@ -198,11 +169,9 @@ class JournalTask:
         )
 
     def when_durable(self, ticket: int, callback: Callable[[], None]) -> None:
-        """See `Committer.when_durable`."""
         self.committer.when_durable(ticket, callback)
 
     def when_room(self, callback: Callable[[], None]) -> None:
-        """See `Committer.when_room`."""
         self.committer.when_room(callback)
 
     def begin(self) -> None:
@@ -210,7 +179,7 @@ class JournalTask:
         self._begun.set()
 
     async def run(self) -> None:
-        """When told to, recover, then commit and clean, until the committer is told to stop."""
+        """Recover at the start signal, then commit and clean, until the committer stops."""
         await self._begun.wait()
         try:
             await self._recover()
@@ -232,11 +201,6 @@ class JournalTask:
             self._on_failed(error)
 
     async def _recover(self) -> None:
-        """Read the journal, letting others run between its batches.
-
-        Raises:
-            DamagedFile: the broker must not start.
-        """
         started_at = trio.current_time()
         of_deleted_queues = 0
         for batch in self.journal.recover():
@@ -263,7 +227,6 @@ class JournalTask:
         self.recovered.set()
 
     def _hand_out(self, batch: Sequence[Record]) -> int:
-        """Give records to the queues they belong to; how many belong to none."""
         kept: Kept | None = None
         start = of_deleted_queues = 0
         group = -1
@@ -281,7 +244,6 @@ class JournalTask:
         return of_deleted_queues
 
     async def _clean_always(self) -> None:
-        """Clean the journal whenever it pays."""
         try:
             while True:
                 await self.committer.wait_cleaning()
@@ -305,12 +267,6 @@ class JournalTask:
         await self.committer.wait_durable(self.journal.ticket)
 
     def progress(self, *, busy: bool, waits: bool) -> Progress:
-        """What keeps a queue from getting on.
-
-        Args:
-            busy: it has letters that it has not come to.
-            waits: it waits for something to be durable.
-        """
         if not self.recovered.is_set():
             return Progress(busy, recovering=True)
         committer = self.committer
@@ -321,7 +277,7 @@ class JournalTask:
         )
 
     def view(self) -> JournalView:
-        """What doors show of it."""
+        """Return its view for front ends."""
         if not self.recovered.is_set():
             return JournalView(recovered=False)
         journal, committer = self.journal, self.committer
@@ -349,13 +305,10 @@ def _tell_torn(path: str, torn: Torn) -> None:
 
 
 def journal_sizes(folder: DataFolder) -> tuple[int, int]:
-    """How long a file of the journal gets, and how much is reserved behind the last: bytes.
+    """Return the size of a journal file, and the reserve behind the last, in bytes.
 
-    On a small disk files are smaller, so that some of it is free soon. The reserve is for cleaning one, and
-    for settlements half as long.
-
-    Raises:
-        StorageError: the system does not tell the size of the file system.
+    On a small disk files are smaller, so that some are free soon. The reserve is for cleaning one, and for
+    settlements half as long. Raises `StorageError` if the size of the file system is not available.
     """
     # Some file systems say that they have none.
     share = folder.total_bytes() // FILES_MIN or FILE_BYTES_MAX
@@ -377,10 +330,7 @@ async def opened_journal(
 
     Args:
         data: the data folder; None: nothing is kept.
-        clock: the time.
-        sync_delay_ms: fault injection: each sync takes so much longer.
-        on_full: told when the disk is full, and when it takes writes again.
-        on_failed: told when nothing can be kept any more: the broker should stop.
+        on_full: called when the disk is full, and when it has room again.
         relay: by which queues go on at once when what they have kept is durable.
 
     Raises:

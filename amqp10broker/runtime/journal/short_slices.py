@@ -14,7 +14,6 @@ import sys
 from typing import Final
 
 SLICE_NS: Final = 100_000
-"""The shortest that Linux gives."""
 
 _SCHED_SETATTR: Final = {"x86_64": 314, "aarch64": 274, "riscv64": 274}
 
@@ -35,9 +34,9 @@ class _Attributes(ctypes.Structure):
 
 
 def ask_for_short_slices() -> None:
-    """Ask for this thread, and what it starts; where that cannot be, nothing changes.
+    """Request short slices for this thread and its children, where supported.
 
-    Priority and policy stay: who was given another policy by an operator has its slices, too.
+    Priority and policy stay: a policy that an operator has set keeps its slices.
     """
     if sys.platform != "linux" or os.sched_getscheduler(0) != os.SCHED_OTHER:
         return

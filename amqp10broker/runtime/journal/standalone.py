@@ -36,20 +36,13 @@ UNHEARD_OF: Final = 1000
 
 
 class NotInACluster(BrokerError):
-    """There is nothing to be made standalone; the message says what to do."""
+    """The folder cannot be made standalone; the message gives the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Standalone:
-    """What a node is to be.
-
-    Attributes:
-        membership: of which cluster.
-        lost: names of the other nodes.
-        kept: how many queues it has afterwards.
-        gone: virtual host and name of the queues that were at lost nodes only.
-        entries: of its catalog.
-        highest: numbers of nodes up to this one are lost, but its own.
+    """The plan of a standalone node. `gone`: virtual host and name of the queues that were at lost nodes
+    only. `highest`: numbers of nodes up to this one are lost, but its own.
     """
 
     membership: Membership
@@ -60,10 +53,8 @@ class Standalone:
     highest: int
 
     def carry_out(self, data: Data) -> None:
-        """Write it to the folder that it was made of. Waits for the disk.
-
-        Raises:
-            StorageError: it cannot be written.
+        """Write it to the folder that it was made of. Waits for the disk. Raises `StorageError` if it cannot
+        be written.
         """
         beside = [(MEMBERSHIP, self.membership.document()), (LOST, self.highest)]
         begin_anew(data.catalog_log, member_id(self.membership.number), self.entries, beside)
@@ -71,15 +62,8 @@ class Standalone:
 
 
 def standalone(data: Data, new_id: Callable[[], str]) -> Standalone:
-    """What the node of a folder is to be; nothing is changed.
-
-    Args:
-        data: the folder; nothing of it is used.
-        new_id: makes an id for a cluster.
-
-    Raises:
-        NotInACluster: it is in none, or has nothing of it yet.
-        StorageError: what it says cannot be understood.
+    """Return the plan for the node of a folder; nothing is changed. Raises `NotInACluster` if it is in none,
+    or has nothing of it yet, and `StorageError` if its content is malformed.
     """
     path, before = data.folder.path, data.membership
     if before is None or not is_member(data.catalog_log):
@@ -118,7 +102,6 @@ def standalone(data: Data, new_id: Callable[[], str]) -> Standalone:
 
 
 def _last_state(store: SystemStore) -> dict[Key, Value]:
-    """The entries of the catalog, when all that is in the log has been applied."""
     at = store.applied + 1
     assert store.stored is not None
     while at <= store.stored.last:

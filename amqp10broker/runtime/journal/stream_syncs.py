@@ -1,7 +1,7 @@
-"""Streams' files in the node's commits: what streams have written is synced together with the journal.
+"""Files of streams in the node's commits: they are synced together with the journal.
 
-A stream asks for the sync of its one file, and the committer takes some of those that wait into each commit.
-So what is declared, which is in every commit too, is durable before a message of a stream is confirmed.
+A stream requests the sync of its one file, and the committer takes some waiting ones into each commit. So
+declarations, which are in every commit, are durable before a message of a stream is confirmed.
 """
 
 from __future__ import annotations
@@ -16,11 +16,7 @@ _Wait = tuple[Sequence[int], Callable[[], None]]
 
 
 class StreamSyncs:
-    """A `committer.AlsoSynced` for all streams.
-
-    Attributes:
-        wake: called when there is something to sync.
-    """
+    """A `committer.AlsoSynced` for all streams."""
 
     def __init__(self) -> None:
         self.wake: Callable[[], None] = lambda: None
@@ -28,22 +24,15 @@ class StreamSyncs:
         self._under_way: list[_Wait] = []
 
     def when_synced(self, fds: Sequence[int], callback: Callable[[], None]) -> None:
-        """Have a function called when what was written to files is durable; never, if storage fails.
-
-        Args:
-            fds: at most `FILES_MAX`. They stay open until then, or until `withdraw`.
-            callback: called in the committer's task.
-        """
+        """Have a function called when what was written to files is durable; never, if storage fails."""
         assert len(fds) <= FILES_MAX
         self._waiting.append((fds, callback))
         self.wake()
 
     def withdraw(self, callback: Callable[[], None]) -> None:
-        """Nobody waits for this any more, and the files are closed."""
         self._waiting = [each for each in self._waiting if each[1] != callback]
 
     def fds_to_sync(self) -> Sequence[int]:
-        """See `committer.AlsoSynced`."""
         fds: list[int] = []
         taken = 0
         for each, _ in self._waiting:
@@ -56,7 +45,6 @@ class StreamSyncs:
         return fds
 
     def synced(self) -> None:
-        """See `committer.AlsoSynced`."""
         under_way, self._under_way = self._under_way, []
         for _, callback in under_way:
             callback()

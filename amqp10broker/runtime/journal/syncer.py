@@ -29,28 +29,19 @@ _END_S: Final = 5.0
 
 
 class Syncer:
-    """The way to the helper; one sync at a time. See `open_syncer`."""
+    """The way to the helper; one sync at a time."""
 
     def __init__(self, channel: socket.socket, *, delay_ms: int = 0) -> None:
-        """Use a channel to a helper.
-
-        Args:
-            channel: the broker's end; it does not block.
-            delay_ms: added to each sync, for benchmarks of slow disks.
-        """
         self._channel = channel
         self._delay_s = delay_ms / 1000
         # Answers to syncs that nobody waits for any more: they were cancelled.
         self._unread = 0
 
     async def sync(self, fds: Sequence[int]) -> None:
-        """Make durable what has been written to these files and folders.
-
-        Args:
-            fds: their descriptors.
+        """Make durable the written content of these files and folders.
 
         Raises:
-            StorageFailed: it may not be durable, and no later sync will tell. Stop.
+            StorageFailed: it may not be durable, and no later sync can show that. Stop.
         """
         try:
             while self._unread:
@@ -85,14 +76,7 @@ class Syncer:
 
 @asynccontextmanager
 async def open_syncer(*, delay_ms: int = 0) -> AsyncIterator[Syncer]:
-    """Start the helper; it ends with the block.
-
-    Args:
-        delay_ms: added to each sync, for benchmarks of slow disks.
-
-    Raises:
-        StorageFailed: it cannot be started.
-    """
+    """Start the helper; it ends with the block. Raises `StorageFailed` if it cannot be started."""
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
     with ours:

@@ -1,6 +1,6 @@
-"""What is wrong with clocks: the machine's, those of other nodes, and what queues have of earlier leaders'.
+"""Faults of clocks: the machine's, those of other nodes, and times of earlier leaders in queues.
 
-It is in the log when it begins and when it is over, and in what `waiting` and `doctor` say meanwhile.
+They are logged at beginning and end, and appear in `waiting` and `doctor` meanwhile.
 """
 
 from __future__ import annotations
@@ -27,34 +27,23 @@ class Ahead(Protocol):
 
 
 class ClockSurroundings(Protocol):
-    """What of the broker has to do with time.
-
-    Attributes:
-        clock: its time.
-        catalog: names the nodes.
-    """
+    """The context of the clock watch in the broker."""
 
     clock: WallClock
     catalog: Catalog
 
 
 class ClockWatch:
-    """Of one node.
-
-    Attributes:
-        others: what is known of other nodes' clocks.
-        queues: those that it leads whose time was ahead when it began to.
-    """
+    """Of one node. `queues`: those that it leads whose time was ahead when it began to."""
 
     def __init__(self, surroundings: ClockSurroundings) -> None:
-        """The machine's clock is measured against its monotonic one from now on."""
         self._surroundings = surroundings
         self._began_s = _apart_s()
         self.others = Clocks()
         self.queues: set[Ahead] = set()
 
     def notes(self) -> dict[str, str]:
-        """What is wrong now, a sentence each, by what it is about."""
+        """Return a sentence for each present fault, by its subject."""
         catalog, now_ms = self._surroundings.catalog, self._surroundings.clock.now_ms()
         found = self.others.notes({node.number: node.name for node in catalog.nodes.values()})
         ahead = {queue: queue.ahead_ms(now_ms) for queue in self.queues}

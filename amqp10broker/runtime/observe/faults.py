@@ -1,4 +1,4 @@
-"""A broker in test mode commits faults on request: it has sessions, channels and streams of its own for that.
+"""Faults that a broker in test mode injects on request, in sessions, channels and streams of its own.
 
 Sessions and channels are those of `observe.faults`. A stream is wrapped between the connection and its
 socket, also under TLS; not one that is a WebSocket, whose frames are others.
@@ -28,14 +28,7 @@ _HEADER: Final = b"AMQP"
 
 
 class Faulty(NamedTuple):
-    """What a broker commits faults with.
-
-    Attributes:
-        faults: none yet.
-        session_type: makes sessions that commit them.
-        channel_type: makes channels.
-        faulty_stream: makes streams of streams.
-    """
+    """The parts with which a broker injects faults."""
 
     faults: Faults
     session_type: Callable[..., BrokerSession]
@@ -44,7 +37,7 @@ class Faulty(NamedTuple):
 
 
 def faulty(surroundings: Occupied) -> Faulty:
-    """What a broker in test mode needs."""
+    """Return the parts of a broker in test mode."""
 
     def client_of(owner: object) -> str:
         assert isinstance(owner, Owner)
@@ -72,12 +65,10 @@ class News:
         self._event = trio.Event()
 
     def tell(self) -> None:
-        """There is something new: who waits goes on."""
         self._event.set()
         self._event = trio.Event()
 
     async def wait(self) -> None:
-        """Wait for the next."""
         await self._event.wait()
 
 
@@ -93,15 +84,8 @@ class FaultyStream:
         news: News,
         whose: Callable[[], tuple[str, str]],
     ) -> None:
-        """Be like the stream itself, as long as no fault is on.
-
-        Args:
-            stream: to the client.
-            protocol: that is spoken.
-            number: of the connection.
-            faults: of the broker.
-            news: of these.
-            whose: tells its virtual host, and what its client calls itself; empty before the open.
+        """Behave as the inner stream while no fault is on. `whose`: returns its virtual host and its client's
+        name; empty before the open.
         """
         self._stream = stream
         self._is_10 = protocol is Protocol.AMQP_10
@@ -136,7 +120,6 @@ class FaultyStream:
         return self._faults.on(frozenset({kind}), *self._whose()) if self._faults.any else []
 
     async def _hold(self, size: int) -> None:
-        """Bytes go on their way when no fault holds them any more."""
         held = self._on(FaultKind.HOLD_BYTES)
         for fault in held:
             fault.hits += 1
@@ -149,11 +132,6 @@ class FaultyStream:
                 fault.bytes -= size
 
     async def _reset(self) -> None:
-        """End the connection as a broken network does.
-
-        Raises:
-            trio.BrokenResourceError: always.
-        """
         if isinstance(self._stream, SocketTransport):
             self._stream.reset_at_close()
         with trio.CancelScope() as at_once:
@@ -162,7 +140,6 @@ class FaultyStream:
         raise trio.BrokenResourceError(RESET)
 
     def _frames(self, data: bytes) -> Iterator[bytes]:
-        """Frames and protocol headers, one by one."""
         at = 0
         while at < len(data):
             if data.startswith(_HEADER, at):

@@ -1,4 +1,4 @@
-"""What the recorder keeps of each session and channel: its observer, and the probes of its wakes."""
+"""The recorder's state of each session and channel: its observer, and the probes of its steps."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ time this thread has used takes as long as an event."""
 
 
 class Clock(Protocol):
-    """What a probe needs of the sampler."""
+    """The sampler as a probe sees it."""
 
     def times(self) -> tuple[int, int]:
         """The present, by a clock that never goes back and by the wall clock, in ns."""
@@ -32,13 +32,6 @@ class Clock(Protocol):
 
 
 class FlowProbe:
-    """One session or channel.
-
-    Attributes:
-        running: its task.
-        turn: of the sampler's look that saw it last.
-    """
-
     __slots__ = ("_around", "_began_ns", "_clock", "_observer", "_wakes", "running", "turn")
 
     def __init__(
@@ -48,14 +41,6 @@ class FlowProbe:
         observer: Observer,
         around: Callable[[], Any],
     ) -> None:
-        """Begin.
-
-        Args:
-            clock: the sampler.
-            running: the task.
-            observer: of what it runs.
-            around: what the connection does for it at present.
-        """
         self._clock = clock
         self._observer = observer
         self._around = around
@@ -66,7 +51,7 @@ class FlowProbe:
         running.on_end = self._on_end
 
     def begin(self, now_ns: int) -> None:
-        """What is there already counts from now on."""
+        """Count what exists already from now on."""
         self._observer.begin(now_ns, self._around())
 
     @property
@@ -75,11 +60,9 @@ class FlowProbe:
         return self.running.inbox.closed
 
     def look(self, now_ns: int, ts_ns: int, *, whole: bool = False) -> None:
-        """Observe it now."""
         self._observer.observe(now_ns, ts_ns, self._around(), whole=whole)
 
     def detach(self) -> None:
-        """Leave it alone."""
         self.running.on_wake = None
         self.running.on_end = None
 

@@ -36,13 +36,8 @@ MEMORY_NS: Final = 1_000_000_000
 
 
 class FlowSampler:
-    """See the module.
-
-    Attributes:
-        count: how often everything has been looked at.
-        cost_ns: processor time that all observing took, about.
-        protocols: what the connections that were seen speak, "amqp10" and "amqp091"; whoever empties it hears
-            of those that are still there again.
+    """See the module. `protocols`: protocols of the seen connections, "amqp10" and "amqp091"; refilled for
+    open ones after it was emptied.
     """
 
     def __init__(
@@ -53,15 +48,6 @@ class FlowSampler:
         on_queue: Callable[[int, DeclaredQueue], None],
         on_link: Callable[[LinkName], None],
     ) -> None:
-        """Look at nothing yet.
-
-        Args:
-            surroundings: of the broker.
-            emit: takes events.
-            on_crash: told of a fault of ours.
-            on_queue: told of each queue and its number, when it is seen first.
-            on_link: told of each link, channel that publishes, and consumer, when it is seen first.
-        """
         self._surroundings = surroundings
         self._emit = emit
         self._on_crash = on_crash
@@ -80,7 +66,7 @@ class FlowSampler:
         self._process = ProcessObserver(emit, time.monotonic_ns(), processor_ns=time.process_time_ns())
 
     def begin(self) -> None:
-        """What is there already counts from now on."""
+        """Count what exists already from now on."""
         now_ns, _ = self._set_times()
         self._process = ProcessObserver(self._emit, now_ns, processor_ns=time.process_time_ns())
         for connection in self._surroundings.connections.values():
@@ -97,10 +83,8 @@ class FlowSampler:
         self.look()
 
     def look(self, *, whole: bool = False) -> None:
-        """Look at everything once, at one time.
-
-        Args:
-            whole: tell the elapsed time up to now, also of what has not moved.
+        """Sample everything once, at one time. `whole`: report the elapsed time up to now, also of what has
+        not moved.
         """
         for _ in self._timed(self._steps(whole=whole)):
             pass
@@ -117,7 +101,6 @@ class FlowSampler:
                 pause_ns = self.cost_ns + TURN_NS
 
     def _timed(self, steps: Iterator[None]) -> Iterator[None]:
-        """Go through steps, count the processor time of each, and end with the first that fails."""
         more = True
         while more:
             began_ns = time.thread_time_ns()
@@ -151,7 +134,6 @@ class FlowSampler:
             self._on_crash(error)
 
     def detach(self) -> None:
-        """Leave everybody alone."""
         for probe in self._probes.values():
             probe.detach()
 
@@ -161,11 +143,9 @@ class FlowSampler:
         return now_ns, now_ns + self._offset_ns
 
     def spent(self, processor_ns: int) -> None:
-        """So much processor time went into observing wakes."""
         self.cost_ns += processor_ns
 
     def crash(self, error: Exception) -> None:
-        """A fault of ours in an observer."""
         self._on_crash(error)
 
     def _set_times(self) -> tuple[int, int]:
@@ -189,7 +169,6 @@ class FlowSampler:
             probe.look(now_ns, ts_ns, whole=whole)
 
     def _look_at_the_rest(self, *, whole: bool) -> None:
-        """Connections that are gone, and sessions and channels that their connections know no more."""
         now_ns, ts_ns = self._set_times()
         connections = self._surroundings.connections
         if len(self._connections) > len(connections):
@@ -235,10 +214,8 @@ class FlowSampler:
         self._on_link(LinkName(ts_ns, kind, connection.number, channel, handle, *names))
 
     def _probe(self, now_ns: int) -> None:
-        """Probe some of the sessions and channels; all in turn if they are many.
-
-        Others had their turn since these were looked at: some are over by now, and have nothing left to see.
-        """
+        # Probe some of the sessions and channels; all in turn if they are many. Others had their turn since
+        # these were looked at: some are over by now, and have nothing left to see.
         probes = [probe for probe in self._probes.values() if not probe.over]
         first = self.count * PROBES_MAX % len(probes) if len(probes) > PROBES_MAX else 0
         for probe in [*probes[first:], *probes[:first]][:PROBES_MAX]:

@@ -20,14 +20,8 @@ FOLLOWED_MAX: Final = 256
 
 @dataclass(eq=False, slots=True)
 class Followed:
-    """One that is followed.
-
-    Attributes:
-        vhost: its name.
-        parts: sessions that have begun since, and channels that are not open yet, with what looks for new
-            links after each turn.
-        begun: watches so far.
-        left_out: links and channels that came when there were too many.
+    """One that is followed. `parts`: sessions that have begun since, and channels that are not open yet, with
+    what looks for new links after each turn.
     """
 
     vhost: str
@@ -59,12 +53,12 @@ class Followed:
                     yield role, end
 
     def is_new(self, channel: RunningChannel) -> bool:
-        """Whether a channel is open and not watched yet; it is not asked about again then."""
+        """Whether a channel is open and not watched yet; true once for each."""
         if channel.service.state is not ChannelState.OPEN:
             return False
         del self.parts[channel]
         return self.has_room()
 
     def view(self, watches: Iterable[WatchView]) -> FollowedView:
-        """What doors show of it."""
+        """Return its view for front ends."""
         return FollowedView(self.vhost, tuple(watches), self.left_out)

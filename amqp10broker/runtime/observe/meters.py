@@ -1,8 +1,7 @@
-"""Measuring what can run low: this process's memory, and free space on a disk.
+"""Measurements of limited resources: this process's memory, and free space on a disk.
 
-Memory is the resident set, as RabbitMQ takes it. Freed memory stays in the resident set as long as the C
-library keeps it for later, so where that library can (glibc), it is asked to give back what it holds free
-before anybody is held back for it. Every meter answers None where the system does not say.
+Memory is the resident set, as in RabbitMQ. The C library keeps freed memory, so with glibc it must release
+its free pages before publishers are blocked. A meter returns None where the system has no figure.
 """
 
 from __future__ import annotations
@@ -18,13 +17,13 @@ _CGROUPS: Final = "/sys/fs/cgroup"
 
 
 class Meter(Protocol):
-    """What the broker measures with. Tests give it other figures."""
+    """The measurements of the broker, replaced in tests."""
 
     def memory_used(self) -> int | None:
         """Bytes of this process that are in RAM."""
 
     def memory_total(self) -> int | None:
-        """Bytes that this process may use: the machine's memory, or less if a limit says so."""
+        """Bytes that this process may use: the machine's memory, or a lower limit."""
 
     def disk_free(self, path: str) -> int | None:
         """Bytes that this user may still write on the file system of `path`."""
@@ -37,22 +36,17 @@ class Meter(Protocol):
 
 
 class SystemMeter:
-    """The real one."""
-
     def __init__(self) -> None:
         self._trim: Callable[[int], object] | None = None
         self._asked = False
 
     def memory_used(self) -> int | None:
-        """The resident set."""
         return rss_bytes() or None
 
     def memory_total(self) -> int | None:
-        """The smallest of the machine's memory, the limits of the control groups, and ``ulimit -v``."""
         return memory_total(read_text)
 
     def disk_free(self, path: str) -> int | None:
-        """What statvfs says is free for this user."""
         try:
             found = os.statvfs(path)
         except OSError:
@@ -60,11 +54,9 @@ class SystemMeter:
         return found.f_bavail * found.f_frsize
 
     def busy_s(self) -> float:
-        """Of all its threads."""
         return time.process_time()
 
     def give_back(self) -> None:
-        """``malloc_trim(0)`` where there is one."""
         if not self._asked:
             self._trim = _malloc_trim()
             self._asked = True
@@ -73,7 +65,7 @@ class SystemMeter:
 
 
 def rss_bytes() -> int:
-    """Memory of this process that is in RAM; 0 where the system does not say."""
+    """Resident memory of this process; 0 if the system has no figure."""
     try:
         with open("/proc/self/statm", encoding="ascii") as statm:
             return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
@@ -82,17 +74,15 @@ def rss_bytes() -> int:
 
 
 def memory_total(read: Callable[[str], str]) -> int | None:
-    """What a process may use: the machine's memory, or less if a control group or `ulimit -v` says so.
-
-    Args:
-        read: the text of a file; empty if it cannot be read.
+    """Bytes that a process may use: the machine's memory, or a lower limit of a control group or
+    `ulimit -v`.
     """
     limits = (machine_memory(), _address_space(read), *_control_group_limits(read))
     return min((limit for limit in limits if limit is not None), default=None)
 
 
 def machine_memory() -> int | None:
-    """Bytes of memory that the machine has; None where the system does not say."""
+    """Bytes of memory of the machine; None if the system has no figure."""
     try:
         pages = os.sysconf("SC_PHYS_PAGES")
         size = os.sysconf("SC_PAGE_SIZE")
@@ -102,11 +92,6 @@ def machine_memory() -> int | None:
 
 
 def _address_space(read: Callable[[str], str]) -> int | None:
-    """What ``ulimit -v`` leaves for memory in RAM; None where there is no such limit.
-
-    It counts addresses, of which a process has more than memory: libraries, and what is set aside for the
-    stacks and heaps of threads. So much of the limit can never be in RAM.
-    """
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit == resource.RLIM_INFINITY:
         return None
@@ -118,10 +103,6 @@ def _address_space(read: Callable[[str], str]) -> int | None:
 
 
 def _control_group_limits(read: Callable[[str], str]) -> Iterator[int | None]:
-    """Limits of the groups this process is in, of both versions of cgroups, and of those above them.
-
-    Inside a container the paths may be the host's and lead nowhere; its own group is then at the root.
-    """
     for line in read("/proc/self/cgroup").splitlines():
         _, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
@@ -149,7 +130,6 @@ def read_text(path: str) -> str:
 
 
 def _malloc_trim() -> Callable[[int], object] | None:
-    """The C library's function that gives freed pages back; None where it has none."""
     import ctypes  # milliseconds of the start, and most brokers never need it
 
     try:

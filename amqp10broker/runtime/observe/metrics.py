@@ -17,12 +17,7 @@ TURN_S: Final = 0.004
 
 
 async def text_of(broker: Served, wanted: Wanted) -> bytes:
-    """What a scrape is answered with.
-
-    Args:
-        broker: that runs.
-        wanted: what is asked for.
-    """
+    """Return the response to a scrape."""
     pieces: list[bytes] = []
     began = perf_counter()
     for piece in scrape(await source_of(broker, CLIENT_VERSION), wanted):

@@ -22,11 +22,8 @@ if TYPE_CHECKING:
 
 
 async def source_of(broker: Served, client_version: str = "") -> MetricsSource:
-    """A broker as it is asked now.
-
-    Args:
-        broker: that runs.
-        client_version: of the library that writes the text for Prometheus; empty: nobody writes it.
+    """Return the source of metrics of a broker. `client_version`: of the library that writes the text for
+    Prometheus; empty: no text is written.
     """
     member = None
     if broker.catalog.cluster is not None:
@@ -36,8 +33,6 @@ async def source_of(broker: Served, client_version: str = "") -> MetricsSource:
 
 
 class MetricsSource:
-    """See the module."""
-
     def __init__(self, broker: Served, coordination: MemberState | None, client_version: str) -> None:
         self._broker = broker
         self._coordination = coordination
@@ -119,7 +114,7 @@ class MetricsSource:
 
 
 def open_fds() -> int | None:
-    """None where the system does not say."""
+    """Number of open file descriptors; None if the system has no figure."""
     try:
         return len(os.listdir("/proc/self/fd")) - 1  # the one that lists them is closed again
     except OSError:

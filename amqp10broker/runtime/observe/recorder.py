@@ -53,13 +53,11 @@ QUEUES_NAMED_MAX: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """What was asked for.
+    """The request for a recording.
 
     Attributes:
-        folder: the recording, absolute.
-        every_ms: between looks.
-        run_id: name of the runs: the first one that the folder has of it is called so, the next ones
-            ``NAME-2``, ``NAME-3``, whoever records them. None makes up a name for each run.
+        run_id: name of the runs: the first run in the folder has this name, the next ones ``NAME-2``,
+            ``NAME-3``. None: each run gets a fresh name.
     """
 
     folder: str
@@ -68,27 +66,12 @@ class Recording:
 
 
 class Recorder:
-    """One recording under way. See the module.
-
-    Attributes:
-        recording: what was asked for.
-        run_id: of the present run; a guess until the helper has found a free one, some ms after it began.
-        ended: it is over, its files are complete.
-        failed: how it failed: ``folder``, ``run_id``, ``reason``, ``events``, ``events_written``,
-            ``events_lost``; None if it did not.
+    """One recording under way. See the module. `run_id`: of the present run; a guess until the helper has
+    found a free one, some ms after it began. `failed`: how it failed: ``folder``, ``run_id``, ``reason``,
+    ``events``, ``events_written``, ``events_lost``; None if it did not.
     """
 
     def __init__(self, surroundings: Occupied, recording: Recording, *, ring: Ring | None = None) -> None:
-        """Prepare; nothing is recorded before `run`.
-
-        Args:
-            surroundings: of the broker.
-            recording: what was asked for.
-            ring: of another size, for tests.
-
-        Raises:
-            RecordingError: the run id is no safe name of a file, or too long.
-        """
         try:
             first = None if recording.run_id is None else check_run_name(recording.run_id)
         except ValueError as error:
@@ -121,10 +104,8 @@ class Recorder:
     # --- life -------------------------------------------------------------------------------------
 
     async def open(self) -> None:
-        """Start the helper; it makes the folder and the row of the run.
-
-        Raises:
-            RecordingError: it cannot record there; the message says why.
+        """Start the helper, which creates the folder and the row of the run. Raises `RecordingError` with the
+        reason if it cannot record there.
         """
         self._process = await RecorderProcess.start(self.recording.folder, asdict(self._row))
         self._begun(self._process.begun)
@@ -173,7 +154,6 @@ class Recorder:
         self.fail(f"fault in the broker: {type(error).__name__}")
 
     async def _end(self) -> None:
-        """Tell what is left, and let the helper complete its files."""
         process, self._process = self._process, None
         assert process is not None
         ts_ns = self._look_at_all()
@@ -198,7 +178,6 @@ class Recorder:
     # --- the helper -------------------------------------------------------------------------------
 
     async def _feed(self) -> None:
-        """Hand events to the helper. It may keep this task waiting as long as it likes."""
         assert self._process is not None
         try:
             while True:
@@ -210,7 +189,6 @@ class Recorder:
             self.fail(str(error))
 
     async def _listen(self) -> None:
-        """Hear what the helper has to say."""
         assert self._process is not None
         while (answer := await self._process.answer()) is not None:
             self._hear(answer)
@@ -225,7 +203,6 @@ class Recorder:
             self.fail(str(answer["failed"]))
 
     def _begun(self, answer: Mapping[str, Any]) -> None:
-        """The helper has begun a run; it may be one of several that wait for it."""
         self._runs_begun += 1
         first, run_id = self._runs_begun == 1, answer["run_id"]
         if self._runs_begun == self._runs:
@@ -238,7 +215,6 @@ class Recorder:
         )
 
     def _put(self, kind: int, payload: bytes) -> None:
-        """Let something wait for `_feed`; events only as long as there is room."""
         if kind == EVENTS:
             if sum(len(each) for _, each, _ in self._backlog) + len(payload) > BACKLOG_BYTES_MAX:
                 self._ring.lose(payload)
@@ -249,11 +225,9 @@ class Recorder:
 
     @property
     def _dropped(self) -> int:
-        """Events of the run that were lost so far."""
         return self._ring.dropped - self._dropped_before
 
     def _look_at_all(self) -> int:
-        """The run is at its end: tell everything up to now, and return what time that is (wall clock, ns)."""
         if self.failed is None:
             self._looks.look(whole=True)
             self._tell_protocols()
@@ -264,11 +238,7 @@ class Recorder:
     # --- runs -------------------------------------------------------------------------------------
 
     def configured(self, config: Config) -> None:
-        """The configuration is about to be replaced: a run has one, so the next one begins.
-
-        Args:
-            config: the next one.
-        """
+        """The configuration is about to be replaced: a run has one, so the next one begins."""
         name = self._name if self.recording.run_id else new_run_id("broker")
         row = self._new_row(name, config)  # before anything changes: what is wrong with it is said now
         row = replace(row, began_ns=self._look_at_all())
@@ -328,31 +298,28 @@ class Recorder:
             await trio.sleep(max(every_s - (trio.current_time() - began), LOOK_SHARE * cost_s))
 
     def join(self, connection: Connection, running: RunningSession | RunningChannel) -> None:
-        """A session or a channel begins: also one that is over before the next look is told."""
+        """Add a new session or channel: short ones are recorded although they end before the next sample."""
         if not self._stopping.is_set():
             self._looks.join(connection, running)
 
     def _tell_protocols(self) -> None:
-        """What the connections of this run speak, if it is more than was told."""
         protocols = self._looks.protocols
         if len(protocols) > self._protocols_told:
             self._protocols_told = len(protocols)
             self._put(NOTE, json.dumps({"protocols": sorted(protocols)}).encode())
 
     def _name_queue(self, number: int, queue: DeclaredQueue) -> None:
-        """A queue has a number in this recording from now on."""
         if number <= QUEUES_NAMED_MAX:
             named = {str(number): {"name": queue.name, "vhost": queue.vhost, "type": queue.type}}
             self._put(NOTE, json.dumps({"queues": named}).encode())
 
     def _name_link(self, name: LinkName) -> None:
-        """A link has these numbers from now on. It is told with the next events."""
         if self._links_named < LINKS_NAMED_MAX:
             self._links_named += 1
             self._links.append(name)
 
     def _put_events(self) -> None:
-        """Let events wait for `_feed`, and before them the names of the links that they may be about."""
+        # Let events wait for `_feed`, and before them the names of the links that they may be about.
         if self._links:
             self._put(NOTE, json.dumps({"links": list(map(asdict, self._links))}).encode())
             self._links.clear()
@@ -361,7 +328,7 @@ class Recorder:
     # --- status -----------------------------------------------------------------------------------
 
     def view(self) -> RecordingView:
-        """What `amqp10broker record status` shows."""
+        """Return the status for `amqp10broker record status`."""
         return RecordingView(
             folder=self.recording.folder,
             run_id=self.run_id,
@@ -374,12 +341,11 @@ class Recorder:
         )
 
     def _processor_percent(self) -> float:
-        """What observing has taken of one processor since the recording began."""
         past_ns = time.monotonic_ns() - self._before_ns
         return round(100 * self._looks.cost_ns / max(1, past_ns), 2)
 
     def _cost_percent(self) -> float:
-        """The observers' share of the broker's processor time since the recording began."""
+        # The observers' share of the broker's processor time since the recording began.
         used_ns = time.process_time_ns() - self._processor_before_ns
         return round(100 * self._looks.cost_ns / max(1, used_ns), 2)
 
@@ -394,12 +360,11 @@ class Recorder:
 
 
 def _fixed(setting: int | str) -> int | None:
-    """A setting of flow control as a run has it; null if it is automatic."""
     return None if isinstance(setting, str) else setting
 
 
 def machine_text() -> str:
-    """What the figures were measured on, without the machine's name."""
+    """Return the description of the machine, without its name."""
     implementation = platform.python_implementation()
     return (
         f"{platform.system()} {platform.release()} {platform.machine()}, {os.cpu_count()} processors, "

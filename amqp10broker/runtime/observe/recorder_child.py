@@ -43,10 +43,8 @@ NICENESS = 5
 
 
 class Scribe:
-    """Writes the runs of one recording.
-
-    Attributes:
-        dropped: events that the broker has dropped in the run, as the last frame says.
+    """Writes the runs of one recording. `dropped`: events that the broker has dropped in the run, as of the
+    last frame.
     """
 
     def __init__(self, recording: str) -> None:
@@ -97,7 +95,6 @@ class Scribe:
         return {"ready": True, "run_id": self._run.run_id, "number": self._number}
 
     def take(self, events: bytes) -> None:
-        """Write packed events."""
         from amqp10broker.observe.flow_events.schema import PACK
 
         assert self._writer is not None, "events before a run"
@@ -124,7 +121,6 @@ class Scribe:
             write_run(self._recording, self._run)
 
     def tick(self) -> None:
-        """Time has passed."""
         if self._writer is not None:
             self._writer.tick()
             self._count()
@@ -132,11 +128,8 @@ class Scribe:
     def finish(self, ended_ns: int | None = None, *, lost: int = 0) -> None:
         """Complete the run: its last part, then its row.
 
-        Whoever asked for the run may have replaced its row meanwhile by one that says more: it is kept.
-
-        Args:
-            ended_ns: when it ended; None: with the last event.
-            lost: events that were sent here and not written.
+        A row that was replaced meanwhile by one with more content is preserved. `ended_ns`: when it ended;
+        None: with the last event.
         """
         from amqp10broker.observe.recording.runs import read_run, write_run
 
@@ -175,7 +168,7 @@ class Scribe:
         self._protocols = []
 
     def give_up(self) -> None:
-        """It cannot be written, a full disk for instance: make room, and say in the row what is missing."""
+        """Handle a failed write, such as on a full disk: make room, and note the missing part in the row."""
         from amqp10broker.observe.recording.errors import RecordingError
 
         writer, self._writer = self._writer, None
@@ -187,7 +180,6 @@ class Scribe:
         self._leave_room()
 
     def _leave_room(self) -> None:
-        """A row is about to be written, or none will be."""
         room, self._room = self._room, None
         if room is not None:
             room.give_up()
@@ -249,7 +241,7 @@ def frames(channel: socket.socket, tick: Any) -> Any:
 
 
 def answer(channel: socket.socket, line: dict[str, Any]) -> None:
-    """Tell the broker, if it is still there."""
+    """Send a line to the broker, if it still runs."""
     try:
         channel.sendall(json.dumps(line).encode() + b"\n")
     except OSError:
@@ -257,7 +249,7 @@ def answer(channel: socket.socket, line: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    """Serve the socket whose descriptor is the first argument."""
+    """Serve the socket with the descriptor in the first argument."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     # As the broker finds modules: isolated mode has left out PYTHONPATH, which may be where we are.

@@ -31,19 +31,9 @@ READ_BYTES: Final = 65_536
 
 
 class RecorderProcess:
-    """The way to the helper.
-
-    Attributes:
-        begun: what it answered to the first run: ``run_id`` and ``number``.
-    """
+    """The way to the helper."""
 
     def __init__(self, channel: socket.socket, process: trio.Process) -> None:
-        """Take over a helper that has been started; see `start`.
-
-        Args:
-            channel: the broker's end; it does not block.
-            process: the helper.
-        """
         self._channel = channel
         self._process = process
         self.begun: dict[str, Any] = {}
@@ -52,14 +42,8 @@ class RecorderProcess:
 
     @classmethod
     async def start(cls, recording: str, row: Mapping[str, Any]) -> Self:
-        """Start a helper and let it begin the first run.
-
-        Args:
-            recording: the folder, absolute.
-            row: columns of the run; the run id is a name, which gets a number if it has a run already.
-
-        Raises:
-            RecordingError: it cannot record there; the message says why.
+        """Start a helper and begin the first run. Raises `RecordingError` with the reason if it cannot record
+        there.
         """
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
@@ -106,10 +90,8 @@ class RecorderProcess:
     async def send(self, kind: int, payload: bytes, dropped: int = 0) -> None:
         """Send one frame, waiting until the helper takes it.
 
-        Who is cancelled meanwhile leaves the rest of the frame to the next one who sends.
-
-        Raises:
-            RecordingError: the helper is gone.
+        After a cancellation the next call sends the rest of the frame. Raises `RecordingError` if the helper
+        has ended.
         """
         self._unsent = memoryview(b"".join((self._unsent, FRAME.pack(kind, len(payload), dropped), payload)))
         try:
@@ -138,11 +120,7 @@ class RecorderProcess:
         return answer
 
     async def close(self, *, end_s: float = END_S) -> None:
-        """Let the helper end, and wait for it; kill it if it does not.
-
-        Args:
-            end_s: seconds it has.
-        """
+        """Let the helper end, and wait for it; kill it if it does not."""
         with trio.CancelScope(shield=True):
             trio.lowlevel.notify_closing(self._channel)
             self._channel.close()
@@ -154,6 +132,6 @@ class RecorderProcess:
 
 
 def _search_path() -> list[str]:
-    """Where modules are found, this package before all: it may have been found by the working directory."""
+    # Where modules are found, this package before all: it may have been found by the working directory.
     package = str(Path(amqp10broker.__file__).resolve().parent.parent)
     return [package, *(path for path in sys.path if path and path != package)]

@@ -22,19 +22,11 @@ _EVERY: Final = CONFIG_SETTINGS["record_every"]
 
 
 class Recordings:
-    """The recording of a broker, if there is one; one at a time.
-
-    Attributes:
-        recorder: the one under way.
-        failed: how the last one failed (`Recorder.failed`), until another one begins; None if it did not.
+    """The recording of a broker, if there is one; one at a time. `failed`: how the last one failed
+    (`Recorder.failed`), until another one begins; None if it did not.
     """
 
     def __init__(self, surroundings: Occupied) -> None:
-        """Record nothing.
-
-        Args:
-            surroundings: of the broker.
-        """
         self._surroundings = surroundings
         self._nursery: trio.Nursery | None = None
         self._starting = False
@@ -43,10 +35,8 @@ class Recordings:
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[None]:
-        """Be able to record; begin at once if the configuration says so, and end with the block.
-
-        Raises:
-            BrokerError: it says so, and it cannot be.
+        """Allow recordings inside the block, and begin at once if so configured. Raises `BrokerError` if that
+        fails.
         """
         config = self._surroundings.config
         failure: Exception | None = None
@@ -65,19 +55,7 @@ class Recordings:
             raise failure
 
     async def start(self, folder: str, *, every_ms: object, run_id: str | None) -> RecordingView:
-        """Begin to record.
-
-        Args:
-            folder: the recording, made if it is not there.
-            every_ms: milliseconds between two looks, 10 to 1000.
-            run_id: name of its runs, with a number if the folder has one of that name; None makes one up.
-
-        Returns:
-            The status of the recording.
-
-        Raises:
-            BrokerError: it cannot be: of the class that says why.
-        """
+        """Begin to record. Raises a `BrokerError` subclass with the reason if that fails."""
         from amqp10broker.runtime.observe.recorder import Recorder, Recording
 
         assert self._nursery is not None, "the broker is not running"
@@ -99,14 +77,6 @@ class Recordings:
         return recorder.view()
 
     async def stop(self) -> RecordingView:
-        """End the recording; when this returns its files are complete.
-
-        Returns:
-            Its last status.
-
-        Raises:
-            BrokerError: there is none.
-        """
         recorder = self.recorder
         if recorder is None:
             before = "" if self.failed is None else f". The last recording failed: {self.failed.reason}"
@@ -118,7 +88,6 @@ class Recordings:
         return recorder.view()
 
     def view(self) -> RecordingView | None:
-        """What is shown of the recording; None if there is none."""
         return None if self.recorder is None else self.recorder.view()
 
     def join(self, connection: Connection, part: int) -> None:
@@ -127,11 +96,7 @@ class Recordings:
             self.recorder.join(connection, connection.parts[part])
 
     def configured(self, config: Config) -> None:
-        """The flow settings are about to be changed while running.
-
-        Args:
-            config: the next configuration.
-        """
+        """The flow settings are about to be changed while running."""
         if self.recorder is not None:
             self.recorder.configured(config)
 

@@ -37,15 +37,7 @@ LIMITS: Final[Mapping[str, Resource]] = {
 
 
 class AlarmSurroundings(Protocol):
-    """What of the broker is measured, and set.
-
-    Attributes:
-        clock: the time of day.
-        config: has the limits; replaced when one is set.
-        alarms: names of those that are on.
-        connections: told when publishers are to be held back, or let go.
-        http_clients: how many there are; they take memory, too.
-    """
+    """The context of the monitor in the broker."""
 
     clock: WallClock
     config: Config
@@ -57,20 +49,11 @@ class AlarmSurroundings(Protocol):
 
 
 class ResourceMonitor:
-    """Measures memory and disk of one broker, and holds its publishers back while either is low.
-
-    Attributes:
-        alarms: which are on.
-        elsewhere: names of those that are on at other nodes of the cluster; they hold publishers back, too.
+    """Measures memory and disk of one broker, and holds its publishers back while either is low. `elsewhere`:
+    names of those that are on at other nodes of the cluster; they hold publishers back, too.
     """
 
     def __init__(self, surroundings: AlarmSurroundings, meter: Meter) -> None:
-        """Measure nothing yet.
-
-        Args:
-            surroundings: of the broker.
-            meter: measures.
-        """
         self.alarms = Alarms()
         self.elsewhere: dict[int, frozenset[str]] = {}
         self._surroundings = surroundings
@@ -85,7 +68,7 @@ class ResourceMonitor:
     # --- life -------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Work out the limits and measure for the first time; before anybody may connect."""
+        """Compute the limits and measure for the first time, before clients may connect."""
         for resource in Resource:
             self._readings.learn_limit(resource, self._surroundings.config)
         self.check()
@@ -108,15 +91,13 @@ class ResourceMonitor:
                 self._asleep = False
 
     def wake(self) -> None:
-        """Somebody has connected: nobody may have been there before."""
+        """Resume measuring at a new connection."""
         if self._asleep:
             self._woken.set()
 
     def check(self) -> int:
-        """Measure once, and raise or clear what follows from it.
-
-        Returns:
-            Milliseconds until it has to be done again.
+        """Measure once, and raise or clear what follows from it. Returns milliseconds until it has to be done
+        again.
         """
         now_ms = self._surroundings.clock.now_ms()
         pauses = []
@@ -131,7 +112,7 @@ class ResourceMonitor:
         return min(pauses)
 
     def _checked(self) -> int:
-        """As `check`; a fault in it must not end the broker, and alarms then stay as they are."""
+        # As `check`; a fault in it must not end the broker, and alarms then stay as they are.
         try:
             pause_ms = self.check()
             self._untidy = self._tidying.look(
@@ -145,10 +126,8 @@ class ResourceMonitor:
     # --- changes from outside ---------------------------------------------------------------------
 
     def put(self, name: str, *, on: bool, cause: AlarmCause) -> None:
-        """Add a cause to an alarm, or take it away; an alarm is on while it has any.
-
-        Raises:
-            ValueError: no alarm of this name.
+        """Add a cause to an alarm, or take it away; an alarm is on while it has any. Raises `ValueError` if
+        no alarm of this name.
         """
         if name not in set(Resource):
             raise ValueError(f"no alarm '{name}': there are {' and '.join(sorted(Resource))}")
@@ -158,18 +137,9 @@ class ResourceMonitor:
         self.wake()
 
     def set_limit(self, name: str, written: object, *, source: str) -> int | None:
-        """Change a limit while running, and judge by it at once.
-
-        Args:
-            name: `vm_memory_high_watermark` or `disk_free_limit`.
-            written: as in the configuration: ``0.6``, ``512MB``, ``mem_relative 1.5``.
-            source: who asked, for the error.
-
-        Returns:
-            The limit in bytes; None if it is a share of a memory whose size is not known.
-
-        Raises:
-            ConfigError: it cannot be read, or there is no such setting; nothing was changed.
+        """Change a limit while running, and judge by it at once. Returns the limit in bytes; None if it is a
+        share of a memory whose size is not known. Raises `ConfigError` if it cannot be read, or there is no
+        such setting; nothing was changed.
         """
         resource = LIMITS.get(name)
         if resource is None:
@@ -215,7 +185,6 @@ class ResourceMonitor:
         )
 
     def _tell(self, change: Change) -> None:
-        """Log a change, and tell the connections if publishers are now to be held back, or let go."""
         figures: dict[str, Any] = {}
         if change.reading is not None:
             measured = "used_bytes" if change.resource is Resource.MEMORY else "free_bytes"
@@ -242,7 +211,6 @@ class ResourceMonitor:
         self._hold_back()
 
     def _hold_back(self) -> None:
-        """Hold publishers back while there is any alarm in the cluster, and let them go after the last."""
         surroundings = self._surroundings
         before = bool(surroundings.alarms)
         surroundings.alarms = self.alarms.names().union(*self.elsewhere.values())

@@ -20,19 +20,13 @@ GIVING_BACK_SHARE: Final = 20
 
 
 class ResourceReadings:
-    """Measures for one broker.
-
-    Attributes:
-        limits: bytes; None: there is none, or what it is a share of is not known.
-        total_bytes: memory that there is; None if it is not known.
+    """Measures for one broker. `limits`: bytes; None: there is none, or what it is a share of is not known.
+    `total_bytes`: memory that there is; None if it is not known.
     """
 
     def __init__(self, meter: Meter, alarms: Alarms) -> None:
-        """Measure nothing yet.
-
-        Args:
-            meter: measures.
-            alarms: while that of memory is on, what is only held free is given back before it is counted.
+        """Measure nothing yet. `alarms`: while that of memory is on, what is only held free is given back
+        before it is counted.
         """
         self._meter = meter
         self._alarms = alarms
@@ -62,7 +56,6 @@ class ResourceReadings:
             )
 
     def read(self, resource: Resource, config: Config) -> Reading:
-        """Measure now."""
         limit = self.limits[resource]
         if limit is None:
             return Reading(None, None)
@@ -71,7 +64,6 @@ class ResourceReadings:
         return Reading(value, limit)
 
     def _memory_used(self, limit: int) -> int | None:
-        """Memory in use; what is only held free is given back first if it makes the difference."""
         used = self._meter.memory_used()
         if used is None or not (used > limit or self._alarms.measured(Resource.MEMORY)):
             return used
@@ -84,11 +76,10 @@ class ResourceReadings:
         return self._meter.memory_used()
 
     def disk_free(self, config: Config) -> int | None:
-        """Bytes; None if it cannot be told."""
+        """Free bytes; None if the system has no figure."""
         return self._meter.disk_free(disk_path(config))
 
     def _complain(self, resource: Resource, *, unknown: bool) -> None:
-        """Say once that something cannot be measured, and again when it can."""
         if unknown and resource not in self._unknown:
             self._unknown.add(resource)
             _log.warning("cannot be measured: its alarm stays as it is", name=resource.value)
@@ -98,7 +89,7 @@ class ResourceReadings:
 
 
 def disk_path(config: Config) -> str:
-    """Whose file system is measured: the data folder's, else that of the folder the broker runs in."""
+    """Return the folder whose file system is measured: the data folder, else the working directory."""
     return config.data_dir or "."
 
 

@@ -1,7 +1,7 @@
-"""OpenTelemetry of a running broker: sessions and channels that are traced, and metrics sent at intervals.
+"""OpenTelemetry of a running broker: traced sessions and channels, and metrics sent at intervals.
 
-Nothing here waits for a receiver but threads: one sends spans, as long as the process runs, and one at a time
-metrics. What a receiver does not take is lost, counted, and told once.
+Only threads wait for a receiver: one sends spans, as long as the process runs, and one at a time metrics.
+Data that a receiver does not take is lost, counted, and logged once.
 """
 
 from __future__ import annotations
@@ -40,7 +40,6 @@ FINISH_S: Final = 2.0
 TURN_S: Final = 0.004
 """A turn of gathering is over after the step in which so much time has passed."""
 NAMES_MAX: Final = 10_000
-"""Queues whose names are remembered."""
 
 Traced = tuple[Callable[..., BrokerSession], Callable[..., BrokerChannel]]
 """Makers of sessions and channels that are traced."""
@@ -49,13 +48,7 @@ Traced = tuple[Callable[..., BrokerSession], Callable[..., BrokerChannel]]
 @asynccontextmanager
 async def telling(broker: Served, endpoint: str) -> AsyncIterator[Traced | None]:
     """Send traces and metrics of a broker; gives what makes sessions and channels, None without traces.
-
-    Args:
-        broker: that runs.
-        endpoint: of the receiver: ``http://host:port``.
-
-    Raises:
-        ConfigError: the endpoint is none.
+    Raises `ConfigError` if the endpoint is none.
     """
     if not endpoint.startswith(("http://", "https://")):
         allowed = "must be http://HOST:PORT or https://HOST:PORT, without /v1/traces"
@@ -123,7 +116,7 @@ class QueueNames:
 
 
 async def _send_metrics(broker: Served, endpoint: str, told_by: object) -> None:
-    """Gather and send, again and again; a receiver that hangs delays the next time, and nothing else."""
+    # Gather and send, again and again; a receiver that hangs delays the next time, and nothing else.
     exporter = OTLPMetricExporter(endpoint)
     one = trio.CapacityLimiter(1)
     failing = False

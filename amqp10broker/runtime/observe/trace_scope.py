@@ -1,8 +1,8 @@
-"""Which frames of a connection belong to an address that is traced.
+"""The frames of a connection that belong to a traced address.
 
-AMQP 1.0: those of links whose address it is, and of the flows, dispositions and ends of a session what
-stands for all of its links. AMQP 0-9-1 has no links: a channel is shown from the method on that names the
-queue or exchange, but for what it publishes elsewhere.
+AMQP 1.0: frames of links with that address, and those session frames that concern all links. AMQP 0-9-1 has
+no links: a channel is shown from the method on that names the queue or exchange, except for its publishes to
+other addresses.
 """
 
 from __future__ import annotations
@@ -31,11 +31,7 @@ EXCHANGES: Final = "/exchanges/"
 
 
 def matching(pattern: str) -> Matches:
-    """Whether an address is meant: as it was written, or as that of the queue that a bare name names.
-
-    Args:
-        pattern: a shell pattern, as in the configuration's overrides.
-    """
+    """Whether an address is meant: as it was written, or as that of the queue that a bare name names."""
 
     def matches(address: str) -> bool:
         return any(fnmatchcase(each, pattern) for each in _ways_to_write(address))
@@ -54,7 +50,7 @@ def _ways_to_write(address: str) -> Iterator[str]:
 
 
 class LinkScope:
-    """What is shown of an AMQP 1.0 connection."""
+    """The traced frames of an AMQP 1.0 connection."""
 
     def __init__(self, matches: Matches) -> None:
         self._matches = matches
@@ -74,7 +70,7 @@ class LinkScope:
                 self._handles.add(("->", channel, handle))
 
     def shows(self, arrow: str, frame: Frame) -> bool:
-        """Whether a frame is shown; each is to be told, in order."""
+        """Whether a frame is shown; it must be called with each, in order."""
         channel = frame.channel
         match frame.body:
             case Attach() as attach:
@@ -126,7 +122,7 @@ class LinkScope:
 
 
 class ChannelScope:
-    """What is shown of an AMQP 0-9-1 connection."""
+    """The traced frames of an AMQP 0-9-1 connection."""
 
     def __init__(self, matches: Matches) -> None:
         self._matches = matches
@@ -139,7 +135,7 @@ class ChannelScope:
             self._channels.add(channel)
 
     def shows(self, arrow: str, frame: Frame) -> bool:
-        """Whether a frame is shown; each is to be told, in order."""
+        """Whether a frame is shown; it must be called with each, in order."""
         channel, method = frame.channel, frame.body
         content = (arrow, channel)
         if method is None:  # a content's header or body, or a heartbeat
@@ -158,7 +154,6 @@ class ChannelScope:
 
 
 def _addresses(method: object) -> Iterator[str]:
-    """What a method names, as addresses of AMQP 1.0."""
     queue = getattr(method, "queue", "")
     if queue:
         yield queue_address(queue)

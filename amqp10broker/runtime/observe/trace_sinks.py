@@ -1,4 +1,4 @@
-"""Where lines of a trace go: the log, a file, or whoever listens at the admin socket."""
+"""Destinations of trace lines: the log, a file, or a client of the admin socket."""
 
 from __future__ import annotations
 
@@ -27,32 +27,20 @@ class LogSink:
     ended: str | None = None
 
     def write(self, number: int, peer: str, lines: Sequence[str]) -> None:
-        """See `Sink`."""
         for line in lines:
             _log.info(line, peer=peer, connection=number)
 
     def put(self, lines: Sequence[str]) -> None:
-        """See `Sink`."""
         for line in lines:
             _log.info(line)
 
-    def close(self, reason: str) -> None:
-        """See `Sink`."""
+    def close(self, reason: str) -> None: ...
 
 
 class FileSink:
-    """A file of this user alone: what is traced may be nobody else's business.
-
-    Attributes:
-        ended: see `Sink`.
-    """
+    """A file that only this user can read, because traces may hold confidential data."""
 
     def __init__(self, path: str) -> None:
-        """Open it, to append.
-
-        Raises:
-            StorageError: it cannot be opened.
-        """
         self.ended: str | None = None
         try:
             self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -63,11 +51,9 @@ class FileSink:
             ) from error
 
     def write(self, number: int, peer: str, lines: Sequence[str]) -> None:
-        """See `Sink`."""
         self.put(stamped(number, lines))
 
     def put(self, lines: Sequence[str]) -> None:
-        """See `Sink`."""
         if self.ended is not None:
             return
         data = "".join(f"{line}\n" for line in lines).encode()
@@ -80,7 +66,6 @@ class FileSink:
             self._stop(f"the file cannot be written: {error.strerror}")
 
     def close(self, reason: str) -> None:
-        """See `Sink`."""
         if self.ended is None:
             self.ended = reason
             os.close(self._file)
@@ -91,11 +76,7 @@ class FileSink:
 
 
 class StreamSink:
-    """Lines for one client of the admin socket.
-
-    Attributes:
-        ended: see `Sink`.
-    """
+    """Lines for one client of the admin socket."""
 
     def __init__(self) -> None:
         self.ended: str | None = None
@@ -104,28 +85,21 @@ class StreamSink:
         self._news = trio.Event()
 
     def write(self, number: int, peer: str, lines: Sequence[str]) -> None:
-        """See `Sink`."""
         self.put(stamped(number, lines))
 
     def put(self, lines: Sequence[str]) -> None:
-        """See `Sink`."""
         room = LINES_WAITING_MAX - len(self._lines)
         self._left_out += max(len(lines) - room, 0)
         self._lines.extend(lines[:room])
         self._news.set()
 
     def close(self, reason: str) -> None:
-        """See `Sink`."""
         if self.ended is None:
             self.ended = reason
         self._news.set()
 
     async def take(self) -> tuple[list[str], int]:
-        """Wait for lines, or the end.
-
-        Returns:
-            The lines, and how many were left out behind them, for nobody took them away.
-        """
+        """Wait for lines, or the end. Returns the lines, and the number of later lines that were dropped."""
         await self._news.wait()
         lines, left_out = list(self._lines), self._left_out
         self._lines.clear()

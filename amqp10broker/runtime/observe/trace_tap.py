@@ -1,4 +1,4 @@
-"""What listens to one connection, for all traces that it is in."""
+"""The observer of one connection, for all of its traces."""
 
 from __future__ import annotations
 
@@ -32,13 +32,8 @@ from amqp10broker.sessions.amqp10.publisher import Publisher
 
 @dataclass(slots=True)
 class Target:
-    """What is traced.
-
-    Attributes:
-        text: it, for people.
-        covers: whether a connection is to be listened to.
-        address: only frames of this address; None: all of a connection.
-        connection: the number of the one connection that is meant, if it is one.
+    """The subject of a trace. `address`: only frames of this address; None: all of a connection.
+    `connection`: the number of the one connection that is meant, if it is one.
     """
 
     text: str
@@ -49,17 +44,6 @@ class Target:
 
 @dataclass(eq=False, slots=True)
 class Trace:
-    """One that is on.
-
-    Attributes:
-        what: as it was asked for; `end` takes it.
-        target: what that is.
-        sink: where its lines go.
-        place: a file's name, ``log``, or ``a terminal``.
-        frames: it is a recording of frames; else text.
-        lines: written so far.
-    """
-
     what: str
     target: Target
     sink: Sink
@@ -69,7 +53,7 @@ class Trace:
 
     @property
     def view(self) -> TraceView:
-        """What doors show of it."""
+        """Return its view for front ends."""
         return TraceView(self.what, self.target.text, self.place, self.lines, self.sink.ended)
 
     def put(self, lines: list[str]) -> None:
@@ -79,15 +63,9 @@ class Trace:
 
 
 class ConnectionTap:
-    """What listens to one connection: both directions, for all traces that it is in."""
+    """The observer of one connection in both directions, for all of its traces."""
 
     def __init__(self, connection: Connection, *, begins: bool) -> None:
-        """Begin between two frames.
-
-        Args:
-            connection: which.
-            begins: nothing has been read from it yet.
-        """
         self.traces: dict[Trace, LinkScope | ChannelScope | None] = {}
         self._connection = connection
         protocol = Protocol.AMQP_10 if isinstance(connection, Connection10) else Protocol.AMQP_091
@@ -129,15 +107,12 @@ class ConnectionTap:
         )
 
     def received(self, data: bytes) -> None:
-        """Bytes that came."""
         self._write("in", self._in.feed(data))
 
     def sent(self, data: bytes | memoryview) -> None:
-        """Bytes for the writer: whole frames."""
         self._write("out", self._out.feed(bytes(data)))
 
     def ended(self, reason: str) -> None:
-        """The connection is over."""
         record = Ended(time.time_ns(), self._connection.number, reason)
         for trace in self.traces:
             if trace.frames:
@@ -161,7 +136,6 @@ class ConnectionTap:
 
 
 def _scope(connection: Connection, matches: Matches) -> LinkScope | ChannelScope:
-    """An address's part of a connection, with what is there already."""
     if not isinstance(connection, Connection10):
         channels = ChannelScope(matches)
         for number, channel in connection.parts.items():
@@ -179,7 +153,6 @@ def _scope(connection: Connection, matches: Matches) -> LinkScope | ChannelScope
 
 
 def _known(connection: Connection, at_ns: int) -> Iterator[Known]:
-    """The links, or consumers of AMQP 0-9-1, that are there already."""
     if not isinstance(connection, Connection10):
         for number, channel in connection.parts.items():
             for tag, consumer in channel.service.consuming.consumers.items():

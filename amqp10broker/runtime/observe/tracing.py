@@ -1,8 +1,8 @@
-"""Who is traced, while the broker runs: connections, users, addresses, or everything.
+"""The subjects of traces while the broker runs: connections, users, addresses, or everything.
 
-One mechanism for ``--trace-frames`` and ``amqp10broker trace``. A connection that is traced has a
-`ConnectionTap` at its stream and writer, which reads its bytes a second time; one that is not has none, and
-pays one look at an attribute a read and a write.
+One mechanism serves ``--trace-frames`` and ``amqp10broker trace``. A traced connection has a `ConnectionTap`
+at its stream and writer, which parses its bytes a second time; others pay one attribute look-up a read and a
+write.
 """
 
 from __future__ import annotations
@@ -39,13 +39,6 @@ class Tracing:
     """All traces of a broker."""
 
     def __init__(self, connections: Connections, users: Users, *, everything: bool) -> None:
-        """Trace nothing yet, or everything.
-
-        Args:
-            connections: of the broker.
-            users: their names can be asked for.
-            everything: from the first byte, into the log.
-        """
         self._connections = connections
         self._users = users
         self._traces: dict[str, Trace] = {}
@@ -54,18 +47,10 @@ class Tracing:
             self._traces[EVERYTHING] = Trace(EVERYTHING, _ALL, LogSink(), "the log")
 
     def begin(self, what: str, sink: Sink, place: str, *, frames: bool = False) -> Trace:
-        """Trace a connection, a user or an address from now on.
-
-        Args:
-            what: a connection's number, a user's name, a peer's address (host, or host:port), the
-                address of links (``/queues/orders``, with ``*`` and ``?``), or ``everything``.
-            sink: where to.
-            place: that, for people.
-            frames: as a recording of frames, see `observe.frames.records`; else as text.
-
-        Raises:
-            NotFound: there is nothing of that kind.
-            NotAllowed: it is being traced.
+        """Trace a connection, a user or an address from now on. `what`: a connection's number, a user's name,
+        a peer's address (host, or host:port), the address of links (``/queues/orders``, with ``*`` and
+        ``?``), or ``everything``. Raises `NotFound` if there is nothing of that kind, and `NotAllowed` if it
+        is being traced.
         """
         target = self._target(what)
         if what in self._traces:
@@ -87,9 +72,7 @@ class Tracing:
 
     def record(self, folder: str) -> None:
         """Record all frames from the start on, into a file of a folder that is made if it is not there.
-
-        Raises:
-            StorageError: the file cannot be made.
+        Raises `StorageError` if the file cannot be made.
         """
         try:
             os.makedirs(folder, mode=0o700, exist_ok=True)
@@ -102,21 +85,11 @@ class Tracing:
         self.record_into(RECORDED, FileSink(path), path)
 
     def record_into(self, what: str, sink: Sink, place: str) -> None:
-        """Record all frames from now on.
-
-        Args:
-            what: `end` takes it.
-            sink: where to.
-            place: that, for people.
-        """
+        """Record all frames from now on."""
         self._begin(Trace(what, _ALL, sink, place, frames=True))
 
     def end(self, what: str, reason: str = "it was switched off") -> Trace:
-        """End a trace.
-
-        Raises:
-            NotFound: it is not on.
-        """
+        """End a trace. Raises `NotFound` if it is not on."""
         trace = self._traces.pop(what, None)
         if trace is None:
             traced = ", ".join(self._traces) or "nothing"
@@ -130,7 +103,6 @@ class Tracing:
         return trace
 
     def close(self) -> None:
-        """The broker has ended."""
         for trace in self._traces.values():
             trace.sink.close("the broker has ended")
 
@@ -143,7 +115,6 @@ class Tracing:
             tap.received(AMQP_091_HEADER)  # the engine of this protocol begins behind it
 
     def leave(self, connection: Connection) -> None:
-        """A connection is over."""
         tap = self._taps.pop(connection.number, None)
         if tap is not None:
             tap.ended(str(connection.end))
@@ -151,14 +122,13 @@ class Tracing:
             self.end(trace.what, f"{GONE}: {connection.end}")
 
     def greeting(self, number: int, peer: str, data: bytes, reply: bytes) -> None:
-        """What is no protocol of ours, and our answer."""
+        """Trace a protocol header that is not supported, and the answer."""
         trace = self._traces.get(EVERYTHING)
         if trace is not None and not trace.frames:
             lines = [f"<- no protocol header: {data[: len(reply)].hex(' ')}", f"-> {header_text(reply)}"]
             trace.sink.write(number, peer, lines)
 
     def views(self) -> tuple[TraceView, ...]:
-        """What is traced."""
         return tuple(trace.view for trace in self._traces.values())
 
     def _listen(self, connection: Connection, trace: Trace, *, begins: bool = False) -> None:
@@ -193,7 +163,6 @@ class Tracing:
 
 
 def _ways_to_say(peer: str) -> tuple[str, ...]:
-    """A peer's host and port, and its host alone."""
     host = peer.rpartition(":")[0]
     return peer, host, host.strip("[]")
 

@@ -1,4 +1,4 @@
-"""What can be watched: which link or channel is meant, and where to look for what no frame tells of it."""
+"""The subjects of watches: the link or channel, and the sources of its state that no frame carries."""
 
 from __future__ import annotations
 
@@ -58,11 +58,8 @@ def find_link(
 def find_channel(
     connection: Connection091, tag: str | None, channel: int | None
 ) -> tuple[RunningChannel, Consumer091 | None]:
-    """An open channel, and one consumer of it if there is a tag.
-
-    Raises:
-        BadRequest: the channel has no number.
-        NotFound: there is none.
+    """An open channel, and one consumer of it if there is a tag. Raises `BadRequest` if the channel has no
+    number, and `NotFound` if there is none.
     """
     number = connection.number
     if channel is None:
@@ -85,7 +82,7 @@ def find_channel(
 def look_at_link(
     session: RunningSession, end: Consumer | Publisher, connection: Connection10
 ) -> Callable[[], Mark]:
-    """What looks at the queue's credit of a link, and at the writer."""
+    """Return the function that reads a link's queue credit and its writer."""
     writer, lane = connection.line.writer, session.lane
     if isinstance(end, Consumer):
         credit = end.credit
@@ -104,7 +101,7 @@ def _why(end: Consumer | Publisher) -> str | None:
 def look_at_channel(
     channel: RunningChannel, connection: Connection091, consumer: Consumer091 | None
 ) -> Callable[[], ChannelMark]:
-    """What looks at the reader's credit for a channel, at the writer, and at a consumer's queue's credit."""
+    """Return the function that reads a channel's reader credit, writer, and consumer's queue credit."""
     writer, lane, reader = connection.line.writer, channel.lane, channel.credit
     if consumer is None:
         return lambda: (reader.credit, writer.waiting_bytes, lane.blocked, 0, 0, False)
@@ -128,7 +125,7 @@ def watch_of_link(
     session: RunningSession,
     end: Consumer | Publisher,
 ) -> tuple[WatchView, Ring]:
-    """What is shown of a watch of this number that begins now, and what is to hear of the link's frames."""
+    """Return the view of a new watch of this number, and the receiver of the link's frames."""
     engine, link = session.service.session, end.link
     ring = Ring(engine, link, look_at_link(session, end, connection), now_ns, describe, on_segment)
     queue = None if end.queue is None else end.queue.name

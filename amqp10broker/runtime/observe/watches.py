@@ -1,7 +1,7 @@
-"""Links, channels and consumers that somebody looks at: whose frames are recorded, and until when.
+"""Watched links, channels and consumers: their frames are recorded.
 
-A watch that nobody asks for its timeline ends by itself, so that a page that was closed costs nothing. Those
-of a virtual host that is followed stay until it is followed no more (`following`).
+A watch without requests for its timeline ends by itself, so that a closed page costs nothing. Those of a
+followed virtual host stay until the following ends (`following`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ from amqp10broker.sessions.amqp10.consumer import Consumer
 from amqp10broker.sessions.amqp10.publisher import Publisher
 
 WATCHES_MAX: Final = 32
-"""Each may keep ten megabytes."""
 LEASE_NS: Final = 60_000_000_000
 """For so long nobody needs to ask; then the watch is over. It is looked at when somebody asks for any watch,
 when a connection ends, and whenever a ring has recorded some hundred frames more."""
@@ -38,16 +37,8 @@ when a connection ends, and whenever a ring has recorded some hundred frames mor
 
 @dataclass(eq=False, slots=True)
 class Watch:
-    """What is looked at.
-
-    Attributes:
-        number: of the watch.
-        view: what doors show of it.
-        ring: of its frames.
-        part: its session or channel.
-        watchers: who have begun it and not ended it.
-        asked_ns: when somebody asked for it last.
-        followed: the virtual host that it is followed for; None: it is over when nobody asks for it.
+    """A watched link, channel or consumer. `followed`: the virtual host for which it is followed; None: it
+    ends without requests.
     """
 
     number: int
@@ -63,12 +54,7 @@ class Watches:
     """All watches of a broker."""
 
     def __init__(self, connections: Connections, now_ns: Callable[[], int] = time.monotonic_ns) -> None:
-        """Look at nothing yet.
-
-        Args:
-            connections: of the broker.
-            now_ns: a clock that never goes back.
-        """
+        """Look at nothing yet. `now_ns`: a clock that never goes back."""
         self._connections = connections
         self._now_ns = now_ns
         self._watches: dict[int, Watch] = {}
@@ -79,7 +65,6 @@ class Watches:
         """Record the frames of one link's session, or of a channel, from now on; or go on if they are.
 
         Args:
-            number: of the connection.
             name: of the link, or a consumer's tag; None: all of a channel of AMQP 0-9-1.
             channel: of the session, None: any; or the number of the channel.
             role: of the link's client, ``sender`` or ``receiver``, None: any.
@@ -123,14 +108,8 @@ class Watches:
         self._watches[self._last] = Watch(self._last, view, ring, part, 1, view.began_ns, followed)
 
     def end(self, number: int, user: str | None = None) -> WatchView:
-        """One of those who look at it looks no more; with the last the watch ends.
-
-        Args:
-            number: of the watch.
-            user: only if it is of a connection of this user; None: of anybody.
-
-        Raises:
-            NotFound: there is no such watch, or it is over.
+        """End one use of a watch; the watch ends with the last one. `user`: only if it is of a connection of
+        this user; None: of any user. Raises `NotFound` if there is no such watch, or it is over.
         """
         watch = self._get(number, user)
         watch.watchers -= 1
@@ -141,15 +120,8 @@ class Watches:
     def timeline(
         self, number: int, since: int | None, limit: int, *, frames: bool, user: str | None = None
     ) -> tuple[WatchView, dict[str, Any]]:
-        """Of which link, and what happened; see `observe.timeline.document`.
-
-        Args:
-            number: of the watch.
-            since, limit, frames: see there.
-            user: as in `end`.
-
-        Raises:
-            NotFound: there is no such watch, or it is over.
+        """Of which link, and what happened; see `observe.timeline.document`. Raises `NotFound` if there is no
+        such watch, or it is over.
         """
         watch = self._get(number, user)
         watch.asked_ns = self._now_ns()
@@ -159,12 +131,11 @@ class Watches:
         return watch.view, {"now_ns": watch.asked_ns, **told}
 
     def views(self) -> list[WatchView]:
-        """What is watched now."""
         self._forget_old()
         return [watch.view for watch in self._watches.values()]
 
     def leave(self, connection: Connection) -> None:
-        """A connection is over: nothing more comes of it; what was can still be asked for a while."""
+        """A connection is over: its watches get no more frames, and can be read for a while."""
         self._forget_old()
         for watch in self._watches.values():
             if watch.view.connection == connection.number:
@@ -184,19 +155,13 @@ class Watches:
     # --- virtual hosts that are followed ----------------------------------------------------------
 
     def follow(self, vhost: str) -> FollowedView:
-        """Watch every session and channel that begins in a virtual host from now on, and its links.
-
-        Returns:
-            What is watched there by now.
-        """
+        """Watch every session and channel that begins in a virtual host from now on, and its links."""
         followed = self._followed.setdefault(vhost, Followed(vhost))
         return followed.view(watch.view for watch in self._watches.values() if watch.followed is followed)
 
     def unfollow(self, vhost: str) -> FollowedView:
-        """Watch nothing there any more; what was watched to the end.
-
-        Raises:
-            NotFound: it is not followed.
+        """Watch nothing there any more; what was watched to the end. Raises `NotFound` if it is not
+        followed.
         """
         followed = self._followed.get(vhost)
         if followed is None:
@@ -219,7 +184,6 @@ class Watches:
     def _look_for_new(
         self, followed: Followed, connection: Connection, part: RunningSession | RunningChannel
     ) -> None:
-        """A part has had a turn: links that were attached in it, or a channel, are watched from here on."""
         before = self._last
         if isinstance(connection, Connection10):
             assert isinstance(part, RunningSession)
@@ -235,7 +199,6 @@ class Watches:
     # --- who listens ------------------------------------------------------------------------------
 
     def _listen(self, part: RunningSession | RunningChannel) -> None:
-        """Have a session or channel tell those rings of it that still record, and no others."""
         if part.inbox.closed:
             return
         rings = [each.ring for each in self._watches.values() if each.part is part and not each.ring.ended]
@@ -250,7 +213,6 @@ class Watches:
         part.on_turn = None if not turns else turns[0] if len(turns) == 1 else _all(turns)
 
     def _look_after(self, number: int) -> None:
-        """A ring records much, or has ended by itself."""
         watch = self._watches.get(number)
         if watch is not None and watch.ring.ended is not None:
             self._listen(watch.part)

@@ -22,16 +22,8 @@ ANSWER_S: Final = 15.0
 
 
 async def run_errand(askers: Askers, label: str, begin: Callable[[ReplyTo], E]) -> E:
-    """Begin an errand, and wait until it is done.
-
-    Args:
-        askers: it becomes one of them.
-        label: for people.
-        begin: posts its first letters.
-
-    Raises:
-        RefusedError: it cannot be done, of the class that says why.
-        BrokerError: a queue has not answered.
+    """Run an errand to its end. Raises a `RefusedError` subclass with the reason, or `BrokerError` if a queue
+    has not answered.
     """
     mailbox: Mailbox[SessionLetter] = Mailbox()
     address = askers.open(label, mailbox)

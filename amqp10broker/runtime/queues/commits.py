@@ -1,8 +1,9 @@
-"""Commits: what a transaction has several queues do is done between two awaits, and kept as one group.
+"""Commits: the parts of a transaction in several queues are applied between two awaits, and stored as one
+group.
 
-A queue is worked for by whoever commits: between two awaits of a program with one thread its own task is at
-rest. First each does what it was told before, as in a wake of its own; then it is asked whether it can do its
-part; then all do, and the journal's records of that are one group (`storage.journal.Journal.together`).
+The committing task works for each queue, whose own task is at rest between two awaits of a single-threaded
+program. First each queue executes its earlier commands; then each checks its part; then all apply, and the
+journal's records are one group (`storage.journal.Journal.together`).
 """
 
 from __future__ import annotations
@@ -33,18 +34,12 @@ class SessionCommits:
     __slots__ = ("_inbox", "_journal_task", "safe")
 
     def __init__(self, inbox: Mailbox[SessionLetter], journal_task: JournalTask | None) -> None:
-        """Begin.
-
-        Args:
-            inbox: its own.
-            journal_task: has the node's journal; None: everything is in memory.
-        """
+        """Begin. `journal_task`: has the node's journal; None: everything is in memory."""
         self._inbox = inbox
         self._journal_task = journal_task
         self.safe = True
 
     def takes(self, handle: QueueHandle) -> bool:
-        """See `Commits`."""
         task = handle.task if isinstance(handle, Participant) else None
         return task is not None and task.keeper.transacts
 
@@ -55,7 +50,6 @@ class SessionCommits:
         ref: RequestRef | None = None,
         also: Callable[[], None] | None = None,
     ) -> str | None:
-        """See `Commits`."""
         post_mail(list(mail))
         work: dict[Participant, tuple[QueueTask, list[Command]]] = {}
         for handle, command in parts:
@@ -87,7 +81,6 @@ class SessionCommits:
         return None
 
     def when_ready(self, parts: Sequence[Part], ref: RequestRef) -> None:
-        """See `Commits`."""
         starting = next(each for each, _ in parts if isinstance(each, Participant) and each.starting)
         assert starting.task is not None, "it has one that starts"
         starting.task.when_started(partial(self._tell, Committed(ref)))
@@ -120,7 +113,6 @@ class SessionCommits:
 
 
 def _bytes_of(commands: Sequence[Command]) -> int:
-    """About how many bytes a queue keeps of these."""
     size = 0
     for command in commands:
         if isinstance(command, Publish):

@@ -52,7 +52,7 @@ class Forgotten:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The queue is gone."""
+    pass
 
 
 WorkerLetter = list[Effect] | Offered | Redirected | Forgotten | Ended
@@ -76,17 +76,8 @@ class DeadLetterWorker:
         *,
         retry_ms: int = RETRY_MS,
     ) -> None:
-        """Make a worker that has nothing to do yet.
-
-        Args:
-            catalog: where exchanges and target queues are looked up.
-            vhost: name of the virtual host of the queue.
-            queue: whose dead messages it forwards.
-            destination: where they go.
-            settle: tells the queue the keys of messages that it need not keep any more.
-            askers: it becomes one of them, until `run` ends.
-            clock: what records say, and when to send again.
-            retry_ms: how long to wait for a confirm before a message is sent again.
+        """Create an idle worker. `retry_ms`: how long to wait for a confirm before a message is
+        sent again.
         """
         self._catalog = catalog
         self._vhost = vhost
@@ -121,7 +112,7 @@ class DeadLetterWorker:
         self._mailbox.put(Ended())
 
     async def run(self) -> None:
-        """Work until told to end, or cancelled."""
+        """Work until ended or cancelled."""
         try:
             await self._work_on()
         finally:
@@ -198,20 +189,15 @@ class DeadLetterWorker:
 
 
 class AtLeastOnce:
-    """What one queue has forwarded at least once: a worker, started for the first dead message."""
+    """The at-least-once dead lettering of one queue: a worker, started for the first dead message."""
 
     def __init__(self, start: Callable[[DeadLetterTarget], DeadLetterWorker]) -> None:
-        """Nothing is forwarded.
-
-        Args:
-            start: starts a worker that forwards to there.
-        """
         self._start = start
         self._worker: DeadLetterWorker | None = None
         self._destination: DeadLetterTarget | None = None
 
     def offer(self, dead: Sequence[DeadLetter], settings: QueueSettings) -> None:
-        """Forward these, to where the queue's settings say."""
+        """Forward these according to the queue's settings."""
         if self._worker is None:
             self._destination = _destination(settings)
             if self._destination is None:
@@ -220,12 +206,7 @@ class AtLeastOnce:
         self._worker.offer(dead)
 
     def look_after(self, commands: Sequence[Command], queue: QuorumQueue) -> None:
-        """Tell the worker of what it could not know: another exchange, or messages that are no more.
-
-        Args:
-            commands: that were carried out.
-            queue: since then.
-        """
+        """Notify the worker of a changed exchange, or of removed messages."""
         worker = self._worker
         if worker is None:
             return
@@ -238,7 +219,6 @@ class AtLeastOnce:
             worker.redirect(destination)
 
     def end(self) -> None:
-        """The queue is gone."""
         if self._worker is not None:
             self._worker.end()
 

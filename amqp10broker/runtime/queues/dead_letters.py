@@ -23,26 +23,13 @@ class DeadLetterOffice:
     """Hands on what queues give up, at most once."""
 
     def __init__(self, catalog: Catalog, askers: Askers, clock: WallClock) -> None:
-        """Serve all queues of a catalog.
-
-        Args:
-            catalog: where exchanges and target queues are looked up.
-            askers: it becomes one of them.
-            clock: what records say.
-        """
         self._catalog = catalog
         self._clock = clock
         self._publisher = askers.open("dead letters").publisher()
         self._cycles: set[tuple[str, str, str]] = set()
 
     def post(self, vhost: str, queue: str, batches: Iterable[DeadLetters]) -> None:
-        """Put dead letters into the mailboxes of their target queues; without any they are dropped.
-
-        Args:
-            vhost: name of the virtual host of the queue.
-            queue: which gave them up.
-            batches: in the order in which it did.
-        """
+        """Put dead letters into the mailboxes of their target queues; without any they are dropped."""
         found = self._catalog.find_vhost(vhost)
         if found is None:
             return

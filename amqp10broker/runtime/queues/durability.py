@@ -1,6 +1,7 @@
-"""What keeps each queue: its machine, with a place in memory, in the journal, or in files of its own.
+"""The durability backend of each queue: its machine, with a place in memory, in the journal, or in files of
+its own.
 
-What is of quorum queues and streams is imported for the first of its kind: the broker starts sooner without.
+Quorum queues and streams are imported for the first of their kind: the broker starts sooner without.
 """
 
 from __future__ import annotations
@@ -49,13 +50,6 @@ only carry it out, and sessions hear of it from the leader."""
 
 
 class QueueSurroundings(Surroundings, Protocol):
-    """For queues.
-
-    Attributes:
-        dead_letters: hands on what they give up.
-        clock_watch: what is wrong with clocks.
-    """
-
     dead_letters: DeadLetterOffice
     clock_watch: ClockWatch
 
@@ -72,12 +66,8 @@ class Keepers:
         groups: Groups | None = None,
         snapshots: Snapshots | None = None,
     ) -> None:
-        """Make keepers for queues of one node.
-
-        Args:
-            surroundings: of the queues.
-            groups: the node's groups; None: it is in no cluster.
-            snapshots: states on their way to and from other nodes; None: it is in no cluster.
+        """Make keepers for queues of one node. `groups`: the node's groups; None: it is in no cluster.
+        `snapshots`: states on their way to and from other nodes; None: it is in no cluster.
         """
         self._surroundings = surroundings
         self._groups = groups
@@ -86,12 +76,7 @@ class Keepers:
         self._makers = {CLASSIC.name: self._classic, QUORUM.name: self._quorum, STREAM.name: self._stream}
 
     def make(self, spec: QueueSpec, journal_task: JournalTask | None) -> Keeper[Any]:
-        """Make one, that has yet to begin.
-
-        Args:
-            spec: of the queue.
-            journal_task: where it keeps messages; None: in memory.
-        """
+        """Make one, that has yet to begin. `journal_task`: where it keeps messages; None: in memory."""
         return self._makers[spec.type](spec, journal_task)
 
     def _classic(self, spec: QueueSpec, journal_task: JournalTask | None) -> Keeper[Any]:
@@ -173,13 +158,6 @@ class Keepers:
     def _classic_queue(
         self, spec: QueueSpec, store: ClassicStore | None, before: ClassicQueue | None = None
     ) -> ClassicQueue:
-        """Empty, or to be recovered.
-
-        Args:
-            spec: as declared.
-            store: the queue's part of the journal.
-            before: the state that failed; its settings and counters are taken over.
-        """
         return ClassicQueue(
             spec.name,
             durable=spec.lasting,

@@ -30,16 +30,14 @@ class LetterBox(ABC):
     __slots__ = ()
 
     @abstractmethod
-    def post_all(self, commands: QueueLetter) -> None:
-        """Put several commands of one sender as one letter."""
+    def post_all(self, commands: QueueLetter) -> None: ...
 
     def post(self, command: Command) -> None:
-        """Put one letter."""
         self.post_all([command])
 
 
 class OwnQueue(LetterBox):
-    """A queue whose state is here."""
+    """A queue whose state is at this node."""
 
     __slots__ = ()
 
@@ -55,11 +53,9 @@ class OwnQueue(LetterBox):
 
     @property
     def unsettled(self) -> int:
-        """See `QueueHandle`."""
         return self.queue.unsettled
 
     def weight(self) -> QueueWeight | None:
-        """See `QueueHandle`."""
         return self.queue.weight()
 
     @property
@@ -77,24 +73,15 @@ class InlineQueue(OwnQueue):
     __slots__ = ("_askers", "_gone", "_queue")
 
     def __init__(self, queue: VolatileQueue, askers: Askers, gone: Callable[[], None] = lambda: None) -> None:
-        """Begin.
-
-        Args:
-            queue: the state machine.
-            askers: who is answered.
-            gone: called when it was deleted.
-        """
         self._askers = askers
         self._queue = queue
         self._gone = gone
 
     @property
     def queue(self) -> VolatileQueue:
-        """See `OwnQueue`."""
         return self._queue
 
     def post_all(self, commands: QueueLetter) -> None:
-        """See `LetterBox`."""
         there = not self._queue.deleted
         for command in commands:
             self._queue.apply(command, 0)
@@ -103,20 +90,16 @@ class InlineQueue(OwnQueue):
             self._gone()
 
     def outlook(self) -> Outlook:
-        """See `QueueHandle`."""
         return self._queue.outlook()
 
     def progress(self) -> Progress:
-        """It answers at once."""
         return UP_TO_DATE
 
     @property
     def counters(self) -> QueueCounters:
-        """See `QueueHandle`."""
         return self._queue.counters
 
     def figures(self) -> QueueFigures:
-        """See `QueueHandle`."""
         return self._queue.figures()
 
 

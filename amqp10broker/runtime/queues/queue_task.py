@@ -1,7 +1,7 @@
-"""One queue's task, of whatever kind: letters in, the machine applied, effects to whom they concern.
+"""The task of one queue of any kind: commands in, the machine applied, effects out.
 
-A wake takes all letters that are there, has the machine carry them out, has what it decided kept, and tells
-what may be told. How a queue keeps, and so when it may tell, is its `Keeper`'s business (`persistence`).
+A step takes all waiting commands, lets the machine execute them, stores the decisions, and publishes the
+effects. Storage, and so the time of publication, is up to its `Keeper`.
 """
 
 from __future__ import annotations
@@ -52,17 +52,13 @@ class Participant(LetterBox):
 
     @abstractmethod
     def decide_within(self, commands: list[Command]) -> None:
-        """Carry out a part of a commit, and have it kept; whom it concerns hears by `tell_decided`."""
+        """Execute and store a part of a commit; `tell_decided` publishes the effects."""
 
 
 class QueueTask(OwnQueue, Participant):
-    """A queue and its task; also the `QueueHandle` by which sessions reach it.
-
-    Attributes:
-        keeper: keeps what the queue decides.
-        begun: set when it has what it had before the start, or a fault has ended it.
-        teller: of a node in a cluster, told instead of this node's askers: effects, and the index of the last
-            entry that made them, 0 of what is in no log.
+    """A queue and its task; also the `QueueHandle` of sessions. `begun`: set when it has what it had before
+    the start, or a fault has ended it. `teller`: in a cluster, receives the effects instead of this node's
+    sessions, with the index of the last entry that made them, 0 without a log.
     """
 
     __slots__ = (
@@ -103,14 +99,9 @@ class QueueTask(OwnQueue, Participant):
         own_files: bool = False,
         confirm_delay_ms: int = 0,
     ) -> None:
-        """Make a queue ready to run.
+        """Create a queue that is ready to run.
 
         Args:
-            keeper: of the queue, with its state.
-            askers: who may ask it.
-            clock: the time.
-            on_deleted: called when the queue is gone, before anybody hears of it; perhaps again.
-            on_dead_letters: called with what is to be handed on at most once.
             start_worker: called once, when the first message is to be handed on at least once.
             journal_task: has the journal that must be read first; None: nothing of the queue is in one.
             own_files: only commits of the queue are there; its own files are read meanwhile.
@@ -145,17 +136,15 @@ class QueueTask(OwnQueue, Participant):
 
     @property
     def queue(self) -> QueueMachine:
-        """See `OwnQueue`; only this task applies commands."""
         machine: QueueMachine = self.keeper.queue
         return machine
 
     @property
     def busy(self) -> bool:
-        """Whether something was put that has not been worked off, or told to whom it concerns."""
+        """Whether commands wait, or effects are not published."""
         return self._mailbox.waiting > 0 or bool(self._at_work) or self.keeper.busy
 
     def post_all(self, commands: QueueLetter) -> None:
-        """See `LetterBox`."""
         if not self._mailbox.put(commands) and not self._silent:
             # A deleted queue has no task any more. What was on its way is answered here, so that
             # a publisher that found the queue a moment ago hears that it is gone.
@@ -167,22 +156,18 @@ class QueueTask(OwnQueue, Participant):
             self._tell_at_once()
 
     def outlook(self) -> Outlook:
-        """See `QueueHandle`. Made once a wake at most, however many ask."""
         if self._outlook is None:
             self._outlook = self.keeper.outlook()
         return self._outlook
 
     def progress(self) -> Progress:
-        """See `QueueHandle`."""
         return self.keeper.progress(busy=self._mailbox.waiting > 0 or bool(self._at_work))
 
     @property
     def counters(self) -> QueueCounters:
-        """See `QueueHandle`."""
         return self.queue.counters
 
     def figures(self) -> QueueFigures:
-        """See `QueueHandle`."""
         return self.queue.figures()
 
     # --- the task ---------------------------------------------------------------------------------
@@ -206,7 +191,7 @@ class QueueTask(OwnQueue, Participant):
         self._end()
 
     async def _recover(self) -> None:
-        """Begin with what was there before a restart."""
+        # Begin with what was there before a restart.
         if self._took_up_early():
             return
         if self._journal_task is None or self._turns is None:
@@ -227,10 +212,6 @@ class QueueTask(OwnQueue, Participant):
         return early
 
     def _begin_early(self) -> None:
-        """A queue that was declared just now takes part in a commit, though its task has had no turn yet.
-
-        Of a quorum queue somebody must lead first, and a stream opens files: their tasks do that.
-        """
         journal_task = self._journal_task
         if self._taking_up or self._own_files or self.keeper.by_log:
             return
@@ -275,14 +256,12 @@ class QueueTask(OwnQueue, Participant):
                 return
 
     def _at_once(self, letters: list[QueueLetter]) -> bool:
-        """See `Mailbox.at_once`."""
         self._check_fault()
         self._decide(_joined(letters))
         self._tell()
         return not self.keeper.queue.deleted and self._deadline() == self._due_ms
 
     def _decide(self, commands: list[Command]) -> None:
-        """Carry out commands and have kept what comes of them."""
         keeper = self.keeper
         now_ms = self._clock.now_ms()
         self._at_work = commands = keeper.admission.admitted(commands, now_ms)
@@ -301,7 +280,6 @@ class QueueTask(OwnQueue, Participant):
         self._look_after_dead_letters(commands)
 
     def _tell(self) -> None:
-        """Tell what may be told."""
         self.keeper.tell()
         if self._awaiting:
             self._tell_awaiting()
@@ -312,11 +290,10 @@ class QueueTask(OwnQueue, Participant):
 
     @property
     def task(self) -> QueueTask:
-        """See `Participant`."""
         return self
 
     def take_put(self) -> list[Command]:
-        """What was put and not worked off, which the caller does now."""
+        """Take the waiting commands, which the caller executes now."""
         return _joined(self._mailbox.take_now())
 
     def catch_up(self) -> None:
@@ -347,7 +324,6 @@ class QueueTask(OwnQueue, Participant):
 
     @property
     def starting(self) -> bool:
-        """See `Participant`."""
         if self.failed or self.queue.deleted:
             return False
         return not self.begun.is_set() or self.keeper.starting
@@ -368,7 +344,6 @@ class QueueTask(OwnQueue, Participant):
         return self._fault is not None
 
     def decide_within(self, commands: list[Command]) -> None:
-        """See `Participant`."""
         self._at_work = commands
         self._outlook = None
         try:
@@ -381,7 +356,7 @@ class QueueTask(OwnQueue, Participant):
         self._wake()
 
     def tell_decided(self) -> None:
-        """Whom it concerns hears what was decided."""
+        """Publish the effects of what was decided."""
         if self._fault is None:
             self._tell()
         if self.queue.deleted:
@@ -403,7 +378,7 @@ class QueueTask(OwnQueue, Participant):
             self._at_least_once = None
 
     async def _next_commands(self) -> list[Command]:
-        """Wait for letters; none if something else is due first."""
+        # Wait for letters; none if something else is due first.
         self._due_ms = due_ms = self._deadline()
         letters: list[QueueLetter] = []
         if due_ms is None:
@@ -418,14 +393,13 @@ class QueueTask(OwnQueue, Participant):
         return _joined(letters)
 
     def _deadline(self) -> int | None:
-        """When something is due, milliseconds since 1970; 0: now; None: nothing is."""
+        # When something is due, milliseconds since 1970; 0: now; None: nothing is.
         own, keepers = self.keeper.deadline(), self.keeper.due_ms
         if own is None or keepers is None:
             return keepers if own is None else own
         return min(own, keepers)
 
     def _wake(self) -> None:
-        """Something is durable, or there is room again: an empty letter makes the queue look."""
         self._mailbox.put([])
 
     # --- telling ----------------------------------------------------------------------------------
@@ -455,12 +429,11 @@ class QueueTask(OwnQueue, Participant):
     # --- the end ----------------------------------------------------------------------------------
 
     def _forget(self) -> None:
-        """Nobody may find the queue any more when the first hears that it is gone."""
         self._on_deleted(self)
         self.keeper.delete()
 
     def storage_failed(self) -> None:
-        """Nothing can be kept any more: who waits for it hears so."""
+        """Storage has failed: notify waiting callers."""
         self.keeper.storage_failed()
         for each in self.keeper.admission.take():
             refused = Unconfirmed(each.publisher, each.ids, each.settled, failed=True, queue=self.queue.name)
@@ -485,16 +458,16 @@ class QueueTask(OwnQueue, Participant):
             keeper.delete()
 
     def begin_again(self) -> None:
-        """Nobody can trust the state any more: go on with another, and what is kept."""
+        """Replace an untrusted state by another one, from storage."""
         self.queue.break_down(self._at_work)
         self._tell_at_once()
         self._at_work = []
         self.keeper.begin_again()
 
     def fail(self) -> None:
-        """Nobody can trust the state any more: end as if deleted, so that links hear of it.
+        """Abandon an untrusted state: end as if deleted, so that links are notified.
 
-        If others have the queue, they go on with it, and nobody hears of this.
+        If other members have the queue, they continue with it, without notification.
         """
         if self.keeper.shared:
             self._silent = True
@@ -508,7 +481,6 @@ class QueueTask(OwnQueue, Participant):
         self._end()
 
     def _end(self) -> None:
-        """There is no task any more."""
         self.keeper.end()
         if self._at_least_once is not None:
             self._at_least_once.end()

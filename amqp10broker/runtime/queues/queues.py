@@ -1,6 +1,6 @@
-"""All queues of a broker: made when they are declared, run in one nursery, seen to when one fails.
+"""All queues of a broker: created at declaration, run in one nursery, handled after a fault.
 
-A fault of ours in a queue ends that state of it, and no other queue: `AFTER_FAULT` says what becomes of it.
+An internal error in a queue ends that state of it, and no other queue: `AFTER_FAULT` defines the consequence.
 """
 
 from __future__ import annotations
@@ -35,22 +35,16 @@ _log = Log("amqp10broker.queues")
 
 
 class Cluster(Protocol):
-    """What queues need of a node's cluster.
-
-    Attributes:
-        raft: its groups.
-        snapshots: states of groups on their way.
-    """
+    """The node's cluster as queues see it."""
 
     raft: RaftNode
     snapshots: Snapshots
 
 
 class AfterFault(Enum):
-    """What becomes of a queue that failed by a fault in the broker, as the log has it."""
+    """The consequence of an internal error in a queue, as logged."""
 
     GONE = "is gone"
-    """As if it had been deleted."""
     DOWN = "stays down until the broker is started again"
     """As if deleted to those who use it; what it has kept stays, and so does its name."""
     AGAIN = "begins again"
@@ -81,11 +75,7 @@ SETTLE_S: Final = 5.0
 
 
 class Queues:
-    """See the module.
-
-    Attributes:
-        journal_task: where durable queues keep messages; None: in memory only.
-    """
+    """See the module. `journal_task`: where durable queues keep messages; None: in memory only."""
 
     def __init__(
         self,
@@ -108,7 +98,6 @@ class Queues:
 
     @property
     def child_tasks(self) -> frozenset[trio.lowlevel.Task]:
-        """Of the queues that run."""
         return self._nursery.child_tasks
 
     def start(self, spec: QueueSpec) -> QueueTask:
@@ -136,12 +125,7 @@ class Queues:
         return running
 
     def end_member(self, running: QueueTask, then: Callable[[], None]) -> None:
-        """This node's member of a queue goes, with what it has kept; the queue stays.
-
-        Args:
-            running: its task.
-            then: called when it is gone.
-        """
+        """This node's member of a queue goes, with what it has kept; the queue stays."""
         if running in self._running:
             self._leaving[running] = then
             running.post(DELETE)
@@ -154,11 +138,7 @@ class Queues:
             running.storage_failed()
 
     async def begun(self, *, replicated: bool = True) -> None:
-        """Wait until every queue has what it had before the start, or a fault has ended it.
-
-        Args:
-            replicated: quorum queues too.
-        """
+        """Wait until every queue has what it had before the start, or a fault has ended it."""
         for running in list(self._running):
             if replicated or not running.keeper.by_log:
                 await running.begun.wait()
@@ -213,7 +193,6 @@ class Queues:
             )
 
     def _warn_of_slip(self, spec: QueueSpec) -> None:
-        """Say once of each argument that means nothing what may have been meant; it is not refused."""
         slip = misspelt(spec.arguments)
         if slip is not None and slip[0] not in self._slips and len(self._slips) < SLIPS_MAX:
             self._slips.add(slip[0])
@@ -246,7 +225,6 @@ class Queues:
     def _after_fault(
         self, spec: QueueSpec, running: QueueTask, faults: list[float], error: Exception
     ) -> bool:
-        """Do what `AFTER_FAULT` says; whether the queue runs again."""
         after = AFTER_FAULT[spec.type, running.keeper.kept]
         now = trio.current_time()
         if after is AfterFault.AGAIN and len(faults) == RESTARTS_MAX and now - faults[0] < RESTARTS_S:
@@ -269,7 +247,6 @@ class Queues:
         return False
 
     def _note(self, spec: QueueSpec, error: Exception) -> None:
-        """A fault of ours in a queue is its last error, if it stays or begins again."""
         vhost = self._surroundings.catalog.find_vhost(spec.vhost)
         declared = None if vhost is None else vhost.find(spec.name)
         if declared is not None:
@@ -279,7 +256,6 @@ class Queues:
             )
 
     def _forget(self, spec: QueueSpec, running: QueueTask) -> None:
-        """A queue is gone by itself, or by a request with conditions: nobody shall find it any more."""
         if running in self._leaving:
             return  # only this node's part of it is
         self._surroundings.catalog.see_to(QueueEnded(spec.vhost, spec.name, spec.number or running))

@@ -25,7 +25,7 @@ OTHERS_MAX: Final = 1
 
 
 class Waiting(Protocol):
-    """A mailbox whose owner waits for letters."""
+    """A mailbox whose owner waits for messages."""
 
     def work(self) -> None:
         """Have the letters that are there carried out; wakes the owner where that needs its task."""
@@ -35,13 +35,6 @@ class Waiting(Protocol):
 
 
 class Relay:
-    """One for a broker.
-
-    Attributes:
-        open: letters that are put now are carried out by `carry`.
-        reads: of little, by all connections.
-    """
-
     __slots__ = ("_due", "open", "reads")
 
     def __init__(self) -> None:
@@ -50,7 +43,7 @@ class Relay:
         self._due: list[Waiting] = []
 
     def add(self, mailbox: Waiting) -> None:
-        """A letter has come for one who waits; once until it is carried out."""
+        """Add an owner with a new message; once until it has run."""
         self._due.append(mailbox)
 
     def carry(self) -> None:

@@ -22,48 +22,34 @@ if TYPE_CHECKING:
 
 
 class RemoteQueue(Participant):
-    """A `QueueHandle` of a queue that is elsewhere, or may be.
-
-    Attributes:
-        client: this node's end of the lane.
-        member: the queue's task here; None: this node has no part of it.
+    """A `QueueHandle` of a queue that is elsewhere, or may be. `member`: the queue's task here; None: this
+    node has no part of it.
     """
 
     __slots__ = ("_name_of", "client", "member")
 
     def __init__(self, client: Client, member: QueueTask | None, name_of: Callable[[int], str]) -> None:
-        """Reach a queue.
-
-        Args:
-            client: this node's end of the lane.
-            member: the queue's task here, if there is one.
-            name_of: names of nodes, by number.
-        """
         self.client = client
         self.member = member
         self._name_of = name_of
 
     @property
     def task(self) -> QueueTask | None:
-        """See `Participant`."""
         return self.member
 
     @property
     def starting(self) -> bool:
-        """See `Participant`: letters of a commit go to the member as they are put."""
         member, client = self.member, self.client
         if member is None or member.starting:
             return member is not None
         return isinstance(client, LaneClient) and not client.ended and not client.opens()
 
     def decide_within(self, commands: list[Command]) -> None:
-        """See `Participant`: the part goes by the lane, as all that is asked of the queue."""
         assert self.member is not None, "it takes part"
         self.client.post_all(commands)
         self.member.decide_within(self.member.take_put())
 
     def post_all(self, commands: QueueLetter) -> None:
-        """See `LetterBox`. What the catalog says of the queue is for this node's part of it."""
         if not any(map(_of_the_catalog, commands)):
             self.client.post_all(commands)
             return
@@ -78,31 +64,26 @@ class RemoteQueue(Participant):
 
     @property
     def ready(self) -> int:
-        """See `QueueHandle`: where this node has no member, as the queue said last."""
         return self.client.available if self.member is None else self.member.ready
 
     @property
     def unsettled(self) -> int:
-        """See `QueueHandle`."""
         return 0 if self.member is None else self.member.unsettled
 
     @property
     def down(self) -> str | None:
-        """See `QueueHandle`."""
         client = self.client
         if isinstance(client, HomeClient) and client.down_ms is not None:
             return self._name_of(client.home)
         return None
 
     def outlook(self) -> Outlook:
-        """See `QueueHandle`."""
         if self.member is not None:
             return self.member.outlook()
         # Whether anything ever came only the queue knows.
         return Outlook(self.client.available, max(1, self.client.available), {})
 
     def progress(self) -> Progress:
-        """See `QueueHandle`."""
         since_ms = self.client.unled_ms
         if since_ms is not None:
             return Progress(unled_ms=since_ms)
@@ -112,17 +93,14 @@ class RemoteQueue(Participant):
 
     @property
     def counters(self) -> QueueCounters:
-        """See `QueueHandle`: what this node has counted while it led."""
         return _NOTHING if self.member is None else self.member.counters
 
     def figures(self) -> QueueFigures:
-        """See `QueueHandle`."""
         if self.member is not None:
             return self.member.figures()
         return QueueFigures(messages_ready=self.client.available, consumers=self.client.consumers)
 
     def weight(self) -> QueueWeight | None:
-        """See `QueueHandle`."""
         return None if self.member is None else self.member.weight()
 
 
@@ -132,29 +110,20 @@ class Led:
     __slots__ = ("_task",)
 
     def __init__(self, task: QueueTask) -> None:
-        """Begin.
-
-        Args:
-            task: of the member.
-        """
         self._task = task
 
     @property
     def machine(self) -> QuorumQueue:
-        """See `lane_server.Led`."""
         return cast("QuorumQueue", self._task.queue)
 
     @property
     def ahead(self) -> bool:
-        """See `lane_server.Led`."""
         return cast("QuorumInLog", self._task.keeper).ahead
 
     def done(self, node: int, incarnation: int) -> int:
-        """See `lane_server.Led`."""
         return cast("QuorumInLog", self._task.keeper).done(node, incarnation)
 
     def post_all(self, commands: list[QuorumCommand]) -> None:
-        """See `lane_server.Led`."""
         self._task.post_all(cast("list[Command]", commands))
 
 

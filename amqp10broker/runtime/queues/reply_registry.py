@@ -1,4 +1,4 @@
-"""Who asks queues in this broker: ids, as queues know them, to mailboxes, where their answers go."""
+"""The senders of commands in this broker: ids, as queues use them, to the mailboxes for answers."""
 
 from __future__ import annotations
 
@@ -20,23 +20,14 @@ class EffectBox(Protocol):
 
 
 class Askers:
-    """The sessions, channels and others that may ask queues, from `open` to `close`.
-
-    Attributes:
-        node: this node's number.
-        incarnation: which of its starts this is.
-        relay: by which letters to them and to queues are carried out at once.
+    """The sessions, channels and others that may ask queues, from `open` to `close`. `relay`: by which
+    letters to them and to queues are carried out at once.
     """
 
     __slots__ = ("_boxes", "_sessions", "incarnation", "node", "relay")
 
     def __init__(self, *, node: int = 0, incarnation: int = 1) -> None:
-        """Begin with nobody.
-
-        Args:
-            node: this node's number.
-            incarnation: which of its starts this is, from 1.
-        """
+        """Start without senders. `incarnation`: which of its starts this is, from 1."""
         self.node = node
         self.incarnation = incarnation
         self._sessions = count(1)
@@ -47,36 +38,30 @@ class Askers:
         return len(self._boxes)
 
     def open(self, label: str, box: EffectBox | None = None) -> ReplyTo:
-        """Somebody new.
-
-        Args:
-            label: for people, see `ReplyTo`.
-            box: where the answers go; None: nobody wants to know.
-        """
+        """Register a sender. `box`: where the answers go; None: answers are dropped."""
         reply_to = ReplyTo(PeerId(self.node, self.incarnation, next(self._sessions)), label)
         if box is not None:
             self._boxes[reply_to.id] = box
         return reply_to
 
     def close(self, reply_to: ReplyTo) -> None:
-        """It is over: what queues still tell it is for nobody."""
+        """Remove a sender: later answers to it are dropped."""
         self._boxes.pop(reply_to.id, None)
 
     def tell(self, decided: Decided) -> None:
-        """Put what was decided into the mailbox of the one that asked; nowhere, if that is over."""
+        """Put an answer into the sender's mailbox; drop it if the sender was removed."""
         box: Any = self._boxes.get(decided.ref.reply_to)
         if box is not None:
             box.put(decided)  # one that has requests decided takes it
 
     def is_open(self, peer: PeerId) -> bool:
-        """Whether it is there."""
         return peer in self._boxes
 
     def post(self, effects: Mapping[PeerId, list[Effect]]) -> None:
-        """Put effects into the mailboxes of those that they concern.
+        """Put effects into the mailboxes of their receivers.
 
-        One that is over takes nothing: what was for it is taken back by its `Unsubscribe`, which says how
-        much it has seen.
+        A removed receiver takes nothing: its `Unsubscribe`, with the count of seen deliveries, takes back the
+        rest.
         """
         boxes = self._boxes
         for reply_to, batch in effects.items():

@@ -88,14 +88,8 @@ class ChannelState(Enum):
 
 
 class BrokerChannel:
-    """One channel of one client.
-
-    Attributes:
-        stopping: it ends when it is not `busy`.
-        mail: commands to queues since the last `take_mail`, in order.
-        taps: observe its frames (`service.timeline`); usually empty.
-        in_hand: the present or last method; of contents and acknowledgements the kind only.
-        paused_ms: when it last began to wait for an answer.
+    """One channel of one client. `in_hand`: the present or last method; of contents and acknowledgements the
+    kind only.
     """
 
     def __init__(self, number: int, context: ChannelContext) -> None:
@@ -287,7 +281,6 @@ class BrokerChannel:
         self.post(handle, command(self._request))
 
     def perform(self, operation: str, given: Mapping[str, object], then: Callable[[Any], None]) -> None:
-        """Carry out an operation, and call `then` with its result. Raises `RefusedError`."""
         self._carry(perform(self.declaring.caller(), operation, given), then)
 
     def _carry(self, result: Any, then: Callable[[Any], None]) -> None:

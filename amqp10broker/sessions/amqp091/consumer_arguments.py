@@ -23,11 +23,9 @@ _STREAM: Final = frozenset({"x-stream-offset", "x-stream-filter", "x-stream-matc
 
 @dataclass(frozen=True, slots=True)
 class ConsumerOptions:
-    """The options that a consumer requests of its queue.
-
-    Attributes:
-        timeout_ms: how long it may hold a delivery; None: as long as the queue allows.
-        filters: where to begin in a stream, and which messages to select; None for any other queue.
+    """The options that a consumer requests of its queue. `timeout_ms`: how long it may hold a delivery; None:
+    as long as the queue allows. `filters`: where to begin in a stream, and which messages to select; None for
+    any other queue.
     """
 
     priority: int = 0
@@ -41,11 +39,7 @@ DEFAULT_OPTIONS: Final = ConsumerOptions()
 
 def check_stream_consumer(queue: DeclaredQueue, *, no_ack: bool, prefetch: int) -> None:
     """Check a consumer of a stream: only acknowledgements hold it back, so it must have a prefetch and use
-    them.
-
-    Raises:
-        NotSupported: it does not acknowledge.
-        PreconditionFailed: it has no prefetch.
+    them. Raises `NotSupported` if it does not acknowledge, and `PreconditionFailed` if it has no prefetch.
     """
     resource = f"queue '{queue.name}'"
     stream = f"stream '{queue.name}' in vhost '{queue.vhost}'"

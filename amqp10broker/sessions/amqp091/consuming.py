@@ -27,12 +27,7 @@ Held = Taken[Consumer, int]
 
 
 class Consuming:
-    """The consumers of a channel's client.
-
-    Attributes:
-        prefetch: basic.qos for consumers to come; 0: no limit.
-        held: deliveries that the client has not acknowledged.
-    """
+    """The consumers of a channel's client. `prefetch`: basic.qos for consumers to come; 0: no limit."""
 
     def __init__(self, number: int, context: ChannelContext, post: Post, counters: ClientCounters) -> None:
         self._counters = counters
@@ -268,9 +263,6 @@ class Consuming:
 
     def take_tags(self, tags: Sequence[tuple[int, bool]], taken: list[Held]) -> None:
         """Remove deliveries from those that the client holds.
-
-        Args:
-            tags: (delivery tag, multiple) pairs.
 
         Raises:
             AmqpChannelError: 406, a tag is not outstanding; those before it are in `taken`.

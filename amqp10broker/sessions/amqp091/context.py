@@ -24,9 +24,6 @@ class ChannelContext:
     """The context of one channel.
 
     Attributes:
-        config: the present configuration; replaced as a whole when a setting changes.
-        connection: identity of the connection, the owner of exclusive queues.
-        new_id: returns a fresh unguessable token for generated names.
         volatile: makes a queue without a task, for direct reply-to: it answers a post at once.
         moment: the time of the present step, set by the caller before each.
         commits: carries out a transaction at several queues in one step; None: queue by queue.

@@ -16,12 +16,8 @@ from amqp10broker.protocols.amqp091.items import ContentTooLarge, PublishRun
 
 @dataclass(frozen=True, slots=True)
 class CreditFlowSettings:
-    """The numbers of messages in `credit_flow_default_credit` of RabbitMQ.
-
-    Attributes:
-        initial: the credit of a sender before the receiver has handled anything.
-        more_after: the receiver returns so much after handling as many; not more than `initial`, or a sender
-            would wait for ever.
+    """The numbers of messages in `credit_flow_default_credit` of RabbitMQ. `more_after`: the receiver returns
+    so much after handling as many; not more than `initial`, or a sender would wait for ever.
     """
 
     initial: int = 400

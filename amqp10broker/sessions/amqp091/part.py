@@ -24,8 +24,7 @@ class Channel(Protocol):
     consuming: Consuming
     publishing: Publishing
 
-    def write(self, method: Method) -> None:
-        """Write a method to the client."""
+    def write(self, method: Method) -> None: ...
 
     def write_pieces(self, pieces: Sequence[bytes]) -> None:
         """Write frames that are encoded already."""
@@ -58,11 +57,8 @@ class Channel(Protocol):
 
 
 def usable(channel: Channel, name: str) -> DeclaredQueue:
-    """Return the queue of this name that the channel's connection may use.
-
-    Raises:
-        NotFound: it does not exist.
-        ResourceLocked: it is exclusive to another connection.
+    """Return the queue of this name that the channel's connection may use. Raises `NotFound` if it does not
+    exist, and `ResourceLocked` if it is exclusive to another connection.
     """
     context = channel.context
     return context.vhost.for_connection(context.vhost.lookup(name), context.connection)

@@ -37,7 +37,6 @@ class Outlet:
     """One queue to which this channel publishes.
 
     Attributes:
-        sender: the channel's end of the credit flow to it.
         receiver: the queue's end. The queue reports by `Confirmed`, so it is counted here.
     """
 
@@ -286,12 +285,7 @@ class Publishing:
     def on_confirmed(
         self, ref: PublisherRef, ids: Sequence[int], *, settled: bool, failed: bool = False
     ) -> None:
-        """Count messages that a queue has taken; a deleted queue counts as well.
-
-        Args:
-            settled: they were published before confirm.select, or outside confirm mode.
-            failed: the queue is full or failed, and has not taken them.
-        """
+        """Count messages that a queue has taken; a deleted queue counts as well."""
         outlet = self._by_ref.get(ref)
         if outlet is None:
             return  # published before the channel was closed and opened again

@@ -144,10 +144,8 @@ class Subscribing:
     def on_timed_out(self, effect: TimedOut) -> None:
         """Handle a consumer that has held deliveries for too long, and that its queue has taken back.
 
-        It is cancelled if its client supports that, and may still acknowledge, without effect.
-
-        Raises:
-            AmqpChannelError: the client would not notice, so the channel ends.
+        It is cancelled if its client supports that, and may still acknowledge, without effect. Raises
+        `AmqpChannelError` if the client would not notice, so the channel ends.
         """
         consuming = self._channel.consuming
         consumer = consuming.find(effect.consumer)
@@ -228,5 +226,4 @@ def _in_exclusive_use(queue: DeclaredQueue) -> AccessRefused:
     )
 
 
-def _any_name(name: str) -> None:
-    """Permit any name: a queue of direct reply-to needs no permission in AMQP 0-9-1."""
+def _any_name(name: str) -> None: ...

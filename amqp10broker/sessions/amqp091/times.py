@@ -9,12 +9,7 @@ from amqp10broker.sessions.moment import Moment
 
 
 class ConsumerTimes:
-    """The times of one consumer.
-
-    Attributes:
-        moved_ms: deliveries were last written; before the first, when it began.
-        settled_ms: the client's last decision; None: there was none.
-    """
+    """The times of one consumer. `settled_ms`: the client's last decision; None: there was none."""
 
     __slots__ = ("_moment", "_room_ms", "asked_ms", "moved_ms", "settled_ms")
 

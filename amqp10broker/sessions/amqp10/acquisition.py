@@ -76,20 +76,11 @@ class Acquisition:
         return any(diff(delivery_id, first) >= 0 > diff(delivery_id, end) for first, end in spans)
 
     def end(self, transaction: Transaction) -> None:
-        """End a transaction: the link acquires in none, and retains its credit."""
         if self._within is transaction:
             self.leave()
         self._spans.pop(transaction, None)
 
     def roll_back(self, transaction: Transaction, then: Callable[[], None]) -> bool:
-        """Return what was acquired in a transaction to the queue, and end it.
-
-        Args:
-            then: called when partly sent deliveries are aborted, or gone with the link.
-
-        Returns:
-            Whether `then` is called later.
-        """
         if self._within is transaction:
             self.leave()
         unsettled = self._outbound.unsettled

@@ -119,10 +119,8 @@ class SourcePlan:
     """The parameters of a link on which a client consumes.
 
     Attributes:
-        default_verdict: applied to unsettled deliveries when the link goes.
         timeout_ms: how long it may hold a delivery; None: as long as the queue allows.
         filters: select messages, and set where a stream begins; None selects all.
-        browse: messages stay in the queue.
         exclusive: no other consumer is allowed; the attach is answered when the queue has agreed.
     """
 
@@ -142,12 +140,9 @@ class SourcePlan:
 
 @dataclass(frozen=True, slots=True)
 class TargetPlan:
-    """The parameters of a link on which a client publishes.
-
-    Attributes:
-        exchange: the fixed target if it is an exchange, with the routing key; None for an anonymous terminus,
-            too.
-        topic: the exchange and routing key are those of a topic; unroutable messages are accepted.
+    """The parameters of a link on which a client publishes. `exchange`: the fixed target if it is an
+    exchange, with the routing key; None for an anonymous terminus, too. `topic`: the exchange and routing key
+    are those of a topic; unroutable messages are accepted.
     """
 
     queue: DeclaredQueue | None

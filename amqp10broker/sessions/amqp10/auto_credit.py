@@ -78,12 +78,7 @@ class AutoQueueCredit:
         self.auto = auto
 
     def replied(self, now_ms: int, asked_ms: int, written: int, *, held_up: bool) -> None:
-        """Count an answer of the queue.
-
-        Args:
-            written: deliveries sent to the client, in total.
-            held_up: the queue had more, and the client could have taken it.
-        """
+        """Count an answer of the queue."""
         if held_up and now_ms > asked_ms:
             self.auto.resumed(now_ms, now_ms - asked_ms)
         self.auto.done(now_ms, written - self._written, 0)

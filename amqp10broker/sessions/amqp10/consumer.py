@@ -53,8 +53,6 @@ class ConsumerTerms:
 
     Attributes:
         address: as the client gave it; the queue's, if it was made for the link.
-        default_verdict: for deliveries unsettled when the link goes (source's default-outcome).
-        exclusive_queue: delete the queue with the link (a dynamic source).
         resuming: the client's attach gave an incomplete unsettled map: no new deliveries (2.7.3).
         browses: messages stay in the queue; it is never the active consumer.
     """
@@ -82,7 +80,6 @@ class Consumer:
     Attributes:
         closed: the client has closed its link, so nothing of it survives the detach.
         kept: its state that survives this end of the link; None if none does.
-        queue_credit: the most messages requested from its queue at a time.
         auto: adapts `queue_credit`; None: it is fixed.
     """
 
@@ -188,7 +185,6 @@ class Consumer:
         return self.credit.counters.decided
 
     def on_flow(self, flow: Flow) -> None:
-        """Pass a flow on to the queue. Raises `AmqpLinkError` for a transaction that cannot be used."""
         if flow.properties is not None:
             self._acquire_in(transaction_named(flow))
         if flow.link_credit is None and not flow.echo:
@@ -244,11 +240,8 @@ class Consumer:
         """Apply the client's decisions on deliveries; its credit does not change.
 
         A client that has not settled them waits until the broker has: at once, or when a quorum queue has
-        made the decision durable.
-
-        Raises:
-            AmqpLinkError: the client may not make this decision.
-            AmqpSessionError: the state is not a decision.
+        made the decision durable. Raises `AmqpLinkError` if the client may not make this decision, and
+        `AmqpSessionError` if the state is not a decision.
         """
         if event.settled and self.kept is not None:
             self.kept.forget(event.keys)
@@ -516,13 +509,7 @@ class Consumer:
 
     def resume(self, plan: SenderPlan, keys: Mapping[bytes, int]) -> None:
         """Resume a link after both ends have stated what is unsettled: apply the client's decisions, and send
-        the rest again.
-
-        Args:
-            keys: delivery-tag -> key of what is unsettled here.
-
-        Raises:
-            AmqpLinkError: the client may not make one of its decisions.
+        the rest again. Raises `AmqpLinkError` if the client may not make one of its decisions.
         """
         kept = self.kept
         assert kept is not None

@@ -88,7 +88,6 @@ class Coordinator:
         take_mail: Callable[[], list[tuple[QueueHandle, Command]]],
         half_posted: Callable[[bytes], bool],
     ) -> None:
-        """Answer the attach. `half_posted` reports an unfinished delivery within a transaction."""
         self.link = link
         self._session = session
         self._context = context
@@ -116,7 +115,6 @@ class Coordinator:
     # --- from the client --------------------------------------------------------------------------
 
     def on_deliveries(self, event: DeliveriesReceived) -> None:
-        """Handle declare and discharge. Raises `AmqpLinkError`, which rolls the link's transactions back."""
         if event.settled:
             text = "a declare or discharge must not be sent settled: its answer is its outcome"
             raise AmqpLinkError(Condition.NOT_ALLOWED, text)
@@ -258,8 +256,7 @@ class Coordinator:
     def over(self) -> bool:
         return not self.link.attached and not self._waiting
 
-    def on_flow(self, flow: Flow) -> None:
-        """Do nothing: the only content for this link is credit, which the engine has applied."""
+    def on_flow(self, flow: Flow) -> None: ...
 
     def on_detached(self, unsent: Sequence[tuple[int, Parts]]) -> None:
         parked = {ref for ref, _ in self._parked}

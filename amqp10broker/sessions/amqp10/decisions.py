@@ -44,10 +44,8 @@ class Decisions:
     def without_expired(self, keys: list[int], ids: list[int]) -> tuple[list[int], list[int], list[int]]:
         """Separate expired deliveries from those on which the client decides.
 
-        The key of a delivery that went back to the queue may be reused by another one.
-
-        Returns:
-            Keys and ids of those that still count, and ids of the others, which are removed here.
+        The key of a delivery that went back to the queue may be reused by another one. Returns keys and ids
+        of those that still count, and ids of the others, which are removed here.
         """
         if not self._expired:
             return keys, ids, []

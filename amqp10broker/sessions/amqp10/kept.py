@@ -162,7 +162,6 @@ class Kept(ABC):
         deadline_ms: when it ends; None while it is attached, and until its timer has started.
         lingers: the object that starts the timer when it ends: a session's links, or a connection's.
         number: identifies it in the management API; 0 before it is among `KeptLinks`.
-        revoked: whether it ends with its end, whatever was granted.
     """
 
     __slots__ = (
@@ -199,7 +198,6 @@ class Kept(ABC):
         self._claims: list[Callable[[], object]] = []
 
     def put(self, letter: list[Effect]) -> bool:
-        """Take effects of queues for the link (an `askers.EffectBox`)."""
         if self.tell is not None:
             return bool(self.tell(letter))
         for effect in letter:
@@ -342,11 +340,7 @@ class KeptLinks:
 
     def let_run(self, lingers: object, to: object = None) -> None:
         """Start the timers of the links that waited for the end of a session's links or of a connection.
-
-        Args:
-            lingers: the object given to `suspend`.
-            to: the next object that links with the policy connection-close wait for; None starts their
-                timers.
+        `to`: the next object that links with the policy connection-close wait for; None starts their timers.
         """
         for kept in self._links.values():
             if kept.lingers is not lingers or kept.link is not None:
@@ -391,13 +385,8 @@ class KeptLinks:
                 self._forget_records(kept)
 
     def end_suspended(self, number: int) -> SuspendedLinkView:
-        """End a suspended link early; its unsettled deliveries get the default outcome.
-
-        Returns:
-            The link as it was shown until now.
-
-        Raises:
-            NotFound: no suspended link has this number.
+        """End a suspended link early; its unsettled deliveries get the default outcome. Returns the link as
+        it was shown until now. Raises `NotFound` if no suspended link has this number.
         """
         for kept in self:
             if kept.number == number and kept.link is None:

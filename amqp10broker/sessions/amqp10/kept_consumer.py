@@ -37,7 +37,6 @@ class KeptConsumer(Kept):
         held: key -> message of each delivery that the client has not settled, in the order of delivery; None:
             its content is not held.
         credit: of the last end that has gone; None before.
-        default_verdict: for unsettled deliveries when it ends.
         stale: answers to decisions of an earlier end that are still to come.
     """
 

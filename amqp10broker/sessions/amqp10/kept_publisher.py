@@ -26,11 +26,8 @@ from amqp10broker.sessions.amqp10.tally import Tally, outcome_of
 
 
 class Entry:
-    """One delivery.
-
-    Attributes:
-        outcome: None: queues have not answered.
-        number: its delivery-id in the present session, if the client waits for the outcome there.
+    """One delivery. `outcome`: None: queues have not answered. `number`: its delivery-id in the present
+    session, if the client waits for the outcome there.
     """
 
     __slots__ = ("number", "outcome", "posted", "tag")
@@ -134,13 +131,8 @@ class KeptPublisher(Kept):
     def began(
         self, ref: PublisherRef, ids: Sequence[int], tags: Sequence[bytes], *, second: bool, credit: int
     ) -> None:
-        """Note new deliveries of its end.
-
-        Args:
-            credit: the deliveries that it may send before queues have answered.
-
-        Raises:
-            AmqpLinkError: a tag is in use, or too many are not settled by the client.
+        """Note new deliveries of its end. Raises `AmqpLinkError` if a tag is in use, or too many are not
+        settled by the client.
         """
         entries = self.entries
         most = UNSETTLED_ENTRIES_MAX + 2 * credit

@@ -81,9 +81,6 @@ class ClientLinks:
     A link that must wait is held in the engine (`protocols/amqp10/held.py`): one with a queue that is to be
     declared, and one with an attach that is answered when its queue has reported whether it is the active
     consumer.
-
-    Attributes:
-        consumers: by the reference under which queues address them.
     """
 
     def __init__(

@@ -72,12 +72,8 @@ class Reply:
 
 
 class Pair:
-    """Two links of one name.
-
-    Attributes:
-        waiting: replies behind one that is not ready, which is the first.
-        handed: responses that the session has and has not written, as the links of their requests.
-        flows: answers to flows that wait in the session behind responses.
+    """Two links of one name. `handed`: responses that the session has and has not written, as the links of
+    their requests.
     """
 
     __slots__ = ("flows", "handed", "name", "next_key", "requests", "responses", "terminus", "waiting")
@@ -124,8 +120,7 @@ class RequestEnd:
             self._node.write(event.link.max_message_size)
             raise
 
-    def on_flow(self, flow: Flow) -> None:
-        """Do nothing: the broker grants credit for requests, and the engine has answered an echo."""
+    def on_flow(self, flow: Flow) -> None: ...
 
     def on_detached(self, unsent: Sequence[tuple[int, Parts]]) -> None:
         self.pair.requests = None
@@ -147,7 +142,6 @@ class ResponseEnd:
             self._node.on_flow(self.pair, echo=flow.echo)
 
     def on_updated(self, event: DeliveriesUpdated) -> None:
-        """Do nothing: responses are sent settled."""
         raise AssertionError("a response was sent unsettled")
 
     def on_sent(self, deliveries: int) -> None:
@@ -176,15 +170,6 @@ class ManagementLinks:
         message_bytes_max: Callable[[], int],
         write: Callable[[int], object],
     ) -> None:
-        """Begin without links.
-
-        Args:
-            caller: returns the user that sends the requests.
-            reply_to: under which queues answer this session.
-            post: sends a command to a queue.
-            offer_token: see `sessions.context`.
-            message_bytes_max: returns the size of the largest request that is accepted.
-        """
         self._session = session
         self._owners = owners
         self.write = write

@@ -23,19 +23,9 @@ class Decision:
 
 
 def decide(state: Any, *, settled: bool, default: Verdict) -> Decision | None:
-    """Translate a client's disposition.
-
-    Args:
-        state: of the delivery; None if the client did not set it.
-        settled: the client has settled the delivery.
-        default: applies to a delivery that is settled without an outcome.
-
-    Returns:
-        None when the disposition contains no decision.
-
-    Raises:
-        AmqpLinkError: annotations that clients may not set.
-        AmqpSessionError: the state is not one that a receiver may set.
+    """Translate a client's disposition. `state`: of the delivery; None if the client did not set it. Returns
+    None when the disposition contains no decision. Raises `AmqpLinkError` if annotations that clients may not
+    set, and `AmqpSessionError` if the state is not one that a receiver may set.
     """
     if state is None:
         return Decision(default) if settled else None

@@ -94,11 +94,8 @@ class PublisherLinks(Protocol):
     def propose(
         self, link: SenderLink | ReceiverLink, request: Request[Any], then: Callable[[Decided], None]
     ) -> Decided | None:
-        """Propose the declaration of a queue for a link.
-
-        Returns:
-            The decision; None if it comes later, to `then`. The link is held until then, so that later frames
-                do not overtake those that wait.
+        """Propose the declaration of a queue for a link. Returns the decision; None if it comes later, to
+        `then`. The link is held until then, so that later frames do not overtake those that wait.
         """
 
 
@@ -119,12 +116,8 @@ class Publisher:
     """One publishing link.
 
     Attributes:
-        queue: the fixed target if it is a queue.
         exchange: the fixed target if it is an exchange. Neither: an anonymous terminus, which routes each
             message by its `to`.
-        exclusive_queue: delete the queue with the link (a dynamic target).
-        topic: the exchange is a topic's; unroutable messages are accepted.
-        temporary: the queue that limits the lifetime of a temporary topic.
         kept: its state that survives this end of the link; None if none does.
         auto: adapts its credit; None: that is fixed.
     """
@@ -252,12 +245,9 @@ class Publisher:
     # --- from the client --------------------------------------------------------------------------
 
     def on_deliveries(self, event: DeliveriesReceived) -> None:
-        """Route deliveries to their queues.
-
-        Raises:
-            AmqpLinkError: one of them breaks a rule of the link, or the exchange is gone; those before it
-                have been routed.
-            AmqpSessionError: the user may not publish (any more).
+        """Route deliveries to their queues. Raises `AmqpLinkError` if one of them breaks a rule of the link,
+        or the exchange is gone; those before it have been routed, and `AmqpSessionError` if the user may not
+        publish (any more).
         """
         self.times.received(self.link.credit)
         if self.auto is not None:
@@ -278,10 +268,8 @@ class Publisher:
         """Check the permission when a delivery of several transfers has begun on an anonymous terminus.
 
         Its address is usually in the first transfer, so the rest of a delivery that the user may not send is
-        not stored. Other faults are reported when it is complete, as of any other.
-
-        Raises:
-            AmqpSessionError: the user may not publish there.
+        not stored. Other faults are reported when it is complete, as of any other. Raises `AmqpSessionError`
+        if the user may not publish there.
         """
         with suppress(AmqpDeliveryError):
             address = self._address_of(to_at_start(event.payload))
@@ -722,7 +710,6 @@ class Publisher:
             self.kept.settled(ids)
 
     def on_flow(self, flow: Flow) -> None:
-        """Handle a flow of the client, which can give up credit that it was granted."""
         self.times.note(self.link.credit)
 
     def on_detached(self, unsent: Sequence[tuple[int, Parts]]) -> None:

@@ -89,12 +89,7 @@ IN_TURNS_MIN: Final = 4
 
 
 class BrokerSession:
-    """One session of one client.
-
-    Attributes:
-        mail: commands to queues since the last `take_mail`, in order.
-        moment: the time of the present step, set by the caller before each.
-    """
+    """One session of one client. `moment`: the time of the present step, set by the caller before each."""
 
     def __init__(
         self,
@@ -106,7 +101,6 @@ class BrokerSession:
         alarm: bool,
         unfinished: Unfinished | None = None,
     ) -> None:
-        """Answer a client's begin; `unfinished` is shared by the connection's sessions."""
         self._context = context
         self.moment = context.moment
         self.reply_to = context.reply_to
@@ -378,7 +372,6 @@ class BrokerSession:
         return self._stopped or self.session.state is SessionState.UNMAPPED
 
     def take_output(self) -> Sequence[bytes | memoryview]:
-        """Return the bytes to write now, in pieces to be joined."""
         return self.session.take_output()
 
     @property

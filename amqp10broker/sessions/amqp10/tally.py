@@ -15,10 +15,8 @@ from amqp10broker.queues.effects import Rejected as Refused
 
 
 class Tally:
-    """The outcomes of the deliveries of one publishing link.
-
-    Attributes:
-        left: of deliveries that went to several queues: how many have not answered, and the outcome so far.
+    """The outcomes of the deliveries of one publishing link. `left`: of deliveries that went to several
+    queues: how many have not answered, and the outcome so far.
     """
 
     __slots__ = ("left",)

@@ -13,13 +13,8 @@ from amqp10broker.sessions.moment import Moment
 
 
 class ConsumerTimes:
-    """The times of a link on which a client receives.
-
-    Attributes:
-        granted_ms: the last flow that left credit; None: there was none.
-        credit_ms: since when there is credit, or none.
-        unsent_ms: since when deliveries wait in the session.
-        settled_ms: the client's last decision on deliveries; None: there was none.
+    """The times of a link on which a client receives. `granted_ms`: the last flow that left credit; None:
+    there was none. `settled_ms`: the client's last decision on deliveries; None: there was none.
     """
 
     __slots__ = (
@@ -92,12 +87,7 @@ class ConsumerTimes:
 
 
 class PublisherTimes:
-    """The times of a link on which a client publishes.
-
-    Attributes:
-        credit_ms: since when the client has credit, or none.
-        part_ms: the last part of an incomplete delivery came.
-    """
+    """The times of a link on which a client publishes."""
 
     __slots__ = (
         "_has_credit",

@@ -28,19 +28,15 @@ class Holder(Protocol):
         """Its reference at its queue."""
 
     @property
-    def queue(self) -> DeclaredQueue:
-        """The queue of its deliveries."""
+    def queue(self) -> DeclaredQueue: ...
 
     @property
     def default_verdict(self) -> Verdict:
         """The decision on a delivery that was settled in a transaction that is rolled back."""
 
     def decided(self, verdict: Verdict, ids: Sequence[int], outcome: Outcome | None) -> None:
-        """Handle a decision that a commit has applied.
-
-        Args:
-            ids: of the delivery if the client has not settled it and is to be notified now; else empty.
-            outcome: as the client stated it.
+        """Handle a decision that a commit has applied. `ids`: of the delivery if the client has not settled
+        it and is to be notified now; else empty.
         """
 
 
@@ -58,21 +54,15 @@ class Retired(NamedTuple):
 class Acquirer(Protocol):
     """A consuming link that acquires in transactions: `acquisition.Acquisition`."""
 
-    def end(self, transaction: Transaction) -> None:
-        """Handle the end of a transaction."""
+    def end(self, transaction: Transaction) -> None: ...
 
     def roll_back(self, transaction: Transaction, then: Callable[[], None]) -> bool:
         """Return what was acquired in a transaction to the queue; return whether `then` is called later."""
 
 
 class Transaction:
-    """One transaction.
-
-    Attributes:
-        due_ms: when it times out, counted from the first work in it; None: it has no work yet, or no timeout.
-        failed: why it can only be rolled back; None: it can be committed.
-        discharged: a commit waits for a queue; no more work is accepted.
-        acquirers: links that have acquired in it.
+    """One transaction. `due_ms`: when it times out, counted from the first work in it; None: it has no work
+    yet, or no timeout. `failed`: why it can only be rolled back; None: it can be committed.
     """
 
     __slots__ = (
@@ -197,8 +187,7 @@ class ConflictError(Exception):
         self.transaction = transaction
 
 
-def _nobody() -> None:
-    """Do nothing: the time is not watched."""
+def _nobody() -> None: ...
 
 
 class Transactions:
@@ -214,12 +203,7 @@ class Transactions:
         timeout_ms: int = 0,
         watch: Callable[[], None] = _nobody,
     ) -> None:
-        """Begin without transactions.
-
-        Args:
-            timeout_ms: for how long a transaction may be open; 0: no limit.
-            watch: called when a transaction has got a deadline.
-        """
+        """Begin without transactions. `timeout_ms`: for how long a transaction may be open; 0: no limit."""
         self._numbers = numbers or TransactionNumbers()
         self._moment = moment or Moment()
         self._timeout_ms = timeout_ms
@@ -263,13 +247,8 @@ class Transactions:
         self._forget(transaction)
 
     def rolled_back(self, transaction: Transaction, then: Callable[[], None] = _nobody) -> int:
-        """Roll a transaction back.
-
-        Args:
-            then: called for each delivery that was acquired in it and partly sent, when that is aborted.
-
-        Returns:
-            The number of calls of `then` to come.
+        """Roll a transaction back. `then`: called for each delivery that was acquired in it and partly sent,
+        when that is aborted. Returns the number of calls of `then` to come.
         """
         ends = self._moment.measures.transactions
         if self._is_overdue(transaction):
@@ -375,10 +354,8 @@ class Transactions:
 
     def leaves(self, ref: ConsumerRef, leave: Callable[[], None]) -> None:
         """Note that a consumer's link has ended; deliveries that are decided on stay until their transactions
-        end.
-
-        Args:
-            leave: makes the consumer leave its queue; called when no decision on its deliveries is pending.
+        end. `leave`: makes the consumer leave its queue; called when no decision on its deliveries is
+        pending.
         """
         self._leaving[ref] = leave
 

@@ -49,12 +49,8 @@ _GENERAL: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The criteria of a request; None in a field selects all.
-
-    Attributes:
-        reason: a code, the beginning of several (``no-credit``), or a shell pattern.
-        idle: include idle parts among the waits, after the others.
-        limit: the most connections, the worst first; likewise waits, and queues, the fullest first.
+    """The criteria of a request; None in a field selects all. `limit`: the most connections, the worst first;
+    likewise waits, and queues, the fullest first.
     """
 
     connection: int | None = None

@@ -23,11 +23,7 @@ MESSAGE_COST_BYTES: Final = 256
 
 
 class Grants:
-    """The credit of one link. `held_bytes` is the weight of the messages kept in this segment.
-
-    Args:
-        room_bytes: a segment ends with the message that reaches this weight.
-    """
+    """The credit of one link. `held_bytes` is the weight of the messages kept in this segment."""
 
     def __init__(self, credit_max: int, room_bytes: int = SEGMENT_BYTES_MAX) -> None:
         self.held_bytes = 0
@@ -52,11 +48,9 @@ class Grants:
         return max(1, count)
 
     def keep(self, sizes: Sequence[int]) -> int:
-        """Weigh messages that arrived within a grant, in order of their sizes in bytes.
-
-        Returns:
-            How many of them, from the first on, are kept. The others must be returned to the queue, and so
-                must all that still arrive within this grant: `full` holds then.
+        """Weigh messages that arrived within a grant, in order of their sizes in bytes. Returns how many of
+        them, from the first on, are kept. The others must be returned to the queue, and so must all that
+        still arrive within this grant: `full` holds then.
         """
         if not sizes:
             return 0

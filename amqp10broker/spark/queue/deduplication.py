@@ -50,10 +50,8 @@ class SeenIds:
         return None if len(places) == len(message_ids) else places
 
     def add(self, number: int, digests: Iterable[bytes]) -> list[int]:
-        """Remember the ids of a segment; segments arrive in ascending order.
-
-        Returns:
-            Numbers of segments that lose their ids in exchange.
+        """Remember the ids of a segment; segments arrive in ascending order. Returns numbers of segments that
+        lose their ids in exchange.
         """
         kept = tuple(digests)
         self._segments.append((number, kept))

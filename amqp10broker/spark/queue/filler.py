@@ -37,7 +37,6 @@ class MessageSource(Protocol):
         """Return encoded messages, which stay unsettled until `settle` or `drop`.
 
         Args:
-            count: the maximum; fewer if messages are large (`credit_pacing`).
             wait_s: how long to wait for the first one; 0 takes only messages that are there.
 
         Raises:
@@ -56,11 +55,8 @@ class MessageSource(Protocol):
 
 
 class SegmentFiller:
-    """Moves messages from a queue into a spool.
-
-    Args:
-        seen: message-ids of messages that are not wanted again; None for no deduplication.
-        batch_rows: rows of a record batch in a segment.
+    """Moves messages from a queue into a spool. `seen`: message-ids of messages that are not wanted again;
+    None for no deduplication.
     """
 
     def __init__(
@@ -78,9 +74,6 @@ class SegmentFiller:
         Args:
             wait_s: how long to wait for the first one; 0 takes only messages that are there.
 
-        Returns:
-            Whether there is a new segment.
-
         Raises:
             SparkSourceError: the broker or the spool failed. Messages not in the spool are still in the
                 queue.
@@ -91,14 +84,10 @@ class SegmentFiller:
                 return stored
 
     def take_of(self, count: int, left: int | None) -> int | None:
-        """Store one segment of the messages that the queue had at a moment in the past.
-
-        Args:
-            left: messages of that moment that remain to be taken; None if the moment is now.
-
-        Returns:
-            Messages that remain after it; None if the moment must be now because a connection was lost:
-                messages that arrive again must not replace those not yet taken.
+        """Store one segment of the messages that the queue had at a moment in the past. `left`: messages of
+        that moment that remain to be taken; None if the moment is now. Returns messages that remain after it;
+        None if the moment must be now because a connection was lost: messages that arrive again must not
+        replace those not yet taken.
         """
         while True:
             if left is None:

@@ -28,11 +28,8 @@ Offset = dict[str, Any]
 
 
 class QueueOffsets:
-    """Maps a queue and its spool to offsets.
-
-    Args:
-        segment_rows: of a segment, without another limit.
-        parts: how many a batch is cut into; None for one per segment.
+    """Maps a queue and its spool to offsets. `parts`: how many a batch is cut into; None for one
+    per segment.
     """
 
     def __init__(

@@ -44,9 +44,7 @@ def segment_bytes(rows: pa.RecordBatch, batch_rows: int) -> list[bytes]:
 
 def parts(spool: QueueSpool, segments: Sequence[SpoolFile], min_partitions: int | None) -> list[SegmentPart]:
     """Plan the tasks: a segment each, or part of one if more tasks are wanted and it has several batches.
-
-    Args:
-        min_partitions: tasks wanted; None for one per segment.
+    `min_partitions`: tasks wanted; None for one per segment.
     """
     total = sum(segment.count for segment in segments)
     found: list[SegmentPart] = []

@@ -53,12 +53,7 @@ _ELSEWHERE: Final = "give each query a spoolLocation of its own"
 
 @dataclass(frozen=True, slots=True)
 class SpoolOwner:
-    """The query that owns a spool; another owner is refused.
-
-    Attributes:
-        use: ``stream`` for a streaming query, ``batch`` for a batch query.
-        vhost: empty for the broker's default.
-    """
+    """The query that owns a spool; another owner is refused."""
 
     use: str
     queue: str
@@ -83,12 +78,9 @@ class SpoolFile:
 class QueueSpool:
     """An open spool, locked by this process. Made by `open_spool`.
 
-    Its methods raise SpoolError if the disk fails, or a file is missing or damaged.
-
-    Attributes:
-        id: another one if the spool was deleted and created again.
-        segments: those on the disk, ascending and without a gap.
-        sealed: number of segments that a batch query has in all; None while it is incomplete.
+    Its methods raise SpoolError if the disk fails, or a file is missing or damaged. `segments`: those on the
+    disk, ascending and without a gap. `sealed`: number of segments that a batch query has in all; None while
+    it is incomplete.
     """
 
     def __init__(self, path: str, disk: Disk, owner: SpoolOwner, lock: int) -> None:
@@ -140,10 +132,8 @@ class QueueSpool:
             )
 
     def append(self, pieces: Sequence[bytes], rows: int) -> SpoolFile:
-        """Write the next segment, which survives a loss of power when this returns.
-
-        Raises:
-            SpoolError: the segment may or may not exist; open the spool again to find out.
+        """Write the next segment, which survives a loss of power when this returns. Raises `SpoolError` if
+        the segment may or may not exist; open the spool again to find out.
         """
         segment = SpoolFile(self.newest + 1, rows, _crc(pieces))
         self._write(segment.name, pieces)
@@ -151,10 +141,8 @@ class QueueSpool:
         return segment
 
     def remove_through(self, number: int, ids_of: Callable[[SpoolFile], bytes] | None = None) -> None:
-        """Remove segments that will not be read again, except the newest.
-
-        Args:
-            ids_of: returns the message-ids of a segment, to store in its place; None to store none.
+        """Remove segments that will not be read again, except the newest. `ids_of`: returns the message-ids
+        of a segment, to store in its place; None to store none.
         """
         while len(self.segments) > 1 and self.segments[0].number <= number:
             segment = self.segments[0]
@@ -166,7 +154,6 @@ class QueueSpool:
             del self.segments[0]
 
     def remove_ids(self, file: SpoolFile) -> None:
-        """Remove a file of message-ids."""
         self._unlink(file.name)
         self.ids.remove(file)
 

@@ -67,7 +67,6 @@ class SinkPlan:
         body, message_id, application_properties, exchange, routing_key: numbers of columns; None if absent.
         fields: (place in the properties section, number of the column), ascending by place.
         address: of the link; None if each message has its own.
-        exchange_default, routing_key_default: for rows that name none.
         to_default: the address for rows that name no exchange; None if they must name one.
     """
 
@@ -86,11 +85,8 @@ class SinkPlan:
 
 
 def plan(schema: Any, options: SinkOptions) -> SinkPlan:
-    """Match the columns of a DataFrame with the parts of a message.
-
-    Raises:
-        ColumnError: a column is unknown, missing, given twice, or of a wrong type.
-        OptionError: the messages have no destination.
+    """Match the columns of a DataFrame with the parts of a message. Raises `ColumnError` if a column is
+    unknown, missing, given twice, or of a wrong type, and `OptionError` if the messages have no destination.
     """
     places: dict[str, int] = {}
     types: dict[str, str] = {}

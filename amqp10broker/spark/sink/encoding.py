@@ -34,10 +34,8 @@ Column = Sequence[bytes]
 
 
 class Encoder:
-    """Encodes the messages of one task. `rows` counts the rows encoded so far.
-
-    Args:
-        id_prefix: of generated message-ids; the number of the row in its partition follows.
+    """Encodes the messages of one task. `rows` counts the rows encoded so far. `id_prefix`: of generated
+    message-ids; the number of the row in its partition follows.
     """
 
     def __init__(self, plan: SinkPlan, id_prefix: str) -> None:
@@ -51,11 +49,9 @@ class Encoder:
         self._values = _value_encoder(plan.map_value)
 
     def encode(self, batch: pa.RecordBatch) -> list[bytes]:
-        """Return the messages of a batch, in order.
-
-        Raises:
-            NotDelivered: a row has no address, or has a text that AMQP does not allow: not UTF-8 (Spark casts
-                any bytes to a string), or a symbol that is not ASCII.
+        """Return the messages of a batch, in order. Raises `NotDelivered` if a row has no address, or has a
+        text that AMQP does not allow: not UTF-8 (Spark casts any bytes to a string), or a symbol that is not
+        ASCII.
         """
         plan = self._plan
         bodies = _data_sections(_bytes(batch.column(plan.body)))

@@ -37,13 +37,8 @@ class Sending:
     """The sending side of one task, a context manager. Nothing is connected before the first message.
 
     Methods raise NotDelivered if the broker did not accept a message, and SparkSourceError if it is away or
-    refuses.
-
-    Args:
-        address: of the link; None if each message has its own.
-
-    Attributes:
-        released: number of messages that no queue took, where the option mandatory is false.
+    refuses. `address`: of the link; None if each message has its own. `released`: number of messages that no
+    queue took, where the option mandatory is false.
     """
 
     def __init__(self, options: SinkOptions, address: str | None) -> None:

@@ -33,11 +33,7 @@ _BATCH: Final = "streaming.sql.batchId"
 
 @dataclass(frozen=True)
 class Sent(WriterCommitMessage):
-    """The result of one task: numbers of messages.
-
-    Attributes:
-        released: messages that no queue took, where the option mandatory is false.
-    """
+    """The result of one task: numbers of messages."""
 
     accepted: int
     released: int

@@ -39,13 +39,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The offsets of a stream.
-
-    Attributes:
-        next: of the message that will be published next; `first` if the stream is empty.
-        dense: every number between is a message. RabbitMQ uses some for itself.
-        declaration_id: another one if the stream was deleted and declared again; None if the broker does not
-            provide it, as RabbitMQ.
+    """The offsets of a stream. `next`: of the message that will be published next; `first` if the stream is
+    empty. `declaration_id`: another one if the stream was deleted and declared again; None if the broker does
+    not provide it, as RabbitMQ.
     """
 
     first: int
@@ -58,10 +54,8 @@ class StreamEnds(Protocol):
     """A source of a stream's bounds."""
 
     def bounds(self) -> Bounds:
-        """Return the current bounds.
-
-        Raises:
-            ClientError: the connection or its session or link has ended.
+        """Return the current bounds. Raises `ClientError` if the connection or its session or link
+        has ended.
         """
 
 
@@ -116,10 +110,8 @@ class ProbedEnds:
 
 
 def queue_entry(management: Management, queue: str) -> dict[Any, Any]:
-    """Return the management's entry of a stream, empty if this user may not read it.
-
-    Raises:
-        QueueUnusable: the queue does not exist, or is not a stream.
+    """Return the management's entry of a stream, empty if this user may not read it. Raises `QueueUnusable`
+    if the queue does not exist, or is not a stream.
     """
     status, body = management.ask("GET", queue_address(queue))
     if status == 404:
@@ -160,15 +152,9 @@ def attach(
     *,
     end: int | None = None,
 ) -> BulkReceiver:
-    """Attach a receiver without credit to a stream.
-
-    Args:
-        spec: ``first``, ``last``, ``next``, an offset, or a time.
-        end: the first offset that is not wanted; `ends_there` returns whether the broker applies it.
-
-    Raises:
-        QueueUnusable: it is not a stream.
-        FilterRefused: the broker does not apply the filter.
+    """Attach a receiver without credit to a stream. `end`: the first offset that is not wanted; `ends_there`
+    returns whether the broker applies it. Raises `QueueUnusable` if it is not a stream, and `FilterRefused`
+    if the broker does not apply the filter.
     """
     value = ULong(spec) if type(spec) is int else spec
     filters: dict[str, Any] = {OFFSET_SPEC: Described(Symbol(OFFSET_SPEC), value)}
@@ -217,10 +203,8 @@ class Questions:
         self._asked_at = float("-inf")
 
     def bounds(self) -> Bounds:
-        """Return the current bounds of the stream.
-
-        Raises:
-            SparkSourceError: the broker cannot be reached, or does not have such a stream.
+        """Return the current bounds of the stream. Raises `SparkSourceError` if the broker cannot be reached,
+        or does not have such a stream.
         """
         return self._ask(lambda client, ends: ends.bounds())
 

@@ -28,11 +28,8 @@ _ID: Final = "id"
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """How the batch that ends at an offset was planned.
-
-    Attributes:
-        start: the first offset of the range that is cut.
-        lost: number of offsets before `start` that should have been read, and no longer existed at planning.
+    """How the batch that ends at an offset was planned. `lost`: number of offsets before `start` that should
+    have been read, and no longer existed at planning.
     """
 
     start: int
@@ -45,7 +42,6 @@ class StreamOffset:
     """A place in a stream between two batches.
 
     Attributes:
-        next: the first offset that was not read.
         cut: of the batch that ends here. None where a query begins, and for offsets written by hand or by a
             version without cuts.
         initial: a query without checkpoint begins here. Spark requests it again when it repeats the first
@@ -81,10 +77,8 @@ def is_of(stream: str, written: Mapping[str, Any]) -> bool:
 
 
 def read_offset(stream: str, written: Mapping[str, Any]) -> StreamOffset:
-    """Parse an offset that Spark stored for this stream.
-
-    Raises:
-        SparkSourceError: it belongs to another stream, or its values are invalid.
+    """Parse an offset that Spark stored for this stream. Raises `SparkSourceError` if it belongs to another
+    stream, or its values are invalid.
     """
     if not is_of(stream, written):
         raise SparkSourceError(

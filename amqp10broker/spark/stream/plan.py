@@ -23,10 +23,8 @@ ROWS_WORTH_A_TASK: Final = 10_000
 
 
 def first_offset(options: StreamOptions, bounds: Bounds, questions: Questions) -> int:
-    """Return the offset that the options mean by their start.
-
-    Raises:
-        OptionError: it is an offset behind the stream's end.
+    """Return the offset that the options mean by their start. Raises `OptionError` if it is an offset behind
+    the stream's end.
     """
     match options.start.kind:
         case StartKind.EARLIEST:
@@ -56,10 +54,8 @@ def declared_again(options: StreamOptions, position: int) -> QueueUnusable:
 
 
 def plan(options: StreamOptions, start: int, end: int, bounds: Bounds) -> list[StreamRange]:
-    """Return ranges for tasks; messages removed by retention are reported here, before any task runs.
-
-    Raises:
-        DataLost: messages were removed and `failOnDataLoss` is true.
+    """Return ranges for tasks; messages removed by retention are reported here, before any task runs. Raises
+    `DataLost` if messages were removed and `failOnDataLoss` is true.
     """
     if start < min(end, bounds.first):
         report_loss(

@@ -36,11 +36,7 @@ _UUID: Final = re.compile("[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 @dataclass(slots=True)
 class Pushed:
-    """The conditions that the source evaluates.
-
-    Attributes:
-        high: the first offset not wanted, None for no limit.
-    """
+    """The conditions that the source evaluates. `high`: the first offset not wanted, None for no limit."""
 
     low: int = 0
     high: int | None = None

@@ -61,11 +61,8 @@ def split(start: int, end: int, pieces: int, *, dense: bool) -> list[StreamRange
 
 
 def read_range(options: StreamOptions, piece: StreamRange, sql: str | None) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a range as Arrow batches.
-
-    Raises:
-        DataLost: messages of the range no longer exist, and `failOnDataLoss` is true.
-        ReadStalled: messages are missing and none arrives.
+    """Yield the rows of a range as Arrow batches. Raises `DataLost` if messages of the range no longer exist,
+    and `failOnDataLoss` is true, and `ReadStalled` if messages are missing and none arrives.
     """
     reading = _Reading(options, piece, sql)
     patience = RetryBudget(options.connection.retry_timeout_s)
@@ -265,10 +262,6 @@ class _Reading:
 
 def report_loss(options: StreamOptions, count: int, why: str) -> None:
     """Raise or log that messages that should be read no longer exist.
-
-    Args:
-        options: `fail_on_data_loss` decides.
-        why: a clause with the evidence.
 
     Raises:
         DataLost: if `fail_on_data_loss` is set.

@@ -48,10 +48,7 @@ class Cell:
         bucket: of the log-histogram; None for kinds that are not latencies.
         amqp091: of channels and consumers of AMQP 0-9-1, which have neither link credit nor windows; False
             for kinds not about links.
-        events: number of those in the time of the run.
         elapsed_ns: the part that lies in the run; 0 for kinds without elapsed time.
-        credit_s: elapsed seconds times link_credit; the other fields in ``_s`` likewise.
-        depth_max: maximum of queue_depth, for kinds in `DEPTH_KINDS`.
     """
 
     run_id: str
@@ -91,13 +88,9 @@ def read_events(spark: SparkSession, folder: Path) -> DataFrame:
 
 
 def cut(events: DataFrame, runs: Sequence[tuple[str, int, int | None]]) -> DataFrame:
-    """Add the part of each event that lies in its run, and drop events of other runs.
-
-    Args:
-        runs: run id, its beginning and its end in ns; None is the last event.
-
-    Returns:
-        The events with the columns `inside` and `elapsed_ns`.
+    """Add the part of each event that lies in its run, and drop events of other runs. `runs`: run id, its
+    beginning and its end in ns; None is the last event. Returns the events with the columns `inside` and
+    `elapsed_ns`.
     """
     from pyspark.sql import functions as F
 
@@ -129,11 +122,7 @@ def uncut(events: DataFrame) -> DataFrame:
 
 
 def aggregate(events: DataFrame, *more_keys: Column) -> DataFrame:
-    """Add up the cells: one pass, one shuffle of small partial sums.
-
-    Args:
-        more_keys: further columns to group by, before the others.
-    """
+    """Add up the cells: one pass, one shuffle of small partial sums."""
     from pyspark.sql import functions as F
 
     def counted(column: str) -> Column:

@@ -30,11 +30,7 @@ METRICS: Final = tuple(each.name for each in fields(RunFigures) if str(each.type
 
 @dataclass(frozen=True, slots=True)
 class ConfigurationFigures:
-    """All repetitions of one configuration.
-
-    Attributes:
-        stalls: mean share of link time, by side and reason.
-    """
+    """All repetitions of one configuration."""
 
     configuration: Configuration
     runs: tuple[RunFigures, ...]
@@ -101,10 +97,6 @@ def compare(members: Sequence[ConfigurationFigures], metric: str, *, highest: bo
     """Compare each configuration with the best, the best first.
 
     Intervals use the scatter of all configurations compared.
-
-    Args:
-        members: of one group; those with different rate limits are compared separately.
-        highest: whether the best is the highest mean; else the lowest.
     """
     by_rate: dict[float | None, list[ConfigurationFigures]] = {}
     for each in members:

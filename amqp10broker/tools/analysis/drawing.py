@@ -99,11 +99,7 @@ def panels(
 
 
 def as_svg(figure: Any, number: int, title: str) -> str:
-    """Return the figure as an SVG element for a page.
-
-    Args:
-        title: for screen readers.
-    """
+    """Return the figure as an SVG element for a page."""
     from matplotlib.backends.backend_svg import FigureCanvasSVG
 
     raw = io.BytesIO()

@@ -34,14 +34,7 @@ def weaknesses(
     highest: bool,
     tolerance: float,
 ) -> list[str]:
-    """Return the weaknesses as sentences, the gravest first; empty if there are none.
-
-    Args:
-        pool: all that was compared; at least the chosen and the best.
-        tried: settings of the whole sweep; some may have been excluded before.
-        highest: whether the best is the highest mean; else the lowest.
-        tolerance: share of the best that the choice may give up.
-    """
+    """Return the weaknesses as sentences, the gravest first; empty if there are none."""
     values = dict(pool)
     known = scatter([each for _, each in pool])
     found = _repetitions(pool)
@@ -129,11 +122,7 @@ def beside_bound(mean: float, bound: float) -> float:
 def held_back(
     swept: Sequence[Settings], chosen: Settings, waits: Mapping[tuple[str, str], float]
 ) -> list[str]:
-    """Report settings that the links of the choice wait for, and that the sweep did not vary.
-
-    Args:
-        waits: share of link time by side and reason, for the choice.
-    """
+    """Report settings that the links of the choice wait for, and that the sweep did not vary."""
     found = []
     for (side, reason), name in _HELD_BY.items():
         share, place = waits.get((side, reason), 0.0), SETTINGS.index(name)

@@ -33,11 +33,8 @@ _MS: Final = 1e6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFigures:
-    """The figures of one run. Rates are messages per second, utilisations and shares 0 to 1.
-
-    Attributes:
-        complete: False while it was still being recorded: it counts up to its last event.
-        confirm_source: "client" or "broker"; empty if no confirm was recorded.
+    """The figures of one run. Rates are messages per second, utilisations and shares 0 to 1. `complete`:
+    False while it was still being recorded: it counts up to its last event.
     """
 
     run_id: str
@@ -119,10 +116,8 @@ class StreamFigures:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """The figures of one run, from its cells.
-
-    Attributes:
-        histograms: counts by bucket, for `CONFIRM`, `END_TO_END` and `SETTLE`, as far as recorded.
+    """The figures of one run, from its cells. `histograms`: counts by bucket, for `CONFIRM`, `END_TO_END` and
+    `SETTLE`, as far as recorded.
     """
 
     figures: RunFigures
@@ -132,11 +127,7 @@ class Measured:
 
 
 def measure(run: Mapping[str, Any], cells: Sequence[Cell]) -> Measured:
-    """Compute the figures of one run.
-
-    Args:
-        run: its row, by the names of `schema.RUN_FIELDS`.
-    """
+    """Compute the figures of one run."""
     began, ended = run["began_ns"], run["ended_ns"]
     last = max((cell.last_ns for cell in cells), default=began)
     duration_s = max((last if ended is None else ended) - began, 0) / _NS

@@ -23,11 +23,7 @@ _QUIET_LEAST_S: Final = 5.0
 
 
 class Ending:
-    """Detects the end of a recording.
-
-    Args:
-        late_s: how long files may be late.
-    """
+    """Detects the end of a recording."""
 
     def __init__(self, folder: Path, late_s: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._folder = folder

@@ -57,12 +57,9 @@ _NS: Final = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """One second of one run.
-
-    Attributes:
-        in_per_s: deliveries from publishers; messages sent by clients if the broker's links were not
-            recorded.
-        stall_reason: the reason of most link time spent waiting, except for consumers of empty queues.
+    """One second of one run. `in_per_s`: deliveries from publishers; messages sent by clients if the broker's
+    links were not recorded. `stall_reason`: the reason of most link time spent waiting, except for consumers
+    of empty queues.
     """
 
     run_id: str
@@ -142,11 +139,7 @@ def windows_of(columns: dict[str, list[Any]]) -> list[Window]:
 
 
 def windowed(events: DataFrame, late_s: int | None = None) -> DataFrame:
-    """Return the cells of each second, for a stream or a batch.
-
-    Args:
-        late_s: seconds by which the watermark lags, for a stream.
-    """
+    """Return the cells of each second, for a stream or a batch."""
     from pyspark.sql import functions as F
 
     # Spark's timestamps are microseconds.
@@ -175,7 +168,6 @@ def follow(
 
     Args:
         folder: of the recording; it may exist before its first event, and is not written to.
-        tell: called with each line; its exceptions end the function.
         available_now: end when all existing files have been read, instead of waiting for more.
 
     Raises:
@@ -227,10 +219,8 @@ def follow(
 
 
 def check_folder(folder: Path) -> bool:
-    """Check that a folder can be followed.
-
-    Returns:
-        Whether something was recorded there, or is about to be.
+    """Check that a folder can be followed. Returns whether something was recorded there, or is
+    about to be.
     """
     if not folder.is_dir():
         raise NotARecording(str(folder), "is no folder")

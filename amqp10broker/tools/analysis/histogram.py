@@ -16,7 +16,6 @@ RATIO: Final = 2 ** (1 / BUCKETS_AN_OCTAVE)
 ZERO_BUCKET: Final = -1
 
 Counts = Mapping[int, int]
-"""Numbers of messages by bucket."""
 
 
 def lower_edge_ns(bucket: int) -> float:

@@ -20,12 +20,8 @@ _READERS: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """The contents of a recording.
-
-    Attributes:
-        runs: rows by the names of `schema.RUN_FIELDS`, in order of their beginnings; only those with events.
-        without_events: run ids with a row and no events.
-        without_row: run ids of events with unknown origin; they are omitted.
+    """The contents of a recording. `runs`: rows by the names of `schema.RUN_FIELDS`, in order of their
+    beginnings; only those with events.
     """
 
     folder: Path

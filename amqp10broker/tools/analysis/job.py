@@ -102,7 +102,6 @@ def measure_all(recording: Recording, cells: Sequence[Cell]) -> list[Measured]:
 
 
 def make_folder(output: Path) -> None:
-    """Create the folder of the output."""
     try:
         output.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -203,11 +203,7 @@ def some(members: Sequence[ConfigurationFigures], chosen: Settings | None) -> li
 def stalls(
     members: Sequence[ConfigurationFigures], chosen: Settings | None, names: Sequence[str] = ()
 ) -> Any:
-    """Draw the share of link time by reason, one bar per configuration; None if no link waited.
-
-    Args:
-        names: of the bars, if they are not the settings.
-    """
+    """Draw the share of link time by reason, one bar per configuration; None if no link waited."""
     sides = [
         side
         for side in SIDES.values()

@@ -22,11 +22,7 @@ _SILENT_S: Final = 8.0
 
 
 class Progress:
-    """Writes lines with the time since the start.
-
-    Args:
-        stream: None for no output.
-    """
+    """Writes lines with the time since the start. `stream`: None for no output."""
 
     def __init__(self, stream: TextIO | None) -> None:
         self._stream = stream

@@ -43,13 +43,9 @@ Kind = Literal["throughput", "latency", "memory"]
 
 @dataclass(frozen=True, slots=True)
 class Aim:
-    """The goal of a recommendation.
-
-    Attributes:
-        kind: most messages per second; lowest p99 among settings that sustain `rate_per_s`; least memory
-            among settings that reach `keep` of the best throughput.
-        rate_per_s: for "latency".
-        keep: for "memory", 0 to 1.
+    """The goal of a recommendation. `kind`: most messages per second; lowest p99 among settings that sustain
+    `rate_per_s`; least memory among settings that reach `keep` of the best throughput. `keep`: for "memory",
+    0 to 1.
     """
 
     kind: Kind = "throughput"
@@ -88,13 +84,9 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Recommendation:
-    """The settings recommended for one group.
-
-    Attributes:
-        figure: the figure compared: "throughput", "end-to-end p99", "confirm p99", "resident memory".
-        as_good: within the tolerance of the best, including the chosen one.
-        unproven: why the runs do not show that these settings are better than any other; None if they do.
-        notes: limits to using these settings elsewhere than in the runs.
+    """The settings recommended for one group. `figure`: the figure compared: "throughput", "end-to-end p99",
+    "confirm p99", "resident memory". `unproven`: why the runs do not show that these settings are better than
+    any other; None if they do.
     """
 
     group: str

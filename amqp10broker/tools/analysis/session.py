@@ -21,14 +21,8 @@ _CLUSTER_PARTITIONS: Final = 4
 
 
 def analysis_session(master: str, memory: str, more: Mapping[str, str] | None = None) -> SparkSession:
-    """Start a session.
-
-    Args:
-        master: ``local[*]``, ``local[N]`` or ``spark://127.0.0.1:PORT``.
-        more: settings of Spark that override the defaults.
-
-    Raises:
-        CannotStart: Java, pyspark, matplotlib or jinja2 is missing, or Java does not start.
+    """Start a session. `master`: ``local[*]``, ``local[N]`` or ``spark://127.0.0.1:PORT``. Raises
+    `CannotStart` if java, pyspark, matplotlib or jinja2 is missing, or Java does not start.
     """
     check_installed()
     conf = {
@@ -52,10 +46,8 @@ def analysis_session(master: str, memory: str, more: Mapping[str, str] | None = 
 
 
 def check_installed() -> None:
-    """Check that the Python packages of the analysis are installed; Java is not checked.
-
-    Raises:
-        CannotStart: one is missing; the message explains how to install it.
+    """Check that the Python packages of the analysis are installed; Java is not checked. Raises `CannotStart`
+    if one is missing; the message explains how to install it.
     """
     try:
         require_spark()

@@ -52,11 +52,8 @@ def estimate(values: Sequence[float], confidence: float = CONFIDENCE) -> Estimat
 
 @dataclass(frozen=True, slots=True)
 class Scatter:
-    """The scatter of repetitions, pooled over the settings that are compared.
-
-    Attributes:
-        noise: deviation of one repetition from its mean, as a share of it.
-        repetitions: mean number per setting, of settings with several.
+    """The scatter of repetitions, pooled over the settings that are compared. `noise`: deviation of one
+    repetition from its mean, as a share of it.
     """
 
     noise: float

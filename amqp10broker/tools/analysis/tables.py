@@ -34,7 +34,6 @@ from amqp10broker.tools.analysis.waits import LinkWait
 
 Row = dict[str, Any]
 Columns = dict[str, str]
-"""Arrow's types by column name."""
 
 # Quantiles of latency curves, in pictures and tables.
 CURVE: Final = (
@@ -86,7 +85,6 @@ TABLES: Final[Mapping[str, Columns]] = {
     | {"best": "string", "best_mean": "double", "proven": "bool", "default": "bool"}
     | dict.fromkeys(("as_good", "command_line", "reasons", "weak", "notes"), "string"),
 }
-"""Columns of each table, in order."""
 
 
 def tables_of(

@@ -32,12 +32,8 @@ _WAIT: Final = (*_PLACE, "general", "began_ns", "ended_ns", "reason")
 
 @dataclass(frozen=True, slots=True)
 class LinkWait:
-    """An uninterrupted wait of one link for one reason.
-
-    Attributes:
-        side: ``publisher`` or ``consumer``.
-        link: its name (AMQP 0-9-1: consumer tag); None with the next four if no names were recorded.
-        began_ns: since 1970.
+    """An uninterrupted wait of one link for one reason. `link`: its name (AMQP 0-9-1: consumer tag); None
+    with the next four if no names were recorded.
     """
 
     run_id: str
@@ -63,11 +59,7 @@ class LinkWait:
 
 
 def find_waits(events: DataFrame) -> list[tuple[Any, ...]]:
-    """Return the longest waits of all runs, the longest first, one row of `_WAIT` each.
-
-    Args:
-        events: as `cells.cut` returns them; their elapsed time inside their run counts.
-    """
+    """Return the longest waits of all runs, the longest first, one row of `_WAIT` each."""
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 

@@ -56,14 +56,8 @@ class _Link:
 
 @dataclass(slots=True, eq=False)
 class _Receiver(_Link):
-    """A link on which the client receives.
-
-    Attributes:
-        attached: the broker's attach was sent.
-        delivery_count: the broker's; counts its deliveries.
-        granted: delivery-count and link-credit of the last flow; None without one.
-        grants: number of flows with credit.
-        idle_ns: when it had used its credit and settled all; None otherwise.
+    """A link on which the client receives. `granted`: delivery-count and link-credit of the last flow; None
+    without one. `idle_ns`: when it had used its credit and settled all; None otherwise.
     """
 
     attached: bool = False
@@ -76,14 +70,7 @@ class _Receiver(_Link):
 
 @dataclass(slots=True, eq=False)
 class _Sender(_Link):
-    """A link on which the client sends.
-
-    Attributes:
-        settled: number of messages that were sent settled.
-        refused: number of consecutive messages that no queue took.
-        whole: no delivery is incomplete.
-        of_transactions: its target is a coordinator.
-    """
+    """A link on which the client sends."""
 
     tags: set[bytes] = field(default_factory=set)
     settled: int = 0

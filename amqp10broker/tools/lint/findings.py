@@ -23,14 +23,7 @@ class Sort(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A rule of the lint.
-
-    Attributes:
-        id: stable name.
-        finds: the pattern, with its bounds.
-        why: effect on the client or on others.
-        to_do: the remedy.
-    """
+    """A rule of the lint."""
 
     id: str
     sort: Sort
@@ -53,13 +46,7 @@ def evidence_of(record: Recorded) -> Evidence:
 
 @dataclass(slots=True)
 class Finding:
-    """A violation of a rule.
-
-    Attributes:
-        connection: number of the connection; 0: several connections.
-        where: a link, a session, a channel; empty: the connection.
-        said: the observation, with figures.
-    """
+    """A violation of a rule. `connection`: number of the connection; 0: several connections."""
 
     rule: Rule
     connection: int

@@ -40,10 +40,8 @@ class Lint:
             client.take(record)
 
     def finish(self, now_ns: int = 0) -> list[Finding]:
-        """Finish the recording and return the findings.
-
-        Args:
-            now_ns: time of the end, nanoseconds since 1970; that of the last record if that is later.
+        """Finish the recording and return the findings. `now_ns`: time of the end, nanoseconds since 1970;
+        that of the last record if that is later.
         """
         self._now_ns = max(self._now_ns, now_ns)
         for connection in list(self._clients):

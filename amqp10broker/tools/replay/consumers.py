@@ -25,13 +25,7 @@ _NS: Final = 1e9
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """A flow of the client with a credit.
-
-    Attributes:
-        at: seconds.
-        count: deliveries that it counts as received, since the attach.
-        unfinished: of the received, those without an outcome of the client.
-    """
+    """A flow of the client with a credit."""
 
     at: float
     count: int
@@ -41,16 +35,9 @@ class Grant:
 
 @dataclass(eq=False, slots=True)
 class Consumer:
-    """A recorded link on which a client receives. Times are in seconds.
-
-    Attributes:
-        sent: time of the last frame of each delivery.
-        sizes: payload bytes of each.
-        grants: flows of the client for it.
-        finished: time of outcomes of the client, and the number of deliveries with one by then.
-        settled: the broker sends settled, and gets no outcomes.
-        drains: the client has requested a drain: it fetches messages on demand.
-        window_used_up: the client's incoming-window reached 0.
+    """A recorded link on which a client receives. Times are in seconds. `finished`: time of outcomes of the
+    client, and the number of deliveries with one by then. `window_used_up`: the client's incoming-window
+    reached 0.
     """
 
     link: Link
@@ -103,7 +90,6 @@ class Work:
     """The measured work of a consumer.
 
     Attributes:
-        own_s: seconds that the client works on a message.
         supply_s: seconds that the broker needs for the next message when it waits for nothing.
         reaction_s: seconds, beyond the round trip and the work, from the end of a wait to the next message.
         renew_at: share of the credit that is left when the client grants again.

@@ -26,20 +26,13 @@ class Consuming:
 
 def deliver(habits: Consuming, *, credit: int, round_trip_s: float, messages: int) -> Run:
     """Simulate a broker that always has a message, at its pace, until it has delivered `messages` messages.
-
-    Args:
-        round_trip_s: seconds; each way takes half of it.
-        messages: at least 2.
+    `messages`: at least 2.
     """
     return Delivering(habits, credit, round_trip_s / 2).run(messages)
 
 
 class Delivering:
-    """The simulation of one link, as `deliver` describes it.
-
-    Args:
-        way_s: seconds from one side to the other.
-    """
+    """The simulation of one link, as `deliver` describes it."""
 
     def __init__(self, habits: Consuming, credit: int, way_s: float) -> None:
         self._habits = habits
@@ -60,11 +53,8 @@ class Delivering:
         self._settled = self._held = self._held_bytes = self._held_max = self._held_bytes_max = 0
 
     def told(self, at: float, kind: str, content: tuple[float, ...]) -> None:
-        """Observe a frame at the broker; a hook for subclasses.
-
-        Args:
-            kind: "grant" or "outcome" is received; "transfer" is sent.
-            content: delivery-count and link-credit; nothing; or bytes.
+        """Observe a frame at the broker; a hook for subclasses. `content`: delivery-count and link-credit;
+        nothing; or bytes.
         """
 
     def run(self, messages: int) -> Run:

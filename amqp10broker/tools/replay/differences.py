@@ -24,11 +24,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One difference, or several of a kind at one place.
-
-    Attributes:
-        where: link, session or channel; empty for the connection.
-    """
+    """One difference, or several of a kind at one place."""
 
     kind: Kind
     connection: int

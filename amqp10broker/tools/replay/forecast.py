@@ -33,11 +33,7 @@ _MESSAGES_MAX: Final = 20_000
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The settings of a forecast; None is as recorded.
-
-    Attributes:
-        client_credit: messages that a receiving client grants.
-    """
+    """The settings of a forecast; None is as recorded."""
 
     max_link_credit: int | None = None
     max_incoming_window: int | None = None
@@ -56,15 +52,8 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """The forecast for one publisher or consumer.
-
-    Attributes:
-        receives: the client receives: `credit` is its own then, and `window`, which is not modelled, None.
-        rate: recorded messages per second.
-        waits: shares of the recorded time by reason.
-        check: the model with the settings of the recording.
-        run: the model with the requested settings.
-        unknown: sentences on facts that the recording lacks.
+    """The forecast for one publisher or consumer. `receives`: the client receives: `credit` is its own then,
+    and `window`, which is not modelled, None.
     """
 
     connection: int
@@ -83,13 +72,7 @@ class Forecast:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """The publishers of one session of a recording, independent of requested settings.
-
-    Attributes:
-        publishers, paces: in the same order, at least one.
-        window: the broker's incoming-window.
-        checks: the model with the settings of the recording, for each publisher.
-    """
+    """The publishers of one session of a recording, independent of requested settings."""
 
     connection: int
     over: str
@@ -130,10 +113,8 @@ class Known:
 
 @dataclass(frozen=True, slots=True)
 class KnownConsumer:
-    """A consumer of a recording, independent of requested settings.
-
-    Attributes:
-        check: the model with the credit and the round trip of the recording.
+    """A consumer of a recording, independent of requested settings. `check`: the model with the credit and
+    the round trip of the recording.
     """
 
     connection: int

@@ -43,12 +43,7 @@ _MESSAGES: Final = (BasicDeliver, BasicGetOk, BasicGetEmpty, BasicAck, BasicNack
 
 @dataclass(eq=False, slots=True)
 class Consumer:
-    """One consumer, or all deliveries of a channel by basic.get.
-
-    Attributes:
-        queue: as the client named it.
-        tag: empty until the broker has chosen it.
-    """
+    """One consumer, or all deliveries of a channel by basic.get."""
 
     queue: str
     tag: str = ""
@@ -62,17 +57,7 @@ class Consumer:
 
 @dataclass(eq=False, slots=True)
 class Channel:
-    """One channel.
-
-    Attributes:
-        confirms: the client has requested confirms.
-        published: messages so far; with confirms this is the number of the last one.
-        returned: messages that were returned, by reply.
-        names: the broker's names of queues that the client did not name.
-        tags: consumer and place on it, by delivery-tag.
-        unsettled: delivery-tags, oldest first.
-        stopped: the broker has sent channel.flow false.
-    """
+    """One channel. `published`: messages so far; with confirms this is the number of the last one."""
 
     number: int
     gone: bool = False
@@ -210,13 +195,8 @@ class Channel:
 
 
 class Ledger091:
-    """The state of one connection.
-
-    Attributes:
-        closed: close-ok has arrived.
-        error: of the broker's close; None without one.
-        blocked: the broker does not read publishes.
-        answers: number of frames of the broker that begin or end something, or answer the client.
+    """The state of one connection. `error`: of the broker's close; None without one. `answers`: number of
+    frames of the broker that begin or end something, or answer the client.
     """
 
     def __init__(self) -> None:

@@ -38,20 +38,8 @@ MANAGEMENT: Final = "/management"
 
 @dataclass(eq=False, slots=True)
 class Link:
-    """One link.
-
-    Attributes:
-        address: of the broker's end.
-        dynamic: the broker is to choose the address.
-        left_out: why it cannot be played; empty if it can.
-        gone: either side has detached.
-        error: of the broker's detach; "" without one, None without a detach.
-        base: the sender's first delivery-count.
-        begun, whole: deliveries with the first, with the last frame sent.
-        outcomes: of the client's messages, by delivery-id.
-        first_credit: of the broker's first flow for it.
-        limit: deliveries that the credit of the client's sender allows, counted from the first.
-        draining: the client has requested a drain that is unanswered.
+    """One link. `error`: of the broker's detach; "" without one, None without a detach. `limit`: deliveries
+    that the credit of the client's sender allows, counted from the first.
     """
 
     name: str
@@ -92,16 +80,7 @@ class Link:
 
 @dataclass(eq=False, slots=True)
 class Session:
-    """One session.
-
-    Attributes:
-        window: the broker's first incoming-window.
-        gone: either side has ended it.
-        error: of the broker's end; "" without one, None without an end.
-        next_incoming: transfer-id of the broker's next transfer.
-        own: links of the client's messages, by delivery-id.
-        got: link and place on it of the broker's messages, by delivery-id.
-    """
+    """One session. `error`: of the broker's end; "" without one, None without an end."""
 
     channel: int
     next_outgoing: int
@@ -130,13 +109,8 @@ class Session:
 
 
 class Ledger10:
-    """The state of one connection.
-
-    Attributes:
-        opened: the broker's open frame; None before it.
-        error: of the broker's close; "" without one, None without a close.
-        sessions: those that exist, by the client's channel.
-        answers: number of frames of the broker that begin or end something.
+    """The state of one connection. `opened`: the broker's open frame; None before it. `error`: of the
+    broker's close; "" without one, None without a close.
     """
 
     def __init__(self) -> None:

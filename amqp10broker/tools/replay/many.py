@@ -30,13 +30,7 @@ class NoRecordings(BrokerError):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The forecasts for one recording.
-
-    Attributes:
-        forecasts: of each publisher and consumer, with each of the settings.
-        without: sentences on publishers and consumers without a forecast.
-        problem: why the recording is unusable; None if it is usable.
-    """
+    """The forecasts for one recording. `problem`: why the recording is unusable; None if it is usable."""
 
     recording: str
     forecasts: list[tuple[Settings, Forecast]] = field(default_factory=list)
@@ -47,13 +41,8 @@ class Answer:
 def answer(
     recording: str, records: Iterable[Record], settings: Sequence[Settings], connection: int | None = None
 ) -> Answer:
-    """Forecast one recording with each of the settings.
-
-    Args:
-        connection: this one alone; None for all.
-
-    Raises:
-        NoFrames: it is not a recording.
+    """Forecast one recording with each of the settings. `connection`: this one alone; None for all. Raises
+    `NoFrames` if it is not a recording.
     """
     found, without = known(read_script(records, connection))
     forecasts: list[tuple[Settings, Forecast]] = []

@@ -48,11 +48,9 @@ class Publisher:
     """A recorded link on which a client sends. Times are in seconds.
 
     Attributes:
-        arrivals: of the last frame of each message.
         grants: time of each grant of credit, and the messages that it allowed since the attach.
         confirms: time of outcomes, and the number of messages with an outcome by then.
         confirm_s: time from each message's arrival to its outcome, if there was one.
-        settled: the client sends settled, and gets no outcomes.
     """
 
     link: Link
@@ -96,11 +94,8 @@ class Publisher:
 
 @dataclass(eq=False, slots=True)
 class Recorded:
-    """A recorded session with its publishers.
-
-    Attributes:
-        windows: time of each opening of the broker's window, and the transfers that it allowed since the
-            begin.
+    """A recorded session with its publishers. `windows`: time of each opening of the broker's window, and the
+    transfers that it allowed since the begin.
     """
 
     session: Session
@@ -114,12 +109,10 @@ class Pace:
     """The measured pace of a publisher.
 
     Attributes:
-        round_trip_s: upper bound for its connection.
         own_s: seconds that the client needs for a message when it waits for nothing.
         reaction_s: seconds, beyond the round trip, from the end of a wait to the next message.
         limit: messages without outcome at most, by the client's own decision; None if there is no sign of
             one.
-        seen: whether the recording shows how fast the client is by itself.
     """
 
     round_trip_s: float

@@ -16,12 +16,7 @@ from amqp10broker.tools.replay.script import Part, Step
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """The credentials of all replayed connections.
-
-    Attributes:
-        user: empty for anonymous.
-        vhost: replaces the recorded one; None to use that.
-    """
+    """The credentials of all replayed connections. `vhost`: replaces the recorded one; None to use that."""
 
     user: str
     password: str = field(repr=False)
@@ -29,16 +24,9 @@ class Login:
 
 
 class Player(ABC):
-    """Plays the client of one connection, step by step.
-
-    Attributes:
-        controls: places in the recording of frames that begin or end something, and whether the client sent
-            them: those keep their order over all connections.
-        place: of the next step in `part`.
-        over: why nothing more can be played; None during the replay.
-        closed: the closing handshake is complete: the socket may be closed.
-        left_out: clauses on parts that are not played.
-        refused: the broker rejects the user.
+    """Plays the client of one connection, step by step. `controls`: places in the recording of frames that
+    begin or end something, and whether the client sent them: those keep their order over all connections.
+    `over`: why nothing more can be played; None during the replay.
     """
 
     part: Part

@@ -61,12 +61,7 @@ class _Order:
 
 
 class Replay:
-    """The replay of all connections of a recording; `players` has one for each.
-
-    Args:
-        fast: ignore the times of the recording.
-        patience_s: duration without progress after which a wait is given up.
-    """
+    """The replay of all connections of a recording; `players` has one for each."""
 
     def __init__(self, script: Script, login: Login, *, fast: bool = False, patience_s: float = 10.0) -> None:
         self._script = script
@@ -117,13 +112,8 @@ class Replay:
             self._leave(player, now)
 
     def advance(self, now: float) -> float | None:
-        """Play all steps that can be played now.
-
-        Args:
-            now: seconds, the same origin at every call.
-
-        Returns:
-            When to call again at the latest, if nothing arrives; None when the replay is complete.
+        """Play all steps that can be played now. `now`: seconds, the same origin at every call. Returns when
+        to call again at the latest, if nothing arrives; None when the replay is complete.
         """
         wake = now + self._patience_s
         moved = True

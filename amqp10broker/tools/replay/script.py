@@ -15,12 +15,7 @@ from amqp10broker.protocols.preface import Protocol
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A frame of a recording, without the content of messages.
-
-    Attributes:
-        index: its place among the frames of all connections.
-        at_ns: nanoseconds since 1970.
-    """
+    """A frame of a recording, without the content of messages."""
 
     index: int
     at_ns: int
@@ -30,15 +25,9 @@ class Step:
 
 @dataclass(slots=True)
 class Part:
-    """One connection of a recording.
-
-    Attributes:
-        number: of the connection, at the broker that recorded.
-        steps: its frames in order, without protocol headers, SASL frames and heartbeats, which the player
-            creates.
-        ended: the recording includes the connection's end.
-        unreadable: frames of the client that could not be decoded; they are not played.
-        over: the transport: ``TCP``, ``TLS``, ``WebSocket`` or ``WebSocket over TLS``.
+    """One connection of a recording. `steps`: its frames in order, without protocol headers, SASL frames and
+    heartbeats, which the player creates. `unreadable`: frames of the client that could not be decoded; they
+    are not played.
     """
 
     number: int
@@ -66,13 +55,8 @@ class Script:
 
 
 def read_script(records: Iterable[Record], connection: int | None = None) -> Script:
-    """Collect the playable connections of a recording.
-
-    Args:
-        connection: this one alone; None for all.
-
-    Raises:
-        NoFrames: it is not a recording.
+    """Collect the playable connections of a recording. `connection`: this one alone; None for all. Raises
+    `NoFrames` if it is not a recording.
     """
     parts: dict[int, Part] = {}
     script = Script()

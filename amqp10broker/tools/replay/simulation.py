@@ -16,14 +16,8 @@ from amqp10broker.tools.replay.pace import Reason, rate_of
 
 @dataclass(frozen=True, slots=True)
 class Habits:
-    """The behaviour of a publisher in the simulation.
-
-    Attributes:
-        own_s: seconds that it needs for a message.
-        limit: of messages without outcome; None for none.
-        confirm_s: seconds from a message's arrival to its outcome, by message, repeated in a cycle.
-        frames: transfers of a message, likewise.
-        settled: it sends settled, without outcomes.
+    """The behaviour of a publisher in the simulation. `limit`: of messages without outcome; None for none.
+    `confirm_s`: seconds from a message's arrival to its outcome, by message, repeated in a cycle.
     """
 
     own_s: float
@@ -36,13 +30,7 @@ class Habits:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The result of a simulation for one publisher or consumer.
-
-    Attributes:
-        rate: messages per second.
-        held: maximum of messages that had arrived without an outcome.
-        held_bytes: maximum of their bytes.
-    """
+    """The result of a simulation for one publisher or consumer."""
 
     rate: float
     waits: dict[Reason, float]
@@ -74,22 +62,13 @@ def simulate(
     """Simulate the publishers of one session until one of them has sent `messages` messages.
 
     The broker processes each message at once; the time to its outcome does not depend on anything else.
-
-    Args:
-        max_link_credit: the broker's, for each link.
-        window: the broker's incoming-window, for the session.
-        round_trip_s: seconds; each way takes half of it.
-        messages: at least 2.
+    `messages`: at least 2.
     """
     return Simulation(publishers, max_link_credit, window, round_trip_s / 2).run(messages)
 
 
 class Simulation:
-    """The simulation of one session, as `simulate` describes it.
-
-    Args:
-        way_s: seconds from one side to the other.
-    """
+    """The simulation of one session, as `simulate` describes it."""
 
     def __init__(self, publishers: Sequence[Habits], credit: int, window: int, way_s: float) -> None:
         self._links = [
@@ -104,12 +83,8 @@ class Simulation:
         self._numbers = count()
 
     def told(self, at: float, kind: str, number: int, content: tuple[int, int]) -> None:
-        """Observe a frame at the broker; a hook for subclasses.
-
-        Args:
-            kind: "transfer" is received; "credit", "window" or "confirm" is sent.
-            content: frames and bytes of a message; or delivery-count and link-credit; or next-incoming-id and
-                incoming-window.
+        """Observe a frame at the broker; a hook for subclasses. `content`: frames and bytes of a message; or
+        delivery-count and link-credit; or next-incoming-id and incoming-window.
         """
 
     def run(self, messages: int) -> list[Run]:
