@@ -349,6 +349,7 @@ def test_acks_after_auto_delete_are_no_error(channel: WorldChannel) -> None:
 # --- binding -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.rabbitmq("bindings_SUITE", "bind_and_unbind")
 def test_bind_is_idempotent(channel: WorldChannel) -> None:
     """Twice is once."""
     declare(channel)

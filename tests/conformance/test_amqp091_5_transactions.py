@@ -217,6 +217,8 @@ def test_rollback_forgets_publishes_and_acks(channel: WorldChannel) -> None:
     assert channel.call(TxRollback()) == TxRollbackOk()
     assert channel.world.counts("r") == (0, 0)
     assert channel.world.counts("q") == (0, 3)
+    assert channel.call(TxCommit()) == TxCommitOk()
+    assert channel.world.counts("q") == (0, 3)
     assert channel.say(BasicAck(1), BasicAck(3), BasicAck(2), TxCommit()) == [TxCommitOk()]
     assert channel.world.counts("q") == (0, 0)
 

@@ -5,29 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime, timedelta
-from decimal import Decimal
 from typing import Any, TypeVar
 
 import aio_pika
 import aiormq
 import pytest
-from aio_pika import DeliveryMode, ExchangeType, Message
+from aio_pika import Message
 from aio_pika.abc import AbstractChannel, AbstractConnection, AbstractIncomingMessage
 from aio_pika.exceptions import (
-    DeliveryError,
     MessageProcessError,
     QueueEmpty,
 )
 from aio_pika.patterns import RPC, Master
-from aiormq.exceptions import (
-    ChannelAccessRefused,
-    ChannelLockedResource,
-    ChannelNotFoundEntity,
-    ChannelPreconditionFailed,
-    InvalidFrameError,
-    ProbableAuthenticationError,
-)
 
 from tests.support.broker_process import BrokerProcess
 from tests.support.deadline import WAIT_S
@@ -68,92 +57,6 @@ async def body_of(queue: aio_pika.abc.AbstractQueue) -> bytes:
     return message.body
 
 
-HEADERS: dict[str, Any] = {
-    "text": "grün",
-    "bytes": bytearray(b"\x00\xff"),
-    "true": True,
-    "byte": -5,
-    "short": 300,
-    "int": 70_000,
-    "long": 2**40,
-    "double": 1.5,
-    "decimal": Decimal("1.25"),
-    "time": datetime(2026, 2, 3, 4, 5, 6, tzinfo=UTC),
-    "none": None,
-    "list": [1, "a", [2.5, None], {"x": "y"}],
-    "table": {"a": {"b": {"c": 1}}},
-}
-
-
-PROPERTIES = (
-    *(
-        "content_type",
-        "content_encoding",
-        "delivery_mode",
-        "priority",
-        "correlation_id",
-        "reply_to",
-    ),
-    *("message_id", "timestamp", "type", "user_id", "app_id"),
-)
-
-
-def test_properties_and_headers_of_every_type(broker: BrokerProcess, queue: str) -> None:
-    """What pamqp encodes comes back as it was."""
-
-    async def scene(connection: AbstractConnection) -> None:
-        channel = await connection.channel()
-        declared = await channel.declare_queue(queue, exclusive=True)
-        sent = Message(
-            b"body",
-            headers=HEADERS,
-            content_type="text/plain",
-            content_encoding="utf-8",
-            delivery_mode=DeliveryMode.PERSISTENT,
-            priority=3,
-            correlation_id="c",
-            reply_to="r",
-            expiration=timedelta(seconds=60),
-            message_id="m",
-            timestamp=datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC),
-            type="t",
-            user_id="guest",
-            app_id="a",
-        )
-        await channel.default_exchange.publish(sent, queue)
-        received = await declared.get(no_ack=True)
-        assert received is not None
-        assert received.body == b"body"
-        for name in PROPERTIES:
-            assert getattr(received, name) == getattr(sent, name), name
-        assert received.expiration == 60
-        assert received.headers == sent.headers
-        assert {name: type(each) for name, each in received.headers.items()} == {
-            name: type(each) for name, each in sent.headers.items()
-        }
-
-    play(broker, scene)
-
-
-def test_publishing_waits_for_the_confirm_and_raises_returns(broker: BrokerProcess, queue: str) -> None:
-    """Confirms and mandatory are on by default; an unroutable message is a DeliveryError."""
-
-    async def scene(connection: AbstractConnection) -> None:
-        channel = await connection.channel()
-        declared = await channel.declare_queue(queue, exclusive=True)
-        for number in range(20):
-            assert await channel.default_exchange.publish(Message(str(number).encode()), queue) is not None
-        again = await channel.declare_queue(queue, passive=True)
-        assert again.declaration_result.message_count == 20
-        returning = await connection.channel(on_return_raises=True)
-        for _ in range(2):
-            with pytest.raises(DeliveryError):
-                await returning.default_exchange.publish(Message(b"x"), queue + "-missing")
-        assert await body_of(declared) == b"0"
-
-    play(broker, scene)
-
-
 def test_a_thousand_publishes_at_once_are_all_confirmed(broker: BrokerProcess, queue: str) -> None:
     """Concurrently on one channel; consumed with the queue's iterator in order."""
 
@@ -174,90 +77,6 @@ def test_a_thousand_publishes_at_once_are_all_confirmed(broker: BrokerProcess, q
         assert seen == [*range(1000)]
 
     play(broker, scene)
-
-
-def test_exchanges_of_all_types(broker: BrokerProcess, queue: str) -> None:
-    """Declare, bind, publish, unbind, delete; bound exchanges."""
-
-    async def scene(connection: AbstractConnection) -> None:
-        channel = await connection.channel(on_return_raises=True)
-        declared = await channel.declare_queue(exclusive=True)
-        assert declared.name.startswith("amq.gen-")
-        end = await channel.declare_exchange(queue, ExchangeType.FANOUT, auto_delete=True)
-        await declared.bind(end)
-        for kind, key, arguments, headers in (
-            (ExchangeType.DIRECT, "k", {}, {}),
-            (ExchangeType.TOPIC, "#", {}, {}),
-            (ExchangeType.FANOUT, "", {}, {}),
-            (ExchangeType.HEADERS, "", {"x-match": "all", "a": 1}, {"a": 1}),
-        ):
-            source = await channel.declare_exchange(f"{queue}-{kind.value}", kind)
-            await end.bind(source, key, arguments=arguments)
-            await source.publish(Message(kind.value.encode(), headers=headers), key)
-            assert await body_of(declared) == kind.value.encode()
-            await end.unbind(source, key, arguments=arguments)
-            with pytest.raises(DeliveryError):
-                await source.publish(Message(b"x", headers=headers), key)
-            await source.delete()
-
-    play(broker, scene)
-
-
-@pytest.mark.parametrize(
-    ("operation", "error"),
-    [
-        (lambda c, q: c.declare_queue(q, passive=True), ChannelNotFoundEntity),
-        (lambda c, q: c.get_exchange(q), ChannelNotFoundEntity),
-        (lambda c, q: c.declare_exchange("amq." + q), ChannelAccessRefused),
-        (
-            lambda c, q: c.declare_exchange("amq.direct", ExchangeType.FANOUT, durable=True),
-            ChannelPreconditionFailed,
-        ),
-    ],
-)
-def test_channel_errors(broker: BrokerProcess, queue: str, operation: Any, error: Any) -> None:
-    """The right class; another channel of the connection works."""
-
-    async def scene(connection: AbstractConnection) -> None:
-        channel = await connection.channel()
-        with pytest.raises(error):
-            await operation(channel, queue)
-        await (await connection.channel()).declare_queue(queue, exclusive=True)
-
-    play(broker, scene)
-
-
-def test_an_exclusive_queue_of_another_connection(broker: BrokerProcess, queue: str) -> None:
-    """405 while the owner lives, free when its close has been answered."""
-
-    async def scene(connection: AbstractConnection) -> None:
-        async with connected(broker) as owner:
-            await (await owner.channel()).declare_queue(queue, exclusive=True)
-            with pytest.raises(ChannelLockedResource):
-                await (await connection.channel()).declare_queue(queue, exclusive=True)
-        await (await connection.channel()).declare_queue(queue, exclusive=True)
-
-    play(broker, scene)
-
-
-def test_a_wrong_password(broker: BrokerProcess) -> None:
-    """The text of the refusal."""
-
-    async def run() -> None:
-        with pytest.raises(ProbableAuthenticationError, match="ACCESS_REFUSED"):
-            await aio_pika.connect(url(broker, password="wrong"))
-
-    asyncio.run(run())
-
-
-def test_a_missing_virtual_host(broker: BrokerProcess) -> None:
-    """aiormq shows that connection.close came where it waited for open-ok."""
-
-    async def run() -> None:
-        with pytest.raises(InvalidFrameError, match=r"Connection\.Close"):
-            await aio_pika.connect(url(broker) + "nowhere")
-
-    asyncio.run(run())
 
 
 def test_get_and_process_with_requeue(broker: BrokerProcess, queue: str) -> None:
@@ -309,26 +128,6 @@ def test_transactions(broker: BrokerProcess, queue: str) -> None:
             await fail()
         assert await body_of(declared) == b"kept"
         assert await declared.get(fail=False) is None
-
-    play(broker, scene)
-
-
-def test_a_consumer_hears_that_its_queue_is_gone(broker: BrokerProcess, queue: str) -> None:
-    """basic.cancel from the broker."""
-
-    async def on_message(message: AbstractIncomingMessage) -> None:
-        await message.ack()
-
-    async def scene(connection: AbstractConnection) -> None:
-        channel = await connection.channel()
-        declared = await channel.declare_queue(queue, durable=True)
-        tag = await declared.consume(on_message)
-        below = await channel.get_underlay_channel()
-        assert tag in below.consumers
-        await (await connection.channel()).queue_delete(queue)
-        # aiormq forgets the consumer when the broker cancels it, and tells nobody.
-        while tag in below.consumers:  # noqa: ASYNC110
-            await asyncio.sleep(0)
 
     play(broker, scene)
 

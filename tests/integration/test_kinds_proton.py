@@ -1,7 +1,4 @@
-"""What AMQP 1.0 clients see of quorum queues and streams: cases of RabbitMQ's amqp_client_SUITE.
-
-The same cases for classic queues are in test_proton_credit.py and test_proton_outcomes.py.
-"""
+"""What AMQP 1.0 clients see of each kind of queue: cases of RabbitMQ's amqp_client_SUITE."""
 
 from __future__ import annotations
 
@@ -66,11 +63,19 @@ class Scene:
         self.client.wait(lambda: self.ready() == count, f"{count} messages in {self.name}")
 
 
-@pytest.fixture(params=["quorum", "stream"])
+@pytest.fixture(params=["classic", "quorum", "stream"])
 def scene(
     request: pytest.FixtureRequest, channel: BlockingChannel, client: ProtonClient, queue: str
 ) -> Scene:
-    """A quorum queue or a stream."""
+    """A queue of each kind."""
+    return Scene(request.param, queue, channel, client)
+
+
+@pytest.fixture(params=["classic", "quorum"])
+def settling(
+    request: pytest.FixtureRequest, channel: BlockingChannel, client: ProtonClient, queue: str
+) -> Scene:
+    """A queue of each kind from which settled messages go."""
     return Scene(request.param, queue, channel, client)
 
 
@@ -108,6 +113,7 @@ def test_credit_that_waits_is_used_by_messages_as_they_come(scene: Scene, mode: 
 
 @pytest.mark.rabbitmq(
     "amqp_client_SUITE",
+    "sync_get_unsettled_classic_queue",
     "sync_get_settled_quorum_queue",
     "sync_get_settled_stream",
     "sync_get_unsettled_2_quorum_queue",
@@ -131,7 +137,9 @@ def test_each_grant_gets_so_many_messages(scene: Scene, mode: dict[str, Any], cr
     assert receiver.bodies == list(range(3 * credit))
 
 
-@pytest.mark.rabbitmq("amqp_client_SUITE", "timed_get_quorum_queue", "timed_get_stream")
+@pytest.mark.rabbitmq(
+    "amqp_client_SUITE", "timed_get_classic_queue", "timed_get_quorum_queue", "timed_get_stream"
+)
 def test_fetch_with_time_out(scene: Scene) -> None:
     """timed_get_*: a fetch that found nothing leaves no credit behind."""
     receiver = scene.receiver()
@@ -152,7 +160,7 @@ def test_fetch_with_time_out(scene: Scene) -> None:
     assert [fetch(20), fetch(20), fetch(0.02)] == [0, 1, None]
 
 
-@pytest.mark.rabbitmq("amqp_client_SUITE", "stop_quorum_queue", "stop_stream")
+@pytest.mark.rabbitmq("amqp_client_SUITE", "stop_classic_queue", "stop_quorum_queue", "stop_stream")
 def test_stop_and_resume(scene: Scene) -> None:
     """stop_*: after the answer to credit 0 nothing comes; new credit gets the rest in order."""
     scene.publish(0, 60)
@@ -175,6 +183,7 @@ def test_stop_and_resume(scene: Scene) -> None:
     "amqp_client_SUITE",
     "drain_many_quorum_queue",
     "drain_many_stream",
+    "roundtrip_with_drain_classic_queue",
     "roundtrip_with_drain_quorum_queue",
     "roundtrip_with_drain_stream",
 )
@@ -191,6 +200,7 @@ def test_drain_delivers_what_is_there_and_forfeits_the_rest(scene: Scene, ready:
 
 @pytest.mark.rabbitmq(
     "amqp_client_SUITE",
+    "receive_many_made_available_over_time_classic_queue",
     "receive_many_made_available_over_time_quorum_queue",
     "receive_many_made_available_over_time_stream",
 )
@@ -223,68 +233,82 @@ def test_a_consumer_that_renews_its_credit_gets_everything(scene: Scene, mode: d
 # --- outcomes -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.rabbitmq("amqp_client_SUITE", "accept_multiple_message_order_quorum_queue")
-def test_outcomes_in_any_order(quorum: Scene) -> None:
-    """accept_multiple_message_order_quorum_queue: what was accepted is gone, whatever the order."""
-    quorum.publish(0, 6)
-    receiver = quorum.receiver(6)
+@pytest.mark.rabbitmq(
+    "amqp_client_SUITE",
+    "accept_multiple_message_order_classic_queue",
+    "accept_multiple_message_order_quorum_queue",
+)
+def test_outcomes_in_any_order(settling: Scene) -> None:
+    """accept_multiple_message_order_*: what was accepted is gone, whatever the order."""
+    settling.publish(0, 6)
+    receiver = settling.receiver(6)
     got = receiver.take(6)
     for chosen in ([1, 2], [4], [0], [5, 3]):
         receiver.settle([got[number] for number in chosen])
     receiver.close()
-    quorum.await_ready(0)
+    settling.await_ready(0)
 
 
-@pytest.mark.rabbitmq("amqp_client_SUITE", "release_multiple_message_order_quorum_queue")
-def test_what_is_released_together_comes_back_in_order(quorum: Scene) -> None:
-    """release_multiple_message_order_quorum_queue: before all that nobody had."""
-    quorum.publish(0, 5)
-    receiver = quorum.receiver(4)
+@pytest.mark.rabbitmq(
+    "amqp_client_SUITE",
+    "release_multiple_message_order_classic_queue",
+    "release_multiple_message_order_quorum_queue",
+)
+def test_what_is_released_together_comes_back_in_order(settling: Scene) -> None:
+    """release_multiple_message_order_*: before all that nobody had."""
+    settling.publish(0, 5)
+    receiver = settling.receiver(4)
     receiver.settle(receiver.take(4), Delivery.RELEASED)
     receiver.close()
-    again = quorum.receiver(5)
+    again = settling.receiver(5)
     again.take(5)
     assert again.bodies == [0, 1, 2, 3, 4]
 
 
 @pytest.mark.rabbitmq(
-    "amqp_client_SUITE", "delivery_count_quorum_queue", "reliable_send_receive_with_outcomes_quorum_queue"
+    "amqp_client_SUITE",
+    "delivery_count_classic_queue",
+    "delivery_count_quorum_queue",
+    "reliable_send_receive_with_outcomes_classic_queue",
+    "reliable_send_receive_with_outcomes_quorum_queue",
 )
-def test_each_outcome_has_its_effect(quorum: Scene) -> None:
-    """reliable_send_receive_with_outcomes_quorum_queue, delivery_count_quorum_queue: accepted and rejected
+@pytest.mark.rabbitmq("amqp_dotnet_SUITE", "reject", "released")
+def test_each_outcome_has_its_effect(settling: Scene) -> None:
+    """reliable_send_receive_with_outcomes_*, delivery_count_*: accepted and rejected
     take a message away, released brings it back, modified with delivery-failed counts."""
-    receiver = quorum.receiver()
+    receiver = settling.receiver()
     for state, counts in ((Delivery.ACCEPTED, None), (Delivery.REJECTED, None), (Delivery.RELEASED, 0)):
-        quorum.publish(0, 1)
+        settling.publish(0, 1)
         receiver.grant(1)
         (got,) = receiver.take()
         assert (got.message.first_acquirer, got.message.delivery_count) == (True, 0)
         receiver.settle(got, state)
-        quorum.await_ready(0 if counts is None else 1)
+        settling.await_ready(0 if counts is None else 1)
     for failed, counts in ((False, 0), (True, 0), (True, 1)):
         receiver.grant(1)
         (got,) = receiver.take()
         assert (got.message.first_acquirer, got.message.delivery_count) == (False, counts)
         receiver.modify(got, failed=failed, undeliverable=False)
-        quorum.await_ready(1)
+        settling.await_ready(1)
 
 
 @pytest.mark.rabbitmq(
     "amqp_client_SUITE",
     "detach_requeues_one_session_quorum_queue",
+    "detach_requeues_two_connections_classic_queue",
     "detach_requeues_two_connections_quorum_queue",
 )
 @pytest.mark.parametrize("how", ["close", "connection"])
 def test_what_a_consumer_held_goes_to_the_next_one(
-    quorum: Scene, how: str, clients: Any, broker: BrokerProcess
+    settling: Scene, how: str, clients: Any, broker: BrokerProcess
 ) -> None:
-    """detach_requeues_one_session_quorum_queue, detach_requeues_two_connections_quorum_queue: in order."""
-    quorum.publish(0, 6)
-    other = clients(broker) if how == "connection" else quorum.client
-    first = quorum.receiver(4, client=other)
+    """detach_requeues_one_session_*, detach_requeues_two_connections_*: in order."""
+    settling.publish(0, 6)
+    other = clients(broker) if how == "connection" else settling.client
+    first = settling.receiver(4, client=other)
     got = first.take(4)
     first.settle(got[1])
-    second = quorum.receiver(10)
+    second = settling.receiver(10)
     second.take(2)
     if how == "connection":
         other.lose()
@@ -293,7 +317,7 @@ def test_what_a_consumer_held_goes_to_the_next_one(
     second.take(3)
     assert second.bodies == [4, 5, 0, 2, 3]
     second.settle(second.received)
-    quorum.await_ready(0)
+    settling.await_ready(0)
 
 
 def test_a_stream_keeps_what_was_settled(channel: BlockingChannel, client: ProtonClient, queue: str) -> None:

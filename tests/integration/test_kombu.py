@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from amqp.exceptions import NotFound
 from kombu import Connection, Consumer, Exchange, Producer, Queue
 from kombu.asynchronous import Hub, set_event_loop
 from kombu.common import Broadcast, QoS
@@ -110,21 +109,6 @@ def test_a_simple_buffer(kombu: Connection, queue: str) -> None:
     buffer.close()
 
 
-def test_reject_and_requeue(kombu: Connection, queue: str) -> None:
-    """requeue brings the message back, marked as redelivered; reject drops it."""
-    with kombu.channel() as channel:
-        bound = Queue(queue, durable=True)(channel)
-        bound.declare()
-        kombu.Producer().publish("x", routing_key=queue)
-        message = turn_until(lambda: None, lambda: bound.get(), "the message")
-        message.requeue()
-        again = turn_until(lambda: None, lambda: bound.get(), "the message again")
-        assert again.delivery_info["redelivered"] is True
-        again.reject()
-        assert bound.queue_declare(passive=True).message_count == 0
-        bound.delete()
-
-
 def test_the_arguments_that_kombu_translates(kombu: Connection, queue: str) -> None:
     """Times, lengths and priorities become x-arguments of the right types."""
     declared = Queue(
@@ -152,21 +136,6 @@ def test_qos_is_per_consumer(kombu: Connection) -> None:
         limit.increment_eventually(3)
         limit.update()
         assert limit.prev == 5
-
-
-def test_confirms_by_transport_option(url: str, queue: str, deadline: None) -> None:
-    """confirm_publish: what was published is there."""
-    with (
-        Connection(url, transport_options={"confirm_publish": True}) as connection,
-        connection.channel() as channel,
-    ):
-        bound = Queue(queue, durable=True)(channel)
-        bound.declare()
-        producer = Producer(channel)
-        for number in range(20):
-            producer.publish(number, routing_key=queue)
-            assert bound.queue_declare(passive=True).message_count == number + 1
-        bound.delete()
 
 
 def test_pools_of_connections_and_producers(url: str, queue: str, deadline: None) -> None:
@@ -285,14 +254,6 @@ def test_a_consumer_mixin_program(url: str, queue: str, deadline: None) -> None:
         program = Program(connection)
         program.run()
         assert program.seen == [*range(10)]
-
-
-def test_a_channel_error_and_autoretry(kombu: Connection, queue: str) -> None:
-    """A missing queue is a channel error; a fresh channel of the connection works."""
-    with pytest.raises(NotFound):
-        Queue(queue)(kombu.channel()).queue_declare(passive=True)
-    assert NotFound in kombu.channel_errors or issubclass(NotFound, kombu.channel_errors)
-    Queue(queue, exclusive=True)(kombu.channel()).declare()
 
 
 def test_heartbeat_check(url: str, deadline: None) -> None:

@@ -1,8 +1,7 @@
-"""Link credit as proton uses it: prefetch, drain, stop and resume, dynamic credit, fairness, slow targets."""
+"""Link credit as proton uses it: credit in advance, stops that cross deliveries, fairness, slow targets."""
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import pytest
@@ -36,30 +35,6 @@ def fence(receiver: ReceivingEnd) -> None:
 # --- F1 -------------------------------------------------------------------------------------------
 
 
-def test_nothing_is_delivered_before_the_first_credit(
-    broker: BrokerProcess, client: ProtonClient, queue: str
-) -> None:
-    """Section 2.6.7: without link-credit nothing is sent."""
-    fill(client, queue, 5)
-    receiver = client.receiver(queue)
-    fence(receiver)
-    assert not receiver.received
-    broker.wait_for_counts(queue, ready=5)
-
-
-@pytest.mark.parametrize("prefetch", [1, 2, 5, 255, 256, 257, 600])
-def test_exactly_the_credit_granted_is_delivered(
-    broker: BrokerProcess, client: ProtonClient, queue: str, prefetch: int
-) -> None:
-    """Not more than the credit, also across the batches in which a queue is asked."""
-    fill(client, queue, prefetch + 3)
-    receiver = client.receiver(queue, credit=prefetch)
-    receiver.take(prefetch)
-    fence(receiver)
-    assert receiver.bodies == list(range(prefetch))
-    broker.wait_for_counts(queue, ready=3, unsettled=prefetch)
-
-
 def test_credit_granted_before_the_attach_is_answered_counts_once(
     broker: BrokerProcess, client: ProtonClient, queue: str
 ) -> None:
@@ -69,16 +44,6 @@ def test_credit_granted_before_the_attach_is_answered_counts_once(
     receiver.take(1)
     fence(receiver)
     assert receiver.bodies == [0]
-
-
-def test_settling_gives_no_credit(broker: BrokerProcess, client: ProtonClient, queue: str) -> None:
-    """F12: only a flow moves credit."""
-    fill(client, queue, 5)
-    receiver = client.receiver(queue, credit=2)
-    receiver.settle(receiver.take(2))
-    broker.wait_for_counts(queue, ready=3)
-    fence(receiver)
-    assert len(receiver.received) == 2
 
 
 def test_unsettled_deliveries_take_no_credit(broker: BrokerProcess, client: ProtonClient, queue: str) -> None:
@@ -92,61 +57,7 @@ def test_unsettled_deliveries_take_no_credit(broker: BrokerProcess, client: Prot
     broker.wait_for_counts(queue, ready=0, unsettled=600)
 
 
-@pytest.mark.rabbitmq("amqp_client_SUITE", "sync_get_unsettled_classic_queue")
-def test_get_one_at_a_time(broker: BrokerProcess, client: ProtonClient, queue: str) -> None:
-    """Synchronous get: credit 1, one message, again and again; a get on the empty queue stays open."""
-    receiver = client.receiver(queue, credit=1)
-    for number in range(20):
-        fill(client, queue, 1, first=number)
-        receiver.settle(receiver.take())
-        receiver.grant(1)
-    assert receiver.bodies == list(range(20))
-
-
-@pytest.mark.rabbitmq("amqp_client_SUITE", "receive_many_made_available_over_time_classic_queue")
-def test_many_messages_made_available_over_time(
-    broker: BrokerProcess, client: ProtonClient, queue: str
-) -> None:
-    """One big grant lasts for messages that come in bits."""
-    receiver = client.receiver(queue, credit=2000)
-    for part in range(8):
-        fill(client, queue, 150, first=150 * part)
-        receiver.settle(receiver.take(150))
-    assert receiver.bodies == list(range(1200))
-    broker.wait_for_counts(queue, ready=0)
-
-
 # --- F3 -------------------------------------------------------------------------------------------
-
-
-def test_drain_of_an_empty_queue(broker: BrokerProcess, client: ProtonClient, queue: str) -> None:
-    """All credit is forfeited at once; a later message needs new credit."""
-    receiver = client.receiver(queue)
-    receiver.drain(100)
-    assert receiver.link.drained() == 100
-    assert receiver.link.credit == 0
-    fill(client, queue, 1)
-    fence(receiver)
-    assert not receiver.received
-    receiver.grant(1)
-    receiver.take(1)
-
-
-@pytest.mark.rabbitmq("amqp_client_SUITE", "roundtrip_with_drain_classic_queue")
-@pytest.mark.parametrize(
-    ("ready", "credit"), [(3, 10), (10, 10), (300, 1000), (600, 600), (600, 513), (256, 256)]
-)
-def test_drain_delivers_what_is_there_and_forfeits_the_rest(
-    broker: BrokerProcess, client: ProtonClient, queue: str, ready: int, credit: int
-) -> None:
-    """All ready messages first, then one flow with credit 0; also over several batches of 256."""
-    fill(client, queue, ready)
-    receiver = client.receiver(queue)
-    receiver.link.drain(credit)
-    client.wait(lambda: receiver.link.credit == 0 and not receiver.link.draining(), "drained")
-    assert receiver.bodies == list(range(min(ready, credit)))
-    assert receiver.link.drained() == max(credit - ready, 0)
-    broker.wait_for_counts(queue, ready=max(ready - credit, 0), unsettled=min(ready, credit))
 
 
 def test_credit_works_as_before_after_drains(broker: BrokerProcess, client: ProtonClient, queue: str) -> None:
@@ -164,53 +75,7 @@ def test_credit_works_as_before_after_drains(broker: BrokerProcess, client: Prot
     assert receiver.bodies == list(range(40))
 
 
-def fetch(receiver: ReceivingEnd, wait_s: float) -> Any:
-    """Figure 2.44: credit 1, wait so long, then drain. None if there was no message."""
-    before = len(receiver.received)
-    receiver.grant(1)
-    deadline = time.monotonic() + wait_s
-    receiver.client.wait(lambda: len(receiver.received) > before or time.monotonic() > deadline, "fetch")
-    if len(receiver.received) == before:
-        receiver.drain()
-        receiver.link.drained()
-    assert receiver.link.credit == 0
-    return receiver.received[-1].message.body if len(receiver.received) > before else None
-
-
-@pytest.mark.rabbitmq("amqp_client_SUITE", "timed_get_classic_queue")
-def test_fetch_with_time_out(broker: BrokerProcess, client: ProtonClient, queue: str) -> None:
-    """After the answer to the drain nothing more comes, so a fetch that found nothing leaves no credit."""
-    receiver = client.receiver(queue)
-    assert fetch(receiver, 0.05) is None
-    fill(client, queue, 2)
-    assert fetch(receiver, 20) == 0
-    assert fetch(receiver, 20) == 1
-    assert fetch(receiver, 0.05) is None
-    fill(client, queue, 1, first=2)
-    fence(receiver)
-    assert len(receiver.received) == 2
-    assert fetch(receiver, 20) == 2
-
-
 # --- F5 -------------------------------------------------------------------------------------------
-
-
-@pytest.mark.rabbitmq("amqp_client_SUITE", "stop_classic_queue")
-def test_stop_and_resume(broker: BrokerProcess, client: ProtonClient, queue: str) -> None:
-    """Figure 2.46: after the broker's answer to credit 0 nothing comes; new credit gets the rest in order."""
-    fill(client, queue, 400)
-    receiver = client.receiver(queue, credit=10)
-    receiver.take(10)
-    receiver.grant(1)
-    receiver.take(1)
-    receiver.stop()
-    stopped_at = len(receiver.received)
-    fill(client, queue, 100, first=400)
-    fence(receiver)
-    assert len(receiver.received) == stopped_at == 11
-    receiver.grant(489)
-    receiver.take(489)
-    assert receiver.bodies == list(range(500))
 
 
 def test_stop_while_deliveries_are_on_the_wire(
@@ -261,34 +126,6 @@ def test_stop_by_taking_back_all_that_proton_calls_credit(
     fence(receiver)
     assert len(receiver.received) <= 100
     broker.wait_for_counts(queue, ready=300 - len(receiver.received), unsettled=len(receiver.received))
-
-
-def test_credit_can_be_raised_at_any_time(broker: BrokerProcess, client: ProtonClient, queue: str) -> None:
-    """Credit is set, not added: a raise counts what is still unused."""
-    receiver = client.receiver(queue, credit=5)
-    fill(client, queue, 3)
-    receiver.take(3)
-    receiver.grant(4)  # 2 are left, so 6 now
-    fill(client, queue, 10, first=3)
-    receiver.take(6)
-    fence(receiver)
-    assert receiver.bodies == list(range(9))
-
-
-def test_credit_can_be_lowered_at_any_time(broker: BrokerProcess, client: ProtonClient, queue: str) -> None:
-    """After a decrease that the broker knows of, no more than the new credit comes."""
-    receiver = client.receiver(queue, credit=500)
-    fence(receiver)
-    receiver.link.drained()
-    receiver.grant(500)
-    receiver.grant(-493)
-    client.flush()
-    broker.wait_until(lambda: broker.links(queue)[0]["credit"] == 7, "credit 7 at the broker")
-    fill(client, queue, 50)
-    receiver.take(7)
-    fence(receiver)
-    assert receiver.bodies == list(range(7))
-    assert receiver.link.credit == 0
 
 
 # --- fairness and isolation -----------------------------------------------------------------------

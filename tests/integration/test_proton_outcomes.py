@@ -100,79 +100,6 @@ def test_settled_consumer_has_nothing_to_settle(
     broker.wait_for_counts(queue, ready=6)
 
 
-@pytest.mark.parametrize("mode", [Link.SND_UNSETTLED, Link.SND_MIXED])
-def test_other_consumers_get_everything_unsettled(
-    broker: BrokerProcess, client: ProtonClient, queue: str, mode: int
-) -> None:
-    """Unsettled and mixed alike: a message stays in the queue's books until it is settled."""
-    fill(client, queue, 3)
-    receiver = client.receiver(queue, credit=3, snd_settle_mode=mode)
-    received = receiver.take(3)
-    assert not any(each.settled for each in received)
-    broker.wait_for_counts(queue, ready=0, unsettled=3)
-    receiver.settle(received)
-    broker.wait_for_counts(queue, ready=0)
-
-
-@pytest.mark.rabbitmq("amqp_dotnet_SUITE", "reject")
-def test_accepted_and_rejected_leave_the_queue(
-    broker: BrokerProcess, client: ProtonClient, queue: str
-) -> None:
-    """Sections 3.4.2 and 3.4.3; without a dead-letter exchange rejected messages are dropped."""
-    fill(client, queue, 4)
-    receiver = client.receiver(queue, credit=4)
-    received = receiver.take(4)
-    receiver.settle(received[:2], Delivery.ACCEPTED)
-    receiver.settle(received[2:], Delivery.REJECTED)
-    broker.wait_for_counts(queue, ready=0)
-
-
-def _release(receiver: ReceivingEnd, item: Received) -> None:
-    receiver.settle(item, Delivery.RELEASED)
-
-
-def _modify(receiver: ReceivingEnd, item: Received) -> None:
-    receiver.modify(item, failed=False, undeliverable=False)
-
-
-def _fail(receiver: ReceivingEnd, item: Received) -> None:
-    receiver.modify(item, failed=True, undeliverable=False, annotations={symbol("x-fruit"): "apple"})
-
-
-@pytest.mark.rabbitmq(
-    "amqp_client_SUITE", "delivery_count_classic_queue", "reliable_send_receive_with_outcomes_classic_queue"
-)
-@pytest.mark.rabbitmq("amqp_dotnet_SUITE", "released")
-@pytest.mark.parametrize(
-    ("settle", "delivery_count"),
-    [
-        pytest.param(_release, 0, id="released"),
-        pytest.param(_modify, 0, id="modified"),
-        pytest.param(_fail, 1, id="modified, delivery-failed"),
-    ],
-)
-def test_requeuing_outcomes(
-    broker: BrokerProcess,
-    client: ProtonClient,
-    queue: str,
-    settle: Callable[[ReceivingEnd, Received], None],
-    delivery_count: int,
-) -> None:
-    """Sections 3.4.4 and 3.4.5: redelivered with first-acquirer false; only a failed attempt counts."""
-    fill(client, queue, 1)
-    receiver = client.receiver(queue, credit=3)
-    (first,) = receiver.take()
-    assert flags(first) == (0, True, 0)
-    settle(receiver, first)
-    (second,) = receiver.take()
-    assert flags(second) == (0, False, delivery_count)
-    settle(receiver, second)
-    (third,) = receiver.take()
-    assert flags(third) == (0, False, 2 * delivery_count)
-    receiver.settle(third)
-    broker.wait_for_counts(queue, ready=0)
-
-
 @pytest.mark.rabbitmq("amqp_client_SUITE", "modified_classic_queue")
 @pytest.mark.parametrize("failed", [False, True])
 def test_undeliverable_here_leaves_the_queue(
@@ -197,53 +124,6 @@ def test_outcome_without_settling_is_answered_by_the_broker(
     second.delivery.update(Delivery.RELEASED)
     client.wait(lambda: first.delivery.settled and second.delivery.settled, "the broker settles")
     broker.wait_for_counts(queue, ready=1)
-
-
-def test_settling_without_an_outcome_releases(
-    broker: BrokerProcess, client: ProtonClient, queue: str
-) -> None:
-    """Section 3.5.3: the source's default-outcome applies, which is released when nothing else is asked."""
-    fill(client, queue, 1)
-    receiver = client.receiver(queue, credit=2)
-    receiver.settle(receiver.take(), None)
-    (again,) = receiver.take()
-    assert flags(again) == (0, False, 0)
-    receiver.settle(again)
-
-
-@pytest.mark.rabbitmq("amqp_client_SUITE", "accept_multiple_message_order_classic_queue")
-def test_outcomes_in_any_order(broker: BrokerProcess, client: ProtonClient, queue: str) -> None:
-    """Dispositions need not follow the order of deliveries; the right messages stay."""
-    fill(client, queue, 10)
-    receiver = client.receiver(queue, credit=10)
-    received = receiver.take(10)
-    for at in (7, 1, 8, 0, 4):
-        received[at].delivery.update(Delivery.ACCEPTED)
-        received[at].delivery.settle()
-    client.flush()
-    broker.wait_for_counts(queue, ready=0, unsettled=5)
-    receiver.close()
-    second = client.receiver(queue, credit=5)
-    second.take(5)
-    assert second.bodies == [2, 3, 5, 6, 9]
-
-
-@pytest.mark.rabbitmq("amqp_client_SUITE", "release_multiple_message_order_classic_queue")
-def test_ranges_released_in_any_order_return_in_queue_order(
-    broker: BrokerProcess, client: ProtonClient, queue: str
-) -> None:
-    """A requeued message goes back to its original position."""
-    fill(client, queue, 9)
-    receiver = client.receiver(queue, credit=6)
-    received = receiver.take(6)
-    receiver.settle(received[4:6], Delivery.RELEASED)
-    receiver.settle(received[0:2], Delivery.RELEASED)
-    receiver.settle(received[2:4], Delivery.RELEASED)
-    broker.wait_for_counts(queue, ready=9)
-    receiver.grant(9)
-    receiver.take(9)
-    assert receiver.bodies[6:] == list(range(9))
-    assert [flags(each)[1] for each in receiver.received[6:]] == [False] * 6 + [True] * 3
 
 
 def test_modified_annotations_need_the_prefix(
@@ -312,25 +192,6 @@ def test_unsettled_messages_return_in_their_original_order(
         *((number, True) for number in (7, 8, 9)),
     ]
     assert {flags(each)[2] for each in other.received} == {0}
-
-
-@pytest.mark.rabbitmq("amqp_client_SUITE", "detach_requeues_two_connections_classic_queue")
-def test_messages_of_a_lost_consumer_go_to_the_one_that_waits(
-    broker: BrokerProcess, clients: Any, queue: str
-) -> None:
-    """Credit of other consumers is used at once for what returns, before newer messages."""
-    losing, waiting = clients(broker), clients(broker)
-    first = losing.receiver(queue, credit=3)
-    fill(waiting, queue, 3)
-    assert len(first.take(3)) == 3
-    second = waiting.receiver(queue, credit=5)
-    fill(waiting, queue, 5)  # 0 to 4 again: all credit of `second` is used by fresh messages
-    second.take(5)
-    losing.lose()
-    broker.wait_for_counts(queue, ready=3, unsettled=5)
-    fill(waiting, queue, 1)
-    second.grant(4)
-    assert [flags(each)[:2] for each in second.take(4)] == [(0, False), (1, False), (2, False), (0, True)]
 
 
 def test_redelivery_order_with_several_consumers(broker: BrokerProcess, clients: Any, queue: str) -> None:

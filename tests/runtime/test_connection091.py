@@ -38,7 +38,6 @@ from amqp10broker.protocols.amqp091.methods import (
     ConnectionOpen,
     ConnectionOpenOk,
     ConnectionSecure,
-    ConnectionStart,
     ConnectionStartOk,
     ConnectionTune,
     ConnectionTuneOk,
@@ -103,25 +102,6 @@ async def test_start_tells_who_we_are(autojump_clock: object) -> None:
             ),
             True,
         )
-
-
-@pytest.mark.parametrize("header", [HEADER, b"AMQP\x01\x01\x00\x09"], ids=["0-9-1", "0-9"])
-async def test_both_headers_are_taken(autojump_clock: object, header: bytes) -> None:
-    """AMQP 0 0 9 1, and 1 1 0 9 of older clients."""
-    async with running_broker() as broker:
-        client = connect091(broker)
-        await client.send_bytes(header)
-        await client.expect(ConnectionStart)
-
-
-async def test_header_byte_by_byte(autojump_clock: object) -> None:
-    """The handshake in the smallest pieces."""
-    async with running_broker() as broker:
-        client = connect091(broker)
-        for byte in HEADER:
-            await client.send_bytes(bytes((byte,)))
-            await settle_down()
-        await client.expect(ConnectionStart)
 
 
 @pytest.mark.parametrize(
@@ -202,28 +182,6 @@ async def test_unknown_mechanism_ends_the_connection(autojump_clock: object) -> 
         assert await client.rest() == []
 
 
-@pytest.mark.parametrize(
-    ("tune_ok", "text"),
-    [
-        ((0, 131_072, 0), "negotiated channel_max = 0 is higher than the maximum allowed value (2047)"),
-        ((2048, 131_072, 0), "negotiated channel_max = 2048 is higher than the maximum allowed value (2047)"),
-        ((2047, 0, 0), "negotiated frame_max = 0 is higher than the maximum allowed value (131072)"),
-        (
-            (2047, 131_073, 0),
-            "negotiated frame_max = 131073 is higher than the maximum allowed value (131072)",
-        ),
-        ((2047, 8191, 0), "negotiated frame_max = 8191 is lower than the minimum allowed value (8192)"),
-    ],
-)
-async def test_limits_of_tune_ok(autojump_clock: object, tune_ok: tuple[int, int, int], text: str) -> None:
-    """530 for what is beyond ours; 0 is no limit, which is beyond."""
-    async with running_broker() as broker:
-        client = connect091(broker)
-        await client.login()
-        await client.send(0, ConnectionTuneOk(*tune_ok))
-        assert await closed(client) == (530, f"NOT_ALLOWED - {text}")
-
-
 async def test_smaller_limits_hold(autojump_clock: object) -> None:
     """channel_max is how many channels are open, whatever their numbers; frames keep to frame_max."""
     async with running_broker() as broker:
@@ -241,30 +199,6 @@ async def test_smaller_limits_hold(autojump_clock: object) -> None:
             530,
             "NOT_ALLOWED - number of channels opened (2) has reached the negotiated channel_max (2)",
         )
-
-
-async def test_frame_larger_than_negotiated_is_refused(autojump_clock: object) -> None:
-    """501 type T, C octets payload, max M."""
-    async with running_broker() as broker:
-        client = connect091(broker)
-        await client.login()
-        await client.send(0, ConnectionTuneOk(5, 8192, 0), ConnectionOpen("/"))
-        await client.expect(ConnectionOpenOk)
-        await client.send_bytes(b"\x01\x00\x00" + (8193).to_bytes(4, "big") + b"x" * 8194)
-        got = await client.until(ConnectionClose)
-        assert (got.reply_code, got.reply_text) == (
-            501,
-            "FRAME_ERROR - type 1, 8193 octets payload, max 8184",
-        )
-
-
-async def test_missing_virtual_host(autojump_clock: object) -> None:
-    """530 vhost V not found."""
-    async with running_broker() as broker:
-        client = connect091(broker)
-        await client.login()
-        await client.send(0, ConnectionTuneOk(5, 8192, 0), ConnectionOpen("V"))
-        assert await closed(client) == (530, "NOT_ALLOWED - vhost V not found")
 
 
 async def test_virtual_host_without_access(autojump_clock: object) -> None:
@@ -693,17 +627,6 @@ async def test_answers_before_a_hard_error_are_sent(autojump_clock: object) -> N
         assert names([await client.next(), await client.next()]) == ["QueueDeclareOk", "ConnectionClose"]
         await settle_down()
         assert queue_counts(broker, "q") == (1, 0)
-
-
-async def test_garbage_closes_with_501(autojump_clock: object) -> None:
-    """A bad end octet, behind good frames that count."""
-    async with running_broker() as broker:
-        client = await connect091(broker).open()
-        await client.send_bytes(method_frame(1, Q) + method_frame(1, BasicGet("q"))[:-1] + b"\x00")
-        got = await client.until(ConnectionClose)
-        assert got.reply_code == 501
-        await settle_down()
-        assert broker.catalog.lookup_vhost("/").find("q") is not None
 
 
 async def test_client_that_does_not_answer_our_close(autojump_clock: object) -> None:

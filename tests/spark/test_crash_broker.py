@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.integration
 
-COUNT: Final = 3600
+COUNT: Final = 2400
 BATCH: Final = 300
 GIVE_UP_S: Final = 2
 NAMES: Final = ("s", "q")
@@ -49,9 +49,9 @@ def queries(tmp_path: Path, broker: BrokerProcess, retry_s: float) -> dict[str, 
 
 
 def wait_for_more(driver: DriverProcess, tmp_path: Path, before: dict[str, int]) -> None:
-    """Wait until both queries have committed batches."""
+    """Wait until both queries have committed a batch."""
     for name in NAMES:
-        driver.wait_for_batches(tmp_path / name / "checkpoint", before.get(name, 0) + 2)
+        driver.wait_for_batches(tmp_path / name / "checkpoint", before.get(name, 0) + 1)
 
 
 def test_queries_outlive_their_broker(spark: SparkSession, tmp_path: Path) -> None:
