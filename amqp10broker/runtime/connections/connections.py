@@ -160,7 +160,7 @@ class Connections(dict[int, Connection]):
         for scope in (*self.greetings, *self.lingering):
             scope.cancel()
         for connection in list(self.values()):
-            connection.close(reason)
+            connection.close(reason, node_stops=True)
 
     def totals(self) -> TotalsView:
         """What clients did and got since the start, by protocol, virtual host and user."""
