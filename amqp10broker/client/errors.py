@@ -34,7 +34,7 @@ _ADVICE: Final[Mapping[str, str]] = {
     Condition.RESOURCE_DELETED: "declare it again if it is still wanted",
     Condition.RESOURCE_LIMIT_EXCEEDED: "use fewer, or raise the broker's limit",
     Condition.MESSAGE_SIZE_EXCEEDED: "split the message, or raise the limit of the receiving side",
-    Condition.CONNECTION_FORCED: "the broker is stopping or its operator closed it; connect again later",
+    Condition.CONNECTION_FORCED: "the broker is stopping; connect again later",
     Condition.TRANSFER_LIMIT_EXCEEDED: "a fault of this client: it sent more than it had credit for",
     Condition.DECODE_ERROR: "the bytes are no AMQP 1.0; make messages with Message.encode or data_message",
 }

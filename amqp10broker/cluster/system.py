@@ -35,10 +35,8 @@ LEADER_WITHIN_MS: Final = 5_000
 """A quorum queue that has no leader by then is not declared, if most of its nodes are not there (T3, Q4). If
 they are they are busy, and have the time that any request has.
 """
-LOST_AFTER_MS: Final = 5_000
-"""What ends with a node ends when it has been silent for so long: it may be slow."""
-GONE_AFTER_MS: Final = 1_500
-"""And when its connections were closed so long ago: its process has ended, or has given this node up."""
+LOST_AFTER_MS: Final = 1_500
+"""What ends with a node ends when it has been suspected for so long: it may be slow, or only cut off."""
 FAREWELL_AFTER_MS: Final = 10_000
 """Queues that are forgotten, and to be told by whoever asked, are told by then."""
 OF_A_LINK: Final = "amq.dyn"
@@ -348,10 +346,9 @@ class System:
 
     # --- nodes ------------------------------------------------------------------------------------------
 
-    def node_down(self, node: int, *, gone: bool = False) -> None:
+    def node_down(self, node: int) -> None:
         """A node cannot be reached from now on."""
-        lost_ms = self._now_ms() + (GONE_AFTER_MS if gone else LOST_AFTER_MS)
-        self._due_by(self._down.setdefault(node, lost_ms))
+        self._due_by(self._down.setdefault(node, self._now_ms() + LOST_AFTER_MS))
 
     def node_up(self, node: int) -> None:
         """It can be reached again."""

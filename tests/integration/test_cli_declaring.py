@@ -210,7 +210,7 @@ def test_a_closed_connection_hears_why(run: CommandLine, client: ProtonClient, q
     number = str(link["connection"])
     assert run("close-connection", number, "tidy up") == f"connection {number} closed\n"
     client.wait(lambda: client.connection.remote_condition, "close")
-    assert client.connection.remote_condition.name == "amqp:connection:forced"
+    assert client.connection.remote_condition.name == "amqp:internal-error"
     assert client.connection.remote_condition.description == "Connection forced: tidy up"
     client.close()
     run.broker.wait_until(

@@ -281,6 +281,65 @@ def test_transactions(broker: BrokerProcess, queue: str) -> None:
     assert handler.got == [[1, 0], [1, 1]]
 
 
+class _Receiving(MessagingHandler):
+    def __init__(self, broker: BrokerProcess, queue: str, *, closes: bool) -> None:
+        super().__init__()
+        self.broker = broker
+        self.queue = queue
+        self.closes = closes
+        self.opened = threading.Event()
+        self.ends: list[str] = []
+        self.container_id = ""
+
+    def on_start(self, event: Any) -> None:
+        self.container_id = event.container.container_id
+        connection = event.container.connect(_url(self.broker), reconnect=False)
+        event.container.create_receiver(connection, self.queue)
+
+    def on_link_opened(self, event: Any) -> None:
+        self.opened.set()
+
+    def on_connection_error(self, event: Any) -> None:
+        self.ends.append(event.connection.remote_condition.name)
+
+    def on_disconnected(self, event: Any) -> None:
+        self.ends.append("disconnected")
+        if self.closes:
+            event.connection.close()
+
+
+def test_event_driven_client_ends_when_an_operator_closes_its_connection(
+    broker: BrokerProcess, queue: str
+) -> None:
+    """Proton answers the close, and its loop ends by itself."""
+    handler = _Receiving(broker, queue, closes=False)
+    thread = threading.Thread(target=Container(handler).run, daemon=True)
+    thread.start()
+    assert handler.opened.wait(20)
+    connection = broker.connection(handler.container_id)
+    assert connection is not None
+    broker.ask("close-connection", id=connection["id"], reason="tidy up")
+    thread.join(20)
+    assert not thread.is_alive()
+    assert handler.ends == ["amqp:internal-error"]
+
+
+def test_event_driven_client_ends_when_the_broker_does_if_it_closes_its_connection(
+    start_broker: StartBroker, queue: str
+) -> None:
+    """Proton leaves a close with amqp:connection:forced to the program, which ends with the answer."""
+    broker = start_broker()
+    handler = _Receiving(broker, queue, closes=True)
+    thread = threading.Thread(target=Container(handler).run, daemon=True)
+    thread.start()
+    assert handler.opened.wait(20)
+    broker.terminate()
+    thread.join(20)
+    assert not thread.is_alive()
+    assert handler.ends == ["disconnected"]
+    assert broker.wait_ended() == 0
+
+
 def test_reconnecting_client_goes_on_after_a_restart(start_broker: StartBroker, queue: str) -> None:
     """proton reconnects by itself: after a broker on the same port is back, its links work again."""
     first = start_broker()

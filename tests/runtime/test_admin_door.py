@@ -309,7 +309,7 @@ async def test_connections_to_a_deleted_virtual_host_are_closed(autojump_clock: 
         ten, old = await both_protocols(broker, "guest", "v")
         assert await ask(broker, "delete-vhost", name="v") == {"name": "v", "queues": 1}
         assert await closed_with(ten, old) == [
-            ("amqp:connection:forced", "Connection forced: vhost 'v' is deleted"),
+            ("amqp:internal-error", "Connection forced: vhost 'v' is deleted"),
             (320, "CONNECTION_FORCED - vhost 'v' is deleted"),
         ]
         await settle_down()

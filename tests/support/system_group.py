@@ -345,7 +345,7 @@ class World:
         """A node is heard again by all that are not cut off from it."""
         self._news(node)
 
-    def _news(self, node: Node, *, gone: bool = False) -> None:
+    def _news(self, node: Node) -> None:
         for other in self.nodes:
             if other is node:
                 continue
@@ -358,13 +358,13 @@ class World:
                     here.system.node_up(there.number)
                 else:
                     here.groups.suspect(there.number)
-                    here.system.node_down(there.number, gone=gone)
+                    here.system.node_down(there.number)
 
-    def kill(self, node: Node, *, gone: bool = False) -> None:
-        """A node loses power; or its process ends, and the others see its connections closed."""
+    def kill(self, node: Node) -> None:
+        """A node loses power, or its process ends."""
         node.stop()
         self.network = [each for each in self.network if node.number not in each[:2]]
-        self._news(node, gone=gone)
+        self._news(node)
 
     def restart(self, node: Node) -> None:
         """It comes up again."""

@@ -194,12 +194,12 @@ class RunningNode:
             user=connection.user,
             reason=reason,
         )
-        connection.close(reason)
+        connection.close(reason, node_stops=False)
 
     def close_connections(self, reason: str, *, user: str | None = None, vhost: str | None = None) -> None:
         for connection in list(self._broker.connections.values()):
             if user in (None, connection.user) and vhost in (None, connection.vhost):
-                connection.close(reason)
+                connection.close(reason, node_stops=False)
 
     def suspended_links(self) -> Sequence[SuspendedLinkView]:
         return self._broker.kept.suspended_views(None)

@@ -592,7 +592,7 @@ class Cluster:
         if self.queues is not None:
             self.queues.suspected(node)
         if self.system is not None:
-            self.system.system.node_down(node, gone=not self.peers.connected(node, Purpose.RAFT))
+            self.system.system.node_down(node)
 
     def heard(self, node: int, incarnation: int) -> None:
         try:

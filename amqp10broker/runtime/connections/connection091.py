@@ -204,8 +204,8 @@ class Connection091(ConnectionShell[ConnectionEvent, Amqp091Error, RunningChanne
         method = method_name(fault.class_id, fault.method_id)
         return {"code": int(fault.code), "text": fault.reply_text, "method": method}
 
-    def close(self, reason: str) -> None:
-        """Close in an orderly way at a stop of the broker or on request."""
+    def close(self, reason: str, *, node_stops: bool) -> None:
+        """End in an orderly way because the node stops serving, or an operator asked for it."""
         if self.engine.state is ConnectionState.RUNNING:
             self.engine.close(ReplyCode.CONNECTION_FORCED, reason)
         self.line.end = f"by the broker: {reason}"

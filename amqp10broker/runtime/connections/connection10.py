@@ -206,9 +206,14 @@ class Connection10(ConnectionShell[ConnectionEvent, AmqpError, RunningSession]):
     def expire(self) -> None:
         self.fail(AmqpConnectionError(Condition.UNAUTHORIZED_ACCESS, CREDENTIAL_EXPIRED))
 
-    def close(self, reason: str) -> None:
-        """Close in an orderly way at a stop of the broker or on request."""
-        self._stopped_by = AmqpConnectionError(Condition.CONNECTION_FORCED, f"Connection forced: {reason}")
+    def close(self, reason: str, *, node_stops: bool) -> None:
+        """End in an orderly way because the node stops serving, or an operator asked for it.
+
+        `amqp:connection:forced` makes many clients connect again, which is right after the former only. The
+        container of Proton for Python does nothing about it, and ends with any other condition.
+        """
+        condition = Condition.CONNECTION_FORCED if node_stops else Condition.INTERNAL_ERROR
+        self._stopped_by = AmqpConnectionError(condition, f"Connection forced: {reason}")
         self.line.end = f"by the broker: {self._stopped_by}"
         self.line.stop()
 

@@ -143,7 +143,7 @@ class Connections(dict[int, Connection]):
         for scope in (*self.greetings, *self.lingering):
             scope.cancel()
         for connection in list(self.values()):
-            connection.close(reason)
+            connection.close(reason, node_stops=True)
 
     def totals(self) -> TotalsView:
         """Counters of clients since the start, by protocol, virtual host and user."""

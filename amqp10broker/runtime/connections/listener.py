@@ -191,7 +191,7 @@ class Listener:
         self._tracing.join(connection, begins=True)
         self._monitor.wake()
         if self._connections.stopping:  # accepted a moment before the end
-            connection.close(SHUTTING_DOWN)
+            connection.close(SHUTTING_DOWN, node_stops=True)
         try:
             await connection.run()
             return connection.linger_s

@@ -36,8 +36,9 @@ _CONDITIONS: Final = {
     "amqp:link:transfer-limit-exceeded": rules.BEYOND_CREDIT,
     "amqp:session:window-violation": rules.BEYOND_WINDOW,
 }
-# Not caused by the client: the broker stops, or an operator has closed the connection.
-_FORCED: Final = "amqp:connection:forced"
+# Begins the description when it is not caused by the client: the broker stops, or an operator has closed the
+# connection.
+_FORCED: Final = "Connection forced"
 _MANAGEMENT: Final = "/management"
 _BACK: Final = (Released, Modified, Rejected)
 
@@ -343,7 +344,7 @@ class Client10:
     # --- ends -------------------------------------------------------------------------------------
 
     def _ended(self, where: str, error: Error | None, record: Recorded) -> None:
-        if error is None or error.condition == _FORCED:
+        if error is None or (error.description or "").startswith(_FORCED):
             return
         rule = _CONDITIONS.get(error.condition, rules.ENDED_BY_ERROR)
         text = f": {error.description}" if error.description else ""

@@ -176,8 +176,12 @@ def beyond_window(breaks: bool) -> Tape:
 def ended_by_error(breaks: bool) -> Tape:
     """An end that was forced on it is no fault of the client."""
     tape = ended_with(False, "amqp:link:detach-forced")
-    condition = "amqp:unauthorized-access" if breaks else "amqp:connection:forced"
-    tape.went(frame(0, Close(error=Error(condition=Symbol(condition)))))
+    condition, text = (
+        ("amqp:unauthorized-access", None)
+        if breaks
+        else ("amqp:internal-error", "Connection forced: tidy up")
+    )
+    tape.went(frame(0, Close(error=Error(condition=Symbol(condition), description=text))))
     return tape
 
 
