@@ -1,6 +1,6 @@
 """What kinds of queue are to those who use one: facts, so that nobody asks for a queue's name of kind.
 
-The arguments that a kind knows are in `queue_arguments`, the settings in `effective`; which arguments of a
+The settings that a kind has are in `queue_settings`; which arguments of a
 consumer, and which termini, fit a kind is decided where these are read. A new kind is a new record here.
 """
 
