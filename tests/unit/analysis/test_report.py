@@ -14,7 +14,7 @@ from xml.etree import ElementTree
 import pyarrow.parquet as pq
 import pytest
 
-from amqp10broker.observe.flow_events.schema import CONFIGURATION, Reason
+from amqp10broker.observe.flow_events.schema import CONFIGURATION, GENERAL
 from amqp10broker.observe.recording.runs import write_run
 from amqp10broker.tools.analysis.configurations import compare, configurations, describe_settings, groups
 from amqp10broker.tools.analysis.figures import reason_name
@@ -254,7 +254,7 @@ def test_control_characters_in_names_leave_the_report_well_formed(tmp_path: Path
 def test_every_reason_to_wait_is_explained(html: str) -> None:
     """By the word that pictures and tables have for it."""
     words = {word for each in tree(html).iter("dt") for word in text_of(each).split(", ")}
-    assert {reason_name(reason.general) for reason in Reason if reason} <= words
+    assert {reason_name(general) for general in GENERAL.values()} <= words
 
 
 def test_the_longest_waits_are_listed(html: str) -> None:
