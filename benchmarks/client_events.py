@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from amqp10broker.observe.flow_events.schema import PACK, Kind, Reason
+from amqp10broker.observe.flow_events.schema import NO_REASON, PACK, Kind
 from benchmarks import spec
 from benchmarks.stream import Counts, Stream
 
@@ -96,7 +96,7 @@ class ClientEvents:
         if self._left > 0:
             self._left -= 1
             self._buffer += PACK.pack(
-                wall_ns, kind, Reason.NONE, 0, stream, 0, 0, 0, 0, count, payload_bytes, value_ns, 0
+                wall_ns, kind, NO_REASON, 0, stream, 0, 0, 0, 0, count, payload_bytes, value_ns, 0
             )
         else:
             self.dropped += 1

@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from amqp10broker.cli import rows, tables
 from amqp10broker.cli.calls import add_formatter, on_terminal
@@ -20,17 +20,39 @@ from amqp10broker.operations.table import OPERATIONS
 Row = dict[str, Any]
 
 
-def columns_of(text: str) -> dict[str, str]:
-    """Parse columns and their descriptions, from lines of ``name, name: description``.
+class Column(NamedTuple):
+    """A column: its description, and the fields of an entry whose sum it shows, such as ``weight.ready``."""
 
-    A description may be missing. The name of a counter that only grows begins with ``+``.
+    what: str
+    fields: tuple[str, ...]
+
+    def value(self, row: Mapping[str, Any]) -> Any:
+        """Return what stands in the column; None: one of the fields is unknown."""
+        values = [_field(row, each) for each in self.fields]
+        return values[0] if len(values) == 1 else None if None in values else sum(values)
+
+
+def _field(row: Mapping[str, Any], path: str) -> Any:
+    found: Any = row
+    for name in path.split("."):
+        found = None if found is None else found.get(name)
+    return found
+
+
+def columns_of(text: str) -> dict[str, Column]:
+    """Parse columns, one a line: ``name: description``, or ``name, name`` without one.
+
+    With ``name = field: description`` the column shows another field, or the sum of fields joined by ``+``.
+    The name of a counter that only grows begins with ``+``.
     """
     columns = {}
     for line in filter(None, map(str.strip, text.splitlines())):
         names, _, what = line.removeprefix("+").partition(": ")
+        names, _, fields = names.partition(" = ")
         for name in names.split(", "):
             grows = f"in all: {what or name.replace('_', ' ')}"
-            columns[name] = grows if line.startswith("+") else what
+            shown = tuple(fields.split(" + ")) if fields else (name,)
+            columns[name] = Column(grows if line.startswith("+") else what, shown)
     return columns
 
 
@@ -41,11 +63,17 @@ class Listing:
     """
 
     noun: str
-    columns: Mapping[str, str]
+    columns: Mapping[str, Column]
     default: tuple[str, ...]
     row: Callable[[Mapping[str, Any]], Row] = dict
     from_connections: Callable[[rows.Connections], Iterator[Row]] | None = None
     what: str = ""
+
+    def filled(self, entry: Mapping[str, Any]) -> Row:
+        """Make the row of an entry of the operation's result."""
+        row = self.row(entry)
+        shown = {name: each.value(row) for name, each in self.columns.items() if each.fields != (name,)}
+        return {**row, **shown}
 
     @property
     def command(self) -> str:
@@ -125,11 +153,14 @@ LISTINGS: Final = (
             exclusive: only for the connection that declared it
             arguments
             messages: ready, unacknowledged and messages_dlx
-            messages_ready
-            messages_unacknowledged: delivered and not settled
+            messages_ready = message_count
+            messages_unacknowledged = messages_unsettled: delivered and not settled
+            message_bytes = weight.ready + weight.unsettled: of the contents of messages; none of a stream
+            message_bytes_ready = weight.ready
+            message_bytes_unacknowledged = weight.unsettled
             messages_delayed: that wait for their time
             messages_dlx: of a quorum queue: dead letters that are not yet at their target
-            consumers
+            consumers = consumer_count
             single_active_consumer_tag: of the one that gets messages, if only one may
             delivery_limit: of a quorum queue: so often may a message be delivered in vain
             publishers: links of AMQP 1.0 with this target
@@ -398,7 +429,7 @@ def _rows(listing: Listing, arguments: argparse.Namespace) -> list[Row]:
         given: dict[str, Any] = {each.name: True for each in listing.flags if getattr(arguments, each.name)}
         if listing.names_vhost:
             given["vhost"] = arguments.vhost
-        return [listing.row(each) for each in ask(arguments, listing.command, **given)]
+        return [listing.filled(each) for each in ask(arguments, listing.command, **given)]
     found = list(listing.from_connections(ask(arguments, "connections", where="everywhere")))
     if arguments.vhost is not None:
         found = [row for row in found if row["vhost"] == arguments.vhost]
@@ -407,7 +438,7 @@ def _rows(listing: Listing, arguments: argparse.Namespace) -> list[Row]:
 
 def _description(listing: Listing) -> str:
     room = max(map(len, listing.columns))
-    lines = [f"  {name:{room}}  {what}".rstrip() for name, what in listing.columns.items()]
+    lines = [f"  {name:{room}}  {what}".rstrip() for name, (what, _) in listing.columns.items()]
     return "\n".join([f"{listing.help} Columns:", "", *lines])
 
 

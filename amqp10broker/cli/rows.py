@@ -22,9 +22,6 @@ def queue_row(queue: Document) -> Row:
         **queue,
         # A stream stores delivered messages, too: they are among the ready ones.
         "messages": ready if queue["type"] == "stream" or ready is None else ready + unsettled + dead,
-        "messages_ready": ready,
-        "messages_unacknowledged": unsettled,
-        "consumers": queue["consumer_count"],
         **counters,
     }
 

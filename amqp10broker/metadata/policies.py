@@ -1,18 +1,18 @@
 """Policies: settings for all queues or exchanges whose name matches a pattern.
 
-The allowed settings are in `policy_keys`; `effective` merges policies and arguments.
+The settings are in `queue_settings`; `effective` merges policies and arguments.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import field
 from typing import Any, Final
 
 from amqp10broker.dataclass import dataclass
-from amqp10broker.errors import InvalidArgument, NotFound
+from amqp10broker.errors import InvalidArgument, NotFound, hint
 from amqp10broker.metadata import patterns
-from amqp10broker.metadata.policy_keys import fault_of
+from amqp10broker.metadata.queue_settings import POLICY_KEYS
 
 _KINDS: Final = {
     "all": ("classic", "quorum", "stream", "exchange"),
@@ -50,13 +50,40 @@ class Policy:
             raise InvalidArgument(what, f"{what}: priority is {self.priority!r}; must be an integer")
         if not self.definition:
             raise InvalidArgument(what, f"{what}: the definition is empty; give at least one setting")
-        fault = fault_of(self.definition, operator=self.operator)
+        fault = _fault_of(self.definition, operator=self.operator)
         if fault is not None:
             raise InvalidArgument(what, f"{what}: {fault}")
 
     def matches(self, name: str, kind: str) -> bool:
         """Whether it is for this queue or exchange."""
         return kind in _KINDS[self.apply_to] and patterns.matches(self.pattern, name)
+
+
+def unknown_of(definition: Iterable[str]) -> list[str]:
+    """Return the names in a definition that are not settings of this broker."""
+    return [key for key in definition if key not in POLICY_KEYS]
+
+
+def _fault_of(definition: Mapping[str, Any], *, operator: bool) -> str | None:
+    for key, value in definition.items():
+        setting = POLICY_KEYS.get(key)
+        if operator and (setting is None or not setting.operator):
+            known = hint(key, sorted(each for each, setting in POLICY_KEYS.items() if setting.operator))
+            return f"'{key}' is not recognised as a setting of operator policies; {known}"
+        check = None if setting is None else setting.value.policy_fault
+        wrong = None if check is None else check(value)
+        if wrong is not None:
+            return f"'{key}' is {value!r}; {wrong}"
+    return _retry_fault(definition)
+
+
+def _retry_fault(definition: Mapping[str, Any]) -> str | None:
+    least, most = definition.get("delayed-retry-min"), definition.get("delayed-retry-max")
+    if definition.get("delayed-retry-type", "disabled") != "disabled" and least is None:
+        return "'delayed-retry-type' is given without 'delayed-retry-min'; give both"
+    if least is not None and most is not None and most < least:
+        return f"'delayed-retry-max' is {most}; must be at least 'delayed-retry-min', which is {least}"
+    return None
 
 
 class Policies:

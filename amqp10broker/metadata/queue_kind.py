@@ -1,6 +1,6 @@
 """Properties of the kinds of queue, so that no other code compares names of kinds.
 
-Arguments by kind are in `queue_arguments`, settings in `effective`; consumer arguments and termini by kind
+Settings by kind are in `queue_settings`; consumer arguments and termini by kind
 are checked where they are read. A new kind is a new record here.
 """
 

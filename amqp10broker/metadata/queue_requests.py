@@ -24,7 +24,7 @@ from amqp10broker.metadata.queue import (
     QueueType,
     queue_type_of,
 )
-from amqp10broker.metadata.queue_arguments import QUEUE_TYPE
+from amqp10broker.metadata.queue_settings import QUEUE_TYPE
 from amqp10broker.metadata.vhost import RESERVED_PREFIX, VOLATILE, VirtualHost
 from amqp10broker.routing.arguments import type_name
 from amqp10broker.routing.declaration import stripped

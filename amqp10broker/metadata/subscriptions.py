@@ -16,8 +16,8 @@ from amqp10broker.errors import NotFound
 from amqp10broker.metadata.catalog import Catalog
 from amqp10broker.metadata.plan import Plan, Put, binding_key
 from amqp10broker.metadata.queue import DeclaredQueue, QueueType
-from amqp10broker.metadata.queue_arguments import QUEUE_TYPE, SUBSCRIPTION, SUBSCRIPTION_FIELDS
 from amqp10broker.metadata.queue_requests import NAME_BYTES_MAX, Declared, DeclareQueue
+from amqp10broker.metadata.queue_settings import QUEUE_TYPE, SUBSCRIPTION, SUBSCRIPTION_FIELDS
 from amqp10broker.metadata.vhost import VirtualHost
 from amqp10broker.routing.address import TOPIC_EXCHANGE
 from amqp10broker.routing.exchange import Binding, Destination

@@ -9,7 +9,7 @@ from typing import Any
 
 from amqp10broker.errors import ReservedName
 from amqp10broker.metadata.exchange_requests import DeclareExchange, DeleteExchange
-from amqp10broker.metadata.policy_keys import EXCHANGE
+from amqp10broker.metadata.queue_settings import EXCHANGE
 from amqp10broker.operations.caller import Caller, Proposal
 from amqp10broker.operations.names import RESERVED_PREFIX, check_name, check_not_default, check_not_reserved
 from amqp10broker.routing.exchange import Exchange, ExchangeSpec

@@ -11,9 +11,9 @@ from typing import Any
 
 from amqp10broker.errors import BadRequest, InvalidArgument, hint
 from amqp10broker.metadata.patterns import RE_STEPS_MAX, Finding
-from amqp10broker.metadata.policies import Policy
-from amqp10broker.metadata.policy_keys import CHECKS, EXCHANGE, unknown_of
+from amqp10broker.metadata.policies import Policy, unknown_of
 from amqp10broker.metadata.queue import Effective
+from amqp10broker.metadata.queue_settings import EXCHANGE, POLICY_KEYS
 from amqp10broker.metadata.vhost_requests import ClearPolicy, SetPolicy
 from amqp10broker.operations.caller import Caller, Proposal
 
@@ -81,7 +81,7 @@ def _set(caller: Caller, policy: Policy) -> Proposal:
         raise InvalidArgument(
             f"policy '{policy.name}'",
             f"policy '{policy.name}': '{unknown[0]}' is not recognised as a setting of policies; "
-            f"{hint(unknown[0], sorted(CHECKS))}",
+            f"{hint(unknown[0], sorted(POLICY_KEYS))}",
         )
     finding = Finding(policy.pattern, f"policy '{policy.name}'", RE_STEPS_MAX)
     # Every node searches all names at once when the policy takes effect.

@@ -1,7 +1,7 @@
 """The table of operations for all front ends.
 
 Each has a name, arguments with types, ranges and defaults, the required permission, and a help text.
-`operations` has the functions; this table imports nothing of the broker, so that the command line can make
+`operations` has the functions; this table imports little of the broker, so that the command line can make
 its options from it.
 """
 
@@ -13,6 +13,7 @@ from typing import Final
 
 from amqp10broker.dataclass import dataclass
 from amqp10broker.operations.arguments import Argument, Kind
+from amqp10broker.routing.registry import EXCHANGE_TYPES
 
 
 class FaultKind(StrEnum):
@@ -60,10 +61,6 @@ _ENDS: Final = (
 _USER: Final = Argument("user", Kind.TEXT, "name of the user")
 _VHOST: Final = Argument("vhost", Kind.TEXT, "name of the virtual host; the caller's own if not given", None)
 _PASSWORD: Final = Argument("password", Kind.TEXT, "none: nobody can log in with one", None, secret=True)
-EXCHANGE_TYPES: Final = (
-    *("direct", "fanout", "topic", "headers"),
-    *("x-consistent-hash", "x-modulus-hash", "x-local-random"),
-)
 _REGULAR: Final = "regular expression; '.*' allows everything, '' nothing"
 QUEUE_TYPES: Final = ("classic", "quorum", "stream")
 APPLY_TO: Final = ("all", "queues", "classic_queues", "quorum_queues", "streams", "exchanges")

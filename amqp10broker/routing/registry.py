@@ -27,6 +27,18 @@ from amqp10broker.routing.topic import TopicExchange
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
+_OWN: Final[Mapping[str, ExchangeTypeFactory]] = {
+    "direct": lambda arguments, choose: DirectExchange(),
+    "fanout": lambda arguments, choose: FanoutExchange(),
+    "topic": lambda arguments, choose: TopicExchange(),
+    "headers": lambda arguments, choose: HeadersExchange(),
+    "x-consistent-hash": lambda arguments, choose: ConsistentHashExchange(arguments),
+    "x-modulus-hash": lambda arguments, choose: ModulusHashExchange(),
+    "x-local-random": lambda arguments, choose: LocalRandomExchange(choose),
+}
+EXCHANGE_TYPES: Final = tuple(_OWN)
+"""The kinds of exchange of this package."""
+
 ENTRY_POINT_GROUP: Final = "amqp10broker.exchange_types"
 
 
@@ -41,15 +53,7 @@ class Registry:
     """Factories by the name that clients declare."""
 
     def __init__(self, find_entry_points: Callable[[], Iterable[EntryPoint]] = _installed) -> None:
-        self._factories: dict[str, ExchangeTypeFactory] = {
-            "direct": lambda arguments, choose: DirectExchange(),
-            "fanout": lambda arguments, choose: FanoutExchange(),
-            "topic": lambda arguments, choose: TopicExchange(),
-            "headers": lambda arguments, choose: HeadersExchange(),
-            "x-consistent-hash": lambda arguments, choose: ConsistentHashExchange(arguments),
-            "x-modulus-hash": lambda arguments, choose: ModulusHashExchange(),
-            "x-local-random": lambda arguments, choose: LocalRandomExchange(choose),
-        }
+        self._factories = dict(_OWN)
         self._find_entry_points = find_entry_points
         self._entry_points: dict[str, EntryPoint] | None = None
 

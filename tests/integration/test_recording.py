@@ -16,9 +16,10 @@ import duckdb
 import pytest
 from proton import Delivery
 
-from amqp10broker.observe.flow_events.schema import Kind, Reason
+from amqp10broker.observe.flow_events.schema import Kind
 from amqp10broker.observe.recording.parquet import read_events
 from amqp10broker.observe.recording.runs import Run, read_run, read_runs
+from amqp10broker.sessions.diagnosis.waits import Wait
 from tests.support.broker_process import REPOSITORY, BrokerProcess, StartBroker
 from tests.support.flow_oracle import measured
 from tests.support.pika_client import Connect, Inbox, put
@@ -137,7 +138,7 @@ def test_what_pika_did_stands_in_the_files(
     assert total(recording, "r", Kind.LINK_OUT) == COUNT
     (run,) = read_runs(recording)
     assert run.protocol == "amqp091"
-    assert Reason.QUEUE_EMPTY in read_events(recording, "r")["reason"].to_pylist()
+    assert Wait.QUEUE_EMPTY.number in read_events(recording, "r")["reason"].to_pylist()
     (figures,) = (each.figures for each in measured(recording)[1])
     assert (figures.credit_utilisation, figures.consumer_credit_utilisation) == (None, None)
     assert (figures.window_utilisation, figures.queue_credit_utilisation) == (None, None)

@@ -17,7 +17,7 @@ import trio
 from amqp10broker.errors import BrokerError
 from amqp10broker.observe.flow.observer import Observer
 from amqp10broker.observe.flow_events.ring import Ring
-from amqp10broker.observe.flow_events.schema import CHANNEL_HANDLE, PACK, Kind, Reason
+from amqp10broker.observe.flow_events.schema import CHANNEL_HANDLE, NO_REASON, PACK, Kind
 from amqp10broker.observe.recording.errors import RecordingError
 from amqp10broker.observe.recording.link_names import LinkName, LinkNames
 from amqp10broker.observe.recording.names import numbered
@@ -38,6 +38,7 @@ from amqp10broker.runtime.observe.flow_sampler import FlowSampler
 from amqp10broker.runtime.observe.recorder_child import END, EVENTS, FRAME, NOTE, RUN
 from amqp10broker.runtime.observe.recorder_process import RecorderProcess
 from amqp10broker.runtime.queues.queue_task import QueueTask
+from amqp10broker.sessions.diagnosis.waits import Wait
 from tests.runtime.conftest import LogRecorder
 from tests.support.declaring import declare as propose_declare
 from tests.support.declaring import remove
@@ -370,14 +371,14 @@ async def test_a_reader_that_stands_still_is_told(
             monkeypatch.setattr(FlowSampler, name, lambda looks: (now_ns[0], now_ns[0]))
         await client.send(1, message(1, "q", b"x") * 2000)
         await settle_down()
-        assert client.task.reader_waits == Reason.CREDIT_FLOW
+        assert client.task.reader_waits == Wait.CREDIT_FLOW.number
         await looked(broker)
         now_ns[0] += HELD_NS
         monkeypatch.setattr(QueueTask, "post_all", post_all)
         for post in kept:
             post()
         await settle_down()
-        assert client.task.reader_waits == Reason.NONE
+        assert client.task.reader_waits == NO_REASON
         await looked(broker)
         now_ns[0] += HELD_NS
         await client.send(1, message(1, "q", b"x"))
@@ -386,7 +387,7 @@ async def test_a_reader_that_stands_still_is_told(
         await broker.recordings.stop()
     events = helper.events()
     assert total(events, Kind.LINK_IN) == 2001
-    assert reasons(events, Kind.LINK_IN)[Reason.CREDIT_FLOW] == HELD_NS
+    assert reasons(events, Kind.LINK_IN)[Wait.CREDIT_FLOW.number] == HELD_NS
 
 
 async def test_an_alarm_stops_a_reader_too(autojump_clock: object, helper: Helper) -> None:
@@ -398,18 +399,18 @@ async def test_an_alarm_stops_a_reader_too(autojump_clock: object, helper: Helpe
         broker.set_alarm("memory", on=True)
         await client.send(1, message(1, "q", b"x"))
         await settle_down()
-        assert client.task.reader_waits == Reason.BLOCKED_BY_ALARM
+        assert client.task.reader_waits == Wait.BLOCKED_BY_ALARM.number
         await trio.sleep(0.2)
         await broker.recordings.stop()
-    assert Reason.BLOCKED_BY_ALARM in reasons(helper.events(), Kind.CONNECTION_IN)
+    assert Wait.BLOCKED_BY_ALARM.number in reasons(helper.events(), Kind.CONNECTION_IN)
 
 
 def test_the_numbers_of_reasons_are_those_of_the_schema() -> None:
     """The connection does not load the schema for them."""
-    assert (connection091._CREDIT_FLOW, connection091._ALARM) == (
-        Reason.CREDIT_FLOW,
-        Reason.BLOCKED_BY_ALARM,
-    )
+    assert (
+        Wait.CREDIT_FLOW.number,
+        Wait.BLOCKED_BY_ALARM.number,
+    ) == (connection091._CREDIT_FLOW, connection091._ALARM)
 
 
 async def test_both_protocols_are_probed(autojump_clock: object, helper: Helper) -> None:

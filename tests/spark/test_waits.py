@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from amqp10broker.observe.flow_events.schema import CHANNEL_HANDLE, FIELDS, PACK, Kind, Reason
+from amqp10broker.observe.flow_events.schema import CHANNEL_HANDLE, FIELDS, NO_CREDIT, NO_REASON, PACK, Kind
 from amqp10broker.observe.recording.link_names import LinkName, NamesFile, read_names
 from amqp10broker.observe.recording.parquet import EventWriter
 from amqp10broker.observe.recording.runs import Run, write_run
+from amqp10broker.sessions.diagnosis.waits import Wait
 from amqp10broker.tools.analysis.inputs import find_recording
 from amqp10broker.tools.analysis.job import analyse, look_for_waits
 from amqp10broker.tools.analysis.progress import Progress
@@ -40,7 +41,7 @@ class Tape:
         self._where = {"kind": int(kind), "connection": connection, "handle": handle}
         self._ts_ns = BEGAN + at_ms * MS
 
-    def hold(self, reason: Reason, *parts_ms: int, n: int = 0) -> Tape:
+    def hold(self, reason: int, *parts_ms: int, n: int = 0) -> Tape:
         """A reason that held for so long, in so many events; n deliveries at the end of the last."""
         for number, part_ms in enumerate(parts_ms):
             self._ts_ns += part_ms * MS
@@ -82,15 +83,12 @@ def told(waits: Sequence[LinkWait]) -> list[tuple[int, str, float, float]]:
 
 def test_a_wait_of_many_events_is_one(spark: SparkSession, tmp_path: Path) -> None:
     """However many seconds and cases of its reason it goes through; it is known by its last case."""
-    used_up, stale = Reason.NO_CREDIT_USED_UP, Reason.NO_CREDIT_STALE_FLOW
+    used_up, stale = Wait.NO_CREDIT_USED_UP.number, Wait.NO_CREDIT_STALE_FLOW.number
     tape = (
-        Tape(Kind.LINK_OUT, 1)
-        .hold(Reason.NONE, 500, n=9)
-        .hold(used_up, 700, 1000, 1000)
-        .hold(stale, 1000, 300)
+        Tape(Kind.LINK_OUT, 1).hold(NO_REASON, 500, n=9).hold(used_up, 700, 1000, 1000).hold(stale, 1000, 300)
     )
-    tape.hold(stale, 50, n=1).hold(Reason.NONE, 4000)
-    other = Tape(Kind.LINK_IN, 2).hold(Reason.CREDIT_WITHHELD, 1500, 1500)
+    tape.hold(stale, 50, n=1).hold(NO_REASON, 4000)
+    other = Tape(Kind.LINK_IN, 2).hold(Wait.CREDIT_WITHHELD.number, 1500, 1500)
     waits = found(recorded(tmp_path, tape, other), spark)
     assert told(waits) == [(1, "no credit stale flow", 0.5, 4.0), (2, "credit withheld", 0.0, 3.0)]
     assert [wait.side for wait in waits] == ["consumer", "publisher"]
@@ -98,7 +96,7 @@ def test_a_wait_of_many_events_is_one(spark: SparkSession, tmp_path: Path) -> No
 
 def test_what_moved_in_between_makes_two_waits(spark: SparkSession, tmp_path: Path) -> None:
     """A look that finds the same reason again has not seen the messages that went by."""
-    withheld = Reason.CREDIT_WITHHELD
+    withheld = Wait.CREDIT_WITHHELD.number
     tape = Tape(Kind.LINK_IN, 1).hold(withheld, 2000).hold(withheld, 50, n=40).hold(withheld, 3000)
     waits = found(recorded(tmp_path, tape), spark)
     assert told(waits) == [(1, "credit withheld", 2.05, 3.0), (1, "credit withheld", 0.0, 2.0)]
@@ -108,27 +106,27 @@ def test_of_many_short_waits_in_a_second_the_longest_is_told(spark: SparkSession
     """They are not added up."""
     tape = Tape(Kind.LINK_IN, 1)
     for length_ms in (30, 200, 40):
-        tape.hold(Reason.CREDIT_WITHHELD, length_ms).hold(Reason.NONE, 20, n=5)
+        tape.hold(Wait.CREDIT_WITHHELD.number, length_ms).hold(NO_REASON, 20, n=5)
     assert told(found(recorded(tmp_path, tape), spark)) == [(1, "credit withheld", 0.05, 0.2)]
 
 
 def test_waits_that_hold_nobody_up_are_left_out(spark: SparkSession, tmp_path: Path) -> None:
     """A consumer with an empty queue; also what is no link, and what lies before the run."""
     tapes = [
-        Tape(Kind.LINK_OUT, 1).hold(Reason.QUEUE_EMPTY, 5000),
-        Tape(Kind.LINK_OUT, 2).hold(Reason.STREAM_END, 5000).hold(Reason.NOT_ACTIVE, 5000),
-        Tape(Kind.CONNECTION_IN, 3).hold(Reason.CREDIT_FLOW, 5000),
-        Tape(Kind.LINK_IN, 4, at_ms=-9000).hold(Reason.CREDIT_WITHHELD, 5000),
+        Tape(Kind.LINK_OUT, 1).hold(Wait.QUEUE_EMPTY.number, 5000),
+        Tape(Kind.LINK_OUT, 2).hold(Wait.STREAM_END.number, 5000).hold(Wait.NOT_ACTIVE.number, 5000),
+        Tape(Kind.CONNECTION_IN, 3).hold(Wait.CREDIT_FLOW.number, 5000),
+        Tape(Kind.LINK_IN, 4, at_ms=-9000).hold(Wait.CREDIT_WITHHELD.number, 5000),
     ]
     assert found(recorded(tmp_path, *tapes), spark) == []
 
 
 def test_names_are_put_to_numbers(spark: SparkSession, tmp_path: Path) -> None:
     """By the time, since numbers are used again; a link without a name keeps its numbers."""
-    tape = Tape(Kind.LINK_IN, 1, 3).hold(Reason.CREDIT_WITHHELD, 3000).hold(Reason.NONE, 1000)
-    again = Tape(Kind.LINK_IN, 1, 3, at_ms=5000).hold(Reason.CREDIT_WITHHELD, 2000)
-    old = Tape(Kind.LINK_OUT, 2, CHANNEL_HANDLE + 1).hold(Reason.PREFETCH_FULL, 900)
-    stranger = Tape(Kind.LINK_OUT, 9, 4).hold(Reason.WRITER_BLOCKED, 800)
+    tape = Tape(Kind.LINK_IN, 1, 3).hold(Wait.CREDIT_WITHHELD.number, 3000).hold(NO_REASON, 1000)
+    again = Tape(Kind.LINK_IN, 1, 3, at_ms=5000).hold(Wait.CREDIT_WITHHELD.number, 2000)
+    old = Tape(Kind.LINK_OUT, 2, CHANNEL_HANDLE + 1).hold(Wait.PREFETCH_FULL.number, 900)
+    stranger = Tape(Kind.LINK_OUT, 9, 4).hold(Wait.WRITER_BLOCKED.number, 800)
     first = LinkName(BEGAN, int(Kind.LINK_IN), 1, 0, 3, "orders", "/queues/q", "shop", "ann", "/", "p")
     names = [
         first,
@@ -150,8 +148,8 @@ def test_names_are_put_to_numbers(spark: SparkSession, tmp_path: Path) -> None:
 
 def test_the_report_lists_them(spark: SparkSession, tmp_path: Path) -> None:
     """Which link, when, why and for how long; names are escaped."""
-    tape = Tape(Kind.LINK_IN, 1, 3).hold(Reason.NONE, 2000, n=5).hold(Reason.CREDIT_WITHHELD_BY_SYNC, 3000)
-    tape.hold(Reason.NONE, 10, n=5)
+    tape = Tape(Kind.LINK_IN, 1, 3).hold(NO_REASON, 2000, n=5).hold(Wait.CREDIT_WITHHELD_BY_SYNC.number, 3000)
+    tape.hold(NO_REASON, 10, n=5)
     name = LinkName(BEGAN, int(Kind.LINK_IN), 1, 0, 3, "<b>", "/queues/q", "shop", "ann", "/", "p")
     folder = recorded(tmp_path / "recording", tape, names=[name])
     result = analyse(folder, tmp_path / "out", Aim("throughput"), spark, Progress(None))
@@ -170,7 +168,7 @@ def test_the_report_lists_them(spark: SparkSession, tmp_path: Path) -> None:
 
 def test_an_older_recording_has_its_waits_by_numbers(spark: SparkSession, tmp_path: Path) -> None:
     """It has no names, and its reasons are the general ones."""
-    tape = Tape(Kind.LINK_OUT, 7).hold(Reason.NO_CREDIT, 4000).hold(Reason.NONE, 10, n=1)
+    tape = Tape(Kind.LINK_OUT, 7).hold(NO_CREDIT, 4000).hold(NO_REASON, 10, n=1)
     result = analyse(
         recorded(tmp_path / "recording", tape), tmp_path / "out", Aim("throughput"), spark, Progress(None)
     )

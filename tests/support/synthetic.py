@@ -20,10 +20,11 @@ from typing import Any, Final
 
 import numpy as np
 
-from amqp10broker.observe.flow_events.schema import FIELDS, Kind, Reason
+from amqp10broker.observe.flow_events.schema import FIELDS, NO_CREDIT, NO_REASON, Kind
 from amqp10broker.observe.recording.arrow import event_schema
 from amqp10broker.observe.recording.parquet import events_folder
 from amqp10broker.observe.recording.runs import Run, write_run
+from amqp10broker.sessions.diagnosis.waits import Wait
 
 BEGAN_NS: Final = 1_790_000_000_000_000_000
 _PART_TICKS: Final = 100_000
@@ -51,9 +52,9 @@ class Stream:
     rate_per_s: float
     confirm: Latency
     end_to_end: Latency | None = None
-    publisher_waits: dict[Reason, float] = field(default_factory=dict)
+    publisher_waits: dict[int, float] = field(default_factory=dict)
     """Share of the link's time, by reason."""
-    consumer_waits: dict[Reason, float] = field(default_factory=dict)
+    consumer_waits: dict[int, float] = field(default_factory=dict)
     credit_left: float = 0.5
     """Share of max_link_credit that is left in the mean; the next likewise of the window."""
     window_left: float = 0.7
@@ -187,13 +188,11 @@ def two_senders(*, repetitions: int = 3, events: int = 20_000, slow_share: float
             events_dropped=0,
             settings=json.dumps({"streams": ["fast", "slow"]}),
         )
-        fast = Stream(
-            50_000.0 * (1 + 0.01 * repetition), Latency(1.5), publisher_waits={Reason.NO_CREDIT: 0.1}
-        )
+        fast = Stream(50_000.0 * (1 + 0.01 * repetition), Latency(1.5), publisher_waits={NO_CREDIT: 0.1})
         slow = Stream(
             50_000.0 * slow_share,
             Latency(20.0),
-            publisher_waits={Reason.CREDIT_WITHHELD: 0.85},
+            publisher_waits={Wait.CREDIT_WITHHELD.number: 0.85},
             credit_left=0.05,
         )
         plants.append(Plant(run, (fast, slow), ticks=max(20, events // repetitions // 10)))
@@ -208,8 +207,8 @@ def _swept(rate: float, credit: int, window: int, reach: Sequence[float]) -> Str
         rate,
         Latency(0.2 + under_way / rate * 1e3, 0.5),
         Latency(0.4 + 2 * under_way / rate * 1e3, 0.6),
-        {Reason.CREDIT_WITHHELD: withheld, Reason.PEER_WINDOW_CLOSED: closed * (1 - withheld)},
-        {Reason.QUEUE_EMPTY: 0.6 - 0.4 * math.prod(reach), Reason.WRITER_BLOCKED: 0.05},
+        {Wait.CREDIT_WITHHELD.number: withheld, Wait.PEER_WINDOW_CLOSED.number: closed * (1 - withheld)},
+        {Wait.QUEUE_EMPTY.number: 0.6 - 0.4 * math.prod(reach), Wait.WRITER_BLOCKED.number: 0.05},
         credit_left=max(0.03, 1 - 40 / credit) if credit > 40 else 0.03,
         window_left=max(0.05, 1 - 60 / window) if window > 60 else 0.05,
     )
@@ -319,9 +318,9 @@ class _Maker:
         drawn = self.random.lognormal(math.log(latency.median_ms * 1e6), latency.sigma, self.ticks)
         return drawn.astype(np.int64)
 
-    def reasons(self, shares: dict[Reason, float]) -> Any:
+    def reasons(self, shares: dict[int, float]) -> Any:
         """One a tick, as often as the shares say."""
-        values = [int(Reason.NONE), *(int(reason) for reason in shares)]
+        values = [int(NO_REASON), *(int(reason) for reason in shares)]
         odds = [max(0.0, 1 - sum(shares.values())), *shares.values()]
         return self.random.choice(values, self.ticks, p=np.array(odds) / sum(odds))
 

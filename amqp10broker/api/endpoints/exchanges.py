@@ -11,7 +11,7 @@ from amqp10broker.api.front import not_found
 from amqp10broker.api.long_lists import described, listed
 from amqp10broker.api.messages import Answer
 from amqp10broker.api.routes import Route
-from amqp10broker.metadata.policy_keys import EXCHANGE
+from amqp10broker.metadata.queue_settings import EXCHANGE
 from amqp10broker.metadata.vhost import VirtualHost
 from amqp10broker.routing.exchange import Exchange
 from amqp10broker.routing.topology import DEFAULT_EXCHANGE

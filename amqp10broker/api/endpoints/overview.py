@@ -17,7 +17,7 @@ from amqp10broker.api.routes import JSON_TYPES, Endpoint, Route
 from amqp10broker.api.samples import KEPT_MS
 from amqp10broker.metadata.definitions_export import RABBIT_VERSION
 from amqp10broker.operations.snapshot import NodeView
-from amqp10broker.operations.table import EXCHANGE_TYPES
+from amqp10broker.routing.registry import EXCHANGE_TYPES
 
 KEPT_S: Final = KEPT_MS // 1000
 _PART: Final = 500

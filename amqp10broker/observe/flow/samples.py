@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
 
 from amqp10broker.observe.flow.trail import UINT_MAX, State
-from amqp10broker.observe.flow_events.schema import CHANNEL_HANDLE, Kind, LimitReason, Reason
+from amqp10broker.observe.flow_events.schema import CHANNEL_HANDLE, NO_REASON, Kind, LimitReason
 from amqp10broker.protocols.amqp10.credit import INITIAL_DELIVERY_COUNT
 from amqp10broker.sessions.amqp091.channel import BrokerChannel
 from amqp10broker.sessions.amqp091.consumer import Consumer as ChannelConsumer
@@ -27,8 +27,8 @@ from amqp10broker.sessions.diagnosis.why_consumer import consumer_wait
 from amqp10broker.sessions.diagnosis.why_publisher import publisher_wait
 
 NUMBERS: Final[dict[Wait | None, int]] = {
-    None: int(Reason.NONE),
-    **{wait: int(Reason[wait.name]) for wait in Wait},
+    None: NO_REASON,
+    **{wait: wait.number for wait in Wait},
 }
 """The numbers of waits in flow events."""
 

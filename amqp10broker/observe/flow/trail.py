@@ -11,7 +11,7 @@ QUIET_NS: Final = 1_000_000_000
 """An unchanged link has an event of its own so often, not at each observation."""
 
 State = tuple[int, int, int, int, int]
-"""Number of the `Reason` why a link waits; link_credit, incoming_window, queue_credit, queue_depth."""
+"""Number of the reason (`REASONS`) for a wait; link_credit, incoming_window, queue_credit, queue_depth."""
 
 NOTHING: Final[State] = (0, 0, 0, 0, 0)
 

@@ -15,11 +15,13 @@ folder of its events. Numpy and Arrow forms are derived from `FIELDS` where they
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import IntEnum
 from struct import Struct
 from typing import Final
 
 from amqp10broker.dataclass import dataclass
+from amqp10broker.sessions.diagnosis.waits import Wait
 
 SCHEMA_VERSION: Final = 1
 """Version of the layout, in the metadata of every file (`VERSION_KEY`)."""
@@ -107,80 +109,23 @@ class LimitReason(IntEnum):
     BYTES_BOUND = 7
 
 
-class Reason(IntEnum):
-    """The reason why a link, a consumer or a channel waits.
+NO_REASON: Final = 0
+"""The number of a link, a consumer or a channel that does not wait."""
+NO_CREDIT: Final = 1
+"""The general reason of the waits of links without credit; events have its cases."""
 
-    Numbers never change; members are named as those of `sessions.diagnosis.waits.Wait`, which has all but
-    the first two. Many are cases of a more general one (`general`); before 2026-11-22 only the general ones
-    were recorded.
-    """
-
-    NONE = 0
-    # In recordings before 2026-11-22; later ones have its cases.
-    NO_CREDIT = 1
-    CREDIT_WITHHELD = 2
-    PEER_WINDOW_CLOSED = 3
-    BLOCKED_BY_ALARM = 4
-    QUEUE_EMPTY = 5
-    NOT_ACTIVE = 6
-    QUEUE_CREDIT_IN_FLIGHT = 7
-    WRITER_BLOCKED = 8
-    DRAINING = 9
-    # AMQP 0-9-1: the reader of the connection has stopped because one of its queues is too slow.
-    CREDIT_FLOW = 10
-    # AMQP 0-9-1: the consumer has as many unacknowledged deliveries as its prefetch-count allows.
-    PREFETCH_FULL = 11
-    NO_CREDIT_NEVER_GRANTED = 12
-    NO_CREDIT_USED_UP = 13
-    NO_CREDIT_SET_TO_ZERO = 14
-    NO_CREDIT_REVOKED = 15
-    NO_CREDIT_DRAINED = 16
-    NO_CREDIT_STALE_FLOW = 17
-    QUEUE_EMPTY_EXPIRED = 18
-    QUEUE_EMPTY_NOTHING_ROUTED = 19
-    UNSETTLED_HERE = 20
-    UNSETTLED_ELSEWHERE = 21
-    LOWER_PRIORITY = 22
-    MESSAGES_DELAYED = 23
-    MESSAGES_NOT_SYNCED = 24
-    FILTER_PASSED_NONE = 25
-    STREAM_END = 26
-    CHANNEL_PREFETCH_FULL = 27
-    CREDIT_WITHHELD_BY_SYNC = 28
-    CREDIT_WITHHELD_BY_FULL_DISK = 29
-    DELIVERY_UNFINISHED = 30
-    COUNT_JUMPED = 31
-    READER_HELD = 32
-    METHOD_IN_FLIGHT = 33
-    TIMED_OUT = 34
-    UNSETTLED_INCOMPLETE = 35
-    NO_LEADER = 36
-    NO_MESSAGE_MATCHES = 37
-
-    @property
-    def general(self) -> Reason:
-        """Return the reason that this one is a case of, or itself; pictures and sums group by it."""
-        return _GENERAL.get(self, self)
-
-
-_GENERAL: Final = {
-    Reason.NO_CREDIT_NEVER_GRANTED: Reason.NO_CREDIT,
-    Reason.NO_CREDIT_USED_UP: Reason.NO_CREDIT,
-    Reason.NO_CREDIT_SET_TO_ZERO: Reason.NO_CREDIT,
-    Reason.NO_CREDIT_REVOKED: Reason.NO_CREDIT,
-    Reason.NO_CREDIT_DRAINED: Reason.NO_CREDIT,
-    Reason.NO_CREDIT_STALE_FLOW: Reason.NO_CREDIT,
-    Reason.COUNT_JUMPED: Reason.NO_CREDIT,
-    Reason.QUEUE_EMPTY_EXPIRED: Reason.QUEUE_EMPTY,
-    Reason.QUEUE_EMPTY_NOTHING_ROUTED: Reason.QUEUE_EMPTY,
-    Reason.FILTER_PASSED_NONE: Reason.QUEUE_EMPTY,
-    Reason.STREAM_END: Reason.QUEUE_EMPTY,
-    Reason.NO_MESSAGE_MATCHES: Reason.QUEUE_EMPTY,
-    Reason.LOWER_PRIORITY: Reason.NOT_ACTIVE,
-    Reason.CHANNEL_PREFETCH_FULL: Reason.PREFETCH_FULL,
-    Reason.CREDIT_WITHHELD_BY_SYNC: Reason.CREDIT_WITHHELD,
-    Reason.CREDIT_WITHHELD_BY_FULL_DISK: Reason.CREDIT_WITHHELD,
+REASONS: Final[Mapping[int, str]] = {
+    NO_REASON: "none",
+    NO_CREDIT: "no-credit",
+    **{wait.number: wait.value for wait in Wait},
 }
+"""The reasons why a link, a consumer or a channel waits: codes by number."""
+
+_NUMBERS: Final = {code: number for number, code in REASONS.items()}
+GENERAL: Final[Mapping[int, int]] = {wait.number: _NUMBERS[wait.general] for wait in Wait}
+"""The reason that a reason is a case of, or itself; pictures and sums group by it."""
+NOT_HELD_UP: Final = frozenset({NO_REASON, *(GENERAL[wait.number] for wait in Wait if wait.idle)})
+"""General reasons of links without an obstacle."""
 
 
 @dataclass(frozen=True, slots=True)

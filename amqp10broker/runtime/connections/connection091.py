@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from typing import Any, Final, assert_never
+from typing import Any, assert_never
 
 import trio
 
@@ -37,10 +37,7 @@ from amqp10broker.runtime.connections.socket_transport import Stream
 from amqp10broker.runtime.connections.vhost_slot import Membership
 from amqp10broker.runtime.context import ConnectionSurroundings
 from amqp10broker.sessions.amqp091.open import login_refused, server_properties
-
-# `observe.flow_events.schema.Reason`, which is not loaded before a recording; a test compares them.
-_CREDIT_FLOW: Final = 10
-_ALARM: Final = 4
+from amqp10broker.sessions.diagnosis.waits import Wait
 
 
 class Connection091(ConnectionShell[ConnectionEvent, Amqp091Error, RunningChannel]):
@@ -79,8 +76,8 @@ class Connection091(ConnectionShell[ConnectionEvent, Amqp091Error, RunningChanne
     def reader_waits(self) -> int:
         """Why the connection is not read, as the number of a reason in flow events; 0 if it is."""
         if self._channels.held_by is not None:
-            return _CREDIT_FLOW
-        return _ALARM if self._channels.no_alarm is not None else 0
+            return Wait.CREDIT_FLOW.number
+        return Wait.BLOCKED_BY_ALARM.number if self._channels.no_alarm is not None else 0
 
     # --- life -------------------------------------------------------------------------------------
 

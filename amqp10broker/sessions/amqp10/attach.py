@@ -26,9 +26,9 @@ from amqp10broker.message.filters.filters import from_amqp10
 from amqp10broker.metadata.catalog import Request
 from amqp10broker.metadata.proposing import Decided
 from amqp10broker.metadata.queue import DeclaredQueue, QueueType
-from amqp10broker.metadata.queue_arguments import JMS_PRIORITY
 from amqp10broker.metadata.queue_kind import CLASSIC, KINDS, VOLATILE_KIND, QueueKind
 from amqp10broker.metadata.queue_requests import DeclareQueue
+from amqp10broker.metadata.queue_settings import JMS_PRIORITY
 from amqp10broker.metadata.subscriptions import OF_TEMPORARY_TOPICS, Subscription, temporary_topic
 from amqp10broker.metadata.vhost import VOLATILE
 from amqp10broker.protocols.amqp10.errors import AmqpError, AmqpLinkError, AmqpSessionError, Condition

@@ -26,18 +26,7 @@ from amqp10broker.operations.snapshot import (
 )
 from amqp10broker.sessions.diagnosis.waits import Wait
 
-IDLE: Final = frozenset(
-    {
-        Wait.QUEUE_EMPTY,
-        Wait.QUEUE_EMPTY_EXPIRED,
-        Wait.QUEUE_EMPTY_NOTHING_ROUTED,
-        Wait.STREAM_END,
-        Wait.NO_MESSAGE_MATCHES,
-        Wait.NOT_ACTIVE,
-        Wait.LOWER_PRIORITY,
-    }
-)
-"""Waits of links that have nothing to do: they are not faults, so they are counted apart and shown last."""
+IDLE: Final = frozenset(wait for wait in Wait if wait.idle)
 
 _TEXTS: Final = ("user", "queue", "link", "reason")
 _BY_CODE: Final = {wait.value: wait for wait in Wait}

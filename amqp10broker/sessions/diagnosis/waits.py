@@ -1,8 +1,7 @@
 """Why a link, a channel or a consumer waits: one closed set for both protocols.
 
 Each member's value is its code, as `amqp10broker status`, `list-links`, `list-channels`, `list-consumers` and
-the log write it; `docs/waiting.md` explains each. In flow events the same set has numbers:
-`observe.flow_events.schema.Reason`, member by member of the same name.
+the log write it; `docs/waiting.md` explains each. Metrics, flow events and the page are made from the rows.
 
 A wait is reported as a `Waiting`: the code, one sentence with the evidence, and since when. ``None`` in place
 of the code means no wait: the client can continue, or nothing is to be done.
@@ -22,17 +21,36 @@ without its next part for so long is unfinished.
 """
 
 
+_IDLE: Final = True
+
+
 class Wait(StrEnum):
-    """The codes, with a line that explains each (`meaning`) and one that helps (`to_do`)."""
+    """The reasons to wait, a row each.
+
+    Attributes:
+        meaning: one line that explains it.
+        to_do: what helps.
+        number: of the reason in flow events. It never changes.
+        general: the code of the reason that it is a case of, in sums of the analysis; its own by default.
+        idle: the part has nothing to do. That is not a fault: it is counted apart and shown last.
+    """
 
     meaning: str
     to_do: str
+    number: int
+    general: str
+    idle: bool
 
-    def __new__(cls, code: str, meaning: str, to_do: str) -> Wait:
+    def __new__(
+        cls, code: str, meaning: str, to_do: str, number: int, general: str = "", idle: bool = False
+    ) -> Wait:
         member = str.__new__(cls, code)
         member._value_ = code
         member.meaning = meaning
         member.to_do = to_do
+        member.number = number
+        member.general = general or code
+        member.idle = idle
         return member
 
     # --- consumers of AMQP 1.0: the client has granted nothing ------------------------------------
@@ -43,6 +61,8 @@ class Wait(StrEnum):
             "let the client grant credit: receiver.flow(n), or a prefetch. Many clients grant only while a "
             "handler, a receive() or an event loop runs."
         ),
+        12,
+        "no-credit",
     )
     NO_CREDIT_USED_UP = (
         "no-credit-used-up",
@@ -51,11 +71,15 @@ class Wait(StrEnum):
             "the client must send another flow; settling gives no credit. Look at what the client does with "
             "the last delivery; let it grant again at half."
         ),
+        13,
+        "no-credit",
     )
     NO_CREDIT_SET_TO_ZERO = (
         "no-credit-set-to-zero",
         "the client's flow set the credit to 0 when some of it was left",
         "the client has stopped its receiver. Let it grant again.",
+        14,
+        "no-credit",
     )
     NO_CREDIT_REVOKED = (
         "no-credit-revoked",
@@ -64,6 +88,8 @@ class Wait(StrEnum):
             "the client has paused or stopped its receiver with credit left. Let it grant again when it can "
             "take more."
         ),
+        15,
+        "no-credit",
     )
     NO_CREDIT_DRAINED = (
         "no-credit-drained",
@@ -72,6 +98,8 @@ class Wait(StrEnum):
             "a drain takes what is there and ends; the client must grant anew for what comes later. If it "
             "did, its grant did not arrive."
         ),
+        16,
+        "no-credit",
     )
     NO_CREDIT_STALE_FLOW = (
         "no-credit-stale-flow",
@@ -81,6 +109,8 @@ class Wait(StrEnum):
             "counted from the flow's delivery-count, which must be that of the deliveries received). It is a "
             "fault of the client's library."
         ),
+        17,
+        "no-credit",
     )
 
     UNSETTLED_INCOMPLETE = (
@@ -90,6 +120,7 @@ class Wait(StrEnum):
             "the client must detach and attach again with the rest of the map (2.7.3); until then nothing "
             "new is sent, whatever it grants."
         ),
+        35,
     )
 
     # --- consumers of both protocols: the client could take more ----------------------------------
@@ -100,6 +131,7 @@ class Wait(StrEnum):
             "the client must send a flow with a larger incoming-window; a client whose session window fills "
             "up does not read its session."
         ),
+        3,
     )
     WRITER_BLOCKED = (
         "writer-blocked",
@@ -108,11 +140,13 @@ class Wait(StrEnum):
             "look at the client: stopped, busy in a handler, or behind a slow network. Nothing in the broker "
             "helps."
         ),
+        8,
     )
     DRAINING = (
         "draining",
         "the client asked to drain, and the queue has not answered yet",
         "it is over when the queue answers; if it lasts, the queue is what is slow: see its own line.",
+        9,
     )
     QUEUE_CREDIT_IN_FLIGHT = (
         "queue-credit-in-flight",
@@ -121,6 +155,7 @@ class Wait(StrEnum):
             "for a moment it is normal. If it lasts, the queue's task does not come to it: a recovery of its "
             "journal, or a busy process."
         ),
+        7,
     )
     NO_LEADER = (
         "no-leader",
@@ -130,11 +165,15 @@ class Wait(StrEnum):
             "their nodes. Who subscribes, fetches or purges meanwhile is refused after 30 s; what is "
             "published is confirmed when there is a leader."
         ),
+        36,
     )
     NOT_ACTIVE = (
         "not-active",
         "another consumer of the queue is its single active one",
         "look at the active one. Cancel it, or let it settle, and the next consumer takes over.",
+        6,
+        "not-active",
+        _IDLE,
     )
     TIMED_OUT = (
         "timed-out",
@@ -143,11 +182,15 @@ class Wait(StrEnum):
             "the client is busy or dead; a longer consumer timeout (x-consumer-timeout) if its work takes so "
             "long. It gets messages again as soon as it settles or sends a flow."
         ),
+        34,
     )
     LOWER_PRIORITY = (
         "lower-priority",
         "a consumer of higher priority takes what the queue has",
         "nothing, if that is what priorities are for; else give both the same.",
+        22,
+        "not-active",
+        _IDLE,
     )
     UNSETTLED_HERE = (
         "unsettled-here",
@@ -156,6 +199,7 @@ class Wait(StrEnum):
             "let the client settle (accept, acknowledge) what it has. Credit does not help: the queue has "
             "nothing else."
         ),
+        20,
     )
     UNSETTLED_ELSEWHERE = (
         "unsettled-elsewhere",
@@ -164,6 +208,7 @@ class Wait(StrEnum):
             "look at that consumer: let it settle, or close it, and its messages come back. A smaller credit "
             "or prefetch there leaves more for others."
         ),
+        21,
     )
     MESSAGES_DELAYED = (
         "messages-delayed",
@@ -172,16 +217,20 @@ class Wait(StrEnum):
             "wait. Returned ones wait as the delayed retry of the queue says (x-delayed-retry-*), others as "
             "their publishers do (x-opt-delivery-time)."
         ),
+        23,
     )
     MESSAGES_NOT_SYNCED = (
         "messages-not-synced",
         "messages are in the queue, and it hands them out when the disk has them",
         "look at the disk.",
+        24,
     )
     FILTER_PASSED_NONE = (
         "filter-passed-none",
         "the stream was read to its end, and the consumer's filter let nothing through",
         "look at the filter, and at what publishers write: property names and types must match.",
+        25,
+        "queue-empty",
     )
     NO_MESSAGE_MATCHES = (
         "no-message-matches",
@@ -190,6 +239,9 @@ class Wait(StrEnum):
             "look at the filter, and at what publishers set: a property that is missing is null, which "
             "equals nothing. What a browser has seen it is not shown again: attach anew."
         ),
+        37,
+        "queue-empty",
+        _IDLE,
     )
     STREAM_END = (
         "stream-end",
@@ -198,11 +250,17 @@ class Wait(StrEnum):
             "publish more. If older messages are wanted, attach with another rabbitmq:stream-offset-spec: "
             "the default is next."
         ),
+        26,
+        "queue-empty",
+        _IDLE,
     )
     QUEUE_EMPTY_EXPIRED = (
         "queue-empty-expired",
         "the queue is empty because messages expired in it",
         "a longer time to live, of the queue or of the messages; or faster consumers.",
+        18,
+        "queue-empty",
+        _IDLE,
     )
     QUEUE_EMPTY_NOTHING_ROUTED = (
         "queue-empty-nothing-routed",
@@ -211,11 +269,17 @@ class Wait(StrEnum):
             "look at the publisher's address or exchange and routing key: list-bindings. Publishers hear "
             "released (0-9-1: basic.return with mandatory) for what is routed to no queue."
         ),
+        19,
+        "queue-empty",
+        _IDLE,
     )
     QUEUE_EMPTY = (
         "queue-empty",
         "there is nothing to deliver",
         "publish more.",
+        5,
+        "queue-empty",
+        _IDLE,
     )
 
     # --- consumers of AMQP 0-9-1 ------------------------------------------------------------------
@@ -223,11 +287,14 @@ class Wait(StrEnum):
         "prefetch-full",
         "the consumer holds as many unacknowledged deliveries as it may",
         "acknowledge, or a larger prefetch.",
+        11,
     )
     CHANNEL_PREFETCH_FULL = (
         "channel-prefetch-full",
         "the consumers of the channel together hold as many unacknowledged deliveries as it may",
         "acknowledge, or a larger global prefetch.",
+        27,
+        "prefetch-full",
     )
 
     # --- publishers -------------------------------------------------------------------------------
@@ -238,26 +305,33 @@ class Wait(StrEnum):
             "look at that queue's consumers and disk; a larger max_link_credit if latency, not the disk, is "
             "what limits."
         ),
+        2,
     )
     CREDIT_WITHHELD_BY_SYNC = (
         "credit-withheld-by-sync",
         "as many deliveries as the link may have wait for a sync of the disk",
         "look at the disk: journal in status has the time of the last sync.",
+        28,
+        "credit-withheld",
     )
     CREDIT_WITHHELD_BY_FULL_DISK = (
         "credit-withheld-by-full-disk",
         "as many deliveries as the link may have wait for the disk, which is full",
         "make room on the disk: the broker tries again each second.",
+        29,
+        "credit-withheld",
     )
     BLOCKED_BY_ALARM = (
         "blocked-by-alarm",
         "memory or disk is short: publishers are held back",
         "consume, make room, or raise the limit: see alarms.",
+        4,
     )
     DELIVERY_UNFINISHED = (
         "delivery-unfinished",
         "the client has sent a part of a delivery and not the rest",
         "look at the client: it has stopped in the midst of a message.",
+        30,
     )
     COUNT_JUMPED = (
         "count-jumped",
@@ -266,16 +340,20 @@ class Wait(StrEnum):
             "a sender may advance its delivery-count only as the answer to a drain: it is a fault of the "
             "client's library. Messages on the link go on when the broker grants again."
         ),
+        31,
+        "no-credit",
     )
     CREDIT_FLOW = (
         "credit-flow",
         "AMQP 0-9-1: the connection is not read because a queue does not follow what is published",
         "separate connections for fast and slow queues, or AMQP 1.0.",
+        10,
     )
     READER_HELD = (
         "reader-held",
         "the connection is not read because another session or channel of it waits",
         "look at that session or channel.",
+        32,
     )
 
     # --- channels of AMQP 0-9-1 -------------------------------------------------------------------
@@ -283,6 +361,7 @@ class Wait(StrEnum):
         "method-in-flight",
         "a queue was asked something for a method and has not answered; later methods wait behind it",
         "for a moment it is normal. If it lasts, look at the queue.",
+        33,
     )
 
 

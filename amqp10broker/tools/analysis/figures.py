@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from amqp10broker.dataclass import dataclass
-from amqp10broker.observe.flow_events.schema import CONFIGURATION, Kind, Reason
+from amqp10broker.observe.flow_events.schema import CONFIGURATION, GENERAL, NO_REASON, REASONS, Kind
 from amqp10broker.tools.analysis.cells import STREAM_KINDS, Cell
 from amqp10broker.tools.analysis.histogram import Counts, merge, quantiles
 
@@ -298,28 +298,22 @@ def _stalls(own: _Own, sums: Sums) -> Iterator[Stall]:
     for kind, side in SIDES.items():
         waits = sums.waits(kind)
         total = sum(waits.values())
-        held = [(reason, ns) for reason, ns in sorted(waits.items()) if reason != Reason.NONE and ns]
+        held = [(reason, ns) for reason, ns in sorted(waits.items()) if reason != NO_REASON and ns]
         if total and not held:
             # Observed, and never waiting: that is a figure, too.
-            held = [(Reason.NONE, 0)]
+            held = [(NO_REASON, 0)]
         for reason, elapsed in held:
             yield Stall(*own, side, reason_name(reason), elapsed / _NS, elapsed / total)
 
 
 def general_reason(reason: int) -> int:
     """Return the reason that this one is a case of, or itself; an unknown number stays as it is."""
-    try:
-        return Reason(reason).general
-    except ValueError:
-        return reason
+    return GENERAL.get(reason, reason)
 
 
 def reason_name(reason: int) -> str:
     """Return the text of a reason; an unknown number stays a number."""
-    try:
-        return Reason(reason).name.lower().replace("_", " ")
-    except ValueError:
-        return f"reason {reason}"
+    return REASONS.get(reason, f"reason {reason}").replace("-", " ")
 
 
 def _stall_share(stalls: Iterable[Stall], side: str) -> float | None:

@@ -22,7 +22,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
 from amqp10broker.dataclass import dataclass
-from amqp10broker.observe.flow_events.schema import EVENTS, RUNS, Kind
+from amqp10broker.observe.flow_events.schema import EVENTS, NOT_HELD_UP, RUNS, Kind
 from amqp10broker.observe.recording.errors import NotARecording
 from amqp10broker.tools.analysis.cells import Cell, aggregate, cells_of, event_type, read_events, uncut
 from amqp10broker.tools.analysis.errors import FollowFailed, OutputNotWritable
@@ -33,7 +33,6 @@ from amqp10broker.tools.analysis.inputs import check_layout
 from amqp10broker.tools.analysis.job import make_folder
 from amqp10broker.tools.analysis.progress import Progress
 from amqp10broker.tools.analysis.tables import columns_of, schema_of
-from amqp10broker.tools.analysis.waits import NOT_HELD_UP
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

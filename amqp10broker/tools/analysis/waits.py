@@ -14,7 +14,7 @@ from functools import reduce
 from typing import TYPE_CHECKING, Any, Final
 
 from amqp10broker.dataclass import dataclass
-from amqp10broker.observe.flow_events.schema import Kind, Reason
+from amqp10broker.observe.flow_events.schema import GENERAL, NOT_HELD_UP, Kind
 from amqp10broker.observe.recording.link_names import LinkNames
 from amqp10broker.tools.analysis.figures import reason_name
 
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 # The longest ones of a recording.
 WAITS_MAX: Final = 200
-# General reasons of links without an obstacle.
-NOT_HELD_UP: Final = frozenset({Reason.NONE, Reason.QUEUE_EMPTY, Reason.NOT_ACTIVE})
 _NS: Final = 1_000_000_000
 _PLACE: Final = ("run_id", "kind", "connection", "channel", "handle")
 _WAIT: Final = (*_PLACE, "general", "began_ns", "ended_ns", "reason")
@@ -67,7 +65,7 @@ def find_waits(events: DataFrame) -> list[tuple[Any, ...]]:
     began = F.col("ts_ns") - F.col("value_ns")
     span = F.struct(F.col("value_ns").alias("length"), began.alias("began"), F.col("ts_ns").alias("ended"))
     links = F.col("kind").isin(int(Kind.LINK_IN), int(Kind.LINK_OUT))
-    held = ~general.isin([int(reason) for reason in NOT_HELD_UP])
+    held = ~general.isin(list(NOT_HELD_UP))
     seconds = (
         events.where(links & held & (F.col("n") == 0) & (F.col("elapsed_ns") > 0))
         .groupBy(*_PLACE, general.alias("general"), F.floor(F.col("ts_ns") / _NS).alias("second"))
@@ -123,10 +121,9 @@ def _named(row: Sequence[Any], names: LinkNames | None) -> LinkWait:
 def _general(column: str) -> Column:
     from pyspark.sql import functions as F
 
-    cases = [reason for reason in Reason if reason.general is not reason]
     value = F.col(column).cast("int")
     return reduce(
-        lambda otherwise, case: F.when(value == int(case), F.lit(int(case.general))).otherwise(otherwise),
-        cases,
+        lambda otherwise, case: F.when(value == case, F.lit(GENERAL[case])).otherwise(otherwise),
+        [reason for reason, general in GENERAL.items() if reason != general],
         value,
     )

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from amqp10broker.observe.flow_events.schema import CHANNEL_HANDLE, FIELDS, PACK, Kind, Reason
+from amqp10broker.observe.flow_events.schema import CHANNEL_HANDLE, FIELDS, NO_CREDIT, PACK, Kind
 from amqp10broker.observe.recording.parquet import EventWriter
 from amqp10broker.observe.recording.runs import Run, write_run
+from amqp10broker.sessions.diagnosis.waits import Wait
 from amqp10broker.tools.analysis.configurations import METRICS, compare, configurations, groups
 from amqp10broker.tools.analysis.figures import Measured
 from tests.support.flow_oracle import measured
@@ -57,9 +58,9 @@ def test_warm_up_and_what_comes_after_the_end_do_not_count(tmp_path: Path) -> No
 def test_elapsed_time_counts_with_the_part_inside_the_run(tmp_path: Path) -> None:
     """A link that waits across the ends of the run is cut there, and not left out."""
     waits = [
-        event(2, Kind.LINK_IN, value_ns=5 * S, reason=Reason.CREDIT_WITHHELD, link_credit=0),
+        event(2, Kind.LINK_IN, value_ns=5 * S, reason=Wait.CREDIT_WITHHELD.number, link_credit=0),
         event(8, Kind.LINK_IN, value_ns=6 * S, link_credit=100),
-        event(14, Kind.LINK_IN, value_ns=6 * S, reason=Reason.NO_CREDIT, link_credit=50, n=7),
+        event(14, Kind.LINK_IN, value_ns=6 * S, reason=NO_CREDIT, link_credit=50, n=7),
     ]
     found = figures(tmp_path, waits)
     stalls = {stall.reason: stall.seconds for stall in found.stalls}

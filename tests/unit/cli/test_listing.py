@@ -145,6 +145,7 @@ QUEUE = {
         "dead_lettered": 5,
     },
     "dead_lettered": {"expired": 3, "maxlen": 2},
+    "weight": {"ready": 30, "unsettled": 12, "ready_in_memory": None, "ready_bytes_in_memory": None},
 }
 
 
@@ -200,7 +201,19 @@ def test_rows_of_connections_have_every_column(each: listing.Listing) -> None:
 def test_a_queue_has_every_column() -> None:
     """Likewise of the operation's answer."""
     of_streams = {"declaration_id", "first_offset", "next_offset"}
-    assert set(BY_NOUN["queues"].columns) - of_streams <= set(rows.queue_row(QUEUE))
+    assert set(BY_NOUN["queues"].columns) - of_streams <= set(BY_NOUN["queues"].filled(QUEUE))
+
+
+def test_a_column_shows_a_field_of_the_answer_or_a_sum_of_fields() -> None:
+    """One that is unknown makes the sum unknown: a stream has no weight, a long queue one part of it."""
+    queues = BY_NOUN["queues"]
+    shown = ("messages_ready", "message_bytes", "message_bytes_ready", "message_bytes_unacknowledged")
+    row = queues.filled(QUEUE)
+    assert [row[name] for name in shown] == [3, 42, 30, 12]
+    row = queues.filled({**QUEUE, "weight": {**QUEUE["weight"], "unsettled": None}})
+    assert [row[name] for name in shown] == [3, None, 30, None]
+    row = queues.filled({**QUEUE, "weight": None})
+    assert [row[name] for name in shown] == [3, None, None, None]
 
 
 def test_the_limit_of_deliveries_is_not_the_count_of_messages_beyond_it() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from amqp10broker.observe.flow_events.schema import PACK, Kind, Reason
+from amqp10broker.observe.flow_events.schema import NO_CREDIT, PACK, Kind
 from amqp10broker.observe.recording.parquet import EventWriter
 from amqp10broker.observe.recording.runs import Run, write_run
 
@@ -18,7 +18,7 @@ DOCUMENT = Path(__file__).parents[3] / "docs" / "flow-events.md"
 def test_the_queries_of_the_document_read_a_recording_that_goes_on(tmp_path: Path) -> None:
     """One part of the broker is complete, one grows; the clients' part has a name as it was before."""
     pytest.importorskip("pandas")
-    link_in = PACK.pack(1, Kind.LINK_IN, Reason.NO_CREDIT, *[0] * 8, 2_000_000_000, 0)
+    link_in = PACK.pack(1, Kind.LINK_IN, NO_CREDIT, *[0] * 8, 2_000_000_000, 0)
     with EventWriter(tmp_path, "r", "clients") as clients:
         clients.write(link_in)
     (clients.folder / "part-clients-00000.parquet").rename(clients.folder / "clients-00000.parquet")
@@ -32,7 +32,7 @@ def test_the_queries_of_the_document_read_a_recording_that_goes_on(tmp_path: Pat
     (code,) = re.findall(r"^```python\n(.*?)^```", DOCUMENT.read_text(), re.DOTALL | re.MULTILINE)
     found: dict[str, Any] = {}
     exec(code.replace("DIR/", f"{tmp_path}/"), found)
-    assert found["waited"].fetchall() == [(Reason.NO_CREDIT, 6.0)]
+    assert found["waited"].fetchall() == [(NO_CREDIT, 6.0)]
     assert (len(found["events"]), list(found["runs"]["run_id"])) == (3, ["r"])
     assert growing.exists()
     broker.abandon()

@@ -10,7 +10,7 @@ import pytest
 from amqp10broker.metadata.queue_kind import QUORUM
 from amqp10broker.observe.flow.observer import PROBE_WAKES_MAX, Observer
 from amqp10broker.observe.flow.samples import channel_samples
-from amqp10broker.observe.flow_events.schema import CHANNEL_HANDLE, Kind, Reason
+from amqp10broker.observe.flow_events.schema import CHANNEL_HANDLE, Kind
 from amqp10broker.protocols.amqp091.methods import (
     BasicAck,
     BasicCancel,
@@ -25,6 +25,7 @@ from amqp10broker.protocols.amqp091.methods import (
     TxSelect,
 )
 from amqp10broker.sessions.circumstances import Circumstances
+from amqp10broker.sessions.diagnosis.waits import Wait
 from tests.support.channel_world import World, WorldChannel
 from tests.support.declaring import declare
 from tests.support.watching import Seen, reasons, total
@@ -146,9 +147,9 @@ def test_a_channel_that_is_not_read_says_why() -> None:
     watched = Watched()
     watched.publish(5)
     for reason, around in (
-        (Reason.CREDIT_FLOW, Circumstances(holds_reader=True)),
-        (Reason.BLOCKED_BY_ALARM, Circumstances(blocked_ms=0)),
-        (Reason.READER_HELD, Circumstances(held_by="channel 2")),
+        (Wait.CREDIT_FLOW.number, Circumstances(holds_reader=True)),
+        (Wait.BLOCKED_BY_ALARM.number, Circumstances(blocked_ms=0)),
+        (Wait.READER_HELD.number, Circumstances(held_by="channel 2")),
     ):
         watched.around = around
         watched.look()
@@ -248,7 +249,7 @@ def test_what_was_there_counts_from_now() -> None:
     assert (total(events, Kind.LINK_IN), total(events, Kind.LINK_OUT)) == (1, 1)
 
 
-def waits(watched: Watched) -> dict[Reason, int]:
+def waits(watched: Watched) -> dict[int, int]:
     """What holds for the next 5 ns."""
     watched.look(whole=True)
     watched.seen.take()
@@ -259,10 +260,10 @@ def waits(watched: Watched) -> dict[Reason, int]:
 def test_an_empty_queue() -> None:
     watched = Watched()
     watched.channel.consume("q", "c")
-    assert waits(watched) == {Reason.QUEUE_EMPTY_NOTHING_ROUTED: 5}
+    assert waits(watched) == {Wait.QUEUE_EMPTY_NOTHING_ROUTED.number: 5}
     watched.channel.publish("q", b"x")
     watched.channel.say(BasicAck(1))
-    assert waits(watched)[Reason.QUEUE_EMPTY] == 5
+    assert waits(watched)[Wait.QUEUE_EMPTY.number] == 5
 
 
 def test_a_queue_that_has_not_answered() -> None:
@@ -272,7 +273,7 @@ def test_a_queue_that_has_not_answered() -> None:
     watched.channel.publish("q", b"x")
     (consumer,) = watched.channel.service.consuming.consumers.values()
     consumer.credit.in_flight = True
-    assert waits(watched) == {Reason.QUEUE_CREDIT_IN_FLIGHT: 5}
+    assert waits(watched) == {Wait.QUEUE_CREDIT_IN_FLIGHT.number: 5}
 
 
 @pytest.mark.parametrize("whole_channel", [False, True])
@@ -282,7 +283,7 @@ def test_a_prefetch_that_is_used_up(whole_channel: bool) -> None:
     watched.channel.say(BasicQos(0, 3, whole_channel))
     watched.channel.publish("q", *[b"x"] * 5)
     watched.channel.consume("q", "c")
-    reason = Reason.CHANNEL_PREFETCH_FULL if whole_channel else Reason.PREFETCH_FULL
+    reason = Wait.CHANNEL_PREFETCH_FULL.number if whole_channel else Wait.PREFETCH_FULL.number
     assert waits(watched) == {reason: 5}
     watched.look()
     assert {event.link_credit for event in watched.seen.take(Kind.LINK_OUT)} <= {0}
@@ -293,7 +294,7 @@ def test_a_quorum_queue_limits_a_consumer_without_prefetch() -> None:
     watched.channel.consume("q", "c")
     (consumer,) = watched.channel.service.consuming.consumers.values()
     consumer.unacked = QUORUM.held_max or 0
-    assert waits(watched) == {Reason.PREFETCH_FULL: 5}
+    assert waits(watched) == {Wait.PREFETCH_FULL.number: 5}
 
 
 def test_a_client_that_does_not_read_its_socket() -> None:
@@ -302,7 +303,7 @@ def test_a_client_that_does_not_read_its_socket() -> None:
     watched.channel.budget_bytes = 0
     watched.channel.consume("q", "c")
     watched.channel.publish("q", b"x")
-    assert waits(watched) == {Reason.WRITER_BLOCKED: 5}
+    assert waits(watched) == {Wait.WRITER_BLOCKED.number: 5}
 
 
 def test_a_consumer_that_is_not_the_active_one() -> None:
@@ -311,7 +312,7 @@ def test_a_consumer_that_is_not_the_active_one() -> None:
     watched.channel.consume("q", "c")
     watched.channel.consume("q", "d")
     watched.channel.publish("q", *[b"x"] * 5)
-    assert waits(watched) == {Reason.PREFETCH_FULL: 5, Reason.NOT_ACTIVE: 5}
+    assert waits(watched) == {Wait.PREFETCH_FULL.number: 5, Wait.NOT_ACTIVE.number: 5}
 
 
 def test_a_probe_times_what_comes_next() -> None:

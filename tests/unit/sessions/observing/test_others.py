@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from amqp10broker.observe.flow.latency import Latency
 from amqp10broker.observe.flow.others import ConnectionObserver, ProcessObserver, QueueObserver
-from amqp10broker.observe.flow_events.schema import Kind, Reason
+from amqp10broker.observe.flow_events.schema import NO_REASON, Kind
+from amqp10broker.sessions.diagnosis.waits import Wait
 from tests.support.watching import Seen, reasons, total
 
 S = 1_000_000_000
@@ -14,12 +15,12 @@ def test_bytes_of_a_connection() -> None:
     """Both directions, what waits to be written, and why it is not read."""
     seen = Seen()
     observer = ConnectionObserver(3, seen.add, 0, bytes_in=100, bytes_out=200)
-    observer.observe(5, S, bytes_in=150, bytes_out=210, waiting=7, reason=Reason.CREDIT_FLOW)
-    observer.observe(9, S, bytes_in=151, bytes_out=210, waiting=0, reason=Reason.NONE)
+    observer.observe(5, S, bytes_in=150, bytes_out=210, waiting=7, reason=Wait.CREDIT_FLOW.number)
+    observer.observe(9, S, bytes_in=151, bytes_out=210, waiting=0, reason=NO_REASON)
     events = seen.take()
     assert total(events, Kind.CONNECTION_IN, "bytes") == 51
     assert total(events, Kind.CONNECTION_OUT, "bytes") == 10
-    assert reasons(events, Kind.CONNECTION_IN) == {Reason.NONE: 5, Reason.CREDIT_FLOW: 4}
+    assert reasons(events, Kind.CONNECTION_IN) == {NO_REASON: 5, Wait.CREDIT_FLOW.number: 4}
     assert [event.queue_depth for event in events if event.kind == Kind.CONNECTION_OUT] == [0, 7]
     assert {event.connection for event in events} == {3}
 

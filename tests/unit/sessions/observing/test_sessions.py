@@ -10,9 +10,10 @@ import pytest
 from amqp10broker.metadata.queue import QueueSpec
 from amqp10broker.observe.flow.observer import PROBE_WAKES_MAX, Observer
 from amqp10broker.observe.flow.samples import session_samples
-from amqp10broker.observe.flow_events.schema import Kind, Reason
+from amqp10broker.observe.flow_events.schema import NO_REASON, Kind
 from amqp10broker.queues.effects import TimedOut
 from amqp10broker.sessions.circumstances import Circumstances
+from amqp10broker.sessions.diagnosis.waits import Wait
 from tests.support.clocked_queue import ClockedQueue
 from tests.support.declaring import declare
 from tests.support.scene import Scene
@@ -173,24 +174,26 @@ def test_what_the_queue_took_back_before_it_was_sent_is_not_told() -> None:
     assert consumer.unsent == 0
 
 
-REASONS: dict[Reason, tuple[str, ...]] = {
-    Reason.NO_CREDIT_NEVER_GRANTED: ("C> ATTACH h=1 source=/queues/q",),
-    Reason.QUEUE_EMPTY_NOTHING_ROUTED: ("C> ATTACH h=1 source=/queues/q", "C> FLOW h=1 dc=0 cr=8"),
-    Reason.QUEUE_CREDIT_IN_FLIGHT: ("C> ATTACH h=1 source=/queues/q", "stall q", "C> FLOW h=1 dc=0 cr=8"),
-    Reason.DRAINING: (
+REASONS: dict[int, tuple[str, ...]] = {
+    Wait.NO_CREDIT_NEVER_GRANTED.number: ("C> ATTACH h=1 source=/queues/q",),
+    Wait.QUEUE_EMPTY_NOTHING_ROUTED.number: ("C> ATTACH h=1 source=/queues/q", "C> FLOW h=1 dc=0 cr=8"),
+    Wait.QUEUE_CREDIT_IN_FLIGHT.number: (
+        "C> ATTACH h=1 source=/queues/q", "stall q", "C> FLOW h=1 dc=0 cr=8",
+    ),
+    Wait.DRAINING.number: (
         "C> ATTACH h=1 source=/queues/q", "stall q", "C> FLOW h=1 dc=0 cr=8 drain=true",
     ),
-    Reason.PEER_WINDOW_CLOSED: (
+    Wait.PEER_WINDOW_CLOSED.number: (
         "publish q 3", "C> END", "C> BEGIN iw=0", "C> ATTACH h=1 source=/queues/q", "C> FLOW h=1 dc=0 cr=8",
     ),
-    Reason.WRITER_BLOCKED: (
+    Wait.WRITER_BLOCKED.number: (
         "publish q 3", "C> ATTACH h=1 source=/queues/q", "block C", "C> FLOW h=1 dc=0 cr=8",
     ),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("reason", REASONS)
-def test_why_a_consumer_waits_is_told(reason: Reason) -> None:
+def test_why_a_consumer_waits_is_told(reason: int) -> None:
     """What is found holds until the next look."""
     watched = Watched("q")
     for line in REASONS[reason]:
@@ -205,15 +208,15 @@ def test_why_a_consumer_waits_is_told(reason: Reason) -> None:
 @pytest.mark.parametrize(
     ("reason", "lines"),
     [
-        (Reason.NONE, ()),
-        (Reason.BLOCKED_BY_ALARM, ("alarm memory on",)),
+        (NO_REASON, ()),
+        (Wait.BLOCKED_BY_ALARM.number, ("alarm memory on",)),
         (
-            Reason.CREDIT_WITHHELD,
+            Wait.CREDIT_WITHHELD.number,
             ("withhold q", *[f"C> TRANSFER h=0 did={at}..{at + 84}" for at in (0, 85, 170)]),
         ),
     ],
 )
-def test_why_a_publisher_waits_is_told(reason: Reason, lines: tuple[str, ...]) -> None:
+def test_why_a_publisher_waits_is_told(reason: int, lines: tuple[str, ...]) -> None:
     watched = Watched("q")
     watched.do("C> ATTACH h=0 target=/queues/q", *lines)
     watched.seen.take()
@@ -246,7 +249,7 @@ def test_a_consumer_that_is_not_the_active_one() -> None:
     watched.look()
     watched.look(after_ns=5, whole=True)
     (waits,) = [event for event in watched.seen.take() if event.handle == 2]
-    assert (waits.reason, waits.value_ns, waits.queue_depth) == (Reason.NOT_ACTIVE, 5, 2)
+    assert (waits.reason, waits.value_ns, waits.queue_depth) == (Wait.NOT_ACTIVE.number, 5, 2)
 
 
 def test_elapsed_times_add_up_to_the_time() -> None:
@@ -260,10 +263,10 @@ def test_elapsed_times_add_up_to_the_time() -> None:
     assert total(events, Kind.LINK_OUT, "value_ns") == watched.seen.now_ns - began
     assert total(events, Kind.LINK_OUT) == 9
     assert reasons(events, Kind.LINK_OUT) == {
-        Reason.NO_CREDIT_NEVER_GRANTED: 1_000_000,
-        Reason.NO_CREDIT_USED_UP: 1_000_000,
-        Reason.QUEUE_EMPTY_NOTHING_ROUTED: 3_000_000,
-        Reason.QUEUE_CREDIT_IN_FLIGHT: 1_000_000,
+        Wait.NO_CREDIT_NEVER_GRANTED.number: 1_000_000,
+        Wait.NO_CREDIT_USED_UP.number: 1_000_000,
+        Wait.QUEUE_EMPTY_NOTHING_ROUTED.number: 3_000_000,
+        Wait.QUEUE_CREDIT_IN_FLIGHT.number: 1_000_000,
     }
 
 

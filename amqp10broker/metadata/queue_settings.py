@@ -1,0 +1,342 @@
+"""The settings of queues, one row each: the argument of a declaration and the key of policies for it.
+
+The checks of declarations (`queue_arguments`), of policies and operator policies (`policies`), the settings
+that apply to a queue (`effective`) and the page's lists are made from `SETTINGS`. To add a setting, add its
+row, and its field to `QueueSettings`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from amqp10broker.dataclass import dataclass
+from amqp10broker.metadata.queue import QueueType
+from amqp10broker.queues.selecting import fault_of
+from amqp10broker.queues.settings import ConfirmWhen, DeadLetterStrategy, Overflow, RetryType
+from amqp10broker.routing.arguments import type_name
+from amqp10broker.routing.declaration import ALTERNATE_EXCHANGE
+
+EXCHANGE: Final = "exchange"
+"""The kind of exchanges in policies, beside the kinds of queues."""
+QUEUE_TYPE: Final = "x-queue-type"
+SUBSCRIPTION: Final = "x-subscription"
+"""The topic, the client and the selector of a subscription, on its queue; see `subscriptions`."""
+JMS_PRIORITY: Final = "x-jms-priority"
+"""True: a classic queue has the priorities of JMS, 0 to 9, and 4 is that of a message without one. The
+broker sets it on queues that it makes for JMS clients, whatever their kind; other kinds ignore it. It is not
+compared: clients may declare such a queue as a plain one."""
+SUBSCRIPTION_FIELDS: Final[Mapping[str, type]] = {
+    **dict.fromkeys(("topic", "container", "name"), str),
+    **dict.fromkeys(("durable", "shared"), bool),
+    "selector": str,
+    "no_local": bool,
+}
+EXPIRY_MS_MAX: Final = 315_360_000_000
+"""Ten years: the longest time-to-live of a queue or a message."""
+PRIORITY_MAX: Final = 255
+
+Fault = Callable[[Any, Mapping[str, Any]], str | None]
+"""(argument, all arguments of the declaration) -> the reason for a refusal, None for a good value."""
+Merge = Callable[[Any, Any], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """The allowed values of a setting.
+
+    Attributes:
+        noun: ``text``, ``number``, ``flag`` or ``table``, for forms.
+        fault: of an argument.
+        policy_fault: the same for policies, which refuse in other words.
+    """
+
+    noun: str
+    fault: Fault
+    policy_fault: Callable[[Any], str | None] | None = None
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _second(first: Any, second: Any) -> Any:
+    return second
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One setting.
+
+    Attributes:
+        argument: its name in declarations; None: it is not an argument of queues.
+        key: its name in policies; None: policies do not have it.
+        kinds: the kinds of queue that have it, or `EXCHANGE`.
+        value: what it may be.
+        attribute: of `QueueSettings`; None: it acts elsewhere, or has no effect.
+        read: makes the value of that attribute.
+        merge: (policy's value, operator policy's value) -> the one that applies; likewise (value of the
+            policies, argument).
+        operator: operator policies have it.
+        policy_wins: the kinds of queue of which policies go before the argument.
+        compared: a declaration of the existing queue must have the same value.
+        relaxed: likewise when a quorum queue is declared as a classic one and that is permitted.
+    """
+
+    argument: str | None
+    key: str | None
+    kinds: frozenset[str]
+    value: Value
+    attribute: str | None = None
+    read: Callable[[Any], Any] = _same
+    merge: Merge = _second
+    operator: bool = False
+    policy_wins: frozenset[str] = frozenset({QueueType.STREAM})
+    compared: bool = True
+    relaxed: bool = False
+
+
+# --- values ---------------------------------------------------------------------------------------
+
+_INTEGER_NAMES: Final = frozenset(
+    {"byte", "unsignedbyte", "short", "unsignedshort", "signedint", "unsignedint", "long"}
+)
+
+
+def _integer(low: int | None = None, high: int | None = None) -> Value:
+    wanted = f"{low} or more" if high is None else f"{low} to {high}"
+
+    def fault(value: Any, _: Mapping[str, Any]) -> str | None:
+        name = type_name(value)
+        if name not in _INTEGER_NAMES:
+            return f"must be an integer, not {name}"
+        low_or_high = (low is not None and value < low) or (high is not None and value > high)
+        return f"must be {wanted}, not {value}" if low_or_high else None
+
+    def policy_fault(value: Any) -> str | None:
+        if not isinstance(value, int) or isinstance(value, bool):
+            return "must be an integer"
+        if low is not None and value < low:
+            return "must not be negative" if low == 0 else f"must be at least {low}"
+        return f"must be at most {high}" if high is not None and value > high else None
+
+    return Value("number", fault, policy_fault)
+
+
+def _text_fault(value: Any, _: Mapping[str, Any]) -> str | None:
+    return None if isinstance(value, str) else f"must be a string, not {type_name(value)}"
+
+
+def _text_policy_fault(value: Any) -> str | None:
+    return None if isinstance(value, str) else "must be a string"
+
+
+def _one_of(*words: str) -> Value:
+    wanted = f"must be one of {', '.join(words)}"
+
+    def fault(value: Any, arguments: Mapping[str, Any]) -> str | None:
+        return _text_fault(value, arguments) or (None if value in words else f"{wanted}, not '{value}'")
+
+    def policy_fault(value: Any) -> str | None:
+        return _text_policy_fault(value) or (None if value in words else wanted)
+
+    return Value("text", fault, policy_fault)
+
+
+def _routing_key(value: Any, arguments: Mapping[str, Any]) -> str | None:
+    missing = "x-dead-letter-exchange must be given with it"
+    return _text_fault(value, arguments) or (None if "x-dead-letter-exchange" in arguments else missing)
+
+
+def _flag(value: Any, _: Mapping[str, Any]) -> str | None:
+    return None if isinstance(value, bool) else f"must be true or false, not {type_name(value)}"
+
+
+def _version(value: Any, arguments: Mapping[str, Any]) -> str | None:
+    return _ANY_INTEGER.fault(value, arguments) or (None if value == 2 else f"must be 2, not {value}")
+
+
+def _policy_version(value: Any) -> str | None:
+    # Files of older brokers have version 1. There is one way to store messages here.
+    if type(value) is not int:
+        return "must be an integer"
+    return None if value in (1, 2) else "must be one of 1, 2"
+
+
+_MAX_AGE: Final = re.compile(r"0*[1-9][0-9]{0,17}[YMDhms]", re.ASCII)
+_AGE_UNITS_MS: Final = {
+    "s": 1_000,
+    "m": 60_000,
+    "h": 3_600_000,
+    "D": 86_400_000,
+    "M": 30 * 86_400_000,
+    "Y": 365 * 86_400_000,
+}
+
+
+def _max_age(value: Any, arguments: Mapping[str, Any]) -> str | None:
+    fault = f"must be a number above 0 and a unit of Y, M, D, h, m, s, such as '7D', not '{value}'"
+    return _text_fault(value, arguments) or (None if _MAX_AGE.fullmatch(value) else fault)
+
+
+def _policy_max_age(value: Any) -> str | None:
+    fault = "must be a number above 0 and a unit of Y, M, D, h, m, s: 7D"
+    return _text_policy_fault(value) or (None if _MAX_AGE.fullmatch(value) else fault)
+
+
+def max_age_ms(text: str) -> int:
+    """Return how long a stream keeps messages, in ms.
+
+    Args:
+        text: a number and a unit: ``7D``; a month has 30 days, a year 365.
+
+    Raises:
+        ValueError: it is not of this form.
+    """
+    if _MAX_AGE.fullmatch(text) is None:
+        raise ValueError(f"{text!r} is no age: give a number above 0 and a unit of Y, M, D, h, m, s")
+    return int(text[:-1]) * _AGE_UNITS_MS[text[-1]]
+
+
+def _retry_max(value: Any, arguments: Mapping[str, Any]) -> str | None:
+    low = arguments.get("x-delayed-retry-min")
+    fault = _FROM_1.fault(value, arguments)
+    if fault is None and isinstance(low, int) and value < low:
+        return f"must be x-delayed-retry-min, which is {low}, or more, not {value}"
+    return fault
+
+
+def _subscription(value: Any, _: Mapping[str, Any]) -> str | None:
+    if not isinstance(value, Mapping):
+        return f"must be a table, not {type_name(value)}"
+    right = all(isinstance(each, SUBSCRIPTION_FIELDS.get(name, ())) for name, each in value.items())
+    if not right or "topic" not in value:
+        others = ", ".join(name for name in SUBSCRIPTION_FIELDS if name != "topic")
+        return f"must have topic and may have {others}, each of its type"
+    selector = value.get("selector")
+    fault = None if selector is None else fault_of(selector)
+    return None if fault is None else f"invalid selector: {fault}"
+
+
+# --- merging --------------------------------------------------------------------------------------
+
+
+def _strictest_limit(one: int, other: int) -> int:
+    # A negative limit is none, and goes before the other.
+    return max(one, other) if min(one, other) < 0 else min(one, other)
+
+
+def _limit(value: int) -> int | None:
+    return None if value < 0 else value
+
+
+# --- the table ------------------------------------------------------------------------------------
+
+_ANY_INTEGER: Final = _integer()
+_FROM_0: Final = _integer(0)
+_FROM_1: Final = _integer(1)
+_TEXT: Final = Value("text", _text_fault, _text_policy_fault)
+_FLAG: Final = Value("flag", _flag)
+# The last three are old names of balanced, which RabbitMQ still takes, and its client for Go sends.
+_LOCATOR: Final = _one_of("client-local", "balanced", "random", "least-leaders", "min-masters")
+
+_CQ: Final = frozenset({QueueType.CLASSIC})
+_QQ: Final = frozenset({QueueType.QUORUM})
+_SQ: Final = frozenset({QueueType.STREAM})
+
+SETTINGS: Final = (
+    # x-queue-type itself is checked before the kind is known, see `VirtualHost.declare`.
+    Setting(QUEUE_TYPE, None, _CQ | _QQ | _SQ, _TEXT),
+    Setting(
+        "x-expires", "expires", _CQ | _QQ, _integer(1, EXPIRY_MS_MAX), "expires_ms",
+        merge=min, operator=True, relaxed=True,
+    ),
+    Setting(
+        "x-message-ttl", "message-ttl", _CQ | _QQ, _integer(0, EXPIRY_MS_MAX), "message_ttl_ms",
+        merge=min, operator=True, relaxed=True,
+    ),
+    Setting(
+        "x-dead-letter-exchange", "dead-letter-exchange", _CQ | _QQ, _TEXT, "dead_letter_exchange",
+        relaxed=True,
+    ),
+    Setting(
+        "x-dead-letter-routing-key", "dead-letter-routing-key", _CQ | _QQ,
+        Value("text", _routing_key, _text_policy_fault), "dead_letter_routing_key", relaxed=True,
+    ),
+    Setting(
+        "x-dead-letter-strategy", "dead-letter-strategy", _QQ, _one_of(*DeadLetterStrategy),
+        "dead_letter_strategy", DeadLetterStrategy,
+    ),
+    Setting(
+        "x-max-length", "max-length", _CQ | _QQ, _FROM_0, "max_length",
+        merge=min, operator=True, relaxed=True,
+    ),
+    Setting(
+        "x-max-length-bytes", "max-length-bytes", _CQ | _QQ | _SQ, _FROM_0, "max_length_bytes",
+        merge=min, operator=True, relaxed=True,
+    ),
+    Setting(
+        "x-overflow", "overflow", _CQ | _QQ, _one_of(*Overflow), "overflow", Overflow,
+        operator=True, policy_wins=_QQ,
+    ),
+    Setting("x-max-priority", None, _CQ, _integer(0, PRIORITY_MAX), "max_priority"),
+    Setting(
+        "x-single-active-consumer", None, _CQ | _QQ, _FLAG, "single_active_consumer", bool, relaxed=True
+    ),
+    Setting("x-queue-leader-locator", "queue-leader-locator", _CQ | _QQ | _SQ, _LOCATOR),
+    Setting(
+        "x-queue-master-locator", "queue-master-locator", _CQ,
+        _one_of("min-masters", "client-local", "random"),
+    ),
+    Setting("x-confirm-when", "confirm-when", _CQ, _one_of(*ConfirmWhen), "confirm_when", ConfirmWhen),
+    Setting("x-queue-mode", "queue-mode", _CQ, _one_of("default", "lazy")),
+    Setting(
+        "x-queue-version", "queue-version", _CQ, Value("number", _version, _policy_version), operator=True
+    ),
+    Setting(
+        "x-delivery-limit", "delivery-limit", _QQ, _ANY_INTEGER, "delivery_limit", _limit,
+        merge=_strictest_limit, operator=True,
+    ),
+    Setting("x-quorum-initial-group-size", None, _QQ, _FROM_1),
+    Setting(
+        "x-quorum-target-group-size", "target-group-size", _QQ, _FROM_1, merge=max, operator=True
+    ),
+    Setting("x-max-in-memory-length", "max-in-memory-length", _QQ, _FROM_0, merge=min, operator=True),
+    Setting("x-max-in-memory-bytes", "max-in-memory-bytes", _QQ, _FROM_0, merge=min, operator=True),
+    Setting("x-consumer-timeout", "consumer-timeout", _QQ, _FROM_0, "consumer_timeout_ms", merge=min),
+    Setting(
+        "x-consumer-disconnected-timeout", "consumer-disconnected-timeout", _QQ, _FROM_0,
+        "consumer_disconnected_timeout_ms", merge=min,
+    ),
+    Setting(
+        "x-delayed-retry-type", "delayed-retry-type", _QQ, _one_of(*RetryType), "retry_type", RetryType,
+        operator=True, policy_wins=_QQ,
+    ),
+    Setting(
+        "x-delayed-retry-min", "delayed-retry-min", _QQ, _FROM_1, "retry_min_ms", merge=max, operator=True
+    ),
+    Setting(
+        "x-delayed-retry-max", "delayed-retry-max", _QQ,
+        Value("number", _retry_max, _FROM_1.policy_fault), "retry_max_ms", merge=min, operator=True,
+    ),
+    Setting(
+        "x-max-age", "max-age", _SQ, Value("text", _max_age, _policy_max_age), "max_age_ms", max_age_ms
+    ),
+    Setting(
+        "x-stream-max-segment-size-bytes", "stream-max-segment-size-bytes", _SQ,
+        _integer(0, 3_000_000_000), "segment_bytes",
+    ),
+    Setting(
+        "x-stream-filter-size-bytes", "stream-filter-size-bytes", _SQ, _integer(16, 255), "filter_bytes"
+    ),
+    Setting(SUBSCRIPTION, None, _CQ, Value("table", _subscription)),
+    Setting(JMS_PRIORITY, None, _CQ | _QQ | _SQ, _FLAG, compared=False),
+    Setting("x-initial-cluster-size", "initial-cluster-size", _SQ, _FROM_1),
+    Setting(None, ALTERNATE_EXCHANGE, frozenset({EXCHANGE}), _TEXT),
+)  # fmt: skip
+
+ARGUMENTS: Final[Mapping[str, Setting]] = {
+    each.argument: each for each in SETTINGS if each.argument is not None
+}
+POLICY_KEYS: Final[Mapping[str, Setting]] = {each.key: each for each in SETTINGS if each.key is not None}
