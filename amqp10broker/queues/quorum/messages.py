@@ -51,7 +51,6 @@ class Messages:
         delays: publishes may request later delivery.
         now_ms: time of the command that is applied.
         expired_at: messages that expire up to here have expired.
-        old_rules: as `QuorumQueue.old_rules`.
         pending: dead messages that stay until they have arrived.
         full: publishes are rejected.
         dead_letters: messages given up since they were last taken.
@@ -71,7 +70,6 @@ class Messages:
         "full",
         "next_index",
         "now_ms",
-        "old_rules",
         "pending",
         "ready",
         "replaying",
@@ -82,7 +80,6 @@ class Messages:
         self.settings = settings
         self.bodies = bodies
         self.replaying = False
-        self.old_rules = False
         self.delays = False
         self.now_ms = now_ms
         self.expired_at = now_ms
@@ -265,21 +262,12 @@ class Messages:
         if self.settings.delivery_limit is not None:
             for entry in entries:
                 self.ready.give_return(*entry)
-        elif not self.old_rules:
+        else:
             # Without a limit a loop of returns does not end, and must not keep others from being served: the
             # message goes to the tail, as in RabbitMQ.
             behind = self.next_index
             for entry in entries:
                 self.ready.give_to_tail(*entry, behind)
-        elif entries:
-            first = self.next_index
-            self.next_index = first + len(entries)
-            fresh = range(first, self.next_index)
-            old, sizes, expiries = zip(*entries, strict=True)
-            for before, after in zip(old, fresh, strict=True):
-                self.counts[after] = self.counts.pop(before)
-            self.bodies.renumber(old, first)
-            self.ready.add(fresh, sizes, expiries if any(expiries) else None, high=False)
 
     def gone(self, indexes: list[int]) -> None:
         if indexes:
