@@ -27,7 +27,7 @@ JOINED_MAX: Final = 4096
 """Messages up to which publishes are joined."""
 
 NO_BOUND: Final = 2**63
-"""No limit of bytes: for consumers inside the program, and for old journals."""
+"""No limit of bytes: for consumers inside the program."""
 
 
 class PeerId(NamedTuple):

@@ -47,9 +47,6 @@ class BodyStore(Protocol):
     def drop(self, indexes: Sequence[int]) -> None:
         """Remove the messages of these indexes, all of which must be present."""
 
-    def renumber(self, indexes: Sequence[int], first: int) -> None:
-        """Move messages to new, consecutive indexes."""
-
     def clear(self) -> None:
         """Remove all messages of the store."""
 
@@ -272,11 +269,6 @@ class PagedBodies:
         page.changed()
         del self._pages[number]
         self._open.pop(number, None)
-
-    def renumber(self, indexes: Sequence[int], first: int) -> None:
-        messages = self.fetch(indexes)
-        self.drop(indexes)
-        self.put(first, messages)
 
     def clear(self) -> None:
         for page in self._pages.values():

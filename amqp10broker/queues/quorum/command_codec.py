@@ -12,9 +12,7 @@ sender, so that equal commands make equal bytes on every node.
 
 The content of `Letters` is ``node u32 | incarnation u32 | first u64 | last u64 | heard u64 | command*``.
 
-Commands without effect are omitted. Older entries contain `Inspect` and `Touch`, which are decoded as the
-passing of time. `decode_old_commands` reads journals of formats before 3: no `first`, and in the place of ids
-numbers that were assigned while encoding and never reused.
+Commands without effect are omitted.
 """
 
 from __future__ import annotations
@@ -32,7 +30,6 @@ from amqp10broker.dataclass import dataclass
 from amqp10broker.message.batch import BATCH_MAX, decode_batch, encode_batch
 from amqp10broker.queues import machine_version
 from amqp10broker.queues.commands import (
-    NO_BOUND,
     TICK,
     AttachPublisher,
     Cancel,
@@ -71,18 +68,14 @@ from amqp10broker.queues.quorum.selecting import encoded
 from amqp10broker.queues.settings import DEFAULTS, QueueSettings
 
 _ENTRY: Final = struct.Struct("<QQ")
-_OLD_ENTRY: Final = struct.Struct("<Q")
 _START: Final = struct.Struct("<BI")
 _PEER: Final = struct.Struct("<IIQ")
 _REF: Final = struct.Struct("<IIQQ")
-_OLD_REF: Final = struct.Struct("<I")
 _RANGE: Final = struct.Struct("<BQI")
 _COUNT: Final = struct.Struct("<BI")
 _PUBLISH: Final = struct.Struct("<BB")
 _SUBSCRIBE: Final = struct.Struct("<Bqq")
-_CREDIT: Final = struct.Struct("<IQBQ")
-_ROOM: Final = struct.Struct("<Q")
-"""Follows `_CREDIT` since 2026-11-22. An entry without it must be applied without it."""
+_CREDIT: Final = struct.Struct("<IQBQQ")
 _SETTLE: Final = struct.Struct("<BBI")
 _GIVE_BACK: Final = struct.Struct("<IQQB")
 _UNSUBSCRIBE: Final = struct.Struct("<QBB")
@@ -93,9 +86,6 @@ _VERSION: Final = struct.Struct("<I")
 _LENGTH: Final = struct.Struct("<I")
 _LOOK: Final = struct.Struct("<IIQQQQQQQ")
 
-OLD_PEER: Final = PeerId(0, 0, 0)
-"""The peer of every command in journals of formats before 3; the handle is its number in the queue's log."""
-
 _PUBLISH_TAG: Final = 1
 _CREDIT_TAG: Final = 2
 _SETTLE_TAG: Final = 3
@@ -105,24 +95,20 @@ _CANCEL_TAG: Final = 6
 _UNSUBSCRIBE_TAG: Final = 7
 _ATTACH_TAG: Final = 8
 _DETACH_TAG: Final = 9
-_OLD_INSPECT_TAG: Final = 10
-_PURGE_TAG: Final = 11
-_DELETE_TAG: Final = 12
-_CONFIGURE_TAG: Final = 13
-_OLD_TOUCH_TAG: Final = 14
-_TICK_TAG: Final = 15
-_OLD_RESTARTED_TAG: Final = 16
-_DLX_SETTLE_TAG: Final = 17
-_NODE_GONE_TAG: Final = 18
-_SESSION_GONE_TAG: Final = 19
-_LETTERS_TAG: Final = 20
-_NODE_SUSPECT_TAG: Final = 21
-_NODE_BACK_TAG: Final = 22
-_RAISE_TAG: Final = 23
-_SELECT_TAG: Final = 24
-"""A `Subscribe` that selects: ``length u32 | selection | as without``. Of machine version 2, as is the next.
-"""
-_SELECTED_TAG: Final = 25
+_PURGE_TAG: Final = 10
+_DELETE_TAG: Final = 11
+_CONFIGURE_TAG: Final = 12
+_TICK_TAG: Final = 13
+_DLX_SETTLE_TAG: Final = 14
+_NODE_GONE_TAG: Final = 15
+_SESSION_GONE_TAG: Final = 16
+_LETTERS_TAG: Final = 17
+_NODE_SUSPECT_TAG: Final = 18
+_NODE_BACK_TAG: Final = 19
+_RAISE_TAG: Final = 20
+_SELECT_TAG: Final = 21
+"""A `Subscribe` that selects: ``length u32 | selection | as without``."""
+_SELECTED_TAG: Final = 22
 
 _NO_TIMEOUT: Final = -1
 _VERDICTS: Final = tuple(Verdict)
@@ -224,8 +210,9 @@ def _encode(command: QuorumChange) -> tuple[int, list[bytes]]:
         case Credit():
             return _CREDIT_TAG, [
                 _ref_bytes(command.consumer),
-                _CREDIT.pack(command.delivery_count, command.credit, command.drain, command.seen),
-                _ROOM.pack(command.room),
+                _CREDIT.pack(
+                    command.delivery_count, command.credit, command.drain, command.seen, command.room
+                ),
             ]
         case Settle():
             start = _SETTLE.pack(_VERDICT_NUMBERS[command.verdict], command.answer, len(command.annotations))
@@ -293,7 +280,7 @@ def decode_commands(payload: bytes) -> Decoded:
     """Decode an entry of `encode_commands`. Raises `ValueError` if the payload is not a valid entry."""
     try:
         now_ms, first = _ENTRY.unpack_from(payload)
-        return Decoded(now_ms, first, _decode(payload, _ENTRY.size, _read_ref))
+        return Decoded(now_ms, first, _decode(payload, _ENTRY.size))
     except (struct.error, KeyError, IndexError) as error:
         raise ValueError(f"no commands of a quorum queue: {error!r}") from error
 
@@ -316,30 +303,12 @@ def entry_head(payload: bytes, at: int) -> tuple[int, int, int]:
     return now_ms, first, version
 
 
-def decode_old_commands(payload: bytes) -> Decoded:
-    """Decode an entry of a journal of a format before 3, to be applied with `QuorumQueue.old_rules`. Raises
-    `ValueError` if the payload is not a valid entry.
-    """
-    try:
-        (now_ms,) = _OLD_ENTRY.unpack_from(payload)
-        return Decoded(now_ms, 0, _decode(payload, _OLD_ENTRY.size, _read_old_ref))
-    except (struct.error, KeyError, IndexError) as error:
-        raise ValueError(f"no commands of a quorum queue: {error!r}") from error
-
-
 Ref = tuple[PeerId, int]
-ReadRef = Callable[[bytes], tuple[Ref, bytes]]
-"""Decodes the reference of a command, and returns the rest of its content."""
 
 
 def _read_ref(content: bytes) -> tuple[Ref, bytes]:
     *peer, handle = _REF.unpack_from(content)
     return (PeerId(*peer), handle), content[_REF.size :]
-
-
-def _read_old_ref(content: bytes) -> tuple[Ref, bytes]:
-    (number,) = _OLD_REF.unpack_from(content)
-    return (OLD_PEER, number), content[_OLD_REF.size :]
 
 
 def read_framed(data: bytes, at: int, end: int | None = None) -> Iterator[tuple[int, int, int]]:
@@ -372,23 +341,23 @@ def decode_framed(tag: int, data: bytes, start: int, end: int) -> QuorumChange:
     is not a valid command.
     """
     try:
-        return _decode_one(tag, data, start, end, _read_ref)
+        return _decode_one(tag, data, start, end)
     except (struct.error, KeyError, IndexError) as error:
         raise ValueError(f"no command of a queue: {error!r}") from error
 
 
-def _decode(payload: bytes, at: int, read: ReadRef) -> list[QuorumChange]:
-    return [_decode_one(tag, payload, start, end, read) for tag, start, end in read_framed(payload, at)]
+def _decode(payload: bytes, at: int) -> list[QuorumChange]:
+    return [_decode_one(tag, payload, start, end) for tag, start, end in read_framed(payload, at)]
 
 
-def _decode_one(tag: int, data: bytes, start: int, end: int, read: ReadRef) -> QuorumChange:
+def _decode_one(tag: int, data: bytes, start: int, end: int) -> QuorumChange:
     if tag == _LETTERS_TAG:
         return _decode_letters(data, start, end)
     if tag != _PUBLISH_TAG:
-        return _DECODERS[tag](data[start:end], read)
+        return _DECODERS[tag](data[start:end])
     # Bodies are copied once, into the messages.
     head = data[start : start + _REF.size]
-    ref, rest = read(head)
+    ref, rest = _read_ref(head)
     at = start + len(head) - len(rest)
     settled, there = _PUBLISH.unpack_from(data, at)
     ids, at = decode_numbers(data, at + _PUBLISH.size)
@@ -406,19 +375,18 @@ def _decode_letters(data: bytes, start: int, end: int) -> Letters:
     for tag, at, behind in read_framed(data, start + _LETTERS.size, end):
         if tag == _LETTERS_TAG:
             raise ValueError("letters of a node are in its letters")
-        commands.append(_decode_one(tag, data, at, behind, _read_ref))
+        commands.append(_decode_one(tag, data, at, behind))
     return Letters(node, incarnation, first, last, heard, commands)
 
 
-def _decode_credit(content: bytes, read: ReadRef) -> Credit:
-    ref, rest = read(content)
-    delivery_count, credit, drain, seen = _CREDIT.unpack_from(rest)
-    room = NO_BOUND if len(rest) == _CREDIT.size else _ROOM.unpack_from(rest, _CREDIT.size)[0]
+def _decode_credit(content: bytes) -> Credit:
+    ref, rest = _read_ref(content)
+    delivery_count, credit, drain, seen, room = _CREDIT.unpack_from(rest)
     return Credit(ConsumerRef(*ref), delivery_count, credit, bool(drain), seen, room)
 
 
-def _decode_settle(content: bytes, read: ReadRef) -> Settle:
-    ref, rest = read(content)
+def _decode_settle(content: bytes) -> Settle:
+    ref, rest = _read_ref(content)
     verdict, answer, length = _SETTLE.unpack_from(rest)
     keys, at = decode_numbers(rest, _SETTLE.size)
     if len(rest) != at + length:
@@ -426,16 +394,16 @@ def _decode_settle(content: bytes, read: ReadRef) -> Settle:
     return Settle(ConsumerRef(*ref), keys, _VERDICTS[verdict], rest[at:], bool(answer))
 
 
-def _decode_give_back(content: bytes, read: ReadRef) -> GiveBack:
-    ref, rest = read(content)
+def _decode_give_back(content: bytes) -> GiveBack:
+    ref, rest = _read_ref(content)
     delivery_count, seen, epoch, there = _GIVE_BACK.unpack_from(rest)
     keys, at = decode_numbers(rest, _GIVE_BACK.size)
     messages = decode_batch(rest, at) if there else []
     return GiveBack(ConsumerRef(*ref), keys, messages, delivery_count, seen, epoch)
 
 
-def _decode_subscribe(content: bytes, read: ReadRef) -> Subscribe:
-    ref, rest = read(content)
+def _decode_subscribe(content: bytes) -> Subscribe:
+    ref, rest = _read_ref(content)
     flags, priority, timeout_ms = _SUBSCRIBE.unpack_from(rest)
     return Subscribe(
         ConsumerRef(*ref),
@@ -449,13 +417,13 @@ def _decode_subscribe(content: bytes, read: ReadRef) -> Subscribe:
     )
 
 
-def _decode_select(content: bytes, read: ReadRef) -> Subscribe:
+def _decode_select(content: bytes) -> Subscribe:
     (length,) = _LENGTH.unpack_from(content)
     end = _LENGTH.size + length
-    return replace(_decode_subscribe(content[end:], read), filters=content[_LENGTH.size : end])
+    return replace(_decode_subscribe(content[end:]), filters=content[_LENGTH.size : end])
 
 
-def _decode_selected(content: bytes, read: ReadRef) -> Selected:
+def _decode_selected(content: bytes) -> Selected:
     looks: list[Look] = []
     at = 0
     while at < len(content):
@@ -469,47 +437,43 @@ def _decode_selected(content: bytes, read: ReadRef) -> Selected:
     return Selected(looks)
 
 
-def _decode_unsubscribe(content: bytes, read: ReadRef) -> Unsubscribe:
-    ref, rest = read(content)
+def _decode_unsubscribe(content: bytes) -> Unsubscribe:
+    ref, rest = _read_ref(content)
     seen, verdict, there = _UNSUBSCRIBE.unpack_from(rest)
     unsent, at = decode_numbers(rest, _UNSUBSCRIBE.size)
     messages = decode_batch(rest, at) if there else []
     return Unsubscribe(ConsumerRef(*ref), unsent, messages, seen, _VERDICTS[verdict])
 
 
-def _decode_request(content: bytes, read: ReadRef) -> RequestRef:
-    # Old journals do not contain the sender: it no longer exists, so no reply is needed.
-    return RequestRef(*read(content)[0]) if content else RequestRef(OLD_PEER, 0)
+def _decode_request(content: bytes) -> RequestRef:
+    return RequestRef(*_read_ref(content)[0])
 
 
-def _decode_delete(content: bytes, read: ReadRef) -> Delete:
+def _decode_delete(content: bytes) -> Delete:
     (flags,) = _DELETE.unpack_from(content)
-    request = _decode_request(content[_DELETE.size :], read) if flags & 1 else None
+    request = _decode_request(content[_DELETE.size :]) if flags & 1 else None
     return Delete(request, if_unused=bool(flags & 2), if_empty=bool(flags & 4))
 
 
-_DECODERS: Final[dict[int, Callable[[bytes, ReadRef], QuorumChange]]] = {
+_DECODERS: Final[dict[int, Callable[[bytes], QuorumChange]]] = {
     _CREDIT_TAG: _decode_credit,
     _SETTLE_TAG: _decode_settle,
     _GIVE_BACK_TAG: _decode_give_back,
     _SUBSCRIBE_TAG: _decode_subscribe,
-    _CANCEL_TAG: lambda content, read: Cancel(ConsumerRef(*read(content)[0])),
+    _CANCEL_TAG: lambda content: Cancel(ConsumerRef(*_read_ref(content)[0])),
     _UNSUBSCRIBE_TAG: _decode_unsubscribe,
-    _ATTACH_TAG: lambda content, read: AttachPublisher(PublisherRef(*read(content)[0])),
-    _DETACH_TAG: lambda content, read: DetachPublisher(PublisherRef(*read(content)[0])),
-    _OLD_INSPECT_TAG: lambda content, read: TICK,
-    _PURGE_TAG: lambda content, read: Purge(_decode_request(content, read)),
+    _ATTACH_TAG: lambda content: AttachPublisher(PublisherRef(*_read_ref(content)[0])),
+    _DETACH_TAG: lambda content: DetachPublisher(PublisherRef(*_read_ref(content)[0])),
+    _PURGE_TAG: lambda content: Purge(_decode_request(content)),
     _DELETE_TAG: _decode_delete,
-    _CONFIGURE_TAG: lambda content, read: Configure(decode_settings(content)),
-    _OLD_TOUCH_TAG: lambda content, read: TICK,
-    _TICK_TAG: lambda content, read: TICK,
-    _OLD_RESTARTED_TAG: lambda content, read: NodeGone(OLD_PEER.node, OLD_PEER.incarnation),
-    _DLX_SETTLE_TAG: lambda content, read: DlxSettle(decode_numbers(content, 0)[0]),
-    _NODE_GONE_TAG: lambda content, read: NodeGone(*_NODE.unpack(content)),
-    _NODE_SUSPECT_TAG: lambda content, read: NodeSuspect(*_NODE.unpack(content)),
-    _NODE_BACK_TAG: lambda content, read: NodeBack(*_NODE.unpack(content)),
-    _SESSION_GONE_TAG: lambda content, read: SessionGone(PeerId(*_PEER.unpack(content))),
-    _RAISE_TAG: lambda content, read: RaiseVersion(*_VERSION.unpack(content)),
+    _CONFIGURE_TAG: lambda content: Configure(decode_settings(content)),
+    _TICK_TAG: lambda content: TICK,
+    _DLX_SETTLE_TAG: lambda content: DlxSettle(decode_numbers(content, 0)[0]),
+    _NODE_GONE_TAG: lambda content: NodeGone(*_NODE.unpack(content)),
+    _NODE_SUSPECT_TAG: lambda content: NodeSuspect(*_NODE.unpack(content)),
+    _NODE_BACK_TAG: lambda content: NodeBack(*_NODE.unpack(content)),
+    _SESSION_GONE_TAG: lambda content: SessionGone(PeerId(*_PEER.unpack(content))),
+    _RAISE_TAG: lambda content: RaiseVersion(*_VERSION.unpack(content)),
     _SELECT_TAG: _decode_select,
     _SELECTED_TAG: _decode_selected,
 }

@@ -335,7 +335,7 @@ class QuorumConsumers:
             consumer.delivery_count = (consumer.delivery_count + consumer.credit) & MASK
             consumer.credit = 0
             self._rank(consumer)
-            self.turns.remove(consumer)
+        self.turns.remove(consumer)
         selection = consumer.selection
         if selection is None:
             self._reply(consumer, drain=True)

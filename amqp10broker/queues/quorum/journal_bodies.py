@@ -74,16 +74,6 @@ class JournalBodies:
             self._messages.drop(indexes)
         self._noted.append(indexes)
 
-    def renumber(self, indexes: Sequence[int], first: int) -> None:
-        # Only commands of old journals renumber. A record behind them has the messages under their new
-        # numbers, if it was written whole.
-        assert self.recovering
-        for index, new in zip(indexes, range(first, first + len(indexes)), strict=True):
-            if index in self._messages:
-                (message,) = self._messages.fetch([index])
-                self.put_again(new, message)
-        self.drop(indexes)
-
     def clear(self) -> None:
         self._messages.clear()
         self._dropped.clear()

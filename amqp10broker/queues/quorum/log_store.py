@@ -31,7 +31,6 @@ from amqp10broker.queues.quorum.bodies import Packs
 from amqp10broker.queues.quorum.command_codec import (
     Place,
     decode_commands,
-    decode_old_commands,
     encode_commands,
     entry_head,
 )
@@ -49,10 +48,6 @@ from amqp10broker.queues.quorum.records import (
     HARD,
     INSTALLED,
     MEMBER,
-    OLD_COMMANDS,
-    OLD_ENTRY,
-    OLD_SNAPSHOT,
-    OLD_STATE,
     RELOCATED,
     STAGED,
     STATE,
@@ -134,7 +129,6 @@ class QuorumStore:
         "_gone",
         "_hard",
         "_hard_file",
-        "_held",
         "_joins",
         "_last",
         "_log",
@@ -142,7 +136,6 @@ class QuorumStore:
         "_name",
         "_next_index",
         "_now_ms",
-        "_old",
         "_packs",
         "_point",
         "_proposal",
@@ -223,12 +216,6 @@ class QuorumStore:
         """Entries behind this point can be read."""
         self._proposal: Proposal | None = None
         self._failing: LogEntry | None = None
-        self._held: tuple[JournalRecord, list[Place], int] | None = None
-        """The last entry of format 3 read at start, its places, and where its commands begin: another may
-        replace it.
-        """
-        self._old = True
-        """No record of the present format has been read."""
         self._before = self._again = 0
         """The indexes up to which entries stand before the last state that was read, and again behind it."""
         self._snapshot: tuple[int, int] | None = None
@@ -605,10 +592,6 @@ class QuorumStore:
             return
         if not self._mine and kind in (HARD, STATE, INSTALLED):
             return
-        held = self._held
-        if held is not None and not (kind == OLD_ENTRY and record.index <= held[0].index):
-            self._carry_out_held()
-        self._held = None
         if kind in (EMPTY, COMMANDS, CONFIG):
             self._restore_entry(record)
         elif kind == HARD:
@@ -622,21 +605,8 @@ class QuorumStore:
             staged = self._stage_of(transfer)
             self._take_state(*decode_state(payload[TRANSFER.size :]), staged)
             staged.recovering = True
-            self._old = False
             self._remember_snapshot(record.file, len(payload))
-        elif kind in (OLD_STATE, OLD_SNAPSHOT):
-            if self._queue is None:
-                self._begin_with(decode_snapshot(self._name, payload, self.bodies))
-                self._point = replace(self._point, index=record.index if kind == OLD_STATE else 0)
-            self._remember_snapshot(record.file, len(payload))
-        elif kind in (OLD_ENTRY, OLD_COMMANDS) and self._queue is not None:
-            self._since += len(payload)
-            places, start = decode_places(payload)
-            if kind == OLD_COMMANDS:
-                self._repeat_old(self._queue, record, places, start)
-            else:
-                self._held = record, places, start
-        elif kind in (RELOCATED, OLD_ENTRY, OLD_COMMANDS):
+        elif kind == RELOCATED:
             if self._queue is not None:
                 self._replay(record.term)
             self._find(record.file, payload, 0, self.bodies)
@@ -651,7 +621,7 @@ class QuorumStore:
             self._drop_staged()
             self.bodies.clear()
             self._queue = None
-            self._hard, self._hard_file, self._old = Hard(0, None, 0), 0, True
+            self._hard, self._hard_file = Hard(0, None, 0), 0
             self._point = self._base = new_member().point
             self._last = self._point.index
             self._next_index = self._now_ms = self._before = self._again = 0
@@ -664,7 +634,7 @@ class QuorumStore:
         places, start = decode_places(payload, at)
         for place in places:
             begin = start + place.at
-            messages = decode_batch(payload[begin : begin + place.length])[: place.messages]
+            messages = decode_batch(payload[begin : begin + place.length])
             bodies.found(file, place, messages)
 
     def _begin_with(self, queue: QuorumQueue) -> None:
@@ -676,7 +646,7 @@ class QuorumStore:
 
     def _restore_state(self, record: JournalRecord, point: Point, state: bytes) -> None:
         self._remember_snapshot(record.file, len(record.payload))
-        if self._queue is not None and not self._old:
+        if self._queue is not None:
             self._replay(point.index)
             if point.index == self._point.index:
                 self._before, self._again = self._last, point.index
@@ -686,9 +656,7 @@ class QuorumStore:
             # Missing entries in between have been cleaned away: this state includes them.
             self.tail.clear()
             self._entries.clear()
-        if self._queue is None or not self._old:
-            self._begin_with(decode_snapshot(self._name, state, self.bodies))
-        self._old = False
+        self._begin_with(decode_snapshot(self._name, state, self.bodies))
         self._point = self._base = point
         self._last = point.index
         self._before = self._again = 0
@@ -750,48 +718,10 @@ class QuorumStore:
             if self.bodies.placed(entry.file, entry.places):
                 raise ValueError("an entry puts messages that its record does not say")
 
-    def _carry_out_held(self) -> None:
-        # An entry of format 3 counts when it is followed by another record.
-        queue, held = self._queue, self._held
-        assert queue is not None
-        assert held is not None
-        record, places, start = held
-        decoded = decode_commands(record.payload[start:])
-        if record.index <= self._point.index or decoded.first < queue.next_index:
-            raise ValueError(
-                f"entry {record.index} with message {decoded.first} does not follow entry "
-                f"{self._point.index}, behind which message {queue.next_index} is the next"
-            )
-        # Entries in between are missing only if a lost file was given up (`amqp10broker storage accept`).
-        queue.skip_to(decoded.first)
-        for command in decoded.commands:
-            queue.apply(command, decoded.now_ms)
-        self._point = replace(self._point, index=record.index)
-        if self.bodies.placed(record.file, places):
-            raise ValueError("an entry puts messages that its record does not say")
-
-    def _repeat_old(
-        self, queue: QuorumQueue, record: JournalRecord, places: Sequence[Place], start: int
-    ) -> None:
-        decoded = decode_old_commands(record.payload[start:])
-        queue.old_rules = True
-        for command in decoded.commands:
-            queue.apply(command, decoded.now_ms)
-        queue.old_rules = False
-        if self.bodies.placed(record.file, places):
-            raise ValueError("commands put messages that their record does not say")
-
     def recovered(self, settings: QueueSettings, now_ms: int) -> QuorumQueue:
         """Return the recovered or new queue, without clients, when all records have been read. Raises
         `DamagedFile` if messages are missing.
         """
-        held = self._held
-        if held is not None:
-            try:
-                self._carry_out_held()
-            except ValueError as error:
-                raise self._damaged(held[0], error) from error
-            self._held = None
         self._drop_staged()  # the rest did not come before the stop
         if self._queue is None:
             return self._begin_new(settings, now_ms)
@@ -817,13 +747,7 @@ class QuorumStore:
         # The power went between the record of what a queue decided, and those of the messages it put again.
         for first, end in self.bodies.unplaced():
             self._relocate(first, end)
-        if self._old:
-            self._point = self._base = replace(self._point, index=max(self._point.index, 1))
-            self._last = self._point.index
-            self._next_index, self._now_ms = queue.next_index, queue.now_ms
-            if not queue.deleted:
-                self._write_state(queue)
-        elif self._again < self._before and not queue.deleted:
+        if self._again < self._before and not queue.deleted:
             # The power went between a state and what was to stand behind it again.
             self._write_state(queue)
         if self.alone:

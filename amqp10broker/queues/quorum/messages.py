@@ -58,7 +58,6 @@ class Messages:
         "full",
         "next_index",
         "now_ms",
-        "old_rules",
         "pending",
         "ready",
         "replaying",
@@ -69,7 +68,6 @@ class Messages:
         self.settings = settings
         self.bodies = bodies
         self.replaying = False
-        self.old_rules = False
         self.delays = False
         self.now_ms = now_ms
         self.expired_at = now_ms
@@ -244,21 +242,12 @@ class Messages:
         if self.settings.delivery_limit is not None:
             for entry in entries:
                 self.ready.give_return(*entry)
-        elif not self.old_rules:
+        else:
             # Without a limit a loop of returns does not end, and must not keep others from being served: the
             # message goes to the tail, as in RabbitMQ.
             behind = self.next_index
             for entry in entries:
                 self.ready.give_to_tail(*entry, behind)
-        elif entries:
-            first = self.next_index
-            self.next_index = first + len(entries)
-            fresh = range(first, self.next_index)
-            old, sizes, expiries = zip(*entries, strict=True)
-            for before, after in zip(old, fresh, strict=True):
-                self.counts[after] = self.counts.pop(before)
-            self.bodies.renumber(old, first)
-            self.ready.add(fresh, sizes, expiries if any(expiries) else None, high=False)
 
     def gone(self, indexes: list[int]) -> None:
         if indexes:

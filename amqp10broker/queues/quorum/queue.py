@@ -141,19 +141,6 @@ class QuorumQueue(QueueMachine):
         self._messages.dead_letters.clear()
 
     @property
-    def old_rules(self) -> bool:
-        """Whether commands of a journal of a format before 3 are applied by its rules.
-
-        By these, a clock that was set back took the queue's time with it, and a return to the tail used up an
-        index.
-        """
-        return self._messages.old_rules
-
-    @old_rules.setter
-    def old_rules(self, old_rules: bool) -> None:
-        self._messages.old_rules = old_rules
-
-    @property
     def now_ms(self) -> int:
         return self._messages.now_ms
 
@@ -367,11 +354,11 @@ class QuorumQueue(QueueMachine):
         if type(command) is Letters:
             self._carry_out(command, now_ms)
             return
-        if now_ms < self._messages.now_ms and not self._messages.old_rules:
+        if now_ms < self._messages.now_ms:
             now_ms = self._messages.now_ms
         self._messages.now_ms = self._messages.expired_at = now_ms
         # Lost consumers let no delivery time out, and no client can use the queue while its node is away.
-        late = type(command) in _LOSSES and not self._messages.old_rules
+        late = type(command) in _LOSSES
         if not self.deleted and not late:
             self._pass_time()
         self._execute(command)

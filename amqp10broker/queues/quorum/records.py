@@ -37,12 +37,6 @@ A node may have had another member of the group before. Records before the `BEGI
 added belong to that one; but before a repeated one (after cleaning), messages are its own.
 Behind it stand term and vote again, and the state.
 
-Format 3 had `OLD_ENTRY` and `OLD_STATE`, numbered without gaps from 1, without term and `applied`; an entry
-with a number not above that of the one before replaced that one. Before that there were `OLD_COMMANDS` and
-`OLD_SNAPSHOT`, with the index of a message. All are read, and stay until their files are cleaned. In the
-places of `OLD_COMMANDS` a run may be of fewer messages than its batch holds: those that were not taken are at
-its end.
-
 Kinds 16 to 47 are the quorum queues'.
 """
 
@@ -57,11 +51,7 @@ from amqp10broker.raft.codec import decode_point, encode_point
 from amqp10broker.raft.entries import Kind, Point
 from amqp10broker.raft.errors import BadBytes
 
-OLD_COMMANDS: Final = 16
-RELOCATED: Final = 17
-OLD_SNAPSHOT: Final = 18
-OLD_ENTRY: Final = 19
-OLD_STATE: Final = 20
+RELOCATED: Final = 16
 
 ENTRIES: Final = 32
 EMPTY: Final = ENTRIES + Kind.EMPTY

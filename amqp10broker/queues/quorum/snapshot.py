@@ -22,7 +22,6 @@ from amqp10broker.queues.commands import ConsumerRef, PeerId, PublisherRef, Requ
 from amqp10broker.queues.effects import Answer, CreditReply, Reason, Refusal, Rejected, TimedOut
 from amqp10broker.queues.quorum.bodies import BodyStore, ranges_of
 from amqp10broker.queues.quorum.command_codec import (
-    OLD_PEER,
     decode_settings,
     encode_settings,
     from_little_endian,
@@ -35,11 +34,6 @@ from amqp10broker.queues.quorum.node_lanes import KeptEffect, NodeLane
 from amqp10broker.queues.quorum.queue import QuorumQueue
 
 _LENGTH: Final = struct.Struct("<I")
-_FORMAT: Final = 2
-_OLD_FORMAT: Final = 1
-"""Of journals of formats before 3: numbers instead of ids, and no returns to the tail with a place of their
-own, since each was a new message.
-"""
 
 
 class _Writer:
@@ -122,7 +116,6 @@ def encode_snapshot(queue: QuorumQueue) -> bytes:
             out.numbers(column)
     holder = consumers.activity.holder
     state = {
-        "format": _FORMAT,
         "version": queue.version,
         "now_ms": messages.now_ms,
         "next_index": messages.next_index,
@@ -143,11 +136,9 @@ def encode_snapshot(queue: QuorumQueue) -> bytes:
         "arrays": out.kinds,
     }
     if ready.later.count:
-        # Of version 3: without it, the bytes equal those of earlier versions.
         state["later"] = ready.later.count
     selecting = consumers.selecting
     if selecting:
-        # Equal to the bytes of version 1 while no consumer selects.
         state["selecting"] = [_selection_fields(each) for each in selecting.by_ref.values()]
         state["again"] = [selecting.again.first, [[*place] for place in selecting.again.places]]
     head = json.dumps(state, separators=(",", ":"), sort_keys=True).encode()
@@ -193,25 +184,22 @@ def _head(data: bytes) -> tuple[Any, int]:
 
 
 def version_of(data: bytes) -> int:
-    """Return the machine version of a snapshot; snapshots of before versions have 1. Raises `ValueError` if
-    the data is not a snapshot.
-    """
-    return int(_head(data)[0].get("version", 1))
+    """Return the machine version of a snapshot. Raises `ValueError` if the data is not a snapshot."""
+    return int(_head(data)[0]["version"])
 
 
 def decode_snapshot(name: str, data: bytes, bodies: BodyStore | None = None) -> QuorumQueue:
-    """Restore a queue from a snapshot. `bodies`: the store that contains the messages; None: in memory, where
-    the caller puts them. Raises `NewerMachine` if this broker does not support the snapshot's version, and
-    `ValueError` if the data is not a snapshot, or one of a newer format.
+    """Restore a queue from a snapshot.
+
+    Args:
+        bodies: the store that contains the messages; None: in memory, where the caller puts them.
+
+    Raises:
+        NewerMachine: this broker does not support the snapshot's version.
+        ValueError: the data is not a snapshot.
     """
     state, start = _head(data)
-    version = machine_version.check(state.get("version", 1))
-    old = state["format"] == _OLD_FORMAT
-    if state["format"] != _FORMAT and not old:
-        raise ValueError(
-            f"a snapshot of a quorum queue has format {state['format']}, and this broker reads {_FORMAT}; "
-            "start a newer broker"
-        )
+    version = machine_version.check(state["version"])
     settings = decode_settings(state["settings"].encode())
     queue = QuorumQueue(name, settings=settings, now_ms=state["now_ms"], bodies=bodies)
     queue.version = version
@@ -220,10 +208,10 @@ def decode_snapshot(name: str, data: bytes, bodies: BodyStore | None = None) -> 
     messages.full = state["full"]
     arrays = _Reader(state["arrays"], data, start)
     ready = messages.ready
-    for lane in (ready.returns, ready.high, ready.normal, *(() if old else (ready.tail,))):
+    for lane in (ready.returns, ready.high, ready.normal, ready.tail):
         _fill(lane, arrays.next(), arrays.next(), arrays.next())
     returned = arrays.next()
-    tail, behind = ([], []) if old else (arrays.next(), _pairs(arrays.next()))
+    tail, behind = arrays.next(), _pairs(arrays.next())
     delayed = list(zip(*[iter(arrays.next())] * 5, strict=True))
     places = [(index, place - 1) for index, place in _pairs(arrays.next())]
     returns_made, high_turns = state["ready"]
@@ -254,12 +242,11 @@ def decode_snapshot(name: str, data: bytes, bodies: BodyStore | None = None) -> 
         unused_since=state["unused_since"],
         turns=[by_number[number] for number in state["turns"]],
         holder=None if state["holder"] is None else by_number[state["holder"]],
-        suspects={(node, incarnation): since for node, incarnation, since in state.get("suspects", [])},
+        suspects={(node, incarnation): since for node, incarnation, since in state["suspects"]},
     )
-    # Older snapshots contain no nodes.
     lanes = queue.node_lanes
-    lanes.gone = dict(state.get("gone", []))
-    for node, incarnation, *fields in state.get("lanes", []):
+    lanes.gone = dict(state["gone"])
+    for node, incarnation, *fields in state["lanes"]:
         lanes.by_node[node, incarnation] = _lane(name, fields)
     return queue
 
@@ -316,16 +303,13 @@ def _pairs(numbers: list[int]) -> list[tuple[int, int]]:
     return list(zip(numbers[::2], numbers[1::2], strict=True))
 
 
-def _ref(fields: list[int] | int) -> tuple[PeerId, int]:
-    if isinstance(fields, int):
-        return OLD_PEER, fields
+def _ref(fields: list[int]) -> tuple[PeerId, int]:
     *peer, handle = fields
     return PeerId(*peer), handle
 
 
 def _consumer(fields: list[Any]) -> Consumer:
-    # The last fields are missing in old snapshots, which had no limit of bytes and no name.
-    values = dict(zip(_FIELDS, fields[1:], strict=False))
+    values = dict(zip(_FIELDS, fields[1:], strict=True))
     made = ("number", "settled", "counted", "priority", "timeout_ms")
     consumer = Consumer(
         ConsumerRef(*_ref(fields[0])),

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from amqp10broker.dataclass import dataclass
-from amqp10broker.observe.flow_events.schema import Reason
+from amqp10broker.observe.flow_events.schema import GENERAL
 from amqp10broker.tools.analysis.configurations import (
     SETTINGS,
     ConfigurationFigures,
@@ -185,7 +185,7 @@ def _lines(
     return whiskers
 
 
-_REASON_ORDER: Final = tuple(dict.fromkeys(reason_name(reason.general) for reason in Reason if reason))
+_REASON_ORDER: Final = tuple(dict.fromkeys(reason_name(general) for general in GENERAL.values()))
 
 
 def some(members: Sequence[ConfigurationFigures], chosen: Settings | None) -> list[ConfigurationFigures]:

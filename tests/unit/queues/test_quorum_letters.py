@@ -214,19 +214,6 @@ def test_nodes_are_in_the_snapshot() -> None:
     assert restored.lane_last(NODE, START) == 5
 
 
-def test_a_snapshot_of_before_has_no_nodes() -> None:
-    bench = Entries()
-    bench.publish("a")
-    data = encode_snapshot(bench.queue)
-    length = int.from_bytes(data[:4], "little")
-    head = data[4 : 4 + length]
-    for new in (b'"gone":[],', b'"lanes":[],', b'"suspects":[],'):
-        assert new in head
-        head = head.replace(new, b"")
-    restored = decode_snapshot("q", len(head).to_bytes(4, "little") + head + data[4 + length :])
-    assert encode_snapshot(restored) == data
-
-
 def test_bytes_of_letters_say_where_messages_lie() -> None:
     first = publish("a", "bc")
     commands = [first, letters(1, publish("d"), Inspect(SESSION.request()), first, last=3), publish("e")]

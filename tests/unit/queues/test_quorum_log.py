@@ -128,21 +128,6 @@ def test_what_changes_nothing_is_in_no_entry() -> None:
     assert entry_of([Inspect(REQUEST), publish, Touch(), Inspect(REQUEST)]) == entry_of([publish])
 
 
-@pytest.mark.parametrize(
-    "old",
-    [
-        pytest.param("0a18000000" + "00000000" * 2 + "0900000000000000" + "0100000000000000", id="Inspect"),
-        pytest.param("0e00000000", id="Touch"),
-    ],
-)
-def test_where_an_entry_of_before_has_a_question_time_passes(old: str) -> None:
-    """It did with every command, so messages expired and deliveries timed out there."""
-    tick = entry_of([Tick()], 7, 3)
-    decoded = decode_commands(tick[:16] + bytes.fromhex(old) + tick[16:])
-    assert (decoded.now_ms, decoded.first) == (7, 3)
-    assert decoded.commands == [Tick(), Tick()]
-
-
 def test_the_same_commands_are_the_same_bytes() -> None:
     """Nothing is remembered from one call to the next, of consumers that came and went neither."""
     before = [plain(each) for each in COMMANDS]
@@ -263,12 +248,6 @@ def test_a_cut_snapshot_is_refused() -> None:
     for length in (0, 3, 40, len(data) - 8):
         with pytest.raises(ValueError):
             decode_snapshot("q", data[:length])
-
-
-def test_a_snapshot_of_a_newer_format_says_what_to_do() -> None:
-    data = encode_snapshot(Bench().queue).replace(b'"format":2', b'"format":3')
-    with pytest.raises(ValueError, match="start a newer broker"):
-        decode_snapshot("q", data)
 
 
 def test_settings_of_the_snapshot_are_those_of_the_queue() -> None:
