@@ -221,7 +221,7 @@ def publish_and_consume(
 # --- measuring ------------------------------------------------------------------------------------
 
 
-def run_cases(context: Context, cases: Sequence[Case], chance: Random | None = None) -> list[Row]:
+def run_cases(context: Context, cases: Sequence[Case], random_source: Random | None = None) -> list[Row]:
     """Measure every case, `repetitions` times; return the samples.
 
     A case that fails leaves a sample that says why, so that the other cases are still measured.
@@ -236,8 +236,8 @@ def run_cases(context: Context, cases: Sequence[Case], chance: Random | None = N
         samples += [_measured(context, case, "floor") for case in cases if case.floor is not None]
     for _ in range(context.repetitions):
         order = list(cases)
-        if chance is not None:
-            chance.shuffle(order)
+        if random_source is not None:
+            random_source.shuffle(order)
         samples += [_measured(context, case, "broker") for case in order]
     return samples
 

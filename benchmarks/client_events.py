@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from amqp10broker.observe.flow_events.schema import NO_REASON, PACK, Kind
+from amqp10broker.observe.flow_events.schema import NO_REASON, PACK, EventKind
 from benchmarks import spec
 from benchmarks.stream import Counts, Stream
 
@@ -77,7 +77,7 @@ class ClientEvents:
         self.dropped = 0
 
     def add(
-        self, now_ns: int, kind: Kind, stream: int, count: int, value_ns: int, payload_bytes: int = 0
+        self, now_ns: int, kind: EventKind, stream: int, count: int, value_ns: int, payload_bytes: int = 0
     ) -> int:
         """Keep one event, or count it as dropped.
 
@@ -111,7 +111,7 @@ class ClientEvents:
 class _Direction:
     """One stream's sending or receiving: what was told of it so far."""
 
-    kind: Kind
+    kind: EventKind
     stream: int
     payload_bytes: int
     told: int = 0
@@ -125,8 +125,8 @@ class ClientRecorder:
         self._events = events
         self._streams = streams
         sent, received = payload_bytes_of(what)
-        self._directions = [_Direction(Kind.CLIENT_SENT, *one) for one in sent.items()]
-        self._directions += [_Direction(Kind.CLIENT_RECEIVED, *one) for one in received.items()]
+        self._directions = [_Direction(EventKind.CLIENT_SENT, *one) for one in sent.items()]
+        self._directions += [_Direction(EventKind.CLIENT_RECEIVED, *one) for one in received.items()]
         self._last_ns = 0
         self._edges: list[Edge] = []
         self.due_ns: float = float("inf")
@@ -143,7 +143,7 @@ class ClientRecorder:
         wall_ns = now_ns
         for one in self._directions:
             stream = self._streams[one.stream]
-            total = stream.published if one.kind is Kind.CLIENT_SENT else stream.delivered
+            total = stream.published if one.kind is EventKind.CLIENT_SENT else stream.delivered
             count, one.told = total - one.told, total
             wall_ns = self._events.add(
                 now_ns, one.kind, one.stream, count, elapsed_ns, count * one.payload_bytes

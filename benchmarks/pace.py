@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-from amqp10broker.observe.flow_events.schema import Kind
+from amqp10broker.observe.flow_events.schema import EventKind
 from benchmarks import spec
 from benchmarks.ring import RING
 from benchmarks.stream import LATENCY_SAMPLES_MAX, Stream
@@ -122,5 +122,5 @@ class Pace:
                 sent.popleft()
             else:
                 sent[0] = (batch - confirmed, sent_ns)
-            events.add(now_ns, Kind.CLIENT_CONFIRM, self._stream.number, confirmed, now_ns - sent_ns)
+            events.add(now_ns, EventKind.CLIENT_CONFIRM, self._stream.number, confirmed, now_ns - sent_ns)
             count -= confirmed

@@ -27,7 +27,7 @@ from benchmarks.errors import MeasureError
 from benchmarks.results import Row, machine, revision
 
 if TYPE_CHECKING:
-    from amqp10broker.observe.recording.runs import Run
+    from amqp10broker.observe.recording.runs import RunRecord
     from benchmarks.client_events import Recorded
     from benchmarks.stream import Counts
 
@@ -70,7 +70,7 @@ class Recording:
         with _told():
             load_arrow()
 
-    def repetition(self, run: Run) -> int:
+    def repetition(self, run: RunRecord) -> int:
         """Return how many runs of this configuration were written before, and count this one."""
         from amqp10broker.observe.flow_events.schema import CONFIGURATION
 
@@ -105,7 +105,7 @@ class RecordedRun:
         queue_type: str,
         durable: bool = False,
         more: dict[str, Any] | None = None,
-    ) -> Run:
+    ) -> RunRecord:
         """Write the clients' events and the run's row; to be called when the broker has ended.
 
         Args:
@@ -149,9 +149,9 @@ class RecordedRun:
         shutil.rmtree(events_folder(self.recording.folder, self.run_id), ignore_errors=True)
         (self.recording.folder / RUNS / f"{self.run_id}.parquet").unlink(missing_ok=True)
 
-    def _row_of(self, what: spec.Load, recorded: Recorded, settings: BrokerSettings) -> Run:
+    def _row_of(self, what: spec.Load, recorded: Recorded, settings: BrokerSettings) -> RunRecord:
         """Return the columns that follow from load, settings and broker."""
-        from amqp10broker.observe.recording.runs import Run
+        from amqp10broker.observe.recording.runs import RunRecord
 
         began, ended = recorded.edges
         broker = self._brokers_row()
@@ -160,7 +160,7 @@ class RecordedRun:
         rates = sum(one.rate_per_s for one in publish)
         link_credit, incoming_window, queue_credit = self._flow_settings(settings)
         about = machine()
-        return Run(
+        return RunRecord(
             run_id=self.run_id,
             benchmark=self.recording.benchmark,
             case=self.case,
@@ -183,7 +183,7 @@ class RecordedRun:
             machine=f"{about['cpu']}, {about['cores']} cores, {about['memory_mb']} MB, {about['system']}",
         )
 
-    def _brokers_row(self) -> Run | None:
+    def _brokers_row(self) -> RunRecord | None:
         """Return the row that the broker has written of this run, None if it has not."""
         from amqp10broker.observe.recording.errors import NotARecording
         from amqp10broker.observe.recording.runs import read_run

@@ -166,8 +166,8 @@ def target_lines(documents: Sequence[Document]) -> list[list[str]]:
             figure = f"{value:,.0f}" if value >= 1000 else f"{value:,.3g}"
             shown.append(" ".join((figure, *target.bound.split()[2:])) + f" ({document['label']})")
             met.append("yes" if target.passes(value) else "**no**")
-        measured, verdicts = "; ".join(shown) or "not measured", ", ".join(met) or "-"
-        lines.append([f"{target.benchmark}: {target.text}", measured, verdicts, target.reason])
+        measured, delivery_outcomes = "; ".join(shown) or "not measured", ", ".join(met) or "-"
+        lines.append([f"{target.benchmark}: {target.text}", measured, delivery_outcomes, target.reason])
     return lines
 
 

@@ -142,13 +142,19 @@ def _limit(samples: list[Row], processors: int) -> str:
     shares = ", ".join(f"{name} {cost:.2f} µs" for name, cost in parts.items())
     busy, machine = row["cores_busy"], row["machine_busy"]
     if busy > 0.85 * processors:
-        verdict = f"the processors limit it, most of all {largest}"
+        delivery_outcome = f"the processors limit it, most of all {largest}"
     elif machine > 0.9 * processors:
         at_most = processors / sum(parts.values()) * 1e6
-        verdict = f"other work had the rest; what it costs allows {at_most:,.0f} rows/s on free processors"
+        delivery_outcome = (
+            f"other work had the rest; what it costs allows {at_most:,.0f} rows/s on free processors"
+        )
     else:
-        verdict = f"processors are free: a single process limits it, or waiting ({largest} works most)"
-    return f"query, stream to Parquet: {shares} a row; {busy:.2f} of {processors} processors: {verdict}"
+        delivery_outcome = (
+            f"processors are free: a single process limits it, or waiting ({largest} works most)"
+        )
+    return (
+        f"query, stream to Parquet: {shares} a row; {busy:.2f} of {processors} processors: {delivery_outcome}"
+    )
 
 
 BENCHMARK = Benchmark(

@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 from struct import Struct
 from typing import TYPE_CHECKING, Final
 
-from amqp10broker.observe.flow_events.schema import Kind
+from amqp10broker.observe.flow_events.schema import EventKind
 
 if TYPE_CHECKING:
     from benchmarks.client_events import ClientEvents
@@ -92,7 +92,7 @@ class Stream:
             if room > 0:
                 kept.extend(array("q", (latency_ns,)) * min(count, room))
             if events is not None:
-                events.add(now_ns, Kind.CLIENT_DELIVERY, self.number, count, latency_ns)
+                events.add(now_ns, EventKind.CLIENT_DELIVERY, self.number, count, latency_ns)
 
 
 def read_stamps(data: bytearray, place: int, stride: int, count: int) -> list[int]:

@@ -1,8 +1,8 @@
 """The input of an endpoint: the request, the user's rights, and the broker behind the API.
 
-An endpoint is an ``async def`` of a `Call` that returns an `Answer`. It waits only for methods of `Door`,
-so it is tested without a socket. A refusal is raised as `Refused`, or as the broker's own `RefusedError`,
-which `refusals` converts.
+An endpoint is an ``async def`` of a `EndpointCall` that returns an `HttpResponse`. It waits only for methods
+of `BrokerApi`, so it is tested without a socket. A refusal is raised as `RequestRefused`, or as the broker's
+own `RefusedError`, which `refusals` converts.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from http import HTTPStatus
 from typing import Any, Final, Protocol, TypeAlias
 
 from amqp10broker.api.fields import read_object
-from amqp10broker.api.lists import Listing
+from amqp10broker.api.lists import ListQuery
 from amqp10broker.api.live import Following
-from amqp10broker.api.messages import Answer, Feed, Refused, Request
+from amqp10broker.api.messages import Feed, HttpRequest, HttpResponse, RequestRefused
 from amqp10broker.api.rights import SUFFICIENT, Tag
-from amqp10broker.api.routes import Endpoint, Route
-from amqp10broker.api.samples import Samples, Span, Values, rated
+from amqp10broker.api.routes import Endpoint, HttpRoute
+from amqp10broker.api.samples import RateSamples, Span, Values, rated
 from amqp10broker.api.static_files import PageFile
 from amqp10broker.auth.attempts import Attempts
 from amqp10broker.auth.authorise import Access
@@ -28,16 +28,16 @@ from amqp10broker.message.message import Message
 from amqp10broker.metadata.catalog import Catalog
 from amqp10broker.metadata.users import User
 from amqp10broker.metadata.vhost import VirtualHost
-from amqp10broker.observe.metrics.wanted import Wanted
+from amqp10broker.observe.metrics.wanted import ScrapeRequest
 from amqp10broker.operations.inspection import CertificateSeen
 from amqp10broker.operations.snapshot import ConnectionView, NodeView
-from amqp10broker.queues.commands import Verdict
+from amqp10broker.queues.commands import DeliveryOutcome
 
-CREATED: Final = Answer(HTTPStatus.CREATED)
-NO_CONTENT: Final = Answer(HTTPStatus.NO_CONTENT)
+CREATED: Final = HttpResponse(HTTPStatus.CREATED)
+NO_CONTENT: Final = HttpResponse(HTTPStatus.NO_CONTENT)
 
 
-class Door(Protocol):
+class BrokerApi(Protocol):
     """The interface of endpoints to the broker."""
 
     @property
@@ -64,7 +64,7 @@ class Door(Protocol):
         """Milliseconds between two samples of an object."""
 
     @property
-    def samples(self) -> Samples:
+    def samples(self) -> RateSamples:
         """Samples of objects taken at earlier requests, for rates."""
 
     @property
@@ -90,7 +90,7 @@ class Door(Protocol):
     async def connections(self) -> Sequence[ConnectionView]:
         """Return the open connections of this node, collected in portions."""
 
-    async def metrics(self, wanted: Wanted) -> bytes:
+    async def metrics(self, wanted: ScrapeRequest) -> bytes:
         """Return all metrics as text, computed in portions."""
 
     async def page_file(self, path: str) -> PageFile | None:
@@ -116,7 +116,7 @@ class Door(Protocol):
         """
 
     async def get(
-        self, access: Access, queue: str, most: int, verdict: Verdict
+        self, access: Access, queue: str, most: int, delivery_outcome: DeliveryOutcome
     ) -> tuple[Sequence[Message], int]:
         """Get messages from the head of a queue. Returns the messages, and the number of ready ones behind
         the last one. Raises `BrokerError` if it was refused, or not answered in time.
@@ -135,13 +135,13 @@ class Door(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class EndpointCall:
     """One request of an endpoint. `grants`: the user's rights; None at endpoints without a login."""
 
-    request: Request
+    request: HttpRequest
     values: Mapping[str, str]
     grants: Grants | None
-    door: Door
+    broker_api: BrokerApi
 
     @property
     def granted(self) -> Grants:
@@ -150,7 +150,7 @@ class Call:
         return self.grants
 
     @property
-    def who(self) -> User:
+    def login(self) -> User:
         """The user, at an endpoint that requires a login."""
         return account_of(self.granted)
 
@@ -165,7 +165,7 @@ class Call:
 
     def has(self, tag: Tag) -> bool:
         """Return whether the user has a tag, or one that includes it."""
-        return not SUFFICIENT[tag].isdisjoint(self.who.tags)
+        return not SUFFICIENT[tag].isdisjoint(self.login.tags)
 
     def sees(self, vhost: str) -> bool:
         """Return whether the user may see the objects of a virtual host."""
@@ -173,34 +173,34 @@ class Call:
 
     def vhost(self, name: str | None = None) -> VirtualHost:
         """Return a virtual host; one that the user may not see counts as missing (404)."""
-        found = self.door.catalog.find_vhost(self.values["vhost"] if name is None else name)
+        found = self.broker_api.catalog.find_vhost(self.values["vhost"] if name is None else name)
         if found is None or not self.sees(found.name):
-            raise Refused(HTTPStatus.NOT_FOUND, "not_found", "Not Found")
+            raise RequestRefused(HTTPStatus.NOT_FOUND, "not_found", "Not Found")
         return found
 
     def vhosts(self) -> list[VirtualHost]:
         """Return the virtual host of the path, or without one all that this user sees, by name."""
         if "vhost" in self.values:
             return [self.vhost()]
-        every = self.door.catalog.vhosts
+        every = self.broker_api.catalog.vhosts
         return [every[name] for name in sorted(every) if self.sees(name)]
 
     def access(self, vhost: str) -> Access:
         return Access(self.granted, vhost)
 
     async def act(self, operation: str, vhost: str, /, **given: Any) -> Any:
-        """Run an operation with this user's permissions (`Door.run`)."""
+        """Run an operation with this user's permissions (`BrokerApi.run`)."""
         access = self.access(vhost)
-        return await self.door.run(operation, given, vhost=vhost, user=self.who.name, access=access)
+        return await self.broker_api.run(operation, given, vhost=vhost, user=self.login.name, access=access)
 
     async def administer(self, operation: str, vhost: str | None = None, /, **given: Any) -> Any:
-        """Run an operation for which the endpoint's tag is sufficient (`Door.run`)."""
-        return await self.door.run(operation, given, vhost=vhost, user=self.who.name, access=None)
+        """Run an operation for which the endpoint's tag is sufficient (`BrokerApi.run`)."""
+        return await self.broker_api.run(operation, given, vhost=vhost, user=self.login.name, access=None)
 
     def rated(self, *key: str, **families: Values) -> dict[str, dict[str, Any]]:
         """Return values with their rates, and with the histories that the query requests."""
         every = {name: value for values in families.values() for name, value in values.items()}
-        series = self.door.samples.look(key, self.door.now_ms(), every)
+        series = self.broker_api.samples.look(key, self.broker_api.now_ms(), every)
         query = self.request.query
         return {
             family: rated(values, series, Span.read(query, family)) for family, values in families.items()
@@ -208,31 +208,31 @@ class Call:
 
     def idle(self, *key: str, seen: Values) -> dict[str, str]:
         """Return since when an object's values have been unchanged, if known; call `rated` before."""
-        since_ms = self.door.samples.unchanged_since(key, seen)
+        since_ms = self.broker_api.samples.unchanged_since(key, seen)
         if since_ms is None:
             return {}
         at = datetime.fromtimestamp(since_ms / 1000, UTC)
         return {"idle_since": at.isoformat(timespec="milliseconds")}
 
-    def shown(self, item: Mapping[str, Any]) -> Answer:
+    def shown(self, item: Mapping[str, Any]) -> HttpResponse:
         """Answer with one object, with the requested columns."""
-        return Answer.of_json(Listing.read(self.request.query, paged=False).pick(item))
+        return HttpResponse.of_json(ListQuery.read(self.request.query, paged=False).pick(item))
 
-    def listed(self, items: Sequence[Mapping[str, Any]]) -> Answer:
+    def listed(self, items: Sequence[Mapping[str, Any]]) -> HttpResponse:
         """Answer with objects ordered by virtual host and name, as the query requests; `long_lists` has one
         for long lists.
         """
-        return Answer.of_json(Listing.read(self.request.query, paged=False).shown(items))
+        return HttpResponse.of_json(ListQuery.read(self.request.query, paged=False).shown(items))
 
 
-RunEndpoint: TypeAlias = Callable[[Call], Awaitable[Answer]]
+RunEndpoint: TypeAlias = Callable[[EndpointCall], Awaitable[HttpResponse]]
 
 
 def route(
     pattern: str,
     tag: Tag | None = Tag.MANAGEMENT,
     **methods: RunEndpoint | tuple[Tag, RunEndpoint] | Endpoint[RunEndpoint],
-) -> Route[RunEndpoint]:
+) -> HttpRoute[RunEndpoint]:
     """Make a route of the API.
 
     Args:
@@ -245,4 +245,4 @@ def route(
         if not isinstance(run, Endpoint):
             run = Endpoint(*run) if isinstance(run, tuple) else Endpoint(tag, run)
         endpoints[name.upper()] = run
-    return Route(f"/api{pattern}", endpoints)
+    return HttpRoute(f"/api{pattern}", endpoints)

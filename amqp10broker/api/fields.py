@@ -1,4 +1,6 @@
-"""Readers of request bodies, which are JSON objects. A value of a wrong type raises `Refused` with 400."""
+"""Readers of request bodies, which are JSON objects. A value of a wrong type raises `RequestRefused` with
+400.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,7 @@ from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any, Never
 
-from amqp10broker.api.messages import Refused
+from amqp10broker.api.messages import RequestRefused
 
 
 def read_object(body: bytes) -> dict[str, Any]:
@@ -72,8 +74,8 @@ def table(given: Mapping[str, Any], key: str) -> dict[str, Any]:
     return value
 
 
-def _bad(reason: str) -> Refused:
-    return Refused(HTTPStatus.BAD_REQUEST, "bad_request", reason)
+def _bad(reason: str) -> RequestRefused:
+    return RequestRefused(HTTPStatus.BAD_REQUEST, "bad_request", reason)
 
 
 def _no_constant(name: str) -> Never:

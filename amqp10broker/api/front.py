@@ -19,9 +19,9 @@ from http import HTTPStatus
 from typing import Final, Generic, TypeVar
 
 from amqp10broker.api.cors import Cors
-from amqp10broker.api.messages import Answer, Refused, Request
+from amqp10broker.api.messages import HttpRequest, HttpResponse, RequestRefused
 from amqp10broker.api.rights import check_tag
-from amqp10broker.api.routes import JSON_TYPES, Endpoint, Route, Router
+from amqp10broker.api.routes import JSON_TYPES, Endpoint, HttpRoute, Router
 from amqp10broker.dataclass import dataclass
 
 T = TypeVar("T")
@@ -50,8 +50,8 @@ _OF_FORMS: Final = ("application/x-www-form-urlencoded", "multipart/form-data", 
 class Visit(Generic[T]):
     """A request with its endpoint."""
 
-    request: Request
-    route: Route[T]
+    request: HttpRequest
+    route: HttpRoute[T]
     endpoint: Endpoint[T]
     values: Mapping[str, str]
 
@@ -64,7 +64,7 @@ class Front(Generic[T]):
         self._cors = cors
         self._prefix = prefix
 
-    def enter(self, request: Request) -> Visit[T] | Answer:
+    def enter(self, request: HttpRequest) -> Visit[T] | HttpResponse:
         """Find a request's endpoint; without one, return the whole answer."""
         below = len(self._prefix)
         known = request.segments[:below] == self._prefix
@@ -74,16 +74,16 @@ class Front(Generic[T]):
         route, values = found
         if request.method == "OPTIONS":
             granted = self._cors.headers(request.headers, allow=route.allow)
-            return Answer(HTTPStatus.OK, (*_ALWAYS, ("allow", route.allow), *granted))
+            return HttpResponse(HTTPStatus.OK, (*_ALWAYS, ("allow", route.allow), *granted))
         endpoint = route.endpoint(request.method)
         if endpoint is None:
-            return self.leave(request, route, Answer(HTTPStatus.METHOD_NOT_ALLOWED))
+            return self.leave(request, route, HttpResponse(HTTPStatus.METHOD_NOT_ALLOWED))
         refusal = self._of_page(request, endpoint)
         if refusal is not None:
             return self.leave(request, route, refusal.answer)
         return Visit(request, route, endpoint, values)
 
-    def _of_page(self, request: Request, endpoint: Endpoint[T]) -> Refused | None:
+    def _of_page(self, request: HttpRequest, endpoint: Endpoint[T]) -> RequestRefused | None:
         headers = request.headers
         if request.method in _READING:
             return None
@@ -94,14 +94,14 @@ class Front(Generic[T]):
         )
         if not here and not self._cors.headers(headers):
             reason = f"pages of {origin} may change nothing: name it in the setting http_cors_origins"
-            return Refused(HTTPStatus.FORBIDDEN, "forbidden", reason)
+            return RequestRefused(HTTPStatus.FORBIDDEN, "forbidden", reason)
         kind = headers.get("content-type", "").partition(";")[0].strip().lower()
         if request.method == "POST" and kind in _OF_FORMS and kind not in endpoint.forms:
             reason = f"{kind} is what forms of pages send: send the body as application/json, and say so"
-            return Refused(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type", reason)
+            return RequestRefused(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type", reason)
         return None
 
-    def below(self, request: Request) -> Request:
+    def below(self, request: HttpRequest) -> HttpRequest:
         """Return a request for a path below the API as one for the whole path."""
         return replace(request, segments=(*self._prefix, "api", *request.segments))
 
@@ -111,11 +111,11 @@ class Front(Generic[T]):
             check_tag(visit.endpoint.tag, tags)
         types = visit.endpoint.types
         if not takes(visit.request.headers.get("accept"), types):
-            refusal = Refused(HTTPStatus.NOT_ACCEPTABLE, "not_acceptable", f"answers are {types[0]}")
-            refusal.answer = Answer(HTTPStatus.NOT_ACCEPTABLE)
+            refusal = RequestRefused(HTTPStatus.NOT_ACCEPTABLE, "not_acceptable", f"answers are {types[0]}")
+            refusal.answer = HttpResponse(HTTPStatus.NOT_ACCEPTABLE)
             raise refusal
 
-    def leave(self, request: Request, route: Route[T] | None, answer: Answer) -> Answer:
+    def leave(self, request: HttpRequest, route: HttpRoute[T] | None, answer: HttpResponse) -> HttpResponse:
         """Return the answer to send, except for compression."""
         allow = () if route is None else (("allow", route.allow),)
         told = {name for name, _ in answer.headers}
@@ -123,14 +123,14 @@ class Front(Generic[T]):
         return answer.with_headers(*always, *allow, *self._cors.headers(request.headers))
 
 
-def not_found() -> Refused:
+def not_found() -> RequestRefused:
     """Make the refusal of a path, or of an object, that does not exist."""
-    return Refused(HTTPStatus.NOT_FOUND, "Object Not Found", "Not Found")
+    return RequestRefused(HTTPStatus.NOT_FOUND, "Object Not Found", "Not Found")
 
 
-def too_large(limit: int = BODY_BYTES_MAX) -> Refused:
+def too_large(limit: int = BODY_BYTES_MAX) -> RequestRefused:
     """Make the refusal of a body that exceeds the limit."""
-    return Refused(
+    return RequestRefused(
         HTTPStatus.BAD_REQUEST, "bad_request", f"the body exceeded the size limit of {limit} bytes: send less"
     )
 
@@ -148,7 +148,7 @@ def check_framing(headers: Iterable[tuple[bytes, bytes]], version: bytes, limit:
     told = {name: value for name, value in headers if name in (b"content-length", b"transfer-encoding")}
     if b"transfer-encoding" in told and (len(told) > 1 or version < b"1.1"):
         reason = "the length of the body is told in two ways: send content-length or transfer-encoding"
-        raise Refused(HTTPStatus.BAD_REQUEST, "bad_request", reason)
+        raise RequestRefused(HTTPStatus.BAD_REQUEST, "bad_request", reason)
     if int(told.get(b"content-length", b"0")) > limit:
         raise too_large(limit)
 
@@ -160,7 +160,7 @@ def takes(accept: str | None, types: Collection[str] = JSON_TYPES) -> bool:
     return accept is None or _best(accept, types) > 0
 
 
-def wants_gzip(request: Request, answer: Answer) -> bool:
+def wants_gzip(request: HttpRequest, answer: HttpResponse) -> bool:
     """Return whether to compress the body of an answer; `compressed` does it, and may take a while."""
     encodings = request.headers.get("accept-encoding")
     return (
@@ -170,7 +170,7 @@ def wants_gzip(request: Request, answer: Answer) -> bool:
     )
 
 
-def compressed(answer: Answer) -> Answer:
+def compressed(answer: HttpResponse) -> HttpResponse:
     """Return the answer with its body as gzip."""
     packer = zlib.compressobj(_GZIP_LEVEL, wbits=_GZIP)
     body = packer.compress(answer.body) + packer.flush()

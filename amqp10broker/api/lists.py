@@ -7,9 +7,9 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, Final, Self, TypeAlias
 
-from amqp10broker.api.messages import Refused
+from amqp10broker.api.messages import RequestRefused
 from amqp10broker.dataclass import dataclass
-from amqp10broker.metadata.patterns import Finding, is_expression
+from amqp10broker.metadata.patterns import PatternSearch, is_expression
 
 PAGE_SIZE: Final = 100
 PAGE_SIZE_MAX: Final = 500
@@ -20,7 +20,7 @@ Item: TypeAlias = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Listing:
+class ListQuery:
     """The list options of a query.
 
     Attributes:
@@ -47,7 +47,7 @@ class Listing:
         page = _number(query, "page") if paged and "page" in query else None
         size = _number(query, "page_size") if page is not None and "page_size" in query else PAGE_SIZE
         if page == 0 or not 1 <= size <= PAGE_SIZE_MAX:
-            raise Refused(
+            raise RequestRefused(
                 HTTPStatus.BAD_REQUEST,
                 "invalid_pagination_parameters",
                 f"page must be at least 1 and page_size from 1 to {PAGE_SIZE_MAX}; "
@@ -73,7 +73,7 @@ class Listing:
         if not self.regex:
             return [item for item in items if name in _name(item)]
         # As in RabbitMQ, an invalid expression matches nothing.
-        return await Finding(name, "name").among(items, _name, pause) if is_expression(name) else []
+        return await PatternSearch(name, "name").among(items, _name, pause) if is_expression(name) else []
 
     def shown(self, items: Sequence[Item]) -> list[Item]:
         """Return the items of a list without pages."""
@@ -84,7 +84,7 @@ class Listing:
         if self.page is None:
             return found
         if self.page > max(-(-len(found) // self.page_size), 1):
-            raise Refused(
+            raise RequestRefused(
                 HTTPStatus.BAD_REQUEST,
                 "page_out_of_range",
                 f"Page out of range, page: {self.page} page size: {self.page_size}, len: {len(found)}",
@@ -170,7 +170,7 @@ def _rank(value: Any) -> tuple[int, Any]:
 def _number(query: Mapping[str, str], name: str) -> int:
     text = query[name]
     if not (text.isascii() and text.isdigit() and len(text) <= _DIGITS_MAX):
-        raise Refused(
+        raise RequestRefused(
             HTTPStatus.BAD_REQUEST, "bad_request", f"{name} must be a whole number, not '{text[:40]}'"
         )
     return int(text)

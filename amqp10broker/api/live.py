@@ -17,7 +17,7 @@ from typing import Any, Final, Self
 
 from amqp10broker.api.differences import difference
 from amqp10broker.api.fields import integer
-from amqp10broker.api.messages import Answer, Refused, Request, json_text
+from amqp10broker.api.messages import HttpRequest, HttpResponse, RequestRefused, json_text
 from amqp10broker.dataclass import dataclass
 
 EVENT_TYPES: Final = ("text/event-stream", "text/*", "*/*")
@@ -39,11 +39,11 @@ HEARTBEAT: Final = ": \n\n"
 class Following:
     """The paths that a client follows."""
 
-    paths: tuple[Request, ...]
+    paths: tuple[HttpRequest, ...]
     interval_ms: int
 
     @classmethod
-    def read(cls, request: Request, interval_ms: int) -> Self:
+    def read(cls, request: HttpRequest, interval_ms: int) -> Self:
         """Parse a request for updates."""
         targets = request.every("path")
         if not 1 <= len(targets) <= PATHS_MAX:
@@ -51,7 +51,7 @@ class Following:
         for target in targets:
             if not target.startswith("/"):
                 raise _bad(f"'{target[:80]}' is no path below /api: it begins with a slash")
-        found = tuple(Request.read(b"GET", target.encode("utf-8", "replace"), ()) for target in targets)
+        found = tuple(HttpRequest.read(b"GET", target.encode("utf-8", "replace"), ()) for target in targets)
         wanted = integer(request.query, "interval", interval_ms)
         if not INTERVAL_MS_MIN <= wanted <= INTERVAL_MS_MAX:
             raise _bad(f"interval must be {INTERVAL_MS_MIN} to {INTERVAL_MS_MAX} milliseconds, not {wanted}")
@@ -74,7 +74,7 @@ class Latest:
     _before: Any = None
     _change: str | None = None
 
-    def heard(self, answer: Answer) -> bool:
+    def heard(self, answer: HttpResponse) -> bool:
         """Store an answer; return whether it differs from the last one."""
         refusal = refusal_of(answer)
         if refusal is not None:
@@ -106,7 +106,7 @@ class Latest:
         return event("delta", place, "change", change)
 
 
-def refusal_of(answer: Answer, size_max: int | None = BODY_BYTES_MAX) -> dict[str, Any] | None:
+def refusal_of(answer: HttpResponse, size_max: int | None = BODY_BYTES_MAX) -> dict[str, Any] | None:
     """Return the event data of an answer that cannot be followed; None if it can. `size_max`: bytes of it;
     None: any, because no differences are computed.
     """
@@ -136,5 +136,5 @@ def refused_event(place: int, refusal: Mapping[str, Any]) -> str:
     return f"event: refused\ndata: {json_text({'id': place, **refusal})}\n\n"
 
 
-def _bad(reason: str) -> Refused:
-    return Refused(HTTPStatus.BAD_REQUEST, "bad_request", reason)
+def _bad(reason: str) -> RequestRefused:
+    return RequestRefused(HTTPStatus.BAD_REQUEST, "bad_request", reason)

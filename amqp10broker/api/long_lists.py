@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from typing import Final, TypeAlias, TypeVar
 
-from amqp10broker.api.calls import Call
-from amqp10broker.api.lists import Item, Listing
-from amqp10broker.api.messages import Answer, json_bytes
+from amqp10broker.api.calls import EndpointCall
+from amqp10broker.api.lists import Item, ListQuery
+from amqp10broker.api.messages import HttpResponse, json_bytes
 
 T = TypeVar("T")
 
@@ -25,18 +25,18 @@ left out.
 """
 
 
-async def described(call: Call, things: Sequence[T], describe: Callable[[T], Item]) -> list[Item]:
+async def described(call: EndpointCall, things: Sequence[T], describe: Callable[[T], Item]) -> list[Item]:
     """Make an item of each thing, in portions; things may end meanwhile."""
     made: list[Item] = []
     for portion in _portions(things):
         made += map(describe, portion)
-        await call.door.pause()
+        await call.broker_api.pause()
     return made
 
 
 async def listed(
-    call: Call, known: Sequence[Item], make: Make | None = None, *, paged: bool = True
-) -> Answer:
+    call: EndpointCall, known: Sequence[Item], make: Make | None = None, *, paged: bool = True
+) -> HttpResponse:
     """Answer with a list.
 
     Args:
@@ -47,9 +47,9 @@ async def listed(
     Raises:
         InvalidArgument: the regular expression would take too long.
     """
-    listing = Listing.read(call.request.query, paged=paged)
+    listing = ListQuery.read(call.request.query, paged=paged)
     keys = set(known[0]) if known else set[str]()
-    found = await listing.found(known, call.door.pause)
+    found = await listing.found(known, call.broker_api.pause)
     by = None if listing.sort is None else listing.sort.partition(".")[0]
     if make is not None and by is not None and by not in keys:
         found = await _with(by, keys, call, found, make)
@@ -61,26 +61,26 @@ async def listed(
         items = portion if make is None or wanted == set() else await make(portion, wanted)
         shown += len(items)
         parts.append(_part(map(listing.pick, items)))
-        await call.door.pause()
+        await call.broker_api.pause()
     facts = listing.facts(len(known), len(found), shown)
     if facts is None:
-        return Answer.of_json_bytes(_joined(parts))
-    return Answer.of_json_bytes(_joined(parts, json_bytes(facts)[:-1] + b',"items":[', b"]}"))
+        return HttpResponse.of_json_bytes(_joined(parts))
+    return HttpResponse.of_json_bytes(_joined(parts, json_bytes(facts)[:-1] + b',"items":[', b"]}"))
 
 
 async def written(
-    call: Call, things: Sequence[T], describe: Callable[[T], Item], size: int | None = None
+    call: EndpointCall, things: Sequence[T], describe: Callable[[T], Item], size: int | None = None
 ) -> bytes:
     """Encode a JSON array in portions. `size`: items of a portion; None: `PORTION`."""
     parts = []
     for portion in _portions(things, size):
         parts.append(_part(map(describe, portion)))
-        await call.door.pause()
+        await call.broker_api.pause()
     return _joined(parts)
 
 
 async def _with(
-    key: str, keys: Collection[str], call: Call, items: Sequence[Item], make: Make
+    key: str, keys: Collection[str], call: EndpointCall, items: Sequence[Item], make: Make
 ) -> Sequence[Item]:
     # All other columns that are computed for the key are dropped: together they would be large.
     made: list[Item] = []
@@ -89,7 +89,7 @@ async def _with(
             {name: value for name, value in item.items() if name in keys or name == key}
             for item in await make(portion, {key})
         ]
-        await call.door.pause()
+        await call.broker_api.pause()
     return made
 
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Final
 
-from amqp10broker.api.calls import Call, Door, RunEndpoint
+from amqp10broker.api.calls import BrokerApi, EndpointCall, RunEndpoint
 from amqp10broker.api.endpoints import connections, exchanges, overview, queues
-from amqp10broker.api.messages import Request
+from amqp10broker.api.messages import HttpRequest
 from amqp10broker.auth.grants import Changing, Grants, Operation, TopicOperation
 from amqp10broker.metadata.users import User
 
@@ -26,7 +26,7 @@ USERS_MAX: Final = 8
 
 _OF_QUEUES: Final[tuple[RunEndpoint, ...]] = (queues.list_queues, exchanges.list_exchanges)
 _OF_CONNECTIONS: Final[tuple[RunEndpoint, ...]] = (connections.list_connections, connections.list_channels)
-_REQUEST: Final = Request("GET", (), {"columns": "message_stats,recv_oct_details"})
+_REQUEST: Final = HttpRequest("GET", (), {"columns": "message_stats,recv_oct_details"})
 """A request for the columns with rates, and little else."""
 
 
@@ -57,15 +57,15 @@ class Everything:
 class Looks:
     """The recent users of the API, and the sampling for them."""
 
-    def __init__(self, door: Door) -> None:
-        self._door = door
+    def __init__(self, broker_api: BrokerApi) -> None:
+        self._broker_api = broker_api
         self._asked: dict[str, tuple[Grants, int]] = {}
 
     def asked(self, grants: Grants) -> bool:
         """Note a user's request; return whether sampling is to begin."""
         begins = not self.wanted
         self._asked.pop(grants.user, None)
-        self._asked[grants.user] = grants, self._door.now_ms()
+        self._asked[grants.user] = grants, self._broker_api.now_ms()
         if len(self._asked) > USERS_MAX:
             del self._asked[next(iter(self._asked))]
         return begins
@@ -73,20 +73,20 @@ class Looks:
     @property
     def wanted(self) -> bool:
         """Whether there was a recent request."""
-        since = self._door.now_ms() - QUIET_MS
+        since = self._broker_api.now_ms() - QUIET_MS
         return any(at > since for _, at in self._asked.values())
 
     async def look(self) -> None:
         """Sample everything that has rates, in portions."""
-        door = self._door
+        broker_api = self._broker_api
         everything: Grants = Everything()
         shared: list[RunEndpoint] = []
-        if sum(vhost.declared for vhost in door.catalog.vhosts.values()) <= QUEUES_MAX:
+        if sum(vhost.declared for vhost in broker_api.catalog.vhosts.values()) <= QUEUES_MAX:
             shared += _OF_QUEUES
-        if door.connections_open()[0] <= CONNECTIONS_MAX:
+        if broker_api.connections_open()[0] <= CONNECTIONS_MAX:
             shared += _OF_CONNECTIONS
         for run in shared:
-            await run(Call(_REQUEST, {}, everything, door))
+            await run(EndpointCall(_REQUEST, {}, everything, broker_api))
         for grants, _ in list(self._asked.values()):
             if grants.account is not None:
-                await overview.overview(Call(_REQUEST, {}, grants, door))
+                await overview.overview(EndpointCall(_REQUEST, {}, grants, broker_api))

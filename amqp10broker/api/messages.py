@@ -29,14 +29,14 @@ class Feed(Protocol):
         """Release resources; called once when the answer is over, even if its body never began."""
 
 
-class Refused(Exception):
+class RequestRefused(Exception):
     def __init__(self, status: int, error: str, reason: str) -> None:
         super().__init__(f"{status} {error}: {reason}")
-        self.answer = Answer.of_json({"error": error, "reason": reason}, status=status)
+        self.answer = HttpResponse.of_json({"error": error, "reason": reason}, status=status)
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class HttpRequest:
     method: str
     segments: tuple[str, ...]
     query: Mapping[str, str] = field(default_factory=dict)
@@ -75,7 +75,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class HttpResponse:
     """The answer to a request."""
 
     status: int
@@ -95,7 +95,7 @@ class Answer:
         """Make an answer of a body that `json_bytes` has written already."""
         return cls(status, (("content-type", "application/json"),), body)
 
-    def with_headers(self, *headers: tuple[str, str]) -> Answer:
+    def with_headers(self, *headers: tuple[str, str]) -> HttpResponse:
         return replace(self, headers=self.headers + headers)
 
 
@@ -135,5 +135,7 @@ def _query_of(query: bytes) -> list[tuple[str, str]]:
         raise _bad_target(f"its query has more than {_QUERY_FIELDS_MAX} parameters") from None
 
 
-def _bad_target(why: str) -> Refused:
-    return Refused(HTTPStatus.BAD_REQUEST, "bad_request", f"the request's target cannot be read: {why}")
+def _bad_target(why: str) -> RequestRefused:
+    return RequestRefused(
+        HTTPStatus.BAD_REQUEST, "bad_request", f"the request's target cannot be read: {why}"
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from http import HTTPStatus
 from typing import Final
 
-from amqp10broker.api.messages import Refused
+from amqp10broker.api.messages import RequestRefused
 from amqp10broker.errors import AccessRefused, NotFound, RefusedError, Unavailable
 
 _STATUSES: Final = (
@@ -17,7 +17,7 @@ ACCESS_REFUSED: Final = "Access refused."
 """RabbitMQ's reason. The log has the missing permission."""
 
 
-def refused(refusal: RefusedError) -> Refused:
+def refused(refusal: RefusedError) -> RequestRefused:
     """Convert the refusal of an operation; one without a status of its own is a bad request.
 
     The API has no 403: a user without permission gets the same answer as a client without a login.
@@ -25,11 +25,11 @@ def refused(refusal: RefusedError) -> Refused:
     for kind, status, error in _STATUSES:
         if isinstance(refusal, kind):
             reason = ACCESS_REFUSED if kind is AccessRefused else refusal.description
-            return Refused(status, error, reason)
-    return Refused(HTTPStatus.BAD_REQUEST, "bad_request", refusal.description)
+            return RequestRefused(status, error, reason)
+    return RequestRefused(HTTPStatus.BAD_REQUEST, "bad_request", refusal.description)
 
 
-def fault(error: Exception) -> Refused:
+def fault(error: Exception) -> RequestRefused:
     """Make the refusal of a request that failed by a fault in the broker."""
     reason = f"a fault in the broker ({type(error).__name__}); its log says more"
-    return Refused(HTTPStatus.INTERNAL_SERVER_ERROR, "internal_server_error", reason)
+    return RequestRefused(HTTPStatus.INTERNAL_SERVER_ERROR, "internal_server_error", reason)

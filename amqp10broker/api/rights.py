@@ -14,10 +14,10 @@ from http import HTTPStatus
 from typing import Final
 from urllib.parse import parse_qsl
 
-from amqp10broker.api.messages import Answer, Refused, Request
+from amqp10broker.api.messages import HttpRequest, HttpResponse, RequestRefused
 from amqp10broker.dataclass import dataclass
 
-NOT_LOGGED_IN: Final = Answer(
+NOT_LOGGED_IN: Final = HttpResponse(
     HTTPStatus.UNAUTHORIZED, (("www-authenticate", 'Basic realm="RabbitMQ Management"'),)
 )
 """Makes a browser prompt for a password."""
@@ -64,7 +64,7 @@ class Credentials:
         return b"\0" + self.user + b"\0" + self.password
 
 
-def credentials(header: str | None) -> Credentials | Answer:
+def credentials(header: str | None) -> Credentials | HttpResponse:
     """Parse the header ``Authorization``, None if it is absent. Returns the credentials, or an answer without
     such that can be verified.
     """
@@ -78,16 +78,16 @@ def credentials(header: str | None) -> Credentials | Answer:
     try:
         user, colon, password = base64.b64decode(encoded.strip(), validate=True).partition(b":")
     except (binascii.Error, ValueError):
-        return Answer(HTTPStatus.BAD_REQUEST)
-    return Credentials(user, password) if colon else Answer(HTTPStatus.BAD_REQUEST)
+        return HttpResponse(HTTPStatus.BAD_REQUEST)
+    return Credentials(user, password) if colon else HttpResponse(HTTPStatus.BAD_REQUEST)
 
 
-def header_credentials(request: Request) -> Credentials | Answer:
+def header_credentials(request: HttpRequest) -> Credentials | HttpResponse:
     """Return the credentials in the header of a request."""
     return credentials(request.headers.get("authorization"))
 
 
-def form_credentials(request: Request) -> Credentials | Answer:
+def form_credentials(request: HttpRequest) -> Credentials | HttpResponse:
     """Return the credentials in a form's fields ``username`` and ``password``."""
     try:
         fields = dict(parse_qsl(request.body.decode(), keep_blank_values=True, max_num_fields=_FIELDS_MAX))
@@ -98,9 +98,9 @@ def form_credentials(request: Request) -> Credentials | Answer:
     return Credentials(fields["username"].encode(), fields["password"].encode())
 
 
-def wrong_login() -> Refused:
+def wrong_login() -> RequestRefused:
     """Make the refusal of a wrong user or password, without revealing which one."""
-    return Refused(HTTPStatus.UNAUTHORIZED, "not_authorized", "Not_Authorized")
+    return RequestRefused(HTTPStatus.UNAUTHORIZED, "not_authorized", "Not_Authorized")
 
 
 def check_tag(wanted: Tag, tags: Collection[str]) -> None:
@@ -111,4 +111,4 @@ def check_tag(wanted: Tag, tags: Collection[str]) -> None:
     """
     for tag in (Tag.MANAGEMENT, wanted):
         if not SUFFICIENT[tag] & frozenset(tags):
-            raise Refused(HTTPStatus.UNAUTHORIZED, "not_authorised", _REASONS[tag])
+            raise RequestRefused(HTTPStatus.UNAUTHORIZED, "not_authorised", _REASONS[tag])

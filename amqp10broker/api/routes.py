@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, Generic, TypeVar
 
-from amqp10broker.api.messages import Answer, Request
+from amqp10broker.api.messages import HttpRequest, HttpResponse
 from amqp10broker.api.rights import Credentials, Tag, header_credentials
 from amqp10broker.dataclass import dataclass
 
@@ -35,12 +35,12 @@ class Endpoint(Generic[T]):
     run: T
     types: tuple[str, ...] = JSON_TYPES
     onward: tuple[str, str] | None = None
-    login: Callable[[Request], Credentials | Answer] = header_credentials
+    login: Callable[[HttpRequest], Credentials | HttpResponse] = header_credentials
     forms: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Route(Generic[T]):
+class HttpRoute(Generic[T]):
     """A path and its methods; HEAD comes with GET, OPTIONS with all."""
 
     pattern: str
@@ -74,8 +74,8 @@ class Route(Generic[T]):
 class Router(Generic[T]):
     """All routes of a listener. Raises ValueError if two patterns match the same paths."""
 
-    def __init__(self, routes: Iterable[Route[T]]) -> None:
-        self._by_length: dict[int, list[tuple[tuple[str | None, ...], Route[T]]]] = defaultdict(list)
+    def __init__(self, routes: Iterable[HttpRoute[T]]) -> None:
+        self._by_length: dict[int, list[tuple[tuple[str | None, ...], HttpRoute[T]]]] = defaultdict(list)
         for route in routes:
             parts = route.parts
             same = [other for there, other in self._by_length[len(parts)] if there == parts]
@@ -85,7 +85,7 @@ class Router(Generic[T]):
         for found in self._by_length.values():
             found.sort(key=lambda each: [part is None for part in each[0]])
 
-    def find(self, segments: tuple[str, ...]) -> tuple[Route[T], dict[str, str]] | None:
+    def find(self, segments: tuple[str, ...]) -> tuple[HttpRoute[T], dict[str, str]] | None:
         """Return the route of a path, and the values of its braces; None if there is none."""
         for parts, route in self._by_length.get(len(segments), ()):
             if all(part is None or part == segment for part, segment in zip(parts, segments, strict=True)):

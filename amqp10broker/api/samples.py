@@ -14,7 +14,7 @@ from http import HTTPStatus
 from itertools import pairwise
 from typing import Any, Final, TypeAlias
 
-from amqp10broker.api.messages import Refused
+from amqp10broker.api.messages import RequestRefused
 from amqp10broker.dataclass import dataclass
 
 SLACK_MS: Final = 10
@@ -45,7 +45,7 @@ class Span:
         age_ms, step_ms = int(age[:9]) * 1000, int(step[:9]) * 1000
         if age_ms // step_ms > POINTS_MAX:
             text = f"{family}_age holds more than {POINTS_MAX} times {family}_incr: ask for fewer points"
-            raise Refused(HTTPStatus.BAD_REQUEST, "bad_request", text)
+            raise RequestRefused(HTTPStatus.BAD_REQUEST, "bad_request", text)
         return cls(age_ms, step_ms)
 
 
@@ -112,7 +112,7 @@ class Series:
         self._samples = deque(samples[:half:2] + samples[half:])
 
 
-class Samples:
+class RateSamples:
     """The samples of all requested objects."""
 
     def __init__(self, interval_ms: int) -> None:

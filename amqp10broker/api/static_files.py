@@ -6,7 +6,7 @@ from http import HTTPStatus
 from typing import Final
 from urllib.parse import quote
 
-from amqp10broker.api.messages import Answer, Request
+from amqp10broker.api.messages import HttpRequest, HttpResponse
 from amqp10broker.dataclass import dataclass
 
 INDEX: Final = "index.html"
@@ -46,16 +46,16 @@ def kind_of(name: str) -> str | None:
     return KINDS.get(name[name.rfind(".") :])
 
 
-def to_folder(request: Request) -> Answer:
+def to_folder(request: HttpRequest) -> HttpResponse:
     """Redirect to the same path with a slash: browsers resolve the page's other files below it."""
-    return Answer(HTTPStatus.PERMANENT_REDIRECT, (("location", f"{quote(request.segments[-1])}/"),))
+    return HttpResponse(HTTPStatus.PERMANENT_REDIRECT, (("location", f"{quote(request.segments[-1])}/"),))
 
 
-def answer_of(request: Request, file: PageFile) -> Answer:
+def answer_of(request: HttpRequest, file: PageFile) -> HttpResponse:
     """Answer with the file, or without a body if the browser has it already."""
     # Weak: compressed or not, it is the same file (RFC 9110, 8.8.3.3).
     tag = f'W/"{file.tag}"'
     known = [each.strip() for each in request.headers.get("if-none-match", "").split(",")]
     if tag in known or "*" in known:
-        return Answer(HTTPStatus.NOT_MODIFIED, (("etag", tag), *_HEADERS))
-    return Answer(HTTPStatus.OK, (("content-type", file.kind), ("etag", tag), *_HEADERS), file.body)
+        return HttpResponse(HTTPStatus.NOT_MODIFIED, (("etag", tag), *_HEADERS))
+    return HttpResponse(HTTPStatus.OK, (("content-type", file.kind), ("etag", tag), *_HEADERS), file.body)

@@ -25,9 +25,9 @@ from amqp10broker.api.endpoints import (
     vhosts,
     whoami,
 )
-from amqp10broker.api.routes import Route
+from amqp10broker.api.routes import HttpRoute
 
-ROUTES: Final[tuple[Route[RunEndpoint], ...]] = (
+ROUTES: Final[tuple[HttpRoute[RunEndpoint], ...]] = (
     *whoami.ROUTES,
     *auth.ROUTES,
     *queues.ROUTES,

@@ -11,7 +11,7 @@ from http import HTTPStatus
 from typing import Final
 from urllib.parse import urlsplit
 
-from amqp10broker.api.messages import Refused, Request
+from amqp10broker.api.messages import HttpRequest, RequestRefused
 from amqp10broker.dataclass import dataclass
 
 SUBPROTOCOLS: Final = ("amqp", "AMQPWSB10")
@@ -22,7 +22,7 @@ _GUID: Final = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 
 
 @dataclass(frozen=True, slots=True)
-class Accepted:
+class AcceptedUpgrade:
     """A WebSocket that may be opened.
 
     Attributes:
@@ -40,7 +40,7 @@ def asks_for_websocket(headers: Collection[tuple[bytes, bytes]], version: bytes)
     return version >= b"1.1" and "websocket" in _tokens(wanted.decode("latin-1").lower())
 
 
-def accept(request: Request, origins: Collection[str]) -> Accepted:
+def accept(request: HttpRequest, origins: Collection[str]) -> AcceptedUpgrade:
     """Check a request for a WebSocket.
 
     Raises:
@@ -53,7 +53,7 @@ def accept(request: Request, origins: Collection[str]) -> Accepted:
         raise _bad("the header Connection must say Upgrade")
     if headers.get("sec-websocket-version") != VERSION:
         reason = f"the header Sec-WebSocket-Version must say {VERSION}"
-        refusal = Refused(HTTPStatus.UPGRADE_REQUIRED, "upgrade_required", reason)
+        refusal = RequestRefused(HTTPStatus.UPGRADE_REQUIRED, "upgrade_required", reason)
         refusal.answer = refusal.answer.with_headers(("sec-websocket-version", VERSION))
         raise refusal
     key = headers.get("sec-websocket-key", "")
@@ -66,8 +66,8 @@ def accept(request: Request, origins: Collection[str]) -> Accepted:
     origin = headers.get("origin")
     if origin is not None and origin not in origins and "*" not in origins:
         reason = f"pages of {origin} may not connect: name it in the setting websocket_origins"
-        raise Refused(HTTPStatus.FORBIDDEN, "forbidden", reason)
-    return Accepted(
+        raise RequestRefused(HTTPStatus.FORBIDDEN, "forbidden", reason)
+    return AcceptedUpgrade(
         (
             ("upgrade", "websocket"),
             ("connection", "Upgrade"),
@@ -97,5 +97,5 @@ def _tokens(text: str) -> list[str]:
     return [each.strip() for each in text.split(",")]
 
 
-def _bad(reason: str) -> Refused:
-    return Refused(HTTPStatus.BAD_REQUEST, "bad_request", reason)
+def _bad(reason: str) -> RequestRefused:
+    return RequestRefused(HTTPStatus.BAD_REQUEST, "bad_request", reason)

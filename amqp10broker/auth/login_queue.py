@@ -48,7 +48,7 @@ class Turn(Generic[Work]):
 _Lanes = OrderedDict[str, OrderedDict[str, dict[Turn[Work], None]]]
 
 
-class Turns(Generic[Work]):
+class LoginQueue(Generic[Work]):
     """The queue of waiting verifications."""
 
     def __init__(self) -> None:

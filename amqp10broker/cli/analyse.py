@@ -116,11 +116,11 @@ def _batch(arguments: argparse.Namespace) -> int:
     from amqp10broker.tools.analysis.inputs import find_recording
     from amqp10broker.tools.analysis.job import analyse, make_folder
     from amqp10broker.tools.analysis.messages import all_told
-    from amqp10broker.tools.analysis.progress import Progress
+    from amqp10broker.tools.analysis.progress import ProgressLines
     from amqp10broker.tools.analysis.recommend import Aim
     from amqp10broker.tools.analysis.session import command_session
 
-    progress = Progress(None if arguments.quiet else sys.stderr)
+    progress = ProgressLines(None if arguments.quiet else sys.stderr)
     output = arguments.output or arguments.folder / "analysis"
     # Before Java is started, which takes seconds.
     find_recording(arguments.folder)
@@ -136,10 +136,10 @@ def _batch(arguments: argparse.Namespace) -> int:
 
 def _follow(arguments: argparse.Namespace) -> int:
     from amqp10broker.tools.analysis.follow import LATE_S, check_folder, follow
-    from amqp10broker.tools.analysis.progress import Progress
+    from amqp10broker.tools.analysis.progress import ProgressLines
     from amqp10broker.tools.analysis.session import command_session
 
-    progress = Progress(None if arguments.quiet else sys.stderr)
+    progress = ProgressLines(None if arguments.quiet else sys.stderr)
     output = arguments.output or arguments.folder / "analysis"
     late_s = LATE_S if arguments.late is None else arguments.late
     if not check_folder(arguments.folder):

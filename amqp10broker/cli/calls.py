@@ -30,7 +30,7 @@ def _nothing(arguments: argparse.Namespace, given: dict[str, Any]) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class CommandCall:
     """An operation as a command. `said`: formats the result for people, from the parsed arguments and the
     result; None: it has printed it. `of_cluster`: it has RabbitMQ's exit codes, and shows its result as
     `--formatter` selects.
@@ -103,7 +103,9 @@ def on_terminal() -> dict[str, Any]:
     return {"encoding": sys.stdout.encoding, "width": width}
 
 
-def command_of_kinds(name: str, calls: Mapping[str, Call], metavar: str, description: str = "") -> Command:
+def command_of_kinds(
+    name: str, calls: Mapping[str, CommandCall], metavar: str, description: str = ""
+) -> Command:
     """Make a command with a first word that selects one of several operations."""
 
     def add_to(parser: Parser) -> None:

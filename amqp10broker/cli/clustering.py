@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any, Final
 
-from amqp10broker.cli.calls import Call
+from amqp10broker.cli.calls import CommandCall
 from amqp10broker.cli.exits import EXIT_OK, EXIT_SOFTWARE, EXIT_UNAVAILABLE
 from amqp10broker.cli.waiting_view import without_leader
 
@@ -45,14 +45,14 @@ def _deleted(arguments: argparse.Namespace, result: Any) -> str:
     return f"queue '{arguments.name}' {done} on {arguments.node}; it has {result['size']}"
 
 
-_call = partial(Call, of_cluster=True)
+_call = partial(CommandCall, of_cluster=True)
 
 
-def _rows(operation: str, columns: tuple[str, ...], **rest: Any) -> Call:
+def _rows(operation: str, columns: tuple[str, ...], **rest: Any) -> CommandCall:
     return _call(operation, lambda arguments, rows: None, columns=columns, **rest)
 
 
-def _check(operation: str, **rest: Any) -> Call:
+def _check(operation: str, **rest: Any) -> CommandCall:
     return _call(operation, lambda arguments, result: str(result["message"]), code=_checked, **rest)
 
 
@@ -98,7 +98,7 @@ def _forgotten(done: Any) -> str:
     return f"node '{done['node']}' is out of the cluster{failed}"
 
 
-CALLS: Final[Mapping[str, Call]] = {
+CALLS: Final[Mapping[str, CommandCall]] = {
     "cluster-status": _call("cluster-status", lambda arguments, status: _status(status)),
     "await-online-nodes": _call(
         "await-online-nodes", lambda arguments, done: f"{done['running']} nodes of the cluster run"

@@ -9,7 +9,7 @@ import sys
 import tempfile
 from typing import Any, Final
 
-from amqp10broker.cli.calls import Call
+from amqp10broker.cli.calls import CommandCall
 from amqp10broker.cli.commands import STANDARD, Parser, add_vhost, read_file
 from amqp10broker.cli.exits import Failed
 from amqp10broker.cli.tables import as_json
@@ -69,8 +69,8 @@ def _imported(arguments: argparse.Namespace, report: Any) -> str:
 
 
 COMMANDS: Final = (
-    Call("export-definitions", _exported, more=_add_target).command("export-definitions"),
-    Call(
+    CommandCall("export-definitions", _exported, more=_add_target).command("export-definitions"),
+    CommandCall(
         "import-definitions",
         _imported,
         without=("document",),

@@ -17,8 +17,8 @@ from amqp10broker.errors import ConfigError
 
 if TYPE_CHECKING:
     from amqp10broker.tools.replay.forecast import Forecast, Settings
-    from amqp10broker.tools.replay.many import Answer
-    from amqp10broker.tools.replay.pace import Reason
+    from amqp10broker.tools.replay.many import Forecasts
+    from amqp10broker.tools.replay.pace import PublisherWait
 
 _WIDTH: Final = 110
 _ROUND_TRIP_MS_MAX: Final = 60_000.0
@@ -108,7 +108,7 @@ def _run(arguments: argparse.Namespace) -> int:
     return _judged(found)
 
 
-def _answers(arguments: argparse.Namespace, settings: list[Settings]) -> list[Answer]:
+def _answers(arguments: argparse.Namespace, settings: list[Settings]) -> list[Forecasts]:
     from amqp10broker.tools.replay.many import answer, answer_of_file, files_of
 
     if STANDARD in arguments.recordings:
@@ -119,7 +119,7 @@ def _answers(arguments: argparse.Namespace, settings: list[Settings]) -> list[An
     return [answer_of_file(path, settings, arguments.connection) for path in files_of(arguments.recordings)]
 
 
-def _judged(found: list[Answer]) -> int:
+def _judged(found: list[Forecasts]) -> int:
     bad = [f"{one.recording}: {one.problem}" for one in found if one.problem is not None]
     if bad:
         others = f"; the other {len(found) - len(bad)} were looked at" if len(found) > len(bad) else ""
@@ -130,12 +130,12 @@ def _judged(found: list[Answer]) -> int:
     return EXIT_OK
 
 
-def _without(one: Answer, *, alone: bool) -> list[str]:
+def _without(one: Forecasts, *, alone: bool) -> list[str]:
     said = one.without if one.problem is None else [one.problem]
     return said if alone else [f"{one.recording}: {each}" for each in said]
 
 
-def _page(one: Answer, *, alone: bool, named: bool) -> Iterator[str]:
+def _page(one: Forecasts, *, alone: bool, named: bool) -> Iterator[str]:
     if not alone:
         yield f"{one.recording}:"
     last = None
@@ -180,7 +180,7 @@ def _rate(rate: float) -> str:
     return "as fast as client and broker are" if finite(rate) is None else f"{rate:.0f} messages/s"
 
 
-def _shares(waits: dict[Reason, float]) -> str:
+def _shares(waits: dict[PublisherWait, float]) -> str:
     shown = [f"{reason.value} {100 * share:.0f} %" for reason, share in waits.items() if share >= 0.005]
     return ", ".join(shown) or "nothing"
 

@@ -12,7 +12,7 @@ from typing import Final
 from amqp10broker.cli.commands import Command, Parser
 from amqp10broker.cli.exits import EXIT_OK
 from amqp10broker.errors import BrokerError
-from amqp10broker.observe.frames.records import Ended, Known, Listening, Record, read_lines
+from amqp10broker.observe.frames.records import Ended, KnownLink, Listening, Record, read_lines
 
 _NS: Final = 1_000_000_000
 
@@ -56,7 +56,7 @@ def _text(record: Record) -> str:
     if isinstance(record, Listening):
         begins = "begins" if record.begins else "is listened to from here on"
         return f"({record.peer}) {begins}"
-    if isinstance(record, Known):
+    if isinstance(record, KnownLink):
         return f"has a {record.role} '{record.name}' on channel {record.channel}, {record.address}"
     if isinstance(record, Ended):
         return f"has ended: {record.reason}"

@@ -9,7 +9,7 @@ import time
 from typing import Any, Final
 
 from amqp10broker.cli import status, waiting_view
-from amqp10broker.cli.calls import Call
+from amqp10broker.cli.calls import CommandCall
 from amqp10broker.cli.commands import Command, Parser, add_where, ask, seconds
 from amqp10broker.cli.exits import EXIT_OK
 
@@ -89,7 +89,7 @@ def _ask_on(arguments: argparse.Namespace, watch: int, found: dict[str, Any]) ->
 
 
 COMMANDS: Final = (
-    Call(
+    CommandCall(
         "waiting",
         _waits,
         more=_add_format,

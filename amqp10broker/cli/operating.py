@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any, Final
 
-from amqp10broker.cli.calls import Call, command_of_kinds
+from amqp10broker.cli.calls import CommandCall, command_of_kinds
 from amqp10broker.cli.commands import Parser, ask, counted
 from amqp10broker.cli.exits import Failed
 from amqp10broker.config.records import CONFIG_SETTINGS
@@ -101,8 +101,8 @@ def _policy_set(what: str, arguments: argparse.Namespace, found: Any) -> str:
             "'amqp10broker list-queues name policy ineffective_policy_keys'",
             file=sys.stderr,
         )
-    whom = f"{counted(found['queues'], 'queue')} and {counted(found['exchanges'], 'exchange')}"
-    return f"{what} '{arguments.name}' set; it counts for {whom}"
+    recipient = f"{counted(found['queues'], 'queue')} and {counted(found['exchanges'], 'exchange')}"
+    return f"{what} '{arguments.name}' set; it counts for {recipient}"
 
 
 # --- the running broker ---------------------------------------------------------------------------
@@ -122,7 +122,7 @@ def _alarm_said(arguments: argparse.Namespace, result: Any) -> str:
     return f"the {name} alarm is {arguments.on}"
 
 
-def _limit(name: str, description: str, meaning: str, help: str, words: tuple[str, ...]) -> Call:
+def _limit(name: str, description: str, meaning: str, help: str, words: tuple[str, ...]) -> CommandCall:
     def more(parser: Parser) -> None:
         value: Any = parser.add_argument("value", nargs="+", metavar="VALUE", help=help)
         value.completions = words
@@ -141,93 +141,101 @@ def _limit(name: str, description: str, meaning: str, help: str, words: tuple[st
         return f"{name} is now {written}: {meaning.format(f'{limit} bytes')}"
 
     told = f"{description} Until its next start; for good, set {name} in its configuration."
-    return Call("set-limit", said, without=("name", "value"), more=more, prepare=prepare, description=told)
+    return CommandCall(
+        "set-limit", said, without=("name", "value"), more=more, prepare=prepare, description=told
+    )
 
 
 _SEE_PERMISSIONS: Final = "see 'amqp10broker set-permissions --help'"
-_DELETE_VHOST: Final = Call(
+_DELETE_VHOST: Final = CommandCall(
     "delete-vhost", lambda a, gone: f"vhost '{a.name}' deleted with {counted(gone['queues'], 'queue')}"
 )
-_DELETE_USER: Final = Call("delete-user", lambda a, gone: f"user '{a.user}' deleted")
+_DELETE_USER: Final = CommandCall("delete-user", lambda a, gone: f"user '{a.user}' deleted")
 
-CALLS: Final[Mapping[str, Call]] = {
-    "purge": Call(
+CALLS: Final[Mapping[str, CommandCall]] = {
+    "purge": CommandCall(
         "purge-queue",
         lambda a, gone: f"{counted(gone['message_count'], 'message')} purged from queue '{a.name}'",
     ),
-    "bind": Call(
+    "bind": CommandCall(
         "bind", lambda a, bound: f"{_bound(a)} bound", without=_ENDS, more=_add_ends, prepare=_with_ends
     ),
-    "unbind": Call(
+    "unbind": CommandCall(
         "unbind", lambda a, gone: f"{_bound(a)} unbound", without=_ENDS, more=_add_ends, prepare=_is_bound
     ),
-    "add-user": Call(
+    "add-user": CommandCall(
         "add-user",
         lambda a, added: f"user '{a.user}' added; it may do nothing yet, {_SEE_PERMISSIONS}",
         description="Add a user, who may do nothing yet. The password is not given on the command line, "
         "where others on this machine could see it.",
     ),
-    "change-password": Call(
+    "change-password": CommandCall(
         "change-password",
         lambda a, done: f"user '{a.user}' has {'none' if a.no_password else 'another password'}",
     ),
     "delete-user": _DELETE_USER,
-    "set-tags": Call("set-tags", lambda a, done: f"tags of user '{a.user}': {', '.join(a.tags) or 'none'}"),
-    "set-user-limits": Call("set-user-limits", lambda a, limits: _limits(f"user '{a.user}'", limits)),
-    "set-permissions": Call("set-permissions", lambda a, done: f"permissions of user '{a.user}'{_in(a)} set"),
-    "clear-permissions": Call(
+    "set-tags": CommandCall(
+        "set-tags", lambda a, done: f"tags of user '{a.user}': {', '.join(a.tags) or 'none'}"
+    ),
+    "set-user-limits": CommandCall("set-user-limits", lambda a, limits: _limits(f"user '{a.user}'", limits)),
+    "set-permissions": CommandCall(
+        "set-permissions", lambda a, done: f"permissions of user '{a.user}'{_in(a)} set"
+    ),
+    "clear-permissions": CommandCall(
         "clear-permissions", lambda a, done: f"permissions of user '{a.user}'{_in(a)} cleared"
     ),
-    "set-topic-permissions": Call("set-topic-permissions", lambda a, done: f"{_topics(a)} set"),
-    "clear-topic-permissions": Call(
+    "set-topic-permissions": CommandCall("set-topic-permissions", lambda a, done: f"{_topics(a)} set"),
+    "clear-topic-permissions": CommandCall(
         "clear-topic-permissions", lambda a, done: f"{_topics(a)} cleared", by_itself=("exchange",)
     ),
-    "add-vhost": Call(
+    "add-vhost": CommandCall(
         "add-vhost", lambda a, added: f"vhost '{a.name}' added; nobody may enter it yet, {_SEE_PERMISSIONS}"
     ),
     "delete-vhost": _DELETE_VHOST,
-    "set-vhost-limits": Call(
+    "set-vhost-limits": CommandCall(
         "set-vhost-limits",
         lambda a, limits: _limits("the default vhost" if a.vhost is None else f"vhost '{a.vhost}'", limits),
     ),
-    "set-policy": Call(
+    "set-policy": CommandCall(
         "set-policy",
         partial(_policy_set, "policy"),
         description="Set a policy: settings for the queues or exchanges whose name matches a pattern. It "
         "acts at once, also on those that are there. Settings are those of queue arguments without x-, and "
         "alternate-exchange.",
     ),
-    "clear-policy": Call("clear-policy", lambda a, done: f"policy '{a.name}' cleared"),
-    "set-operator-policy": Call(
+    "clear-policy": CommandCall("clear-policy", lambda a, done: f"policy '{a.name}' cleared"),
+    "set-operator-policy": CommandCall(
         "set-operator-policy",
         partial(_policy_set, "operator policy"),
         description="Set an operator policy: bounds of what policies and queue arguments set. It acts at "
         "once.",
     ),
-    "clear-operator-policy": Call(
+    "clear-operator-policy": CommandCall(
         "clear-operator-policy", lambda a, done: f"operator policy '{a.name}' cleared"
     ),
-    "close-connection": Call(
+    "close-connection": CommandCall(
         "close-connection",
         lambda a, closed: f"connection {a.id}{'' if a.node is None else f' at node {a.node}'} closed",
         by_itself=("reason",),
     ),
-    "end-suspended-link": Call(
+    "end-suspended-link": CommandCall(
         "end-suspended-link",
         lambda a, ended: (
             f"link '{ended['name']}' of container '{ended['container_id']}' is over; "
             f"it kept {ended['unsettled']} unsettled"
         ),
     ),
-    "inject-fault": Call("inject-fault", lambda a, fault: f"fault {fault['fault']} is committed: {a.kind}"),
-    "lift-fault": Call("lift-fault", lambda a, fault: f"fault {a.fault} is committed no more"),
-    "set": Call(
+    "inject-fault": CommandCall(
+        "inject-fault", lambda a, fault: f"fault {fault['fault']} is committed: {a.kind}"
+    ),
+    "lift-fault": CommandCall("lift-fault", lambda a, fault: f"fault {a.fault} is committed no more"),
+    "set": CommandCall(
         "set",
         lambda a, now: f"{a.name} is now {a.value}",
         description="Change a flow control setting of a running broker. What it grants from then on follows "
         "the new value; overrides of the configuration file still apply.",
     ),
-    "alarm": Call(
+    "alarm": CommandCall(
         "alarm",
         _alarm_said,
         description="Raise a resource alarm by hand, or take that back. While one is on, publishers are held "
@@ -251,23 +259,23 @@ CALLS: Final[Mapping[str, Call]] = {
     ),
 }
 
-DECLARE: Final[Mapping[str, Call]] = {
-    "queue": Call(
+DECLARE: Final[Mapping[str, CommandCall]] = {
+    "queue": CommandCall(
         "declare-queue",
         partial(_declared, "queue"),
         without=("exclusive",),
         more=_add_queue_type,
         prepare=_with_type,
     ),
-    "exchange": Call("declare-exchange", partial(_declared, "exchange")),
+    "exchange": CommandCall("declare-exchange", partial(_declared, "exchange")),
 }
-DELETE: Final[Mapping[str, Call]] = {
-    "queue": Call(
+DELETE: Final[Mapping[str, CommandCall]] = {
+    "queue": CommandCall(
         "delete-queue",
         lambda a, gone: f"queue '{a.name}' deleted with {counted(gone['message_count'], 'ready message')}",
         prepare=_queue_is_there,
     ),
-    "exchange": Call(
+    "exchange": CommandCall(
         "delete-exchange", lambda a, gone: f"exchange '{a.name}' deleted", prepare=_exchange_is_there
     ),
     "vhost": _DELETE_VHOST,

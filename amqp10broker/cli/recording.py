@@ -8,7 +8,7 @@ import os
 from collections.abc import Mapping
 from typing import Any, Final
 
-from amqp10broker.cli.calls import Call, command_of_kinds
+from amqp10broker.cli.calls import CommandCall, command_of_kinds
 from amqp10broker.cli.commands import Parser, counted
 from amqp10broker.cli.exits import EXIT_FAILED, EXIT_OK
 from amqp10broker.config.records import CONFIG_SETTINGS
@@ -70,11 +70,11 @@ COMMANDS: Final = (
     command_of_kinds(
         "record",
         {
-            "start": Call(
+            "start": CommandCall(
                 "record-start", _started, without=("every",), more=_add_every, prepare=_as_seen_from_here
             ),
-            "stop": Call("record-stop", lambda a, recording: f"recorded {_sentence(recording)}"),
-            "status": Call(
+            "stop": CommandCall("record-stop", lambda a, recording: f"recorded {_sentence(recording)}"),
+            "status": CommandCall(
                 "record-status",
                 _shown,
                 more=_add_format,

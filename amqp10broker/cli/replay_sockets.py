@@ -30,11 +30,11 @@ def drive(replay: Replay, url: BrokerUrl, timeout_s: float) -> None:
                 for player in replay.wanted(time.monotonic()):
                     _connect(replay, player, url, context, timeout_s, sockets, selector)
                 wake = replay.advance(time.monotonic())
-                goes_on = False
+                run_inline = False
                 for player, sock in list(sockets.items()):
                     was_full = replay.is_full(player)
                     _write(replay, player, sock)
-                    goes_on = goes_on or (was_full and not replay.is_full(player))
+                    run_inline = run_inline or (was_full and not replay.is_full(player))
                     if player.closed:
                         selector.unregister(sock)
                         sock.close()
@@ -45,7 +45,7 @@ def drive(replay: Replay, url: BrokerUrl, timeout_s: float) -> None:
                         selector.modify(sock, events, player)
                 if wake is None:
                     return
-                pause = 0.0 if goes_on else min(max(0.0, wake - time.monotonic()), _LOOK_AGAIN_S)
+                pause = 0.0 if run_inline else min(max(0.0, wake - time.monotonic()), _LOOK_AGAIN_S)
                 for key, ready in selector.select(pause):
                     if ready & selectors.EVENT_READ:
                         _read(replay, key.data, sockets[key.data])

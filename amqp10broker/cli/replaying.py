@@ -51,7 +51,7 @@ def _arguments(parser: Parser) -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     from amqp10broker.cli.replay_sockets import drive
-    from amqp10broker.tools.replay.player import Login
+    from amqp10broker.tools.replay.player import ReplayLogin
     from amqp10broker.tools.replay.replay import Replay
     from amqp10broker.tools.replay.script import read_script
 
@@ -67,7 +67,7 @@ def _run(arguments: argparse.Namespace) -> int:
     user = "guest" if url.user is None else url.user
     password = url.password if url.password is not None else "guest"
     replay = Replay(
-        script, Login(user, password, url.vhost), fast=arguments.fast, patience_s=arguments.patience
+        script, ReplayLogin(user, password, url.vhost), fast=arguments.fast, patience_s=arguments.patience
     )
     began = time.monotonic()
     drive(replay, url, arguments.patience)

@@ -84,8 +84,10 @@ def _line(checked: Checked) -> str:
 
 def _summary(files: list[Checked], faults: int) -> str:
     records, size = sum(each.records for each in files), sum(each.bytes for each in files)
-    verdict = f"{faults} bad; a broker would refuse to start with this folder" if faults else "no damage"
-    return f"{len(files)} files, {records} records, {size} bytes: {verdict}"
+    delivery_outcome = (
+        f"{faults} bad; a broker would refuse to start with this folder" if faults else "no damage"
+    )
+    return f"{len(files)} files, {records} records, {size} bytes: {delivery_outcome}"
 
 
 def _entry(checked: Checked) -> dict[str, Any]:

@@ -119,13 +119,13 @@ class LinkEnd:
             words = said(event.error)
             condition = "" if event.error is None else str(event.error.condition)
             description = "" if event.error is None else event.error.description or ""
-        whom = f"'{self.address}'" if self.address else "a terminus without address"
+        recipient = f"'{self.address}'" if self.address else "a terminus without address"
         kind, verb = (LinkDetachedError, "detached") if self.attached else (LinkRefusedError, "refused")
         what = "sender" if isinstance(self._end, SenderLink) else "receiver"
         self._failure = kind(
-            f"the broker {verb} the {what} for {whom}{words}"
+            f"the broker {verb} the {what} for {recipient}{words}"
             if event.fault is None
-            else f"the {what} for {whom} was closed by this client{words}",
+            else f"the {what} for {recipient} was closed by this client{words}",
             address=self.address,
             condition=condition or None,
             description=description,

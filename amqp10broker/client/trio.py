@@ -59,7 +59,7 @@ async def connect(
     timeout_s: float = TIMEOUT_S,
     ssl_context: ssl.SSLContext | None = None,
     mechanism: str | None = None,
-) -> AsyncIterator[Client]:
+) -> AsyncIterator[TrioClient]:
     """Connect over TCP; otherwise as `over`. `ssl_context`: use TLS, verified against `host`; None uses plain
     TCP. Raises `ConnectError` if no server listens there, it cannot be reached, or host or port is invalid,
     and `TlsError` if TLS failed.
@@ -113,12 +113,12 @@ async def over(
     options: ClientOptions | None = None,
     timeout_s: float = TIMEOUT_S,
     mechanism: str | None = None,
-) -> AsyncIterator[Client]:
+) -> AsyncIterator[TrioClient]:
     """Log in over a stream, open the connection, begin a session; close them and the stream at the end.
 
     The other arguments and errors are those of `blocking.connect`.
     """
-    client = Client(stream, ClientCore(options or ClientOptions()), timeout_s)
+    client = TrioClient(stream, ClientCore(options or ClientOptions()), timeout_s)
     raised: Exception | None = None
     try:
         async with trio.open_nursery() as nursery:
@@ -140,16 +140,16 @@ async def over(
         raise raised
 
 
-class Sender(SenderBase):
-    """A link for sending, made by `Client.sender`; several tasks may use it."""
+class TrioSender(SenderBase):
+    """A link for sending, made by `TrioClient.sender`; several tasks may use it."""
 
     send = _awaits(links.send)
     send_many = _awaits(links.send_many)
     detach = _awaits(links.detach)
 
 
-class Receiver(ReceiverBase):
-    """A link for receiving, made by `Client.receiver`; one task uses it."""
+class TrioReceiver(ReceiverBase):
+    """A link for receiving, made by `TrioClient.receiver`; one task uses it."""
 
     receive = _awaits(links.receive)
     receive_many = _awaits(links.receive_many)
@@ -158,7 +158,7 @@ class Receiver(ReceiverBase):
     detach = _awaits(links.detach)
 
 
-class Client(ClientBase[Sender, Receiver]):
+class TrioClient(ClientBase[TrioSender, TrioReceiver]):
     """One connection, made by `connect` or `over`."""
 
     begin_session = _awaits(driving.begin_session)
@@ -172,9 +172,9 @@ class Client(ClientBase[Sender, Receiver]):
     close = _awaits(driving.close)
 
     def __init__(self, stream: trio.abc.Stream, core: ClientCore, timeout_s: float = TIMEOUT_S) -> None:
-        super().__init__(core, timeout_s, Sender, Receiver)
+        super().__init__(core, timeout_s, TrioSender, TrioReceiver)
         self._stream = stream
-        self._news = trio.lowlevel.ParkingLot()
+        self._notifications = trio.lowlevel.ParkingLot()
         self._to_write = trio.Event()
         self._writing = False
         self._writer_ended = False
@@ -205,7 +205,7 @@ class Client(ClientBase[Sender, Receiver]):
                     continue
                 if self._writing:
                     self._writing = False
-                    self._news.unpark_all()
+                    self._notifications.unpark_all()
                 self._to_write = trio.Event()
                 await self._to_write.wait()
         except (trio.BrokenResourceError, trio.ClosedResourceError):
@@ -258,10 +258,10 @@ class Client(ClientBase[Sender, Receiver]):
                 error = waiting.failure()
                 if error is not None:
                     raise error.with_traceback(None)
-                await self._news.park()
+                await self._notifications.park()
             return
         raise TimedOutError(waiting.what, limit, waiting.hint)
 
     def _wake(self) -> None:
         self._to_write.set()
-        self._news.unpark_all()
+        self._notifications.unpark_all()

@@ -9,7 +9,7 @@ from amqp10broker.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Led:
+class BalancedQueue:
     """A queue as balancing sees it."""
 
     group: int
@@ -30,7 +30,9 @@ def share(queues: int, nodes: int) -> int:
     return -(-queues // nodes) if nodes else 0
 
 
-def next_move(queues: Sequence[Led], nodes: Collection[int], stuck: Collection[int] = ()) -> Move | None:
+def next_move(
+    queues: Sequence[BalancedQueue], nodes: Collection[int], stuck: Collection[int] = ()
+) -> Move | None:
     """Return the transfer to make next, so that no node leads more than its share; None if no transfer helps.
 
     Where a queue of a crowded node can only move to nodes at their share, a queue of those is moved first:
@@ -38,7 +40,7 @@ def next_move(queues: Sequence[Led], nodes: Collection[int], stuck: Collection[i
     of leaders above the share, so repeated calls end.
     """
     limit = share(len(queues), len(nodes))
-    led: dict[int, list[Led]] = {node: [] for node in sorted(nodes)}
+    led: dict[int, list[BalancedQueue]] = {node: [] for node in sorted(nodes)}
     for queue in queues:
         led.setdefault(queue.leader, []).append(queue)
     crowded = sorted(

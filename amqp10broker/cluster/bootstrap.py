@@ -65,7 +65,7 @@ class MemberAt:
 
 
 @dataclass(frozen=True, slots=True)
-class Membership:
+class ClusterIdentity:
     """The cluster facts in a node's folder."""
 
     cluster: str
@@ -83,7 +83,7 @@ class Membership:
         }
 
     @classmethod
-    def of(cls, document: Mapping[str, object]) -> Membership:
+    def of(cls, document: Mapping[str, object]) -> ClusterIdentity:
         """It again. Raises `KeyError` or `TypeError` or `ValueError` if it is not valid."""
         cluster, number, name, members = (document[key] for key in ("cluster", "number", "name", "members"))
         if not (type(cluster) is str and type(number) is int and type(name) is str):
@@ -143,7 +143,7 @@ def target_size(given: int, listed: str | None) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class NodeAnswer:
     """The answer of a node on the list. `cluster`: id of the cluster that it is in; None: it is in none.
     `taken`: the name of the asking node belongs to another folder in that cluster.
     """
@@ -155,7 +155,7 @@ class Heard:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundCluster:
     """Be the first node of a cluster."""
 
 
@@ -167,14 +167,14 @@ class Join:
 
 
 @dataclass(frozen=True, slots=True)
-class Wait:
+class WaitForNodes:
     names: tuple[str, ...]
     why: str
 
 
 def next_step(
-    name: str, listed: Sequence[str], heard: Mapping[str, Heard], *, has_data: bool
-) -> Found | Join | Wait:
+    name: str, listed: Sequence[str], heard: Mapping[str, NodeAnswer], *, has_data: bool
+) -> FoundCluster | Join | WaitForNodes:
     """Return the next action of a node that is in no cluster.
 
     Args:
@@ -206,13 +206,17 @@ def next_step(
         founder = listed[0]
         silent = tuple(each for each in others if each not in heard)
         if founder in heard:
-            return Wait((founder,), f"node '{founder}', the first of the list, has no cluster yet")
-        return Wait(silent or (founder,), f"node '{founder}', the first of the list, founds the cluster")
+            return WaitForNodes((founder,), f"node '{founder}', the first of the list, has no cluster yet")
+        return WaitForNodes(
+            silent or (founder,), f"node '{founder}', the first of the list, founds the cluster"
+        )
     majority = len(listed) // 2 + 1
     if not listed or 1 + sum(each in heard for each in others) >= majority:
-        return Found()
+        return FoundCluster()
     silent = tuple(each for each in others if each not in heard)
-    return Wait(silent, f"{majority} of {len(listed)} nodes of the list must be up to found a cluster")
+    return WaitForNodes(
+        silent, f"{majority} of {len(listed)} nodes of the list must be up to found a cluster"
+    )
 
 
 def taken(name: str, by: str) -> ClusterRefused:
@@ -223,7 +227,7 @@ def taken(name: str, by: str) -> ClusterRefused:
     )
 
 
-def check_still_member(membership: Membership, told: Mapping[str, Any]) -> None:
+def check_still_member(membership: ClusterIdentity, told: Mapping[str, Any]) -> None:
     """Refuse a node that was removed. Raises `ClusterRefused` if the node's number was assigned once and is
     not a member's any more. A node that has not learned of the number yet answers without it.
     """

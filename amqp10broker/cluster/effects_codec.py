@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple, assert_never
 
-from amqp10broker.cluster.lane_messages import LeaderIs, Resumed, Told
+from amqp10broker.cluster.lane_messages import LeaderIs, RemoteEffects, RemoteResumed
 from amqp10broker.cluster.letters_codec import SHOWN, BadLetter
 from amqp10broker.message.batch import BATCH_MAX, decode_batch, encode_batch
 from amqp10broker.queues.commands import ConsumerRef, PeerId, PublisherRef, RequestRef
@@ -32,10 +32,10 @@ from amqp10broker.queues.effects import (
     CreditReply,
     Deliver,
     Effect,
+    PublishRejected,
     QueueDeleted,
     QueueDown,
     Refusal,
-    Rejected,
     Settled,
     Subscribed,
     SubscribeRefused,
@@ -73,7 +73,7 @@ class _Content(NamedTuple):
 Ref = tuple[PeerId, int]
 
 
-def encode_told(told: Told) -> list[bytes]:
+def encode_told(told: RemoteEffects) -> list[bytes]:
     """Effects in pieces that belong together in this order."""
     pieces = [_TOLD.pack(told.token, told.index, told.done)]
     for effects in told.effects.values():
@@ -81,7 +81,7 @@ def encode_told(told: Told) -> list[bytes]:
     return pieces
 
 
-def decode_told(body: bytes) -> Told:
+def decode_told(body: bytes) -> RemoteEffects:
     """Decode the output of `encode_told`. Raises `BadLetter` if the body is invalid."""
     try:
         token, index, done = _TOLD.unpack_from(body)
@@ -90,10 +90,10 @@ def decode_told(body: bytes) -> Told:
             by_session.setdefault(peer, []).append(effect)
     except (struct.error, ValueError, IndexError, KeyError, OverflowError) as error:
         raise BadLetter(f"no effects of a queue: {error}") from error
-    return Told(token, index, done, by_session)
+    return RemoteEffects(token, index, done, by_session)
 
 
-def encode_resumed(resumed: Resumed) -> list[bytes]:
+def encode_resumed(resumed: RemoteResumed) -> list[bytes]:
     """The answer to `Resume`, in pieces that belong together in this order."""
     kept: list[bytes] = []
     _write(resumed.kept, kept)
@@ -106,7 +106,7 @@ def encode_resumed(resumed: Resumed) -> list[bytes]:
     return pieces
 
 
-def decode_resumed(body: bytes) -> Resumed:
+def decode_resumed(body: bytes) -> RemoteResumed:
     """Decode the output of `encode_resumed`. Raises `BadLetter` if the body is invalid."""
     try:
         token, index, last, deleted = _RESUMED.unpack_from(body)
@@ -130,7 +130,7 @@ def decode_resumed(body: bytes) -> Resumed:
     except (struct.error, ValueError, IndexError, KeyError, OverflowError) as error:
         raise BadLetter(f"no state of a queue: {error}") from error
     only = [each for each in deliveries if isinstance(each, Deliver)]
-    return Resumed(token, index, last, bool(deleted), kept, only, consumers)
+    return RemoteResumed(token, index, last, bool(deleted), kept, only, consumers)
 
 
 def encode_leader(leader: LeaderIs) -> list[bytes]:
@@ -219,7 +219,7 @@ def _encode(effect: Effect) -> tuple[int, ConsumerRef | PublisherRef | RequestRe
             flags = _FLAGS.pack(effect.settled | effect.failed << 1)
             ids = encode_numbers(effect.ids)
             return _UNCONFIRMED, effect.publisher, [flags, ids, _name(effect.queue)]
-        case Rejected():
+        case PublishRejected():
             flags = _FLAGS.pack(effect.settled)
             return _REJECTED, effect.publisher, [flags, encode_numbers(effect.ids), _name(effect.queue)]
         case Settled():
@@ -288,7 +288,7 @@ def _read_unconfirmed(ref: Ref, content: _Content) -> Effect:
 
 def _read_rejected(ref: Ref, content: _Content) -> Effect:
     ids, at = _numbers(content, content.at + _FLAGS.size)
-    return Rejected(PublisherRef(*ref), ids, bool(_flags(content)), _read_name(content, at))
+    return PublishRejected(PublisherRef(*ref), ids, bool(_flags(content)), _read_name(content, at))
 
 
 def _read_deliver(ref: Ref, content: _Content) -> Deliver:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Final
 from zlib import crc32
 
-from amqp10broker.cluster.wire import Frame, FrameKind
+from amqp10broker.cluster.wire import FrameKind, PeerFrame
 from amqp10broker.errors import BrokerError
 
 BODY_BYTES_MAX: Final = 80 * 1024 * 1024
@@ -61,7 +61,7 @@ class Decoder:
         """Bytes that came of a frame that is not whole."""
         return len(self._kept)
 
-    def feed(self, data: bytes) -> list[Frame]:
+    def feed(self, data: bytes) -> list[PeerFrame]:
         """Take what was read.
 
         Returns:
@@ -77,7 +77,7 @@ class Decoder:
                 return []
             data = bytes(self._kept)
             self._kept = bytearray()
-        frames: list[Frame] = []
+        frames: list[PeerFrame] = []
         at, end = 0, len(data)
         self._wanted = FRAME_BYTES_MIN
         while end - at >= FRAME_BYTES_MIN:
@@ -94,7 +94,7 @@ class Decoder:
             known = _KINDS.get(kind)
             if known is None:
                 raise BadFrame(f"a frame of kind {kind}, which is not known")
-            frames.append(Frame(known, group, body, flags))
+            frames.append(PeerFrame(known, group, body, flags))
             at = last + _CRC.size
         if at < end:
             self._kept += data[at:]

@@ -64,7 +64,7 @@ class Groups:
         """Those whose time has come, and that are to ask when others have an answer."""
         self._later: list[Callable[[], None]] = []
         self._later_due = 0
-        self._news: deque[Iterator[None]] = deque()
+        self._notifications: deque[Iterator[None]] = deque()
 
     def __iter__(self) -> Iterator[Member]:
         return iter(list(self._members.values()))
@@ -146,36 +146,36 @@ class Groups:
         self.suspected.discard(node)
         self._tell(node, lambda member, peer: member.heard(peer))
 
-    def _tell(self, node: int, news: Callable[[Member, int], None]) -> None:
-        self._news.append(self._telling(node, news))
-        if len(self._news) == 1:
+    def _tell(self, node: int, notifications: Callable[[Member, int], None]) -> None:
+        self._notifications.append(self._telling(node, notifications))
+        if len(self._notifications) == 1:
             self._go_on_telling()
-            if self._news:
+            if self._notifications:
                 self.on_deadline()
 
-    def _telling(self, node: int, news: Callable[[Member, int], None]) -> Iterator[None]:
+    def _telling(self, node: int, notifications: Callable[[Member, int], None]) -> Iterator[None]:
         for member in self:
             peers = [peer for peer in member.raft.config.members if node_of(peer) == node]
             if not peers or member.stopped:
                 continue
             for peer in peers:
-                news(member, peer)
+                notifications(member, peer)
             member.advance()
             yield
 
     def _go_on_telling(self) -> None:
         left = MEMBERS_A_TURN
-        while self._news and left > 0:
-            left -= sum(1 for _ in islice(self._news[0], left))
+        while self._notifications and left > 0:
+            left -= sum(1 for _ in islice(self._notifications[0], left))
             if left > 0:  # there were no more
-                self._news.popleft()
+                self._notifications.popleft()
 
     # --- time ---------------------------------------------------------------------------------------
 
     @property
     def deadline(self) -> int | None:
         """When `tick` is due, in ms; None: nothing is awaited."""
-        if self._news or self._may_ask:
+        if self._notifications or self._may_ask:
             return self.now_ms()
         due = self._members_due()
         if self._later and (due is None or self._later_due < due):

@@ -6,7 +6,7 @@ from amqp10broker.queues.commands import Cancel, Command, GiveBack, Settle, Subs
 from amqp10broker.queues.effects import Deliver
 
 
-class Held:
+class HeldByConsumer:
     __slots__ = ("_asked", "_cancelled", "_count", "_epoch", "_settled", "seen")
 
     def __init__(self, command: Subscribe) -> None:

@@ -15,9 +15,10 @@ Each message is ``length u16 | kind u8 | content``, 1 024 bytes at most. A hello
     incarnation u64 | start 16s | nonce 32s | cluster u8 and UTF-8 | name u8 and UTF-8
 
 A proof is 32 bytes, a verdict ``refused u8 | proof 32s | reason in UTF-8``. A proof is the HMAC-SHA-256 by
-the secret over the role of its sender and the step, the binding to the TLS connection (`Greeting`), and both
-hellos; that of a verdict also covers the verdict. So a proof is invalid in the other direction and on another
-connection. A refusal before the proof of the secret carries no proof, so its content is not authenticated.
+the secret over the role of its sender and the step, the binding to the TLS connection (`PeerGreeting`), and
+both hellos; that of a verdict also covers the verdict. So a proof is invalid in the other direction and on
+another connection. A refusal before the proof of the secret carries no proof, so its content is not
+authenticated.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from collections.abc import Callable
 from dataclasses import field, replace
 from typing import Final
 
-from amqp10broker.cluster.wire import Purpose
+from amqp10broker.cluster.wire import ConnectionPurpose
 from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import BrokerError
 from amqp10broker.queues.machine_version import carried_out, why_not
@@ -59,7 +60,7 @@ OTHER_VERSION: Final = "versions do not fit: "
 OWN_ADDRESS: Final = "that is this node's own address: correct the addresses of the nodes"
 
 
-class Refused(BrokerError):
+class HelloRefused(BrokerError):
     """The handshake failed; the message is one line with the reason."""
 
     def __init__(self, reason: str, *, by_peer: bool = False) -> None:
@@ -95,7 +96,7 @@ class Hello:
     """
 
     identity: Identity
-    purpose: Purpose
+    purpose: ConnectionPurpose
     start: bytes
     nonce: bytes
     versions: tuple[int, int] = VERSIONS
@@ -120,14 +121,14 @@ class Hello:
 
 
 def read_hello(content: bytes) -> Hello:
-    """Read what `Hello.encode` wrote. Raises `Refused` if it is not valid, or of a version that is not spoken
-    here.
+    """Read what `Hello.encode` wrote. Raises `HelloRefused` if it is not valid, or of a version that is not
+    spoken here.
     """
     if len(content) < _RANGE.size or not content.startswith(MAGIC):
-        raise Refused(NO_NODE)
+        raise HelloRefused(NO_NODE)
     _, oldest, newest = _RANGE.unpack_from(content)
     if oldest > VERSIONS[1] or newest < VERSIONS[0]:
-        raise Refused(
+        raise HelloRefused(
             f"{OTHER_VERSION}the other node speaks versions {oldest} to {newest} of the protocol between "
             f"nodes, this one {VERSIONS[0]} to {VERSIONS[1]}: upgrade the older one of them"
         )
@@ -138,9 +139,11 @@ def read_hello(content: bytes) -> Hello:
         if at != len(content) or not name:
             raise ValueError("bytes are left, or the name is empty")
         identity = Identity(node, name, incarnation, cluster, used)
-        return Hello(identity, Purpose(purpose), start, nonce, (oldest, newest), (machines[0], machines[1]))
+        return Hello(
+            identity, ConnectionPurpose(purpose), start, nonce, (oldest, newest), (machines[0], machines[1])
+        )
     except (struct.error, ValueError, IndexError) as error:
-        raise Refused(UNREADABLE) from error
+        raise HelloRefused(UNREADABLE) from error
 
 
 def misfit(one: Hello, other: Hello) -> str | None:
@@ -176,7 +179,7 @@ Judge = Callable[[Hello], str | None]
 """Asked of a hello whose sender has proved the secret: None for welcome, else the reason, one line."""
 
 
-class Greeting:
+class PeerGreeting:
     """One side of the exchange: bytes in, bytes out.
 
     Args:
@@ -207,7 +210,7 @@ class Greeting:
     def begin(self) -> bytes:
         return _message(_Step.HELLO, self._own_bytes) if self._dials else b""
 
-    def received(self, data: bytes) -> tuple[bytes, Refused | None]:
+    def received(self, data: bytes) -> tuple[bytes, HelloRefused | None]:
         """Take bytes of the other side; not after it was `done` or refused. Returns what to send, and the
         refusal after which the connection ends.
         """
@@ -216,7 +219,7 @@ class Greeting:
         try:
             while not self.done and (content := self._next()) is not None:
                 answers += self._take(content)
-        except Refused as refused:
+        except HelloRefused as refused:
             if not refused.by_peer:
                 answers += self._verdict(refused.reason)
             return bytes(answers), refused
@@ -230,7 +233,7 @@ class Greeting:
         size, kind = _FRONT.unpack_from(self._kept)
         early = kind == _Step.VERDICT  # a refusal may come at any time
         if size > MESSAGE_BYTES_MAX or not (kind == self._awaited or early):
-            raise Refused(NO_NODE)
+            raise HelloRefused(NO_NODE)
         end = _FRONT.size + size
         if len(self._kept) < end:
             return None
@@ -244,12 +247,12 @@ class Greeting:
             return self._take_hello(content)
         if self._awaited is _Step.PROOF:
             if not hmac.compare_digest(content, self._proof(b"dialer proves", b"")):
-                raise Refused(WRONG_SECRET)
+                raise HelloRefused(WRONG_SECRET)
             self._proved = True
             self._look_at_peer()
             self._awaited = _Step.VERDICT
             return self._verdict("")
-        self._take_verdict(content)
+        self._take_outcome(content)
         if not self._dials:
             self.done = True
             return b""
@@ -263,9 +266,9 @@ class Greeting:
         self._peer_bytes = content
         if self._dials:
             if self.peer.nonce == self._own.nonce:
-                raise Refused(ECHO)
+                raise HelloRefused(ECHO)
             if self.peer.purpose is not self._own.purpose:
-                raise Refused(UNREADABLE)
+                raise HelloRefused(UNREADABLE)
             self._awaited = _Step.VERDICT
             return _message(_Step.PROOF, self._proof(b"dialer proves", b""))
         own = self._own
@@ -274,25 +277,25 @@ class Greeting:
         self._awaited = _Step.PROOF
         return _message(_Step.HELLO, self._own_bytes)
 
-    def _take_verdict(self, content: bytes) -> None:
+    def _take_outcome(self, content: bytes) -> None:
         refused, proof, reason = content[:1], content[1 : 1 + _PROOF_BYTES], content[1 + _PROOF_BYTES :]
         if len(proof) < _PROOF_BYTES or refused not in (b"\0", b"\1"):
-            raise Refused(UNREADABLE)
+            raise HelloRefused(UNREADABLE)
         if refused == b"\1":
-            raise Refused(_one_line(reason), by_peer=True)
+            raise HelloRefused(_one_line(reason), by_peer=True)
         if not (self._dials or self._proved):  # a welcome that skips the proof would skip the judge
-            raise Refused(NO_NODE)
+            raise HelloRefused(NO_NODE)
         label = b"listener's verdict" if self._dials else b"dialer's verdict"
         if self.peer is None or not hmac.compare_digest(proof, self._proof(label, refused + reason)):
-            raise Refused(WRONG_SECRET)
+            raise HelloRefused(WRONG_SECRET)
 
     def _look_at_peer(self) -> None:
         assert self.peer is not None
         if self.peer.start == self._own.start:
-            raise Refused(OWN_ADDRESS)
+            raise HelloRefused(OWN_ADDRESS)
         reason = self._judge(self.peer) or misfit(self._own, self.peer)
         if reason is not None:
-            raise Refused(reason)
+            raise HelloRefused(reason)
 
     def _verdict(self, reason: str) -> bytes:
         said = bytes((bool(reason),)) + reason.encode()[:REASON_BYTES_MAX]
@@ -319,7 +322,7 @@ def _one_line(reason: bytes) -> str:
 
 
 @dataclass(slots=True)
-class _Known:
+class _KnownPeer:
     name: str
     incarnation: int
     start: bytes
@@ -329,11 +332,11 @@ class Acquaintances:
     """The known nodes, and the last start seen of each."""
 
     def __init__(self) -> None:
-        self._known: dict[int, _Known] = {}
+        self._known: dict[int, _KnownPeer] = {}
 
     def know(self, node: int, name: str, incarnation: int = 0) -> None:
         """A node is a member; what was seen of it stays seen. `node`: its number, 1 and above."""
-        known = self._known.setdefault(node, _Known(name, incarnation, b""))
+        known = self._known.setdefault(node, _KnownPeer(name, incarnation, b""))
         known.name = name
         if incarnation > known.incarnation:
             known.incarnation, known.start = incarnation, b""
@@ -346,15 +349,15 @@ class Acquaintances:
         """Whether a connection may be; the reason if not."""
         peer = hello.identity
         about = f"node '{peer.name}'"
-        if hello.purpose is not Purpose.QUESTION and not (peer.node and own.node):
+        if hello.purpose is not ConnectionPurpose.QUESTION and not (peer.node and own.node):
             return f"{about} and '{own.name}' are not both members of the cluster yet"
-        apart = own.cluster and peer.cluster if hello.purpose is Purpose.QUESTION else True
+        apart = own.cluster and peer.cluster if hello.purpose is ConnectionPurpose.QUESTION else True
         if apart and own.cluster != peer.cluster:
             return (
                 f"{about} belongs to {_cluster(peer)}, node '{own.name}' to {_cluster(own)}: "
                 "nodes of different clusters do not talk to each other"
             )
-        if hello.purpose is Purpose.QUESTION:
+        if hello.purpose is ConnectionPurpose.QUESTION:
             return None
         if peer.node == own.node:
             return (

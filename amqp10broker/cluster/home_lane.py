@@ -12,8 +12,14 @@ from dataclasses import replace
 from enum import Enum, auto
 from typing import Final
 
-from amqp10broker.cluster.held import Held
-from amqp10broker.cluster.lane_messages import LeaderIs, LetterBatch, Resume, Resumed, Told
+from amqp10broker.cluster.held import HeldByConsumer
+from amqp10broker.cluster.lane_messages import (
+    LeaderIs,
+    LetterBatch,
+    RemoteEffects,
+    RemoteResumed,
+    ResumeRemote,
+)
 from amqp10broker.cluster.lanes import LanePort, Told_, add_effect
 from amqp10broker.cluster.letters_codec import cut
 from amqp10broker.queues.commands import (
@@ -39,10 +45,10 @@ from amqp10broker.queues.effects import (
     CreditReply,
     Deliver,
     Effect,
+    PublishRejected,
     QueueDeleted,
     QueueDown,
     Refusal,
-    Rejected,
     Settled,
     SubscribeRefused,
     Unconfirmed,
@@ -94,7 +100,7 @@ class HomeClient:
         self._opening_ms = port.now_ms()
         self.down_ms: int | None = None if reachable else self._opening_ms
         self._waiting: list[Command] = []
-        self._consumers: dict[ConsumerRef, Held] = {}
+        self._consumers: dict[ConsumerRef, HeldByConsumer] = {}
         self._publishers: dict[PublisherRef, None] = {}
         self._requests: dict[RequestRef, None] = {}
         # Of each publisher what is not confirmed: number -> whether it was published settled.
@@ -147,7 +153,7 @@ class HomeClient:
                 outstanding = self._unconfirmed.setdefault(command.publisher, {})
                 outstanding.update(dict.fromkeys(command.ids, command.settled))
             case Subscribe():
-                self._consumers[command.consumer] = Held(command)
+                self._consumers[command.consumer] = HeldByConsumer(command)
             case Settle() | GiveBack() | Cancel():
                 held = self._consumers.get(command.consumer)
                 if held is not None:
@@ -165,7 +171,7 @@ class HomeClient:
             case _:
                 return
 
-    def _drop_gone(self, ref: ConsumerRef, held: Held) -> None:
+    def _drop_gone(self, ref: ConsumerRef, held: HeldByConsumer) -> None:
         if held.gone:
             del self._consumers[ref]
 
@@ -179,7 +185,7 @@ class HomeClient:
             self._fall()  # it has begun anew, and knows of nothing that was before
         if self._state is _State.DOWN:
             # It may not have noticed that this node was away: what it has of it is to go.
-            self._port.send(node, self.group, Resume(0, 0, 0, 1, {}))
+            self._port.send(node, self.group, ResumeRemote(0, 0, 0, 1, {}))
         self._state = _State.UP
         self.down_ms = None
         waiting, self._waiting = self._waiting, []
@@ -228,7 +234,7 @@ class HomeClient:
 
     # --- from the queue ---------------------------------------------------------------------------
 
-    def told(self, node: int, told: Told) -> None:
+    def told(self, node: int, told: RemoteEffects) -> None:
         """The queue tells sessions of this node."""
         if node != self.home or self._state is not _State.UP:
             return
@@ -243,7 +249,7 @@ class HomeClient:
 
     def _heard(self, effect: Effect) -> Effect | None:
         match effect:
-            case Confirmed() | Unconfirmed() | Rejected():
+            case Confirmed() | Unconfirmed() | PublishRejected():
                 return self._outstanding_of(effect)
             case Deliver() | Settled():
                 held = self._consumers.get(effect.consumer)
@@ -276,7 +282,7 @@ class HomeClient:
                     self.available = effect.available
         return effect if known else None
 
-    def _outstanding_of(self, effect: Confirmed | Unconfirmed | Rejected) -> Effect | None:
+    def _outstanding_of(self, effect: Confirmed | Unconfirmed | PublishRejected) -> Effect | None:
         outstanding = self._unconfirmed.get(effect.publisher)
         if outstanding is None:
             return None
@@ -287,7 +293,7 @@ class HomeClient:
             return effect
         return replace(effect, ids=ids) if ids else None
 
-    def resumed(self, node: int, resumed: Resumed) -> None:
+    def resumed(self, node: int, resumed: RemoteResumed) -> None:
         """Such a lane has nothing to resume."""
 
     # --- the end ----------------------------------------------------------------------------------

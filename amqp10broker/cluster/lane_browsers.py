@@ -182,8 +182,8 @@ class LaneBrowsers:
                 return self._replied(self._by_ref[effect.consumer], effect)
             case Subscribed():
                 browser = self._by_ref[effect.consumer]
-                news, browser.told = not browser.told, True
-                return effect if news else None
+                notifications, browser.told = not browser.told, True
+                return effect if notifications else None
             case _:
                 return effect
 

@@ -21,7 +21,7 @@ class LetterBatch:
     """Consecutively numbered commands.
 
     Attributes:
-        token: of the last `Resume`, u32.
+        token: of the last `ResumeRemote`, u32.
         first: number of the first, u64.
         heard: index of the last entry whose effects the node has, u64.
     """
@@ -39,7 +39,7 @@ class LetterBatch:
 @dataclass(slots=True, eq=False)
 class Browse:
     """Requests of browsers of a quorum queue, in order; not in a log, so neither numbered nor repeated.
-    `token`: of the last `Resume`, u32.
+    `token`: of the last `ResumeRemote`, u32.
     """
 
     token: int
@@ -47,7 +47,7 @@ class Browse:
 
 
 @dataclass(slots=True, eq=False)
-class Resume:
+class ResumeRemote:
     """A node has found the leader of the queue, and reports its position.
 
     Attributes:
@@ -67,8 +67,8 @@ class Resume:
 
 
 @dataclass(slots=True, eq=False)
-class Resumed:
-    """The answer to `Resume`: the part of the queue's state that concerns the node.
+class RemoteResumed:
+    """The answer to `ResumeRemote`: the part of the queue's state that concerns the node.
 
     Attributes:
         index: of the entry whose state it is: what comes of later ones is told as it happens.
@@ -88,7 +88,7 @@ class Resumed:
 
 
 @dataclass(slots=True, eq=False)
-class Told:
+class RemoteEffects:
     """Effects for the sessions of a node. `index`: of the entry that made them, u64; 0 of a queue that has no
     log. `done`: number of the last letter that was carried out, u64.
     """
@@ -105,7 +105,7 @@ class LeaderIs:
 
     Attributes:
         term: since which term, u64; 0 of a queue that stays where it is.
-        again: it missed letters, or the lane's token is unknown: `Resume` must be sent again.
+        again: it missed letters, or the lane's token is unknown: `ResumeRemote` must be sent again.
         full: its disk is: it takes all but publishes, which stay where they are until the next `LeaderIs`.
     """
 
@@ -115,4 +115,4 @@ class LeaderIs:
     full: bool = False
 
 
-LaneMessage = LetterBatch | Browse | Resume | Resumed | Told | LeaderIs
+LaneMessage = LetterBatch | Browse | ResumeRemote | RemoteResumed | RemoteEffects | LeaderIs

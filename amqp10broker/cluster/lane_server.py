@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from amqp10broker.cluster.held import Held
+from amqp10broker.cluster.held import HeldByConsumer
 from amqp10broker.cluster.lane_messages import (
     Browse,
     LaneMessage,
     LeaderIs,
     LetterBatch,
-    Resume,
-    Resumed,
-    Told,
+    RemoteEffects,
+    RemoteResumed,
+    ResumeRemote,
 )
 from amqp10broker.cluster.letters_codec import is_browsers
 from amqp10broker.queues.commands import (
@@ -26,6 +26,7 @@ from amqp10broker.queues.commands import (
     Cancel,
     Command,
     ConsumerRef,
+    DeliveryOutcome,
     DetachPublisher,
     GiveBack,
     PeerId,
@@ -33,7 +34,6 @@ from amqp10broker.queues.commands import (
     Settle,
     Subscribe,
     Unsubscribe,
-    Verdict,
 )
 from amqp10broker.queues.effects import Deliver, Effect, QueueDeleted, Settled, SubscribeRefused
 from amqp10broker.queues.quorum.commands import (
@@ -74,7 +74,7 @@ class ServerPort(Protocol):
         """Deliver effects to sessions of this node."""
 
 
-class Led(Protocol):
+class LedQueue(Protocol):
     """A member's queue, as its task has it."""
 
     @property
@@ -120,7 +120,7 @@ class LaneServer:
         "term",
     )
 
-    def __init__(self, group: int, led: Led, port: ServerPort) -> None:
+    def __init__(self, group: int, led: LedQueue, port: ServerPort) -> None:
         self.term: int | None = None
         self._group = group
         self._led = led
@@ -132,7 +132,7 @@ class LaneServer:
         # may not have carried it out yet.
         self._said: dict[tuple[int, int], bool] = {}
         # Nodes that wait for their answer until such letters, or the end of a suspicion, are carried out.
-        self._asking: dict[int, Resume] = {}
+        self._asking: dict[int, ResumeRemote] = {}
         # Nodes that have had browsers since this member leads.
         self._browsed: set[int] = set()
         # The queue has refused publishes since it had room.
@@ -190,15 +190,19 @@ class LaneServer:
 
     def _known(self) -> set[tuple[int, int]]:
         machine = self._led.machine
-        return {*machine.lanes, *machine.suspects, *(ref.reply_to[:2] for ref in machine.outlook().parts)}
+        return {
+            *machine.lanes,
+            *machine.suspects,
+            *(ref.reply_to[:2] for ref in machine.queue_status().parts),
+        }
 
     def _look_at(self, node: int) -> None:
         machine, port = self._led.machine, self._port
         present = port.incarnations.get(node)
         commands: list[QuorumCommand] = []
         gone = -1
-        for who, incarnation in sorted(self._known()):
-            if who != node:
+        for login, incarnation in sorted(self._known()):
+            if login != node:
                 continue
             if present is None or incarnation < present:
                 gone = max(gone, incarnation)
@@ -216,7 +220,7 @@ class LaneServer:
 
     # --- from lanes ---------------------------------------------------------------------------------
 
-    def resume(self, node: int, resume: Resume) -> None:
+    def resume(self, node: int, resume: ResumeRemote) -> None:
         """Answer a node's request for the state of its lane.
 
         The answer waits for the earlier commands in the log (`ConsumerFacts.missed`), for the end of a
@@ -244,7 +248,7 @@ class LaneServer:
         if node in self._browsed:
             self._led.post_all([BrowsersGone(*key)])
         kept = [effect for _, _, effect in found.kept]
-        answer = Resumed(
+        answer = RemoteResumed(
             resume.token, index, found.last, found.deleted, kept, found.deliveries, found.consumers
         )
         port.send(node, self._group, answer)
@@ -342,7 +346,7 @@ class LaneServer:
             for_node = by_node.get(node)
             if for_node or done != lane.done:
                 lane.done = done
-                told_now = Told(lane.token, index, done, for_node or {})
+                told_now = RemoteEffects(lane.token, index, done, for_node or {})
                 self._port.send(node, self._group, told_now)
 
 
@@ -359,10 +363,10 @@ class _Visitor:
 
     def __init__(self) -> None:
         self.done = 0
-        self.consumers: dict[ConsumerRef, Held] = {}
+        self.consumers: dict[ConsumerRef, HeldByConsumer] = {}
         self.publishers: dict[PublisherRef, None] = {}
 
-    def drop_gone(self, ref: ConsumerRef, held: Held) -> None:
+    def drop_gone(self, ref: ConsumerRef, held: HeldByConsumer) -> None:
         if held.gone:
             del self.consumers[ref]
 
@@ -396,7 +400,8 @@ class HomeServer:
             return
         commands: list[Command] = [DetachPublisher(each) for each in visitor.publishers]
         commands += [
-            Unsubscribe(ref, (), (), held.seen, Verdict.REQUEUE) for ref, held in visitor.consumers.items()
+            Unsubscribe(ref, (), (), held.seen, DeliveryOutcome.REQUEUE)
+            for ref, held in visitor.consumers.items()
         ]
         if commands:
             self._queue.post_all(commands)
@@ -406,7 +411,7 @@ class HomeServer:
         if node in self._port.suspected:
             self.node_down(node)
 
-    def resume(self, node: int, resume: Resume) -> None:
+    def resume(self, node: int, resume: ResumeRemote) -> None:
         """A node was away, and begins anew: there is nothing to resume."""
         self.node_down(node)
 
@@ -418,7 +423,7 @@ class HomeServer:
         for command in batch.commands:
             match command:
                 case Subscribe():
-                    visitor.consumers[command.consumer] = Held(command)
+                    visitor.consumers[command.consumer] = HeldByConsumer(command)
                 case Unsubscribe():
                     visitor.consumers.pop(command.consumer, None)
                 case Settle() | GiveBack() | Cancel():
@@ -449,7 +454,7 @@ class HomeServer:
                 continue
             for given in told_there.values():
                 self._note(visitor, given)
-            self._port.send(node, self._group, Told(0, 0, visitor.done, told_there))
+            self._port.send(node, self._group, RemoteEffects(0, 0, visitor.done, told_there))
 
     def _note(self, visitor: _Visitor, effects: Sequence[Effect]) -> None:
         for effect in effects:

@@ -19,9 +19,9 @@ from amqp10broker.cluster.lane_messages import (
     LaneMessage,
     LeaderIs,
     LetterBatch,
-    Resume,
-    Resumed,
-    Told,
+    RemoteEffects,
+    RemoteResumed,
+    ResumeRemote,
 )
 from amqp10broker.cluster.lane_server import HomeServer, LaneServer
 from amqp10broker.cluster.lanes import LaneClient
@@ -33,7 +33,7 @@ from amqp10broker.cluster.letters_codec import (
     encode_letters,
     encode_resume,
 )
-from amqp10broker.cluster.wire import Frame, FrameKind
+from amqp10broker.cluster.wire import FrameKind, PeerFrame
 from amqp10broker.queues.commands import PeerId
 from amqp10broker.queues.effects import Effect
 
@@ -154,7 +154,7 @@ class Lanes:
 
     # --- from other nodes ---------------------------------------------------------------------------
 
-    def received(self, node: int, frame: Frame) -> None:
+    def received(self, node: int, frame: PeerFrame) -> None:
         """A frame of `LANE_KINDS` has come. Raises `BadLetter` if it cannot be read; the connection that it
         came by is of no use any more.
         """
@@ -170,15 +170,15 @@ class Lanes:
                 server = self.servers.get(group)
                 if isinstance(server, LaneServer):
                     server.browse(node, message)
-            case Told():
+            case RemoteEffects():
                 client = self.clients.get(group)
                 if client is not None:
                     client.told(node, message)
-            case Resume():
+            case ResumeRemote():
                 server = self.servers.get(group)
                 if server is not None:
                     server.resume(node, message)
-            case Resumed():
+            case RemoteResumed():
                 client = self.clients.get(group)
                 if client is not None:
                     client.resumed(node, message)
@@ -263,17 +263,17 @@ def _encode(message: LaneMessage) -> tuple[FrameKind, list[bytes]]:
             return FrameKind.LETTER, encode_letters(message)
         case Browse():
             return FrameKind.BROWSE, encode_browse(message)
-        case Told():
+        case RemoteEffects():
             return FrameKind.EFFECTS, encode_told(message)
-        case Resume():
+        case ResumeRemote():
             return FrameKind.RESUME, encode_resume(message)
-        case Resumed():
+        case RemoteResumed():
             return FrameKind.RESUMED, encode_resumed(message)
         case LeaderIs():
             return FrameKind.LEADER_IS, encode_leader(message)
 
 
-def _decode(node: int, frame: Frame) -> LaneMessage:
+def _decode(node: int, frame: PeerFrame) -> LaneMessage:
     match frame.kind:
         case FrameKind.LETTER:
             return decode_letters(frame.body)

@@ -3,12 +3,13 @@ executed them.
 
 ::
 
-    post_all -> numbered, kept -> sent, if the lane is open -> `Told`: effects to sessions, done ones dropped
+    post_all -> numbered, kept -> sent, if the lane is open -> `RemoteEffects`: effects to sessions, done ones
+    dropped
 
-The lane is open when the leader has answered `Resume`. Nothing is sent before. When the leader or the
+The lane is open when the leader has answered `ResumeRemote`. Nothing is sent before. When the leader or the
 connection is lost, the lane waits for the next `LeaderIs`, reports its position, and continues behind the
 last executed command. Effects that the old leader could not send are rebuilt from the commands, from the
-state, and from the effects that the queue stored (`Resumed`), so sessions notice only the delay.
+state, and from the effects that the queue stored (`RemoteResumed`), so sessions notice only the delay.
 
 The size of a lane is bounded by link credit, one request of a consumer, and settlements of its deliveries. If
 the connection is crowded (`LanePort.crowded`), commands wait here, confirms are late, and credit is withheld.
@@ -27,9 +28,9 @@ from amqp10broker.cluster.lane_messages import (
     LaneMessage,
     LeaderIs,
     LetterBatch,
-    Resume,
-    Resumed,
-    Told,
+    RemoteEffects,
+    RemoteResumed,
+    ResumeRemote,
 )
 from amqp10broker.cluster.letters_codec import cut
 from amqp10broker.protocols.serial import MASK
@@ -40,6 +41,7 @@ from amqp10broker.queues.commands import (
     ConsumerRef,
     Credit,
     Delete,
+    DeliveryOutcome,
     DetachPublisher,
     GiveBack,
     Inspect,
@@ -51,7 +53,6 @@ from amqp10broker.queues.commands import (
     Settle,
     Subscribe,
     Unsubscribe,
-    Verdict,
 )
 from amqp10broker.queues.effects import (
     ActiveChanged,
@@ -60,10 +61,10 @@ from amqp10broker.queues.effects import (
     CreditReply,
     Deliver,
     Effect,
+    PublishRejected,
     QueueDeleted,
     QueueDown,
     Refusal,
-    Rejected,
     Settled,
     Subscribed,
     SubscribeRefused,
@@ -73,7 +74,7 @@ from amqp10broker.queues.effects import (
 from amqp10broker.queues.quorum.selecting import encoded
 
 ASK_AGAIN_MS: Final = 1_000
-"""`Resume` is said again when it has no answer for so long."""
+"""`ResumeRemote` is said again when it has no answer for so long."""
 NO_LEADER_MS: Final = 30_000
 """So long does one who subscribes, fetches, purges or deletes wait for a leader (RabbitMQ: 65 s a member)."""
 NO_COUNTS_MS: Final = 5_000
@@ -128,7 +129,7 @@ _NO_LETTERS: Final[deque[_Letter]] = deque()
 """Of each lane that was never used: an empty one of its own has 600 bytes. Nothing is put into it."""
 
 
-class _Consumer:
+class _RemoteConsumer:
     """A consumer of this node. `seen`: deliveries of the present epoch that its session has. `selects`: it
     gets some messages only; the queue answers a drain when it was looked through.
     """
@@ -223,7 +224,7 @@ class LaneClient:
         self._held: list[Publish] = []
         # Letters for which nobody waits for ever, in the order in which they were put.
         self._timed: list[_Letter] = []
-        self._consumers: dict[ConsumerRef, _Consumer] = {}
+        self._consumers: dict[ConsumerRef, _RemoteConsumer] = {}
         self._browsers = LaneBrowsers()
         self._publishers: dict[PublisherRef, None] = {}
         # Publishers of which a publish was carried out.
@@ -327,7 +328,7 @@ class LaneClient:
                     self._less(command.consumer, consumer, back)
             case Subscribe():
                 selects = encoded(command.filters) is not None
-                consumer = _Consumer(settled=command.settled, counted=command.counted, selects=selects)
+                consumer = _RemoteConsumer(settled=command.settled, counted=command.counted, selects=selects)
                 self._consumers[command.consumer] = consumer
                 self._timed.append(letter)
             case Cancel():
@@ -348,7 +349,7 @@ class LaneClient:
             case _:
                 return
 
-    def _less(self, ref: ConsumerRef, consumer: _Consumer, deliveries: int) -> None:
+    def _less(self, ref: ConsumerRef, consumer: _RemoteConsumer, deliveries: int) -> None:
         consumer.held -= deliveries
         if consumer.cancelled and (consumer.held <= 0 or consumer.settled):
             del self._consumers[ref]
@@ -403,7 +404,7 @@ class LaneClient:
             seen[ref] = consumer.seen + consumer.missed
         first = self._kept[0].number if self._kept else self._next
         self._port.send(
-            self.leader, self.group, Resume(self._token, self._incarnation, self.heard, first, seen)
+            self.leader, self.group, ResumeRemote(self._token, self._incarnation, self.heard, first, seen)
         )
 
     # --- where the leader is ----------------------------------------------------------------------
@@ -479,7 +480,7 @@ class LaneClient:
 
     # --- from the leader --------------------------------------------------------------------------
 
-    def told(self, node: int, told: Told) -> None:
+    def told(self, node: int, told: RemoteEffects) -> None:
         """Apply effects for sessions of this node."""
         if told.token != self._token or self.lost_ms is not None or node != self.leader:
             return
@@ -576,8 +577,8 @@ class LaneClient:
         for ref in [ref for ref, number in self._refused.items() if number <= done] if self._refused else ():
             del self._refused[ref]
 
-    def resumed(self, node: int, resumed: Resumed) -> None:
-        """Continue the lane after the leader's answer to `Resume`."""
+    def resumed(self, node: int, resumed: RemoteResumed) -> None:
+        """Continue the lane after the leader's answer to `ResumeRemote`."""
         if resumed.token != self._token or self.lost_ms is None or node != self.leader:
             return
         self.lost_ms = None
@@ -619,7 +620,7 @@ class LaneClient:
         if self._end_ms is not None and not self._kept:
             self.end()
 
-    def _caught_up(self, resumed: Resumed) -> Told_:
+    def _caught_up(self, resumed: RemoteResumed) -> Told_:
         out: Told_ = {}
         rejected: dict[PublisherRef, set[int]] = {}
         answers: dict[RequestRef, Answer] = {}
@@ -631,7 +632,7 @@ class LaneClient:
                     consumer = self._consumers.get(effect.consumer)
                     if consumer is not None:
                         self._less(effect.consumer, consumer, len(effect.keys))
-                case Rejected():
+                case PublishRejected():
                     rejected.setdefault(effect.publisher, set()).update(effect.ids)
                 case Answer():
                     answers[effect.request] = effect
@@ -672,7 +673,7 @@ class LaneClient:
     def _answer(
         self,
         letter: _Letter,
-        resumed: Resumed,
+        resumed: RemoteResumed,
         rejected: Mapping[PublisherRef, set[int]],
         answers: Mapping[RequestRef, Answer],
         out: Told_,
@@ -687,7 +688,9 @@ class LaneClient:
                     if not_taken:
                         ids = [each for each in ids if each not in refused]
                         add_effect(
-                            out, publisher.reply_to, Rejected(publisher, not_taken, settled, self.queue)
+                            out,
+                            publisher.reply_to,
+                            PublishRejected(publisher, not_taken, settled, self.queue),
                         )
                 if ids:
                     add_effect(out, publisher.reply_to, Confirmed(publisher, ids, settled))
@@ -722,7 +725,7 @@ class LaneClient:
     def _bring_up_to_date(
         self,
         ref: ConsumerRef,
-        resumed: Resumed,
+        resumed: RemoteResumed,
         asking: set[ConsumerRef],
         subscribing: set[ConsumerRef],
         out: Told_,
@@ -804,7 +807,7 @@ class LaneClient:
                     return
                 add_effect(out, ref.reply_to, SubscribeRefused(ref, self.queue, Refusal.NO_LEADER))
                 # One that is carried out late leaves no consumer.
-                self._put(Unsubscribe(ref, (), (), consumer.seen, Verdict.REQUEUE), now_ms)
+                self._put(Unsubscribe(ref, (), (), consumer.seen, DeliveryOutcome.REQUEUE), now_ms)
             case Inspect() | Purge() | Delete():
                 request = command.request
                 if request is not None:

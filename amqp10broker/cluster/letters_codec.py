@@ -21,7 +21,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
-from amqp10broker.cluster.lane_messages import Browse, LetterBatch, Resume
+from amqp10broker.cluster.lane_messages import Browse, LetterBatch, ResumeRemote
 from amqp10broker.message.batch import BATCH_MAX
 from amqp10broker.message.filters.errors import FilterError
 from amqp10broker.message.filters.filters import Filters
@@ -152,7 +152,7 @@ def cut(command: Publish) -> list[Publish]:
     ]
 
 
-def encode_resume(resume: Resume) -> list[bytes]:
+def encode_resume(resume: ResumeRemote) -> list[bytes]:
     """Encode a node's position, in pieces; all consumers belong to that start of that node."""
     seen = resume.seen
     return [
@@ -161,7 +161,7 @@ def encode_resume(resume: Resume) -> list[bytes]:
     ]
 
 
-def decode_resume(body: bytes, node: int) -> Resume:
+def decode_resume(body: bytes, node: int) -> ResumeRemote:
     """Decode the output of `encode_resume`. Raises `BadLetter` if the body is invalid."""
     try:
         token, incarnation, heard, first = _RESUME.unpack_from(body)
@@ -173,7 +173,7 @@ def decode_resume(body: bytes, node: int) -> Resume:
         raise BadLetter(f"no report of what a node has heard: {error}") from error
     if not first:
         raise BadLetter("a report of what a node has heard: letters are numbered from 1")
-    return Resume(token, incarnation, heard, first, seen)
+    return ResumeRemote(token, incarnation, heard, first, seen)
 
 
 def _commands(body: bytes, at: int) -> Iterator[Command]:

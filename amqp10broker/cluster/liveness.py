@@ -40,7 +40,7 @@ class BadHeartbeat(BrokerError):
     """Bytes that are no heartbeat."""
 
 
-class Heartbeat(NamedTuple):
+class NodeHeartbeat(NamedTuple):
     """The content of a heartbeat, sent each `Liveness.beat_ms`. `unsynced_ms`: for how long its oldest append
     has not been synced; 0: none waits.
     """
@@ -56,8 +56,8 @@ class Heartbeat(NamedTuple):
         return head + struct.pack(f"<{len(self.hears)}I", *sorted(self.hears)) + self.facts
 
 
-def read_heartbeat(body: bytes) -> Heartbeat:
-    """Read what `Heartbeat.encode` wrote; its facts are not looked at. Raises `BadHeartbeat` if it
+def read_heartbeat(body: bytes) -> NodeHeartbeat:
+    """Read what `NodeHeartbeat.encode` wrote; its facts are not looked at. Raises `BadHeartbeat` if it
     is none.
     """
     try:
@@ -68,7 +68,7 @@ def read_heartbeat(body: bytes) -> Heartbeat:
     facts = body[_HEAD.size + 4 * count :]
     if len(facts) > FACTS_BYTES_MAX:
         raise BadHeartbeat(f"a heartbeat with {len(facts)} bytes of facts")
-    return Heartbeat(incarnation, unsynced_ms, frozenset(hears), facts)
+    return NodeHeartbeat(incarnation, unsynced_ms, frozenset(hears), facts)
 
 
 class Suspected(NamedTuple):
@@ -77,14 +77,14 @@ class Suspected(NamedTuple):
     node: int
 
 
-class Heard(NamedTuple):
+class NodeAlive(NamedTuple):
     """A node is alive from now on, in this incarnation."""
 
     node: int
     incarnation: int
 
 
-News = Suspected | Heard
+News = Suspected | NodeAlive
 
 
 @dataclass(slots=True)
@@ -141,7 +141,7 @@ class Liveness:
             it.alive = False
             yield Suspected(node)
 
-    def received(self, node: int, beat: Heartbeat, now_ms: int) -> Iterable[News]:
+    def received(self, node: int, beat: NodeHeartbeat, now_ms: int) -> Iterable[News]:
         """A heartbeat has come of a node that is known."""
         it = self._nodes.get(node)
         if it is None:
@@ -160,7 +160,7 @@ class Liveness:
             yield Suspected(node)
         elif it.hears_us and not it.alive:
             it.alive = True
-            yield Heard(node, beat.incarnation)
+            yield NodeAlive(node, beat.incarnation)
 
     def seen(self, node: int, now_ms: int) -> None:
         """Anything else has come of a node: its heartbeats are behind what is being worked off."""

@@ -59,7 +59,7 @@ class GroupMachine(Protocol):
         """A linearizable read with this token is allowed once entries up to the index are applied."""
 
 
-class Surroundings(Protocol):
+class MemberContext(Protocol):
     """The context of a member in its node (`groups.Groups`)."""
 
     def now_ms(self) -> int:
@@ -102,21 +102,26 @@ class Member:
         me: int,
         store: GroupStore,
         machine: GroupMachine,
-        groups: Surroundings,
-        chance: Callable[[], float],
+        groups: MemberContext,
+        random_source: Callable[[], float],
         *,
         first: bool = False,
         commit_wait_ms: int = 0,
     ) -> None:
-        """Start from the stored state; call `advance` when the node has registered the member. `chance`:
-        gives numbers from 0 to below 1.
+        """Start from the stored state; call `advance` when the node has registered the member.
+        `random_source`: gives numbers from 0 to below 1.
         """
         assert store.stored is not None, "its log must have been read"
         self.group = group
         self.me = me
         self.machine = machine
         self.raft = Raft(
-            me, store.stored, store, now_ms=groups.now_ms(), chance=chance, commit_wait_ms=commit_wait_ms
+            me,
+            store.stored,
+            store,
+            now_ms=groups.now_ms(),
+            random_source=random_source,
+            commit_wait_ms=commit_wait_ms,
         )
         self.leads = self.stopped = False
         self.due: int | None = None
@@ -127,7 +132,7 @@ class Member:
         self._runs = self._again = False
         store.on_compact = self.raft.compact
         if self.new:
-            self.hasten()
+            self.release_reader()
 
     @property
     def new(self) -> bool:
@@ -168,8 +173,8 @@ class Member:
     def campaign(self) -> None:
         self.raft.campaign(self._groups.now_ms())
 
-    def hasten(self) -> None:
-        self.raft.hasten(self._groups.now_ms())
+    def release_reader(self) -> None:
+        self.raft.release_reader(self._groups.now_ms())
 
     def force_alone(self) -> None:
         """See `Raft.force_alone`; done at once."""
@@ -185,7 +190,7 @@ class Member:
         """
         self.raft.heard(peer, self._groups.now_ms())
         if self.new:
-            self.hasten()
+            self.release_reader()
 
     def snapshot_done(self, to: int, index: int | None) -> None:
         self.raft.snapshot_done(to, index)

@@ -28,7 +28,7 @@ ADD_MS: Final = 20_000
 """How long a member that is added may take until it is as wanted (RabbitMQ's); then it is taken back."""
 
 
-class Membership(enum.StrEnum):
+class MemberRole(enum.StrEnum):
     """The role of a member to add."""
 
     PROMOTABLE = "promotable"
@@ -42,12 +42,12 @@ _STAYS_LEARNER: Final = 1 << 31
 """Of a member's serial: set, it never becomes a voter. So log and catalog say it, without a word for it."""
 
 
-def new_member(node: int, last_index: int, membership: Membership) -> int:
+def new_member(node: int, last_index: int, membership: MemberRole) -> int:
     """An id that no member of the group has had. `last_index`: of the leader's log, in which the member will
     stand behind that.
     """
     serial = last_index % _STAYS_LEARNER
-    return member_id(node, serial | _STAYS_LEARNER if membership is Membership.NON_VOTER else serial)
+    return member_id(node, serial | _STAYS_LEARNER if membership is MemberRole.NON_VOTER else serial)
 
 
 def is_promotable(member: int) -> bool:
@@ -76,7 +76,7 @@ Goal = Adding | Removing
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class GroupState:
     """How things stand with a group, at one of its members."""
 
     me: int
@@ -89,7 +89,7 @@ class Standing:
     reached: Collection[int] = ()
 
 
-def standing_of(member: Member, declared: tuple[int, ...], suspected: Collection[int]) -> Standing:
+def standing_of(member: Member, declared: tuple[int, ...], suspected: Collection[int]) -> GroupState:
     """Return the state of a node's member.
 
     A node without its member reports that to the leader, which suspects it until the member exists: so every
@@ -97,7 +97,7 @@ def standing_of(member: Member, declared: tuple[int, ...], suspected: Collection
     """
     raft = member.raft
     config, matches, commit = raft.config, raft.matches(), raft.hard.commit
-    return Standing(
+    return GroupState(
         me=member.me,
         leads=member.leads,
         declared=declared,
@@ -110,7 +110,7 @@ def standing_of(member: Member, declared: tuple[int, ...], suspected: Collection
 
 
 @dataclass(frozen=True, slots=True)
-class Declare:
+class DeclareMembers:
     """Record these members in the catalog."""
 
     members: tuple[int, ...]
@@ -128,7 +128,7 @@ class Moved:
     """This member does not lead: go on where one does."""
 
 
-class Verdict(enum.Enum):
+class MembershipAction(enum.Enum):
     """Nothing is to be done."""
 
     WAIT = "wait"
@@ -137,58 +137,58 @@ class Verdict(enum.Enum):
     """It cannot be: a queue has at least one voter."""
 
 
-Step = Declare | Hand | Change | Moved | Verdict
+Step = DeclareMembers | Hand | Change | Moved | MembershipAction
 
 
-def next_step(goal: Goal, standing: Standing) -> Step:
+def next_step(goal: Goal, standing: GroupState) -> Step:
     """Return the next action of a change."""
     if not standing.leads:
         return Moved()
     if not standing.settled:
-        return Verdict.WAIT
+        return MembershipAction.WAIT
     if isinstance(goal, Adding):
         return _adding(goal, standing)
     return _removing(goal.member, standing)
 
 
-def _adding(goal: Adding, standing: Standing) -> Step:
+def _adding(goal: Adding, standing: GroupState) -> Step:
     member, config = goal.member, standing.config
     if member not in standing.declared:
-        return Declare((*standing.declared, member))
+        return DeclareMembers((*standing.declared, member))
     if member in config.voters:
-        return Verdict.DONE
+        return MembershipAction.DONE
     if member not in config.learners:
-        return Add(member) if member in standing.made else Verdict.WAIT
+        return Add(member) if member in standing.made else MembershipAction.WAIT
     if not goal.as_voter:
-        return Verdict.DONE
-    return Promote(member) if member in standing.caught_up else Verdict.WAIT
+        return MembershipAction.DONE
+    return Promote(member) if member in standing.caught_up else MembershipAction.WAIT
 
 
-def _removing(member: int, standing: Standing) -> Step:
+def _removing(member: int, standing: GroupState) -> Step:
     config = standing.config
     if config.voters == (member,):
-        return Verdict.LAST_NODE
+        return MembershipAction.LAST_NODE
     if member in config.members:
         if member != standing.me:
             return Remove(member)
         heir = next((voter for voter in config.voters if voter in standing.reached), None)
-        return Verdict.WAIT if heir is None else Hand(heir)
+        return MembershipAction.WAIT if heir is None else Hand(heir)
     if member in standing.declared:
-        return Declare(tuple(each for each in standing.declared if each != member))
-    return Verdict.DONE
+        return DeclareMembers(tuple(each for each in standing.declared if each != member))
+    return MembershipAction.DONE
 
 
-def repair(standing: Standing) -> Step:
+def repair(standing: GroupState) -> Step:
     """Return the action for a group without a change under way; only the leader's node acts."""
     if not standing.leads or not standing.settled:
-        return Verdict.WAIT
+        return MembershipAction.WAIT
     for learner in standing.config.learners:
         if is_promotable(learner) and learner in standing.caught_up:
             return Promote(learner)
     members = standing.config.members
     kept = tuple(member for member in standing.declared if member in members)
     wanted = (*kept, *(member for member in members if member not in kept))
-    return Verdict.DONE if wanted == standing.declared else Declare(wanted)
+    return MembershipAction.DONE if wanted == standing.declared else DeclareMembers(wanted)
 
 
 def nothing_to_repair(config: Configuration, declared: Collection[int]) -> bool:

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from amqp10broker.cluster.ids import member_id, node_of
 from amqp10broker.metadata.nodes import NodeFacts
-from amqp10broker.metadata.placement import Placed, Wanted
+from amqp10broker.metadata.placement import Placed, WantedQueue
 from amqp10broker.metadata.queue import DeclaredQueue, QueueType
 
 COUNTED_MAX: Final = 1000
@@ -49,7 +49,7 @@ class ByCount:
         self._locator = locator
 
     def place(
-        self, wanted: Wanted, nodes: Iterable[NodeFacts], queues: Iterable[DeclaredQueue], count: int
+        self, wanted: WantedQueue, nodes: Iterable[NodeFacts], queues: Iterable[DeclaredQueue], count: int
     ) -> Placed:
         there = {node.number: node for node in nodes}
         of_kind = [queue for queue in queues if queue.type == wanted.kind] if count < COUNTED_MAX else None
@@ -79,7 +79,7 @@ class ByCount:
         return [self._me, *fewest[: size - 1]]
 
     def _leader(
-        self, wanted: Wanted, nodes: Mapping[int, NodeFacts], queues: list[DeclaredQueue] | None
+        self, wanted: WantedQueue, nodes: Mapping[int, NodeFacts], queues: list[DeclaredQueue] | None
     ) -> int:
         given = wanted.definition.get("queue-leader-locator", wanted.definition.get("queue-master-locator"))
         if given is None:

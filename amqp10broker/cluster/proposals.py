@@ -3,7 +3,7 @@
 A request is planned on the node's own copy of the catalog. Without changes it is answered at once. Otherwise
 the transaction is proposed, and decided when this node applies it. Until then it is sent again, to a new
 leader or after a second, because a message may be lost. Duplicates in the log are harmless, and so is a new
-order: a stale transaction is planned again (`Outcome.STALE`).
+order: a stale transaction is planned again (`TransactionOutcome.STALE`).
 """
 
 from __future__ import annotations
@@ -12,10 +12,16 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
 from amqp10broker.cluster.timed_out import timed_out
-from amqp10broker.cluster.transactions import Last, Origin, Outcome, SystemMachine, transaction_of
+from amqp10broker.cluster.transactions import (
+    LastTransaction,
+    Origin,
+    SystemMachine,
+    TransactionOutcome,
+    transaction_of,
+)
 from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import RefusedError
-from amqp10broker.metadata.catalog import Catalog, Request
+from amqp10broker.metadata.catalog import Catalog, CatalogRequest
 from amqp10broker.metadata.entry_codec import Conceal
 from amqp10broker.metadata.plan import Plan
 from amqp10broker.metadata.proposing import LATER, Decided
@@ -36,7 +42,7 @@ class Leader(Protocol):
 
 
 @dataclass(slots=True, eq=False)
-class Pending:
+class PendingProposal:
     """A request that is not decided.
 
     Attributes:
@@ -45,7 +51,7 @@ class Pending:
         sent_ms: when it was sent last; None: not to the present leader.
     """
 
-    request: Request[Any]
+    request: CatalogRequest[Any]
     ref: RequestRef | None
     due_ms: int | None
     plan: Plan[Any]
@@ -76,8 +82,8 @@ class Proposals:
         self._tell = tell
         self._now_ms = now_ms
         self._serial = 0
-        self._pending: dict[int, Pending] = {}
-        self._lost: list[Pending] = []
+        self._pending: dict[int, PendingProposal] = {}
+        self._lost: list[PendingProposal] = []
         self._retry_ms: int | None = None
 
     def __len__(self) -> int:
@@ -85,7 +91,7 @@ class Proposals:
 
     # --- asking -------------------------------------------------------------------------------------
 
-    def ask(self, request: Request[Any], ref: RequestRef | None, due_ms: int | None) -> Any:
+    def ask(self, request: CatalogRequest[Any], ref: RequestRef | None, due_ms: int | None) -> Any:
         """Have a request decided. `due_ms`: when it is refused at the latest; None: never. Returns the answer
         of its plan, if it changes nothing; else `LATER`. Raises `RefusedError` if the rules are against it.
         """
@@ -97,7 +103,7 @@ class Proposals:
         return LATER
 
     def _propose(
-        self, request: Request[Any], ref: RequestRef | None, due_ms: int | None, plan: Plan[Any]
+        self, request: CatalogRequest[Any], ref: RequestRef | None, due_ms: int | None, plan: Plan[Any]
     ) -> None:
         origin = Origin(self._node, self._incarnation, self._serial + 1)
         settled = next(iter(self._pending), origin.serial)
@@ -105,25 +111,25 @@ class Proposals:
             origin, plan, self._catalog, self._machine.revision, self._conceal, settled
         )
         self._serial = origin.serial
-        self._pending[origin.serial] = Pending(request, ref, due_ms, plan, transaction.encode())
+        self._pending[origin.serial] = PendingProposal(request, ref, due_ms, plan, transaction.encode())
 
     # --- outcomes -----------------------------------------------------------------------------------
 
-    def decided(self, serial: int, outcome: Outcome) -> Pending | None:
+    def decided(self, serial: int, outcome: TransactionOutcome) -> PendingProposal | None:
         """A transaction of this start is in the log, applied or not. Returns the request if it is executed
         now and has a receiver.
         """
         while self._pending and (first := next(iter(self._pending))) < serial:
             self._lost.append(self._pending.pop(first))
         pending = self._pending.pop(serial, None)
-        if pending is None or outcome is Outcome.APPLIED:
+        if pending is None or outcome is TransactionOutcome.APPLIED:
             return pending
         self._lost.append(pending)
         return None
 
-    def told_by_state(self, last: Last) -> list[Pending]:
+    def told_by_state(self, last: LastTransaction) -> list[PendingProposal]:
         """A snapshot replaced entries: it lists the applied transactions of this start."""
-        applied: list[Pending] = []
+        applied: list[PendingProposal] = []
         while self._pending and (first := next(iter(self._pending))) <= last.serial:
             pending = self._pending.pop(first)
             (applied if last.was_applied(first) else self._lost).append(pending)
@@ -149,7 +155,9 @@ class Proposals:
                 if answer is not LATER:
                     self.answer(pending, answer)
 
-    def answer(self, pending: Pending, answer: Any = None, refusal: RefusedError | None = None) -> None:
+    def answer(
+        self, pending: PendingProposal, answer: Any = None, refusal: RefusedError | None = None
+    ) -> None:
         """Send the outcome to the receiver, if there is one."""
         if pending.ref is not None:
             self._tell(Decided(pending.ref, answer, refusal))

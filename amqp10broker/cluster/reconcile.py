@@ -65,10 +65,10 @@ def next_change(
     target: int,
     *,
     auto_remove: bool,
-    chance: Callable[[], float],
+    random_source: Callable[[], float],
 ) -> Grow | Drop | None:
-    """Return the change of one round for a queue that is led here; None if there is none. `chance`: gives
-    numbers from 0 to below 1.
+    """Return the change of one round for a queue that is led here; None if there is none. `random_source`:
+    gives numbers from 0 to below 1.
     """
     gone = tuple(member for member in members if node_of(member) not in nodes)
     if gone and auto_remove and len(gone) < len(members):
@@ -80,7 +80,7 @@ def next_change(
     )
     if len(members) >= target or not candidates or running < len(members) // 2 + 1:
         return None
-    return Grow(candidates[int(chance() * len(candidates))])
+    return Grow(candidates[int(random_source() * len(candidates))])
 
 
 class Schedule:

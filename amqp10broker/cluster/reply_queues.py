@@ -28,7 +28,7 @@ from typing import Any, Final
 from amqp10broker.cluster.lane_messages import LetterBatch
 from amqp10broker.cluster.lane_table import WAITING_BYTES_MAX, Ways
 from amqp10broker.cluster.letters_codec import BadLetter, cut, decode_letters, encode_letters
-from amqp10broker.cluster.wire import Frame, FrameKind
+from amqp10broker.cluster.wire import FrameKind, PeerFrame
 from amqp10broker.metadata.queue import DeclaredQueue, Owner, QueueHandle
 from amqp10broker.metadata.queue_kind import VOLATILE_KIND
 from amqp10broker.metadata.vhost import REPLIES_PREFIX, VOLATILE, VirtualHost
@@ -45,7 +45,7 @@ Box = Callable[[VolatileQueue], QueueHandle]
 """Makes the handle of a queue without a task."""
 
 
-class _Known:
+class _PeerReplyQueues:
     """The announcements of another node. `queues`: those that are there, by virtual host and name; None: not
     in the virtual host yet, of which this node has not heard. `early`: handles of those that clients have
     named before it told of them, likewise.
@@ -78,7 +78,7 @@ class ReplyQueues:
         self._last = 0
         self._newest = 0
         self._own: dict[tuple[str, str], None] = {}
-        self._known: dict[int, _Known] = {}
+        self._known: dict[int, _PeerReplyQueues] = {}
 
     # --- of this node -----------------------------------------------------------------------------
 
@@ -98,12 +98,12 @@ class ReplyQueues:
         del self._own[vhost, name]
         self._tell({"closed": [vhost, name]})
 
-    def _tell(self, news: dict[str, Any]) -> None:
+    def _tell(self, notifications: dict[str, Any]) -> None:
         for node in list(self._ways.connected):
-            self._send(node, news)
+            self._send(node, notifications)
 
-    def _send(self, node: int, news: dict[str, Any]) -> None:
-        self._ways.send(node, FrameKind.REPLY_QUEUES, 0, (json.dumps(news).encode(),))
+    def _send(self, node: int, notifications: dict[str, Any]) -> None:
+        self._ways.send(node, FrameKind.REPLY_QUEUES, 0, (json.dumps(notifications).encode(),))
 
     # --- of other nodes ---------------------------------------------------------------------------
 
@@ -142,7 +142,7 @@ class ReplyQueues:
     def connected(self, node: int) -> None:
         """There is a way to a node: what has it?"""
         self.disconnected(node)
-        self._known[node] = _Known()
+        self._known[node] = _PeerReplyQueues()
         self._send(node, {"ask": True})
 
     def disconnected(self, node: int) -> None:
@@ -154,40 +154,40 @@ class ReplyQueues:
             for handle in known.early.values():
                 handle.post(DELETE)
 
-    def received(self, node: int, frame: Frame) -> None:
+    def received(self, node: int, frame: PeerFrame) -> None:
         """A frame of `REPLY_KINDS` has come. Raises `BadLetter` if it cannot be read."""
         if frame.kind is FrameKind.REPLIES:
             self._deliver(frame.body)
             return
         try:
-            news = json.loads(frame.body)
-            self._hear(node, news)
+            notifications = json.loads(frame.body)
+            self._hear(node, notifications)
         except (ValueError, LookupError, TypeError, RecursionError) as error:
             raise BadLetter(f"no news of queues of direct reply-to: {error}") from error
 
-    def _hear(self, node: int, news: dict[str, Any]) -> None:
-        if "ask" in news:
+    def _hear(self, node: int, notifications: dict[str, Any]) -> None:
+        if "ask" in notifications:
             self._send(node, {"queues": list(self._own), "newest": self._newest})
             return
         known = self._known.get(node)
         if known is None:
             return  # it is asked when this node has found it
-        if "closed" in news:
-            vhost, name = news["closed"]
+        if "closed" in notifications:
+            vhost, name = notifications["closed"]
             _forget(known, (vhost, name))
             early = known.early.pop((vhost, name), None)
             if early is not None:
                 early.post(DELETE)
             return
-        if "opened" in news:
-            vhost, name = news["opened"]
+        if "opened" in notifications:
+            vhost, name = notifications["opened"]
             self._learn(node, known, vhost, name)
             return
-        for vhost, name in news["queues"]:
+        for vhost, name in notifications["queues"]:
             self._learn(node, known, vhost, name)
-        known.newest = max(known.newest, int(news["newest"]))
+        known.newest = max(known.newest, int(notifications["newest"]))
 
-    def _learn(self, node: int, known: _Known, vhost_name: str, name: str) -> None:
+    def _learn(self, node: int, known: _PeerReplyQueues, vhost_name: str, name: str) -> None:
         known.newest = max(known.newest, int(name.rsplit(".", 2)[1]))
         if (vhost_name, name) in known.queues:
             return
@@ -196,7 +196,7 @@ class ReplyQueues:
         if vhost is not None:
             self._put(node, known, vhost, name)
 
-    def _put(self, node: int, known: _Known, vhost: VirtualHost, name: str) -> DeclaredQueue:
+    def _put(self, node: int, known: _PeerReplyQueues, vhost: VirtualHost, name: str) -> DeclaredQueue:
         # Links that were attached before the news came hear of the queue's end, too.
         handle = known.early.pop((vhost.name, name), None) or self._relay(node, vhost.name, name)
         queue = vhost.add_volatile(name, _owner(node), handle)
@@ -221,7 +221,7 @@ class ReplyQueues:
             queue.handle.post(command)
 
 
-def _forget(known: _Known, key: tuple[str, str]) -> None:
+def _forget(known: _PeerReplyQueues, key: tuple[str, str]) -> None:
     found = known.queues.pop(key, None)
     if found is not None:
         vhost, queue = found

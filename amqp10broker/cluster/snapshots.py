@@ -48,7 +48,7 @@ class What(enum.IntEnum):
     """An `InstallSnapshot` without data: all has come."""
 
 
-class Outcome(enum.IntEnum):
+class SnapshotOutcome(enum.IntEnum):
     """The outcome of a transfer."""
 
     GOES_ON = 0
@@ -58,14 +58,14 @@ class Outcome(enum.IntEnum):
     """It does not have what came before; it must be sent anew."""
 
 
-class Source(Protocol):
+class SnapshotSource(Protocol):
     """A machine that can give its state away."""
 
     def snapshot(self) -> tuple[Point, bytes, Iterator[bytes], Callable[[], None]]:
         """Place, state, records of messages; and what to call once when these need not be read any more."""
 
 
-class Target(Protocol):
+class SnapshotTarget(Protocol):
     """A machine that can take a state."""
 
     def stage(self, transfer: int, messages: bytes) -> None:
@@ -80,7 +80,7 @@ class Target(Protocol):
         """Drop staged data that is not from a `Ready`."""
 
 
-class Machine(Source, Target, Protocol):
+class Machine(SnapshotSource, SnapshotTarget, Protocol):
     pass
 
 
@@ -138,11 +138,11 @@ class _Incoming:
 class Snapshots:
     """All transfers of a node. `deadline`: when `tick` is due, in ms; None: nothing is awaited."""
 
-    def __init__(self, groups: Groups, send: Send, chance: Callable[[], float]) -> None:
-        """Begin with none. `chance`: gives numbers from 0 to below 1."""
+    def __init__(self, groups: Groups, send: Send, random_source: Callable[[], float]) -> None:
+        """Begin with none. `random_source`: gives numbers from 0 to below 1."""
         self._groups = groups
         self._send = send
-        self._chance = chance
+        self._random_source = random_source
         self._machines: dict[int, Machine] = {}
         self._outgoing: dict[tuple[int, int], _Outgoing] = {}
         self._incoming: dict[int, _Incoming] = {}
@@ -174,7 +174,7 @@ class Snapshots:
         if member is None or (group, to) in self._outgoing:
             return
         point, state, messages, done = self._machines[group].snapshot()
-        transfer = 1 + int(self._chance() * (1 << 53))
+        transfer = 1 + int(self._random_source() * (1 << 53))
         message = InstallSnapshot(member.me, to, member.raft.status.term, Snapshot(point, b""))
         parts = _cut(messages, state, encode_message(message))
         outgoing = _Outgoing(to, transfer, point.index, parts, done)
@@ -222,23 +222,27 @@ class Snapshots:
             count, outcome = self._on_part(group, transfer, number, what, body[_HEAD.size :])
             self._send(node, FrameKind.SNAPSHOT_ANSWER, group, _HEAD.pack(transfer, count, outcome))
         else:
-            self._send(node, FrameKind.SNAPSHOT_ANSWER, group, _HEAD.pack(transfer, 0, Outcome.REFUSED))
+            self._send(
+                node, FrameKind.SNAPSHOT_ANSWER, group, _HEAD.pack(transfer, 0, SnapshotOutcome.REFUSED)
+            )
 
     def _on_answer(self, node: int, group: int, transfer: int, number: int, outcome: int) -> None:
         for (of, to), outgoing in list(self._outgoing.items()):
             if of == group and node_of(to) == node and outgoing.transfer == transfer:
-                if outcome == Outcome.GOES_ON:
+                if outcome == SnapshotOutcome.GOES_ON:
                     outgoing.answered(number)
                     self._send_more(group, outgoing)
                 else:
-                    self._over(group, outgoing, outgoing.index if outcome == Outcome.TAKEN else None)
+                    self._over(group, outgoing, outgoing.index if outcome == SnapshotOutcome.TAKEN else None)
 
-    def _on_part(self, group: int, transfer: int, number: int, what: int, part: bytes) -> tuple[int, Outcome]:
+    def _on_part(
+        self, group: int, transfer: int, number: int, what: int, part: bytes
+    ) -> tuple[int, SnapshotOutcome]:
         if number == 0:
             self._incoming[group] = _Incoming(transfer)
         incoming = self._incoming.get(group)
         if incoming is None or incoming.transfer != transfer or incoming.count != number:
-            return 0, Outcome.REFUSED
+            return 0, SnapshotOutcome.REFUSED
         incoming.count += 1
         machine = self._machines[group]
         if what in (What.MESSAGES, What.MESSAGES_END):
@@ -253,24 +257,24 @@ class Snapshots:
             return incoming.count, self._install(group, incoming, part)
         else:
             raise BadBytes(f"{what} is no part of a state")
-        return incoming.count, Outcome.GOES_ON
+        return incoming.count, SnapshotOutcome.GOES_ON
 
-    def _install(self, group: int, incoming: _Incoming, last: bytes) -> Outcome:
+    def _install(self, group: int, incoming: _Incoming, last: bytes) -> SnapshotOutcome:
         message = decode_message(last)
         member = self._groups.get(group)
         if not isinstance(message, InstallSnapshot) or member is None:
             raise BadBytes("a state does not end with its place in the log")
         if message.to != member.me:
-            return Outcome.REFUSED
+            return SnapshotOutcome.REFUSED
         machine = self._machines[group]
         try:
             data = machine.staged(incoming.transfer, b"".join(incoming.state))
         except NewerMachine:
             # Its leader would send it again at once if it heard of this: so it does when its patience ends.
             machine.unstage()
-            return Outcome.GOES_ON
+            return SnapshotOutcome.GOES_ON
         snapshot = Snapshot(message.snapshot.point, data)
         member.step(InstallSnapshot(message.sender, message.to, message.term, snapshot))
         member.advance()
         machine.unstage()
-        return Outcome.TAKEN
+        return SnapshotOutcome.TAKEN

@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from amqp10broker.cluster.ids import node_of
-from amqp10broker.cluster.proposals import DECIDED_WITHIN_MS, RETRY_AFTER_MS, Pending, Proposals
+from amqp10broker.cluster.proposals import DECIDED_WITHIN_MS, RETRY_AFTER_MS, PendingProposal, Proposals
 from amqp10broker.cluster.system_store import SystemStore
-from amqp10broker.cluster.transactions import Outcome, Transaction, Value
+from amqp10broker.cluster.transactions import CatalogTransaction, TransactionOutcome, Value
 from amqp10broker.errors import Unavailable
-from amqp10broker.metadata.catalog import Catalog, Request
+from amqp10broker.metadata.catalog import Catalog, CatalogRequest
 from amqp10broker.metadata.entry_codec import KINDS, Conceal, decoded
 from amqp10broker.metadata.node_requests import NodeLost, NodeStarted
 from amqp10broker.metadata.plan import NUMBERS, Key, Put
@@ -101,7 +101,7 @@ class System:
         self._starting: tuple[NodeStarted, Callable[[], None]] | None = None
         self._said = False
         self._at_once = False
-        self._without_leader: dict[int, tuple[Pending, int]] = {}
+        self._without_leader: dict[int, tuple[PendingProposal, int]] = {}
         self._farewells: deque[tuple[int, QueueHandle]] = deque()
         self._down: dict[int, int] = {}
         self._proposals = Proposals(
@@ -127,7 +127,7 @@ class System:
 
     # --- who wants something ------------------------------------------------------------------------
 
-    def propose(self, request: Request[Any], ref: RequestRef) -> Any:
+    def propose(self, request: CatalogRequest[Any], ref: RequestRef) -> Any:
         """See `metadata.proposing.Propose`; so long without a majority is a refusal, too."""
         answer = self._proposals.ask(request, ref, self._now_ms() + self.decided_within_ms)
         if answer is LATER:
@@ -138,7 +138,7 @@ class System:
                 self._due_by(self._now_ms() + RETRY_AFTER_MS)
         return answer
 
-    def see_to(self, request: Request[Any]) -> None:
+    def see_to(self, request: CatalogRequest[Any]) -> None:
         """Repeat a request without a receiver until it is decided; it refuses nothing."""
         if self._proposals.ask(request, None, None) is LATER:
             self._soon()
@@ -181,7 +181,7 @@ class System:
         """
         checked = list(transactions)
         for data in checked:
-            if Transaction.decode(data).origin.node != node:
+            if CatalogTransaction.decode(data).origin.node != node:
                 raise ValueError(f"a transaction that is not of node {node}")
         if self.member.leads:
             self._propose(checked)
@@ -230,9 +230,9 @@ class System:
     # --- applying -----------------------------------------------------------------------------------
 
     def _apply(self, index: int, payload: bytes) -> None:
-        transaction = Transaction.decode(payload)
+        transaction = CatalogTransaction.decode(payload)
         decision = self._machine.apply(index, transaction)
-        if decision.outcome is Outcome.APPLIED:
+        if decision.outcome is TransactionOutcome.APPLIED:
             self._change(decision.puts, transaction)
         origin = transaction.origin
         if (origin.node, origin.incarnation) != (self._node, self._incarnation):
@@ -243,14 +243,14 @@ class System:
             )
             return
         pending = self._proposals.decided(origin.serial, decision.outcome)
-        if decision.outcome is not Outcome.APPLIED:
+        if decision.outcome is not TransactionOutcome.APPLIED:
             return
         if pending is not None:
             self._carried_out(pending, decision.puts)
         self._end_orphans(decision.puts)
         self._end_unwanted(pending, decision.puts)
 
-    def _carried_out(self, pending: Pending, puts: Sequence[tuple[Key, Value]]) -> None:
+    def _carried_out(self, pending: PendingProposal, puts: Sequence[tuple[Key, Value]]) -> None:
         if self._starting is not None and pending.request is self._starting[0]:
             (_, done), self._starting = self._starting, None
             done()
@@ -260,7 +260,7 @@ class System:
         else:
             self._proposals.answer(pending, pending.plan.answer)
 
-    def _change(self, puts: Sequence[tuple[Key, Value]], transaction: Transaction) -> None:
+    def _change(self, puts: Sequence[tuple[Key, Value]], transaction: CatalogTransaction) -> None:
         if not transaction.farewell:
             self._say_farewell_later(transaction.forgets)
         self._catalog.apply(
@@ -282,7 +282,7 @@ class System:
                 if not self.is_open(owner):
                     self.see_to(ConnectionEnded(key[1], owner))
 
-    def _end_unwanted(self, pending: Pending | None, puts: Sequence[tuple[Key, Value]]) -> None:
+    def _end_unwanted(self, pending: PendingProposal | None, puts: Sequence[tuple[Key, Value]]) -> None:
         wanted = pending is not None and (pending.ref is None or self.is_asking(pending.ref.reply_to))
         for key, value in puts:
             if key[0] == "queue" and "owner" in value and key[2].startswith(OF_A_LINK) and not wanted:
@@ -316,12 +316,12 @@ class System:
             pending, _ = waiting
             self._proposals.answer(pending, pending.plan.answer)
 
-    def _leader_due_ms(self, pending: Pending, since_ms: int) -> int:
+    def _leader_due_ms(self, pending: PendingProposal, since_ms: int) -> int:
         members = _declared(pending).members
         there = sum(node_of(member) not in self._down for member in members)
         return since_ms + (self.decided_within_ms if 2 * there > len(members) else LEADER_WITHIN_MS)
 
-    def _give_up(self, number: int, pending: Pending, since_ms: int) -> None:
+    def _give_up(self, number: int, pending: PendingProposal, since_ms: int) -> None:
         # A queue got no leader in time: nothing must be left of it.
         spec = _declared(pending)
         node, leader = (
@@ -412,7 +412,7 @@ class System:
 _ORDER: Final = {kind: place for place, kind in enumerate(KINDS)}
 
 
-def _declared(pending: Pending) -> QueueSpec:
+def _declared(pending: PendingProposal) -> QueueSpec:
     (spec,) = [put.record for put in pending.plan.puts if put.key[0] == "queue"]
     assert isinstance(spec, QueueSpec)
     return spec

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from amqp10broker.errors import Unavailable
-from amqp10broker.metadata.catalog import Request
+from amqp10broker.metadata.catalog import CatalogRequest
 from amqp10broker.metadata.exchange_requests import Bind, DeclareExchange, DeleteExchange, Unbind
 from amqp10broker.metadata.plan import Plan
 from amqp10broker.metadata.queue import QueueType
 from amqp10broker.metadata.queue_requests import DeclareQueue, DeleteQueue
 
 
-def timed_out(request: Request[Any], plan: Plan[Any]) -> Unavailable:
+def timed_out(request: CatalogRequest[Any], plan: Plan[Any]) -> Unavailable:
     """The refusal of a request that was not decided in time; it may still be carried out (M6)."""
     match request:
         case DeclareQueue():

@@ -47,7 +47,7 @@ class Origin(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Transaction:
+class CatalogTransaction:
     """A proposed change of the catalog. `settled`: the node has the outcome of all its transactions before
     this serial.
     """
@@ -65,7 +65,7 @@ class Transaction:
         return _json(fields).encode()
 
     @classmethod
-    def decode(cls, data: bytes) -> Transaction:
+    def decode(cls, data: bytes) -> CatalogTransaction:
         """The transaction that `encode` was called of. Raises `ValueError` if it is not valid."""
         try:
             origin, settled, reads, puts, forgets, farewell = json.loads(data)
@@ -94,11 +94,11 @@ def transaction_of(
     revision: Callable[[Key], int],
     conceal: Conceal,
     settled: int = 1,
-) -> Transaction:
+) -> CatalogTransaction:
     """The transaction for a plan. Raises `InvalidArgument` if an argument is of a type that cannot
     be kept.
     """
-    return Transaction(
+    return CatalogTransaction(
         origin,
         [(key, revision(key)) for key in reads_of(catalog, plan.puts, plan.forgets)],
         [(put.key, encoded(put.key, put.record, conceal)) for put in plan.puts],
@@ -197,7 +197,7 @@ def _marks(key: Key) -> Iterator[Key]:
 # --- the machine ------------------------------------------------------------------------------------
 
 
-class Outcome(Enum):
+class TransactionOutcome(Enum):
     """The outcome of a transaction."""
 
     APPLIED = "applied"
@@ -207,15 +207,15 @@ class Outcome(Enum):
     """It was decided before, or one that its node proposed after it was; or that node is no member."""
 
 
-class Decision(NamedTuple):
+class TransactionDecision(NamedTuple):
     """The outcome of a transaction, with the changes for the catalog."""
 
-    outcome: Outcome
+    outcome: TransactionOutcome
     puts: Sequence[tuple[Key, Value]] = ()
     """With the numbers that new queues were given."""
 
 
-class Last(NamedTuple):
+class LastTransaction(NamedTuple):
     incarnation: int
     serial: int
     stretches: list[list[int]]
@@ -267,10 +267,10 @@ class SystemMachine:
             if key[0] not in MARKS and key[0] != LAST:
                 yield key, json.loads(text)
 
-    def last_of(self, node: int) -> Last | None:
+    def last_of(self, node: int) -> LastTransaction | None:
         """The last transaction of a node; None if it is no member."""
         found = self._state.get((LAST, str(node)))
-        return None if found is None else Last(*json.loads(found[1]))
+        return None if found is None else LastTransaction(*json.loads(found[1]))
 
     # --- beginning ------------------------------------------------------------------------------
 
@@ -303,15 +303,15 @@ class SystemMachine:
 
     # --- applying -------------------------------------------------------------------------------
 
-    def apply(self, index: int, transaction: Transaction) -> Decision:
+    def apply(self, index: int, transaction: CatalogTransaction) -> TransactionDecision:
         origin = transaction.origin
         last_key = (LAST, str(origin.node))
         last = self._state.get(last_key)
         if last is None:
-            return Decision(Outcome.STALE)
+            return TransactionDecision(TransactionOutcome.STALE)
         incarnation, serial, applied = json.loads(last[1])
         if (incarnation, serial) >= (origin.incarnation, origin.serial):
-            return Decision(Outcome.STALE)
+            return TransactionDecision(TransactionOutcome.STALE)
         puts = self._numbered(transaction.puts) if self._holds(transaction) else None
         applied = applied if incarnation == origin.incarnation else []
         applied = [stretch for stretch in applied if stretch[1] >= transaction.settled]
@@ -319,7 +319,7 @@ class SystemMachine:
             _add(applied, origin.serial)
         self._set(last_key, index, _json([origin.incarnation, origin.serial, applied]))
         if puts is None:
-            return Decision(Outcome.CONFLICT)
+            return TransactionDecision(TransactionOutcome.CONFLICT)
         for key, value in puts:
             self._set(key, index, _json(value))
             self._mark(key, index)
@@ -331,9 +331,9 @@ class SystemMachine:
             self._mark(key, index)
         for key in transaction.forgets:
             self._forget(key)
-        return Decision(Outcome.APPLIED, puts)
+        return TransactionDecision(TransactionOutcome.APPLIED, puts)
 
-    def _holds(self, transaction: Transaction) -> bool:
+    def _holds(self, transaction: CatalogTransaction) -> bool:
         return all(self.revision(key) == revision for key, revision in transaction.reads)
 
     def _numbered(self, puts: Sequence[tuple[Key, Value]]) -> list[tuple[Key, Value]] | None:

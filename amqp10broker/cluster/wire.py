@@ -6,8 +6,8 @@
 
 Integers are little-endian. `length` counts all behind itself; the checksum is over kind, flags, group and
 body: bodies pass through buffers of several programs, and TCP's own checksum is weak. Two nodes have a
-connection for each `Purpose` but the last, so that a long snapshot holds up neither a heartbeat nor a
-message.
+connection for each `ConnectionPurpose` but the last, so that a long snapshot holds up neither a heartbeat nor
+a message.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import enum
 from typing import NamedTuple
 
 
-class Purpose(enum.IntEnum):
+class ConnectionPurpose(enum.IntEnum):
     """The purpose of a connection."""
 
     RAFT = 1
@@ -57,7 +57,7 @@ class FrameKind(enum.IntEnum):
     SNAPSHOT_ANSWER = 49
 
 
-class Frame(NamedTuple):
+class PeerFrame(NamedTuple):
     kind: FrameKind
     group: int
     """Of which group it is about, u32; of which question, in `REQUEST` and `RESPONSE`."""

@@ -39,7 +39,7 @@ from amqp10broker.metadata.queue import (
 from amqp10broker.metadata.usage import Usage
 from amqp10broker.metadata.users import Users
 from amqp10broker.metadata.vhost import RESERVED_PREFIX, VirtualHost
-from amqp10broker.metadata.whereabouts import Whereabouts
+from amqp10broker.metadata.whereabouts import NodeDirectory
 from amqp10broker.queues.commands import TOUCH
 from amqp10broker.routing.exchange import Choose
 
@@ -52,7 +52,7 @@ T_co = TypeVar("T_co", covariant=True)
 T = TypeVar("T")
 
 
-class Request(Protocol[T_co]):
+class CatalogRequest(Protocol[T_co]):
     """A request to change the catalog: a value, as in `queue_requests`."""
 
     def plan(self, catalog: Catalog) -> Plan[T_co]:
@@ -107,10 +107,10 @@ class Catalog:
         self.highest_node = 0
         self.cluster: ClusterFacts | None = None
         self.placement: Placement | None = None
-        self.whereabouts: Whereabouts | None = None
+        self.node_directory: NodeDirectory | None = None
         self.on_members: Callable[[DeclaredQueue], None] = lambda queue: None
         self.on_nodes: Callable[[], None] = lambda: None
-        self.decide: Callable[[Request[Any]], None] | None = None
+        self.decide: Callable[[CatalogRequest[Any]], None] | None = None
         self.on_sizes: Callable[[], None] = lambda: None
         self.on_left: Callable[[Key], None] = lambda key: None
         self.relaxed_quorum_checks = relaxed_quorum_checks
@@ -141,13 +141,13 @@ class Catalog:
     def leader_of(self, queue: DeclaredQueue) -> NodeFacts | None:
         """The node that leads a queue, or has it; None: none is known, or this node is in no cluster."""
         leader = queue.home or None
-        if queue.members and self.whereabouts is not None:
-            leader = self.whereabouts.leader(queue)
+        if queue.members and self.node_directory is not None:
+            leader = self.node_directory.leader(queue)
         return None if leader is None else self.node_of(leader)
 
     def runs(self, node: int) -> bool:
         """Whether a node of the cluster can be reached."""
-        return self.whereabouts is not None and self.whereabouts.runs(node)
+        return self.node_directory is not None and self.node_directory.runs(node)
 
     def cluster_name(self, alone: str) -> str:
         """The name of the cluster, for people; `alone`, if this node is in none and was given none."""
@@ -180,7 +180,7 @@ class Catalog:
 
     # --- changing ---------------------------------------------------------------------------------
 
-    def propose(self, request: Request[T]) -> T:
+    def propose(self, request: CatalogRequest[T]) -> T:
         """Carry out a request: plan it, keep what outlives the process, apply it. Raises `RefusedError` if
         the rules are against it, or it cannot be kept; nothing was changed.
         """
@@ -198,7 +198,7 @@ class Catalog:
         self.changes.forget(plan.forgets)
         return plan.answer
 
-    def see_to(self, request: Request[Any]) -> None:
+    def see_to(self, request: CatalogRequest[Any]) -> None:
         """Have a request decided, here or by the nodes of the cluster; its answer is not waited for."""
         if self.decide is None:
             self.propose(request)
@@ -293,7 +293,7 @@ class Catalog:
             vhost.facts = facts
 
     def _find_reply_queue(self, vhost: VirtualHost, name: str) -> DeclaredQueue | None:
-        return None if self.whereabouts is None else self.whereabouts.reply_queue(vhost, name)
+        return None if self.node_directory is None else self.node_directory.reply_queue(vhost, name)
 
     def _drop(self, key: Key, farewell: bool) -> None:
         match key[0]:

@@ -21,7 +21,7 @@ NUMBERS_RESERVED: Final = 1024
 """Numbers that are reserved at one time, because the journal waits meanwhile."""
 
 
-class Recorder(Protocol):
+class ChangeRecorder(Protocol):
     def put(self, entries: Sequence[tuple[Key, Value]]) -> None:
         """Keep entries, all of them or none, in place of those of the same keys. Raises `RefusedError` if
         they cannot be kept now (the disk is full); none of them is.
@@ -46,10 +46,10 @@ class Changes:
 
     def __init__(self) -> None:
         self.highest_reserved = 0
-        self._recorder: Recorder | None = None
+        self._recorder: ChangeRecorder | None = None
         self._conceal: Conceal = lambda record: record
 
-    def tell(self, recorder: Recorder, conceal: Conceal) -> None:
+    def tell(self, recorder: ChangeRecorder, conceal: Conceal) -> None:
         self._recorder = recorder
         self._conceal = conceal
 

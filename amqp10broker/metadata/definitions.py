@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 
 from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import ConfigError, RefusedError
-from amqp10broker.metadata.catalog import Catalog, Request, entries
+from amqp10broker.metadata.catalog import Catalog, CatalogRequest, entries
 from amqp10broker.metadata.definition_entries import (
     LIMITS_COMPONENT,
     OPERATOR_COMPONENT,
@@ -52,11 +52,11 @@ from amqp10broker.metadata.vhost_requests import (
 )
 from amqp10broker.queues.commands import Command
 from amqp10broker.queues.counters import QueueCounters
-from amqp10broker.queues.figures import QueueFigures
-from amqp10broker.queues.outlook import UP_TO_DATE, Outlook, Progress
+from amqp10broker.queues.figures import QueueStats
+from amqp10broker.queues.outlook import UP_TO_DATE, QueueProgress, QueueStatus
 from amqp10broker.routing.exchange import Binding
 
-__all__ = ["ImportDefinitions", "Report", "export", "importing"]
+__all__ = ["ImportDefinitions", "ImportReport", "export", "importing"]
 
 T = TypeVar("T")
 
@@ -82,7 +82,7 @@ _HEADER: Final = frozenset(
 
 
 @dataclass(slots=True)
-class Report:
+class ImportReport:
     """The result of an import. `unknown`: names of unknown parts of the document; stored for the
     next export.
     """
@@ -104,7 +104,7 @@ class ImportDefinitions:
     vhost: str | None = None
     user: str | None = None
 
-    def plan(self, catalog: Catalog) -> Plan[Report]:
+    def plan(self, catalog: Catalog) -> Plan[ImportReport]:
         """See `plan`. Raises `ConfigError` if the document is refused; names the place."""
         loader = _Loader(catalog, self.passwords, self.vhost, self.user)
         loader.load(self.document)
@@ -148,18 +148,18 @@ class _NoQueue:
     def unsettled(self) -> int:
         return 0
 
-    def outlook(self) -> Outlook:
-        return Outlook(0, 0, {})
+    def queue_status(self) -> QueueStatus:
+        return QueueStatus(0, 0, {})
 
-    def progress(self) -> Progress:
+    def progress(self) -> QueueProgress:
         return UP_TO_DATE
 
     @property
     def counters(self) -> QueueCounters:
         return QueueCounters()
 
-    def figures(self) -> QueueFigures:
-        return QueueFigures()
+    def figures(self) -> QueueStats:
+        return QueueStats()
 
     def weight(self) -> None:
         return None
@@ -204,7 +204,7 @@ class _Loader:
         vhost: str | None,
         user: str | None,
     ) -> None:
-        self.report = Report()
+        self.report = ImportReport()
         self.puts: dict[Key, Put] = {}
         self._original = catalog
         self._catalog = _copy(catalog)
@@ -242,7 +242,7 @@ class _Loader:
                 self.report.unknown.append(name)
                 self._do(KeepUnknown(name, value))
 
-    def _do(self, request: Request[T]) -> T:
+    def _do(self, request: CatalogRequest[T]) -> T:
         # Plan a request, on what those before have made of the copy.
         plan = request.plan(self._catalog)
         self._catalog.apply(plan.puts)

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from amqp10broker.dataclass import dataclass
 from amqp10broker.metadata.catalog import Catalog
-from amqp10broker.metadata.definitions import ImportDefinitions, Report, importing
+from amqp10broker.metadata.definitions import ImportDefinitions, ImportReport, importing
 from amqp10broker.metadata.plan import CLUSTER, Plan, Put
 
 DUE_LATER: Final = ("queues", "bindings")
@@ -40,12 +40,12 @@ class DeclareDue:
 
     what: ImportDefinitions
 
-    def plan(self, catalog: Catalog) -> Plan[Report]:
+    def plan(self, catalog: Catalog) -> Plan[ImportReport]:
         """See `plan`; the report is empty if it was declared before. Raises `ConfigError` if something of it
         cannot be; names the place.
         """
         cluster = catalog.cluster
         if cluster is None or not cluster.queues_due:
-            return Plan(Report())
+            return Plan(ImportReport())
         plan = self.what.plan(catalog)
         return Plan(plan.answer, [*plan.puts, Put(CLUSTER, replace(cluster, queues_due=False))])

@@ -53,13 +53,13 @@ def export(
     virtual host has anyway.
     """
     return {
-        name: list(section.made()) if isinstance(section, Section) else section
+        name: list(section.made()) if isinstance(section, ExportSection) else section
         for name, section in sections(catalog, conceal).items()
     }
 
 
 @dataclass(frozen=True, slots=True)
-class Section(Generic[T]):
+class ExportSection(Generic[T]):
     """One list of the document, whose entries are made later. `things`: the declared objects at the time of
     the request; they do not change. `entry`: makes the entry of one; None: it is left out.
     """
@@ -75,7 +75,7 @@ class Section(Generic[T]):
 def sections(
     catalog: Catalog, conceal: Callable[[PasswordRecord | None], PasswordRecord | None]
 ) -> dict[str, Any]:
-    """Return the document of `export`, with each list of possibly many entries as a `Section`.
+    """Return the document of `export`, with each list of possibly many entries as a `ExportSection`.
 
     Later changes have no effect on it, so its entries can be made in parts.
     """
@@ -139,9 +139,11 @@ def sections(
             return None
         return binding_entry(vhost, binding, nearest)
 
-    document["queues"] = Section(queues, lambda queue: queue_entry(queue, nearest))
-    document["exchanges"] = Section(exchanges, lambda found: exchange_entry(found[0], found[1], nearest))
-    document["bindings"] = Section(bindings, of_binding)
+    document["queues"] = ExportSection(queues, lambda queue: queue_entry(queue, nearest))
+    document["exchanges"] = ExportSection(
+        exchanges, lambda found: exchange_entry(found[0], found[1], nearest)
+    )
+    document["bindings"] = ExportSection(bindings, of_binding)
     return document | dict(sorted(catalog.unknown.items()))
 
 

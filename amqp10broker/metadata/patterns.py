@@ -5,8 +5,8 @@ an unsupported one is refused when it is set, not when it is used.
 
 Names come from users, so a hostile name must not make a search long. `re` searches where it needs few steps,
 `bounded_search` elsewhere; a pattern that neither can search in bounded time is refused. An older one in a
-data folder or definitions file stays, finds nothing, and `fault_of` gives the reason. `Finding` bounds the
-search of one request over all names.
+data folder or definitions file stays, finds nothing, and `fault_of` gives the reason. `PatternSearch` bounds
+the search of one request over all names.
 """
 
 from __future__ import annotations
@@ -55,13 +55,13 @@ _SHOWN: Final = 200
 RE_STEPS_MAX: Final = 1 << 20
 """Characters that `re` may look at in one name: some thousandths of a second."""
 _RE_STEPS_LIKED: Final = 1 << 14
-"""Up to so many, what they might come to counts in a `Finding`; beyond, each step is counted."""
+"""Up to so many, what they might come to counts in a `PatternSearch`; beyond, each step is counted."""
 _RE_STEPS: Final = 64
 """Characters that `re` looks at in about the time of one step of `BoundedSearch`."""
 NAME_STEPS_MAX: Final = 20_000
-"""Of a `Finding`, in one name: a hundredth of a second."""
+"""Of a `PatternSearch`, in one name: a hundredth of a second."""
 FINDING_STEPS_MAX: Final = 4_000_000
-"""Of a `Finding`, in all names: a second or two, in which others have their turns."""
+"""Of a `PatternSearch`, in all names: a second or two, in which others have their turns."""
 _PAUSE_STEPS: Final = 15_000
 
 
@@ -141,7 +141,7 @@ def check_pattern(pattern: str, resource: str) -> str:
 def check_bounded(patterns: Iterable[str], resource: str) -> None:
     """Refuse a pattern whose search is not bounded. Raises `InvalidArgument` with the obstacle."""
     for pattern in patterns:
-        Finding(pattern, resource)
+        PatternSearch(pattern, resource)
 
 
 def fault_of(pattern: str) -> str | None:
@@ -163,7 +163,7 @@ def matches(pattern: str, name: str) -> bool:
     return search.found(name)[0]
 
 
-class Finding:
+class PatternSearch:
     """A pattern that one request searches for in many names, in so many steps together."""
 
     def __init__(self, pattern: str, resource: str, liked: int = _RE_STEPS_LIKED) -> None:

@@ -9,7 +9,7 @@ from amqp10broker.metadata.nodes import NodeFacts
 from amqp10broker.metadata.queue import DeclaredQueue
 
 
-class Wanted(NamedTuple):
+class WantedQueue(NamedTuple):
     """A queue that is about to be declared."""
 
     kind: str
@@ -30,6 +30,6 @@ class Placed(NamedTuple):
 
 class Placement(Protocol):
     def place(
-        self, wanted: Wanted, nodes: Iterable[NodeFacts], queues: Iterable[DeclaredQueue], count: int
+        self, wanted: WantedQueue, nodes: Iterable[NodeFacts], queues: Iterable[DeclaredQueue], count: int
     ) -> Placed:
         """Choose the nodes of a queue that a client of this node declares."""

@@ -11,19 +11,19 @@ from typing import Any, Final, Protocol
 
 from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import RefusedError
-from amqp10broker.metadata.catalog import Catalog, Request
+from amqp10broker.metadata.catalog import Catalog, CatalogRequest
 from amqp10broker.queues.commands import RequestRef
 
 
-class Later(Enum):
+class Postponed(Enum):
     LATER = "later"
 
 
-LATER: Final = Later.LATER
+LATER: Final = Postponed.LATER
 
 
 class Propose(Protocol):
-    def __call__(self, request: Request[Any], ref: RequestRef) -> Any: ...
+    def __call__(self, request: CatalogRequest[Any], ref: RequestRef) -> Any: ...
 
 
 @dataclass(frozen=True, slots=True)

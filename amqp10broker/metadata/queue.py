@@ -17,8 +17,8 @@ from amqp10broker.metadata.last_error import LastError
 from amqp10broker.metadata.queue_kind import KINDS, QueueKind
 from amqp10broker.queues.commands import Command
 from amqp10broker.queues.counters import QueueConsumption, QueueCounters, tally
-from amqp10broker.queues.figures import QueueFigures, QueueWeight
-from amqp10broker.queues.outlook import Outlook, Progress
+from amqp10broker.queues.figures import QueueStats, QueueWeight
+from amqp10broker.queues.outlook import QueueProgress, QueueStatus
 from amqp10broker.queues.settings import DEFAULTS, QueueSettings
 
 QUEUE_NUMBER_MAX: Final = 2**32 - 1
@@ -143,17 +143,17 @@ class QueueHandle(Protocol):
     def unsettled(self) -> int:
         """Messages handed out and not settled."""
 
-    def outlook(self) -> Outlook:
+    def queue_status(self) -> QueueStatus:
         """The reasons why a consumer or publisher waits."""
 
-    def progress(self) -> Progress:
+    def progress(self) -> QueueProgress:
         """The obstacles of the queue's progress."""
 
     @property
     def counters(self) -> QueueCounters:
         """Counters of messages; those of consumers are with the declared queue."""
 
-    def figures(self) -> QueueFigures:
+    def figures(self) -> QueueStats:
         """Statistics of the queue; too dear for frequent calls."""
 
     def weight(self) -> QueueWeight | None:

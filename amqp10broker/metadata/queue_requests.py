@@ -14,7 +14,7 @@ from amqp10broker.errors import InvalidArgument, LimitExceeded, PreconditionFail
 from amqp10broker.metadata import queue_arguments
 from amqp10broker.metadata.catalog import Catalog
 from amqp10broker.metadata.effective import effective
-from amqp10broker.metadata.placement import Placed, Wanted
+from amqp10broker.metadata.placement import Placed, WantedQueue
 from amqp10broker.metadata.plan import Key, Plan, Put, keys_of
 from amqp10broker.metadata.queue import (
     QUEUE_NUMBER_MAX,
@@ -35,7 +35,7 @@ _IDS: Final = 2**64
 
 
 @dataclass(frozen=True, slots=True)
-class Declared:
+class QueueDeclaration:
     name: str
     created: bool
 
@@ -54,7 +54,7 @@ class DeclareQueue:
     arguments: Mapping[str, Any] = field(default_factory=dict, hash=False)
     internal: bool = False
 
-    def plan(self, catalog: Catalog) -> Plan[Declared]:
+    def plan(self, catalog: Catalog) -> Plan[QueueDeclaration]:
         """See `plan`.
 
         Raises:
@@ -76,7 +76,7 @@ class DeclareQueue:
             self._assert_equivalent(existing, vhost, resource, relaxed=catalog.relaxed_quorum_checks)
             # A quorum queue's time without use goes on (RabbitMQ: declaring it again is no use of it).
             used = None if existing.type == QueueType.QUORUM else ("queue", vhost.name, name)
-            return Plan(Declared(name, False), used=used)
+            return Plan(QueueDeclaration(name, False), used=used)
         exclusive = self.owner is not None
         _check_name(name, self.internal)
         kind = self._queue_type(vhost, resource)
@@ -96,7 +96,7 @@ class DeclareQueue:
             members=members,
             incarnation=incarnation,
         )
-        return Plan(Declared(name, True), [Put(("queue", vhost.name, name), spec, spec.lasting)])
+        return Plan(QueueDeclaration(name, True), [Put(("queue", vhost.name, name), spec, spec.lasting)])
 
     def _assert_equivalent(
         self, queue: DeclaredQueue, vhost: VirtualHost, resource: str, *, relaxed: bool
@@ -247,7 +247,7 @@ def _placed(
     if catalog.placement is None:
         return Placed()
     definition = effective(vhost.policies, name, kind, arguments).definition
-    wanted = Wanted(kind, arguments, definition, exclusive, lasting)
+    wanted = WantedQueue(kind, arguments, definition, exclusive, lasting)
     count = sum(each.declared for each in catalog.vhosts.values())
     return catalog.placement.place(wanted, catalog.nodes.values(), catalog, count)
 

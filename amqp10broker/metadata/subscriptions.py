@@ -16,7 +16,7 @@ from amqp10broker.errors import NotFound
 from amqp10broker.metadata.catalog import Catalog
 from amqp10broker.metadata.plan import Plan, Put, binding_key
 from amqp10broker.metadata.queue import DeclaredQueue, QueueType
-from amqp10broker.metadata.queue_requests import NAME_BYTES_MAX, Declared, DeclareQueue
+from amqp10broker.metadata.queue_requests import NAME_BYTES_MAX, DeclareQueue, QueueDeclaration
 from amqp10broker.metadata.queue_settings import QUEUE_TYPE, SUBSCRIPTION, SUBSCRIPTION_FIELDS
 from amqp10broker.metadata.vhost import VirtualHost
 from amqp10broker.routing.address import TOPIC_EXCHANGE
@@ -130,7 +130,7 @@ class DeclareSubscription:
     queue: DeclareQueue
     topic: str
 
-    def plan(self, catalog: Catalog) -> Plan[Declared]:
+    def plan(self, catalog: Catalog) -> Plan[QueueDeclaration]:
         """See `plan`.
 
         Raises:

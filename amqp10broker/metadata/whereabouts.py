@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from amqp10broker.metadata.vhost import VirtualHost
 
 
-class Whereabouts(Protocol):
+class NodeDirectory(Protocol):
     """The state of other nodes, as a node of a cluster sees it. Nodes are named by their numbers."""
 
     def leader(self, queue: DeclaredQueue) -> int | None:

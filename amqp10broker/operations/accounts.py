@@ -29,22 +29,22 @@ from amqp10broker.metadata.user_requests import (
 )
 from amqp10broker.metadata.users import PasswordRecord, Permission, TopicPermission, User
 from amqp10broker.metadata.vhost_requests import AddVhost, DeleteVhost, PutVhost
-from amqp10broker.operations.caller import Caller, Proposal
+from amqp10broker.operations.caller import Caller, ProposedChange
 
 PROTECTED: Final = "protected_from_deletion"
 """Key in the metadata of a virtual host."""
 
 
-def add_user(caller: Caller, user: str, password: str | None, tags: list[str]) -> Proposal:
+def add_user(caller: Caller, user: str, password: str | None, tags: list[str]) -> ProposedChange:
     """Add a user without permissions. Raises `PreconditionFailed` if the name exists, and `InvalidArgument`
     if name or password is not allowed.
     """
     caller.may_administer("add-user")
     wanted = User(user, _optional(caller, password), tuple(tags))
-    return Proposal(AddUser(wanted), lambda added: {"user": added.name, "tags": list(added.tags)})
+    return ProposedChange(AddUser(wanted), lambda added: {"user": added.name, "tags": list(added.tags)})
 
 
-def put_user(caller: Caller, user: str, entry: dict[str, Any]) -> Proposal:
+def put_user(caller: Caller, user: str, entry: dict[str, Any]) -> ProposedChange:
     """Add a user, or replace all of it except its permissions. Raises `InvalidArgument` if name, password or
     a limit is not allowed.
     """
@@ -55,30 +55,30 @@ def put_user(caller: Caller, user: str, entry: dict[str, Any]) -> Proposal:
         wanted = read_user(given, password_of(given, partial(_record, caller)))
     except ConfigError as error:
         raise BadRequest(f"user '{user}'", str(error)) from error
-    return Proposal(PutUser(wanted), lambda put: {"created": created})
+    return ProposedChange(PutUser(wanted), lambda put: {"created": created})
 
 
-def change_password(caller: Caller, user: str, password: str | None) -> Proposal:
+def change_password(caller: Caller, user: str, password: str | None) -> ProposedChange:
     """Replace the password of a user, or remove it, so that no login with a password is possible. Raises
     `InvalidArgument` if the password is not allowed.
     """
     caller.may_administer("change-password")
     caller.catalog.users.lookup(user)
-    return Proposal(SetPassword(user, _optional(caller, password)))
+    return ProposedChange(SetPassword(user, _optional(caller, password)))
 
 
-def delete_user(caller: Caller, user: str) -> Proposal:
+def delete_user(caller: Caller, user: str) -> ProposedChange:
     """Delete a user and its permissions, and close its connections."""
     node = caller.administered("delete-user")
-    return Proposal(
+    return ProposedChange(
         DeleteUser(user), lambda gone: node.close_connections(f"user '{user}' is deleted", user=user)
     )
 
 
-def set_tags(caller: Caller, user: str, tags: list[str]) -> Proposal:
+def set_tags(caller: Caller, user: str, tags: list[str]) -> ProposedChange:
     """Replace the tags of a user."""
     caller.may_administer("set-tags")
-    return Proposal(SetTags(user, tuple(tags)))
+    return ProposedChange(SetTags(user, tuple(tags)))
 
 
 def list_users(caller: Caller) -> list[dict[str, Any]]:
@@ -90,18 +90,18 @@ def list_users(caller: Caller) -> list[dict[str, Any]]:
 
 def set_permissions(
     caller: Caller, user: str, vhost: str | None, configure: str, write: str, read: str
-) -> Proposal:
+) -> ProposedChange:
     """Set the permissions of a user in a virtual host."""
     caller.may_administer("set-permissions")
     check_bounded((configure, write, read), f"permissions of user '{user}'")
     permission = Permission(configure, write, read)
-    return Proposal(SetPermission(user, _vhost(caller, vhost), permission))
+    return ProposedChange(SetPermission(user, _vhost(caller, vhost), permission))
 
 
-def clear_permissions(caller: Caller, user: str, vhost: str | None) -> Proposal:
+def clear_permissions(caller: Caller, user: str, vhost: str | None) -> ProposedChange:
     """Remove a user's permissions in a virtual host, with the right to enter it."""
     caller.may_administer("clear-permissions")
-    return Proposal(ClearPermission(user, _vhost(caller, vhost)))
+    return ProposedChange(ClearPermission(user, _vhost(caller, vhost)))
 
 
 def list_permissions(caller: Caller, vhost: str | None) -> list[dict[str, Any]]:
@@ -126,18 +126,20 @@ def list_permissions(caller: Caller, vhost: str | None) -> list[dict[str, Any]]:
 
 def set_topic_permissions(
     caller: Caller, user: str, vhost: str | None, exchange: str, write: str, read: str
-) -> Proposal:
+) -> ProposedChange:
     """Restrict a user's routing keys at a topic exchange."""
     caller.may_administer("set-topic-permissions")
     check_bounded((write, read), f"topic permissions of user '{user}'")
     permission = TopicPermission(write, read)
-    return Proposal(SetTopicPermission(user, _vhost(caller, vhost), exchange, permission))
+    return ProposedChange(SetTopicPermission(user, _vhost(caller, vhost), exchange, permission))
 
 
-def clear_topic_permissions(caller: Caller, user: str, vhost: str | None, exchange: str | None) -> Proposal:
+def clear_topic_permissions(
+    caller: Caller, user: str, vhost: str | None, exchange: str | None
+) -> ProposedChange:
     """Remove the restriction at one exchange, or at all of the virtual host."""
     caller.may_administer("clear-topic-permissions")
-    return Proposal(ClearTopicPermission(user, _vhost(caller, vhost), exchange))
+    return ProposedChange(ClearTopicPermission(user, _vhost(caller, vhost), exchange))
 
 
 def list_topic_permissions(caller: Caller, vhost: str | None) -> list[dict[str, Any]]:
@@ -156,16 +158,16 @@ def list_topic_permissions(caller: Caller, vhost: str | None) -> list[dict[str, 
 
 def add_vhost(
     caller: Caller, name: str, description: str, tags: list[str], default_queue_type: str | None
-) -> Proposal:
+) -> ProposedChange:
     """Add a virtual host, which no user may enter yet. Raises `PreconditionFailed` if the name exists, and
     `InvalidArgument` if the name is not allowed, or the type is not a kind of queue.
     """
     caller.may_administer("add-vhost")
     facts = VhostFacts(name, description, tuple(tags), default_queue_type=default_queue_type)
-    return Proposal(AddVhost(facts), lambda answer: {"name": name})
+    return ProposedChange(AddVhost(facts), lambda answer: {"name": name})
 
 
-def put_vhost(caller: Caller, name: str, entry: dict[str, Any]) -> Proposal:
+def put_vhost(caller: Caller, name: str, entry: dict[str, Any]) -> ProposedChange:
     """Add a virtual host, or change its description; its content and limits stay. Raises `InvalidArgument` if
     the name is not allowed, or the type is not a kind of queue.
     """
@@ -177,10 +179,10 @@ def put_vhost(caller: Caller, name: str, entry: dict[str, Any]) -> Proposal:
         raise BadRequest(f"vhost '{name}'", str(error)) from error
     if there is not None:
         facts = replace(facts, limits=there.limits)
-    return Proposal(PutVhost(facts), lambda put: {"created": there is None})
+    return ProposedChange(PutVhost(facts), lambda put: {"created": there is None})
 
 
-def delete_vhost(caller: Caller, name: str) -> Proposal:
+def delete_vhost(caller: Caller, name: str) -> ProposedChange:
     """Delete a virtual host with its content, and close the connections to it. Raises `NotFound` if it does
     not exist, and `PreconditionFailed` if it is protected from deletion.
     """
@@ -196,7 +198,7 @@ def delete_vhost(caller: Caller, name: str) -> Proposal:
         node.close_connections(f"vhost '{name}' is deleted", vhost=name)
         return {"name": name, "queues": queues}
 
-    return Proposal(DeleteVhost(name), then)
+    return ProposedChange(DeleteVhost(name), then)
 
 
 def list_vhosts(caller: Caller) -> list[dict[str, Any]]:

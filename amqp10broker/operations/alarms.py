@@ -43,7 +43,7 @@ class AlarmCause(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class Measurement:
     """What was measured, and against what. None: the system does not say, or there is no limit."""
 
     value_bytes: int | None
@@ -58,12 +58,12 @@ class Change:
     resource: Resource
     cause: AlarmCause
     on: bool
-    reading: Reading | None
+    reading: Measurement | None
     """What was measured; None if the cause is another."""
 
 
 @dataclass(slots=True)
-class _State:
+class _AlarmState:
     causes: set[AlarmCause] = field(default_factory=set)
     since_ms: int = 0
     judged_by_bytes: int | None = None
@@ -77,7 +77,7 @@ class Alarms:
 
     def __init__(self) -> None:
         self.is_memory_tight = False
-        self._states = {resource: _State() for resource in Resource}
+        self._states = {resource: _AlarmState() for resource in Resource}
 
     def __bool__(self) -> bool:
         return any(state.causes for state in self._states.values())
@@ -111,7 +111,7 @@ class Alarms:
             causes.discard(cause)
         return True
 
-    def judge(self, resource: Resource, reading: Reading, now_ms: int) -> Change | None:
+    def judge(self, resource: Resource, reading: Measurement, now_ms: int) -> Change | None:
         """Raise or clear the measured cause of one alarm.
 
         Without a limit it is cleared. Without a measurement it stays as it is: nothing is known.
@@ -133,7 +133,7 @@ class Alarms:
             return None
         return Change(resource, AlarmCause.MEASURED, on, reading)
 
-    def pause_ms(self, resource: Resource, reading: Reading) -> int:
+    def pause_ms(self, resource: Resource, reading: Measurement) -> int:
         """How long until the resource has to be measured again.
 
         The nearer the value is to where the alarm would begin, or end, the shorter: no longer than filling
@@ -159,7 +159,7 @@ def _is_low(resource: Resource, value_bytes: int, limit_bytes: int) -> bool:
     return value_bytes > limit_bytes if resource is Resource.MEMORY else value_bytes < limit_bytes
 
 
-def _is_tight(memory: Reading) -> bool:
+def _is_tight(memory: Measurement) -> bool:
     used_bytes, limit_bytes = memory.value_bytes, memory.limit_bytes
     return (
         used_bytes is not None and limit_bytes is not None and 100 * used_bytes >= TIGHT_PERCENT * limit_bytes

@@ -33,7 +33,7 @@ _HTTP_RESPONSE: Final = encode(Described(ULong(APPLICATION_PROPERTIES), {"http:r
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class ManagementRequest:
     """A decoded request.
 
     Attributes:
@@ -48,7 +48,7 @@ class Request:
     body: Any
 
 
-def read_request(payload: bytes) -> Request:
+def read_request(payload: bytes) -> ManagementRequest:
     """Decode a request. Missing fields, and those of a wrong type, are empty or None, and refused later.
 
     Sections may be in any order: proton writes the body of null in front of the properties. Raises
@@ -77,7 +77,7 @@ def read_request(payload: bytes) -> Request:
             chunks.append(section.value)
     if not pos:
         raise DecodeError("failed to parse message: it is empty")
-    return Request(
+    return ManagementRequest(
         method=properties.subject or "",
         to=properties.to if isinstance(properties.to, str) else "",
         message_id=properties.message_id,

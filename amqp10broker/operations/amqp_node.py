@@ -25,9 +25,9 @@ from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import BadRequest, PermissionDenied, RefusedError
 from amqp10broker.metadata.proposing import Decided
 from amqp10broker.metadata.queue import QueueHandle
-from amqp10broker.operations.amqp_message import Request, read_request, response
-from amqp10broker.operations.amqp_routes import OFFER_TOKEN, Route, route_of, status_of, words_of
-from amqp10broker.operations.caller import Ask, Caller, Wait
+from amqp10broker.operations.amqp_message import ManagementRequest, read_request, response
+from amqp10broker.operations.amqp_routes import OFFER_TOKEN, ManagementRoute, route_of, status_of, words_of
+from amqp10broker.operations.caller import Caller, QueueQuestion, WaitForDecision
 from amqp10broker.operations.operations import perform
 from amqp10broker.operations.uri import Uri, UriError, parse_uri
 from amqp10broker.protocols.amqp10.errors import EncodeError
@@ -54,7 +54,7 @@ class Asking:
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class WaitingChange:
     """A change of the catalog that is decided later. `respond`: makes the response from the decision, or a
     request to a queue.
     """
@@ -71,7 +71,7 @@ class TokenOffered:
     accepted: Responded
 
 
-Outcome: TypeAlias = "Responded | Asking | Waiting"
+Outcome: TypeAlias = "Responded | Asking | WaitingChange"
 """The result of a request, at once or after it has waited."""
 
 
@@ -80,7 +80,7 @@ def handle_request(caller: Caller, payload: bytes) -> Outcome | TokenOffered:
     must end with it.
     """
     request = read_request(payload)
-    route: Route | None = None
+    route: ManagementRoute | None = None
     try:
         if request.message_id is None:
             raise BadRequest("request", "properties.message-id is not set: responses are correlated by it")
@@ -96,11 +96,11 @@ def handle_request(caller: Caller, payload: bytes) -> Outcome | TokenOffered:
 
 
 @dataclass(frozen=True, slots=True)
-class _Later:
+class _LateResponse:
     """A response that waits for a queue's answer or a decision."""
 
-    request: Request
-    route: Route
+    request: ManagementRequest
+    route: ManagementRoute
     then: Callable[[Any], Any]
     vhost: str
 
@@ -112,11 +112,13 @@ class _Later:
         return _outcome(self.request, self.route, result, self.vhost)
 
 
-def _outcome(request: Request, route: Route, result: Any, vhost: str) -> Outcome:
-    if isinstance(result, Ask):
-        return Asking(result.handle, result.command, _Later(request, route, result.then, vhost).respond)
-    if isinstance(result, Wait):
-        return Waiting(result.ref, _Later(request, route, result.then, vhost).respond)
+def _outcome(request: ManagementRequest, route: ManagementRoute, result: Any, vhost: str) -> Outcome:
+    if isinstance(result, QueueQuestion):
+        return Asking(
+            result.handle, result.command, _LateResponse(request, route, result.then, vhost).respond
+        )
+    if isinstance(result, WaitForDecision):
+        return WaitingChange(result.ref, _LateResponse(request, route, result.then, vhost).respond)
     return _respond(request, *route.answer(result))
 
 
@@ -127,7 +129,7 @@ def _parse(to: str) -> Uri:
         raise BadRequest("uri", f"failed to normalize URI '{to}': {error}") from error
 
 
-def _respond(request: Request, status: int, body: Any) -> Responded:
+def _respond(request: ManagementRequest, status: int, body: Any) -> Responded:
     try:
         return Responded(response(status, request.message_id, body))
     except EncodeError as error:
@@ -136,7 +138,9 @@ def _respond(request: Request, status: int, body: Any) -> Responded:
         return Responded(response(500, request.message_id, f"done, but the result cannot be told: {error}"))
 
 
-def _refuse(request: Request, error: RefusedError, route: Route | None, vhost: str) -> Responded:
+def _refuse(
+    request: ManagementRequest, error: RefusedError, route: ManagementRoute | None, vhost: str
+) -> Responded:
     if isinstance(error, PermissionDenied):
         raise error
     words = words_of(error, vhost, looked_at=request.method == "GET")

@@ -1,6 +1,6 @@
 """Paths and methods of the management node, with the operation and the status of each.
 
-The status of a refusal depends on its class, with exceptions in `Route.statuses`.
+The status of a refusal depends on its class, with exceptions in `ManagementRoute.statuses`.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ Taken = tuple[str, dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class Route:
+class ManagementRoute:
     """One method of one path."""
 
     take: Callable[[Uri, Any], Taken]
@@ -94,7 +94,7 @@ class Route:
     statuses: Statuses
 
 
-def route_of(method: str, uri: Uri) -> Route:
+def route_of(method: str, uri: Uri) -> ManagementRoute:
     """Return the route of a request. Raises `UnknownPath` if the path does not exist, and `MethodNotAllowed`
     if it exists, but not with this method.
     """
@@ -197,21 +197,21 @@ def _shown_bindings(result: list[dict[str, Any]]) -> tuple[int, Any]:
 
 
 _QUEUE: Final = {
-    "GET": Route(_get_queue, lambda result: (200, queue_map(result)), {}),
-    "PUT": Route(_put_queue, _declared, {}),
-    "DELETE": Route(_delete_queue, lambda result: (200, count_map(result)), {}),
+    "GET": ManagementRoute(_get_queue, lambda result: (200, queue_map(result)), {}),
+    "PUT": ManagementRoute(_put_queue, _declared, {}),
+    "DELETE": ManagementRoute(_delete_queue, lambda result: (200, count_map(result)), {}),
 }
-_MESSAGES: Final = {"DELETE": Route(_purge_queue, lambda result: (200, count_map(result)), {})}
+_MESSAGES: Final = {"DELETE": ManagementRoute(_purge_queue, lambda result: (200, count_map(result)), {})}
 _EXCHANGE: Final = {
-    "PUT": Route(_put_exchange, _nothing, {InvalidArgument: 400}),
-    "DELETE": Route(_delete_exchange, _nothing, {}),
+    "PUT": ManagementRoute(_put_exchange, _nothing, {InvalidArgument: 400}),
+    "DELETE": ManagementRoute(_delete_exchange, _nothing, {}),
 }
 _BINDINGS: Final = {
-    "GET": Route(_get_bindings, _shown_bindings, _BODY_FAULTS),
-    "POST": Route(_post_binding, _nothing, _BODY_FAULTS),
+    "GET": ManagementRoute(_get_bindings, _shown_bindings, _BODY_FAULTS),
+    "POST": ManagementRoute(_post_binding, _nothing, _BODY_FAULTS),
 }
-_BINDING: Final = {"DELETE": Route(_delete_binding, _nothing, _BODY_FAULTS)}
-_TOKENS: Final = {"PUT": Route(_put_token, _nothing, {})}
+_BINDING: Final = {"DELETE": ManagementRoute(_delete_binding, _nothing, _BODY_FAULTS)}
+_TOKENS: Final = {"PUT": ManagementRoute(_put_token, _nothing, {})}
 
 
 def _name(segment: str) -> str:

@@ -14,7 +14,7 @@ from urllib.parse import quote
 from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import BadRequest
 from amqp10broker.metadata.exchange_requests import Bind, Unbind
-from amqp10broker.operations.caller import Caller, Proposal
+from amqp10broker.operations.caller import Caller, ProposedChange
 from amqp10broker.operations.names import check_name, check_not_default
 from amqp10broker.operations.uri import UriError, decode
 from amqp10broker.routing.declaration import check_not_direct_reply_to
@@ -32,7 +32,7 @@ def bind(
     destination_exchange: str | None,
     binding_key: str,
     arguments: dict[str, Any],
-) -> Proposal:
+) -> ProposedChange:
     """Bind a queue or an exchange to an exchange, unless the binding exists.
 
     Raises:
@@ -44,7 +44,7 @@ def bind(
     destination = _one_destination(destination_queue, destination_exchange)
     binding = Binding(source, destination, binding_key, arguments)
     _check_change(caller, source, destination, binding_key)
-    return Proposal(Bind(caller.vhost.named(), binding), lambda new: describe(binding))
+    return ProposedChange(Bind(caller.vhost.named(), binding), lambda new: describe(binding))
 
 
 def unbind(
@@ -54,7 +54,7 @@ def unbind(
     destination_exchange: str | None,
     binding_key: str,
     arguments: dict[str, Any],
-) -> Proposal:
+) -> ProposedChange:
     """Remove a binding; a missing one is not an error.
 
     Raises:
@@ -65,7 +65,7 @@ def unbind(
     return _unbound(caller, Binding(source, destination, binding_key, arguments))
 
 
-def unbind_by_segment(caller: Caller, segment: str) -> Proposal | None:
+def unbind_by_segment(caller: Caller, segment: str) -> ProposedChange | None:
     """Remove the binding of a path segment; a missing one is not an error. Raises `BadRequest` if the segment
     is not valid, and `AccessRefused` if source or destination is the default exchange, or a queue of direct
     replies.
@@ -152,8 +152,8 @@ def parse_segment(segment: str) -> NamedBinding:
         raise BadRequest("binding", f"bad binding path segment '{segment}': {error}") from error
 
 
-def _unbound(caller: Caller, binding: Binding) -> Proposal:
-    return Proposal(Unbind(caller.vhost.named(), binding), lambda gone: None)
+def _unbound(caller: Caller, binding: Binding) -> ProposedChange:
+    return ProposedChange(Unbind(caller.vhost.named(), binding), lambda gone: None)
 
 
 def _one_destination(queue: str | None, exchange: str | None) -> Destination:

@@ -8,12 +8,12 @@ from typing import Any, Final, Protocol
 from amqp10broker.auth.authorise import Access, Kind
 from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import NotSupported, PermissionDenied
-from amqp10broker.metadata.catalog import Catalog, Request
+from amqp10broker.metadata.catalog import Catalog, CatalogRequest
 from amqp10broker.metadata.proposing import LATER, Decided, Propose
 from amqp10broker.metadata.queue import DeclaredQueue, QueueHandle
 from amqp10broker.metadata.users import PasswordRecord
 from amqp10broker.metadata.vhost import VirtualHost
-from amqp10broker.operations.node import Node, Sink
+from amqp10broker.operations.node import Node, TraceSink
 from amqp10broker.queues.commands import Command, PeerId, ReplyTo, RequestRef
 from amqp10broker.queues.effects import Answer
 
@@ -136,31 +136,31 @@ ADMINISTRATOR = "administrator"
 
 
 @dataclass(frozen=True, slots=True)
-class Proposal:
+class ProposedChange:
     """The result of an operation that changes the catalog."""
 
-    request: Request[Any]
+    request: CatalogRequest[Any]
     then: Callable[[Any], Any] = lambda answer: None
 
     def carried_out(self, caller: Caller) -> Any:
-        """Execute the change, and return the result, or an `Ask` or a `Wait`. Raises `RefusedError` if
-        nothing was changed.
+        """Execute the change, and return the result, or an `QueueQuestion` or a `WaitForDecision`. Raises
+        `RefusedError` if nothing was changed.
         """
         if caller.propose is None:
             return self.then(caller.catalog.propose(self.request))
         ref = caller.reply_to.request()
         answer = caller.propose(self.request, ref)
         if answer is LATER:
-            return Wait(ref, lambda decided: self.then(decided.result()))
+            return WaitForDecision(ref, lambda decided: self.then(decided.result()))
         return self.then(answer)
 
 
 @dataclass(frozen=True, slots=True)
-class Wait:
+class WaitForDecision:
     """The result of an operation that needs a later decision.
 
-    When the `Decided` for `ref` comes, the result is ``then(decided)``, which may be an `Ask`. `then`:
-    continues, or raises the `RefusedError` of the decision.
+    When the `Decided` for `ref` comes, the result is ``then(decided)``, which may be an `QueueQuestion`.
+    `then`: continues, or raises the `RefusedError` of the decision.
     """
 
     ref: RequestRef
@@ -168,7 +168,7 @@ class Wait:
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class QueueQuestion:
     """The result of an operation that needs a queue's answer.
 
     Post ``command(RequestRef(...))`` to `handle`; when its `Answer` comes, the result is ``then(answer)``.
@@ -194,5 +194,5 @@ class Lines:
     a sink of the front end, and returns the answer that precedes the lines.
     """
 
-    begin: Callable[[Sink], Any]
+    begin: Callable[[TraceSink], Any]
     end: Callable[[str], Any]

@@ -97,7 +97,7 @@ class Facts:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class CheckResult:
     """The result of a check."""
 
     check: str
@@ -110,10 +110,10 @@ Found = tuple[State, str, str]
 """The state, evidence and advice of a finding."""
 
 
-def findings(facts: Facts) -> list[Finding]:
+def findings(facts: Facts) -> list[CheckResult]:
     """Evaluate all checks, and return their findings, the worst first."""
     order = list(State)
-    found = [Finding(name, *check(facts)) for name, check in CHECKS.items()]
+    found = [CheckResult(name, *check(facts)) for name, check in CHECKS.items()]
     return sorted(found, key=lambda each: order.index(each.state))
 
 

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from amqp10broker.errors import PreconditionFailed, Unavailable
 from amqp10broker.metadata.node_requests import ForgetNode, SetClusterName
-from amqp10broker.operations.caller import Caller, Job, Proposal
+from amqp10broker.operations.caller import Caller, Job, ProposedChange
 from amqp10broker.operations.cluster_node import ClusterNode
 from amqp10broker.operations.members import names, node_named, others, raft_row, runs, shrink
 
 if TYPE_CHECKING:
-    from amqp10broker.cluster.bootstrap import Membership
+    from amqp10broker.cluster.bootstrap import ClusterIdentity
 
 LOOK_AGAIN_S: Final = 0.25
 CHIEF_S: Final = 5.0
@@ -153,10 +153,10 @@ def metadata_store_status(caller: Caller) -> Job:
     return Job(rows)
 
 
-def set_cluster_name(caller: Caller, name: str) -> Proposal:
+def set_cluster_name(caller: Caller, name: str) -> ProposedChange:
     """Change the name of the cluster."""
     caller.may_administer("set-cluster-name")
-    return Proposal(SetClusterName(name), lambda answer: {"name": name})
+    return ProposedChange(SetClusterName(name), lambda answer: {"name": name})
 
 
 def forget_cluster_node(caller: Caller, node: str) -> Job:
@@ -175,7 +175,7 @@ def forget_cluster_node(caller: Caller, node: str) -> Job:
 
     def forget(rows: Any) -> Any:
         failed = [row for row in rows if row["result"] != "ok"]
-        request = Proposal(ForgetNode(name), lambda done: {"node": name, "failed": failed})
+        request = ProposedChange(ForgetNode(name), lambda done: {"node": name, "failed": failed})
         return request.carried_out(caller)
 
     return Job(shrinking.run, forget)
@@ -206,7 +206,7 @@ def join_cluster(caller: Caller, node: str) -> Job | Document:
             "take it out of that first, with 'amqp10broker reset' at it",
         )
 
-    def join(membership: Membership) -> Document:
+    def join(membership: ClusterIdentity) -> Document:
         cluster.begin_anew(membership)
         return {"node": name, "joined": True}
 

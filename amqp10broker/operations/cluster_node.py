@@ -12,8 +12,8 @@ from amqp10broker.dataclass import dataclass
 from amqp10broker.metadata.queue import DeclaredQueue
 
 if TYPE_CHECKING:
-    from amqp10broker.cluster.bootstrap import Membership as OfCluster
-    from amqp10broker.cluster.membership import Membership
+    from amqp10broker.cluster.bootstrap import ClusterIdentity as OfCluster
+    from amqp10broker.cluster.membership import MemberRole
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ class ClusterNode(Protocol):
         self,
         queue: DeclaredQueue,
         node: int,
-        membership: Membership,
+        membership: MemberRole,
         timeout_s: float,
         *,
         among_voters: bool = False,

@@ -8,9 +8,9 @@ from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import BadRequest, ConfigError
 from amqp10broker.metadata import definitions, definitions_export
 from amqp10broker.metadata.catalog import Catalog
-from amqp10broker.metadata.definitions import ImportDefinitions, Report
+from amqp10broker.metadata.definitions import ImportDefinitions, ImportReport
 from amqp10broker.metadata.plan import Plan
-from amqp10broker.operations.caller import Caller, Job, Proposal
+from amqp10broker.operations.caller import Caller, Job, ProposedChange
 
 ENTRIES_AT_ONCE: Final = 200
 """Entries that are made in one step, which takes a millisecond or two."""
@@ -32,7 +32,7 @@ def export_definitions(caller: Caller) -> dict[str, Any] | Job:
     async def gather() -> dict[str, Any]:
         document: dict[str, Any] = {}
         for name, section in sections.items():
-            if not isinstance(section, definitions_export.Section):
+            if not isinstance(section, definitions_export.ExportSection):
                 document[name] = section
                 continue
             made = document[name] = []
@@ -44,7 +44,7 @@ def export_definitions(caller: Caller) -> dict[str, Any] | Job:
     return Job(gather)
 
 
-def import_definitions(caller: Caller, document: object) -> Proposal:
+def import_definitions(caller: Caller, document: object) -> ProposedChange:
     """Import a document, except for those exchanges, queues, bindings and policies that are refused. Returns
     ``{"loaded": {section: entries}, "skipped": [reasons], "unknown": [names]}``. Raises `BadRequest` if the
     document is refused; the text contains the place, and `PermissionDenied` if the caller is not an
@@ -62,11 +62,11 @@ def import_definitions(caller: Caller, document: object) -> Proposal:
     except ConfigError as error:
         raise BadRequest("definitions", str(error)) from error
 
-    def then(report: Report) -> dict[str, Any]:
+    def then(report: ImportReport) -> dict[str, Any]:
         node.definitions_imported(report.skipped)
         return {"loaded": report.loaded, "skipped": report.skipped, "unknown": report.unknown}
 
-    return Proposal(_Refusable(request), then)
+    return ProposedChange(_Refusable(request), then)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class _Refusable:
 
     document: ImportDefinitions
 
-    def plan(self, catalog: Catalog) -> Plan[Report]:
+    def plan(self, catalog: Catalog) -> Plan[ImportReport]:
         try:
             return self.document.plan(catalog)
         except ConfigError as error:

@@ -10,7 +10,7 @@ from typing import Any
 from amqp10broker.errors import ReservedName
 from amqp10broker.metadata.exchange_requests import DeclareExchange, DeleteExchange
 from amqp10broker.metadata.queue_settings import EXCHANGE
-from amqp10broker.operations.caller import Caller, Proposal
+from amqp10broker.operations.caller import Caller, ProposedChange
 from amqp10broker.operations.names import RESERVED_PREFIX, check_name, check_not_default, check_not_reserved
 from amqp10broker.routing.exchange import Exchange, ExchangeSpec
 
@@ -25,7 +25,7 @@ def declare_exchange(
     auto_delete: bool,
     internal: bool,
     arguments: dict[str, Any],
-) -> Proposal:
+) -> ProposedChange:
     """Declare an exchange, unless it exists with the same properties.
 
     Raises:
@@ -44,10 +44,12 @@ def declare_exchange(
             caller.may_read("exchange", name)
             caller.may_write("exchange", alternate)
     exchange = ExchangeSpec(name, type, durable, auto_delete, internal, arguments)
-    return Proposal(DeclareExchange(caller.vhost.named(), exchange), lambda created: {"created": created})
+    return ProposedChange(
+        DeclareExchange(caller.vhost.named(), exchange), lambda created: {"created": created}
+    )
 
 
-def delete_exchange(caller: Caller, name: str, if_unused: bool = False) -> Proposal:
+def delete_exchange(caller: Caller, name: str, if_unused: bool = False) -> ProposedChange:
     """Delete an exchange and its bindings; a missing one is not an error. Raises `AccessRefused` if it is the
     default exchange, or one of the broker's own, and `InUse` if it has bindings, and `if_unused` is set.
     """
@@ -59,7 +61,7 @@ def delete_exchange(caller: Caller, name: str, if_unused: bool = False) -> Propo
             f"deletion of system exchange '{name}' in vhost '{caller.vhost.name}' not allowed",
         )
     caller.may_configure("exchange", name)
-    return Proposal(DeleteExchange(caller.vhost.named(), name, if_unused))
+    return ProposedChange(DeleteExchange(caller.vhost.named(), name, if_unused))
 
 
 def get_exchange(caller: Caller, name: str) -> dict[str, Any]:

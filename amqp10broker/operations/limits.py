@@ -10,10 +10,10 @@ from typing import Any
 
 from amqp10broker.metadata.user_requests import ChangeUserLimits
 from amqp10broker.metadata.vhost_requests import ChangeVhostLimits
-from amqp10broker.operations.caller import Caller, Proposal
+from amqp10broker.operations.caller import Caller, ProposedChange
 
 
-def set_vhost_limits(caller: Caller, vhost: str | None, limits: dict[str, Any]) -> Proposal:
+def set_vhost_limits(caller: Caller, vhost: str | None, limits: dict[str, Any]) -> ProposedChange:
     """Change limits of a virtual host; those not given stay, a negative number removes one.
 
     Existing objects stay, even if there are more than the limit. Raises `InvalidArgument` if the limit does
@@ -21,13 +21,13 @@ def set_vhost_limits(caller: Caller, vhost: str | None, limits: dict[str, Any]) 
     """
     caller.may_administer("set-vhost-limits")
     name = caller.vhost.name if vhost is None else vhost
-    return Proposal(ChangeVhostLimits(name, limits), lambda changed: changed.as_dict())
+    return ProposedChange(ChangeVhostLimits(name, limits), lambda changed: changed.as_dict())
 
 
-def set_user_limits(caller: Caller, user: str, limits: dict[str, Any]) -> Proposal:
+def set_user_limits(caller: Caller, user: str, limits: dict[str, Any]) -> ProposedChange:
     """Change limits of a user; those not given stay, a negative number removes one.
 
     Open connections stay open. Raises `InvalidArgument` if the limit does not exist, or is not an integer.
     """
     caller.may_administer("set-user-limits")
-    return Proposal(ChangeUserLimits(user, limits), lambda changed: changed.limits.as_dict())
+    return ProposedChange(ChangeUserLimits(user, limits), lambda changed: changed.limits.as_dict())

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, Final
 
 from amqp10broker.cluster.balance import is_critical
-from amqp10broker.metadata.patterns import Finding, check_bounded
+from amqp10broker.metadata.patterns import PatternSearch, check_bounded
 from amqp10broker.metadata.queue import DeclaredQueue
 from amqp10broker.operations.caller import Caller, Job
 from amqp10broker.operations.cluster_node import ClusterNode, GroupSeen
@@ -89,7 +89,7 @@ def check_leaders(caller: Caller, pattern: str, vhost: str | None, across_all_vh
 
     async def leaderless() -> list[DeclaredQueue]:
         queues = [each for each in quorum_queues(caller) if across_all_vhosts or each.vhost == name]
-        finding = Finding(pattern, "queues")
+        finding = PatternSearch(pattern, "queues")
         asked = await finding.among(queues, lambda queue: queue.name, partial(cluster.pause, 0))
         return [queue for queue in asked if not await led(queue)]
 

@@ -13,11 +13,11 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, Final
 
-from amqp10broker.cluster.balance import Led, next_move
+from amqp10broker.cluster.balance import BalancedQueue, next_move
 from amqp10broker.cluster.ids import node_of
-from amqp10broker.cluster.membership import Membership
+from amqp10broker.cluster.membership import MemberRole
 from amqp10broker.errors import NotFound, NotSupported, PreconditionFailed, RefusedError, Unavailable
-from amqp10broker.metadata.patterns import Finding
+from amqp10broker.metadata.patterns import PatternSearch
 from amqp10broker.metadata.queue import DeclaredQueue
 from amqp10broker.operations.caller import Caller, Job
 from amqp10broker.operations.cluster_node import ClusterNode, MemberState
@@ -41,7 +41,7 @@ def add_member(caller: Caller, name: str, node: str, membership: str, timeout: i
     number = running_node(caller, node)
     if number in member_nodes(queue):
         return {"added": False, "size": len(member_nodes(queue))}
-    kind = Membership(membership)
+    kind = MemberRole(membership)
     return Job(
         lambda: cluster.add_member(queue, number, kind, timeout), lambda size: {"added": True, "size": size}
     )
@@ -134,7 +134,7 @@ def grow(
     """
     cluster = caller.administered("grow").cluster
     number = running_node(caller, node)
-    kind = Membership(membership)
+    kind = MemberRole(membership)
     chosen = [
         queue
         for queue in _matching(caller, vhost_pattern, queue_pattern)
@@ -165,7 +165,7 @@ def grow_to_count(
         raise PreconditionFailed(
             "cluster", f"node_not_running: {count} members need as many nodes, and {len(running)} run"
         )
-    kind = Membership(membership)
+    kind = MemberRole(membership)
     chosen = [
         queue
         for queue in _matching(caller, vhost_pattern, queue_pattern)
@@ -291,7 +291,9 @@ async def _rebalanced(caller: Caller, cluster: ClusterNode, queues: list[Declare
     while True:
         ready = {node.number for node in catalog.nodes.values() if not node.draining}
         led = [
-            Led(group, leader, tuple(each for each in member_nodes(by_number[group]) if each != leader))
+            BalancedQueue(
+                group, leader, tuple(each for each in member_nodes(by_number[group]) if each != leader)
+            )
             for group, leader in leaders.items()
         ]
         move = next_move(led, {number for number in ready if catalog.runs(number)}, stuck)
@@ -389,7 +391,7 @@ def quorum_queues(caller: Caller) -> Iterator[DeclaredQueue]:
 
 def _matching(caller: Caller, vhost_pattern: str, queue_pattern: str) -> list[DeclaredQueue]:
     # Patterns may match anywhere in the names.
-    in_vhost, in_name = (Finding(each, "queues") for each in (vhost_pattern, queue_pattern))
+    in_vhost, in_name = (PatternSearch(each, "queues") for each in (vhost_pattern, queue_pattern))
     return [queue for queue in quorum_queues(caller) if in_vhost(queue.vhost) and in_name(queue.name)]
 
 

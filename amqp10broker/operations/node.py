@@ -22,7 +22,7 @@ from amqp10broker.operations.snapshot import (
 )
 
 
-class Sink(Protocol):
+class TraceSink(Protocol):
     """A receiver of the lines of a trace. `ended`: reason for which it accepts no more lines; None:
     it does.
     """
@@ -151,7 +151,7 @@ class Node(Protocol):
             StorageError: the file cannot be opened.
         """
 
-    def trace_into(self, what: str, sink: Sink, *, frames: bool) -> TraceView:
+    def trace_into(self, what: str, sink: TraceSink, *, frames: bool) -> TraceView:
         """Begin a trace with lines for the front end.
 
         Raises:

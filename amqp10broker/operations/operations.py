@@ -1,9 +1,9 @@
 """Execution of the operations in `table` for a caller, with the arguments of a front end.
 
-A result consists of plain Python values. Before that it may be a `Proposal` to change the catalog, an `Ask`
-for a queue's answer, a `Wait` for a later decision, or a `Job` that takes time. The front ends are the
-management node of AMQP 1.0 (`amqp_node`), the methods of AMQP 0-9-1 (`sessions.amqp091.declaring`) and the
-command line's local socket (`runtime.admin.admin`).
+A result consists of plain Python values. Before that it may be a `ProposedChange` to change the catalog, an
+`QueueQuestion` for a queue's answer, a `WaitForDecision` for a later decision, or a `Job` that takes time.
+The front ends are the management node of AMQP 1.0 (`amqp_node`), the methods of AMQP 0-9-1
+(`sessions.amqp091.declaring`) and the command line's local socket (`runtime.admin.admin`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from amqp10broker.operations import (
     streams,
 )
 from amqp10broker.operations.arguments import Kind, checked, shown
-from amqp10broker.operations.caller import Ask, Caller, Job, Proposal, Wait
+from amqp10broker.operations.caller import Caller, Job, ProposedChange, QueueQuestion, WaitForDecision
 from amqp10broker.operations.table import OPERATIONS, Operation
 
 RUN: Final[Mapping[str, Callable[..., Any]]] = {
@@ -136,8 +136,8 @@ RUN: Final[Mapping[str, Callable[..., Any]]] = {
 
 
 def perform(caller: Caller, name: str, given: Mapping[str, object]) -> Any:
-    """Execute an operation. Returns the result as plain Python values, or an `Ask`, a `Wait` or a `Job`.
-    Raises `RefusedError` if nothing was changed.
+    """Execute an operation. Returns the result as plain Python values, or an `QueueQuestion`, a
+    `WaitForDecision` or a `Job`. Raises `RefusedError` if nothing was changed.
     """
     operation = OPERATIONS.get(name)
     if operation is None:
@@ -147,7 +147,7 @@ def perform(caller: Caller, name: str, given: Mapping[str, object]) -> Any:
 
 def _begin(caller: Caller, operation: Operation, given: Mapping[str, object]) -> Any:
     result = RUN[operation.name](caller, **checked(operation.noun, operation.arguments, given))
-    return result.carried_out(caller) if isinstance(result, Proposal) else result
+    return result.carried_out(caller) if isinstance(result, ProposedChange) else result
 
 
 def _step(
@@ -161,7 +161,7 @@ def _step(
         if told:
             _report(caller, operation, given, refusal)
         raise
-    if isinstance(result, Ask | Wait | Job):
+    if isinstance(result, QueueQuestion | WaitForDecision | Job):
         return replace(result, then=partial(_step, caller, operation, given, result.then))
     if told:
         _report(caller, operation, given)

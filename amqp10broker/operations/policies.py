@@ -10,17 +10,17 @@ from collections.abc import Iterator
 from typing import Any
 
 from amqp10broker.errors import BadRequest, InvalidArgument, hint
-from amqp10broker.metadata.patterns import RE_STEPS_MAX, Finding
+from amqp10broker.metadata.patterns import RE_STEPS_MAX, PatternSearch
 from amqp10broker.metadata.policies import Policy, unknown_of
 from amqp10broker.metadata.queue import Effective
 from amqp10broker.metadata.queue_settings import EXCHANGE, POLICY_KEYS
 from amqp10broker.metadata.vhost_requests import ClearPolicy, SetPolicy
-from amqp10broker.operations.caller import Caller, Proposal
+from amqp10broker.operations.caller import Caller, ProposedChange
 
 
 def set_policy(
     caller: Caller, name: str, pattern: str, definition: dict[str, Any], priority: int, apply_to: str
-) -> Proposal:
+) -> ProposedChange:
     """Add a policy, or replace the one of the same name, with immediate effect.
 
     Returns:
@@ -38,22 +38,22 @@ def set_policy(
 
 def set_operator_policy(
     caller: Caller, name: str, pattern: str, definition: dict[str, Any], priority: int, apply_to: str
-) -> Proposal:
+) -> ProposedChange:
     """As `set_policy`, for a policy that limits the settings of policies and arguments."""
     caller.may_administer("set-operator-policy")
     return _set(caller, Policy(_checked(name), pattern, definition, priority, apply_to, operator=True))
 
 
-def clear_policy(caller: Caller, name: str) -> Proposal:
+def clear_policy(caller: Caller, name: str) -> ProposedChange:
     """Delete a policy with immediate effect. Raises `NotFound`."""
     caller.may_administer("clear-policy")
-    return Proposal(ClearPolicy(caller.vhost.named(), name))
+    return ProposedChange(ClearPolicy(caller.vhost.named(), name))
 
 
-def clear_operator_policy(caller: Caller, name: str) -> Proposal:
+def clear_operator_policy(caller: Caller, name: str) -> ProposedChange:
     """As `clear_policy`, for an operator policy."""
     caller.may_administer("clear-operator-policy")
-    return Proposal(ClearPolicy(caller.vhost.named(), name, operator=True))
+    return ProposedChange(ClearPolicy(caller.vhost.named(), name, operator=True))
 
 
 def list_policies(caller: Caller) -> list[dict[str, Any]]:
@@ -74,7 +74,7 @@ def _checked(name: str) -> str:
     return name
 
 
-def _set(caller: Caller, policy: Policy) -> Proposal:
+def _set(caller: Caller, policy: Policy) -> ProposedChange:
     # A definitions file may contain settings of plugins; here an unknown one is a mistake.
     unknown = unknown_of(policy.definition)
     if unknown:
@@ -83,11 +83,11 @@ def _set(caller: Caller, policy: Policy) -> Proposal:
             f"policy '{policy.name}': '{unknown[0]}' is not recognised as a setting of policies; "
             f"{hint(unknown[0], sorted(POLICY_KEYS))}",
         )
-    finding = Finding(policy.pattern, f"policy '{policy.name}'", RE_STEPS_MAX)
+    finding = PatternSearch(policy.pattern, f"policy '{policy.name}'", RE_STEPS_MAX)
     # Every node searches all names at once when the policy takes effect.
     for thing in (*caller.vhost, *caller.vhost.topology):
         finding(thing.name)
-    return Proposal(SetPolicy(caller.vhost.named(), policy), lambda answer: _effect_of(caller, policy))
+    return ProposedChange(SetPolicy(caller.vhost.named(), policy), lambda answer: _effect_of(caller, policy))
 
 
 def _effect_of(caller: Caller, policy: Policy) -> dict[str, Any]:

@@ -21,8 +21,8 @@ from amqp10broker.errors import (
     Unavailable,
 )
 from amqp10broker.metadata.queue import DeclaredQueue, Owner
-from amqp10broker.metadata.queue_requests import Declared, DeclareQueue, DeleteQueue
-from amqp10broker.operations.caller import Ask, Caller, Job, Proposal
+from amqp10broker.metadata.queue_requests import DeclareQueue, DeleteQueue, QueueDeclaration
+from amqp10broker.operations.caller import Caller, Job, ProposedChange, QueueQuestion
 from amqp10broker.operations.members import others
 from amqp10broker.operations.names import check_name, check_not_reserved
 from amqp10broker.queues.commands import Delete, Inspect, Purge
@@ -40,7 +40,7 @@ VOLATILE_TYPE = "rabbit_volatile_queue"
 """The type of a queue for direct replies in answers."""
 
 
-def get_queue(caller: Caller, name: str, for_use: bool = False) -> Ask:
+def get_queue(caller: Caller, name: str, for_use: bool = False) -> QueueQuestion:
     """Describe a queue with its counts. Raises `NotFound` if it does not exist, and `ResourceLocked` if
     another connection has it exclusively, and `for_use` is set.
     """
@@ -48,12 +48,12 @@ def get_queue(caller: Caller, name: str, for_use: bool = False) -> Ask:
     queue = caller.vhost.lookup(name)
     if for_use:
         caller.for_use(queue)
-    return Ask(queue.handle, Inspect, partial(_report, caller, queue))
+    return QueueQuestion(queue.handle, Inspect, partial(_report, caller, queue))
 
 
 def declare_queue(
     caller: Caller, name: str, durable: bool, exclusive: bool, auto_delete: bool, arguments: dict[str, Any]
-) -> Proposal:
+) -> ProposedChange:
     """Declare a queue, unless it exists with the same properties.
 
     Raises:
@@ -86,24 +86,24 @@ def declare_queue(
     owner = caller.connection if exclusive else None
     request = DeclareQueue(caller.vhost.named(), name, durable, owner, auto_delete, arguments, not named)
 
-    def then(declared: Declared) -> dict[str, Any] | Ask:
+    def then(declared: QueueDeclaration) -> dict[str, Any] | QueueQuestion:
         caller.catalog.usage.queues_declared += 1
         queue = caller.vhost.lookup(declared.name)
         if declared.created:
             return {"created": True, "queue": describe(caller, queue, 0, 0, next_offset=0)}
         queue.check_up()
-        return Ask(
+        return QueueQuestion(
             queue.handle,
             Inspect,
             lambda answer: {"created": False, "queue": _report(caller, queue, answer)},
         )
 
-    return Proposal(request, then)
+    return ProposedChange(request, then)
 
 
 def delete_queue(
     caller: Caller, name: str, if_unused: bool = False, if_empty: bool = False
-) -> dict[str, Any] | Ask | Proposal:
+) -> dict[str, Any] | QueueQuestion | ProposedChange:
     """Delete a queue with its messages; a missing one is not an error.
 
     Returns:
@@ -138,15 +138,15 @@ def delete_queue(
             raise _no_leader(queue)
         return {"message_count": answer.ready if answer.refused is None else 0}
 
-    ask = Ask(queue.handle, partial(Delete, if_unused=if_unused, if_empty=if_empty), then)
+    ask = QueueQuestion(queue.handle, partial(Delete, if_unused=if_unused, if_empty=if_empty), then)
     if if_unused or if_empty:
         # The queue decides, and is forgotten when it has ended (`QueueEnded`).
         return ask
     # It is forgotten first: a declaration behind this request makes another one.
-    return Proposal(DeleteQueue(vhost.named(), name, farewell=False), lambda there: ask)
+    return ProposedChange(DeleteQueue(vhost.named(), name, farewell=False), lambda there: ask)
 
 
-def purge_queue(caller: Caller, name: str) -> Ask:
+def purge_queue(caller: Caller, name: str) -> QueueQuestion:
     """Drop the ready messages of a queue. Raises `NotFound` if it does not exist, and `NotSupported` if its
     kind cannot be purged.
     """
@@ -164,7 +164,7 @@ def purge_queue(caller: Caller, name: str) -> Ask:
             raise _no_leader(queue)
         return {"message_count": answer.ready}
 
-    return Ask(queue.handle, Purge, then)
+    return QueueQuestion(queue.handle, Purge, then)
 
 
 def list_queues(
@@ -284,9 +284,9 @@ def _leader(caller: Caller, queue: DeclaredQueue) -> str | None:
 def _last_leader(caller: Caller, queue: DeclaredQueue) -> int:
     # The leader, or the last known one, or the node of the first member; of other kinds the queue's node.
     nodes = _nodes(queue)
-    whereabouts = caller.catalog.whereabouts
-    if queue.members and whereabouts is not None:
-        for known in (whereabouts.leader(queue), whereabouts.last_leader(queue)):
+    node_directory = caller.catalog.node_directory
+    if queue.members and node_directory is not None:
+        for known in (node_directory.leader(queue), node_directory.last_leader(queue)):
             if known in nodes:
                 return known
     return nodes[0]

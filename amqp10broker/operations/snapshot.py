@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar, cast, get_args, get_type_hints
 
 from amqp10broker.dataclass import dataclass
 from amqp10broker.metadata.last_error import LastError
-from amqp10broker.queues.figures import QueueFigures
+from amqp10broker.queues.figures import QueueStats
 
 T = TypeVar("T")
 
@@ -190,7 +190,7 @@ class QueueView:
     vhost: str
     type: str
     durable: bool
-    figures: QueueFigures
+    figures: QueueStats
     dead_lettered: Mapping[str, int]
     counters: Mapping[str, int]
     last_error: LastError | None
@@ -488,7 +488,7 @@ class BrokerView:
     queues: tuple[QueueView, ...]
 
 
-_INLINE: Final = (WaitView, QueueFigures, ResourceView)
+_INLINE: Final = (WaitView, QueueStats, ResourceView)
 """Records with fields that become those of the record that contains them."""
 
 

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from amqp10broker.queues.classic.backlog import content_bytes
 from amqp10broker.queues.commands import Command, Publish
-from amqp10broker.queues.outlook import Outlook
+from amqp10broker.queues.outlook import QueueStatus
 
 
 class Reserve(Protocol):
@@ -111,14 +111,14 @@ class Admission:
         if self.waiting:
             self._wake()
 
-    def told(self, outlook: Outlook) -> Outlook:
+    def told(self, queue_status: QueueStatus) -> QueueStatus:
         """Add the waiting publishes to a queue's report."""
         if not self.waiting:
-            return outlook
-        since_ms = outlook.unconfirmed_ms
+            return queue_status
+        since_ms = queue_status.unconfirmed_ms
         return replace(
-            outlook,
-            unconfirmed=outlook.unconfirmed + sum(len(publish.ids) for publish in self.waiting),
+            queue_status,
+            unconfirmed=queue_status.unconfirmed + sum(len(publish.ids) for publish in self.waiting),
             unconfirmed_ms=self._since_ms if since_ms is None else min(self._since_ms, since_ms),
         )
 

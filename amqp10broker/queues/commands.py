@@ -100,7 +100,7 @@ def tag_in(name: str) -> str:
     return name.partition("'")[2].removesuffix("'")
 
 
-class Verdict(Enum):
+class DeliveryOutcome(Enum):
     """The outcome of a delivery, independent of the protocol."""
 
     ACCEPT = auto()
@@ -185,8 +185,8 @@ class Cancel:
 
 @dataclass(frozen=True, slots=True)
 class Unsubscribe:
-    """Remove a consumer: unsettled deliveries get the outcome `verdict`, those that were never sent are in
-    `unsent`.
+    """Remove a consumer: unsettled deliveries get the outcome `delivery_outcome`, those that were never sent
+    are in `unsent`.
 
     Attributes:
         unsent: keys that did not reach the client: requeued as if never delivered.
@@ -199,7 +199,7 @@ class Unsubscribe:
     unsent: Sequence[int]
     unsent_messages: Sequence[Message]
     seen: int
-    verdict: Verdict
+    delivery_outcome: DeliveryOutcome
 
 
 @dataclass(slots=True, eq=False)
@@ -234,7 +234,7 @@ class Settle:
 
     consumer: ConsumerRef
     keys: Sequence[int]
-    verdict: Verdict
+    delivery_outcome: DeliveryOutcome
     annotations: bytes = b""
     answer: bool = False
 

@@ -11,8 +11,8 @@ from collections import Counter, deque
 from collections.abc import Container
 from typing import ClassVar, Final, Protocol
 
-from amqp10broker.queues.commands import Verdict
-from amqp10broker.queues.effects import Reason
+from amqp10broker.queues.commands import DeliveryOutcome
+from amqp10broker.queues.effects import DeadLetterReason
 
 CONSUMING: Final = (
     *("delivered", "delivered_settled", "got", "got_settled", "redelivered", "got_nothing"),
@@ -27,10 +27,10 @@ ones are a sum.
 """
 
 _LOST_AS: Final = {
-    Reason.MAXLEN: "dropped",
-    Reason.EXPIRED: "expired",
-    Reason.REJECTED: "discarded",
-    Reason.DELIVERY_LIMIT: "delivery_limit",
+    DeadLetterReason.MAXLEN: "dropped",
+    DeadLetterReason.EXPIRED: "expired",
+    DeadLetterReason.REJECTED: "discarded",
+    DeadLetterReason.DELIVERY_LIMIT: "delivery_limit",
 }
 
 
@@ -69,10 +69,10 @@ class Consumption:
         """Deliveries that the client has settled."""
         return self.acknowledged + self.requeued + self.discarded
 
-    def settled(self, verdict: Verdict, deliveries: int) -> None:
-        if verdict is Verdict.ACCEPT:
+    def settled(self, delivery_outcome: DeliveryOutcome, deliveries: int) -> None:
+        if delivery_outcome is DeliveryOutcome.ACCEPT:
             self.acknowledged += deliveries
-        elif verdict in (Verdict.DISCARD, Verdict.DISCARD_FAILED):
+        elif delivery_outcome in (DeliveryOutcome.DISCARD, DeliveryOutcome.DISCARD_FAILED):
             self.discarded += deliveries
         else:
             self.requeued += deliveries
@@ -136,9 +136,9 @@ class QueueCounters:
     def __init__(self) -> None:
         self.published = 0
         self.rejected = 0
-        self.lost: dict[Reason, int] = dict.fromkeys(Reason, 0)
+        self.lost: dict[DeadLetterReason, int] = dict.fromkeys(DeadLetterReason, 0)
         self.dead_lettered: Counter[str] = Counter()
-        self.given_up: Counter[tuple[Reason, str]] = Counter()
+        self.given_up: Counter[tuple[DeadLetterReason, str]] = Counter()
         self.settled_elsewhere = 0
 
     def document(self) -> dict[str, int]:

@@ -19,7 +19,7 @@ from amqp10broker.queues.admission import Admission, Room
 from amqp10broker.queues.commands import Command, PeerId
 from amqp10broker.queues.effects import DeadLetters, Effect
 from amqp10broker.queues.machine import QueueMachine
-from amqp10broker.queues.outlook import Outlook, Progress
+from amqp10broker.queues.outlook import QueueProgress, QueueStatus
 
 MachineT = TypeVar("MachineT", bound=QueueMachine)
 
@@ -46,7 +46,7 @@ class Commits(Room, Protocol):
     def abandoned(self, group: int) -> None:
         """Leave a failed queue's records to the next start: until then nothing is cleaned."""
 
-    def progress(self, *, busy: bool, waits: bool) -> Progress:
+    def progress(self, *, busy: bool, waits: bool) -> QueueProgress:
         """Return the reasons that keep a queue from going on."""
 
 
@@ -63,7 +63,7 @@ class HandOver(Protocol):
     ) -> None: ...
 
 
-class Keeper(Generic[MachineT]):
+class DurabilityBackend(Generic[MachineT]):
     """A backend without storage: effects are sent at once. `by_log`: commands are applied in `keep`, in the
     order of a log; until then the backend holds them. `due_ms`: when `keep` must be called without a command;
     None: not needed.
@@ -106,7 +106,7 @@ class Keeper(Generic[MachineT]):
         """Return the commands that were applied in this step, of those that it was given."""
         return commands
 
-    def unheard(self) -> list[Command]:
+    def unanswered(self) -> list[Command]:
         """Return commands that were not applied; the caller has to answer them."""
         return []
 
@@ -134,7 +134,7 @@ class Keeper(Generic[MachineT]):
         """Whether it cannot take part yet; the end of this is followed by a step."""
         return False
 
-    def hasten(self) -> None:
+    def release_reader(self) -> None:
         """Apply pending commands now, so that a commit comes behind them."""
 
     def takes_part(self, size: int) -> bool:
@@ -165,12 +165,12 @@ class Keeper(Generic[MachineT]):
     def end(self) -> None:
         """Release resources of a queue that is gone, or stays down, and has no task any more."""
 
-    def outlook(self) -> Outlook:
-        return self.admission.told(self.queue.outlook())
+    def queue_status(self) -> QueueStatus:
+        return self.admission.told(self.queue.queue_status())
 
-    def progress(self, *, busy: bool) -> Progress:
+    def progress(self, *, busy: bool) -> QueueProgress:
         """Return the reasons that keep the queue from going on."""
-        return Progress(busy)
+        return QueueProgress(busy)
 
     def storage_failed(self) -> None:
         """Refuse publishes that are not safe, since storage has failed."""
@@ -178,7 +178,7 @@ class Keeper(Generic[MachineT]):
     def abandon(self) -> None:
         """Give up the machine after a fault; the queue stays down, and its records are for the next start."""
 
-    def begin_again(self) -> None:
+    def restart(self) -> None:
         """Replace the machine after a fault by another, which `recover` fills.
 
         Used only for kinds of `runtime.queues.queues.AFTER_FAULT`.

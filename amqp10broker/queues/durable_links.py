@@ -40,7 +40,7 @@ class _Record:
         self.entries = entries
 
 
-class _Link:
+class _DurableLink:
     """The live data of one link; `document` is None until its record was read."""
 
     __slots__ = ("document", "record", "tags")
@@ -58,7 +58,7 @@ class KeptLinksInJournal:
         self.group = GROUP
         self._log = log
         self._write_soon = write_soon
-        self._links: dict[int, _Link] = {}
+        self._links: dict[int, _DurableLink] = {}
 
     def put(self, number: int, document: bytes) -> None:
         self._put(number, document, self._append(LINK, number, document, 1))
@@ -99,14 +99,14 @@ class KeptLinksInJournal:
         return _Record(file, len(payload), entries)
 
     def _put(self, number: int, document: bytes, record: _Record) -> None:
-        link = self._links.setdefault(number, _Link())
+        link = self._links.setdefault(number, _DurableLink())
         before, link.document, link.record = link.record, document, record
         self._log.add_live(record.file, record.length)
         if before is not None:
             self._drop(before)
 
     def _take(self, number: int, tags: Sequence[bytes], record: _Record) -> None:
-        link = self._links.setdefault(number, _Link())
+        link = self._links.setdefault(number, _DurableLink())
         self._log.add_live(record.file, record.length)
         for tag in tags:
             before = link.tags.pop(tag, None)

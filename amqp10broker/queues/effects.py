@@ -31,7 +31,7 @@ class Unconfirmed:
 
 
 @dataclass(frozen=True, slots=True)
-class Rejected:
+class PublishRejected:
     """The queue is full and refuses published messages."""
 
     publisher: PublisherRef
@@ -51,7 +51,7 @@ class Refusal(Enum):
     """The queue had no leader until the time limit of the request."""
 
 
-class Reason(StrEnum):
+class DeadLetterReason(StrEnum):
     """The reason of a dead-lettering, as its record in the message contains it."""
 
     REJECTED = "rejected"
@@ -68,7 +68,7 @@ class DeadLetters:
     of the messages' own; None keeps those.
     """
 
-    reason: Reason
+    reason: DeadLetterReason
     messages: Sequence[Message]
     exchange: str
     routing_key: str | None
@@ -182,7 +182,7 @@ class Answer:
 Effect = (
     Confirmed
     | Unconfirmed
-    | Rejected
+    | PublishRejected
     | Deliver
     | Settled
     | CreditReply

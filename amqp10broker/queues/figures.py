@@ -27,7 +27,7 @@ class LengthLimits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QueueFigures:
+class QueueStats:
     """The figures of one queue. Those that a kind of queue does not have are None.
 
     Attributes:

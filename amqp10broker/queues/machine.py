@@ -31,9 +31,9 @@ from amqp10broker.queues.effects import (
     Refusal,
     Unconfirmed,
 )
-from amqp10broker.queues.figures import QueueFigures, QueueWeight
+from amqp10broker.queues.figures import QueueStats, QueueWeight
 from amqp10broker.queues.outbox import Outbox
-from amqp10broker.queues.outlook import Outlook
+from amqp10broker.queues.outlook import QueueStatus
 
 
 class QueueMachine(ABC):
@@ -77,11 +77,11 @@ class QueueMachine(ABC):
         return len(self._publishers)
 
     @abstractmethod
-    def outlook(self) -> Outlook:
+    def queue_status(self) -> QueueStatus:
         """Return the state of its waiting messages and consumers, for reports."""
 
     @abstractmethod
-    def figures(self) -> QueueFigures:
+    def figures(self) -> QueueStats:
         """Return the figures of the queue for `status`."""
 
     def weight(self) -> QueueWeight | None:

@@ -10,7 +10,7 @@ from amqp10broker.queues.commands import ConsumerRef, PeerId
 from amqp10broker.queues.effects import Deliver, Effect
 
 
-class Receiver(Protocol):
+class QueueConsumer(Protocol):
     """A consumer of any kind of queue: the address, epoch and room of its deliveries."""
 
     ref: ConsumerRef
@@ -29,9 +29,9 @@ class Outbox:
 
     def __init__(self) -> None:
         self._effects: dict[PeerId, list[Effect]] = {}
-        self._delivering: dict[Receiver, tuple[list[int], list[Message]]] = {}
+        self._delivering: dict[QueueConsumer, tuple[list[int], list[Message]]] = {}
         # Of these, consumers that get messages that were handed out before.
-        self._again: dict[Receiver, None] = {}
+        self._again: dict[QueueConsumer, None] = {}
 
     def tell(self, reply_to: PeerId, effect: Effect) -> None:
         effects = self._effects.get(reply_to)
@@ -40,18 +40,18 @@ class Outbox:
         else:
             effects.append(effect)
 
-    def deliver(self, consumer: Receiver, keys: Sequence[int], messages: Sequence[Message]) -> None:
+    def deliver(self, consumer: QueueConsumer, keys: Sequence[int], messages: Sequence[Message]) -> None:
         delivering = self._delivering.get(consumer)
         if delivering is None:
             delivering = self._delivering[consumer] = ([], [])
         delivering[0].extend(keys)
         delivering[1].extend(messages)
 
-    def deliver_again(self, consumer: Receiver) -> None:
+    def deliver_again(self, consumer: QueueConsumer) -> None:
         """Mark the gathered deliveries to a consumer as containing messages that were handed out before."""
         self._again[consumer] = None
 
-    def flush(self, consumer: Receiver) -> None:
+    def flush(self, consumer: QueueConsumer) -> None:
         """End the gathering for a consumer, so that later effects come behind its deliveries."""
         delivering = self._delivering.pop(consumer, None)
         if delivering is not None:
@@ -62,7 +62,7 @@ class Outbox:
             if again:
                 del self._again[consumer]
 
-    def withdraw(self, consumer: Receiver) -> None:
+    def withdraw(self, consumer: QueueConsumer) -> None:
         """Discard the gathered deliveries to a consumer, which the queue has taken back."""
         self._delivering.pop(consumer, None)
         self._again.pop(consumer, None)

@@ -27,7 +27,7 @@ class Looking(NamedTuple):
     """It has credit, and has looked at all messages."""
 
 
-class Part(NamedTuple):
+class ConsumerStatus(NamedTuple):
     """A consumer in the view of its queue."""
 
     ref: ConsumerRef
@@ -51,7 +51,7 @@ class Part(NamedTuple):
     """It receives copies, and takes no message."""
 
 
-class Reading(NamedTuple):
+class StreamReading(NamedTuple):
     """A consumer of a stream."""
 
     position: int
@@ -64,14 +64,14 @@ class Reading(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Outlook:
+class QueueStatus:
     """A queue's waiting messages and consumers. `arrived`: messages that ever came; of a recovered queue at
     least those that it found.
     """
 
     ready: int
     arrived: int
-    parts: Mapping[ConsumerRef, Part]
+    parts: Mapping[ConsumerRef, ConsumerStatus]
     single: bool = False
     active: ConsumerRef | None = None
     counters: QueueCounters = field(default_factory=QueueCounters)
@@ -86,10 +86,10 @@ class Outlook:
     unconfirmed: int = 0
     unconfirmed_ms: int | None = None
     next_offset: int | None = None
-    readings: Mapping[ConsumerRef, Reading] = field(default_factory=dict)
+    readings: Mapping[ConsumerRef, StreamReading] = field(default_factory=dict)
     # Computed once for all consumers that may need it, of which there may be thousands.
-    _holders: list[Part] = field(init=False, repr=False, compare=False)
-    _foremost: Part | None = field(init=False, repr=False, compare=False)
+    _holders: list[ConsumerStatus] = field(init=False, repr=False, compare=False)
+    _foremost: ConsumerStatus | None = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         parts = list(self.parts.values())
@@ -103,11 +103,11 @@ class Outlook:
         object.__setattr__(self, "_holders", holders)
         object.__setattr__(self, "_foremost", foremost)
 
-    def holders(self) -> list[Part]:
+    def holders(self) -> list[ConsumerStatus]:
         """Return the consumers with unsettled deliveries, the one with the most first."""
         return self._holders
 
-    def ahead_of(self, ref: ConsumerRef) -> Part | None:
+    def ahead_of(self, ref: ConsumerRef) -> ConsumerStatus | None:
         """Return a consumer of higher priority that would take the next message."""
         own = self.parts.get(ref)
         foremost = self._foremost
@@ -116,7 +116,7 @@ class Outlook:
         return foremost
 
 
-class Progress(NamedTuple):
+class QueueProgress(NamedTuple):
     """Reasons that keep a queue from going on.
 
     All times are in ms: since when.
@@ -134,4 +134,4 @@ class Progress(NamedTuple):
     """The queue has no leader in the view of this node, or its node is unreachable."""
 
 
-UP_TO_DATE = Progress()
+UP_TO_DATE = QueueProgress()

@@ -40,7 +40,7 @@ T = TypeVar("T")
 C = TypeVar("C", bound=Taker)
 
 
-class Ring(OrderedDict[T, None]):
+class RoundRobin(OrderedDict[T, None]):
     """Consumers in the order of rotation, from which any one can be removed at once."""
 
     @property
@@ -70,7 +70,7 @@ def turn_within(credit: int) -> int:
     return min(TURN_MAX, credit // _TURNS_PER_GRANT) or 1
 
 
-def next_takers(ring: Ring[C], ready: int) -> tuple[list[C], int, int]:
+def next_takers(ring: RoundRobin[C], ready: int) -> tuple[list[C], int, int]:
     """Return the consumers that get messages next, one each in as many rounds as all of them have credit for.
     `ready`: number of messages, at least 1. Returns consumers; messages for all of them together; bytes of
     contents after which one may have no room.

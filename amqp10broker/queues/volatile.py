@@ -33,15 +33,15 @@ from amqp10broker.queues.commands import (
 from amqp10broker.queues.effects import (
     Confirmed,
     CreditReply,
+    DeadLetterReason,
     Deliver,
     QueueDeleted,
-    Reason,
     Subscribed,
     SubscribeRefused,
 )
-from amqp10broker.queues.figures import QueueFigures
+from amqp10broker.queues.figures import QueueStats
 from amqp10broker.queues.machine import QueueMachine
-from amqp10broker.queues.outlook import Outlook
+from amqp10broker.queues.outlook import QueueStatus
 
 
 class VolatileQueue(QueueMachine):
@@ -67,11 +67,11 @@ class VolatileQueue(QueueMachine):
     def consumers(self) -> int:
         return 0 if self._consumer is None else 1
 
-    def outlook(self) -> Outlook:
-        return Outlook(0, 0, {})
+    def queue_status(self) -> QueueStatus:
+        return QueueStatus(0, 0, {})
 
-    def figures(self) -> QueueFigures:
-        return QueueFigures(consumers=self.consumers)
+    def figures(self) -> QueueStats:
+        return QueueStats(consumers=self.consumers)
 
     def deadline(self) -> int | None:
         return None
@@ -114,7 +114,7 @@ class VolatileQueue(QueueMachine):
         consumer = self._consumer
         count = min(self._credit, len(command.messages)) if consumer is not None else 0
         self.counters.published += len(command.messages)
-        self.counters.lost[Reason.MAXLEN] += len(command.messages) - count
+        self.counters.lost[DeadLetterReason.MAXLEN] += len(command.messages) - count
         if count and consumer is not None:
             self._credit -= count
             self._delivery_count = (self._delivery_count + count) & MASK

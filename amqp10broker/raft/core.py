@@ -75,7 +75,6 @@ class Raft:
     __slots__ = (
         "_after",
         "_asked_ms",
-        "_chance",
         "_due",
         "_first_ms",
         "_first_token",
@@ -86,6 +85,7 @@ class Raft:
         "_member",
         "_owed",
         "_patience",
+        "_random_source",
         "_role",
         "_snapshot",
         "_tally",
@@ -104,12 +104,12 @@ class Raft:
         store: LogStore,
         *,
         now_ms: int,
-        chance: Callable[[], float],
+        random_source: Callable[[], float],
         commit_wait_ms: int = 0,
     ) -> None:
         self._member = Member(me, stored, store)
         self._member.commit_wait_ms = commit_wait_ms
-        self._chance = chance
+        self._random_source = random_source
         self.backward = False
         self._hard_due = False
         self._role = Role.FOLLOWER
@@ -252,7 +252,7 @@ class Raft:
         if self._leading is None:
             self._ask_for_pre_votes(now_ms)
 
-    def hasten(self, now_ms: int) -> None:
+    def release_reader(self, now_ms: int) -> None:
         """It is to stand for election as soon as its node ticks it."""
         if self._leading is None and self._due is not None:
             self._due = min(self._due, now_ms)
@@ -437,7 +437,7 @@ class Raft:
             return
         spread = max(ELECTION_SPREAD_MS << self._patience, ROUNDS_SPREAD * self._took_ms)
         least = ELECTION_MS + self._took_ms + self.backward * BACKWARD_MS + self._yields * YIELD_MS
-        self._due = now_ms + least + int(self._chance() * spread)
+        self._due = now_ms + least + int(self._random_source() * spread)
 
     # -- elections
 
@@ -452,7 +452,7 @@ class Raft:
         self._leader = None
         if not (asked and self._tally is not None and self._tally.config == member.configs.latest):
             self._first_ms = now_ms
-            self._first_token = self._token = int(self._chance() * (1 << 53))
+            self._first_token = self._token = int(self._random_source() * (1 << 53))
             self._tally = Tally(member.configs.latest)
         else:
             self._token += 1

@@ -23,13 +23,13 @@ def words_of(key: str) -> list[str]:
     return key.split(".") if key else []
 
 
-class _Node:
+class _TrieNode:
     __slots__ = ("any_word", "any_words", "bound", "by_word", "loops")
 
     def __init__(self, *, loops: bool) -> None:
-        self.by_word: dict[str, _Node] | None = None
-        self.any_word: _Node | None = None
-        self.any_words: _Node | None = None
+        self.by_word: dict[str, _TrieNode] | None = None
+        self.any_word: _TrieNode | None = None
+        self.any_words: _TrieNode | None = None
         self.bound: Destinations | None = None
         # Reached by `#`: it may match further words.
         self.loops = loops
@@ -37,15 +37,15 @@ class _Node:
     def is_leaf(self) -> bool:
         return self.by_word is None and self.any_word is None and self.any_words is None
 
-    def child(self, word: str) -> _Node | None:
+    def child(self, word: str) -> _TrieNode | None:
         if word == "*":
             return self.any_word
         if word == "#":
             return self.any_words
         return None if self.by_word is None else self.by_word.get(word)
 
-    def grow(self, word: str) -> _Node:
-        node = _Node(loops=word == "#")
+    def grow(self, word: str) -> _TrieNode:
+        node = _TrieNode(loops=word == "#")
         if word == "*":
             self.any_word = node
         elif word == "#":
@@ -75,7 +75,7 @@ class TopicExchange:
 
     def __init__(self) -> None:
         self._exact: dict[str, Destinations] = {}
-        self._root = _Node(loops=False)
+        self._root = _TrieNode(loops=False)
 
     def check_binding(self, binding: Binding) -> None:
         hashes = words_of(binding.routing_key).count("#")
@@ -111,7 +111,7 @@ class TopicExchange:
             if not found:
                 del self._exact[key]
             return
-        path: list[tuple[_Node, str]] = []
+        path: list[tuple[_TrieNode, str]] = []
         node = self._root
         for word in words:
             path.append((node, word))
@@ -147,8 +147,8 @@ class TopicExchange:
         found: list[Destinations] = []
         count = len(words)
         # Where each `#` was first entered: all its matches from a later word on were seen from there.
-        entered: dict[_Node, int] = {}
-        open_ends: list[tuple[_Node, int]] = [(self._root, 0)]
+        entered: dict[_TrieNode, int] = {}
+        open_ends: list[tuple[_TrieNode, int]] = [(self._root, 0)]
         while open_ends:
             node, at = open_ends.pop()
             loop = node.any_words

@@ -50,7 +50,7 @@ from amqp10broker.runtime.cluster.cluster_node import NodeAlone
 from amqp10broker.runtime.cluster.node_of_cluster import NodeOfCluster
 from amqp10broker.runtime.connections.connections import Connections
 from amqp10broker.runtime.connections.listener import SHUTTING_DOWN, Listener
-from amqp10broker.runtime.connections.listeners import Doors
+from amqp10broker.runtime.connections.listeners import Listeners
 from amqp10broker.runtime.connections.log_limits import LogLimits
 from amqp10broker.runtime.connections.login import Logins, authenticator
 from amqp10broker.runtime.connections.rights import Rights
@@ -76,7 +76,7 @@ from amqp10broker.runtime.observe.watches import Watches
 from amqp10broker.runtime.queues.dead_letters import DeadLetterOffice
 from amqp10broker.runtime.queues.handles import InlineQueue
 from amqp10broker.runtime.queues.queues import Queues
-from amqp10broker.runtime.queues.reply_registry import Askers
+from amqp10broker.runtime.queues.reply_registry import ReplyRegistry
 from amqp10broker.sessions.amqp091.channel import BrokerChannel
 from amqp10broker.sessions.amqp10.kept import KeptLinks
 from amqp10broker.sessions.amqp10.session import BrokerSession
@@ -119,7 +119,7 @@ class Broker:
     """
 
     clock: WallClock
-    askers: Askers
+    reply_registry: ReplyRegistry
     dead_letters: DeadLetterOffice
 
     def __init__(self, config: Config | None = None, *, meter: Meter | None = None) -> None:
@@ -171,7 +171,7 @@ class Broker:
             from amqp10broker.runtime.observe.faults import faulty
 
             self.faults, self.session_type, self.channel_type, self.faulty_stream = faulty(self)
-        self.doors: Doors | None = None
+        self.broker_listeners: Listeners | None = None
         self.http = HttpListener(self.resource_monitor.wake)
         self.prometheus = HttpListener(metrics=True)
         self.as_member: NodeAlone | NodeOfCluster = NodeAlone(self)
@@ -265,16 +265,16 @@ class Broker:
     @asynccontextmanager
     async def _keeping_journal(self) -> AsyncIterator[None]:
         self._started_at = trio.current_time()
-        self.askers = Askers(
+        self.reply_registry = ReplyRegistry(
             node=0 if self.cluster is None else self.cluster.membership.number,
             incarnation=1 if self.data is None else self.data.incarnation,
         )
-        self.dead_letters = DeadLetterOffice(self.catalog, self.askers, self.clock)
+        self.dead_letters = DeadLetterOffice(self.catalog, self.reply_registry, self.clock)
         async with opened_journal(
             self.data,
             self.clock,
             sync_delay_ms=self.config.fault_injection.sync_delay_ms,
-            relay=self.askers.relay,
+            relay=self.reply_registry.relay,
             on_full=self._on_disk_full,
             on_failed=self._on_storage_failed,
         ) as self.journal_task:
@@ -333,8 +333,8 @@ class Broker:
             listeners.start_soon(self.as_member.run)
             await listeners.start(serve_admin, self)
             try:
-                self.doors = Doors(self._listener, sockets, connections)
-                yield partial(self._listen, self.doors, listeners)
+                self.broker_listeners = Listeners(self._listener, sockets, connections)
+                yield partial(self._listen, self.broker_listeners, listeners)
             finally:
                 listeners.cancel_scope.cancel()
                 sockets.close()
@@ -342,8 +342,8 @@ class Broker:
                 connections.cancel_scope.deadline = trio.current_time() + timeout_s
                 self.connections.stop(SHUTTING_DOWN)
 
-    def _listen(self, doors: Doors, nursery: trio.Nursery) -> None:
-        doors.listen(nursery)
+    def _listen(self, broker_listeners: Listeners, nursery: trio.Nursery) -> None:
+        broker_listeners.listen(nursery)
         nursery.start_soon(self.http.run, self)
         nursery.start_soon(self.prometheus.run, self)
 
@@ -441,7 +441,7 @@ class Broker:
             return self.cluster.queues.make_volatile(vhost, connection, allowed)
         name = f"{DIRECT_REPLY_TO}.{self.new_id()}"
         allowed(name)
-        return vhost.add_volatile(name, connection, InlineQueue(VolatileQueue(name), self.askers))
+        return vhost.add_volatile(name, connection, InlineQueue(VolatileQueue(name), self.reply_registry))
 
     def serve(self, stream: Stream, *, peer: str = "in-process", loopback: bool = True) -> None:
         """Serve a stream that was made elsewhere, as if it had been accepted from an address `peer`."""

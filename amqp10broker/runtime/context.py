@@ -22,16 +22,16 @@ from amqp10broker.runtime.connections.log_limits import LogLimits
 from amqp10broker.runtime.connections.login import Logins
 from amqp10broker.runtime.connections.socket_transport import Stream
 from amqp10broker.runtime.journal.journal_task import JournalTask
-from amqp10broker.runtime.queues.reply_registry import Askers
+from amqp10broker.runtime.queues.reply_registry import ReplyRegistry
 from amqp10broker.sessions.amqp091.channel import BrokerChannel
 from amqp10broker.sessions.amqp10.kept import KeptLinks
 from amqp10broker.sessions.amqp10.session import BrokerSession
 
 
-class Surroundings(Protocol):
+class BrokerContext(Protocol):
     catalog: Catalog
     clock: WallClock
-    askers: Askers
+    reply_registry: ReplyRegistry
 
     @property
     def config(self) -> Config:
@@ -42,7 +42,7 @@ class Surroundings(Protocol):
         """Names of the alarms that are on; publishers are held back while there is any."""
 
 
-class ConnectionSurroundings(Surroundings, Protocol):
+class ConnectionContext(BrokerContext, Protocol):
     """For a connection, its sessions and its channels.
 
     Attributes:

@@ -16,7 +16,7 @@ from amqp10broker.message.message import Message
 from amqp10broker.metadata.queue import DeclaredQueue
 from amqp10broker.metadata.vhost import VirtualHost
 from amqp10broker.queues.commands import Publish, PublisherRef, ReplyTo
-from amqp10broker.queues.effects import Confirmed, Reason, Rejected, Unconfirmed
+from amqp10broker.queues.effects import Confirmed, DeadLetterReason, PublishRejected, Unconfirmed
 from amqp10broker.sessions.dead_letters import Judge
 
 RETRY_MS: Final = 180_000
@@ -40,7 +40,7 @@ class DeadLetter(Protocol):
         """The message as it was in the queue."""
 
     @property
-    def reason(self) -> Reason: ...
+    def reason(self) -> DeadLetterReason: ...
 
 
 class DeadLetterTarget(NamedTuple):
@@ -126,7 +126,7 @@ class Forwarding:
         self._forget(done)
         return done
 
-    def refused(self, effect: Rejected | Unconfirmed) -> None:
+    def refused(self, effect: PublishRejected | Unconfirmed) -> None:
         for outstanding, queue in self._answered(effect):
             if outstanding.former.pop(queue, None) is None:
                 del outstanding.waiting[queue]
@@ -162,7 +162,7 @@ class Forwarding:
         self._forget(list(self._outstanding))
 
     def _answered(
-        self, effect: Confirmed | Rejected | Unconfirmed
+        self, effect: Confirmed | PublishRejected | Unconfirmed
     ) -> Iterator[tuple[_Outstanding, DeclaredQueue]]:
         # Only messages that the target queue has not answered before.
         queue = self._queues.get(effect.publisher)
@@ -182,7 +182,7 @@ class Forwarding:
             self._queues.clear()
 
     def _publish(self, outstanding: Sequence[_Outstanding], vhost: VirtualHost, now_ms: int) -> list[Post]:
-        judges: dict[tuple[Reason, int], Judge] = {}
+        judges: dict[tuple[DeadLetterReason, int], Judge] = {}
         to: dict[DeclaredQueue, tuple[list[int], list[Message]]] = {}
         self.unrouted = 0
         for each in outstanding:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from amqp10broker.sessions.diagnosis.waits import STUCK_MS, seconds
 
 
-class Circumstances(NamedTuple):
+class WaitContext(NamedTuple):
     """The state of a connection. Times are those since when it holds, in ms of the broker's clock."""
 
     now_ms: int = 0

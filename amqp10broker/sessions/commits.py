@@ -41,7 +41,7 @@ class NotYet(str):
     __slots__ = ()
 
 
-class Commits(Protocol):
+class QueueCommits(Protocol):
     """Carries out commits at several queues."""
 
     @property

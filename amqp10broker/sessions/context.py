@@ -19,7 +19,7 @@ from amqp10broker.queues.commands import Command, ReplyTo, RequestRef
 from amqp10broker.sessions.amqp10.kept import KeptLinks, Tell
 from amqp10broker.sessions.amqp10.names import LinkNames, TellStolen
 from amqp10broker.sessions.amqp10.transactions import Transactions
-from amqp10broker.sessions.commits import Commits
+from amqp10broker.sessions.commits import QueueCommits
 from amqp10broker.sessions.moment import Moment
 
 MakeVolatile = Callable[[VirtualHost, object, Callable[[str], None]], DeclaredQueue]
@@ -71,7 +71,7 @@ class SessionContext:
     offer_token: OfferToken | None = None
     moment: Moment = field(default_factory=Moment)
     transactions: Transactions = field(default_factory=Transactions)
-    commits: Commits | None = None
+    commits: QueueCommits | None = None
     kept: KeptLinks | None = None
     tell: Tell = lambda letter: False
     is_memory_tight: Callable[[], bool] = lambda: False

@@ -27,7 +27,7 @@ class Whose(NamedTuple):
     user: str
 
 
-class Consuming(Protocol):
+class CountedConsumer(Protocol):
     """A consumer of a queue with counted deliveries."""
 
     queue: DeclaredQueue
@@ -77,7 +77,7 @@ class ClientCounters(Consumption):
             found = self.by_type[queue_type] = Consumption()
         return found
 
-    def consumed(self, credits: Iterable[Consuming]) -> Self:
+    def consumed(self, credits: Iterable[CountedConsumer]) -> Self:
         for credit in credits:
             counted = credit.counted()
             self.add(counted)

@@ -25,16 +25,16 @@ from amqp10broker.message.routing_headers import routing_headers
 from amqp10broker.metadata.queue import DeclaredQueue
 from amqp10broker.metadata.vhost import VirtualHost
 from amqp10broker.protocols.amqp091.types import EncodeError
-from amqp10broker.queues.commands import Publish, PublisherRef, ReplyTo, Settle, Subscribe, Verdict
+from amqp10broker.queues.commands import DeliveryOutcome, Publish, PublisherRef, ReplyTo, Settle, Subscribe
 from amqp10broker.queues.effects import (
     Confirmed,
     CreditReply,
     Deliver,
     Effect,
+    PublishRejected,
     QueueDeleted,
     QueueDown,
     Refusal,
-    Rejected,
     SubscribeRefused,
     Unconfirmed,
 )
@@ -52,7 +52,7 @@ MESSAGE_BYTES: Final = 200
 """The overhead of a message beside its head and body, in bytes: there may be many empty ones."""
 
 
-class Errand(Protocol):
+class BackgroundJob(Protocol):
     """Work at queues that ends with a result."""
 
     @property
@@ -115,7 +115,7 @@ class PublishOne:
 
     def hear(self, effect: Effect) -> None:
         match effect:
-            case Rejected():
+            case PublishRejected():
                 queue = f"queue '{effect.queue}'"
                 raise LimitExceeded(
                     queue, f"rejected: {queue} in vhost '{self._name}' is full and takes no more messages"
@@ -135,16 +135,21 @@ class GetSome:
     """Gets messages from the head of a queue, one after the other as with basic.get."""
 
     def __init__(
-        self, queue: DeclaredQueue, reply_to: ReplyTo, post: Post, most: int, verdict: Verdict
+        self,
+        queue: DeclaredQueue,
+        reply_to: ReplyTo,
+        post: Post,
+        most: int,
+        delivery_outcome: DeliveryOutcome,
     ) -> None:
-        self._verdict = verdict
+        self._verdict = delivery_outcome
         self._left = most
         self._bytes = 0
         self._keys: list[int] = []
         self._new = 0
         self.messages: list[Message] = []
         self.behind = 0
-        mode = Mode.GOT_SETTLED if verdict is Verdict.ACCEPT else Mode.GOT
+        mode = Mode.GOT_SETTLED if delivery_outcome is DeliveryOutcome.ACCEPT else Mode.GOT
         ref = reply_to.consumer()
         self._credit = QueueCredit(queue, ref, post, mode)
         # Settled when all are there, whatever the decision: a caller that gives up has taken nothing.
@@ -203,7 +208,7 @@ class GetSome:
             credit.post(Settle(credit.ref, self._keys, self._verdict))
             if credit.mode is Mode.GOT:
                 credit.counters.settled(self._verdict, len(self._keys))
-        credit.leave((), (), Verdict.REQUEUE)
+        credit.leave((), (), DeliveryOutcome.REQUEUE)
         credit.retire(ClientCounters())
 
     def _ask(self) -> None:

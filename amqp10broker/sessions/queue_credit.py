@@ -23,9 +23,9 @@ from amqp10broker.queues.commands import (
     Command,
     ConsumerRef,
     Credit,
+    DeliveryOutcome,
     GiveBack,
     Unsubscribe,
-    Verdict,
 )
 from amqp10broker.queues.counters import Consumption
 from amqp10broker.queues.effects import CreditReply, Deliver
@@ -188,10 +188,12 @@ class QueueCredit:
         self.closed = True
         self.post(Cancel(self.ref))
 
-    def leave(self, keys: Sequence[int], messages: Sequence[Message], verdict: Verdict) -> None:
+    def leave(
+        self, keys: Sequence[int], messages: Sequence[Message], delivery_outcome: DeliveryOutcome
+    ) -> None:
         """Leave the queue; return unsent deliveries, and settle all others with the verdict."""
         self.closed = True
-        self.post(Unsubscribe(self.ref, keys, messages, self.seen, verdict))
+        self.post(Unsubscribe(self.ref, keys, messages, self.seen, delivery_outcome))
 
     # --- from the queue ---------------------------------------------------------------------------
 
@@ -271,7 +273,7 @@ class _Late(Consumption):
         super().__init__()
         self._into = into
 
-    def settled(self, verdict: Verdict, deliveries: int) -> None:
-        super().settled(verdict, deliveries)
+    def settled(self, delivery_outcome: DeliveryOutcome, deliveries: int) -> None:
+        super().settled(delivery_outcome, deliveries)
         for each in self._into:
-            each.settled(verdict, deliveries)
+            each.settled(delivery_outcome, deliveries)

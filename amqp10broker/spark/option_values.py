@@ -31,15 +31,15 @@ class StartKind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class StartPosition:
     """Where a source begins. `value` is an offset, or milliseconds since 1970; 0 for the other kinds."""
 
     kind: StartKind
     value: int = 0
 
 
-EARLIEST: Final = Start(StartKind.EARLIEST)
-LATEST: Final = Start(StartKind.LATEST)
+EARLIEST: Final = StartPosition(StartKind.EARLIEST)
+LATEST: Final = StartPosition(StartKind.LATEST)
 
 
 def text_value(name: str, text: str) -> str:
@@ -103,7 +103,7 @@ def seconds(name: str, text: str) -> float:
     return value
 
 
-def starting_offsets(name: str, text: str, stream: str) -> Start:
+def starting_offsets(name: str, text: str, stream: str) -> StartPosition:
     """Parse ``earliest``, ``latest``, a number, or ``{"STREAM": number}``."""
     match text.strip().lower():
         case "earliest":
@@ -111,7 +111,7 @@ def starting_offsets(name: str, text: str, stream: str) -> Start:
         case "latest":
             return LATEST
         case _:
-            return Start(StartKind.OFFSET, _offset(name, text, stream, "earliest, latest"))
+            return StartPosition(StartKind.OFFSET, _offset(name, text, stream, "earliest, latest"))
 
 
 def ending_offsets(name: str, text: str, stream: str) -> int | None:

@@ -17,8 +17,8 @@ from amqp10broker.dataclass import dataclass
 from amqp10broker.spark.errors import OptionError
 from amqp10broker.spark.option_values import (
     EARLIEST,
-    Start,
     StartKind,
+    StartPosition,
     choice,
     ending_offsets,
     flag,
@@ -70,7 +70,7 @@ class StreamOptions:
 
     connection: ConnectionOptions
     stream: str
-    start: Start
+    start: StartPosition
     end_offset: int | None
     max_offsets_per_trigger: int | None
     min_partitions: int | None
@@ -353,7 +353,7 @@ def _stream(values: _Values) -> StreamOptions:
     if values.given("startingOffsets"):
         start = starting_offsets("startingOffsets", values["startingOffsets"], stream)
     elif values.given("startingTimestamp"):
-        start = Start(StartKind.TIMESTAMP, values["startingTimestamp"])
+        start = StartPosition(StartKind.TIMESTAMP, values["startingTimestamp"])
     end = None
     if values.given("endingOffsets"):
         end = ending_offsets("endingOffsets", values["endingOffsets"], stream)

@@ -15,10 +15,10 @@ from amqp10broker.storage import catalog_log
 from amqp10broker.storage.check import streams_in
 from amqp10broker.storage.disk import Disk
 from amqp10broker.storage.folder import DataFolder
-from amqp10broker.storage.inventory import Part
-from amqp10broker.storage.reader import FileReader, Known
+from amqp10broker.storage.inventory import FolderInventory
+from amqp10broker.storage.reader import FileReader, KnownFile
 from amqp10broker.storage.record import HEADER_BYTES, Purpose
-from amqp10broker.storage.sequence import JOURNAL, STREAM, Member, Naming, survey
+from amqp10broker.storage.sequence import JOURNAL, STREAM, Naming, SequenceFile, survey
 from amqp10broker.storage.stream_files import folder_of, part_of
 
 CATALOG: Final = Naming(16, Purpose.CATALOG, gapless=False)
@@ -33,7 +33,9 @@ def accept_folder(disk: Disk, folder: DataFolder) -> Iterator[str]:
     part = folder.inventory.part("catalog")
     if catalog_log.is_there(disk, folder, part):
         path = os.path.join(folder.catalog, catalog_log.NAME)
-        yield from _accept(disk, part, [Member(0, path, True, part.known.get(catalog_log.NAME))], CATALOG)
+        yield from _accept(
+            disk, part, [SequenceFile(0, path, True, part.known.get(catalog_log.NAME))], CATALOG
+        )
     yield from _accept_all(disk, folder.inventory.part("journal"), folder.journal, JOURNAL)
     for number in streams_in(disk, folder):
         part = part_of(folder.inventory, number)
@@ -41,7 +43,7 @@ def accept_folder(disk: Disk, folder: DataFolder) -> Iterator[str]:
     folder.inventory.sync()
 
 
-def _accept_all(disk: Disk, part: Part, folder: str, naming: Naming) -> Iterator[str]:
+def _accept_all(disk: Disk, part: FolderInventory, folder: str, naming: Naming) -> Iterator[str]:
     files = survey(disk, folder, naming, part.known).files
     yield from _accept(disk, part, files, naming)
     there = {os.path.basename(member.path) for member in files}
@@ -51,11 +53,13 @@ def _accept_all(disk: Disk, part: Part, folder: str, naming: Naming) -> Iterator
     part.forget(gone)
 
 
-def _accept(disk: Disk, part: Part, files: Sequence[Member], naming: Naming) -> Iterator[str]:
+def _accept(
+    disk: Disk, part: FolderInventory, files: Sequence[SequenceFile], naming: Naming
+) -> Iterator[str]:
     # Files behind those that are given up may have a gap before them.
     missing = {number for name in part.known if (number := naming.number(name)) is not None}
     missing.difference_update(member.number for member in files)
-    new: dict[str, Known] = {}
+    new: dict[str, KnownFile] = {}
     before: int | None = None
     shorter = False
     for member in files:
@@ -74,7 +78,7 @@ def _accept(disk: Disk, part: Part, files: Sequence[Member], naming: Naming) -> 
         elif known is not None and shorter:
             yield f"{member.path}: {known.synced - reader.size} bytes at its end"
             known = None
-        claim = known or Known(reader.header.file_id, HEADER_BYTES)
+        claim = known or KnownFile(reader.header.file_id, HEADER_BYTES)
         new[os.path.basename(member.path)] = claim._replace(gap=claim.gap or gap)
         before = member.number
     part.put(new)

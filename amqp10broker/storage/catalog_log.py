@@ -10,8 +10,8 @@ from amqp10broker.errors import DamagedFile, LimitExceeded, StorageError
 from amqp10broker.storage.disk import Disk
 from amqp10broker.storage.entry_log import EntryLog, Key, Value
 from amqp10broker.storage.folder import DataFolder
-from amqp10broker.storage.inventory import Part
-from amqp10broker.storage.reader import Known
+from amqp10broker.storage.inventory import FolderInventory
+from amqp10broker.storage.reader import KnownFile
 from amqp10broker.storage.record import Purpose
 from amqp10broker.storage.sequence import JOURNAL, survey
 
@@ -22,7 +22,7 @@ class CatalogLog(EntryLog):
     """The catalog's entries; also a `metadata.changes.Recorder`."""
 
     def __init__(
-        self, disk: Disk, folder: str, part: Part, when_written: Callable[[], None] = lambda: None
+        self, disk: Disk, folder: str, part: FolderInventory, when_written: Callable[[], None] = lambda: None
     ) -> None:
         super().__init__(disk, os.path.join(folder, NAME), Purpose.CATALOG, when_written)
         self._part = part
@@ -46,13 +46,13 @@ class CatalogLog(EntryLog):
         """Record the synced length in the inventory, to detect a missing end. A failure is ignored."""
         file_id, synced = self.place
         try:
-            self._part.put({NAME: Known(file_id, synced)})
+            self._part.put({NAME: KnownFile(file_id, synced)})
         except StorageError:
             return
 
 
 def open_catalog_log(
-    disk: Disk, folder: DataFolder, part: Part, when_written: Callable[[], None] = lambda: None
+    disk: Disk, folder: DataFolder, part: FolderInventory, when_written: Callable[[], None] = lambda: None
 ) -> CatalogLog:
     """Read the catalog's log of a data folder that this process holds; make an empty one if the folder is
     new. Raises `DamagedFile` if the file is not as it was written, or missing from a folder that had one, and
@@ -67,7 +67,7 @@ def open_catalog_log(
     return log
 
 
-def is_there(disk: Disk, folder: DataFolder, part: Part) -> bool:
+def is_there(disk: Disk, folder: DataFolder, part: FolderInventory) -> bool:
     """Return whether there is a catalog's log; if not, the folder is new. Raises `DamagedFile` if it is
     missing from a folder that had one.
     """

@@ -17,7 +17,7 @@ from amqp10broker.storage.catalog_log import CatalogLog
 from amqp10broker.storage.disk import Disk
 from amqp10broker.storage.entry_log import Key, Value
 from amqp10broker.storage.folder import DataFolder
-from amqp10broker.storage.inventory import Part
+from amqp10broker.storage.inventory import FolderInventory
 from amqp10broker.storage.reader import FileReader, Torn
 from amqp10broker.storage.record import Record
 from amqp10broker.storage.sequence import JOURNAL, STREAM, FolderSurvey, survey
@@ -125,7 +125,7 @@ class _Check:
         except StorageError as error:
             return [self._fault(log.path, error, log.reader)]
 
-    def _sequence(self, path: str, part: Part, stream: int | None) -> Iterator[Checked]:
+    def _sequence(self, path: str, part: FolderInventory, stream: int | None) -> Iterator[Checked]:
         naming = JOURNAL if stream is None else STREAM
         try:
             found = survey(self._disk, path, naming, part.known)

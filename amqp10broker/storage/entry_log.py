@@ -24,8 +24,8 @@ from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import DamagedFile, DiskFull, StorageError, StorageFailed
 from amqp10broker.storage.disk import Disk, sync_folder
 from amqp10broker.storage.logfile import LogFile
-from amqp10broker.storage.reader import FileReader, Known
-from amqp10broker.storage.record import HEADER_BYTES, Header, Purpose, Record
+from amqp10broker.storage.reader import FileReader, KnownFile
+from amqp10broker.storage.record import HEADER_BYTES, FileHeader, Purpose, Record
 
 ASIDE: Final = ".new"
 """Suffix of a file that is being rewritten; it counts when it has the other's name."""
@@ -322,7 +322,7 @@ class EntryLog:
         return self._file
 
     def _write_aside(self) -> None:
-        file = LogFile(self._disk, self.path + ASIDE, Header(self._purpose, 0, self._disk.fresh_id()))
+        file = LogFile(self._disk, self.path + ASIDE, FileHeader(self._purpose, 0, self._disk.fresh_id()))
         self._aside = file
         try:
             file.make()
@@ -421,7 +421,7 @@ class EntryLog:
         self.remove_aside()
         self._rewrite()
 
-    def open(self, known: Known | None = None) -> None:
+    def open(self, known: KnownFile | None = None) -> None:
         """Open the existing file: read it, cut a torn end off, sync it. Raises `DamagedFile` if it is not as
         it was written.
         """
@@ -453,7 +453,7 @@ class EntryLog:
                 pass  # the old file is good
         self._allocate()
 
-    def read(self, known: Known | None = None) -> FileReader:
+    def read(self, known: KnownFile | None = None) -> FileReader:
         """Read the entries of the existing file without changing it. Raises `DamagedFile` if it is not as it
         was written.
         """

@@ -20,7 +20,7 @@ from typing import Final
 from amqp10broker.errors import DamagedFile, StorageError
 from amqp10broker.storage.disk import Disk
 from amqp10broker.storage.entry_log import EntryLog
-from amqp10broker.storage.reader import FileReader, Known
+from amqp10broker.storage.reader import FileReader, KnownFile
 from amqp10broker.storage.record import Purpose
 
 NAME: Final = "inventory.log"
@@ -31,15 +31,15 @@ class Inventory(EntryLog):
 
     def __init__(self, disk: Disk, folder: str, when_written: Callable[[], None] = lambda: None) -> None:
         super().__init__(disk, os.path.join(folder, NAME), Purpose.INVENTORY, when_written)
-        self._parts: dict[str, dict[str, Known]] = {}
+        self._parts: dict[str, dict[str, KnownFile]] = {}
 
-    def read(self, known: Known | None = None) -> FileReader:
+    def read(self, known: KnownFile | None = None) -> FileReader:
         reader = super().read(known)
         for key, value in self.entries():
             try:
                 part, name = key
                 file_id, synced, gap = value
-                self._parts.setdefault(part, {})[name] = Known(int(file_id), int(synced), bool(gap))
+                self._parts.setdefault(part, {})[name] = KnownFile(int(file_id), int(synced), bool(gap))
             except (TypeError, ValueError) as error:
                 raise DamagedFile(
                     self.path,
@@ -48,26 +48,26 @@ class Inventory(EntryLog):
                 ) from error
         return reader
 
-    def part(self, name: str) -> Part:
+    def part(self, name: str) -> FolderInventory:
         """Return the entries of a folder, by its path in the data folder: ``journal``, ``streams/7``."""
-        return Part(self, name, self._parts.setdefault(name, {}))
+        return FolderInventory(self, name, self._parts.setdefault(name, {}))
 
     def parts(self, above: str) -> list[str]:
         return [name for name, files in self._parts.items() if files and os.path.dirname(name) == above]
 
 
-class Part:
+class FolderInventory:
     """The inventory's entries of one folder. `known`: the files that must exist, by name."""
 
-    def __init__(self, inventory: Inventory, folder: str, known: dict[str, Known]) -> None:
-        self.known: Mapping[str, Known] = known
+    def __init__(self, inventory: Inventory, folder: str, known: dict[str, KnownFile]) -> None:
+        self.known: Mapping[str, KnownFile] = known
         self._inventory = inventory
         self._folder = folder
         self._own = known
 
-    def put(self, files: Mapping[str, Known]) -> None:
+    def put(self, files: Mapping[str, KnownFile]) -> None:
         """Put entries of files with true durable lengths. Raises `StorageError` without any change."""
-        new: dict[str, Known] = {}
+        new: dict[str, KnownFile] = {}
         for name, each in files.items():
             before = self._own.get(name)
             if before is not None and before.gap:

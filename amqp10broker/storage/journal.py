@@ -36,10 +36,10 @@ from typing import Final
 from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import DiskFull, StorageError
 from amqp10broker.storage.disk import Disk, sync_folder
-from amqp10broker.storage.inventory import Part
+from amqp10broker.storage.inventory import FolderInventory
 from amqp10broker.storage.logfile import LogFile, go_on
-from amqp10broker.storage.reader import FileReader, Known, Torn
-from amqp10broker.storage.record import HEADER_BYTES, Header, Purpose, Record
+from amqp10broker.storage.reader import FileReader, KnownFile, Torn
+from amqp10broker.storage.record import HEADER_BYTES, FileHeader, Purpose, Record
 from amqp10broker.storage.sequence import JOURNAL, FolderSurvey, survey
 
 FILE_BYTES_MAX: Final = 32 * 1024 * 1024
@@ -71,7 +71,7 @@ OPEN_FILES_MAX: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class RecoveryResult:
     """The result of the journal's recovery."""
 
     files: int
@@ -92,7 +92,7 @@ class Journal:
         self,
         disk: Disk,
         folder: str,
-        part: Part,
+        part: FolderInventory,
         *,
         file_bytes_max: int = FILE_BYTES_MAX,
         reserve_bytes: int = 0,
@@ -107,7 +107,7 @@ class Journal:
         """
         self.shortage: DiskFull | None = None
         self.durable = 0
-        self.found: Found | None = None
+        self.found: RecoveryResult | None = None
         self.live_bytes = 0
         self._disk = disk
         self._folder = folder
@@ -490,7 +490,7 @@ class Journal:
             self._unended = None
         torn = None if reader is None else reader.torn
         torn_path = None if reader is None or torn is None else reader.path
-        self.found = Found(len(found.files), records, self.size_bytes, torn, torn_path)
+        self.found = RecoveryResult(len(found.files), records, self.size_bytes, torn, torn_path)
 
     def _without_unended(self, batch: Sequence[Record]) -> list[Record]:
         # The records of a group count when its end has come.
@@ -534,7 +534,9 @@ class Journal:
         return filling
 
     def _new(self, number: int) -> LogFile:
-        return LogFile(self._disk, self._path(number), Header(Purpose.JOURNAL, number, self._disk.fresh_id()))
+        return LogFile(
+            self._disk, self._path(number), FileHeader(Purpose.JOURNAL, number, self._disk.fresh_id())
+        )
 
     def _may_roll(self, full: LogFile) -> bool:
         # During a shortage the reserve is behind the end of this file, and the next has little room. So this
@@ -636,7 +638,7 @@ class Journal:
         return current
 
     def _claim(self, *files: LogFile) -> None:
-        self._part.put({_name(file): Known(file.header.file_id, file.synced) for file in files})
+        self._part.put({_name(file): KnownFile(file.header.file_id, file.synced) for file in files})
 
     def _to_read(self, number: int) -> LogFile:
         file = self._files[number]
@@ -676,7 +678,9 @@ class Journal:
             if last is not None and last.header is not None:
                 current = go_on(self._disk, last)
             else:
-                current = LogFile(self._disk, path, Header(Purpose.JOURNAL, number, self._disk.fresh_id()))
+                current = LogFile(
+                    self._disk, path, FileHeader(Purpose.JOURNAL, number, self._disk.fresh_id())
+                )
                 current.make_durable()
             if found.unused is not None and self._reserve:
                 self._adopt(found.unused, number + 1)

@@ -22,7 +22,7 @@ from amqp10broker.storage.record import (
     HEADER_BYTES,
     OFFSET_MASK,
     RECORD_BYTES,
-    Header,
+    FileHeader,
     Record,
     encode_marker,
 )
@@ -48,7 +48,7 @@ class LogFile:
         "allocated", "end", "header", "number", "path", "synced", "written",
     )  # fmt: skip
 
-    def __init__(self, disk: Disk, path: str, header: Header, *, size: int = 0, synced: int = 0) -> None:
+    def __init__(self, disk: Disk, path: str, header: FileHeader, *, size: int = 0, synced: int = 0) -> None:
         """Describe a file without opening it. `size`: end of its last record; 0 if the file has to be made.
         `synced`: bytes that are durable.
         """

@@ -25,7 +25,7 @@ from amqp10broker.storage.record import (
     RECORD,
     RECORD_BYTES,
     VERSION,
-    Header,
+    FileHeader,
     Record,
     decode_header,
 )
@@ -41,7 +41,7 @@ CHUNK_BYTES: Final = 1 << 20
 """Size of a read: a batch has so many bytes, or one record if that is longer."""
 
 
-class Known(NamedTuple):
+class KnownFile(NamedTuple):
     """The inventory's data of a file."""
 
     file_id: int
@@ -77,7 +77,7 @@ class FileReader:
         purpose: int,
         number: int | None,
         last: bool,
-        known: Known | None = None,
+        known: KnownFile | None = None,
         start: int = HEADER_BYTES,
     ) -> None:
         """Open a file and read its header. `number`: the expected number in the header; None for any. `last`:
@@ -100,7 +100,7 @@ class FileReader:
             raise _unreadable(path, error) from error
         try:
             self.size = disk.size(self._fd)
-            self.header: Header | None = self._read_header(purpose, number, known)
+            self.header: FileHeader | None = self._read_header(purpose, number, known)
         except OSError as error:
             self.close()
             raise _unreadable(path, error) from error
@@ -141,7 +141,7 @@ class FileReader:
         finally:
             self.close()
 
-    def _next(self, header: Header) -> list[Record]:
+    def _next(self, header: FileHeader) -> list[Record]:
         # Sets `end`, and `torn` at a torn tail.
         assert self._fd is not None
         data = self._disk.read(self._fd, self.end, CHUNK_BYTES)
@@ -157,7 +157,7 @@ class FileReader:
             self._judge(header)
         return records
 
-    def _judge(self, header: Header) -> None:
+    def _judge(self, header: FileHeader) -> None:
         assert self._fd is not None
         rest = self._disk.read(self._fd, self.end, self.size - self.end)
         reason: str | None
@@ -178,7 +178,7 @@ class FileReader:
             )
         self.torn = Torn(self.end, self.size - self.end)
 
-    def _read_header(self, purpose: int, number: int | None, known: Known | None) -> Header | None:
+    def _read_header(self, purpose: int, number: int | None, known: KnownFile | None) -> FileHeader | None:
         assert self._fd is not None
         data = self._disk.read(self._fd, 0, HEADER_BYTES)
         header = decode_header(data) if len(data) == HEADER_BYTES else None
@@ -212,7 +212,7 @@ class FileReader:
         )
 
 
-def parse(data: bytes, offset: int, header: Header) -> tuple[list[Record], int, bool]:
+def parse(data: bytes, offset: int, header: FileHeader) -> tuple[list[Record], int, bool]:
     """Parse the records at the start of some bytes. Returns the records without markers; the bytes that they
     and the markers take; and whether the rest may be the beginning of a record, and not a fault.
     """

@@ -69,7 +69,7 @@ class Record(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Header:
+class FileHeader:
     """The header of a file."""
 
     purpose: int
@@ -93,12 +93,12 @@ class Header:
         return summed + crc32(summed).to_bytes(4, "big")
 
 
-def decode_header(data: bytes) -> Header | None:
+def decode_header(data: bytes) -> FileHeader | None:
     """Decode a header; None if the 32 bytes are not valid."""
     magic, version, purpose, number, file_id, crc = _HEADER.unpack(data)
     if magic != MAGIC or crc != crc32(data[: _HEADER_SUMMED.size]):
         return None
-    return Header(purpose, number, file_id, version)
+    return FileHeader(purpose, number, file_id, version)
 
 
 def encode_head(
@@ -124,7 +124,7 @@ def encode_head(
     return _LEAD.pack(length, crc ^ offset & OFFSET_MASK) + rest
 
 
-def encode_marker(header: Header, offset: int, synced: int) -> bytes:
+def encode_marker(header: FileHeader, offset: int, synced: int) -> bytes:
     """Encode a whole marker at an offset: all bytes of the file before `synced` are synced."""
     payload = header.id_bytes
     return encode_head(header.seed, offset, 0, MARKER, synced, (payload,)) + payload

@@ -21,7 +21,7 @@ from typing import Final
 from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import DamagedFile, StorageError
 from amqp10broker.storage.disk import Disk
-from amqp10broker.storage.reader import BRING_BACK, FileReader, Known
+from amqp10broker.storage.reader import BRING_BACK, FileReader, KnownFile
 from amqp10broker.storage.record import HEADER_BYTES, Purpose
 
 _SUFFIX: Final = ".log"
@@ -50,13 +50,13 @@ STREAM: Final = Naming(20, Purpose.STREAM, gapless=False)
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class SequenceFile:
     """One file of a sequence."""
 
     number: int
     path: str
     last: bool
-    known: Known | None
+    known: KnownFile | None
 
     @property
     def gap(self) -> bool:
@@ -76,13 +76,13 @@ class Member:
 class FolderSurvey:
     """The result of a survey."""
 
-    files: Sequence[Member]
+    files: Sequence[SequenceFile]
     missing: Sequence[DamagedFile]
     leftovers: Sequence[str]
     unused: str | None
 
 
-def survey(disk: Disk, folder: str, naming: Naming, known: Mapping[str, Known]) -> FolderSurvey:
+def survey(disk: Disk, folder: str, naming: Naming, known: Mapping[str, KnownFile]) -> FolderSurvey:
     """Survey the names in a folder, and its last file. `known`: files that must exist, by name. Raises
     `StorageError` if there is something else in the folder, or it cannot be read.
     """
@@ -108,7 +108,9 @@ def survey(disk: Disk, folder: str, naming: Naming, known: Mapping[str, Known]) 
         )
     return FolderSurvey(
         [
-            Member(number, os.path.join(folder, naming.name(number)), number in may_be_torn, must.get(number))
+            SequenceFile(
+                number, os.path.join(folder, naming.name(number)), number in may_be_torn, must.get(number)
+            )
             for number in numbers
         ],
         [

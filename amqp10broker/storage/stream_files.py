@@ -19,10 +19,10 @@ from typing import Final
 
 from amqp10broker.errors import DamagedFile, DiskFull, StorageError
 from amqp10broker.storage.disk import Disk, sync_folder
-from amqp10broker.storage.inventory import Inventory, Part
+from amqp10broker.storage.inventory import FolderInventory, Inventory
 from amqp10broker.storage.logfile import FULL, LogFile, go_on
-from amqp10broker.storage.reader import BRING_BACK, FileReader, Known, Torn
-from amqp10broker.storage.record import HEADER_BYTES, Header, Purpose, Record
+from amqp10broker.storage.reader import BRING_BACK, FileReader, KnownFile, Torn
+from amqp10broker.storage.record import HEADER_BYTES, FileHeader, Purpose, Record
 from amqp10broker.storage.sequence import STREAM, survey
 from amqp10broker.storage.stream_log import CHUNK, SegmentRecord
 
@@ -38,7 +38,7 @@ def folder_of(streams: str, number: int) -> str:
     return os.path.join(streams, str(number))
 
 
-def part_of(inventory: Inventory, number: int) -> Part:
+def part_of(inventory: Inventory, number: int) -> FolderInventory:
     return inventory.part(f"{FOLDER}/{number}")
 
 
@@ -70,7 +70,7 @@ class FileShelf:
         disk: Disk,
         streams: str,
         number: int,
-        part: Part,
+        part: FolderInventory,
         when_synced: Callable[[Sequence[int], Callable[[], None]], None],
         on_torn: Callable[[str, Torn], None] = lambda path, torn: None,
     ) -> None:
@@ -136,7 +136,7 @@ class FileShelf:
     def prepare(self, first: int) -> list[int]:
         if self._next is None:
             self._next = LogFile(
-                self._disk, self._path(first), Header(Purpose.STREAM, first, self._disk.fresh_id())
+                self._disk, self._path(first), FileHeader(Purpose.STREAM, first, self._disk.fresh_id())
             )
         file = self._next
         if file.synced:
@@ -314,8 +314,8 @@ def _name(file: LogFile) -> str:
     return os.path.basename(file.path)
 
 
-def _known(file: LogFile) -> Known:
-    return Known(file.header.file_id, file.synced)
+def _known(file: LogFile) -> KnownFile:
+    return KnownFile(file.header.file_id, file.synced)
 
 
 def _remove_folder(disk: Disk, path: str) -> None:

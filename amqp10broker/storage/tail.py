@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from amqp10broker.storage.record import MARKER, RECORD, RECORD_BYTES, Header, is_record
+from amqp10broker.storage.record import MARKER, RECORD, RECORD_BYTES, FileHeader, is_record
 
 SECTOR_BYTES: Final = 512
 """The unit that a disk writes as a whole or not at all."""
@@ -30,7 +30,7 @@ _SEARCH_BYTES_MAX: Final = 256 * 1024
 _SEARCHED_RECORD_BYTES_MAX: Final = 256 * 1024
 
 
-def why_damaged(data: bytes, offset: int, header: Header) -> str | None:
+def why_damaged(data: bytes, offset: int, header: FileHeader) -> str | None:
     """Return the sign of damage at a bad record as a clause; None if it is a torn tail."""
     synced = _synced(data, offset, header)
     if synced > offset:
@@ -44,7 +44,7 @@ def why_damaged(data: bytes, offset: int, header: Header) -> str | None:
     return None
 
 
-def _synced(data: bytes, offset: int, header: Header) -> int:
+def _synced(data: bytes, offset: int, header: FileHeader) -> int:
     # The highest synced length in a marker; 0 if there is none.
     wanted = header.id_bytes
     synced = 0

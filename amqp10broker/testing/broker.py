@@ -19,7 +19,7 @@ from amqp10broker.client.url import exchange_address, queue_address
 from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import BrokerError
 from amqp10broker.testing.assertions import Assertions
-from amqp10broker.testing.faults import Faults
+from amqp10broker.testing.faults import VhostFaults
 from amqp10broker.testing.frames import OWN
 from amqp10broker.testing.process import Process
 from amqp10broker.testing.report import report
@@ -93,7 +93,7 @@ class AmqpBroker(Assertions):
     def __init__(self, server: Server, vhost: str) -> None:
         self._server = server
         self.vhost = vhost
-        self.faults = Faults(self.ask)
+        self.faults = VhostFaults(self.ask)
         self._began_ns = time.time_ns()
 
     def begin(self) -> None:

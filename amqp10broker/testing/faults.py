@@ -18,7 +18,7 @@ _LOOK_S: Final = 0.005
 
 
 @dataclass(slots=True)
-class Fault:
+class ActiveFault:
     """A fault that is active within its block; `number` is for `ask("lift-fault")`."""
 
     number: int
@@ -52,7 +52,7 @@ class Fault:
             self._lifted = self._ask("lift-fault", fault=self.number)
 
 
-class Faults:
+class VhostFaults:
     """The faults of one virtual host, with the options `queue`, `client` and `link` as described in this
     module.
     """
@@ -61,49 +61,49 @@ class Faults:
         self._ask = ask
 
     @contextmanager
-    def inject(self, kind: str, **options: Any) -> Iterator[Fault]:
+    def inject(self, kind: str, **options: Any) -> Iterator[ActiveFault]:
         """Inject any fault of the operation ``inject-fault``, with its arguments."""
-        fault = Fault(self._ask("inject-fault", kind=kind, **options)["fault"], self._ask)
+        fault = ActiveFault(self._ask("inject-fault", kind=kind, **options)["fault"], self._ask)
         try:
             yield fault
         finally:
             fault.lift()
 
-    def reject_publishes(self, count: int | None = None, **whom: Any) -> Any:
+    def reject_publishes(self, count: int | None = None, **recipient: Any) -> Any:
         """Reject the next `count` messages, or all: basic.nack to clients of AMQP 0-9-1."""
-        return self.inject("reject-publishes", count=count, **whom)
+        return self.inject("reject-publishes", count=count, **recipient)
 
-    def hold_confirms(self, count: int | None = None, **whom: Any) -> Any:
+    def hold_confirms(self, count: int | None = None, **recipient: Any) -> Any:
         """Hold back the outcomes of the next `count` messages, or all, until the fault is lifted."""
-        return self.inject("hold-confirms", count=count, **whom)
+        return self.inject("hold-confirms", count=count, **recipient)
 
-    def redeliver(self, count: int | None = None, **whom: Any) -> Any:
+    def redeliver(self, count: int | None = None, **recipient: Any) -> Any:
         """Lose the accepts of the next `count` messages, or all, so that they are delivered again."""
-        return self.inject("redeliver", count=count, **whom)
+        return self.inject("redeliver", count=count, **recipient)
 
-    def pause_queue(self, queue: str = "*", **whom: Any) -> Any:
+    def pause_queue(self, queue: str = "*", **recipient: Any) -> Any:
         """Suspend commands of clients to queues until the fault is lifted, as during a leader election."""
-        return self.inject("pause-queue", queue=queue, **whom)
+        return self.inject("pause-queue", queue=queue, **recipient)
 
-    def limit_credit(self, count: int = 0, **whom: Any) -> Any:
+    def limit_credit(self, count: int = 0, **recipient: Any) -> Any:
         """Limit the grants of each publishing link to `count` messages from its next grant on."""
-        return self.inject("limit-credit", count=count, **whom)
+        return self.inject("limit-credit", count=count, **recipient)
 
-    def hold_bytes(self, **whom: Any) -> Any:
+    def hold_bytes(self, **recipient: Any) -> Any:
         """Read from and write to connections nothing, as on a network without connectivity; only `client` is
         supported.
         """
-        return self.inject("hold-bytes", **whom)
+        return self.inject("hold-bytes", **recipient)
 
-    def reset_after(self, frames: int = 1, **whom: Any) -> Any:
+    def reset_after(self, frames: int = 1, **recipient: Any) -> Any:
         """Reset connections after this many more frames to them; only `client` is supported."""
-        return self.inject("reset-after", count=frames, **whom)
+        return self.inject("reset-after", count=frames, **recipient)
 
     def refuse_attaches(
-        self, count: int | None = None, condition: str = "amqp:unauthorized-access", **whom: Any
+        self, count: int | None = None, condition: str = "amqp:unauthorized-access", **recipient: Any
     ) -> Any:
         """Refuse the next `count` attaches, or all, with a condition."""
-        return self.inject("refuse-attaches", count=count, condition=condition, **whom)
+        return self.inject("refuse-attaches", count=count, condition=condition, **recipient)
 
     @contextmanager
     def alarm(self, name: str = "memory") -> Iterator[None]:
@@ -118,19 +118,19 @@ class Faults:
         finally:
             self._ask("alarm", name=name, on=False)
 
-    def detach(self, condition: str = "amqp:link:detach-forced", **whom: Any) -> int:
+    def detach(self, condition: str = "amqp:link:detach-forced", **recipient: Any) -> int:
         """Detach links with a condition, cancel consumers of AMQP 0-9-1, and return their number. Raises
         `AssertionError` if there were none.
         """
-        return self._once("detach", condition=condition, **whom)
+        return self._once("detach", condition=condition, **recipient)
 
-    def end(self, condition: str = "amqp:internal-error", code: int = 406, **whom: Any) -> int:
+    def end(self, condition: str = "amqp:internal-error", code: int = 406, **recipient: Any) -> int:
         """End sessions with a condition, and channels with a code; like `detach`."""
-        return self._once("end", condition=condition, code=code, **whom)
+        return self._once("end", condition=condition, code=code, **recipient)
 
-    def close(self, condition: str = "amqp:connection:forced", code: int = 320, **whom: Any) -> int:
+    def close(self, condition: str = "amqp:connection:forced", code: int = 320, **recipient: Any) -> int:
         """Close connections with a condition or a code; like `detach`."""
-        return self._once("close", condition=condition, code=code, **whom)
+        return self._once("close", condition=condition, code=code, **recipient)
 
     def _once(self, kind: str, **options: Any) -> int:
         __tracebackhide__ = True

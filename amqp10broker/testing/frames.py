@@ -23,7 +23,7 @@ _ENDS: Final = ("CLOSE", "END", "DETACH", "connection.close", "channel.close", "
 
 
 @dataclass(slots=True)
-class Kept:
+class ConnectionFrames:
     """The stored frames of one connection. `lines`: time in nanoseconds since 1970, and a frame as text, the
     last ones.
     """
@@ -35,7 +35,7 @@ class Kept:
     total: int = 0
 
 
-class Frames:
+class RecordedFrames:
     """The sink that this module describes."""
 
     ended: str | None = None
@@ -43,12 +43,12 @@ class Frames:
     def __init__(self, most: int, waiting: Callable[[int], list[dict[str, Any]]]) -> None:
         self._most = most
         self._waiting = waiting
-        self._kept: OrderedDict[int, Kept] = OrderedDict()
+        self._kept: OrderedDict[int, ConnectionFrames] = OrderedDict()
 
     def write(self, number: int, peer: str, lines: Sequence[str]) -> None:
         kept = self._kept.get(number)
         if kept is None:
-            kept = self._kept[number] = Kept(peer, deque(maxlen=self._most))
+            kept = self._kept[number] = ConnectionFrames(peer, deque(maxlen=self._most))
             if len(self._kept) > CONNECTIONS_MAX:
                 self._kept.popitem(last=False)
         now_ns = time.time_ns()
@@ -67,7 +67,7 @@ class Frames:
     def close(self, reason: str) -> None:
         pass
 
-    def since(self, began_ns: int) -> dict[int, Kept]:
+    def since(self, began_ns: int) -> dict[int, ConnectionFrames]:
         """Return clients' connections with a frame since then, by number."""
         return {
             number: kept

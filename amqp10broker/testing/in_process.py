@@ -19,8 +19,8 @@ from amqp10broker.runtime.admin.operations import run_operation
 from amqp10broker.runtime.broker import Broker
 from amqp10broker.runtime.observe.tracing import EVERYTHING
 from amqp10broker.sessions.diagnosis.survey import Selection
-from amqp10broker.testing.frames import Frames, Kept
-from amqp10broker.testing.linting import Lines, lines_since
+from amqp10broker.testing.frames import ConnectionFrames, RecordedFrames
+from amqp10broker.testing.linting import LintRecording, lines_since
 from amqp10broker.testing.server import NOT_KEPT
 
 START_S: Final = 30.0
@@ -39,8 +39,8 @@ class InProcess:
         connection; 0: none.
         """
         self._config = config
-        self._frames = Frames(frames, self._waiting) if frames else None
-        self._lines = Lines()
+        self._frames = RecordedFrames(frames, self._waiting) if frames else None
+        self._lines = LintRecording()
         self._begun: Future[tuple[Broker, trio.lowlevel.TrioToken, trio.Nursery]] = Future()
         self._thread = threading.Thread(target=self._run, name="amqp10broker", daemon=True)
         self._thread.start()
@@ -60,7 +60,7 @@ class InProcess:
             raise BrokerError("the test's broker has ended; its log says why") from None
         return answer.result(ASK_S)
 
-    def frames(self, began_ns: int) -> dict[int, Kept]:
+    def frames(self, began_ns: int) -> dict[int, ConnectionFrames]:
         return {} if self._frames is None else self._frames.since(began_ns)
 
     def recorded(self, began_ns: int) -> list[list[str]]:

@@ -11,7 +11,7 @@ from itertools import repeat
 from typing import Any, Final
 
 from amqp10broker.errors import BrokerError
-from amqp10broker.observe.frames.records import Record, Recorded, first_line, read_lines
+from amqp10broker.observe.frames.records import Record, RecordedFrame, first_line, read_lines
 from amqp10broker.protocols.amqp10.performatives import Open
 from amqp10broker.runtime.observe.trace_sinks import FILE_BYTES_MAX
 from amqp10broker.testing.frames import OWN
@@ -26,7 +26,7 @@ _LINES_BYTES: Final = 1024 * 1024
 _RULES: Final = {each.id: each for each in vars(rules).values() if isinstance(each, Rule)}
 
 
-class Lines:
+class LintRecording:
     """A recording of frames in memory, a `operations.node.Sink`."""
 
     ended: str | None = None
@@ -112,7 +112,7 @@ def findings(
 
 
 def _is_own(record: Record) -> bool:
-    opened = record.frame.body if isinstance(record, Recorded) and record.direction == "in" else None
+    opened = record.frame.body if isinstance(record, RecordedFrame) and record.direction == "in" else None
     return isinstance(opened, Open) and opened.container_id.startswith(OWN)
 
 

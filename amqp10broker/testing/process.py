@@ -18,7 +18,7 @@ from amqp10broker.children import PYTHON, environment
 from amqp10broker.cli import admin
 from amqp10broker.config.records import SETTINGS
 from amqp10broker.errors import BrokerError
-from amqp10broker.testing.frames import LINE_CHARACTERS_MAX, OWN, Kept
+from amqp10broker.testing.frames import LINE_CHARACTERS_MAX, OWN, ConnectionFrames
 from amqp10broker.testing.linting import lines_in
 from amqp10broker.testing.server import NOT_KEPT
 
@@ -154,7 +154,7 @@ class Process:
     def ask(self, operation: str, arguments: Mapping[str, Any], vhost: str | None) -> Any:
         return ask(self.port, self.admin_socket, operation, arguments, vhost)
 
-    def frames(self, began_ns: int) -> dict[int, Kept]:
+    def frames(self, began_ns: int) -> dict[int, ConnectionFrames]:
         return frames_in(self.frames_file, self._frames, began_ns)
 
     def recorded(self, began_ns: int) -> Iterable[Sequence[str]]:
@@ -178,7 +178,7 @@ class SharedProcess:
     def ask(self, operation: str, arguments: Mapping[str, Any], vhost: str | None) -> Any:
         return ask(self.port, self._admin_socket, operation, arguments, vhost)
 
-    def frames(self, began_ns: int) -> dict[int, Kept]:
+    def frames(self, began_ns: int) -> dict[int, ConnectionFrames]:
         return frames_in(self._frames_file, self._frames, began_ns)
 
     def recorded(self, began_ns: int) -> Iterable[Sequence[str]]:
@@ -216,12 +216,12 @@ def recorded_in(folder: str, began_ns: int) -> Iterable[Sequence[str]]:
     return lines_in(folder, began_ns)
 
 
-def frames_in(file: str, most: int, began_ns: int) -> dict[int, Kept]:
+def frames_in(file: str, most: int, began_ns: int) -> dict[int, ConnectionFrames]:
     """Read the end of a trace's file, for connections with a frame since `began_ns`, by number.
 
     A line is ``2026-11-23T15:04:05.678901Z connection 3 <- ch 0 OPEN ...``.
     """
-    kept: dict[int, Kept] = {}
+    kept: dict[int, ConnectionFrames] = {}
     if not file or not os.path.exists(file):
         return kept
     with open(file, "rb") as lines:
@@ -231,7 +231,7 @@ def frames_in(file: str, most: int, began_ns: int) -> dict[int, Kept]:
             lines.readline()  # an incomplete line
         for line in lines:
             when, _, number, text = line.decode(errors="replace").rstrip("\n").split(" ", 3)
-            found = kept.setdefault(int(number), Kept("", deque(maxlen=most)))
+            found = kept.setdefault(int(number), ConnectionFrames("", deque(maxlen=most)))
             found.total += 1
             found.own = found.own or f"OPEN container-id={OWN}" in text
             found.lines.append((_nanoseconds(when), text[:LINE_CHARACTERS_MAX]))

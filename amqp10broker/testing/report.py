@@ -6,7 +6,7 @@ from typing import Any
 
 from amqp10broker.errors import BrokerError
 from amqp10broker.testing.assertions import Assertions, wait_text
-from amqp10broker.testing.frames import Kept
+from amqp10broker.testing.frames import ConnectionFrames
 from amqp10broker.testing.server import Server
 
 
@@ -50,7 +50,7 @@ def _queues(queues: list[dict[str, Any]]) -> list[str]:
     ] or ["no queue is declared"]
 
 
-def _frames(number: int, kept: Kept, began_ns: int) -> list[str]:
+def _frames(number: int, kept: ConnectionFrames, began_ns: int) -> list[str]:
     shown = f"the last {len(kept.lines)} of {kept.total} frames" if kept.total > len(kept.lines) else "frames"
     whose = f" ({kept.peer})" if kept.peer else ""
     return [

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
-from amqp10broker.testing.frames import Kept
+from amqp10broker.testing.frames import ConnectionFrames
 
 NOT_KEPT: Final = "frames are not kept: set amqp_broker_frames to more than 0 in the configuration of pytest"
 
@@ -28,7 +28,7 @@ class Server(Protocol):
         not running; contains the reason.
         """
 
-    def frames(self, began_ns: int) -> dict[int, Kept]:
+    def frames(self, began_ns: int) -> dict[int, ConnectionFrames]:
         """Return the last frames of connections with any since then, by number."""
 
     def recorded(self, began_ns: int) -> Iterable[Sequence[str]]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 
 from amqp10broker.protocols.amqp10.performatives import decode_composite
-from amqp10broker.queues.commands import Subscribe, Unsubscribe, Verdict
+from amqp10broker.queues.commands import DeliveryOutcome, Subscribe, Unsubscribe
 from tests.support.askers import new_asker
 from tests.support.declaring import clear_topic_permission, declare
 from tests.support.managing import request_message
@@ -343,7 +343,7 @@ def test_an_exclusive_consumer_keeps_links_out(scene: Scene) -> None:
     assert attach == "B> ATTACH name=link-9 h=9 role=sender source=/queues/q1 idc=0"
     assert detach == detached(9, UNAUTHORIZED, "queue 'q1' in vhost '/' in exclusive use")
     scene.do("C> DETACH h=9 closed=true")
-    queue.apply(Unsubscribe(other, (), (), 0, Verdict.REQUEUE), 0)
+    queue.apply(Unsubscribe(other, (), (), 0, DeliveryOutcome.REQUEUE), 0)
     assert len(scene.receiver("/queues/q1")) == 1
 
 

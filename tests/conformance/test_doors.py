@@ -188,7 +188,7 @@ def allow(catalog: Catalog, patterns: Mapping[str, str]) -> None:
 # --- doors ----------------------------------------------------------------------------------------
 
 
-class Door(Protocol):
+class BrokerApi(Protocol):
     """A way to ask for operations.
 
     Attributes:
@@ -214,7 +214,7 @@ class Table:
     needs: Mapping[str, tuple[Need, ...]] = field(default_factory=dict)
 
     def ask(self, operation: str, given: Mapping[str, Any], allowed: Mapping[str, str]) -> str | None:
-        """See `Door`."""
+        """See `BrokerApi`."""
         broker = Broker()
         furnish(broker.catalog)
         allow(broker.catalog, allowed)
@@ -243,7 +243,7 @@ class Management10:
     needs: Mapping[str, tuple[Need, ...]] = field(default_factory=dict)
 
     def ask(self, operation: str, given: Mapping[str, Any], allowed: Mapping[str, str]) -> str | None:
-        """See `Door`."""
+        """See `BrokerApi`."""
         broker = Broker()
         furnish(broker.catalog)
         allow(broker.catalog, allowed)
@@ -288,7 +288,7 @@ class Methods091:
     needs: Mapping[str, tuple[Need, ...]] = field(default_factory=dict)
 
     def ask(self, operation: str, given: Mapping[str, Any], allowed: Mapping[str, str]) -> str | None:
-        """See `Door`."""
+        """See `BrokerApi`."""
         world = World()
         furnish(world.catalog)
         allow(world.catalog, allowed)
@@ -311,7 +311,7 @@ class Attach:
     offers: frozenset[str] = frozenset({"declare-queue"})
 
     def ask(self, operation: str, given: Mapping[str, Any], allowed: Mapping[str, str]) -> str | None:
-        """See `Door`."""
+        """See `BrokerApi`."""
         scene = Scene("q")
         scene.allow(**allowed)
         (line, *_) = scene.do(f"C> ATTACH h=0 {self.end}={given['name']}")
@@ -330,7 +330,7 @@ def _attaching(link: str, pattern: str, what: str) -> Mapping[str, tuple[Need, .
     }
 
 
-DOORS: Final[tuple[Door, ...]] = (
+DOORS: Final[tuple[BrokerApi, ...]] = (
     Table(),
     Management10(),
     Methods091(),
@@ -366,46 +366,46 @@ def _access(text: str) -> str:
     return text.partition(" in vhost ")[0]
 
 
-@pytest.mark.parametrize("door", DOORS, ids=lambda door: door.name)
-def test_it_is_decided_of_each_operation_whether_a_door_offers_it(door: Door) -> None:
+@pytest.mark.parametrize("broker_api", DOORS, ids=lambda broker_api: broker_api.name)
+def test_it_is_decided_of_each_operation_whether_a_door_offers_it(broker_api: BrokerApi) -> None:
     """A new one is offered, or is not by intention."""
-    not_offered = NOT_OFFERED.get(door.name, frozenset())
-    assert not door.offers & not_offered
-    assert door.offers | not_offered == set(OPERATIONS)
+    not_offered = NOT_OFFERED.get(broker_api.name, frozenset())
+    assert not broker_api.offers & not_offered
+    assert broker_api.offers | not_offered == set(OPERATIONS)
 
 
 CASES: Final = [
-    pytest.param(door, name, need, missing, id=f"{door.name}-{name}-{number}-{missing or 'none'}")
-    for door in DOORS
-    for name, needs in {**NEEDS, **door.needs}.items()
-    if name in door.offers
+    pytest.param(broker_api, name, need, missing, id=f"{broker_api.name}-{name}-{number}-{missing or 'none'}")
+    for broker_api in DOORS
+    for name, needs in {**NEEDS, **broker_api.needs}.items()
+    if name in broker_api.offers
     for number, need in enumerate(needs)
     for missing in (None, *(each for each, _ in need.missing))
 ]
 
 
-@pytest.mark.parametrize(("door", "operation", "need", "missing"), CASES)
+@pytest.mark.parametrize(("broker_api", "operation", "need", "missing"), CASES)
 def test_a_missing_permission_is_refused_at_every_door(
-    door: Door, operation: str, need: Need, missing: str | None
+    broker_api: BrokerApi, operation: str, need: Need, missing: str | None
 ) -> None:
     """With what is just enough it is done; with one of it missing, that one is named."""
     allowed = {each: pattern for each, pattern in need.enough.items() if each != missing}
-    assert door.ask(operation, need.given, allowed) == dict(need.missing).get(missing or "")
+    assert broker_api.ask(operation, need.given, allowed) == dict(need.missing).get(missing or "")
 
 
 @pytest.mark.parametrize(
-    ("door", "name"),
+    ("broker_api", "name"),
     [
-        pytest.param(door, name, id=f"{door.name}-{name}")
-        for door in DOORS
-        for name in sorted(door.offers & ADMINISTRATIVE)
+        pytest.param(broker_api, name, id=f"{broker_api.name}-{name}")
+        for broker_api in DOORS
+        for name in sorted(broker_api.offers & ADMINISTRATIVE)
     ],
 )
-def test_what_is_for_administrators_needs_the_tag(door: Door, name: str) -> None:
+def test_what_is_for_administrators_needs_the_tag(broker_api: BrokerApi, name: str) -> None:
     """Permissions in a virtual host do not make an administrator."""
     everything = dict.fromkeys(("configure", "write", "read", "topic"), ".*")
     refused = f"{name} refused for user '{USER}': it needs the tag 'administrator'"
-    assert door.ask(name, arguments_of(name), everything) == refused
+    assert broker_api.ask(name, arguments_of(name), everything) == refused
 
 
 @pytest.mark.parametrize("name", sorted(LISTS))

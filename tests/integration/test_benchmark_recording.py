@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from amqp10broker.observe.flow_events.schema import EVENTS, RUN_FIELDS, Kind
+from amqp10broker.observe.flow_events.schema import EVENTS, RUN_FIELDS, EventKind
 from amqp10broker.observe.recording.parquet import read_events
-from amqp10broker.observe.recording.runs import Run, read_runs
+from amqp10broker.observe.recording.runs import RunRecord, read_runs
 from benchmarks import sweep
 from benchmarks.__main__ import BENCHMARKS, parser_of_all
 from benchmarks.measure import Benchmark, Context
@@ -30,25 +30,25 @@ def context(benchmark: Benchmark, folder: Path, *arguments: str) -> Context:
     return Context(options, benchmark.name)
 
 
-def counted(folder: Path, run: Run, *, in_window: bool = False) -> Counter[tuple[Kind, int]]:
+def counted(folder: Path, run: RunRecord, *, in_window: bool = False) -> Counter[tuple[EventKind, int]]:
     """Add up the messages of a run's events by kind and stream."""
     table = read_events(folder, run.run_id)
     columns = [table[name].to_pylist() for name in ("ts_ns", "kind", "channel", "n")]
-    sums: Counter[tuple[Kind, int]] = Counter()
+    sums: Counter[tuple[EventKind, int]] = Counter()
     assert run.ended_ns is not None
     for at, kind, stream, count in zip(*columns, strict=True):
         if not in_window or run.began_ns <= at < run.ended_ns:
-            sums[Kind(kind), stream] += count
+            sums[EventKind(kind), stream] += count
     return sums
 
 
-def told(run: Run) -> dict[str, Any]:
+def told(run: RunRecord) -> dict[str, Any]:
     """Return what a run says in its column of everything else."""
     found: dict[str, Any] = json.loads(run.settings)
     return found
 
 
-def writers(folder: Path, run: Run) -> set[str]:
+def writers(folder: Path, run: RunRecord) -> set[str]:
     """Return who has written events of a run, by the prefixes of the files."""
     paths = (folder / EVENTS / f"run_id={run.run_id}").iterdir()
     return {path.name.rpartition("-")[0] for path in paths}
@@ -68,9 +68,9 @@ def test_a_recorded_sweep_adds_up(tmp_path: Path) -> None:
         (total,) = told(run)["streams_total"]
         (window,) = told(run)["streams_window"]
         for name, kinds in {
-            "published": [Kind.CLIENT_SENT],
-            "confirmed": [Kind.CLIENT_CONFIRM],
-            "delivered": [Kind.CLIENT_RECEIVED, Kind.CLIENT_DELIVERY],
+            "published": [EventKind.CLIENT_SENT],
+            "confirmed": [EventKind.CLIENT_CONFIRM],
+            "delivered": [EventKind.CLIENT_RECEIVED, EventKind.CLIENT_DELIVERY],
         }.items():
             assert total[name] > 0
             for kind in kinds:
@@ -85,12 +85,12 @@ def test_broker_and_clients_write_into_one_run(tmp_path: Path) -> None:
     (run,) = read_runs(tmp_path)
     assert len(writers(tmp_path, run)) == 2
     (total,) = told(run)["streams_total"]
-    sums: Counter[Kind] = Counter()
+    sums: Counter[EventKind] = Counter()
     for (kind, _), count in counted(tmp_path, run).items():
         sums[kind] += count
     # What was published last may have been on its way when the connection was closed.
-    assert total["confirmed"] <= sums[Kind.LINK_IN] <= total["published"]
-    assert sums[Kind.LINK_OUT] >= total["delivered"]
+    assert total["confirmed"] <= sums[EventKind.LINK_IN] <= total["published"]
+    assert sums[EventKind.LINK_OUT] >= total["delivered"]
     assert run.events_dropped == 0
     assert run.sample_ms == 10
 
@@ -109,8 +109,8 @@ def test_two_senders_tell_fast_and_slow_apart(tmp_path: Path) -> None:
     for (_, case), run in runs.items():
         sums = counted(tmp_path, run)
         fast, slow = told(run)["streams_total"]
-        assert sums[Kind.CLIENT_SENT, 0] == fast["published"] > 0
-        assert sums[Kind.CLIENT_SENT, 1] == slow["published"]
+        assert sums[EventKind.CLIENT_SENT, 0] == fast["published"] > 0
+        assert sums[EventKind.CLIENT_SENT, 1] == slow["published"]
         assert (slow["published"] > 0) == case.startswith("with")
         assert run.publishers == (2 if case.startswith("with") else 1)
         assert (run.message_size_bytes, run.queue_type, run.durable) == (12, "classic", False)
@@ -127,7 +127,9 @@ def test_of_a_foreign_broker_the_clients_alone_are_recorded(tmp_path: Path, brok
         assert writers(tmp_path, run) == {"part-clients"}
         assert run.max_link_credit is None
         assert told(run)["broker_events"] is False
-        assert counted(tmp_path, run)[Kind.CLIENT_SENT, 0] == told(run)["streams_total"][0]["published"] > 0
+        assert (
+            counted(tmp_path, run)[EventKind.CLIENT_SENT, 0] == told(run)["streams_total"][0]["published"] > 0
+        )
 
 
 def test_a_run_that_fails_leaves_nothing(tmp_path: Path) -> None:

@@ -160,9 +160,9 @@ def test_dead_letter_requeue_then_norequeue_by_get(scene: Scene, how: str) -> No
     """First requeued, then given up."""
     scene.declare_source()
     scene.publish("1")
-    verdict = getattr(scene.channel, how)
-    verdict(scene.take(1)[0], requeue=True)
-    verdict(scene.take(1)[0], requeue=False)
+    delivery_outcome = getattr(scene.channel, how)
+    delivery_outcome(scene.take(1)[0], requeue=True)
+    delivery_outcome(scene.take(1)[0], requeue=False)
     scene.await_dead("1")
 
 
@@ -177,11 +177,11 @@ def test_dead_letter_requeue_then_norequeue_by_consume(scene: Scene, how: str) -
     scene.declare_source()
     inbox = Inbox(scene.channel, scene.source)
     scene.publish("1")
-    verdict = getattr(scene.channel, how)
-    verdict(inbox.take()[0].tag, requeue=True)
+    delivery_outcome = getattr(scene.channel, how)
+    delivery_outcome(inbox.take()[0].tag, requeue=True)
     again = inbox.take()[0]
     assert again.method.redelivered
-    verdict(again.tag, requeue=False)
+    delivery_outcome(again.tag, requeue=False)
     (dead,) = scene.await_dead("1")
     assert not dead.method.redelivered
 

@@ -205,9 +205,9 @@ def test_a_durable_link_sends_each_message_once_though_its_broker_is_killed(
             assert attach.target.durable == 2
             assert all(state == Accepted() for state in theirs.values())
             resumed += len(theirs.keys() & set(unsettled))
-            unheard = {tag for tag in unsettled if tag not in theirs}
+            unanswered = {tag for tag in unsettled if tag not in theirs}
             fresh = [] if life == 2 else [b"%d" % (life * 30 + number) for number in range(30)]
-            heard = len(unheard) + len(fresh[:20])
+            heard = len(unanswered) + len(fresh[:20])
             sent = [*unsettled, *fresh]
             for number, tag in enumerate(sent):
                 known = tag in theirs

@@ -422,20 +422,22 @@ def test_it_says_that_the_broker_is_gone_and_comes_back_with_it(pages: Pages, tm
 
 def test_the_page_makes_of_a_difference_what_the_broker_means(ada: Page) -> None:
     """`changed` of live.js and `applied` of `api.differences` are one function in two languages."""
-    chance = random.Random(20)
+    random_source = random.Random(20)
     names = ("name", "vhost", "messages", "to", "__proto__")
 
     def value(depth: int) -> Any:
-        kind = chance.randrange(4 if depth else 2)
+        kind = random_source.randrange(4 if depth else 2)
         if kind < 2:
-            return chance.choice((None, True, 0, 1, 2.5, "", "text"))
+            return random_source.choice((None, True, 0, 1, 2.5, "", "text"))
         if kind == 2:
-            return [value(depth - 1) for _ in range(chance.randrange(4))]
-        return {name: value(depth - 1) for name in chance.sample(names, chance.randrange(4))}
+            return [value(depth - 1) for _ in range(random_source.randrange(4))]
+        return {name: value(depth - 1) for name in random_source.sample(names, random_source.randrange(4))}
 
     def rows() -> list[Any]:
-        chosen = chance.sample("abcdef", chance.randrange(6))
-        return [{"name": name, "messages": chance.randrange(3), "__proto__": value(1)} for name in chosen]
+        chosen = random_source.sample("abcdef", random_source.randrange(6))
+        return [
+            {"name": name, "messages": random_source.randrange(3), "__proto__": value(1)} for name in chosen
+        ]
 
     pairs = [(value(3), value(3)) for _ in range(300)] + [(rows(), rows()) for _ in range(300)]
     cases = [(before, change, after) for before, after in pairs if (change := difference(before, after))]

@@ -242,13 +242,13 @@ def test_what_is_drawn_has_every_extremum_and_no_step_that_is_not_there(
 ) -> None:
     """Thousands of steps in a few columns: those drawn are steps, and none higher or lower is missing."""
     page = logged_in(pages, broker, "overview")
-    chance = random.Random(14)
+    random_source = random.Random(14)
     for _ in range(20):
-        times = sorted(chance.uniform(0, 1000) for _ in range(chance.choice([1, 5, 200, 4000])))
-        values = [chance.choice([0, 1, chance.randrange(10_000)]) for _ in times]
+        times = sorted(random_source.uniform(0, 1000) for _ in range(random_source.choice([1, 5, 200, 4000])))
+        values = [random_source.choice([0, 1, random_source.randrange(10_000)]) for _ in times]
         columns, span = (
-            chance.choice([1, 7, 300]),
-            {"from": chance.uniform(-50, 400), "to": chance.uniform(500, 1100)},
+            random_source.choice([1, 7, 300]),
+            {"from": random_source.uniform(-50, 400), "to": random_source.uniform(500, 1100)},
         )
         curve = {"times": times, "values": values, "steps": list(range(len(times)))}
         places = page.evaluate(DRAWN, [curve, span, columns])

@@ -16,9 +16,9 @@ import duckdb
 import pytest
 from proton import Delivery
 
-from amqp10broker.observe.flow_events.schema import Kind
+from amqp10broker.observe.flow_events.schema import EventKind
 from amqp10broker.observe.recording.parquet import read_events
-from amqp10broker.observe.recording.runs import Run, read_run, read_runs
+from amqp10broker.observe.recording.runs import RunRecord, read_run, read_runs
 from amqp10broker.sessions.diagnosis.waits import Wait
 from tests.support.broker_process import REPOSITORY, BrokerProcess, StartBroker
 from tests.support.flow_oracle import measured
@@ -30,7 +30,7 @@ COUNT: Final = 300
 WAIT_S: Final = 30.0
 
 
-def total(recording: Path, run_id: str, kind: Kind, column: str = "n") -> int:
+def total(recording: Path, run_id: str, kind: EventKind, column: str = "n") -> int:
     """The sum of a column over events of a kind, by DuckDB, which must read what pyarrow reads."""
     files = recording / "events" / f"run_id={run_id}" / "*.parquet"
     query = f"select coalesce(sum({column}), 0)::bigint from '{files}' where kind = {int(kind)}"
@@ -95,21 +95,21 @@ def test_what_proton_did_stands_in_the_files(start_broker: StartBroker, clients:
     broker = start_broker("--record", str(recording), "--record-run", "one", "--record-every", "10")
     publish_and_consume(clients, broker, "q")
     broker.stop()
-    assert total(recording, "one", Kind.LINK_IN) == COUNT
-    assert total(recording, "one", Kind.LINK_OUT) == COUNT
-    confirmed, settled = (total(recording, "one", kind) for kind in (Kind.CONFIRM, Kind.SETTLE))
+    assert total(recording, "one", EventKind.LINK_IN) == COUNT
+    assert total(recording, "one", EventKind.LINK_OUT) == COUNT
+    confirmed, settled = (total(recording, "one", kind) for kind in (EventKind.CONFIRM, EventKind.SETTLE))
     assert confirmed <= COUNT
     assert settled <= COUNT
     (run,) = read_runs(recording)
     check_row(run, 10)
     assert run.ended_ns is not None
-    observed_ns = total(recording, "one", Kind.PROCESS, "value_ns")
+    observed_ns = total(recording, "one", EventKind.PROCESS, "value_ns")
     assert 0.5 * (run.ended_ns - run.began_ns) < observed_ns < 1.1 * (run.ended_ns - run.began_ns)
-    assert 100 * COUNT < total(recording, "one", Kind.CONNECTION_IN, "bytes") < 1000 * COUNT
+    assert 100 * COUNT < total(recording, "one", EventKind.CONNECTION_IN, "bytes") < 1000 * COUNT
     assert not list(recording.rglob("_*"))
 
 
-def check_row(run: Run, every_ms: int) -> None:
+def check_row(run: RunRecord, every_ms: int) -> None:
     """The columns that the broker knows."""
     assert (run.run_id, run.benchmark, run.sample_ms) == ("one", "broker", every_ms)
     assert (run.max_link_credit, run.max_incoming_window, run.max_queue_credit) == (170, 400, 256)
@@ -134,8 +134,8 @@ def test_what_pika_did_stands_in_the_files(
     look_at(broker)
     channel.connection.close()
     broker.stop()
-    assert total(recording, "r", Kind.LINK_IN) == COUNT
-    assert total(recording, "r", Kind.LINK_OUT) == COUNT
+    assert total(recording, "r", EventKind.LINK_IN) == COUNT
+    assert total(recording, "r", EventKind.LINK_OUT) == COUNT
     (run,) = read_runs(recording)
     assert run.protocol == "amqp091"
     assert Wait.QUEUE_EMPTY.number in read_events(recording, "r")["reason"].to_pylist()
@@ -166,7 +166,7 @@ def test_a_recording_begins_and_ends_while_the_broker_runs(
     stopped = broker.run_command("record", "stop")
     assert (stopped.returncode, "0 dropped" in stopped.stdout) == (0, True)
     sender.send(*["after"] * 3)
-    assert total(recording, "r", Kind.LINK_IN) == 5
+    assert total(recording, "r", EventKind.LINK_IN) == 5
     stopped = broker.run_command("record", "stop")
     assert (stopped.returncode, "does not record" in stopped.stderr) == (1, True)
     assert broker.ask("record-status") == {"recording": None, "failed": None}
@@ -197,7 +197,7 @@ def test_a_broker_that_starts_again_records_a_run_of_its_own(
     runs = read_runs(recording)
     assert {run.run_id for run in runs} == {"prod", "prod-2", "prod-3", "prod-4"}
     for run in runs:
-        assert total(recording, run.run_id, Kind.LINK_IN) == COUNT
+        assert total(recording, run.run_id, EventKind.LINK_IN) == COUNT
         assert (run.protocol, run.events_dropped) == ("amqp10", 0)
         at = read_events(recording, run.run_id)["ts_ns"].to_pylist()
         assert run.ended_ns is not None
@@ -269,7 +269,7 @@ def test_another_setting_begins_another_run(start_broker: StartBroker, clients: 
     first, second = read_runs(recording)
     assert [(run.run_id, run.max_link_credit) for run in (first, second)] == [("r", 170), ("r-2", 50)]
     assert first.ended_ns == second.began_ns
-    assert [total(recording, run, Kind.LINK_IN) for run in ("r", "r-2")] == [5, 3]
+    assert [total(recording, run, EventKind.LINK_IN) for run in ("r", "r-2")] == [5, 3]
     assert '"name": "q"' in second.settings, "queues keep their numbers"
 
 
@@ -281,13 +281,13 @@ def test_a_killed_broker_leaves_whole_files(start_broker: StartBroker, clients: 
     until(lambda: broker.ask("record-status")["recording"]["buffered_bytes"] == 0, "events handed on")
     broker.kill()
     run = until(lambda: _ended(recording, "r"), "the end of the run in its row")
-    assert total(recording, "r", Kind.LINK_IN) == COUNT
+    assert total(recording, "r", EventKind.LINK_IN) == COUNT
     assert run.began_ns < run.ended_ns <= time.time_ns()
     assert run.events_dropped == 0
     assert not list(recording.rglob("_*"))
 
 
-def _ended(recording: Path, run_id: str) -> Run | None:
+def _ended(recording: Path, run_id: str) -> RunRecord | None:
     run = read_run(recording, run_id)
     return run if run.ended_ns is not None else None
 
@@ -309,7 +309,7 @@ def test_a_helper_that_stands_still_does_not_hold_up_the_broker(
     finally:
         os.kill(helper, signal.SIGCONT)
     broker.stop()
-    assert total(recording, "r", Kind.LINK_IN) == COUNT
+    assert total(recording, "r", EventKind.LINK_IN) == COUNT
 
 
 def test_a_helper_that_dies_ends_the_recording_only(
@@ -327,7 +327,7 @@ def test_a_helper_that_dies_ends_the_recording_only(
     publish_and_consume(clients, broker, "p")
     broker.terminate()
     assert broker.wait_ended() == 0
-    assert total(recording, "again", Kind.LINK_IN) == COUNT
+    assert total(recording, "again", EventKind.LINK_IN) == COUNT
     assert [each["event"] for each in broker.log if each["level"] == "error"] == [entry["event"]]
     broker.log.clear()  # the one error was asked for
 

@@ -27,7 +27,7 @@ from amqp10broker.protocols.amqp10.types import Symbol, ULong
 from amqp10broker.spark.errors import BrokerUnreachable, QueueUnusable, SpoolError
 from amqp10broker.spark.options import QueueOptions, parse_source
 from amqp10broker.spark.queue import link
-from amqp10broker.spark.queue.credit_pacing import Grants
+from amqp10broker.spark.queue.credit_pacing import CreditPacing
 from amqp10broker.spark.queue.link import QueueLink
 from amqp10broker.spark.queue.source import QueueReader, QueueStreamReader
 from amqp10broker.spark.queue.spool import SEGMENT_BYTES_MAX
@@ -412,7 +412,7 @@ def test_what_there_is_no_room_for_stays_in_its_place(
 ) -> None:
     """Given back as often as it takes: in order, and to a quorum queue it is no failed delivery."""
     room = 200_000
-    monkeypatch.setattr(link, "Grants", partial(Grants, room_bytes=room))
+    monkeypatch.setattr(link, "Grants", partial(CreditPacing, room_bytes=room))
     more = {"x-delivery-limit": 1} if kind == "quorum" else {}
     declared(channel, queue, kind, **more)
     bodies = bodies_of(sizes)
@@ -433,7 +433,7 @@ def test_messages_that_were_given_back_have_not_failed(
     measured: type[MeasuredEnd],
 ) -> None:
     """Their header does not say that they were delivered before: some have come several times."""
-    monkeypatch.setattr(link, "Grants", partial(Grants, room_bytes=50_000))
+    monkeypatch.setattr(link, "Grants", partial(CreditPacing, room_bytes=50_000))
     declared(channel, queue, "quorum", **{"x-delivery-limit": 3})
     bodies = bodies_of([5] * 100 + [40_000] * 20)
     fill(broker, queue, bodies)

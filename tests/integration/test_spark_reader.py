@@ -33,9 +33,9 @@ from amqp10broker.spark.options import StreamOptions, parse_source
 from amqp10broker.spark.stream import bounds as stream_bounds
 from amqp10broker.spark.stream import range as stream_range
 from amqp10broker.spark.stream.bounds import (
-    Bounds,
     ManagedEnds,
     ProbedEnds,
+    StreamBounds,
     attach,
     ends_of,
     ends_there,
@@ -246,16 +246,16 @@ def test_both_ways_find_the_same_ends(broker: BrokerProcess, stream: str) -> Non
         managed = ends_of(client, stream, 5.0)
         assert isinstance(managed, ManagedEnds)
         bounds = managed.bounds()
-        assert bounds == Bounds(0, COUNT, dense=True, declaration_id=bounds.declaration_id)
+        assert bounds == StreamBounds(0, COUNT, dense=True, declaration_id=bounds.declaration_id)
         assert bounds.declaration_id is not None
-        assert ProbedEnds(client, stream, 5.0).bounds() == Bounds(0, COUNT, dense=False)
+        assert ProbedEnds(client, stream, 5.0).bounds() == StreamBounds(0, COUNT, dense=False)
 
 
 def test_probing_an_empty_stream_and_one_that_was_cut(broker: BrokerProcess, queue: str) -> None:
     declare(broker, queue, **SMALL_SEGMENTS)
     with client_of(broker) as client:
         probe = ProbedEnds(client, queue, 5.0)
-        assert probe.bounds() == Bounds(0, 0, dense=False)
+        assert probe.bounds() == StreamBounds(0, 0, dense=False)
         fill(broker, queue, 5000)
         managed = ends_of(client, queue, 5.0).bounds()
         found = probe.bounds()

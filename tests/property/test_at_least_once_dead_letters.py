@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from amqp10broker.metadata.catalog import Catalog
 from amqp10broker.queues.commands import Publish
-from amqp10broker.queues.effects import Confirmed, Rejected, Unconfirmed
+from amqp10broker.queues.effects import Confirmed, PublishRejected, Unconfirmed
 from amqp10broker.routing.bindings import Binding, Destination
 from amqp10broker.sessions.at_least_once_dead_letters import DeadLetterTarget, Forwarding
 from tests.support.askers import new_asker
@@ -71,7 +71,7 @@ class World(RuleBasedStateMachine):
         self.post(self.forwarding.send(held(*keys), self.vhost, self.now_ms))
 
     @precondition(lambda self: self.letters)
-    @rule(data=st.data(), answer=st.sampled_from([Confirmed, Rejected, Unconfirmed]))
+    @rule(data=st.data(), answer=st.sampled_from([Confirmed, PublishRejected, Unconfirmed]))
     def answer(self, data: st.DataObject, answer: type) -> None:
         """A target queue answers one of its letters, wholly or in part."""
         index = data.draw(st.integers(0, len(self.letters) - 1))
@@ -89,8 +89,8 @@ class World(RuleBasedStateMachine):
             self.settle(self.forwarding.confirmed(Confirmed(publish.publisher, ids, False)))
             return
         self.refused.update(ids)
-        if answer is Rejected:
-            self.forwarding.refused(Rejected(publish.publisher, ids, False, queue))
+        if answer is PublishRejected:
+            self.forwarding.refused(PublishRejected(publish.publisher, ids, False, queue))
         else:
             self.forwarding.refused(Unconfirmed(publish.publisher, ids, False, queue=queue))
 

@@ -13,13 +13,14 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from amqp10broker.message.message import Message, header_of, make_head
 from amqp10broker.protocols.serial import MASK, add, diff
-from amqp10broker.queues.classic.consumers import Consumer
+from amqp10broker.queues.classic.consumers import ClassicConsumer
 from amqp10broker.queues.classic.queue import ClassicQueue
 from amqp10broker.queues.commands import (
     DELETE,
     AttachPublisher,
     ConsumerRef,
     Credit,
+    DeliveryOutcome,
     DetachPublisher,
     GiveBack,
     Publish,
@@ -27,7 +28,6 @@ from amqp10broker.queues.commands import (
     Settle,
     Subscribe,
     Unsubscribe,
-    Verdict,
 )
 from amqp10broker.queues.effects import Confirmed, CreditReply, Deliver, QueueDeleted, Unconfirmed
 from tests.support.askers import new_asker
@@ -35,8 +35,8 @@ from tests.support.queue_inside import consumers_of, fresh_of, returned_of
 
 HEAD = make_head(None, None, "", "q")
 WRAPS = (0, 1, 2**31 - 3, 2**31, MASK - 2, MASK)
-FAILS = (Verdict.REQUEUE_FAILED,)
-ENDS = (Verdict.ACCEPT, Verdict.DISCARD, Verdict.DISCARD_FAILED)
+FAILS = (DeliveryOutcome.REQUEUE_FAILED,)
+ENDS = (DeliveryOutcome.ACCEPT, DeliveryOutcome.DISCARD, DeliveryOutcome.DISCARD_FAILED)
 
 
 class Held:
@@ -132,8 +132,8 @@ class ClassicQueueMachine(RuleBasedStateMachine):
         self._after()
 
     @precondition(lambda self: self.living)
-    @rule(data=st.data(), verdict=st.sampled_from(Verdict), foreign=st.booleans())
-    def settle(self, data: st.DataObject, verdict: Verdict, foreign: bool) -> None:
+    @rule(data=st.data(), delivery_outcome=st.sampled_from(DeliveryOutcome), foreign=st.booleans())
+    def settle(self, data: st.DataObject, delivery_outcome: DeliveryOutcome, foreign: bool) -> None:
         """Any of the deliveries that reached the client, in any order, and some that did not exist."""
         consumer = data.draw(st.sampled_from(self.living))
         if consumer.settled:
@@ -141,9 +141,9 @@ class ClassicQueueMachine(RuleBasedStateMachine):
         keys = data.draw(st.lists(st.sampled_from(consumer.sent), unique=True)) if consumer.sent else []
         for key in keys:
             consumer.sent.remove(key)
-            self._decide(key, verdict)
+            self._decide(key, delivery_outcome)
         strangers = [self.published + 5, -1] if foreign else []
-        self.queue.apply(Settle(consumer.ref, [*keys, *strangers], verdict), 0)
+        self.queue.apply(Settle(consumer.ref, [*keys, *strangers], delivery_outcome), 0)
         self._after()
 
     @precondition(lambda self: self.living)
@@ -180,9 +180,9 @@ class ClassicQueueMachine(RuleBasedStateMachine):
         self._after()
 
     @precondition(lambda self: self.living)
-    @rule(data=st.data(), verdict=st.sampled_from(Verdict))
-    def unsubscribe(self, data: st.DataObject, verdict: Verdict) -> None:
-        self._leave(data.draw(st.sampled_from(self.living)), verdict)
+    @rule(data=st.data(), delivery_outcome=st.sampled_from(DeliveryOutcome))
+    def unsubscribe(self, data: st.DataObject, delivery_outcome: DeliveryOutcome) -> None:
+        self._leave(data.draw(st.sampled_from(self.living)), delivery_outcome)
         self._after()
 
     @precondition(lambda self: any(party.alive for party in self.parties[1:]))
@@ -192,7 +192,7 @@ class ClassicQueueMachine(RuleBasedStateMachine):
         party = data.draw(st.sampled_from([party for party in self.parties[1:] if party.alive]))
         party.alive = False
         for consumer in self.living_of(party):
-            self._leave(consumer, Verdict.REQUEUE)
+            self._leave(consumer, DeliveryOutcome.REQUEUE)
         self.queue.apply(DetachPublisher(party.publisher), 0)
         self._after()
 
@@ -220,12 +220,12 @@ class ClassicQueueMachine(RuleBasedStateMachine):
     def living_of(self, party: Party) -> list[Held]:
         return [consumer for consumer in self.living if consumer.session is party]
 
-    def _decide(self, key: int, verdict: Verdict) -> None:
-        if verdict in ENDS:
+    def _decide(self, key: int, delivery_outcome: DeliveryOutcome) -> None:
+        if delivery_outcome in ENDS:
             self.finished.add(key)
             return
         self.acquired.add(key)
-        if verdict in FAILS:
+        if delivery_outcome in FAILS:
             self.failures[key] = self.failures.get(key, 0) + 1
 
     def _send(self, consumer: Held, count: int) -> None:
@@ -238,16 +238,20 @@ class ClassicQueueMachine(RuleBasedStateMachine):
             else:
                 consumer.sent.append(key)
 
-    def _leave(self, consumer: Held, verdict: Verdict) -> None:
+    def _leave(self, consumer: Held, delivery_outcome: DeliveryOutcome) -> None:
         consumer.gone = True
         self.replies_due.pop(consumer.ref, None)
         for key in consumer.sent:
-            self._decide(key, verdict)
+            self._decide(key, delivery_outcome)
         consumer.sent.clear()
         unsent, consumer.unsent = consumer.unsent, []
         self.queue.apply(
             Unsubscribe(
-                consumer.ref, [key for key, _ in unsent], [each for _, each in unsent], consumer.seen, verdict
+                consumer.ref,
+                [key for key, _ in unsent],
+                [each for _, each in unsent],
+                consumer.seen,
+                delivery_outcome,
             ),
             0,
         )
@@ -318,7 +322,7 @@ class ClassicQueueMachine(RuleBasedStateMachine):
             assert reply.credit == max(0, diff(limit, reply.delivery_count))
         assert diff(reply.delivery_count, limit) <= 0 or reply.credit == 0
 
-    def inside(self, consumer: Held) -> Consumer:
+    def inside(self, consumer: Held) -> ClassicConsumer:
         """The queue's part of a consumer."""
         return next(each for each in consumers_of(self.queue) if each.ref == consumer.ref)
 
@@ -370,7 +374,7 @@ class ClassicQueueMachine(RuleBasedStateMachine):
         self.holding = 0
         self._take_up()
         for consumer in self.living:
-            self._leave(consumer, Verdict.REQUEUE)
+            self._leave(consumer, DeliveryOutcome.REQUEUE)
         self._take_up()
         last = Held(self.parties[0].reply_to.consumer(), self.parties[0], settled=False, delivery_count=0)
         self.consumers.append(last)
@@ -398,7 +402,7 @@ def test_deliver_that_nobody_hears_is_requeued_once(settled: bool, seen: int) ->
     queue.apply(Credit(ref, 0, seen, drain=False, seen=0), 0)
     queue.take_effects()
     queue.apply(Credit(ref, 0, 3, drain=False, seen=seen), 0)
-    queue.apply(Unsubscribe(ref, [], [], seen, Verdict.ACCEPT), 0)
+    queue.apply(Unsubscribe(ref, [], [], seen, DeliveryOutcome.ACCEPT), 0)
     assert queue.ready == 5 - seen
     queue.take_effects()
     assert queue.ready == 5 - seen

@@ -20,11 +20,11 @@ from amqp10broker.queues.classic.queue import ClassicQueue
 from amqp10broker.queues.commands import (
     ConsumerRef,
     Credit,
+    DeliveryOutcome,
     Publish,
     Purge,
     Settle,
     Subscribe,
-    Verdict,
 )
 from amqp10broker.queues.effects import Confirmed, Deliver
 from amqp10broker.queues.settings import QueueSettings
@@ -111,15 +111,15 @@ class Restarting(RuleBasedStateMachine):
             del self.ready[number]
 
     @precondition(lambda self: self.held)
-    @rule(data=st.data(), verdict=st.sampled_from(list(Verdict)))
-    def settle(self, data: st.DataObject, verdict: Verdict) -> None:
+    @rule(data=st.data(), delivery_outcome=st.sampled_from(list(DeliveryOutcome)))
+    def settle(self, data: st.DataObject, delivery_outcome: DeliveryOutcome) -> None:
         assert self.consumer is not None
         keys = data.draw(st.lists(st.sampled_from(sorted(self.held)), min_size=1, unique=True))
-        self.queue.apply(Settle(self.consumer, keys, verdict), 0)
+        self.queue.apply(Settle(self.consumer, keys, delivery_outcome), 0)
         self.take()
         for key in keys:
             number = self.held.pop(key)
-            if verdict in (Verdict.REQUEUE, Verdict.REQUEUE_FAILED):
+            if delivery_outcome in (DeliveryOutcome.REQUEUE, DeliveryOutcome.REQUEUE_FAILED):
                 self.ready[number] = self.where[number]
 
     @rule()

@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amqp10broker.spark.queue.credit_pacing import MESSAGE_COST_BYTES, Grants
+from amqp10broker.spark.queue.credit_pacing import MESSAGE_COST_BYTES, CreditPacing
 
 ROOM = 20_000
 SIZES = st.one_of(
@@ -26,7 +26,7 @@ def segments(
     Everything that was granted comes, as a broker may have written all of it before it hears of the stop;
     `read` messages at a time.
     """
-    grants = Grants(credit_max, ROOM)
+    grants = CreditPacing(credit_max, ROOM)
     found: list[list[int]] = []
     asked: list[tuple[int, int]] = []
     at = 0
@@ -80,7 +80,7 @@ def test_messages_that_do_not_grow_are_never_given_back(
 @given(st.integers(0, 100), st.integers(1, 1000))
 def test_credit_reaches_its_limit_in_a_few_grants(size: int, credit_max: int) -> None:
     """What small messages cost does not depend on the rule."""
-    grants = Grants(credit_max)
+    grants = CreditPacing(credit_max)
     for _ in range(3):
         grants.keep([size] * grants.next(10_000))
         grants.end_grant()

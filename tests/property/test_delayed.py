@@ -19,7 +19,16 @@ from amqp10broker.queues.classic import backlog, delayed, store
 from amqp10broker.queues.classic import journal_store as classic_store
 from amqp10broker.queues.classic.journal_store import ClassicStore
 from amqp10broker.queues.classic.queue import ClassicQueue
-from amqp10broker.queues.commands import TICK, ConsumerRef, Credit, Publish, Purge, Settle, Subscribe, Verdict
+from amqp10broker.queues.commands import (
+    TICK,
+    ConsumerRef,
+    Credit,
+    DeliveryOutcome,
+    Publish,
+    Purge,
+    Settle,
+    Subscribe,
+)
 from amqp10broker.queues.effects import Confirmed, Deliver
 from amqp10broker.queues.settings import QueueSettings
 from amqp10broker.queues.spool import Spool
@@ -146,15 +155,15 @@ class Delaying(RuleBasedStateMachine):
             self.held[key] = number, self.ready.pop(number)
 
     @precondition(lambda self: self.held)
-    @rule(data=st.data(), verdict=st.sampled_from([Verdict.ACCEPT, Verdict.REQUEUE]))
-    def settle(self, data: st.DataObject, verdict: Verdict) -> None:
+    @rule(data=st.data(), delivery_outcome=st.sampled_from([DeliveryOutcome.ACCEPT, DeliveryOutcome.REQUEUE]))
+    def settle(self, data: st.DataObject, delivery_outcome: DeliveryOutcome) -> None:
         assert self.consumer is not None
         keys = data.draw(st.lists(st.sampled_from(sorted(self.held)), min_size=1, unique=True))
-        self.queue.apply(Settle(self.consumer, keys, verdict), self.now)
+        self.queue.apply(Settle(self.consumer, keys, delivery_outcome), self.now)
         self.take()
         for key in keys:
             number, place = self.held.pop(key)
-            if verdict is Verdict.REQUEUE:
+            if delivery_outcome is DeliveryOutcome.REQUEUE:
                 self.ready[number] = place
 
     @rule(really=st.integers(0, 3))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from amqp10broker.message import amqp091
 from amqp10broker.message.bare import body_start, read_properties
 from amqp10broker.message.filters.bloom import BloomFilter, chunk_filter
-from amqp10broker.message.filters.fields import ABSENT, PROPERTIES, Field, FieldReader, Section
+from amqp10broker.message.filters.fields import ABSENT, PROPERTIES, FieldReader, MessageField, Section
 from amqp10broker.message.filters.filters import MessageFilter
 from amqp10broker.message.filters.sql_eval import compile_sql
 from amqp10broker.message.message import MessageReader
@@ -84,16 +84,16 @@ def bares(draw: st.DrawFn) -> bytes:
 
 
 fields = st.one_of(
-    keys.map(lambda key: Field(Section.APPLICATION_PROPERTIES, key)),
-    st.sampled_from(PROPERTIES).map(lambda name: Field(Section.PROPERTIES, name)),
-    st.just(Field(Section.HEADER, "priority")),
+    keys.map(lambda key: MessageField(Section.APPLICATION_PROPERTIES, key)),
+    st.sampled_from(PROPERTIES).map(lambda name: MessageField(Section.PROPERTIES, name)),
+    st.just(MessageField(Section.HEADER, "priority")),
 )
 
 
 @settings(max_examples=150, deadline=None)
 @given(bares(), st.none() | st.integers(0, 255), st.lists(fields, unique=True, max_size=6), st.booleans())
 def test_a_reader_finds_what_decoding_everything_finds(
-    bare: bytes, priority: int | None, wanted: list[Field], uuid_as_binary: bool
+    bare: bytes, priority: int | None, wanted: list[MessageField], uuid_as_binary: bool
 ) -> None:
     """Values with their types; what is not there is None, or ABSENT among application-properties."""
     message = MessageReader("", "q", "u", impersonator=True).read(Header(priority=priority).encode() + bare)

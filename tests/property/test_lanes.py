@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from amqp10broker.queues.commands import Verdict
+from amqp10broker.queues.commands import DeliveryOutcome
 from amqp10broker.queues.settings import Overflow, QueueSettings
 from tests.support.journals import LONG
 from tests.support.lane_world import Watcher, World
@@ -116,7 +116,7 @@ def test_publishes_wait_while_the_leader_s_disk_is_full_and_nothing_else(
         for consumer in session.consumers.values():
             if not consumer.over:
                 consumer.send()
-                consumer.settle(10, Verdict.ACCEPT, answer=True)
+                consumer.settle(10, DeliveryOutcome.ACCEPT, answer=True)
     world.settle_down()
     assert world.published_in_log() == placed
     for session in sessions:
@@ -131,7 +131,7 @@ def check_at_rest(world: World, settings: QueueSettings) -> None:
     """Both sides know the same, and nobody waits."""
     assert world.leader is not None
     machine = world._member(world.leader).machine
-    parts = machine.outlook().parts
+    parts = machine.queue_status().parts
     _, consumers, _ = machine.parts()
     for node in world.nodes.values():
         assert not node.client.kept
@@ -196,7 +196,7 @@ def check_contents(seed: int) -> None:
         if not consumer.held:
             break
         left += [message[1] for message in consumer.held.values()]
-        consumer.settle(1000, Verdict.ACCEPT, answer=False)
+        consumer.settle(1000, DeliveryOutcome.ACCEPT, answer=False)
         world.settle_down()
     assert not consumer.held
     found = Counter(world.accepted)

@@ -28,11 +28,11 @@ def histogram(values: list[int]) -> dict[int, int]:
 @given(values=VALUES, parts=st.integers(1, 7), seed=st.integers(0, 1000))
 def test_parts_merged_are_the_whole(values: list[int], parts: int, seed: int) -> None:
     """However the values are dealt, and in whatever order the parts are merged."""
-    chance = random.Random(seed)
+    random_source = random.Random(seed)
     dealt: list[list[int]] = [[] for _ in range(parts)]
     for value in values:
-        chance.choice(dealt).append(value)
-    chance.shuffle(dealt)
+        random_source.choice(dealt).append(value)
+    random_source.shuffle(dealt)
     assert merge(histogram(part) for part in dealt) == histogram(values)
 
 

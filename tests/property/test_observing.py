@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from amqp10broker.observe.flow.observer import Observer
 from amqp10broker.observe.flow.samples import channel_samples, session_samples
-from amqp10broker.observe.flow_events.schema import Kind
+from amqp10broker.observe.flow_events.schema import EventKind
 from amqp10broker.protocols.amqp091.methods import BasicAck, BasicCancel, BasicQos, ConfirmSelect
-from amqp10broker.sessions.circumstances import Circumstances
+from amqp10broker.sessions.circumstances import WaitContext
 from tests.support.channel_world import World, tags
 from tests.support.declaring import declare
 from tests.support.scene import Scene
@@ -66,7 +66,7 @@ class Session:
         self.observer.observe(
             self.seen.now_ns,
             self.seen.now_ns,
-            Circumstances(writer_blocked=self.world.blocked),
+            WaitContext(writer_blocked=self.world.blocked),
             whole=whole,
         )
 
@@ -127,16 +127,16 @@ def test_a_session_is_told_whole(steps: list[str]) -> None:
     session.look(whole=True)
     session.observer.finish(session.seen.now_ns, session.seen.now_ns)
     events = session.seen.events
-    assert total(events, Kind.LINK_IN) == session.client.sent
-    assert total(events, Kind.LINK_OUT) == len(session.mine.received)
+    assert total(events, EventKind.LINK_IN) == session.client.sent
+    assert total(events, EventKind.LINK_OUT) == len(session.mine.received)
     check_times(events, session.began_ns, session.seen.now_ns, gone={2} - session.attached)
-    assert total(events, Kind.CONFIRM) <= session.client.sent
+    assert total(events, EventKind.CONFIRM) <= session.client.sent
     assert all(0 <= event.value_ns <= session.seen.now_ns - session.began_ns for event in events)
 
 
 def check_times(events: list[Event], began_ns: int, ended_ns: int, gone: set[int]) -> None:
     """Each link is told from the beginning to the end, or to its own end."""
-    for kind, handle in ((Kind.LINK_IN, 0), (Kind.LINK_OUT, 1), (Kind.LINK_OUT, 2)):
+    for kind, handle in ((EventKind.LINK_IN, 0), (EventKind.LINK_OUT, 1), (EventKind.LINK_OUT, 2)):
         its = [event for event in events if event.kind == kind and event.handle == handle]
         at_ns = began_ns
         for event in its:
@@ -178,7 +178,7 @@ def test_a_channel_is_told_whole(steps: list[str]) -> None:
         observer.observe(
             seen.now_ns,
             seen.now_ns,
-            Circumstances(reader_credit=channel.credit.credit),
+            WaitContext(reader_credit=channel.credit.credit),
             whole=whole,
         )
 
@@ -218,7 +218,7 @@ def test_a_channel_is_told_whole(steps: list[str]) -> None:
         observer.probe(seen.now_ns, seen.now_ns)
     look(whole=True)
     observer.finish(seen.now_ns, seen.now_ns)
-    assert total(seen.events, Kind.LINK_IN) == published
-    assert total(seen.events, Kind.LINK_OUT) == delivered
-    assert total(seen.events, Kind.CONFIRM) <= confirmable
-    assert total(seen.events, Kind.SETTLE) <= acked
+    assert total(seen.events, EventKind.LINK_IN) == published
+    assert total(seen.events, EventKind.LINK_OUT) == delivered
+    assert total(seen.events, EventKind.CONFIRM) <= confirmable
+    assert total(seen.events, EventKind.SETTLE) <= acked

@@ -26,7 +26,9 @@ def test_what_may_be_is_explained() -> None:
 
 
 def test_what_cannot_be_is_not() -> None:
-    assert {name: verdict for name, (verdict, _) in judge(BAD).items()} == dict.fromkeys(BAD, "Illegal")
+    assert {name: delivery_outcome for name, (delivery_outcome, _) in judge(BAD).items()} == dict.fromkeys(
+        BAD, "Illegal"
+    )
 
 
 def test_what_is_not_explained_is_named() -> None:
@@ -59,10 +61,12 @@ def test_both_checkers_say_the_same(block: int) -> None:
         rng = random.Random(seed)
         histories[f"{seed}"] = simulated(rng, 20)
         histories[f"{seed} changed"] = changed(rng, histories[f"{seed}"])
-    verdicts = {name: verdict == "Ok" for name, (verdict, _) in judge(histories).items()}
-    assert verdicts == {name: is_explained(operations) for name, operations in histories.items()}
-    assert all(verdicts[f"{seed}"] for seed in range(block * 200, block * 200 + 200))
-    assert list(verdicts.values()).count(False) > 10
+    delivery_outcomes = {
+        name: delivery_outcome == "Ok" for name, (delivery_outcome, _) in judge(histories).items()
+    }
+    assert delivery_outcomes == {name: is_explained(operations) for name, operations in histories.items()}
+    assert all(delivery_outcomes[f"{seed}"] for seed in range(block * 200, block * 200 + 200))
+    assert list(delivery_outcomes.values()).count(False) > 10
 
 
 def test_long_histories_have_verdicts() -> None:

@@ -20,9 +20,9 @@ from amqp10broker.queues.commands import (
     ROOM_BYTES,
     Command,
     Credit,
+    DeliveryOutcome,
     GiveBack,
     Unsubscribe,
-    Verdict,
 )
 from amqp10broker.queues.effects import CreditReply, Deliver
 from amqp10broker.sessions.queue_credit import QueueCredit
@@ -363,7 +363,7 @@ class QueueCreditMachine(RuleBasedStateMachine):
         assert not self.queue.ready, "messages wait, and the consumer asks for none"
         self.every_message_is_in_one_place()
         self.publish([1, 1])
-        self.credit.leave(self.waiting, [EMPTY] * len(self.waiting), Verdict.REQUEUE)
+        self.credit.leave(self.waiting, [EMPTY] * len(self.waiting), DeliveryOutcome.REQUEUE)
         self.waiting.clear()
         while self.letters:
             self.letter()

@@ -16,13 +16,13 @@ from amqp10broker.queues.commands import (
     TICK,
     ConsumerRef,
     Credit,
+    DeliveryOutcome,
     GiveBack,
     Publish,
     Purge,
     Settle,
     Subscribe,
     Unsubscribe,
-    Verdict,
 )
 from amqp10broker.queues.effects import CreditReply, Deliver
 from amqp10broker.queues.quorum.commands import QuorumCommand
@@ -95,13 +95,16 @@ class Browsing(RuleBasedStateMachine):
         self.do(Credit(self.taker, self.taken, credit, True, self.taken))
 
     @precondition(lambda self: getattr(self, "held", None))
-    @rule(data=st.data(), verdict=st.sampled_from(Verdict))
-    def settle(self, data: st.DataObject, verdict: Verdict) -> None:
+    @rule(data=st.data(), delivery_outcome=st.sampled_from(DeliveryOutcome))
+    def settle(self, data: st.DataObject, delivery_outcome: DeliveryOutcome) -> None:
         keys = data.draw(st.lists(st.sampled_from(self.held), unique=True, min_size=1))
         for key in keys:
             self.held.remove(key)
-            self.entries[key].ready = verdict in (Verdict.REQUEUE, Verdict.REQUEUE_FAILED)
-        self.do(Settle(self.taker, keys, verdict))
+            self.entries[key].ready = delivery_outcome in (
+                DeliveryOutcome.REQUEUE,
+                DeliveryOutcome.REQUEUE_FAILED,
+            )
+        self.do(Settle(self.taker, keys, delivery_outcome))
 
     @rule()
     def purge(self) -> None:
@@ -150,7 +153,7 @@ class Browsing(RuleBasedStateMachine):
     def leave(self, data: st.DataObject) -> None:
         watcher = data.draw(st.sampled_from(self.watchers))
         self.watchers.remove(watcher)
-        self.ask(Unsubscribe(watcher.ref, (), (), watcher.seen, Verdict.ACCEPT))
+        self.ask(Unsubscribe(watcher.ref, (), (), watcher.seen, DeliveryOutcome.ACCEPT))
 
     # --- what comes of it -------------------------------------------------------------------------
 

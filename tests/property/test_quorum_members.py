@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from amqp10broker.queues.commands import Credit, Settle, Subscribe, Verdict
+from amqp10broker.queues.commands import Credit, DeliveryOutcome, Settle, Subscribe
 from amqp10broker.queues.quorum import log_store as quorum_store
 from amqp10broker.queues.settings import QueueSettings
 from tests.support.quorum_nodes import World
@@ -66,7 +66,7 @@ class Life:
         if not leading:
             return
         leader = dice.choice(leading)
-        held = leader.keeper.queue.parts()[1].by_ref.get(self.consumer)
+        held = leader.backend.queue.parts()[1].by_ref.get(self.consumer)
         match dice.choice("pppppsc"):
             case "p":
                 delay_ms = dice.choice([0, 0, 0, 20, 300, 5_000])
@@ -76,10 +76,12 @@ class Life:
                 leader.work(Credit(self.consumer, seen, 10, False, seen))
             case "s" if held is not None and held.unsettled:
                 keys = dice.sample(list(held.unsettled), 1)
-                verdict = dice.choice([Verdict.ACCEPT, Verdict.REQUEUE, Verdict.REQUEUE_FAILED])
+                delivery_outcome = dice.choice(
+                    [DeliveryOutcome.ACCEPT, DeliveryOutcome.REQUEUE, DeliveryOutcome.REQUEUE_FAILED]
+                )
                 # A message that fails too often is dropped, too.
                 self.settled.update(number_of(body) for _, body in leader.store.bodies.fetch(keys))
-                leader.work(Settle(self.consumer, keys, verdict))
+                leader.work(Settle(self.consumer, keys, delivery_outcome))
 
     def finish(self) -> None:
         """All faults end: everything that is open is decided, and members are the same."""

@@ -31,6 +31,7 @@ from amqp10broker.queues.commands import (
     Configure,
     ConsumerRef,
     Credit,
+    DeliveryOutcome,
     DetachPublisher,
     GiveBack,
     PeerId,
@@ -41,16 +42,15 @@ from amqp10broker.queues.commands import (
     Subscribe,
     Tick,
     Unsubscribe,
-    Verdict,
 )
 from amqp10broker.queues.effects import (
     ActiveChanged,
     Answer,
     Confirmed,
     CreditReply,
+    DeadLetterReason,
     Deliver,
-    Reason,
-    Rejected,
+    PublishRejected,
     Settled,
     TimedOut,
 )
@@ -59,12 +59,12 @@ from amqp10broker.queues.quorum.command_codec import decode_commands, encode_com
 from amqp10broker.queues.quorum.commands import DlxSettle, NodeGone, QuorumCommand, RaiseVersion, SessionGone
 from amqp10broker.queues.quorum.consumer import size_of
 from amqp10broker.queues.quorum.queue import QuorumQueue
-from amqp10broker.queues.quorum.ready import Ready
+from amqp10broker.queues.quorum.ready import ReadyIndexes
 from amqp10broker.queues.quorum.snapshot import decode_snapshot, encode_snapshot
 from amqp10broker.queues.settings import DeadLetterStrategy, Overflow, QueueSettings, RetryType
 
-REQUEUES = (Verdict.REQUEUE, Verdict.REQUEUE_FAILED)
-FAILS = (Verdict.REQUEUE_FAILED, Verdict.DISCARD_FAILED)
+REQUEUES = (DeliveryOutcome.REQUEUE, DeliveryOutcome.REQUEUE_FAILED)
+FAILS = (DeliveryOutcome.REQUEUE_FAILED, DeliveryOutcome.DISCARD_FAILED)
 T = TypeVar("T")
 
 RARE = (
@@ -107,7 +107,7 @@ def some_of(data: Dice, things: list[T]) -> list[T]:
     return data.draw(st.one_of(st.just(things), st.lists(st.sampled_from(things), unique=True)))
 
 
-def normal_level(ready: Ready) -> list[int]:
+def normal_level(ready: ReadyIndexes) -> list[int]:
     """Indexes of the normal level and of what went to its tail, the next one first."""
     behind = dict(ready.returns_to_tail())
     numbers = ready.tail.columns()[0]
@@ -307,18 +307,22 @@ class QuorumQueueMachine(RuleBasedStateMachine):
         assert not self.replies_due
 
     @precondition(lambda self: any(each.coming or each.sent for each in self.living))
-    @rule(data=st.data(), verdict=st.sampled_from([*REQUEUES, *Verdict]), strangers=st.booleans())
-    def settle(self, data: Dice, verdict: Verdict, strangers: bool) -> None:
+    @rule(
+        data=st.data(),
+        delivery_outcome=st.sampled_from([*REQUEUES, *DeliveryOutcome]),
+        strangers=st.booleans(),
+    )
+    def settle(self, data: Dice, delivery_outcome: DeliveryOutcome, strangers: bool) -> None:
         """A client decides on some of its deliveries, or on all."""
         consumer = one_of(data, [each for each in self.living if each.coming or each.sent])
         self.take(consumer, keep=0)
         if consumer.settled:
             return
         keys = some_of(data, sorted(consumer.sent))
-        self.decide([consumer.sent.pop(key) for key in keys], verdict)
+        self.decide([consumer.sent.pop(key) for key in keys], delivery_outcome)
         told = [*keys, *([10**9] if strangers else [])]
         self.settled_due.append(told)
-        self.do(Settle(consumer.ref, told, verdict, answer=True))
+        self.do(Settle(consumer.ref, told, delivery_outcome, answer=True))
         assert not self.settled_due
 
     def lose_memory(self, consumer: Held, back: list[tuple[int, int]]) -> None:
@@ -386,13 +390,13 @@ class QuorumQueueMachine(RuleBasedStateMachine):
         if not self.living:
             return
         consumer = one_of(data, self.living)
-        verdict = one_of(data, Verdict)
+        delivery_outcome = one_of(data, DeliveryOutcome)
         consumer.gone = True
         unsent, consumer.unsent = consumer.unsent, []
         self.lose_memory(consumer, unsent)
         self.order.put_back([number for _, number in (*consumer.coming, *unsent)])
         consumer.coming.clear()
-        self.decide(list(consumer.sent.values()), verdict)
+        self.decide(list(consumer.sent.values()), delivery_outcome)
         consumer.sent.clear()
         self.do(
             Unsubscribe(
@@ -400,7 +404,7 @@ class QuorumQueueMachine(RuleBasedStateMachine):
                 [key for key, _ in unsent],
                 [self.messages[number] for _, number in unsent],
                 consumer.seen,
-                verdict,
+                delivery_outcome,
             )
         )
 
@@ -436,7 +440,7 @@ class QuorumQueueMachine(RuleBasedStateMachine):
             consumer.coming.clear()
             consumer.unsent.clear()
             consumer.sent.clear()
-        self.decide([number for _, number in sorted(held)], Verdict.REQUEUE_FAILED)
+        self.decide([number for _, number in sorted(held)], DeliveryOutcome.REQUEUE_FAILED)
         self.do(command)
         assert self.queue.consumers == sum(1 for each in self.open if each.counted)
         assert self.queue.publishers == (self.publisher.reply_to not in gone)
@@ -510,14 +514,14 @@ class QuorumQueueMachine(RuleBasedStateMachine):
         entries = list(messages.pending.entries)
         return [int(body) for _, body in messages.bodies.fetch(entries)] if entries else []
 
-    def decide(self, numbers: list[int], verdict: Verdict) -> None:
-        if verdict is Verdict.ACCEPT:
+    def decide(self, numbers: list[int], delivery_outcome: DeliveryOutcome) -> None:
+        if delivery_outcome is DeliveryOutcome.ACCEPT:
             self.finished.update(numbers)
             return
         for number in numbers:
             self.acquired[number] = self.acquired.get(number, 0) + 1
-            self.failures[number] = self.failures.get(number, 0) + (verdict in FAILS)
-        if verdict in REQUEUES:
+            self.failures[number] = self.failures.get(number, 0) + (delivery_outcome in FAILS)
+        if delivery_outcome in REQUEUES:
             limit = self.settings.delivery_limit
             back = [number for number in numbers if limit is None or self.acquired[number] <= limit]
             self.order.give_returns(back, to_tail=limit is None)
@@ -535,7 +539,7 @@ class QuorumQueueMachine(RuleBasedStateMachine):
                     self.hear_reply(effect)
                 case Confirmed():
                     self.confirmed += effect.ids
-                case Rejected():
+                case PublishRejected():
                     self.rejected += effect.ids
                     self.finished.update(effect.ids)
                     self.order.remove(set(effect.ids))
@@ -610,7 +614,7 @@ class QuorumQueueMachine(RuleBasedStateMachine):
         consumer.unsent += consumer.coming
         consumer.coming = []
         consumer.unsent = [pair for pair in consumer.unsent if pair[0] not in keys]
-        self.decide(taken, Verdict.REQUEUE)
+        self.decide(taken, DeliveryOutcome.REQUEUE)
 
     def hear_dead_letters(self) -> set[int]:
         dead: set[int] = set()
@@ -619,11 +623,11 @@ class QuorumQueueMachine(RuleBasedStateMachine):
             for message in letters.messages:
                 number = int(message[1])
                 dead.add(number)
-                if letters.reason is Reason.MAXLEN:
+                if letters.reason is DeadLetterReason.MAXLEN:
                     assert self.settings.overflow is Overflow.DROP_HEAD
-                if letters.reason is Reason.EXPIRED:
+                if letters.reason is DeadLetterReason.EXPIRED:
                     assert self.timed
-                if letters.reason is Reason.DELIVERY_LIMIT:
+                if letters.reason is DeadLetterReason.DELIVERY_LIMIT:
                     assert self.settings.delivery_limit is not None
                     assert self.acquired[number] > self.settings.delivery_limit
                 self.check_counts(number, message)
@@ -839,7 +843,7 @@ def walk(machine: QuorumQueueMachine, seed: int, steps: int) -> None:
             case "g" if machine.open:
                 machine.grant(dice, choose([0, 1, 4, 30]), choose([True, False, False]))
             case "s" if any(each.coming or each.sent for each in machine.living):
-                machine.settle(dice, choose([*REQUEUES, *Verdict]), choose([True, False]))
+                machine.settle(dice, choose([*REQUEUES, *DeliveryOutcome]), choose([True, False]))
             case "t" if machine.living:
                 machine.take_mail(dice, choose([0, 0, 3, 20]))
             case "b" if machine.open:

@@ -21,13 +21,13 @@ from amqp10broker.queues.commands import (
     TICK,
     ConsumerRef,
     Credit,
+    DeliveryOutcome,
     GiveBack,
     Publish,
     Purge,
     Settle,
     Subscribe,
     Unsubscribe,
-    Verdict,
 )
 from amqp10broker.queues.effects import CreditReply, Deliver
 from amqp10broker.queues.quorum import selecting
@@ -136,13 +136,13 @@ class Life:
     def settle(self) -> None:
         taker = self._one()
         if taker is not None and taker.held:
-            verdict = self._pick(list(Verdict))
+            delivery_outcome = self._pick(list(DeliveryOutcome))
             keys = self.dice.sample(taker.held, self.dice.randint(1, len(taker.held)))
             for key in keys:
                 taker.held.remove(key)
             taker.unsent = [each for each in taker.unsent if each not in keys]
-            self._decide(taker, keys, verdict)
-            self.do(Settle(taker.ref, keys, verdict))
+            self._decide(taker, keys, delivery_outcome)
+            self.do(Settle(taker.ref, keys, delivery_outcome))
 
     def give_back(self) -> None:
         taker = self._one()
@@ -165,15 +165,15 @@ class Life:
         taker = self._one()
         if taker is None:
             return
-        verdict = self._pick(list(Verdict))
+        delivery_outcome = self._pick(list(DeliveryOutcome))
         del self.takers[taker.ref]
         self._let_live(taker, taker.unsent)
         for key in taker.unsent:
             self.entries[key].ready = True
             self.entries[key].moved += 1
-        self._decide(taker, [each for each in taker.held if each not in taker.unsent], verdict)
+        self._decide(taker, [each for each in taker.held if each not in taker.unsent], delivery_outcome)
         batch = [self._message(key) for key in taker.unsent]
-        self.do(Unsubscribe(taker.ref, taker.unsent, batch, taker.seen, verdict))
+        self.do(Unsubscribe(taker.ref, taker.unsent, batch, taker.seen, delivery_outcome))
 
     def purge(self) -> None:
         for entry in self.entries:
@@ -277,10 +277,13 @@ class Life:
             if self._alive(entry) and entry.colour in taker.colours
         ]
 
-    def _decide(self, taker: Taker, keys: list[int], verdict: Verdict) -> None:
+    def _decide(self, taker: Taker, keys: list[int], delivery_outcome: DeliveryOutcome) -> None:
         for key in keys:
             entry = self.entries[key]
-            if verdict in (Verdict.REQUEUE, Verdict.REQUEUE_FAILED) and key in taker.held + keys:
+            if (
+                delivery_outcome in (DeliveryOutcome.REQUEUE, DeliveryOutcome.REQUEUE_FAILED)
+                and key in taker.held + keys
+            ):
                 entry.ready = entry.returned = True
                 entry.moved += 1
 

@@ -17,6 +17,7 @@ from amqp10broker.queues.commands import (
     Configure,
     ConsumerRef,
     Credit,
+    DeliveryOutcome,
     GiveBack,
     Inspect,
     PeerId,
@@ -28,7 +29,6 @@ from amqp10broker.queues.commands import (
     Tick,
     Touch,
     Unsubscribe,
-    Verdict,
 )
 from amqp10broker.queues.effects import Deliver
 from amqp10broker.queues.quorum.commands import DlxSettle, NodeGone, QuorumCommand
@@ -121,8 +121,10 @@ class Life:
                 held = self.held[consumer]
                 chosen = dice.sample(held, dice.randint(0, len(held)))
                 self.held[consumer] = [each for each in held if each not in chosen]
-                verdict = dice.choice([Verdict.ACCEPT, Verdict.ACCEPT, *Verdict])
-                return [Settle(consumer, [key for key, _ in chosen], verdict)]
+                delivery_outcome = dice.choice(
+                    [DeliveryOutcome.ACCEPT, DeliveryOutcome.ACCEPT, *DeliveryOutcome]
+                )
+                return [Settle(consumer, [key for key, _ in chosen], delivery_outcome)]
             case "b" if consumer is not None:
                 back, self.held[consumer] = self.held[consumer], []
                 count = self.seen[consumer]
@@ -134,7 +136,9 @@ class Life:
                 self.held.pop(consumer, None)
                 keys, messages = [key for key, _ in back], [message for _, message in back]
                 return [
-                    Unsubscribe(consumer, keys, messages, self.seen[consumer], dice.choice(list(Verdict)))
+                    Unsubscribe(
+                        consumer, keys, messages, self.seen[consumer], dice.choice(list(DeliveryOutcome))
+                    )
                 ]
             case "a":
                 return [AttachPublisher(self.publisher)]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amqp10broker.observe.flow_events.ring import Ring
-from amqp10broker.observe.flow_events.schema import PACK, Kind
+from amqp10broker.observe.flow_events.ring import EventRing
+from amqp10broker.observe.flow_events.schema import PACK, EventKind
 
 _STEPS = st.lists(st.one_of(st.integers(1, 20), st.sampled_from(["take", "lose", "settle"])), max_size=60)
 
@@ -14,13 +14,13 @@ _STEPS = st.lists(st.one_of(st.integers(1, 20), st.sampled_from(["take", "lose",
 @given(st.integers(2, 12), _STEPS)
 def test_written_and_dropped_are_all_that_was_offered(capacity: int, steps: list[int | str]) -> None:
     """Adding in bursts, taking, losing what was taken: the sums hold, and the order too."""
-    ring = Ring(capacity)
+    ring = EventRing(capacity)
     offered = 0
     written: list[tuple[int, ...]] = []
     for step in [*steps, "take", "settle", "take"]:
         if isinstance(step, int):
             for _ in range(step):
-                ring.add(offered, Kind.QUEUE, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0)
+                ring.add(offered, EventKind.QUEUE, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0)
                 offered += 1
         elif step == "settle":
             ring.settle(offered)
@@ -31,8 +31,8 @@ def test_written_and_dropped_are_all_that_was_offered(capacity: int, steps: list
                 written += events
             else:
                 ring.lose(b"".join(PACK.pack(*event) for event in events))
-    kept = [event[0] for event in written if event[1] == Kind.QUEUE]
-    told = sum(event[9] for event in written if event[1] == Kind.DROPPED)
+    kept = [event[0] for event in written if event[1] == EventKind.QUEUE]
+    told = sum(event[9] for event in written if event[1] == EventKind.DROPPED)
     assert ring.offered == offered
     assert len(kept) + told == offered
     assert ring.dropped == told

@@ -26,13 +26,13 @@ from amqp10broker.queues.commands import (
     Cancel,
     ConsumerRef,
     Credit,
+    DeliveryOutcome,
     GiveBack,
     Publish,
     Purge,
     Settle,
     Subscribe,
     Unsubscribe,
-    Verdict,
 )
 from amqp10broker.queues.effects import CreditReply, Deliver
 from amqp10broker.queues.settings import QueueSettings
@@ -186,8 +186,8 @@ class Selecting(RuleBasedStateMachine):
         self.do(Credit(taker.ref, taker.count, credit, drain, taker.seen), at_once)
 
     @precondition(lambda self: self.takers)
-    @rule(data=st.data(), verdict=st.sampled_from(Verdict))
-    def settle(self, data: st.DataObject, verdict: Verdict) -> None:
+    @rule(data=st.data(), delivery_outcome=st.sampled_from(DeliveryOutcome))
+    def settle(self, data: st.DataObject, delivery_outcome: DeliveryOutcome) -> None:
         taker = data.draw(st.sampled_from(self.takers))
         if not taker.keys or taker.settled:
             return
@@ -195,8 +195,10 @@ class Selecting(RuleBasedStateMachine):
         for key in keys:
             entry = self.entries[taker.keys.pop(key)]
             if not taker.browses:
-                self._put(entry, back=verdict in (Verdict.REQUEUE, Verdict.REQUEUE_FAILED))
-        self.do(Settle(taker.ref, keys, verdict))
+                self._put(
+                    entry, back=delivery_outcome in (DeliveryOutcome.REQUEUE, DeliveryOutcome.REQUEUE_FAILED)
+                )
+        self.do(Settle(taker.ref, keys, delivery_outcome))
 
     @precondition(lambda self: self.takers)
     @rule(data=st.data(), count=st.integers(1, 5))
@@ -218,8 +220,12 @@ class Selecting(RuleBasedStateMachine):
         self.do(GiveBack(taker.ref, keys, messages, taker.count, taker.seen, taker.epoch))
 
     @precondition(lambda self: self.takers)
-    @rule(data=st.data(), verdict=st.sampled_from([Verdict.ACCEPT, Verdict.REQUEUE]), cancel=st.booleans())
-    def leave(self, data: st.DataObject, verdict: Verdict, cancel: bool) -> None:
+    @rule(
+        data=st.data(),
+        delivery_outcome=st.sampled_from([DeliveryOutcome.ACCEPT, DeliveryOutcome.REQUEUE]),
+        cancel=st.booleans(),
+    )
+    def leave(self, data: st.DataObject, delivery_outcome: DeliveryOutcome, cancel: bool) -> None:
         taker = data.draw(st.sampled_from(self.takers))
         if cancel and not taker.cancelled:
             taker.cancelled, taker.credit = True, 0
@@ -228,8 +234,11 @@ class Selecting(RuleBasedStateMachine):
         self.takers.remove(taker)
         if not taker.browses:
             for number in taker.keys.values():
-                self._put(self.entries[number], back=verdict is Verdict.REQUEUE and not taker.settled)
-        self.do(Unsubscribe(taker.ref, (), (), taker.seen, verdict))
+                self._put(
+                    self.entries[number],
+                    back=delivery_outcome is DeliveryOutcome.REQUEUE and not taker.settled,
+                )
+        self.do(Unsubscribe(taker.ref, (), (), taker.seen, delivery_outcome))
 
     @rule()
     def purge(self) -> None:
@@ -372,7 +381,7 @@ class Selecting(RuleBasedStateMachine):
                     assert entry.had or entry.number in taker.shown, "it was not shown what is there"
                 else:
                     raise AssertionError(f"{taker} does not get {entry}")
-            part = self.queue.outlook().parts[taker.ref]
+            part = self.queue.queue_status().parts[taker.ref]
             if part.looking is not None:
                 assert part.looking.rests
 

@@ -124,7 +124,7 @@ def expected(payloads: list[bytes], *, of_stream: bool = True) -> list[dict[str,
 
 def variants(message: Message, count: int, seed: int) -> list[bytes]:
     """Messages like one, with other values of the same types, as a publisher would send."""
-    chance = random.Random(seed)
+    random_source = random.Random(seed)
     encoded = []
     for number in range(count):
         annotations = dict(message.message_annotations or {})
@@ -135,7 +135,7 @@ def variants(message: Message, count: int, seed: int) -> list[bytes]:
             properties = Properties(message_id=f"{number}", subject=properties.subject)
         body = message.body
         if isinstance(body, bytes) and message.kind is BodyKind.DATA:
-            body = bytes(chance.randrange(256) for _ in range(chance.randrange(30)))
+            body = bytes(random_source.randrange(256) for _ in range(random_source.randrange(30)))
         encoded.append(
             Message(
                 body,

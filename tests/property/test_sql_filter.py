@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from amqp10broker.message.filters.errors import FilterError
-from amqp10broker.message.filters.fields import PROPERTIES, Field, FieldReader, Section
+from amqp10broker.message.filters.fields import PROPERTIES, FieldReader, MessageField, Section
 from amqp10broker.message.filters.filters import MessageFilter
 from amqp10broker.message.filters.sql_ast import (
     And,
@@ -45,9 +45,9 @@ literals: st.SearchStrategy[Expression] = st.one_of(
     st.booleans(), whole, fractions, texts, st.sampled_from([b"\0", b"ab", b"\0" * 15 + b"\1"])
 ).map(Literal)
 fields = st.one_of(
-    st.sampled_from(KEYS).map(lambda key: Field(Section.APPLICATION_PROPERTIES, key)),
-    st.sampled_from(PROPERTIES).map(lambda name: Field(Section.PROPERTIES, name)),
-    st.just(Field(Section.HEADER, "priority")),
+    st.sampled_from(KEYS).map(lambda key: MessageField(Section.APPLICATION_PROPERTIES, key)),
+    st.sampled_from(PROPERTIES).map(lambda name: MessageField(Section.PROPERTIES, name)),
+    st.just(MessageField(Section.HEADER, "priority")),
 )
 identifiers: st.SearchStrategy[Any] = fields.map(Identifier)
 patterns = st.text("ab_%!", max_size=6)
@@ -138,11 +138,13 @@ def test_the_compiler_says_what_the_interpreter_says(
 ) -> None:
     """Of every expression and message; and only what is True passes, with the search for bytes before it."""
     on = message(application, priority=priority, **given_properties)
-    found: dict[Field, Any] = {Field(Section.HEADER, "priority"): 4 if priority is None else priority}
+    found: dict[MessageField, Any] = {
+        MessageField(Section.HEADER, "priority"): 4 if priority is None else priority
+    }
     for name, value in given_properties.items():
-        found[Field(Section.PROPERTIES, name.replace("_", "-"))] = value
+        found[MessageField(Section.PROPERTIES, name.replace("_", "-"))] = value
     for key, value in (application or {}).items():
-        found[Field(Section.APPLICATION_PROPERTIES, key)] = value
+        found[MessageField(Section.APPLICATION_PROPERTIES, key)] = value
     wanted = interpret(expression, found, NOW_MS)
 
     sql = compile_expression(expression)

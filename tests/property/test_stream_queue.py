@@ -28,12 +28,12 @@ from amqp10broker.queues.commands import (
     Configure,
     ConsumerRef,
     Credit,
+    DeliveryOutcome,
     GiveBack,
     Publish,
     Settle,
     Subscribe,
     Unsubscribe,
-    Verdict,
 )
 from amqp10broker.queues.effects import Confirmed, CreditReply, Deliver
 from amqp10broker.queues.settings import QueueSettings
@@ -265,8 +265,8 @@ class StreamMachine(RuleBasedStateMachine):
         consumer.sent += consumer.unsent[:sent]
         del consumer.unsent[:sent]
         if consumer.sent and not consumer.settled and data.draw(st.booleans()):
-            verdict = data.draw(st.sampled_from(Verdict))
-            self.queue.apply(Settle(consumer.ref, consumer.sent[-3:], verdict), self.now_ms)
+            delivery_outcome = data.draw(st.sampled_from(DeliveryOutcome))
+            self.queue.apply(Settle(consumer.ref, consumer.sent[-3:], delivery_outcome), self.now_ms)
 
     def _see(self, consumer: Held, count: int) -> None:
         consumer.unsent += consumer.coming[:count]
@@ -296,7 +296,7 @@ class StreamMachine(RuleBasedStateMachine):
         consumer = data.draw(st.sampled_from(self.consumers))
         self.consumers.remove(consumer)
         ref = consumer.ref
-        unsubscribe = Unsubscribe(ref, consumer.unsent, [], consumer.seen, Verdict.REQUEUE)
+        unsubscribe = Unsubscribe(ref, consumer.unsent, [], consumer.seen, DeliveryOutcome.REQUEUE)
         self.queue.apply(Cancel(ref) if cancel else unsubscribe, self.now_ms)
         self._wake()
 

@@ -8,7 +8,7 @@ import pytest
 
 from amqp10broker.cluster import system_store
 from amqp10broker.cluster.proposals import Proposals
-from amqp10broker.cluster.transactions import SystemMachine, Transaction
+from amqp10broker.cluster.transactions import CatalogTransaction, SystemMachine
 from tests.property.test_transactions import some_request
 from tests.support.journals import LONG
 from tests.support.system_group import World
@@ -19,13 +19,13 @@ SEEDS = 300 if LONG else 25
 def live(seed: int, **kinds: Any) -> World:
     """Some hundred steps with faults, then half a minute without."""
     world = World(seed, **kinds)
-    chance = world.chance
+    random_source = world.random_source
     for _ in range(700):
-        kind = chance.random()
-        node = chance.choice(world.nodes)
+        kind = random_source.random()
+        node = random_source.choice(world.nodes)
         if kind < 0.15:
             if node.up and node.caught_up:
-                node.ask(some_request(chance))
+                node.ask(some_request(random_source))
         elif kind < 0.16:
             if node.up:
                 world.kill(node)
@@ -35,9 +35,9 @@ def live(seed: int, **kinds: Any) -> World:
             if world.cut:
                 world.heal()
             else:
-                world.cut_off(node, others=[chance.choice(world.nodes)])
+                world.cut_off(node, others=[random_source.choice(world.nodes)])
         elif kind < 0.18:
-            world.pass_time(chance.choice([100, 1000]))
+            world.pass_time(random_source.choice([100, 1000]))
         else:
             world.step()
     for node in world.nodes:
@@ -74,7 +74,7 @@ def test_nodes_agree_whatever_happens() -> None:
 class Blind(SystemMachine):
     """42: a transaction is applied though a key that it has read has a newer revision."""
 
-    def _holds(self, transaction: Transaction) -> bool:
+    def _holds(self, transaction: CatalogTransaction) -> bool:
         return True
 
 

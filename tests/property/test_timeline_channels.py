@@ -20,7 +20,7 @@ from amqp10broker.protocols.amqp091.content import ContentOpened
 from amqp10broker.protocols.amqp091.items import AckRun, PublishRun
 from amqp10broker.sessions.amqp091 import consumer as consumers
 from amqp10broker.sessions.amqp091.channel import BrokerChannel, ChannelState
-from amqp10broker.sessions.amqp091.consumer import Consumer
+from amqp10broker.sessions.amqp091.consumer import ChannelConsumer
 from tests.property.test_channel_world import UNSENT_MAX, walk
 from tests.support import channel_world
 
@@ -32,7 +32,7 @@ LOOKED_AT = tuple(name for name in NAMES if name not in COUNTED)
 class Witness:
     """Looks at everything behind every frame, and after every turn asks the ring for the same."""
 
-    def __init__(self, channel: channel_world.WorldChannel, consumer: Consumer | None) -> None:
+    def __init__(self, channel: channel_world.WorldChannel, consumer: ChannelConsumer | None) -> None:
         service = channel.service
         self.channel, self.service, self.consumer = channel, service, consumer
         self.consuming, self.publishing = service.consuming, service.publishing
@@ -101,7 +101,7 @@ class Witness:
         self.add("out", "content")
         self.ring.sent_content(frames)
 
-    def delivered(self, consumer: Consumer, first_tag: int, deliveries: int) -> None:
+    def delivered(self, consumer: ChannelConsumer, first_tag: int, deliveries: int) -> None:
         self.settle()
         self.add("out", "basic.deliver", deliveries)
         self.ring.delivered(consumer, first_tag, deliveries)

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from amqp10broker.observe.timeline.ring import Ring
+from amqp10broker.observe.timeline.ring import FrameRing
 from amqp10broker.observe.timeline.standing import NAMES
 from amqp10broker.observe.timeline.taps import Taps
 from amqp10broker.operations.snapshot import LinkView, SessionView
 from amqp10broker.sessions.amqp10.status import session_view
-from amqp10broker.sessions.circumstances import Circumstances
+from amqp10broker.sessions.circumstances import WaitContext
 from tests.support import world
 from tests.support.script import ScriptRunner
 
@@ -31,7 +31,7 @@ class Watched:
 
     def __init__(self, session: world.WorldSession) -> None:
         self.session = session
-        self.rings: dict[Any, Ring] = {}
+        self.rings: dict[Any, FrameRing] = {}
         self.checked = 0
 
     def turn_over(self) -> None:
@@ -44,7 +44,7 @@ class Watched:
             ring.turn_over()
             if ring.ended is not None:
                 del self.rings[link]
-        view = session_view(service, Circumstances())
+        view = session_view(service, WaitContext())
         handles = {(end.handle, end.role): end for end in view.links}
         for link in engine.links.by_handle.values():
             ring = self.rings.get(link)
@@ -54,10 +54,12 @@ class Watched:
                 self._compare(ring, view, shown)
             elif ring is None and link.attached:
                 clock = count()
-                self.rings[link] = Ring(engine, link, lambda: (0, 0, 0, False, 0, None), clock.__next__, str)
+                self.rings[link] = FrameRing(
+                    engine, link, lambda: (0, 0, 0, False, 0, None), clock.__next__, str
+                )
         engine.tap = Taps(list(self.rings.values())) if self.rings else None
 
-    def _compare(self, ring: Ring, view: SessionView, shown: LinkView) -> None:
+    def _compare(self, ring: FrameRing, view: SessionView, shown: LinkView) -> None:
         replayed = dict(zip(NAMES, ring.before(ring.next), strict=True))
         expected = {name: getattr(view, name) for name in OF_SESSION}
         expected |= {name: getattr(shown, name) for name in OF_LINK}

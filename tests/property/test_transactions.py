@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from amqp10broker.cluster.transactions import Outcome, SystemMachine, Transaction
+from amqp10broker.cluster.transactions import CatalogTransaction, SystemMachine, TransactionOutcome
 from amqp10broker.metadata.exchange_requests import Bind, DeclareExchange, DeleteExchange, Unbind
 from amqp10broker.metadata.limits import UserLimits
 from amqp10broker.metadata.node_requests import ForgetNode, JoinNode, SetClusterName, SetDraining
@@ -52,28 +52,33 @@ class OnTheNewest:
         return Placed(max(node.number for node in nodes), incarnation=0 if wanted.lasting else 1)
 
 
-def some_request(chance: random.Random) -> Any:
+def some_request(random_source: random.Random) -> Any:
     """Of few things, so that requests meet."""
-    vhost, user = chance.choice("//v"), chance.choice("xy")
-    queue, exchange = chance.choice("pq"), chance.choice(["a", "b", "amq.topic"])
-    destination = chance.choice([Destination("queue", queue), Destination("exchange", chance.choice("ab"))])
-    binding = Binding(exchange, destination, chance.choice(["", "k"]))
-    owner = chance.choice([None, None, Owner(1, 1, 1), Owner(2, 1, 1)])
-    fanout = ExchangeSpec(chance.choice("ab"), "fanout", chance.random() < 0.5, auto_delete=True)
-    flag = chance.random() < 0.5
-    return chance.choice(
+    vhost, user = random_source.choice("//v"), random_source.choice("xy")
+    queue, exchange = random_source.choice("pq"), random_source.choice(["a", "b", "amq.topic"])
+    destination = random_source.choice(
+        [Destination("queue", queue), Destination("exchange", random_source.choice("ab"))]
+    )
+    binding = Binding(exchange, destination, random_source.choice(["", "k"]))
+    owner = random_source.choice([None, None, Owner(1, 1, 1), Owner(2, 1, 1)])
+    fanout = ExchangeSpec(
+        random_source.choice("ab"), "fanout", random_source.random() < 0.5, auto_delete=True
+    )
+    flag = random_source.random() < 0.5
+    return random_source.choice(
         [
-            *[DeclareQueue(vhost, queue, flag, owner, arguments={"x-max-length": chance.randrange(2)})] * 3,
+            *[DeclareQueue(vhost, queue, flag, owner, arguments={"x-max-length": random_source.randrange(2)})]
+            * 3,
             *[DeleteQueue(vhost, queue)] * 2,
             *[DeclareExchange(vhost, fanout)] * 3,
             DeleteExchange(vhost, exchange, flag),
             *[Bind(vhost, binding)] * 5,
             *[Unbind(vhost, binding)] * 4,
             AddVhost(VhostFacts(vhost)),
-            ChangeVhostLimits(vhost, {"max-queues": chance.choice([1, 2, -1])}),
+            ChangeVhostLimits(vhost, {"max-queues": random_source.choice([1, 2, -1])}),
             DeleteVhost(vhost),
             AddUser(User(user)),
-            ChangeUserLimits(user, UserLimits(chance.randrange(2)).as_dict()),
+            ChangeUserLimits(user, UserLimits(random_source.randrange(2)).as_dict()),
             DeleteUser(user),
             SetPermission(user, vhost, Permission("x" * flag)),
             ClearPermission(user, vhost),
@@ -84,8 +89,8 @@ def some_request(chance: random.Random) -> Any:
             SetParameter(vhost, "c", "n", flag),
             JoinNode("d", "host", 4),
             ForgetNode("d"),
-            SetDraining(chance.choice("ad"), flag),
-            SetClusterName(chance.choice("xy")),
+            SetDraining(random_source.choice("ad"), flag),
+            SetClusterName(random_source.choice("xy")),
         ]
     )
 
@@ -93,16 +98,16 @@ def some_request(chance: random.Random) -> Any:
 def live(seed: int, **kinds: Any) -> Agreement:
     """Some hundred requests at random nodes, whose copies lag."""
     agreement = Agreement(seed, placement=OnTheNewest(), **kinds)
-    chance = agreement.chance
+    random_source = agreement.random_source
     for _ in range(150):
-        node = chance.choice(agreement.nodes)
-        step = chance.random()
+        node = random_source.choice(agreement.nodes)
+        step = random_source.random()
         if step < 0.4:
-            agreement.ask(node, some_request(chance))
+            agreement.ask(node, some_request(random_source))
         elif step < 0.7:
             agreement.deliver(node)
         else:
-            for _ in range(chance.randrange(1, 4)):
+            for _ in range(random_source.randrange(1, 4)):
                 agreement.apply(node)
     agreement.finish()
     return agreement
@@ -110,10 +115,10 @@ def live(seed: int, **kinds: Any) -> Agreement:
 
 def test_every_outcome_is_that_of_the_logs_order() -> None:
     """For random requests of all kinds; and all of the outcomes occur."""
-    met: set[Outcome] = set()
+    met: set[TransactionOutcome] = set()
     for seed in range(SEEDS):
         met.update(live(seed).outcomes)
-    assert met == set(Outcome)
+    assert met == set(TransactionOutcome)
 
 
 # --- planted faults: numbers 42 and 43 of the cluster's mutants, and one for each kind of read
@@ -122,7 +127,7 @@ def test_every_outcome_is_that_of_the_logs_order() -> None:
 class Blind(SystemMachine):
     """42: a transaction is applied though a key that it has read has a newer revision."""
 
-    def _holds(self, transaction: Transaction) -> bool:
+    def _holds(self, transaction: CatalogTransaction) -> bool:
         return True
 
 
@@ -134,7 +139,7 @@ class Stubborn(Copy):
         before = asked.transaction
         reads = [(key, self.machine.revision(key)) for key, _ in before.reads]
         origin = before.origin._replace(serial=self.serial)
-        after = Transaction(origin, reads, before.puts, before.forgets, before.farewell)
+        after = CatalogTransaction(origin, reads, before.puts, before.forgets, before.farewell)
         self.asked[self.serial] = Asked(asked.request, asked.plan, after)
         self.network.append(after.encode())
 
@@ -143,7 +148,7 @@ def unread(kind: str) -> type[SystemMachine]:
     """A machine that does not look at keys of this kind, if the transaction does not touch them."""
 
     class Careless(SystemMachine):
-        def _holds(self, transaction: Transaction) -> bool:
+        def _holds(self, transaction: CatalogTransaction) -> bool:
             touched = {key for key, _ in transaction.puts} | set(transaction.forgets)
             return all(
                 self.revision(key) == revision

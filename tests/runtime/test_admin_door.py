@@ -57,7 +57,7 @@ class Mute(IdleHandle):
     def reply(self, ready: int) -> None:
         letter: Any = self.letters.pop(0)
         request = letter.request
-        self.broker.askers.post({request.reply_to: [Answer(request, ready, 0)]})
+        self.broker.reply_registry.post({request.reply_to: [Answer(request, ready, 0)]})
 
 
 def put_mute(broker: Broker, name: str) -> Mute:
@@ -154,7 +154,7 @@ async def test_a_queue_that_fails_meanwhile_answers_what_was_put_before(
         await ask(broker, "declare-queue", name="q")
         handle: Any = broker.catalog.lookup_vhost("/").lookup("q").handle
         mailbox: Mailbox[Any] = Mailbox()
-        request = broker.askers.open("test", mailbox).request()
+        request = broker.reply_registry.open("test", mailbox).request()
         real = type(handle.queue).apply
 
         def fail_once(queue: Any, command: Any, now_ms: int) -> None:
@@ -177,7 +177,7 @@ async def test_a_queue_that_does_not_answer_does_not_hang_its_client(autojump_cl
         refused = await asked(broker, "purge-queue", name="q")
         assert "has not answered for 8 s" in refused["error"]
         assert trio.current_time() - started == pytest.approx(operations.ANSWER_S)
-        assert len(broker.askers) == 0, "the answer that never came is waited for still"
+        assert len(broker.reply_registry) == 0, "the answer that never came is waited for still"
 
 
 async def test_conditions_of_a_delete_are_the_queues_own_decision(autojump_clock: object) -> None:
@@ -563,7 +563,7 @@ async def test_an_operation_waits_for_what_is_decided_later(autojump_clock: obje
                 await trio.testing.wait_all_tasks_blocked()
                 assert broker.catalog.lookup_vhost("/").find("q") is None or got
                 decided = slow.decide()
-                broker.askers.post({decided.ref.reply_to: decided})  # type: ignore[dict-item]
+                broker.reply_registry.post({decided.ref.reply_to: decided})  # type: ignore[dict-item]
                 await trio.testing.wait_all_tasks_blocked()
         assert [each["result"]["created"] for each in got] == [True, False]
         refused = await asked(broker, "declare-exchange", name="x")

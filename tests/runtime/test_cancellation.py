@@ -124,7 +124,7 @@ async def run_once(
         )
         await bystander.idle()
         assert queue_counts(broker, "q") == (BEFORE, 0)
-        tasks_before, askers_before = count_tasks(broker), len(broker.askers)
+        tasks_before, askers_before = count_tasks(broker), len(broker.reply_registry)
         pair = partial(pipe_pair, 600, direct=direct)
         victim = connect(broker, pair=pair)
         await victim.open(idle_time_out=60_000)
@@ -160,7 +160,7 @@ async def run_once(
         await trio.sleep(5)
         assert victim.task is None, "the connection's task is left"
         assert count_tasks(broker) == tasks_before, "a task is left"
-        assert len(broker.askers) == askers_before, "somebody who asked queues is left"
+        assert len(broker.reply_registry) == askers_before, "somebody who asked queues is left"
         await check_messages(broker, bystander, confirmed, accepted)
     assert log.of("error") == []
     return killer.done

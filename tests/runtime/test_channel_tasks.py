@@ -33,7 +33,7 @@ from amqp10broker.protocols.amqp091.methods import (
 )
 from amqp10broker.runtime.broker import Broker
 from amqp10broker.runtime.connections import connection_shell
-from amqp10broker.runtime.connections.connection091 import Connection091
+from amqp10broker.runtime.connections.connection091 import ConnectionTask091
 from amqp10broker.runtime.connections.session import READS_MAX
 from tests.support.trioclient import pipe_pair, queue_counts, running_broker, settle_down
 from tests.support.trioclient091 import Client091, bodies, connect091, message, names
@@ -99,7 +99,7 @@ async def act(victim: Client091, confirmed: set[int], acked: set[int]) -> None:
         return
 
 
-def belongs_to(task: trio.lowlevel.Task, connection: Connection091) -> bool:
+def belongs_to(task: trio.lowlevel.Task, connection: ConnectionTask091) -> bool:
     """Whether a task is one of this connection's."""
     nurseries = [each for each in (connection.line._outer, connection.line._inner) if each is not None]
     return any(task in each.child_tasks or each.parent_task is task for each in nurseries)
@@ -128,11 +128,11 @@ async def run_once(role: str, scope: str, at: int, log: Any, direct: bool) -> bo
     acked: set[int] = set()
     async with running_broker() as broker:
         bystander = await filled(broker)
-        tasks_before, askers_before = count_tasks(broker), len(broker.askers)
+        tasks_before, askers_before = count_tasks(broker), len(broker.reply_registry)
         victim = await connect091(broker, pair=partial(pipe_pair, 600, direct=direct)).open(
             channels=2, heartbeat=60
         )
-        connection: Connection091 = victim.task
+        connection: ConnectionTask091 = victim.task
 
         def own(task: trio.lowlevel.Task) -> bool:
             return ROLES[role] in task.name and (role == "queue" or belongs_to(task, connection))
@@ -156,7 +156,7 @@ async def run_once(role: str, scope: str, at: int, log: Any, direct: bool) -> bo
         await trio.sleep(5)
         assert victim.task is None, "the connection's task is left"
         assert count_tasks(broker) == tasks_before, "a task is left"
-        assert len(broker.askers) == askers_before, "somebody who asked queues is left"
+        assert len(broker.reply_registry) == askers_before, "somebody who asked queues is left"
         assert broker.catalog.usage.channels_of_user("guest") == 2, "a channel is counted still"
         await check_messages(broker, bystander, confirmed, acked)
     assert log.of("error") == []
@@ -233,7 +233,7 @@ ENDS: dict[str, Callable[[Client091], Any]] = {
 async def test_unacked_deliveries_return_to_their_places(autojump_clock: object, end: str) -> None:
     """Whichever way it ends, all is ready again, once, in order, and marked redelivered."""
     async with running_broker() as broker:
-        keeper = await filled(broker)
+        backend = await filled(broker)
         client = await connect091(broker).open(channels=2)
         await client.send(1, BasicQos(prefetch_count=20), BasicConsume("q", "c"))
         assert names(await client.idle()).count("BasicDeliver") == 20
@@ -241,8 +241,8 @@ async def test_unacked_deliveries_return_to_their_places(autojump_clock: object,
         await settle_down()
         await trio.sleep(3)
         assert queue_counts(broker, "q") == (BEFORE, 0)
-        await keeper.send(2, BasicConsume("q", "all", no_ack=True))
-        got = [each for _, each in await keeper.idle() if isinstance(each, Content)]
+        await backend.send(2, BasicConsume("q", "all", no_ack=True))
+        got = [each for _, each in await backend.idle() if isinstance(each, Content)]
         assert [int(each.body) for each in got] == list(range(BEFORE))
         assert [each.method.redelivered for each in got] == [True] * 20 + [False] * 20
 
@@ -252,7 +252,7 @@ async def test_unacked_deliveries_return_to_their_places(autojump_clock: object,
 async def test_what_was_not_written_returns_unmarked(autojump_clock: object, end: str, no_ack: bool) -> None:
     """A client that does not read: what the socket did not take was never delivered."""
     async with running_broker(writer_buffer_bytes=1000) as broker:
-        keeper = await filled(broker)
+        backend = await filled(broker)
         client = await connect091(broker, pair=partial(pipe_pair, 2_000)).open(channels=2)
         await client.send(1, BasicConsume("q", "c", no_ack=no_ack))
         await settle_down()
@@ -265,8 +265,8 @@ async def test_what_was_not_written_returns_unmarked(autojump_clock: object, end
         await trio.sleep(5)
         assert client.task is None
         assert queue_counts(broker, "q") == (BEFORE - written if no_ack else BEFORE, 0)
-        await keeper.send(2, BasicConsume("q", "all", no_ack=True))
-        got = [each for _, each in await keeper.idle() if isinstance(each, Content)]
+        await backend.send(2, BasicConsume("q", "all", no_ack=True))
+        got = [each for _, each in await backend.idle() if isinstance(each, Content)]
         first = written if no_ack else 0
         assert [int(each.body) for each in got] == list(range(first, BEFORE))
         marks = [False] * (BEFORE - written) if no_ack else [True] * written + [False] * (BEFORE - written)

@@ -9,16 +9,16 @@ from typing import Any, cast
 import trio
 from trio.testing import MockClock
 
-from amqp10broker.cluster.bootstrap import Address, MemberAt, Membership
+from amqp10broker.cluster.bootstrap import Address, ClusterIdentity, MemberAt
 from amqp10broker.cluster.effects_codec import encode_leader
 from amqp10broker.cluster.lane_messages import LeaderIs
-from amqp10broker.cluster.wire import Frame, FrameKind, Purpose
+from amqp10broker.cluster.wire import ConnectionPurpose, FrameKind, PeerFrame
 from amqp10broker.config import Config
 from amqp10broker.metadata.queue import QueueSpec
 from amqp10broker.runtime.clock import WallClock
 from amqp10broker.runtime.cluster.cluster import Cluster
 from amqp10broker.runtime.queues.remote_queue import RemoteQueue
-from amqp10broker.runtime.queues.reply_registry import Askers
+from amqp10broker.runtime.queues.reply_registry import ReplyRegistry
 
 SPEC = QueueSpec("/", "q", "classic", True, False, {}, number=7, home=1)
 
@@ -30,11 +30,11 @@ async def started(tmp_path: Path, nursery: trio.Nursery) -> Cluster:
     secret.chmod(0o600)
     config = Config(node_name="b", cluster_secret_file=str(secret))
     broker = SimpleNamespace(
-        config=config, catalog=SimpleNamespace(), askers=Askers(node=2), clock=WallClock()
+        config=config, catalog=SimpleNamespace(), reply_registry=ReplyRegistry(node=2), clock=WallClock()
     )
     cluster = Cluster(cast("Any", broker), cast("Any", SimpleNamespace(lost=0)))
     here = Address("127.0.0.1", 1)
-    cluster.membership = Membership("c", 2, "b", (MemberAt(1, "a", here), MemberAt(2, "b", here)))
+    cluster.membership = ClusterIdentity("c", 2, "b", (MemberAt(1, "a", here), MemberAt(2, "b", here)))
     liveness = SimpleNamespace(hears={1})
     peers = SimpleNamespace(
         connected=lambda node, purpose: node == 1, liveness=liveness, send=lambda *frame: True
@@ -58,7 +58,7 @@ async def test_a_home_that_spoke_before_there_were_lanes_is_heard(
     async with trio.open_nursery() as nursery:
         cluster = await started(tmp_path, nursery)
         body = b"".join(encode_leader(LeaderIs(0)))
-        cluster.frames(1, Purpose.LETTERS, [Frame(FrameKind.LEADER_IS, 7, body)])
+        cluster.frames(1, ConnectionPurpose.LETTERS, [PeerFrame(FrameKind.LEADER_IS, 7, body)])
         cluster.prepare()
         assert reached(cluster)
         nursery.cancel_scope.cancel()
@@ -70,8 +70,8 @@ async def test_what_it_said_counts_no_more_when_its_connection_is_lost(
     async with trio.open_nursery() as nursery:
         cluster = await started(tmp_path, nursery)
         body = b"".join(encode_leader(LeaderIs(0)))
-        cluster.frames(1, Purpose.LETTERS, [Frame(FrameKind.LEADER_IS, 7, body)])
-        cluster.disconnected(1, Purpose.LETTERS)
+        cluster.frames(1, ConnectionPurpose.LETTERS, [PeerFrame(FrameKind.LEADER_IS, 7, body)])
+        cluster.disconnected(1, ConnectionPurpose.LETTERS)
         cluster.prepare()
         assert not reached(cluster)
         nursery.cancel_scope.cancel()

@@ -7,7 +7,7 @@ import trio
 from trio.testing import assert_checkpoints, assert_no_checkpoints
 
 from amqp10broker.runtime.connections import connections
-from amqp10broker.runtime.connections.connections import Turns
+from amqp10broker.runtime.connections.connections import LoopYield
 from tests.support.declaring import declare
 from tests.support.trio091 import Basic, connect091
 from tests.support.trioclient import running_broker
@@ -25,7 +25,7 @@ async def test_others_run_while_connections_with_much_in_them_are_looked_at(
             await client.send(Basic.Consume(queue="q"))
             await client.expect(Basic.ConsumeOk)
         (view,) = await broker.connections.views()
-        turns = Turns()
+        turns = LoopYield()
         for _ in range(2):
             with assert_no_checkpoints():
                 await turns.after(view)  # a connection, a channel, two consumers

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from amqp10broker.cluster.bootstrap import Address, MemberAt, Membership
+from amqp10broker.cluster.bootstrap import Address, ClusterIdentity, MemberAt
 from amqp10broker.cluster.ids import member_id
 from amqp10broker.cluster.system_store import found, joined
 from amqp10broker.errors import DamagedFile, StorageError
@@ -36,7 +36,9 @@ def folder_of(node: int, *, members: Sequence[int] = (), here: bool = True) -> M
         (("queue_numbers",), {"highest": GROUP + 1}),
     ]
     found(log, member_id(node), entries)
-    log.change([(MEMBERSHIP, Membership("c", node, chr(96 + node), NODES).document()), (INCARNATION, 3)], [])
+    log.change(
+        [(MEMBERSHIP, ClusterIdentity("c", node, chr(96 + node), NODES).document()), (INCARNATION, 3)], []
+    )
     return log
 
 
@@ -95,7 +97,7 @@ def test_records_of_a_queue_that_has_no_member_here_are_not_looked_at() -> None:
 
 def test_a_node_that_has_joined_and_got_nothing_yet_has_no_fault() -> None:
     log = MemoryLog()
-    log.change([(MEMBERSHIP, Membership("c", 2, "b", NODES).document())], [])
+    log.change([(MEMBERSHIP, ClusterIdentity("c", 2, "b", NODES).document())], [])
     joined(log, lambda key: key == MEMBERSHIP)
     assert faults_of(log, []) == []
 

@@ -75,12 +75,12 @@ def names(catalog: Catalog) -> set[str]:
 async def test_each_start_has_a_number_of_its_own(start: Start, tmp_path: Path) -> None:
     """Also behind a first one that did not come to its end; without a folder it is always 1."""
     async with Broker(quiet_config()) as broker:
-        assert broker.askers.incarnation == 1
+        assert broker.reply_registry.incarnation == 1
     Data(OsDisk(), str(tmp_path / "data")).close()
     for number in (2, 3, 4):
         async with start() as broker:
-            assert broker.askers.incarnation == number
-            assert broker.askers.open("somebody").id.incarnation == number
+            assert broker.reply_registry.incarnation == number
+            assert broker.reply_registry.open("somebody").id.incarnation == number
 
 
 # --- what was declared ----------------------------------------------------------------------------

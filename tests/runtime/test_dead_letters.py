@@ -283,7 +283,7 @@ class Source:
             "source",
             DeadLetterTarget(exchange, key),
             self._settle,
-            broker.askers,
+            broker.reply_registry,
             broker.clock,
         )
 
@@ -315,8 +315,8 @@ def ready(broker: Broker, queue: str) -> int:
 async def test_a_worker_asks_queues_until_it_ends(autojump_clock: MockClock) -> None:
     async with running_broker() as broker:
         async with running_source(broker):
-            assert len(broker.askers) == 1
-        assert len(broker.askers) == 0
+            assert len(broker.reply_registry) == 1
+        assert len(broker.reply_registry) == 0
 
 
 @pytest.mark.rabbitmq("rabbit_fifo_dlx_integration_SUITE", "rejected")
@@ -398,7 +398,7 @@ async def test_the_worker_survives_the_end_of_its_virtual_host(autojump_clock: M
             "source",
             DeadLetterTarget("none", None),
             print,
-            broker.askers,
+            broker.reply_registry,
             broker.clock,
         )
         async with trio.open_nursery() as nursery:

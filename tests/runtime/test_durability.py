@@ -20,13 +20,13 @@ from amqp10broker.queues.commands import (
     DELETE,
     Credit,
     Delete,
+    DeliveryOutcome,
     Publish,
     Purge,
     Settle,
     Subscribe,
-    Verdict,
 )
-from amqp10broker.queues.effects import Confirmed, CreditReply, Deliver, Effect, Rejected, Unconfirmed
+from amqp10broker.queues.effects import Confirmed, CreditReply, Deliver, Effect, PublishRejected, Unconfirmed
 from amqp10broker.queues.quorum.queue import QuorumQueue
 from amqp10broker.runtime.broker import Broker
 from amqp10broker.runtime.mailbox import Mailbox
@@ -78,9 +78,9 @@ class Client:
             self._take(await self.mailbox.take_all())
         return [int(body) for _, body in self.got.values()]
 
-    def settle(self, *numbers: int, verdict: Verdict = Verdict.ACCEPT) -> None:
+    def settle(self, *numbers: int, delivery_outcome: DeliveryOutcome = DeliveryOutcome.ACCEPT) -> None:
         keys = [key for key, (_, body) in self.got.items() if int(body) in numbers]
-        self.queue.handle.post(Settle(self.consumer, keys, verdict))
+        self.queue.handle.post(Settle(self.consumer, keys, delivery_outcome))
 
     def _take(self, letters: list[SessionLetter]) -> None:
         for letter in letters:
@@ -91,7 +91,7 @@ class Client:
     def _note(self, effect: Effect) -> None:
         if isinstance(effect, Confirmed):
             self.confirmed += effect.ids
-        elif isinstance(effect, Unconfirmed | Rejected):
+        elif isinstance(effect, Unconfirmed | PublishRejected):
             self.refused += effect.ids
         elif isinstance(effect, Deliver):
             self.got.update(zip(effect.keys, effect.messages, strict=True))
@@ -140,7 +140,7 @@ async def test_what_was_settled_is_gone_and_what_was_held_is_redelivered(folder:
         await client.listen(until=10)
         assert await client.get(6) == list(range(6))
         client.settle(0, 2, 3)
-        client.settle(5, verdict=Verdict.REQUEUE)
+        client.settle(5, delivery_outcome=DeliveryOutcome.REQUEUE)
     async with broker_on(folder) as broker:
         client = queue_of(broker)
         assert await client.get(20) == [1, 4, 5, 6, 7, 8, 9]
@@ -274,11 +274,11 @@ async def test_a_full_disk_raises_the_alarm_and_goes_on_when_there_is_room(
         await alarm(broker, on=True)
         assert client.confirmed == [1]
         assert client.queue.handle.progress().full_ms is not None
-        assert client.queue.handle.outlook().unconfirmed == 1
+        assert client.queue.handle.queue_status().unconfirmed == 1
         monkeypatch.setattr(broker.data.disk, "write", real)
         await client.listen(until=2)
         assert client.queue.handle.progress().full_ms is None
-        assert client.queue.handle.outlook().unconfirmed == 0
+        assert client.queue.handle.queue_status().unconfirmed == 0
         await alarm(broker, on=False)
     async with broker_on(folder) as broker:
         assert await queue_of(broker).get(9) == [1, 2]
@@ -458,7 +458,7 @@ async def test_what_was_put_before_the_broker_stops_is_worked_off(folder: str, k
         client.publish(*range(50))
         await client.listen(until=50)
         await client.get(30)
-        client.settle(*range(0, 30, 2), verdict=Verdict.DISCARD)
+        client.settle(*range(0, 30, 2), delivery_outcome=DeliveryOutcome.DISCARD)
         client.settle(*range(1, 30, 2))
         assert dead.queue.handle.figures().messages_ready == 0, "nobody has had a turn yet"
     async with broker_on(folder) as broker:

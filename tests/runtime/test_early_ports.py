@@ -38,11 +38,11 @@ async def test_what_is_asked_of_a_queue_that_has_not_begun_waits_for_it(
         assert await user.put("/queues/%2F/q", quorum) == 201
         assert (await user.ask("POST", publish, message("one"))).json == {"routed": True}
 
-    goes_on, take_up = trio.Event(), QueueTask._take_up
+    run_inline, take_up = trio.Event(), QueueTask._take_up
 
     async def slow(self: QueueTask) -> None:
         if self.queue.name == "q":
-            await goes_on.wait()
+            await run_inline.wait()
         await take_up(self)
 
     monkeypatch.setattr(QueueTask, "_take_up", slow)
@@ -60,7 +60,7 @@ async def test_what_is_asked_of_a_queue_that_has_not_begun_waits_for_it(
                 assert (await other.get("/queues/%2F/q"))["name"] == "q"
                 await settle_down()
                 assert answers == []
-                goes_on.set()
+                run_inline.set()
             assert answers == [{"routed": True}]
             wanted = {"count": 5, "ackmode": "ack_requeue_false", "encoding": "auto"}
             got = await user.ask("POST", "/queues/%2F/q/get", wanted)

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import trio
 
-from amqp10broker.cluster.bootstrap import Address, ClusterRefused, MemberAt, Membership
-from amqp10broker.cluster.hello import WRONG_SECRET, Refused
+from amqp10broker.cluster.bootstrap import Address, ClusterIdentity, ClusterRefused, MemberAt
+from amqp10broker.cluster.hello import WRONG_SECRET, HelloRefused
 from amqp10broker.errors import BrokerError, PreconditionFailed, RefusedError, Unavailable
 from amqp10broker.runtime.cluster.forming import NAME_TAKEN, Former, let_in
 
@@ -53,7 +53,7 @@ def member(name: str, *, taken: bool = False, refusals: list[RefusedError] | Non
             raise refusals.pop(0)
         at = MemberAt(1, name, AT[name])
         new = MemberAt(2, question["name"], Address(question["host"], question["port"]))
-        return Membership("id", 2, question["name"], (at, new)).document()
+        return ClusterIdentity("id", 2, question["name"], (at, new)).document()
 
     return answer
 
@@ -65,7 +65,7 @@ def former(name: str, wires: Wires, *, has_data: bool = False) -> Former:
 
 async def test_the_founder_waits_for_a_majority_and_founds(autojump_clock: trio.testing.MockClock) -> None:
     wires = Wires()
-    found: list[Membership] = []
+    found: list[ClusterIdentity] = []
 
     async def find() -> None:
         found.append(await former("a", wires).find())
@@ -75,12 +75,12 @@ async def test_the_founder_waits_for_a_majority_and_founds(autojump_clock: trio.
         await trio.sleep(5)
         assert not found
         wires.nodes["c"] = alone("c")
-    assert found == [Membership("new-1", 1, "a", (MemberAt(1, "a", AT["a"]),))]
+    assert found == [ClusterIdentity("new-1", 1, "a", (MemberAt(1, "a", AT["a"]),))]
 
 
 async def test_a_joiner_waits_for_the_founder_and_is_let_in(autojump_clock: trio.testing.MockClock) -> None:
     wires = Wires(c=alone("c"))
-    found: list[Membership] = []
+    found: list[ClusterIdentity] = []
 
     async def find() -> None:
         found.append(await former("b", wires).find())
@@ -111,7 +111,7 @@ async def test_a_name_that_is_taken_ends_the_start(autojump_clock: trio.testing.
 
 async def test_a_wrong_secret_ends_the_start(autojump_clock: trio.testing.MockClock) -> None:
     async def refuse(question: Mapping[str, Any]) -> dict[str, Any]:
-        raise Refused(WRONG_SECRET, by_peer=True)
+        raise HelloRefused(WRONG_SECRET, by_peer=True)
 
     with pytest.raises(ClusterRefused, match=r"node 'a' at 127.0.0.1:25672: refused .* wrong secret"):
         await former("b", Wires(a=refuse)).find()
@@ -138,7 +138,7 @@ async def test_data_is_not_given_up_unasked(autojump_clock: trio.testing.MockClo
 # --- a node that runs alone asks to be let in -----------------------------------------------------
 
 
-async def letting_in(wires: Wires, by: str = "a") -> Membership:
+async def letting_in(wires: Wires, by: str = "a") -> ClusterIdentity:
     return await let_in(wires, by, AT["a"], "c", AT["c"])
 
 
@@ -174,7 +174,7 @@ async def test_a_secret_that_differs_is_said() -> None:
     """N4."""
 
     async def refuse(question: Mapping[str, Any]) -> dict[str, Any]:
-        raise Refused(WRONG_SECRET, by_peer=True)
+        raise HelloRefused(WRONG_SECRET, by_peer=True)
 
     with pytest.raises(PreconditionFailed, match="wrong secret"):
         await letting_in(Wires(a=refuse))

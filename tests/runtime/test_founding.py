@@ -12,11 +12,11 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from amqp10broker.cluster.bootstrap import Address, MemberAt, Membership
+from amqp10broker.cluster.bootstrap import Address, ClusterIdentity, MemberAt
 from amqp10broker.config import Config
 from amqp10broker.config.records import QueueDeclaration
 from amqp10broker.errors import Unavailable
-from amqp10broker.metadata.catalog import Catalog, Request
+from amqp10broker.metadata.catalog import Catalog, CatalogRequest
 from amqp10broker.metadata.node_requests import JoinNode
 from amqp10broker.metadata.plan import Put
 from amqp10broker.queues.machine_version import carried_out
@@ -26,7 +26,7 @@ from amqp10broker.storage.disk import OsDisk
 from tests.runtime.conftest import LogRecorder
 
 NODES = "a=127.0.0.1:1,b=127.0.0.1:2,c=127.0.0.1:3"
-ME = Membership("id", 1, "a", (MemberAt(1, "a", Address("127.0.0.1", 1)),))
+ME = ClusterIdentity("id", 1, "a", (MemberAt(1, "a", Address("127.0.0.1", 1)),))
 
 
 def configured(tmp_path: Path, **settings: Any) -> Config:
@@ -102,11 +102,11 @@ async def test_they_are_declared_when_as_many_run_and_tried_again_if_that_is_ref
     config = configured(tmp_path, cluster_nodes=NODES)
     catalog = founder(tmp_path, config)
     there = {1}
-    catalog.whereabouts = cast("Any", SimpleNamespace(runs=there.__contains__))
+    catalog.node_directory = cast("Any", SimpleNamespace(runs=there.__contains__))
     refusals = [Unavailable("cluster", "no majority")]
     asked: list[int] = []
 
-    async def propose(request: Request[Any]) -> Any:
+    async def propose(request: CatalogRequest[Any]) -> Any:
         asked.append(len(there))
         if refusals:
             raise refusals.pop()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from amqp10broker.errors import StorageError
-from amqp10broker.observe.frames.records import Known, Listening, Record, Recorded, read_lines
+from amqp10broker.observe.frames.records import KnownLink, Listening, Record, RecordedFrame, read_lines
 from amqp10broker.protocols.amqp091 import methods
 from amqp10broker.protocols.amqp10.performatives import Attach, Begin, Flow, Open
 from amqp10broker.protocols.preface import Protocol
@@ -34,7 +34,7 @@ def words(records: list[Record]) -> list[str]:
     return [
         " ".join(record.text.split()[:4:3] if " ch " in record.text else record.text.split()[:2])
         for record in records
-        if isinstance(record, Recorded)
+        if isinstance(record, RecordedFrame)
     ]
 
 
@@ -70,7 +70,7 @@ async def test_everything_is_recorded_from_the_first_byte_of_a_connection(
     assert found.count("<- TRANSFER") == 1
     assert "-> DISPOSITION" in found
     assert [each.at_ns for each in records] == sorted(each.at_ns for each in records)
-    bodies = [type(each.frame.body) for each in records if isinstance(each, Recorded)]
+    bodies = [type(each.frame.body) for each in records if isinstance(each, RecordedFrame)]
     assert {Open, Begin, Attach} <= set(bodies)
 
 
@@ -88,9 +88,9 @@ async def test_links_that_are_there_already_are_told_first(autojump_clock: objec
     listening, known = records_of(path)[:2]
     assert isinstance(listening, Listening)
     assert not listening.begins
-    assert isinstance(known, Known)
+    assert isinstance(known, KnownLink)
     assert (known.role, known.address, known.remote_handle) == ("sender", "/queues/q", 5)
-    assert not [each for each in records_of(path)[2:] if isinstance(each, Known)]
+    assert not [each for each in records_of(path)[2:] if isinstance(each, KnownLink)]
 
 
 async def test_consumers_of_amqp_091_are_told_too(autojump_clock: object, tmp_path: Path) -> None:
@@ -106,7 +106,7 @@ async def test_consumers_of_amqp_091_are_told_too(autojump_clock: object, tmp_pa
     listening, known, *rest = records_of(path)
     assert isinstance(listening, Listening)
     assert listening.protocol is Protocol.AMQP_091
-    assert isinstance(known, Known)
+    assert isinstance(known, KnownLink)
     assert (known.channel, known.name, known.address, known.handle) == (1, "t", "q", None)
     assert words(rest)[:2] == ["<- basic.cancel", "-> basic.cancel-ok"]
 

@@ -13,7 +13,7 @@ import trio
 from trio.testing import MockClock
 
 from amqp10broker.errors import StorageError
-from amqp10broker.queues.commands import Delete, Settle, Verdict
+from amqp10broker.queues.commands import Delete, DeliveryOutcome, Settle
 from amqp10broker.queues.effects import Confirmed, Deliver, Settled, Unconfirmed
 from amqp10broker.runtime.broker import Broker
 from amqp10broker.runtime.journal import journal_task as journal_module
@@ -63,7 +63,7 @@ async def _taken(seat: Seat, count: int) -> int:
         effects += more
         keys = [key for each in more if isinstance(each, Deliver) for key in each.keys]
         if keys:
-            seat.handle.post(Settle(seat.consumer, keys, Verdict.ACCEPT, answer=True))
+            seat.handle.post(Settle(seat.consumer, keys, DeliveryOutcome.ACCEPT, answer=True))
         settled += sum(len(each.keys) for each in more if isinstance(each, Settled))
     return _confirms(effects)
 
@@ -149,15 +149,15 @@ def test_a_publish_larger_than_the_reserve_takes_nothing_of_it(node: Node, kind:
         assert broker.journal_task.journal.room_bytes >= room - 1000
         assert broker.alarms == {"disk"}
         assert seat.handle.progress().full_ms is not None
-        assert seat.handle.outlook().unconfirmed == large - transient
-        assert seat.handle.outlook().unconfirmed_ms is not None
+        assert seat.handle.queue_status().unconfirmed == large - transient
+        assert seat.handle.queue_status().unconfirmed_ms is not None
         # There is some room, and not enough.
         node.disk.capacity = node.disk.used() + 20_000
         assert await _confirmed(seat) == 0
         assert await _taken(seat, COUNT) == 0
         node.disk.capacity = None
         assert await _confirmed(seat) == large - transient
-        assert seat.handle.outlook().unconfirmed == 0
+        assert seat.handle.queue_status().unconfirmed == 0
         assert not broker.alarms
 
     _life(body)

@@ -64,29 +64,29 @@ def conversation() -> list[bytes]:
     ]
 
 
-def spoilt(chance: random.Random) -> bytes:
+def spoilt(random_source: random.Random) -> bytes:
     """The conversation with something wrong in it."""
     frames = conversation()
-    how = chance.randrange(6)
+    how = random_source.randrange(6)
     # Mostly behind the handshake, where there is more to break.
-    first = 0 if chance.random() < 0.2 else 3
-    at = chance.randrange(first, len(frames))
+    first = 0 if random_source.random() < 0.2 else 3
+    at = random_source.randrange(first, len(frames))
     if how == 0:
-        frames.insert(at, frames[chance.randrange(len(frames))])
+        frames.insert(at, frames[random_source.randrange(len(frames))])
     elif how == 1:
-        frames.insert(at, chance.randbytes(chance.randrange(1, 40)))
+        frames.insert(at, random_source.randbytes(random_source.randrange(1, 40)))
     elif how == 2:
         del frames[at]
     elif how == 3:
-        frames[first:] = chance.sample(frames[first:], len(frames) - first)
+        frames[first:] = random_source.sample(frames[first:], len(frames) - first)
     else:
-        for _ in range(chance.randrange(1, 4)):
+        for _ in range(random_source.randrange(1, 4)):
             frame = bytearray(frames[at])
-            frame[chance.randrange(len(frame))] = chance.randrange(256)
+            frame[random_source.randrange(len(frame))] = random_source.randrange(256)
             frames[at] = bytes(frame)
-            at = chance.randrange(first, len(frames))
+            at = random_source.randrange(first, len(frames))
     data = b"".join(frames)
-    return data[: chance.randrange(len(data))] if how == 5 else data
+    return data[: random_source.randrange(len(data))] if how == 5 else data
 
 
 async def _talk(broker: Broker, data: bytes, pieces: int) -> None:
@@ -109,10 +109,10 @@ async def test_nonsense_never_shows_a_fault_of_ours(
     autojump_clock: MockClock, log: LogRecorder, seed: int
 ) -> None:
     """Whatever a client sends, the broker goes on: no traceback, no queue or connection left behind."""
-    chance = random.Random(seed)
+    random_source = random.Random(seed)
     async with running_broker(auth_failure_delay_ms=1) as broker:
         for _ in range(25):
-            await _talk(broker, spoilt(chance), chance.choice((1, 1, 3, 30)))
+            await _talk(broker, spoilt(random_source), random_source.choice((1, 1, 3, 30)))
         await settle_down()
         await trio.sleep(60)
         assert log.of("error") == []

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from amqp10broker.cluster.asking import encode_document
 from amqp10broker.cluster.frames import encode
-from amqp10broker.cluster.liveness import Heartbeat
-from amqp10broker.cluster.wire import FrameKind, Purpose
+from amqp10broker.cluster.liveness import NodeHeartbeat
+from amqp10broker.cluster.wire import ConnectionPurpose, FrameKind
 from amqp10broker.errors import BrokerError, PeerUnreachable
 from amqp10broker.runtime.cluster.peer_calls import QUESTIONS_MAX, UNREAD_BYTES_MAX
 from amqp10broker.runtime.cluster.peers import LINKS
@@ -41,7 +41,7 @@ def raw(kind: FrameKind, group: int, body: bytes) -> bytes:
 
 
 HEARTBEATS = st.builds(
-    Heartbeat,
+    NodeHeartbeat,
     st.integers(0, 2**64 - 1),
     st.integers(0, 10_000),
     st.frozensets(st.integers(0, 4), max_size=4),
@@ -93,7 +93,9 @@ async def between(check: Callable[[Node, Node, Node], object], *, wait_s: float 
 
 @settings(max_examples=30)
 @given(st.lists(SENT, min_size=1, max_size=6))
-def test_whatever_a_node_sends_others_are_well_and_it_comes_back(sent: list[tuple[Purpose, bytes]]) -> None:
+def test_whatever_a_node_sends_others_are_well_and_it_comes_back(
+    sent: list[tuple[ConnectionPurpose, bytes]],
+) -> None:
     """Frames of all kinds on all connections, with bodies that are none."""
 
     def check(hostile: Node, b: Node, c: Node) -> None:

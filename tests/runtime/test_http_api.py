@@ -7,8 +7,8 @@ from base64 import b64encode
 import pytest
 import trio
 
-from amqp10broker.api.calls import Call
-from amqp10broker.api.messages import Answer
+from amqp10broker.api.calls import EndpointCall
+from amqp10broker.api.messages import HttpResponse
 from amqp10broker.api.table import ROUTES
 from amqp10broker.auth.login import Peer
 from amqp10broker.config import Config
@@ -118,7 +118,10 @@ def test_every_route_has_an_endpoint_that_says_what_it_does() -> None:
         assert route.pattern.startswith("/api/")
         for endpoint in route.endpoints.values():
             assert endpoint.run.__doc__
-            assert endpoint.run.__annotations__ == {"call": Call.__name__, "return": Answer.__name__}
+            assert endpoint.run.__annotations__ == {
+                "call": EndpointCall.__name__,
+                "return": HttpResponse.__name__,
+            }
 
 
 async def test_a_form_logs_in(autojump_clock: trio.abc.Clock) -> None:

@@ -14,7 +14,7 @@ import pytest
 import trio
 from trio.testing import MockClock, memory_stream_pair, wait_all_tasks_blocked
 
-from amqp10broker.api.messages import Answer, Refused, Request, Send
+from amqp10broker.api.messages import HttpRequest, HttpResponse, RequestRefused, Send
 from amqp10broker.runtime.connections.socket_transport import SocketTransport
 from amqp10broker.runtime.http import http_connection
 from amqp10broker.runtime.http.http_connection import HEAD_BYTES_MAX, HttpConnection, HttpLimits, ReadBody
@@ -58,20 +58,20 @@ class Client:
         return await self.stream.receive_some(1) == b""
 
 
-async def echo(request: Request, read: ReadBody) -> Answer:
+async def echo(request: HttpRequest, read: ReadBody) -> HttpResponse:
     match request.segments:
         case ("unread",):
-            return Answer(401)
+            return HttpResponse(401)
         case ("refused",):
-            raise Refused(404, "not_found", "there is none")
+            raise RequestRefused(404, "not_found", "there is none")
         case ("fault",):
             raise KeyError("a slip")
         case ("none",):
-            return Answer(204)
+            return HttpResponse(204)
         case ("long",):
-            return Answer.of_json("x" * int(request.query["bytes"]))
+            return HttpResponse.of_json("x" * int(request.query["bytes"]))
     body = await read(10 if request.segments == ("stranger",) else None)
-    return Answer.of_json([request.method, list(request.segments), body.decode()])
+    return HttpResponse.of_json([request.method, list(request.segments), body.decode()])
 
 
 @asynccontextmanager
@@ -203,9 +203,9 @@ async def test_others_have_a_turn_between_two_requests_of_one_read() -> None:
     """Over real sockets, which take an answer at once."""
     order: list[str] = []
 
-    async def run(name: str, _: Request, read: ReadBody) -> Answer:
+    async def run(name: str, _: HttpRequest, read: ReadBody) -> HttpResponse:
         order.append(name)
-        return Answer(204)
+        return HttpResponse(204)
 
     clients = []
     async with trio.open_nursery() as nursery:
@@ -271,8 +271,8 @@ class Counting:
 
 @asynccontextmanager
 async def fed(feed: Counting) -> AsyncIterator[Client]:
-    async def run(request: Request, read: ReadBody) -> Answer:
-        return Answer(200, feed=feed)
+    async def run(request: HttpRequest, read: ReadBody) -> HttpResponse:
+        return HttpResponse(200, feed=feed)
 
     ours, theirs = memory_stream_pair()
     async with trio.open_nursery() as nursery:
@@ -320,8 +320,8 @@ async def test_a_client_that_does_not_take_a_body_is_let_go(autojump_clock: Mock
     ours, theirs = memory_stream_pair()
     theirs.send_stream.send_all_hook = trio.sleep_forever
 
-    async def run(request: Request, read: ReadBody) -> Answer:
-        return Answer(200, feed=feed)
+    async def run(request: HttpRequest, read: ReadBody) -> HttpResponse:
+        return HttpResponse(200, feed=feed)
 
     await ours.send_all(request("/a"))
     await HttpConnection(theirs, "in-process", run, LIMITS).serve()

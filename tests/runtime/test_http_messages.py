@@ -10,7 +10,7 @@ import trio
 
 from amqp10broker.metadata.users import Permission
 from amqp10broker.routing.exchange import Binding, Destination
-from amqp10broker.sessions import errands
+from amqp10broker.sessions import jobs
 from tests.support.declaring import bind, declare, declare_exchange, set_permission
 from tests.support.handles import IdleHandle
 from tests.support.http_user import HttpUser, add_login, http_user
@@ -151,12 +151,12 @@ async def test_many_messages_are_got_in_several_goes(
         declare(broker.catalog, "/", "q")
         for number in range(10):
             await publish(user, str(number))
-        monkeypatch.setattr(errands, "FETCHED_AT_ONCE", 3)
+        monkeypatch.setattr(jobs, "FETCHED_AT_ONCE", 3)
         got = await get(user, "ack_requeue_true", 8)
         assert [(each["payload"], each["message_count"]) for each in got] == [
             (str(number), 9 - number) for number in range(8)
         ]
-        monkeypatch.setattr(errands, "FETCHED_BYTES_MAX", 4 * errands.MESSAGE_BYTES)
+        monkeypatch.setattr(jobs, "FETCHED_BYTES_MAX", 4 * jobs.MESSAGE_BYTES)
         assert await payloads(user, "ack_requeue_false", -1) == list("012345")
         monkeypatch.undo()
         assert await payloads(user, "ack_requeue_false", -1) == list("6789")
@@ -261,11 +261,11 @@ async def test_permissions_to_publish_and_get(autojump_clock: trio.abc.Clock) ->
 async def test_nothing_stays_behind_at_queues(autojump_clock: trio.abc.Clock) -> None:
     async with running_broker() as broker, http_user(broker) as user:
         declare(broker.catalog, "/", "q")
-        before = len(broker.askers)
+        before = len(broker.reply_registry)
         await publish(user, "x")
         await get(user, "ack_requeue_true")
         await publish(user, "x", "nowhere")
-        assert len(broker.askers) == before
+        assert len(broker.reply_registry) == before
         queue = broker.catalog.lookup_vhost("/").lookup("q")
         assert not queue.consumption._there
         assert queue.counted()["got"] == 1

@@ -415,14 +415,14 @@ async def test_a_page_asks_only_the_queues_that_are_on_it(
     pauses: list[None] = []
     run, pause = BrokerDoor.run, BrokerDoor.pause
 
-    async def counted_run(door: BrokerDoor, operation: str, given: Any, **who: Any) -> Any:
+    async def counted_run(broker_api: BrokerDoor, operation: str, given: Any, **login: Any) -> Any:
         if given.get("counts"):
             asked.append(list(given["names"]))
-        return await run(door, operation, given, **who)
+        return await run(broker_api, operation, given, **login)
 
-    async def counted_pause(door: BrokerDoor) -> None:
+    async def counted_pause(broker_api: BrokerDoor) -> None:
         pauses.append(None)
-        await pause(door)
+        await pause(broker_api)
 
     monkeypatch.setattr(BrokerDoor, "run", counted_run)
     monkeypatch.setattr(BrokerDoor, "pause", counted_pause)

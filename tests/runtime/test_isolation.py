@@ -29,8 +29,8 @@ from amqp10broker.runtime.connections.read_budget import PORTION
 from amqp10broker.runtime.connections.session import READS_MAX
 from amqp10broker.runtime.connections.sessions10 import Sessions
 from amqp10broker.runtime.connections.writer import CONTROL_BYTES_MAX
-from amqp10broker.sessions.amqp10.consumer import Consumer
-from amqp10broker.sessions.amqp10.publisher import Publisher
+from amqp10broker.sessions.amqp10.consumer import LinkConsumer
+from amqp10broker.sessions.amqp10.publisher import LinkPublisher
 from amqp10broker.sessions.amqp10.session import BrokerSession
 from tests.runtime.conftest import LogRecorder
 from tests.support.rawframes import (
@@ -86,8 +86,8 @@ async def with_links(client: Client, queue: str) -> Client:
 
 
 FAULTS = [
-    (Publisher, "on_deliveries", transfer(0, 0, b"x")),
-    (Consumer, "on_flow", credit(1, 10)),
+    (LinkPublisher, "on_deliveries", transfer(0, 0, b"x")),
+    (LinkConsumer, "on_flow", credit(1, 10)),
     (BrokerSession, "on_effects", transfer(0, 0, b"x")),
     (BrokerSession, "pump", transfer(0, 0, b"x")),
     (BrokerSession, "take_mail", transfer(0, 0, b"x")),
@@ -192,7 +192,7 @@ async def test_crash_gives_unsettled_messages_back(
         await bad.take(Transfer, 3)
         assert queue_counts(broker, "q") == (2, 3)
         with monkeypatch.context() as patch:
-            patch.setattr(Consumer, "on_updated", failing_once(Consumer, "on_updated"))
+            patch.setattr(LinkConsumer, "on_updated", failing_once(LinkConsumer, "on_updated"))
             await bad.send(disposition(0, 2))
             await settle_down()
         await bad.rest()

@@ -25,7 +25,7 @@ TEMPORARY = Source(dynamic=True, capabilities=(Symbol("temporary-queue"),))
 async def decide(broker: Broker, slow: Slow) -> None:
     """What waits longest is decided; the letter goes to the session that asked, if it is there."""
     decided = slow.decide()
-    broker.askers.post({decided.ref.reply_to: decided})  # type: ignore[dict-item]
+    broker.reply_registry.post({decided.ref.reply_to: decided})  # type: ignore[dict-item]
     await settle_down()
 
 
@@ -49,7 +49,7 @@ async def test_a_session_ends_while_its_links_wait(autojump_clock: object, way: 
     """At once, whatever is not decided; what is decided then concerns nobody, and nobody stays to hear it."""
     async with running_broker() as broker:
         slow = broker.propose = Slow(broker.catalog)
-        at_rest = len(broker.askers)
+        at_rest = len(broker.reply_registry)
         client = await connect(broker).open()
         await client.send(attach_sender(0, "new"), transfer(0, 0, b"x"))
         await client.send(attach_receiver(1, "", source=TEMPORARY), credit(1, 10))
@@ -70,7 +70,7 @@ async def test_a_session_ends_while_its_links_wait(autojump_clock: object, way: 
                 await client.vanish()
         await settle_down()
         assert not broker.connections
-        assert len(broker.askers) == at_rest
+        assert len(broker.reply_registry) == at_rest
         while slow.proposed:
             await decide(broker, slow)
         vhost = broker.catalog.lookup_vhost("/")

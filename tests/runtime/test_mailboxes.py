@@ -18,7 +18,7 @@ from amqp10broker.config import FlowSettings
 from amqp10broker.protocols.amqp10.performatives import Accepted, Attach, Disposition, Flow, Transfer
 from amqp10broker.queues.commands import JOINED_MAX, TICK, Command, Publish, PublisherRef
 from amqp10broker.runtime.connections.session import READS_MAX
-from amqp10broker.runtime.connections.writer import Lane
+from amqp10broker.runtime.connections.writer import OutputBuffer
 from amqp10broker.runtime.mailbox import Bound, Mailbox
 from amqp10broker.runtime.queues.handles import LetterBox, post_mail
 from amqp10broker.sessions.mail import QueueLetter
@@ -172,8 +172,8 @@ async def test_reader_waits_while_its_session_does_not_work(
             await release.wait()
 
         with monkeypatch.context() as patch:
-            patch.setattr(Lane, "overfull", property(lambda self: not release.is_set()))
-            patch.setattr(Lane, "wait_drained", lambda self: stand_still())
+            patch.setattr(OutputBuffer, "overfull", property(lambda self: not release.is_set()))
+            patch.setattr(OutputBuffer, "wait_drained", lambda self: stand_still())
             await client.send(flow(0))
             await settle_down()
             for _ in range(READS_MAX + 10):

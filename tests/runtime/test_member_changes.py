@@ -12,10 +12,10 @@ import trio
 
 from amqp10broker.cluster.groups import Groups
 from amqp10broker.cluster.ids import node_of
-from amqp10broker.cluster.membership import Membership
+from amqp10broker.cluster.membership import MemberRole
 from amqp10broker.cluster.reconcile import Reconciling
 from amqp10broker.errors import PreconditionFailed, Unavailable
-from amqp10broker.metadata.catalog import Catalog, Request
+from amqp10broker.metadata.catalog import Catalog, CatalogRequest
 from amqp10broker.metadata.node_requests import JoinNode, SetDraining, SetMembers
 from amqp10broker.metadata.placement import Placed
 from amqp10broker.metadata.queue import DeclaredQueue
@@ -29,7 +29,7 @@ from tests.support.declaring import remove as delete_queue
 from tests.support.managing import Host
 from tests.support.quorum_nodes import GROUP, Journal, Node, World
 
-PROMOTABLE, VOTER = Membership.PROMOTABLE, Membership.VOTER
+PROMOTABLE, VOTER = MemberRole.PROMOTABLE, MemberRole.VOTER
 
 
 class Scene:
@@ -67,7 +67,7 @@ class Scene:
         """Of a node; of the leader's if none is named."""
         return MemberChanges(self.catalog, (node or self.leader).groups, self.propose)
 
-    async def propose(self, request: Request[Any]) -> Any:
+    async def propose(self, request: CatalogRequest[Any]) -> Any:
         """The nodes agree, and begin and end members."""
         assert isinstance(request, SetMembers)
         await self.decides.wait()
@@ -184,7 +184,7 @@ async def test_a_learner_for_good_stays_one(autojump_clock: object) -> None:
     changes = scene.changes()
     async with scene.alive(), trio.open_nursery() as nursery:
         nursery.start_soon(changes.run)
-        await changes.add(scene.queue, 4, Membership.NON_VOTER, 20, among_voters=True)
+        await changes.add(scene.queue, 4, MemberRole.NON_VOTER, 20, among_voters=True)
         await trio.sleep(5)
         assert len(scene.leader.member.raft.config.learners) == 1
         assert scene.declared() == [1, 2, 3, 4]
@@ -207,7 +207,7 @@ async def test_a_queue_at_rest_is_not_looked_at_closely(
         nursery.start_soon(changes.run)
         await trio.sleep(5)
         assert not looked
-        await changes.add(scene.queue, 4, Membership.NON_VOTER, 20, among_voters=True)
+        await changes.add(scene.queue, 4, MemberRole.NON_VOTER, 20, among_voters=True)
         await trio.sleep(5)
         assert "q" in looked
         nursery.cancel_scope.cancel()
@@ -216,9 +216,9 @@ async def test_a_queue_at_rest_is_not_looked_at_closely(
 async def test_a_change_ends_when_the_queue_is_deleted_meanwhile(autojump_clock: object) -> None:
     """That it is not there is answered at once: to ask again and again would stop the whole node."""
     scene = Scene()
-    asked: list[Request[Any]] = []
+    asked: list[CatalogRequest[Any]] = []
 
-    async def propose(request: Request[Any]) -> Any:
+    async def propose(request: CatalogRequest[Any]) -> Any:
         asked.append(request)
         assert len(asked) == 1, "asked again"
         return scene.catalog.propose(request)

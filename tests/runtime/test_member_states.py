@@ -24,6 +24,6 @@ def test_a_member_that_has_ended_does_not_run_and_the_others_say_how_they_stand(
     follows = ("follower", "voter")
     assert shown() == {1: follows, 2: follows, 3: follows} | {leader.number: ("leader", "voter")}
     leader.journal.abandoned = lambda group: None  # type: ignore[method-assign]
-    leader.keeper.abandon()
+    leader.backend.abandon()
     assert state_of(leader.groups.get(GROUP)) == MemberState("noproc", "unknown")
     assert shown() == {1: follows, 2: follows, 3: follows} | {leader.number: ("noproc", "unknown")}

@@ -91,9 +91,9 @@ def test_a_folder_as_it_was_left_has_no_fault(node: Node) -> None:
 
 
 def test_whichever_file_is_missing_is_told(node: Node) -> None:
-    verdicts = Verdicts(node)
+    delivery_outcomes = Verdicts(node)
     for path in _files(node):
-        refused = verdicts.agree(lambda disk, path=path: disk.unlink(path))
+        refused = delivery_outcomes.agree(lambda disk, path=path: disk.unlink(path))
         assert isinstance(refused, DamagedFile), path
         assert refused.path == path
         assert "missing" in refused.problem
@@ -102,7 +102,7 @@ def test_whichever_file_is_missing_is_told(node: Node) -> None:
 
 def test_whichever_file_is_cut_is_told(node: Node) -> None:
     """By some bytes, to half, to its header, to nothing; only of the inventory an end may be as well torn."""
-    verdicts = Verdicts(node)
+    delivery_outcomes = Verdicts(node)
     rng = random.Random(1)
     for path in _files(node):
         size = len(node.disk.contents(path))
@@ -115,7 +115,7 @@ def test_whichever_file_is_cut_is_told(node: Node) -> None:
             *(rng.randrange(size) for _ in range(20 if LONG else 2)),
         }
         for left in sorted(left for left in sizes if left < size):
-            refused = verdicts.agree(
+            refused = delivery_outcomes.agree(
                 lambda disk, path=path, left=left: disk.overwrite(path, disk.contents(path)[:left])
             )
             if refused is None:
@@ -165,9 +165,9 @@ def test_a_folder_that_is_missing_is_told(node: Node, folder: str) -> None:
 
 
 def test_a_stream_whose_folder_is_missing_is_told(node: Node) -> None:
-    verdicts = Verdicts(node)
+    delivery_outcomes = Verdicts(node)
     for name in node.disk.names(f"{FOLDER}/streams"):
-        refused = verdicts.agree(lambda disk, name=name: _remove(disk, f"{FOLDER}/streams/{name}"))
+        refused = delivery_outcomes.agree(lambda disk, name=name: _remove(disk, f"{FOLDER}/streams/{name}"))
         assert refused is not None
         assert refused.path.startswith(f"{FOLDER}/streams/{name}/")
 
@@ -190,11 +190,11 @@ def test_what_is_accepted_is_told_no_more_and_the_rest_is_there(node: Node) -> N
         given_up = list(accept_folder(disk, folder))
         folder.close()
         assert any(path in each for each in given_up)
-        verdicts = Verdicts(node, disk, forgiving=True)
-        refused = verdicts.agree(lambda disk: None)
+        delivery_outcomes = Verdicts(node, disk, forgiving=True)
+        refused = delivery_outcomes.agree(lambda disk: None)
         # A quorum queue is not begun without messages that it should have.
         assert refused is None or "in no record" in str(refused), (path, refused)
-        told = verdicts.agree(lambda disk: None)
+        told = delivery_outcomes.agree(lambda disk: None)
         assert str(told) == str(refused)
 
 
@@ -226,9 +226,9 @@ def test_a_folder_of_format_1_is_taken_over_with_everything_in_it(node: Node) ->
     node.live(random.Random(0), STEPS)
     assert node.refused is None
     assert disk.contents(f"{FOLDER}/format") == b"amqp10broker data folder, format 4\n"
-    verdicts = Verdicts(node)
+    delivery_outcomes = Verdicts(node)
     for path in _files(node):
-        assert verdicts.agree(lambda disk, path=path: disk.unlink(path)) is not None
+        assert delivery_outcomes.agree(lambda disk, path=path: disk.unlink(path)) is not None
 
 
 def test_taking_over_a_folder_of_format_1_may_be_interrupted(node: Node) -> None:

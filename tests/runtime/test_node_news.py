@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from amqp10broker.metadata.limits import VhostLimits
-from amqp10broker.runtime.cluster.node_news import NodeNews
+from amqp10broker.runtime.cluster.node_news import NodeNotifications
 from tests.runtime.conftest import LogRecorder
 from tests.support.declaring import add_vhost
 from tests.support.trioclient import running_broker
@@ -13,7 +13,7 @@ async def test_an_alarm_of_another_node_holds_publishers_back_until_it_ends_or_t
     log: LogRecorder,
 ) -> None:
     async with running_broker() as broker, running_broker() as other:
-        here, there = NodeNews(broker), NodeNews(other)
+        here, there = NodeNotifications(broker), NodeNotifications(other)
         assert there.told()["alarms"] == []
         other.set_alarm("memory", on=True)
         for lost in (False, True):
@@ -31,15 +31,15 @@ async def test_an_alarm_of_another_node_holds_publishers_back_until_it_ends_or_t
 
 async def test_alarms_of_several_nodes_end_with_the_last() -> None:
     async with running_broker() as broker:
-        news = NodeNews(broker)
+        notifications = NodeNotifications(broker)
         broker.set_alarm("disk", on=True)
-        news.heard(2, {"alarms": ["memory"]})
-        news.heard(3, {"alarms": ["memory"]})
+        notifications.heard(2, {"alarms": ["memory"]})
+        notifications.heard(3, {"alarms": ["memory"]})
         assert broker.alarms == {"disk", "memory"}
-        news.lost(3)
+        notifications.lost(3)
         broker.set_alarm("disk", on=False)
         assert broker.alarms == {"memory"}
-        news.heard(2, {"alarms": []})
+        notifications.heard(2, {"alarms": []})
         assert not broker.alarms
 
 
@@ -49,7 +49,7 @@ async def test_what_counts_against_limits_is_told() -> None:
         for each in (broker, other):
             add_vhost(each.catalog, "v", limits=VhostLimits(max_connections=1))
         vhost, user = other.catalog.vhosts["v"], other.catalog.users.lookup("guest")
-        assert not NodeNews(other).told()["usage"]["vhosts"]
+        assert not NodeNotifications(other).told()["usage"]["vhosts"]
         other.catalog.usage.open_connection(vhost, user)
-        assert NodeNews(other).told()["usage"]["vhosts"] == {"v": 1}
+        assert NodeNotifications(other).told()["usage"]["vhosts"] == {"v": 1}
         other.catalog.usage.close_connection("v", "guest")

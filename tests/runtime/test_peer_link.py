@@ -9,12 +9,12 @@ from trio.testing import MockClock
 
 from amqp10broker.cluster.frames import Decoder, encode
 from amqp10broker.cluster.hello import Hello, Identity
-from amqp10broker.cluster.wire import FrameKind, Purpose
+from amqp10broker.cluster.wire import ConnectionPurpose, FrameKind
 from amqp10broker.runtime.cluster.peer_link import FRAMES_A_TURN, JOIN_S, READ_BYTES, PeerLink
 from amqp10broker.runtime.connections.socket_transport import SocketTransport
 from tests.support.deadline import DEADLINE_S
 
-HELLO = Hello(Identity(2, "b", 1, "c"), Purpose.RAFT, bytes(16), bytes(16))
+HELLO = Hello(Identity(2, "b", 1, "c"), ConnectionPurpose.RAFT, bytes(16), bytes(16))
 LARGE = 16 * 1024 * 1024
 
 

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from amqp10broker.auth.tls import MutualTls, mutual_tls
-from amqp10broker.cluster.hello import Refused
-from amqp10broker.cluster.wire import FrameKind, Purpose
+from amqp10broker.cluster.hello import HelloRefused
+from amqp10broker.cluster.wire import ConnectionPurpose, FrameKind
 from amqp10broker.config import Config
 from amqp10broker.errors import ConfigError, PeerUnreachable
 from amqp10broker.runtime.cluster.cluster_listener import STRANGERS_OF_ONE_MAX, bind_cluster
@@ -82,10 +82,10 @@ def tls_of(certificates: Certificates, name: str, *, trusted: bool = True) -> Mu
 async def exchange(one: SocketNode, other: SocketNode) -> None:
     """A large letter there, a question back."""
     body = bytes(range(256)) * 8_192
-    await one.until("connected", other.number, Purpose.LETTERS)
-    assert one.peers.send(other.number, Purpose.LETTERS, FrameKind.LETTER, 7, [body[:5], body[5:]])
-    await other.until("frames", one.number, Purpose.LETTERS)
-    assert other.frames_of[one.number, Purpose.LETTERS][0].body == body
+    await one.until("connected", other.number, ConnectionPurpose.LETTERS)
+    assert one.peers.send(other.number, ConnectionPurpose.LETTERS, FrameKind.LETTER, 7, [body[:5], body[5:]])
+    await other.until("frames", one.number, ConnectionPurpose.LETTERS)
+    assert other.frames_of[one.number, ConnectionPurpose.LETTERS][0].body == body
     one.answers["x"] = {"y": 1}
     assert await other.peers.call(one.number, {"what": "x"}, DEADLINE_S) == {"y": 1}
 
@@ -128,7 +128,7 @@ async def test_node_without_tls_is_refused_where_tls_is_spoken(certificates: Cer
     """And the other way round."""
     async with nodes(Wires(tls_of(certificates, "a")), None) as (a, b):
         for asks, asked in ((a, b), (b, a)):
-            with pytest.raises((PeerUnreachable, Refused)):
+            with pytest.raises((PeerUnreachable, HelloRefused)):
                 await asks.peers.ask_address(asked.address, {"what": "probe"}, DEADLINE_S)
         assert not [entry for entry in a.log + b.log if entry[0] == "asked"]
 
@@ -163,7 +163,7 @@ async def test_one_that_stands_between_two_tls_connections_is_found(certificates
         async with trio.open_nursery() as nursery:
             nursery.start_soon(relay)
             await trio.testing.wait_all_tasks_blocked()
-            with pytest.raises(Refused, match="wrong secret"):
+            with pytest.raises(HelloRefused, match="wrong secret"):
                 await a.peers.ask_address(port.getsockname(), {"what": "probe"}, DEADLINE_S)
             nursery.cancel_scope.cancel()
         port.close()
@@ -174,7 +174,9 @@ async def test_another_machine_is_not_spoken_to_in_the_clear(dials: bool) -> Non
     """Unless `cluster_plaintext` says so."""
     with socket.create_server(("127.0.0.1", 0)) as server, socket.socket() as one:
         one.connect(server.getsockname())
-        with pytest.raises(Refused, match=r"192.0.2.1:1 is not on this machine, .*cluster_plaintext = true"):
+        with pytest.raises(
+            HelloRefused, match=r"192.0.2.1:1 is not on this machine, .*cluster_plaintext = true"
+        ):
             await Wires().wrap(one, ("192.0.2.1", 1), dials=dials)
         assert one.fileno() == -1
 

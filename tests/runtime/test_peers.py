@@ -11,9 +11,9 @@ import trio
 import trio.testing
 
 from amqp10broker.cluster.frames import encode
-from amqp10broker.cluster.hello import WRONG_SECRET, Identity, Refused
+from amqp10broker.cluster.hello import WRONG_SECRET, HelloRefused, Identity
 from amqp10broker.cluster.liveness import HAND_OVER_MS, HUNG_MS
-from amqp10broker.cluster.wire import FrameKind, Purpose
+from amqp10broker.cluster.wire import ConnectionPurpose, FrameKind
 from amqp10broker.errors import NotFound, PeerUnreachable, RefusedError
 from amqp10broker.runtime.cluster.peers import BULK_BYTES_MAX, LINKS, RAFT_BYTES_MAX
 from tests.runtime.conftest import LogRecorder
@@ -71,7 +71,7 @@ async def connected(node: Node, other: Node) -> None:
                 await node.changed.wait()
 
 
-async def frames_come(node: Node, purpose: Purpose, count: int) -> None:
+async def frames_come(node: Node, purpose: ConnectionPurpose, count: int) -> None:
     """Wait for so many frames of node 1."""
     with trio.fail_after(UNTIL_S):
         while len(node.frames_of.get((1, purpose), ())) < count:
@@ -101,8 +101,8 @@ async def test_nodes_that_find_each_other_do_not_lose_each_other_at_once(
         async with running(a, b):
             await trio.sleep(5)
             for node, other in ((a, 2), (b, 1)):
-                news = [entry[0] for entry in node.log if entry[0] in ("suspected", "heard")]
-                assert news == ["suspected", "heard"], (node.name, other, delay_s)
+                notifications = [entry[0] for entry in node.log if entry[0] in ("suspected", "heard")]
+                assert notifications == ["suspected", "heard"], (node.name, other, delay_s)
 
 
 async def test_node_that_comes_later_is_found(autojump_clock: object, network: Network) -> None:
@@ -320,7 +320,7 @@ async def test_forgotten_node_loses_its_connections_for_good(
         assert ("heard", 2, 1) not in a.log
 
 
-def b_order(node: Node) -> list[Purpose]:
+def b_order(node: Node) -> list[ConnectionPurpose]:
     return [entry[2] for entry in node.log if entry[0] == "disconnected"]
 
 
@@ -339,8 +339,10 @@ async def test_second_connection_takes_the_place_of_the_first_when_it_is_proved(
         assert all(entry[0] == "told" for entry in b.log)
         twin = Node(network, 1, "a")
         twin.know(b)
-        twin.peers._doors._start = a.peers._doors._start  # the same process as far as b can see
-        met = await twin.peers._doors.visit(2, "b", ("b", 1), LETTERS)
+        twin.peers._broker_listeners._start = (
+            a.peers._broker_listeners._start
+        )  # the same process as far as b can see
+        met = await twin.peers._broker_listeners.visit(2, "b", ("b", 1), LETTERS)
         assert met is not None
         await b.until("disconnected", 1, LETTERS)
         await b.until("connected", 1, LETTERS)
@@ -584,16 +586,16 @@ async def test_question_to_an_address_says_why_it_fails(autojump_clock: object, 
     async with running(a, b, wrong, acquainted=False):
         with pytest.raises(PeerUnreachable, match=r"x:1 cannot be reached: nobody listens"):
             await b.peers.ask_address(("x", 1), {"what": "join"}, 5)
-        with pytest.raises(Refused, match="refused by the other node: wrong secret"):
+        with pytest.raises(HelloRefused, match="refused by the other node: wrong secret"):
             await b.peers.ask_address(("c", 1), {"what": "join"}, 5)
-        with pytest.raises(Refused, match="own address"):
+        with pytest.raises(HelloRefused, match="own address"):
             await b.peers.ask_address(("b", 1), {"what": "join"}, 5)
         with pytest.raises(PeerUnreachable, match="a:1 has not answered within 5 s"):
             await b.peers.ask_address(("a", 1), {"what": "slow"}, 5)
         with pytest.raises(NotFound, match="there is none"):
             await b.peers.ask_address(("a", 1), {"what": "no"}, 5)
         a.refuses["b"] = "the name is taken"
-        with pytest.raises(Refused, match="refused by the other node: the name is taken"):
+        with pytest.raises(HelloRefused, match="refused by the other node: the name is taken"):
             await b.peers.ask_address(("a", 1), {"what": "join"}, 5)
 
 

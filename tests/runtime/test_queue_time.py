@@ -11,7 +11,7 @@ import trio.testing
 from amqp10broker.config import Config
 from amqp10broker.message.message import make_head
 from amqp10broker.protocols.amqp10.performatives import Header
-from amqp10broker.queues.commands import Publish, Subscribe, Unsubscribe, Verdict
+from amqp10broker.queues.commands import DeliveryOutcome, Publish, Subscribe, Unsubscribe
 from amqp10broker.runtime.broker import Broker
 from tests.support.askers import new_asker
 from tests.support.declaring import declare as propose_declare
@@ -83,7 +83,7 @@ async def test_an_unused_queue_goes_with_its_bindings(
         queue.handle.post(Subscribe(consumer, False))
         await trio.sleep(100)
         assert vhost.find("q") is queue
-        queue.handle.post(Unsubscribe(consumer, (), (), 0, Verdict.REQUEUE))
+        queue.handle.post(Unsubscribe(consumer, (), (), 0, DeliveryOutcome.REQUEUE))
         await trio.sleep(9.9)
         assert vhost.find("q") is queue
         await trio.sleep(0.2)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from amqp10broker.queues.commands import Credit, Delete, Inspect, Settle, Unsubscribe, Verdict
+from amqp10broker.queues.commands import Credit, Delete, DeliveryOutcome, Inspect, Settle, Unsubscribe
 from amqp10broker.queues.effects import Answer, Confirmed, CreditReply, Deliver
 from tests.runtime.test_quorum_queue import broker_on, client_of, counts
 
@@ -58,9 +58,9 @@ async def test_a_session_is_not_taken_for_one_of_the_life_before(lives: Killed) 
             assert client.queue.handle.figures().consumers == 0
             # Neither has anything, so none of this is about anything: it holds none, and has no credit.
             for consumer in (before.consumer, client.consumer):
-                client.queue.handle.post(Settle(consumer, held, Verdict.ACCEPT))
+                client.queue.handle.post(Settle(consumer, held, DeliveryOutcome.ACCEPT))
                 client.queue.handle.post(Credit(consumer, 0, 10, False, 2))
-                client.queue.handle.post(Unsubscribe(consumer, [], [], 2, Verdict.ACCEPT))
+                client.queue.handle.post(Unsubscribe(consumer, [], [], 2, DeliveryOutcome.ACCEPT))
             client.publish(2 + life)
             client.queue.handle.post(Inspect(client.reply_to.request()))
             await client.hear(Answer)

@@ -20,10 +20,10 @@ from amqp10broker.protocols.amqp10.performatives import Transfer
 from amqp10broker.queues.commands import (
     Credit,
     Delete,
+    DeliveryOutcome,
     Publish,
     Settle,
     Subscribe,
-    Verdict,
 )
 from amqp10broker.queues.effects import (
     Answer,
@@ -31,8 +31,8 @@ from amqp10broker.queues.effects import (
     CreditReply,
     Deliver,
     Effect,
+    PublishRejected,
     QueueDeleted,
-    Rejected,
     Settled,
     Unconfirmed,
 )
@@ -73,8 +73,10 @@ class Client:
         self.queue.handle.post(Subscribe(self.consumer, False))
         self.queue.handle.post(Credit(self.consumer, 0, credit, False, 0))
 
-    def settle(self, verdict: Verdict, *, answer: bool = False) -> None:
-        self.queue.handle.post(Settle(self.consumer, list(self.deliveries()), verdict, answer=answer))
+    def settle(self, delivery_outcome: DeliveryOutcome, *, answer: bool = False) -> None:
+        self.queue.handle.post(
+            Settle(self.consumer, list(self.deliveries()), delivery_outcome, answer=answer)
+        )
 
     async def hear(self, kind: type[Effect], times: int = 1) -> None:
         """Take what comes, until there were so many effects of a kind."""
@@ -82,7 +84,7 @@ class Client:
             for letter in await self.mailbox.take_all():
                 self.told += letter
 
-    def ids(self, kind: type[Confirmed | Rejected | Unconfirmed]) -> list[int]:
+    def ids(self, kind: type[Confirmed | PublishRejected | Unconfirmed]) -> list[int]:
         return [number for each in self.told if isinstance(each, kind) for number in each.ids]
 
     def deliveries(self) -> dict[int, Message]:
@@ -151,7 +153,7 @@ async def test_messages_are_confirmed_delivered_and_settled(where: str | None) -
         client.subscribe(2)
         await client.hear(CreditReply)
         assert client.got() == [1, 2]
-        client.settle(Verdict.ACCEPT, answer=True)
+        client.settle(DeliveryOutcome.ACCEPT, answer=True)
         await client.hear(Settled)
         assert counts(client) == (1, 0, 0)
 
@@ -176,7 +178,7 @@ async def test_dead_letters_go_at_most_once(where: str | None) -> None:
         client.publish(1)
         client.subscribe()
         await client.hear(Deliver)
-        client.settle(Verdict.DISCARD)
+        client.settle(DeliveryOutcome.DISCARD)
         target.subscribe()
         await target.hear(Deliver)
         assert target.got() == [1]
@@ -201,7 +203,7 @@ async def test_dead_letters_go_at_least_once(where: str | None) -> None:
         client.subscribe(100)
         while len(client.got()) < 100:
             await client.hear(Deliver, sum(isinstance(each, Deliver) for each in client.told) + 1)
-        client.settle(Verdict.DISCARD_FAILED)
+        client.settle(DeliveryOutcome.DISCARD_FAILED)
         target.subscribe(200)
         while len(target.got()) < 100:
             await target.hear(Deliver, sum(isinstance(each, Deliver) for each in target.told) + 1)
@@ -218,7 +220,7 @@ async def test_dead_letters_without_a_target_stay_over_a_restart(folder: str) ->
         client.publish(1, 2)
         client.subscribe()
         await client.hear(Deliver)
-        client.settle(Verdict.DISCARD, answer=True)
+        client.settle(DeliveryOutcome.DISCARD, answer=True)
         await client.hear(Settled)
         assert counts(client) == (0, 0, 2)
     async with broker_on(folder) as broker:
@@ -250,7 +252,7 @@ async def test_everything_confirmed_is_there_after_a_restart_and_nothing_settled
         client.subscribe(4)
         await client.hear(CreditReply)
         keys = list(client.deliveries())
-        client.queue.handle.post(Settle(client.consumer, keys[1:3], Verdict.ACCEPT, answer=True))
+        client.queue.handle.post(Settle(client.consumer, keys[1:3], DeliveryOutcome.ACCEPT, answer=True))
         await client.hear(Settled)
     async with broker_on(folder) as broker:
         again = client_of(broker)
@@ -394,7 +396,7 @@ async def test_space_comes_back_while_old_messages_stay(folder: str, monkeypatch
             while len(worker.got()) < before + 100:
                 await worker.hear(Deliver, sum(isinstance(each, Deliver) for each in worker.told) + 1)
             keys = list(worker.deliveries())[before:]
-            worker.queue.handle.post(Settle(worker.consumer, keys, Verdict.ACCEPT))
+            worker.queue.handle.post(Settle(worker.consumer, keys, DeliveryOutcome.ACCEPT))
         await trio.testing.wait_all_tasks_blocked(0.1)
         assert broker.journal_task is not None
         assert broker.journal_task.journal.size_bytes < 100_000

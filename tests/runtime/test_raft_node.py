@@ -9,7 +9,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from amqp10broker.cluster.wire import Frame, FrameKind, Purpose
+from amqp10broker.cluster.wire import ConnectionPurpose, FrameKind, PeerFrame
 from amqp10broker.errors import BrokerError, StorageFailed
 from amqp10broker.runtime.cluster.cluster import Cluster
 from amqp10broker.runtime.cluster.raft_node import RaftNode, now_ms
@@ -59,14 +59,14 @@ def test_a_disk_that_fails_while_other_nodes_are_heard_stops_the_broker(event: s
 
     failed: list[BrokerError] = []
     cluster = cast("Any", Cluster.__new__(Cluster))
-    cluster._surroundings = SimpleNamespace(journal_task=SimpleNamespace(failed=failed.append))
+    cluster._node_context = SimpleNamespace(journal_task=SimpleNamespace(failed=failed.append))
     groups = SimpleNamespace(suspect=fails, heard=fails)
     cluster.raft = SimpleNamespace(received=fails, groups=groups)
-    cluster.news = SimpleNamespace(lost=lambda *_: None, heard=lambda *_: None)
+    cluster.notifications = SimpleNamespace(lost=lambda *_: None, heard=lambda *_: None)
     cluster.facts, cluster.queues, cluster.system = {}, None, None
     match event:
         case "frames":
-            cluster.frames(2, Purpose.RAFT, [Frame(FrameKind.RAFT, 7, b"")])
+            cluster.frames(2, ConnectionPurpose.RAFT, [PeerFrame(FrameKind.RAFT, 7, b"")])
         case "suspected":
             cluster.suspected(2)
         case _:

@@ -16,10 +16,10 @@ import trio
 
 from amqp10broker.errors import BrokerError
 from amqp10broker.observe.flow.observer import Observer
-from amqp10broker.observe.flow_events.ring import Ring
-from amqp10broker.observe.flow_events.schema import CHANNEL_HANDLE, NO_REASON, PACK, Kind
+from amqp10broker.observe.flow_events.ring import EventRing
+from amqp10broker.observe.flow_events.schema import CHANNEL_HANDLE, NO_REASON, PACK, EventKind
 from amqp10broker.observe.recording.errors import RecordingError
-from amqp10broker.observe.recording.link_names import LinkName, LinkNames
+from amqp10broker.observe.recording.link_names import LinkName, LinkNameIndex
 from amqp10broker.observe.recording.names import numbered
 from amqp10broker.operations.snapshot import document
 from amqp10broker.protocols.amqp091.methods import (
@@ -66,8 +66,8 @@ class Helper:
         self.rows: list[dict[str, Any]] = []
         self.begun: dict[str, Any] = {}
         self.taken: set[str] = set()
-        self.goes_on = trio.Event()
-        self.goes_on.set()
+        self.run_inline = trio.Event()
+        self.run_inline.set()
         self.error: RecordingError | None = None
         self.closed = False
         self.says, self._answers = trio.open_memory_channel[dict[str, Any]](10)
@@ -91,7 +91,7 @@ class Helper:
     async def send(self, kind: int, payload: bytes, dropped: int = 0) -> None:
         """As the process: a sender that is cancelled meanwhile leaves its frame to the next one."""
         self._unsent.append((kind, payload, dropped))
-        await self.goes_on.wait()
+        await self.run_inline.wait()
         await trio.lowlevel.checkpoint()
         if self.error is not None:
             raise self.error
@@ -171,7 +171,7 @@ def rec_log(monkeypatch: pytest.MonkeyPatch) -> LogRecorder:
 
 def small_ring(monkeypatch: pytest.MonkeyPatch, events: int) -> None:
     """Recordings have a ring of this size."""
-    monkeypatch.setattr(recorder, "Ring", lambda: Ring(events))
+    monkeypatch.setattr(recorder, "Ring", lambda: EventRing(events))
 
 
 async def record(broker: Broker, every_ms: int = 50, run_id: str | None = "r") -> None:
@@ -241,7 +241,7 @@ async def test_a_session_is_told_from_the_beginning_of_the_recording(
         assert queue_counts(broker, "q") == (15, 0)
         await broker.recordings.stop()
     events = helper.events()
-    assert total(events, Kind.LINK_IN) == 8
+    assert total(events, EventKind.LINK_IN) == 8
     assert helper.frames[-1][0] == END
     assert helper.closed
 
@@ -257,7 +257,7 @@ async def test_who_joins_before_the_first_look_counts_whole(autojump_clock: obje
             looks.join(client.task, session)
         await publish(client, 0, 3)
         looks.begin()
-        assert total(seen.take(), Kind.LINK_IN) == 3
+        assert total(seen.take(), EventKind.LINK_IN) == 3
         assert [name.user for name in names] == ["guest"]
         looks.detach()
 
@@ -276,7 +276,7 @@ async def test_nobody_is_observed_after_the_end(autojump_clock: object, helper: 
         assert [part.on_wake for part in parts] == [None, None]
         assert broker.recordings.recorder is None
         await publish(client, 0, 3)
-        assert total(helper.events(), Kind.LINK_IN) == 0
+        assert total(helper.events(), EventKind.LINK_IN) == 0
 
 
 async def test_queues_are_numbered_and_named(autojump_clock: object, helper: Helper) -> None:
@@ -291,7 +291,7 @@ async def test_queues_are_numbered_and_named(autojump_clock: object, helper: Hel
         await broker.recordings.stop()
     named = {number: entry["name"] for number, entry in helper.notes()["queues"].items()}
     assert named == {"1": "a", "2": "b"}
-    assert {event.handle for event in helper.events() if event.kind == Kind.QUEUE} == {1, 2}
+    assert {event.handle for event in helper.events() if event.kind == EventKind.QUEUE} == {1, 2}
 
 
 async def test_links_are_named_before_their_events(autojump_clock: object, helper: Helper) -> None:
@@ -308,9 +308,9 @@ async def test_links_are_named_before_their_events(autojump_clock: object, helpe
         await broker.recordings.stop()
     named = sorted(helper.names(), key=lambda name: name.place[1:])
     assert [(name.kind, name.channel, name.handle, name.link, name.address) for name in named] == [
-        (Kind.LINK_IN, 0, 0, "out-0-0-/queues/q", "/queues/q"),
-        (Kind.LINK_IN, 1, CHANNEL_HANDLE, "", ""),
-        (Kind.LINK_OUT, 1, CHANNEL_HANDLE + 1, "tag", "q"),
+        (EventKind.LINK_IN, 0, 0, "out-0-0-/queues/q", "/queues/q"),
+        (EventKind.LINK_IN, 1, CHANNEL_HANDLE, "", ""),
+        (EventKind.LINK_OUT, 1, CHANNEL_HANDLE + 1, "tag", "q"),
     ]
     assert {(name.user, name.vhost) for name in named} == {("guest", "/")}
     assert named[0].client == "test"
@@ -318,9 +318,9 @@ async def test_links_are_named_before_their_events(autojump_clock: object, helpe
     events = [place for place, (kind, *_) in enumerate(helper.frames) if kind == EVENTS]
     first = next(place for place, frame in enumerate(helper.frames) if b'"links"' in frame[1])
     assert first < events[0]
-    found = LinkNames(named)
+    found = LinkNameIndex(named)
     for event in helper.events():
-        if event.kind in (Kind.LINK_IN, Kind.LINK_OUT):
+        if event.kind in (EventKind.LINK_IN, EventKind.LINK_OUT):
             place = event.kind, event.connection, event.channel, event.handle
             assert found.find(place, event.ts_ns - event.value_ns) is not None
 
@@ -386,8 +386,8 @@ async def test_a_reader_that_stands_still_is_told(
         assert queue_counts(broker, "q") == (2001, 0)
         await broker.recordings.stop()
     events = helper.events()
-    assert total(events, Kind.LINK_IN) == 2001
-    assert reasons(events, Kind.LINK_IN)[Wait.CREDIT_FLOW.number] == HELD_NS
+    assert total(events, EventKind.LINK_IN) == 2001
+    assert reasons(events, EventKind.LINK_IN)[Wait.CREDIT_FLOW.number] == HELD_NS
 
 
 async def test_an_alarm_stops_a_reader_too(autojump_clock: object, helper: Helper) -> None:
@@ -402,7 +402,7 @@ async def test_an_alarm_stops_a_reader_too(autojump_clock: object, helper: Helpe
         assert client.task.reader_waits == Wait.BLOCKED_BY_ALARM.number
         await trio.sleep(0.2)
         await broker.recordings.stop()
-    assert Wait.BLOCKED_BY_ALARM.number in reasons(helper.events(), Kind.CONNECTION_IN)
+    assert Wait.BLOCKED_BY_ALARM.number in reasons(helper.events(), EventKind.CONNECTION_IN)
 
 
 def test_the_numbers_of_reasons_are_those_of_the_schema() -> None:
@@ -426,7 +426,7 @@ async def test_both_protocols_are_probed(autojump_clock: object, helper: Helper)
         await old.send(1, message(1, "q", b"x"))
         await old.idle()
         await broker.recordings.stop()
-    confirms = [event for event in helper.events() if event.kind == Kind.CONFIRM]
+    confirms = [event for event in helper.events() if event.kind == EventKind.CONFIRM]
     assert sorted(event.n for event in confirms) == [1, 4]
 
 
@@ -472,22 +472,22 @@ async def test_a_helper_that_does_not_follow_costs_events_and_nothing_else(
     async with running_broker() as broker:
         declare(broker)
         await record(broker)
-        helper.goes_on = trio.Event()
+        helper.run_inline = trio.Event()
         client = await publisher(broker)
         for number in range(50):
             await publish(client, number, 1)
         status = document(broker.recordings.view())
         assert queue_counts(broker, "q") == (50, 0)
         assert status["events_dropped"] > 0
-        helper.goes_on.set()
+        helper.run_inline.set()
         await trio.sleep(0.5)
-        assert total(helper.events(), Kind.DROPPED) >= status["events_dropped"]
+        assert total(helper.events(), EventKind.DROPPED) >= status["events_dropped"]
         await publish(client, 50, 1)
         last = await broker.recordings.stop()
     events = helper.events()
-    told = [event for event in events if event.kind != Kind.DROPPED]
+    told = [event for event in events if event.kind != EventKind.DROPPED]
     assert last.events == len(told) + last.events_dropped
-    assert total(events, Kind.DROPPED) == last.events_dropped == helper.frames[-1][2]
+    assert total(events, EventKind.DROPPED) == last.events_dropped == helper.frames[-1][2]
 
 
 async def test_a_look_that_takes_long_is_not_repeated_soon(
@@ -517,7 +517,7 @@ async def test_runs_that_follow_each_other_faster_than_they_are_written_lose_eve
     async with running_broker() as broker:
         declare(broker)
         await record(broker)
-        helper.goes_on = trio.Event()
+        helper.run_inline = trio.Event()
         client = await publisher(broker)
         for number in range(30):
             await publish(client, number, 1)
@@ -526,17 +526,19 @@ async def test_runs_that_follow_each_other_faster_than_they_are_written_lose_eve
         assert under_way is not None
         waiting = sum(len(payload) for kind, payload, _ in under_way._backlog if kind == EVENTS)
         assert waiting <= 2_000
-        helper.goes_on.set()
+        helper.run_inline.set()
         await trio.sleep(0.5)
         await publish(client, 30, 1)
         await broker.recordings.stop()
     assert [row["max_link_credit"] for row in helper.rows[1:]] == list(range(100, 130))
     dropped = [dropped for kind, _, dropped in helper.frames if kind in (RUN, END)]
     told = sum(len(helper.events(run)) for run in range(31))
-    notes = sum(total(helper.events(run), Kind.DROPPED) for run in range(31))
+    notes = sum(total(helper.events(run), EventKind.DROPPED) for run in range(31))
     assert len(dropped) == 31
     assert sum(dropped) == under_way._ring.dropped >= notes > 0
-    in_files = told - sum(event.kind == Kind.DROPPED for run in range(31) for event in helper.events(run))
+    in_files = told - sum(
+        event.kind == EventKind.DROPPED for run in range(31) for event in helper.events(run)
+    )
     assert in_files + sum(dropped) == under_way._ring.offered
 
 
@@ -557,7 +559,7 @@ async def test_another_setting_begins_another_run(autojump_clock: object, helper
     assert [row["run_id"] for row in helper.rows] == ["r", "r"], "the helper finds the number"
     assert [row["max_queue_credit"] for row in helper.rows] == [256, 99]
     assert [row["repetition"] for row in helper.rows] == [0, 0]
-    assert [total(helper.events(run), Kind.LINK_IN) for run in (0, 1)] == [4, 3]
+    assert [total(helper.events(run), EventKind.LINK_IN) for run in (0, 1)] == [4, 3]
     assert status["run_id"] == "r-2"
     began_ns = helper.rows[1]["began_ns"]
     assert all(event.ts_ns <= began_ns for event in helper.events(0))
@@ -654,7 +656,7 @@ async def test_the_recording_of_the_configuration_ends_with_the_broker(
         client = await publisher(broker)
         await publish(client, 0, 4)
     assert helper.frames[-1][0] == END
-    assert total(helper.events(), Kind.LINK_IN) == 4
+    assert total(helper.events(), EventKind.LINK_IN) == 4
 
 
 async def test_a_broker_that_cannot_record_does_not_start(autojump_clock: object, helper: Helper) -> None:

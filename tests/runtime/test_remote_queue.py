@@ -9,7 +9,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from amqp10broker.cluster.wire import Frame, FrameKind, Purpose
+from amqp10broker.cluster.wire import ConnectionPurpose, FrameKind, PeerFrame
 from amqp10broker.errors import NotFound
 from amqp10broker.message.message import make_head
 from amqp10broker.metadata.queue import DeclaredQueue, QueueSpec
@@ -27,7 +27,7 @@ from amqp10broker.queues.commands import (
     ReplyTo,
     Subscribe,
 )
-from amqp10broker.queues.durability import Keeper
+from amqp10broker.queues.durability import DurabilityBackend
 from amqp10broker.queues.effects import (
     Answer,
     Confirmed,
@@ -44,7 +44,7 @@ from amqp10broker.runtime.cluster.node_queues import NodeQueues
 from amqp10broker.runtime.cluster.peers import Peers
 from amqp10broker.runtime.queues.queue_task import QueueTask
 from amqp10broker.runtime.queues.remote_queue import RemoteQueue
-from amqp10broker.runtime.queues.reply_registry import Askers
+from amqp10broker.runtime.queues.reply_registry import ReplyRegistry
 from amqp10broker.sessions.diagnosis.idle import idle_wait
 from amqp10broker.sessions.diagnosis.waits import Wait
 
@@ -83,11 +83,13 @@ class End:
         self._line = line
         self._node = node
 
-    def send(self, node: int, purpose: Purpose, kind: FrameKind, group: int, body: Sequence[bytes]) -> bool:
+    def send(
+        self, node: int, purpose: ConnectionPurpose, kind: FrameKind, group: int, body: Sequence[bytes]
+    ) -> bool:
         """It arrives at once."""
-        assert purpose is Purpose.LETTERS
+        assert purpose is ConnectionPurpose.LETTERS
         if self._line.up:
-            self._line.nodes[node].frames(self._node, [Frame(kind, group, b"".join(body))])
+            self._line.nodes[node].frames(self._node, [PeerFrame(kind, group, b"".join(body))])
         return self._line.up
 
     def backlog_bytes(self, node: int) -> int:
@@ -125,11 +127,11 @@ class Cluster:
     def __init__(self) -> None:
         self.line = Line()
         clock = WallClock()
-        self.askers = {node: Askers(node=node) for node in (1, 2)}
+        self.reply_registry = {node: ReplyRegistry(node=node) for node in (1, 2)}
         self.vhosts: dict[int, dict[str, VirtualHost]] = {1: {}, 2: {}}
         for node in (1, 2):
             self.line.nodes[node] = NodeQueues(
-                *(node, self.line.of(node), self.askers[node], clock.now_ms),
+                *(node, self.line.of(node), self.reply_registry[node], clock.now_ms),
                 lambda number: f"node {number}",
                 self.vhosts[node].get,
             )
@@ -137,15 +139,15 @@ class Cluster:
         def nothing(*_: Any) -> None:
             return
 
-        keeper = Keeper(ClassicQueue("q", durable=False))
-        self.task = QueueTask(keeper, self.askers[1], clock, nothing, nothing, cast("Any", nothing))
+        backend = DurabilityBackend(ClassicQueue("q", durable=False))
+        self.task = QueueTask(backend, self.reply_registry[1], clock, nothing, nothing, cast("Any", nothing))
         self.line.connect()
         assert self.line.nodes[1].reach(SPEC, self.task, lambda: 0) is self.task
         remote = self.line.nodes[2].reach(SPEC, None, lambda: 0)
         assert isinstance(remote, RemoteQueue)
         self.remote = remote
         self.box = Box()
-        self.session: ReplyTo = self.askers[2].open("session 1", self.box)
+        self.session: ReplyTo = self.reply_registry[2].open("session 1", self.box)
 
     async def settle(self) -> list[Effect]:
         """Let the queue work off what it has; what the session heard."""
@@ -177,7 +179,7 @@ async def test_a_classic_queue_of_another_node_serves_as_one_of_this() -> None:
         # To be heard of is no news to what is there.
         cluster.line.nodes[2].heard(1, 1)
         assert not await cluster.settle()
-        assert ref in cluster.task.outlook().parts
+        assert ref in cluster.task.queue_status().parts
         nursery.cancel_scope.cancel()
 
 
@@ -196,7 +198,7 @@ async def test_when_the_home_is_lost_its_consumers_end_and_its_publishers_are_re
         ]
         # At home what the consumer held is there again.
         assert (cluster.task.ready, cluster.task.unsettled) == (1, 0)
-        assert not cluster.task.outlook().parts
+        assert not cluster.task.queue_status().parts
         declared = DeclaredQueue("q", "/", "classic", True, None, False, {}, cluster.remote)
         text = "home node 'node 1' of durable queue 'q' in vhost '/' is down or inaccessible"
         with pytest.raises(NotFound, match=text):

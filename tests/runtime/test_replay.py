@@ -27,7 +27,7 @@ from amqp10broker.protocols.amqp10.performatives import (
 from amqp10broker.protocols.amqp10.types import Symbol
 from amqp10broker.runtime.admin import admin
 from amqp10broker.runtime.broker import Broker
-from amqp10broker.tools.replay.player import Login, Player
+from amqp10broker.tools.replay.player import Player, ReplayLogin
 from amqp10broker.tools.replay.replay import Replay
 from amqp10broker.tools.replay.script import Script, Step, read_script
 from tests.support.rawframes import (
@@ -70,7 +70,7 @@ async def recorded(scene: Scene, path: Path, *queues: dict[str, Any], **settings
 async def played(script: Script, broker: Broker, **given: Any) -> list[str]:
     """What came otherwise, when a recording is played to a broker."""
     left_out: list[str] = given.pop("left_out", [])
-    replay = Replay(script, given.pop("login", Login("guest", "guest")), **{"fast": True, **given})
+    replay = Replay(script, given.pop("login", ReplayLogin("guest", "guest")), **{"fast": True, **given})
     async with trio.open_nursery() as nursery:
         streams: dict[Player, Any] = {}
         while True:
@@ -392,7 +392,7 @@ async def test_a_broker_that_ends_the_connection_is_told_with_its_reason(
     """And how much of the client was left."""
     script = await recorded(sends_and_receives, tmp_path / "f", Q)
     async with running_broker() as broker:
-        (found,) = await played(script, broker, login=Login("guest", "guest", vhost="nowhere"))
+        (found,) = await played(script, broker, login=ReplayLogin("guest", "guest", vhost="nowhere"))
     assert "the broker closed the connection with amqp:" in found
     assert " frames of the client were left" in found
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from amqp10broker.cli.cluster_files import force_standalone
-from amqp10broker.cluster.bootstrap import Address, MemberAt, Membership
+from amqp10broker.cluster.bootstrap import Address, ClusterIdentity, MemberAt
 from amqp10broker.cluster.ids import member_id
 from amqp10broker.cluster.system_store import SystemStore, found, joined
 from amqp10broker.cluster.transactions import Origin, SystemMachine, transaction_of
@@ -60,7 +60,7 @@ def of_cluster(path: Path) -> None:
         (("queue_numbers",), {"highest": 2}),
     ]
     with opened(path) as data:
-        data.belong(Membership("old", 2, "b", MEMBERS))
+        data.belong(ClusterIdentity("old", 2, "b", MEMBERS))
         data.furnished({})
         found(data.catalog_log, member_id(2), entries)
         # In the log, and not known to be decided.
@@ -147,7 +147,7 @@ def test_a_folder_that_cannot_be_made_standalone_is_refused(tmp_path: Path) -> N
     with pytest.raises(NotInACluster, match="in no cluster"):
         force_standalone(str(tmp_path / "alone"), confirmed)
     with opened(tmp_path / "late") as data:
-        data.belong(Membership("old", 3, "c", MEMBERS))
+        data.belong(ClusterIdentity("old", 3, "c", MEMBERS))
         joined(data.catalog_log, lambda key: key in (MEMBERSHIP, INCARNATION))
     with pytest.raises(NotInACluster, match="take the folder of another node"):
         force_standalone(str(tmp_path / "late"), confirmed)

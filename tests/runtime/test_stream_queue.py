@@ -26,12 +26,12 @@ from amqp10broker.queues.commands import (
 )
 from amqp10broker.queues.effects import Answer, Confirmed, Deliver, Effect, QueueDeleted, Unconfirmed
 from amqp10broker.queues.settings import DEFAULTS, QueueSettings
-from amqp10broker.queues.stream.durability import StreamKeeper
+from amqp10broker.queues.stream.durability import StreamBackend
 from amqp10broker.queues.stream.queue import StreamQueue
 from amqp10broker.runtime.clock import WallClock
 from amqp10broker.runtime.mailbox import Mailbox
 from amqp10broker.runtime.queues.queue_task import QueueTask
-from amqp10broker.runtime.queues.reply_registry import Askers
+from amqp10broker.runtime.queues.reply_registry import ReplyRegistry
 from amqp10broker.storage.stream_files import FileShelf, folder_of
 from amqp10broker.storage.stream_log import Shelf, StreamLog
 from amqp10broker.storage.stream_memory import MemoryShelf
@@ -77,13 +77,13 @@ class Running:
     """A stream that runs, and one session."""
 
     stream: QueueTask
-    askers: Askers
+    reply_registry: ReplyRegistry
     mailbox: Mailbox[list[Effect]] = field(default_factory=Mailbox)
     gone: int = 0
     full: list[bool] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.address = self.askers.open("session", self.mailbox)
+        self.address = self.reply_registry.open("session", self.mailbox)
         self.publisher = self.address.publisher()
         self.published = 0
 
@@ -124,19 +124,19 @@ async def running(
 ) -> AsyncIterator[Running]:
     log = StreamLog(shelf or MemoryShelf())
     found: list[Running] = []
-    askers = Askers()
+    reply_registry = ReplyRegistry()
 
     def forget(stream: QueueTask) -> None:
         found[0].gone += 1
 
-    keeper = StreamKeeper(
+    backend = StreamBackend(
         StreamQueue("s", log, settings=settings),
         log,
         sync,
         lambda _, error: found[0].full.append(error is not None),
     )
-    stream = QueueTask(keeper, askers, WallClock(), forget, never, never, confirm_delay_ms=delay_ms)
-    found.append(Running(stream, askers))
+    stream = QueueTask(backend, reply_registry, WallClock(), forget, never, never, confirm_delay_ms=delay_ms)
+    found.append(Running(stream, reply_registry))
     async with trio.open_nursery() as nursery:
         if sync is not None:
             nursery.start_soon(sync.run)

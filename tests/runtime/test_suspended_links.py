@@ -92,10 +92,10 @@ async def test_a_lost_connection_loses_no_outcome(autojump_clock: object) -> Non
 async def test_a_suspended_link_ends_in_time_and_leaves_nothing(autojump_clock: object) -> None:
     async with running_broker() as broker:
         client = await connect(broker).open()
-        others = len(broker.askers)
+        others = len(broker.reply_registry)
         await client.send(kept_sender(), transfer(0, 0, b"first"))
         await client.until(Disposition)
-        assert len(broker.askers) == others + 1
+        assert len(broker.reply_registry) == others + 1
         await client.vanish()
         other = await connect(broker).open()
         await other.idle(59)
@@ -106,7 +106,7 @@ async def test_a_suspended_link_ends_in_time_and_leaves_nothing(autojump_clock: 
         assert round(shown.age_s + shown.left_s) == 60
         await other.idle(2)
         assert len(broker.kept) == 0
-        assert len(broker.askers) == others
+        assert len(broker.reply_registry) == others
         assert await resumed(other, tag(0)) == {}
 
 
@@ -472,7 +472,7 @@ async def test_a_queue_that_was_declared_just_now_takes_part_in_a_commit(
         for name in "one", "two":
             declare(broker.catalog, "/", name)
         handles = [broker.catalog.vhosts["/"].lookup(name).handle for name in ("one", "two")]
-        reply_to = broker.askers.open("test", box)
+        reply_to = broker.reply_registry.open("test", box)
         publish = Publish(reply_to.publisher(), range(1), [make_message(0)], False)
         assert commits.commit((), [(handle, publish) for handle in handles]) is None
         for handle in handles:

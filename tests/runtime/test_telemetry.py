@@ -89,7 +89,7 @@ async def traced(**settings: Any) -> AsyncIterator[Broker]:
 
 
 @asynccontextmanager
-async def amqp10(broker: Broker) -> AsyncIterator[client.Client]:
+async def amqp10(broker: Broker) -> AsyncIterator[client.TrioClient]:
     async with client.connect(*broker.addresses[0], user="guest", password="guest") as connection:
         yield connection
 

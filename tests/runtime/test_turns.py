@@ -30,12 +30,12 @@ from amqp10broker.protocols.amqp091.methods import (
 from amqp10broker.protocols.amqp10.connection import Connection
 from amqp10broker.protocols.amqp10.errors import AmqpError
 from amqp10broker.protocols.amqp10.performatives import Attach, Begin, Close, Detach, End
-from amqp10broker.runtime.connections.connection091 import Connection091
+from amqp10broker.runtime.connections.connection091 import ConnectionTask091
 from amqp10broker.runtime.connections.connection10 import Connection10
-from amqp10broker.runtime.connections.read_budget import HEAVY, PORTION, Turn
+from amqp10broker.runtime.connections.read_budget import HEAVY, PORTION, ReadBudget
 from amqp10broker.runtime.connections.session import READS_MAX, RunningSession
 from amqp10broker.runtime.connections.sessions10 import Sessions
-from amqp10broker.runtime.connections.writer import Lane
+from amqp10broker.runtime.connections.writer import OutputBuffer
 from amqp10broker.sessions.amqp091.channel import BrokerChannel
 from amqp10broker.sessions.amqp10.session import BrokerSession
 from tests.support.rawframes import attach_receiver, attach_sender, begin, frame
@@ -150,7 +150,7 @@ async def test_sessions_that_have_ended_do_not_pile_up(autojump_clock: MockClock
         gc.collect()
         (connection,) = broker.connections.values()
         writer = connection.line.writer
-        lanes = [each for each in gc.get_objects() if type(each) is Lane and each._writer is writer]
+        lanes = [each for each in gc.get_objects() if type(each) is OutputBuffer and each._writer is writer]
         # The connection's own, and those of the last letters written.
         assert len(lanes) <= 4
 
@@ -294,7 +294,7 @@ async def test_connections_that_are_over_are_freed_without_the_garbage_collector
         first = await connect(broker).open()
         second = await connect091(broker).open()
         refs = [weakref.ref(each) for each in broker.connections.values()]
-        assert {type(ref()) for ref in refs} == {Connection10, Connection091}
+        assert {type(ref()) for ref in refs} == {Connection10, ConnectionTask091}
         await first.send(frame(0, Close()))
         await second.send(0, ConnectionClose(200, "", 0, 0))
         await settle_down()
@@ -303,7 +303,7 @@ async def test_connections_that_are_over_are_freed_without_the_garbage_collector
 
 def test_what_is_light_is_given_whole_and_not_copied() -> None:
     """A publisher's or consumer's items are few, because neighbours are joined: nothing is cut."""
-    turn = Turn()
+    turn = ReadBudget()
     items = [object()] * 10
     assert [part is items for part in turn.portions(items)] == [True]
     assert not turn.over
@@ -311,7 +311,7 @@ def test_what_is_light_is_given_whole_and_not_copied() -> None:
 
 def test_items_are_cut_into_portions_in_order() -> None:
     """Each portion ends the turn, and together they are what came."""
-    turn = Turn()
+    turn = ReadBudget()
     light: list[object] = list(range(3 * PORTION + 1))
     parts = []
     for part in turn.portions(light):
@@ -324,7 +324,7 @@ def test_items_are_cut_into_portions_in_order() -> None:
 
 def test_what_makes_or_ends_something_weighs_more() -> None:
     """Sixteen attaches are a turn."""
-    turn = Turn()
+    turn = ReadBudget()
     items: list[object] = [Detach(handle=0)] * 40
     parts = []
     for part in turn.portions(items):
@@ -336,6 +336,6 @@ def test_what_makes_or_ends_something_weighs_more() -> None:
 
 def test_an_item_heavier_than_what_is_left_of_a_turn_is_given_all_the_same() -> None:
     """Otherwise it would never be given."""
-    turn = Turn()
+    turn = ReadBudget()
     turn.spend(PORTION - 1)
     assert [len(part) for part in turn.portions([End(), End()])] == [1, 1]

@@ -386,8 +386,8 @@ async def test_beyond_connection_max_the_http_port_says_so(autojump_clock: objec
 
 async def test_a_node_in_maintenance_takes_none(autojump_clock: object) -> None:
     async with running_broker(http_port=0) as broker:
-        assert broker.doors is not None
-        broker.doors.shut()
+        assert broker.broker_listeners is not None
+        broker.broker_listeners.shut()
         client = await at_http_port(broker, upgrade())
         assert client.stream.head.startswith(b"HTTP/1.1 503 ")
 

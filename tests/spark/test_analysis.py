@@ -12,7 +12,7 @@ import duckdb
 import pyarrow.parquet as pq
 import pytest
 
-from amqp10broker.observe.flow_events.schema import CHANNEL_HANDLE, EVENTS, FIELDS, PACK, Kind
+from amqp10broker.observe.flow_events.schema import CHANNEL_HANDLE, EVENTS, FIELDS, PACK, EventKind
 from amqp10broker.observe.recording.parquet import EventWriter
 from amqp10broker.observe.recording.runs import write_run
 from amqp10broker.tools.analysis.cells import KEYS, Cell, aggregate, bucket_of, collect, cut, read_events
@@ -20,7 +20,7 @@ from amqp10broker.tools.analysis.errors import NothingToAnalyse
 from amqp10broker.tools.analysis.histogram import RATIO
 from amqp10broker.tools.analysis.inputs import find_recording
 from amqp10broker.tools.analysis.job import analyse, measure_all, sum_up
-from amqp10broker.tools.analysis.progress import Progress
+from amqp10broker.tools.analysis.progress import ProgressLines
 from amqp10broker.tools.analysis.recommend import Aim, Recommendation
 from tests.support import flow_oracle, synthetic
 
@@ -53,8 +53,10 @@ def of_channels(began_ns: int) -> Iterator[bytes]:
     """Events of a channel, of its consumer and of a queue, with odd elapsed times."""
     for number in range(50):
         for kind, handle in (
-            (Kind.LINK_IN, CHANNEL_HANDLE), (Kind.LINK_OUT, CHANNEL_HANDLE + 1), (Kind.QUEUE, 7),
-        ):  # fmt: skip
+            (EventKind.LINK_IN, CHANNEL_HANDLE),
+            (EventKind.LINK_OUT, CHANNEL_HANDLE + 1),
+            (EventKind.QUEUE, 7),
+        ):
             columns = {
                 "ts_ns": began_ns + number * 10_000_019,
                 "kind": int(kind),
@@ -71,7 +73,7 @@ def of_channels(began_ns: int) -> Iterator[bytes]:
 @pytest.fixture(scope="module")
 def cells(recording: Path, spark: SparkSession) -> list[Cell]:
     """By Spark."""
-    return sum_up(find_recording(recording), spark, Progress(None))
+    return sum_up(find_recording(recording), spark, ProgressLines(None))
 
 
 def rounded(cell: Cell) -> Cell:
@@ -123,9 +125,12 @@ def test_quantiles_are_within_a_bucket_of_the_exact_ones(recording: Path, cells:
     for span in found.spans[:40:15]:
         figures = measured[span[0]]
         for kind, values in (
-            (Kind.CLIENT_CONFIRM, (figures.confirm_p50_ms, figures.confirm_p99_ms, figures.confirm_p999_ms)),
             (
-                Kind.CLIENT_DELIVERY,
+                EventKind.CLIENT_CONFIRM,
+                (figures.confirm_p50_ms, figures.confirm_p99_ms, figures.confirm_p999_ms),
+            ),
+            (
+                EventKind.CLIENT_DELIVERY,
                 (figures.end_to_end_p50_ms, figures.end_to_end_p99_ms, figures.end_to_end_p999_ms),
             ),
         ):
@@ -183,7 +188,7 @@ def test_the_job_writes_report_and_tables_and_tells_its_steps(
 ) -> None:
     """With the planted optimum, in a folder that is made."""
     said = io.StringIO()
-    result = analyse(recording, tmp_path / "a" / "b", Aim(), spark, Progress(said))
+    result = analyse(recording, tmp_path / "a" / "b", Aim(), spark, ProgressLines(said))
     found = next(one for one in result.recommended if isinstance(one, Recommendation))
     assert found.chosen.settings == (170, 400, 256)
     assert result.report.read_text("utf-8").startswith("<!DOCTYPE html>")
@@ -206,4 +211,4 @@ def test_events_of_warm_up_alone_are_nothing_to_analyse(spark: SparkSession, tmp
     synthetic.write(tmp_path, [plant])
     write_run(tmp_path, replace(plant.run, began_ns=plant.run.began_ns + 10**12, ended_ns=None))
     with pytest.raises(NothingToAnalyse, match="no event lies in the time that counts"):
-        analyse(tmp_path, tmp_path / "out", Aim(), spark, Progress(None))
+        analyse(tmp_path, tmp_path / "out", Aim(), spark, ProgressLines(None))

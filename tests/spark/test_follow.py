@@ -16,8 +16,8 @@ from amqp10broker.observe.flow_events.schema import EVENTS
 from amqp10broker.observe.recording.errors import NotARecording
 from amqp10broker.tools.analysis.cells import read_events
 from amqp10broker.tools.analysis.errors import FollowFailed
-from amqp10broker.tools.analysis.follow import WINDOWS, Window, follow, line_of, windowed, windows_of
-from amqp10broker.tools.analysis.progress import Progress
+from amqp10broker.tools.analysis.follow import WINDOWS, SecondWindow, follow, line_of, windowed, windows_of
+from amqp10broker.tools.analysis.progress import ProgressLines
 from tests.support import synthetic
 
 if TYPE_CHECKING:
@@ -33,19 +33,19 @@ def plants(number: int) -> list[synthetic.Plant]:
     ]
 
 
-def kept(output: Path) -> list[Window]:
+def kept(output: Path) -> list[SecondWindow]:
     """What the follower wrote, in the order of time."""
     table = pq.read_table(output / WINDOWS)
-    windows = [Window(**row) for row in table.to_pylist()]
+    windows = [SecondWindow(**row) for row in table.to_pylist()]
     return sorted(windows, key=lambda window: (window.start_s, window.run_id))
 
 
-def by_batch(spark: SparkSession, folder: Path) -> list[Window]:
+def by_batch(spark: SparkSession, folder: Path) -> list[SecondWindow]:
     """The same windows, computed at once."""
     return windows_of(windowed(read_events(spark, folder)).toArrow().to_pydict())
 
 
-def closed(windows: list[Window]) -> list[Window]:
+def closed(windows: list[SecondWindow]) -> list[SecondWindow]:
     """Those that a watermark has passed: their end is not behind the last event less the lag."""
     # The last event of a run lies at the very end of its last tick, as windows' edges do.
     last = max(window.start_s for window in windows)
@@ -55,7 +55,7 @@ def closed(windows: list[Window]) -> list[Window]:
 def run_through(folder: Path, output: Path, spark: SparkSession) -> list[str]:
     """Read all that is there and end."""
     told: list[str] = []
-    follow(folder, output, spark, Progress(None), tell=told.append, late_s=LATE_S, available_now=True)
+    follow(folder, output, spark, ProgressLines(None), tell=told.append, late_s=LATE_S, available_now=True)
     return told
 
 
@@ -114,7 +114,7 @@ def test_ctrl_c_ends_it_in_order_and_files_that_appear_meanwhile_are_told(
     before = signal.getsignal(number)
     helper = threading.Thread(target=write_and_interrupt)
     helper.start()
-    follow(folder, output, spark, Progress(None), tell=tell, late_s=LATE_S)
+    follow(folder, output, spark, ProgressLines(None), tell=tell, late_s=LATE_S)
     helper.join()
     assert told
     assert [line_of(window) for window in kept(output)] == told
@@ -137,7 +137,7 @@ def test_a_recording_that_is_over_is_told_to_its_end(
             if len(told) == count:
                 os.kill(os.getpid(), signal.SIGINT)
 
-        follow(folder, output, spark, Progress(None), tell=tell, late_s=LATE_S)
+        follow(folder, output, spark, ProgressLines(None), tell=tell, late_s=LATE_S)
 
     until(len(whole))
     assert told == [line_of(window) for window in whole]
@@ -159,7 +159,13 @@ def test_what_the_reader_of_lines_throws_is_thrown_here(spark: SparkSession, tmp
 
     with pytest.raises(BrokenPipeError, match=": in "):
         follow(
-            folder, tmp_path / "output", spark, Progress(None), tell=tell, late_s=LATE_S, available_now=True
+            folder,
+            tmp_path / "output",
+            spark,
+            ProgressLines(None),
+            tell=tell,
+            late_s=LATE_S,
+            available_now=True,
         )
     assert len(run_through(folder, tmp_path / "again", spark)) > 5
 
@@ -182,7 +188,7 @@ def test_the_recording_is_not_written_to(spark: SparkSession, tmp_path: Path, de
     helper = threading.Thread(target=end_it_later)
     helper.start()
     try:
-        follow(folder, tmp_path / "output", spark, Progress(None), tell=print, late_s=LATE_S)
+        follow(folder, tmp_path / "output", spark, ProgressLines(None), tell=print, late_s=LATE_S)
     finally:
         over.set()
         helper.join()
@@ -220,7 +226,7 @@ def test_a_folder_that_is_not_there_is_refused(spark: SparkSession, tmp_path: Pa
 
 def test_a_line_says_only_what_was_recorded() -> None:
     """A window without links, without latencies, with drops."""
-    bare = Window("r", 3661, 5, None, None, "", "", None, None, None, None, None, 7)
+    bare = SecondWindow("r", 3661, 5, None, None, "", "", None, None, None, None, None, 7)
     assert line_of(bare) == "01:01:01 r: in -/s, out -/s, 7 events dropped"
     full = replace(
         bare,
@@ -236,4 +242,4 @@ def test_a_line_says_only_what_was_recorded() -> None:
         "01:01:01 r: in 1,234/s, out -/s, publishers wait 25% (no credit), confirm p50 1 ms p99 12.3 ms"
     )
     assert "no stall" in line_of(replace(full, stall_share=0.0))
-    assert set(asdict(full)) == set(Window.__annotations__)
+    assert set(asdict(full)) == set(SecondWindow.__annotations__)

@@ -11,14 +11,21 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from amqp10broker.observe.flow_events.schema import CHANNEL_HANDLE, FIELDS, NO_CREDIT, NO_REASON, PACK, Kind
+from amqp10broker.observe.flow_events.schema import (
+    CHANNEL_HANDLE,
+    FIELDS,
+    NO_CREDIT,
+    NO_REASON,
+    PACK,
+    EventKind,
+)
 from amqp10broker.observe.recording.link_names import LinkName, NamesFile, read_names
 from amqp10broker.observe.recording.parquet import EventWriter
-from amqp10broker.observe.recording.runs import Run, write_run
+from amqp10broker.observe.recording.runs import RunRecord, write_run
 from amqp10broker.sessions.diagnosis.waits import Wait
 from amqp10broker.tools.analysis.inputs import find_recording
 from amqp10broker.tools.analysis.job import analyse, look_for_waits
-from amqp10broker.tools.analysis.progress import Progress
+from amqp10broker.tools.analysis.progress import ProgressLines
 from amqp10broker.tools.analysis.recommend import Aim
 from amqp10broker.tools.analysis.waits import LinkWait, name_waits
 
@@ -30,13 +37,13 @@ pytestmark = pytest.mark.integration
 MS = 1_000_000
 S = 1000 * MS
 BEGAN = 1_790_000_000 * S
-RUN = Run(run_id="r", benchmark="broker", began_ns=BEGAN, ended_ns=BEGAN + 100 * S, max_link_credit=170)
+RUN = RunRecord(run_id="r", benchmark="broker", began_ns=BEGAN, ended_ns=BEGAN + 100 * S, max_link_credit=170)
 
 
 class Tape:
     """The events of one link, one behind the other."""
 
-    def __init__(self, kind: Kind, connection: int, handle: int = 0, *, at_ms: int = 0) -> None:
+    def __init__(self, kind: EventKind, connection: int, handle: int = 0, *, at_ms: int = 0) -> None:
         self.events: list[bytes] = []
         self._where = {"kind": int(kind), "connection": connection, "handle": handle}
         self._ts_ns = BEGAN + at_ms * MS
@@ -70,7 +77,7 @@ def recorded(folder: Path, *tapes: Tape, names: Sequence[LinkName] = ()) -> Path
 
 
 def found(folder: Path, spark: SparkSession) -> list[LinkWait]:
-    rows = look_for_waits(find_recording(folder), spark, Progress(None))
+    rows = look_for_waits(find_recording(folder), spark, ProgressLines(None))
     return name_waits(rows, {"r": read_names(folder, "r")})
 
 
@@ -85,10 +92,13 @@ def test_a_wait_of_many_events_is_one(spark: SparkSession, tmp_path: Path) -> No
     """However many seconds and cases of its reason it goes through; it is known by its last case."""
     used_up, stale = Wait.NO_CREDIT_USED_UP.number, Wait.NO_CREDIT_STALE_FLOW.number
     tape = (
-        Tape(Kind.LINK_OUT, 1).hold(NO_REASON, 500, n=9).hold(used_up, 700, 1000, 1000).hold(stale, 1000, 300)
+        Tape(EventKind.LINK_OUT, 1)
+        .hold(NO_REASON, 500, n=9)
+        .hold(used_up, 700, 1000, 1000)
+        .hold(stale, 1000, 300)
     )
     tape.hold(stale, 50, n=1).hold(NO_REASON, 4000)
-    other = Tape(Kind.LINK_IN, 2).hold(Wait.CREDIT_WITHHELD.number, 1500, 1500)
+    other = Tape(EventKind.LINK_IN, 2).hold(Wait.CREDIT_WITHHELD.number, 1500, 1500)
     waits = found(recorded(tmp_path, tape, other), spark)
     assert told(waits) == [(1, "no credit stale flow", 0.5, 4.0), (2, "credit withheld", 0.0, 3.0)]
     assert [wait.side for wait in waits] == ["consumer", "publisher"]
@@ -97,14 +107,14 @@ def test_a_wait_of_many_events_is_one(spark: SparkSession, tmp_path: Path) -> No
 def test_what_moved_in_between_makes_two_waits(spark: SparkSession, tmp_path: Path) -> None:
     """A look that finds the same reason again has not seen the messages that went by."""
     withheld = Wait.CREDIT_WITHHELD.number
-    tape = Tape(Kind.LINK_IN, 1).hold(withheld, 2000).hold(withheld, 50, n=40).hold(withheld, 3000)
+    tape = Tape(EventKind.LINK_IN, 1).hold(withheld, 2000).hold(withheld, 50, n=40).hold(withheld, 3000)
     waits = found(recorded(tmp_path, tape), spark)
     assert told(waits) == [(1, "credit withheld", 2.05, 3.0), (1, "credit withheld", 0.0, 2.0)]
 
 
 def test_of_many_short_waits_in_a_second_the_longest_is_told(spark: SparkSession, tmp_path: Path) -> None:
     """They are not added up."""
-    tape = Tape(Kind.LINK_IN, 1)
+    tape = Tape(EventKind.LINK_IN, 1)
     for length_ms in (30, 200, 40):
         tape.hold(Wait.CREDIT_WITHHELD.number, length_ms).hold(NO_REASON, 20, n=5)
     assert told(found(recorded(tmp_path, tape), spark)) == [(1, "credit withheld", 0.05, 0.2)]
@@ -113,25 +123,27 @@ def test_of_many_short_waits_in_a_second_the_longest_is_told(spark: SparkSession
 def test_waits_that_hold_nobody_up_are_left_out(spark: SparkSession, tmp_path: Path) -> None:
     """A consumer with an empty queue; also what is no link, and what lies before the run."""
     tapes = [
-        Tape(Kind.LINK_OUT, 1).hold(Wait.QUEUE_EMPTY.number, 5000),
-        Tape(Kind.LINK_OUT, 2).hold(Wait.STREAM_END.number, 5000).hold(Wait.NOT_ACTIVE.number, 5000),
-        Tape(Kind.CONNECTION_IN, 3).hold(Wait.CREDIT_FLOW.number, 5000),
-        Tape(Kind.LINK_IN, 4, at_ms=-9000).hold(Wait.CREDIT_WITHHELD.number, 5000),
+        Tape(EventKind.LINK_OUT, 1).hold(Wait.QUEUE_EMPTY.number, 5000),
+        Tape(EventKind.LINK_OUT, 2).hold(Wait.STREAM_END.number, 5000).hold(Wait.NOT_ACTIVE.number, 5000),
+        Tape(EventKind.CONNECTION_IN, 3).hold(Wait.CREDIT_FLOW.number, 5000),
+        Tape(EventKind.LINK_IN, 4, at_ms=-9000).hold(Wait.CREDIT_WITHHELD.number, 5000),
     ]
     assert found(recorded(tmp_path, *tapes), spark) == []
 
 
 def test_names_are_put_to_numbers(spark: SparkSession, tmp_path: Path) -> None:
     """By the time, since numbers are used again; a link without a name keeps its numbers."""
-    tape = Tape(Kind.LINK_IN, 1, 3).hold(Wait.CREDIT_WITHHELD.number, 3000).hold(NO_REASON, 1000)
-    again = Tape(Kind.LINK_IN, 1, 3, at_ms=5000).hold(Wait.CREDIT_WITHHELD.number, 2000)
-    old = Tape(Kind.LINK_OUT, 2, CHANNEL_HANDLE + 1).hold(Wait.PREFETCH_FULL.number, 900)
-    stranger = Tape(Kind.LINK_OUT, 9, 4).hold(Wait.WRITER_BLOCKED.number, 800)
-    first = LinkName(BEGAN, int(Kind.LINK_IN), 1, 0, 3, "orders", "/queues/q", "shop", "ann", "/", "p")
+    tape = Tape(EventKind.LINK_IN, 1, 3).hold(Wait.CREDIT_WITHHELD.number, 3000).hold(NO_REASON, 1000)
+    again = Tape(EventKind.LINK_IN, 1, 3, at_ms=5000).hold(Wait.CREDIT_WITHHELD.number, 2000)
+    old = Tape(EventKind.LINK_OUT, 2, CHANNEL_HANDLE + 1).hold(Wait.PREFETCH_FULL.number, 900)
+    stranger = Tape(EventKind.LINK_OUT, 9, 4).hold(Wait.WRITER_BLOCKED.number, 800)
+    first = LinkName(BEGAN, int(EventKind.LINK_IN), 1, 0, 3, "orders", "/queues/q", "shop", "ann", "/", "p")
     names = [
         first,
         replace(first, ts_ns=BEGAN + 5 * S, link="invoices"),
-        LinkName(BEGAN, int(Kind.LINK_OUT), 2, 0, CHANNEL_HANDLE + 1, "tag", "q", "pika", "bob", "/", "p"),
+        LinkName(
+            BEGAN, int(EventKind.LINK_OUT), 2, 0, CHANNEL_HANDLE + 1, "tag", "q", "pika", "bob", "/", "p"
+        ),
     ]
     waits = found(recorded(tmp_path, tape, again, old, stranger, names=names), spark)
     assert [(wait.link, wait.address, wait.client, wait.user) for wait in waits] == [
@@ -140,7 +152,7 @@ def test_names_are_put_to_numbers(spark: SparkSession, tmp_path: Path) -> None:
         ("tag", "q", "pika", "bob"),
         (None, None, None, None),
     ]
-    assert [wait.who for wait in waits[2:]] == [
+    assert [wait.login for wait in waits[2:]] == [
         "consumer tag (connection 2, channel 0)",
         "consumer, connection 9, channel 0, handle 4",
     ]
@@ -148,11 +160,15 @@ def test_names_are_put_to_numbers(spark: SparkSession, tmp_path: Path) -> None:
 
 def test_the_report_lists_them(spark: SparkSession, tmp_path: Path) -> None:
     """Which link, when, why and for how long; names are escaped."""
-    tape = Tape(Kind.LINK_IN, 1, 3).hold(NO_REASON, 2000, n=5).hold(Wait.CREDIT_WITHHELD_BY_SYNC.number, 3000)
+    tape = (
+        Tape(EventKind.LINK_IN, 1, 3)
+        .hold(NO_REASON, 2000, n=5)
+        .hold(Wait.CREDIT_WITHHELD_BY_SYNC.number, 3000)
+    )
     tape.hold(NO_REASON, 10, n=5)
-    name = LinkName(BEGAN, int(Kind.LINK_IN), 1, 0, 3, "<b>", "/queues/q", "shop", "ann", "/", "p")
+    name = LinkName(BEGAN, int(EventKind.LINK_IN), 1, 0, 3, "<b>", "/queues/q", "shop", "ann", "/", "p")
     folder = recorded(tmp_path / "recording", tape, names=[name])
-    result = analyse(folder, tmp_path / "out", Aim("throughput"), spark, Progress(None))
+    result = analyse(folder, tmp_path / "out", Aim("throughput"), spark, ProgressLines(None))
     page = result.report.read_text()
     assert "The longest waits of single links" in page
     assert "&lt;b&gt; (connection 1, channel 0)" in page
@@ -168,8 +184,12 @@ def test_the_report_lists_them(spark: SparkSession, tmp_path: Path) -> None:
 
 def test_an_older_recording_has_its_waits_by_numbers(spark: SparkSession, tmp_path: Path) -> None:
     """It has no names, and its reasons are the general ones."""
-    tape = Tape(Kind.LINK_OUT, 7).hold(NO_CREDIT, 4000).hold(NO_REASON, 10, n=1)
+    tape = Tape(EventKind.LINK_OUT, 7).hold(NO_CREDIT, 4000).hold(NO_REASON, 10, n=1)
     result = analyse(
-        recorded(tmp_path / "recording", tape), tmp_path / "out", Aim("throughput"), spark, Progress(None)
+        recorded(tmp_path / "recording", tape),
+        tmp_path / "out",
+        Aim("throughput"),
+        spark,
+        ProgressLines(None),
     )
     assert "connection 7, channel 0, handle 0" in result.report.read_text()

@@ -7,7 +7,7 @@ from typing import Any
 
 from amqp10broker.metadata.queue import DeclaredQueue
 from amqp10broker.queues.commands import PeerId, ReplyTo
-from amqp10broker.runtime.queues.reply_registry import Askers, EffectBox
+from amqp10broker.runtime.queues.reply_registry import EffectBox, ReplyRegistry
 
 _SESSIONS = count(1)
 
@@ -20,5 +20,5 @@ def new_asker(label: str = "somebody") -> ReplyTo:
 def asker_at(queue: DeclaredQueue, box: EffectBox) -> ReplyTo:
     """One whom a queue of a running broker answers in a mailbox."""
     handle: Any = queue.handle
-    askers: Askers = handle._askers
-    return askers.open("test", box)
+    reply_registry: ReplyRegistry = handle._reply_registry
+    return reply_registry.open("test", box)

@@ -66,7 +66,7 @@ class BrokerProcess:
         self.admin_socket = str(directory / "admin.sock")
         self.log: list[dict[str, Any]] = []
         self._not_json: list[str] = []
-        self._news = threading.Condition()
+        self._notifications = threading.Condition()
         self._stdout = directory / "stdout"
         with self._stdout.open("wb") as stdout:
             self._process = subprocess.Popen(
@@ -183,7 +183,7 @@ class BrokerProcess:
         """Wait for a log entry with this event and these values; entries written before count."""
         seen = 0
         deadline = time.monotonic() + timeout_s
-        with self._news:
+        with self._notifications:
             while True:
                 for entry in self.log[seen:]:
                     if entry.get("event") == event and values.items() <= entry.items():
@@ -194,7 +194,7 @@ class BrokerProcess:
                 )
                 left = deadline - time.monotonic()
                 assert left > 0, f"no '{event}' in the log within {timeout_s:g} s\n{self.log_end()}"
-                self._news.wait(min(left, 0.2))
+                self._notifications.wait(min(left, 0.2))
 
     # --- ending -----------------------------------------------------------------------------------
 
@@ -247,14 +247,14 @@ class BrokerProcess:
         assert self._process.stderr is not None
         with self._process.stderr as stream:
             for line in stream:
-                with self._news:
+                with self._notifications:
                     try:
                         self.log.append(json.loads(line))
                     except ValueError:
                         self._not_json.append(line.decode(errors="replace"))
-                    self._news.notify_all()
-        with self._news:
-            self._news.notify_all()
+                    self._notifications.notify_all()
+        with self._notifications:
+            self._notifications.notify_all()
 
     def __enter__(self) -> Self:
         return self

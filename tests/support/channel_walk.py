@@ -17,7 +17,7 @@ from amqp10broker.metadata.queue import QueueSpec
 from amqp10broker.protocols.amqp091 import methods
 from amqp10broker.protocols.amqp091.items import Content
 from amqp10broker.protocols.amqp091.methods import Method
-from amqp10broker.queues.commands import Command, Publish, Purge, Settle, Verdict
+from amqp10broker.queues.commands import Command, DeliveryOutcome, Publish, Purge, Settle
 from amqp10broker.sessions.counters import ClientCounters
 from tests.support.channel_world import Got, QueueBox, World, WorldChannel, WorldConnection
 from tests.support.queue_inside import consumers_of, fresh_of, returned_of
@@ -32,7 +32,7 @@ CHANNELS = 2
 BOTH = "both"
 
 
-ENDS = (Verdict.ACCEPT, Verdict.DISCARD, Verdict.DISCARD_FAILED)
+ENDS = (DeliveryOutcome.ACCEPT, DeliveryOutcome.DISCARD, DeliveryOutcome.DISCARD_FAILED)
 
 
 class WatchedBox(QueueBox):
@@ -59,10 +59,10 @@ class WatchedBox(QueueBox):
     def _note(self, command: Command) -> None:
         if type(command) is Publish and not self.queue.deleted:
             self.taken += [number_of(body) for _, body in command.messages]
-        elif type(command) is Settle and command.verdict in (
-            Verdict.ACCEPT,
-            Verdict.DISCARD,
-            Verdict.DISCARD_FAILED,
+        elif type(command) is Settle and command.delivery_outcome in (
+            DeliveryOutcome.ACCEPT,
+            DeliveryOutcome.DISCARD,
+            DeliveryOutcome.DISCARD_FAILED,
         ):
             consumer = self.queue._consumers.find(command.consumer)
             if consumer is not None:

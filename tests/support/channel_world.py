@@ -43,7 +43,7 @@ from amqp10broker.queues.volatile import VolatileQueue
 from amqp10broker.routing.declaration import DIRECT_REPLY_TO
 from amqp10broker.sessions.amqp091.channel import BrokerChannel, ChannelState
 from amqp10broker.sessions.amqp091.context import ChannelContext
-from amqp10broker.sessions.amqp091.credit_flow import CreditFlowSettings, Sender
+from amqp10broker.sessions.amqp091.credit_flow import CreditFlowSettings, CreditSender
 from amqp10broker.sessions.counters import ClientCounters
 from amqp10broker.sessions.mail import Frames, SessionLetter
 from amqp10broker.sessions.session_step import write
@@ -300,7 +300,9 @@ class WorldChannel:
         config = world.config
         self.reply_to = new_asker(f"connection {id(connection)}, channel {self.number}")
         CHANNELS[self.reply_to.id] = self
-        self.credit = Sender(CreditFlowSettings(config.credit_flow_initial, config.credit_flow_more_after))
+        self.credit = CreditSender(
+            CreditFlowSettings(config.credit_flow_initial, config.credit_flow_more_after)
+        )
         context = ChannelContext(
             catalog=world.catalog,
             vhost=world.vhost,

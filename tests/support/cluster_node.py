@@ -7,9 +7,9 @@ from typing import Any
 
 import trio
 
-from amqp10broker.cluster.bootstrap import Membership as OfCluster
+from amqp10broker.cluster.bootstrap import ClusterIdentity as OfCluster
 from amqp10broker.cluster.ids import member_id, node_of
-from amqp10broker.cluster.membership import Membership
+from amqp10broker.cluster.membership import MemberRole
 from amqp10broker.errors import RefusedError, Unavailable
 from amqp10broker.metadata.catalog import Catalog
 from amqp10broker.metadata.node_requests import JoinNode, SetDraining, SetMembers
@@ -62,7 +62,7 @@ class FakeNode:
             catalog.apply([Put(CLUSTER, ClusterFacts("id", "name"))])
         for name in NAMES[:count]:
             catalog.propose(JoinNode(name, "host", 1))
-        catalog.whereabouts = self
+        catalog.node_directory = self
         catalog.placement = self
 
     # --- the catalog's
@@ -121,7 +121,7 @@ class FakeNode:
         self,
         queue: DeclaredQueue,
         node: int,
-        membership: Membership,
+        membership: MemberRole,
         timeout_s: float,
         *,
         among_voters: bool = False,

@@ -41,7 +41,7 @@ _POLL_S: Final = 0.05
 # Their other port is 20000 above: both lie below those that systems give to clients.
 _FIRST_PORTS: Final = range(10_000, 12_700)
 _CLUSTER_PORTS_ABOVE: Final = 20_000
-_chance: Final = random.SystemRandom()
+_random_source: Final = random.SystemRandom()
 _one_command: Final = threading.Lock()
 """What a command says goes to the one standard output that there is."""
 
@@ -448,7 +448,7 @@ def healed(
 def free_ports(count: int) -> int:
     """The first of so many ports in a row of which nobody has any, nor those 20000 above."""
     for _ in range(200):
-        first = _chance.choice(_FIRST_PORTS)
+        first = _random_source.choice(_FIRST_PORTS)
         ports = [*range(first, first + count)]
         ports += [port + _CLUSTER_PORTS_ABOVE for port in ports]
         if all(map(_is_free, ports)):

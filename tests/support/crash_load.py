@@ -184,12 +184,12 @@ class Consumer(Client):
 
     def decide(self, name: str) -> str:
         """accept, requeue, reject or hold; noted already."""
-        verdict = self.rng.choices(("accept", "requeue", "reject", "hold"), (6, 2, 1, 1))[0]
-        if verdict in ("accept", "reject"):
+        delivery_outcome = self.rng.choices(("accept", "requeue", "reject", "hold"), (6, 2, 1, 1))[0]
+        if delivery_outcome in ("accept", "reject"):
             self.queue.touch(name)
-        if verdict == "reject" and self.dead is not None:
+        if delivery_outcome == "reject" and self.dead is not None:
             self.dead.publish(name)
-        return verdict
+        return delivery_outcome
 
 
 class PikaConsumer(Consumer):
@@ -207,14 +207,14 @@ class PikaConsumer(Consumer):
         for method, _, body in channel.consume(self.queue.name, inactivity_timeout=0.05):
             if method is not None:
                 name = self.queue.delivered(body, redelivered=method.redelivered)
-                verdict = self.decide(name)
+                delivery_outcome = self.decide(name)
                 tag = method.delivery_tag
                 count -= 1
-                if verdict == "accept":
+                if delivery_outcome == "accept":
                     channel.basic_ack(tag)
-                elif verdict == "reject":
+                elif delivery_outcome == "reject":
                     channel.basic_reject(tag, requeue=False)
-                elif verdict == "requeue" or held >= HELD:
+                elif delivery_outcome == "requeue" or held >= HELD:
                     channel.basic_nack(tag, requeue=True)
                 else:
                     held += 1
@@ -253,16 +253,16 @@ class ProtonConsumer(Consumer):
                 waiting.remove((delivery, name))
         end.close()
 
-    def _settle(self, delivery: Any, verdict: str) -> bool:
+    def _settle(self, delivery: Any, delivery_outcome: str) -> bool:
         """Whether the message shall go, and the broker is to confirm that."""
-        if verdict == "accept":
+        if delivery_outcome == "accept":
             delivery.update(Delivery.ACCEPTED)
-        elif verdict == "reject":
+        elif delivery_outcome == "reject":
             delivery.update(Delivery.REJECTED)
-        elif verdict == "requeue":
+        elif delivery_outcome == "requeue":
             delivery.update(Delivery.RELEASED)
             delivery.settle()
-        return verdict in ("accept", "reject")
+        return delivery_outcome in ("accept", "reject")
 
 
 class DeadWatch(Client):

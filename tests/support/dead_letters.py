@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from amqp10broker.message import amqp091
 from amqp10broker.message.message import Message
-from amqp10broker.queues.effects import Reason
+from amqp10broker.queues.effects import DeadLetterReason
 
 HEAD = amqp091.make_head("ex", "k", b"\x00\x00")
 
@@ -16,9 +16,9 @@ class Held(NamedTuple):
 
     key: int
     message: Message
-    reason: Reason
+    reason: DeadLetterReason
 
 
 def held(*keys: int) -> list[Held]:
     """Expired ones whose bodies say their keys."""
-    return [Held(key, (HEAD, b"%d" % key), Reason.EXPIRED) for key in keys]
+    return [Held(key, (HEAD, b"%d" % key), DeadLetterReason.EXPIRED) for key in keys]

@@ -8,7 +8,7 @@ from typing import Any
 
 from amqp10broker.metadata import definitions
 from amqp10broker.metadata.catalog import Catalog
-from amqp10broker.metadata.definitions import Report
+from amqp10broker.metadata.definitions import ImportReport
 from amqp10broker.metadata.exchange_requests import Bind, DeclareExchange, DeleteExchange, Unbind
 from amqp10broker.metadata.limits import UserLimits, VhostLimits
 from amqp10broker.metadata.plan import VhostFacts
@@ -82,7 +82,7 @@ def delete_policy(catalog: Catalog, where: Where, name: str, *, operator: bool =
     return catalog.propose(ClearPolicy(_vhost(catalog, where).named(), name, operator))
 
 
-def load(document: object, catalog: Catalog, **options: Any) -> Report:
+def load(document: object, catalog: Catalog, **options: Any) -> ImportReport:
     """Import definitions."""
     return catalog.propose(definitions.importing(document, **options))
 

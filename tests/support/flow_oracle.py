@@ -8,10 +8,10 @@ from typing import Any
 
 import duckdb
 
-from amqp10broker.observe.flow_events.schema import EVENTS, Kind
+from amqp10broker.observe.flow_events.schema import EVENTS, EventKind
 from amqp10broker.tools.analysis.cells import Cell
 from amqp10broker.tools.analysis.figures import Measured
-from amqp10broker.tools.analysis.inputs import Recording, find_recording
+from amqp10broker.tools.analysis.inputs import RecordingData, find_recording
 from amqp10broker.tools.analysis.job import measure_all
 
 _ELAPSED = "(1, 2, 7, 8, 9, 11, 12, 13)"
@@ -67,7 +67,7 @@ def connected(folder: Path, spans: Iterable[tuple[str, int, int | None]] = ()) -
     return db
 
 
-def exact_quantile(folder: Path, run_id: str, kind: Kind, share: float, span: Sequence[Any]) -> int:
+def exact_quantile(folder: Path, run_id: str, kind: EventKind, share: float, span: Sequence[Any]) -> int:
     """The smallest latency in ns that so many of the messages do not exceed, by sorting them all."""
     with connected(folder) as db:
         found = db.execute(
@@ -84,7 +84,7 @@ def exact_quantile(folder: Path, run_id: str, kind: Kind, share: float, span: Se
     return int(found[0])
 
 
-def measured(folder: Path) -> tuple[Recording, list[Measured]]:
+def measured(folder: Path) -> tuple[RecordingData, list[Measured]]:
     """A recording and its figures, without Spark."""
     recording = find_recording(folder)
     return recording, measure_all(recording, cells(folder, recording.spans))

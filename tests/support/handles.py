@@ -6,9 +6,9 @@ from typing import Generic, TypeVar
 
 from amqp10broker.queues.commands import Command
 from amqp10broker.queues.counters import QueueCounters
-from amqp10broker.queues.figures import QueueFigures, QueueWeight
+from amqp10broker.queues.figures import QueueStats, QueueWeight
 from amqp10broker.queues.machine import QueueMachine
-from amqp10broker.queues.outlook import UP_TO_DATE, Outlook, Progress
+from amqp10broker.queues.outlook import UP_TO_DATE, QueueProgress, QueueStatus
 
 M = TypeVar("M", bound=QueueMachine)
 
@@ -33,17 +33,17 @@ class IdleHandle:
         """Keep the letter."""
         self.letters.append(command)
 
-    def outlook(self) -> Outlook:
+    def queue_status(self) -> QueueStatus:
         """Nothing is in it."""
-        return Outlook(0, 0, {})
+        return QueueStatus(0, 0, {})
 
-    def progress(self) -> Progress:
+    def progress(self) -> QueueProgress:
         """It has nothing to do."""
         return UP_TO_DATE
 
-    def figures(self) -> QueueFigures:
+    def figures(self) -> QueueStats:
         """Nothing is in it."""
-        return QueueFigures()
+        return QueueStats()
 
     def weight(self) -> QueueWeight | None:
         """Nothing is known of it."""
@@ -76,15 +76,15 @@ class MachineHandle(Generic[M]):
         """See `QueueHandle`."""
         return self.queue.counters
 
-    def outlook(self) -> Outlook:
+    def queue_status(self) -> QueueStatus:
         """See `QueueHandle`."""
-        return self.queue.outlook()
+        return self.queue.queue_status()
 
-    def progress(self) -> Progress:
+    def progress(self) -> QueueProgress:
         """Nothing keeps it."""
         return UP_TO_DATE
 
-    def figures(self) -> QueueFigures:
+    def figures(self) -> QueueStats:
         """See `QueueHandle`."""
         return self.queue.figures()
 

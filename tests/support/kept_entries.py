@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from amqp10broker.errors import LimitExceeded, RefusedError
-from amqp10broker.metadata.catalog import Catalog, Request, entries
+from amqp10broker.metadata.catalog import Catalog, CatalogRequest, entries
 from amqp10broker.metadata.changes import Value
 from amqp10broker.metadata.definitions_export import export
 from amqp10broker.metadata.plan import Key, Put
@@ -79,7 +79,7 @@ class Watched(Catalog):
         self.log: list[tuple[list[Put], list[Key]]] = []
         super().__init__(host)
 
-    def propose(self, request: Request[T]) -> T:
+    def propose(self, request: CatalogRequest[T]) -> T:
         """Look whether planning changes anything, and whether applying refuses."""
         before = (state(self), self._clocks())
         try:

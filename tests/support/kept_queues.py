@@ -22,12 +22,12 @@ from amqp10broker.queues.classic.queue import ClassicQueue
 from amqp10broker.queues.commands import (
     ConsumerRef,
     Credit,
+    DeliveryOutcome,
     Publish,
     Purge,
     Settle,
     Subscribe,
     Unsubscribe,
-    Verdict,
 )
 from amqp10broker.queues.effects import Confirmed, Deliver
 from amqp10broker.queues.settings import QueueSettings
@@ -99,7 +99,7 @@ class KeptQueue:
         self.queue.apply(Subscribe(consumer, False), 0)
         self.queue.apply(Credit(consumer, 0, ALL, True, 0), 0)
         found = self._take()
-        self.queue.apply(Unsubscribe(consumer, [], [], len(found), Verdict.REQUEUE), 0)
+        self.queue.apply(Unsubscribe(consumer, [], [], len(found), DeliveryOutcome.REQUEUE), 0)
         self._take()
         return found
 
@@ -140,20 +140,20 @@ class KeptQueue:
         self.held.update(got)
         self._keep()
 
-    def settle(self, keys: list[int], verdict: Verdict) -> None:
+    def settle(self, keys: list[int], delivery_outcome: DeliveryOutcome) -> None:
         assert self.consumer is not None
         numbers = {self.held.pop(key) for key in keys}
-        if verdict not in (Verdict.REQUEUE, Verdict.REQUEUE_FAILED):
+        if delivery_outcome not in (DeliveryOutcome.REQUEUE, DeliveryOutcome.REQUEUE_FAILED):
             self.promised -= numbers
-        self.queue.apply(Settle(self.consumer, keys, verdict), 0)
+        self.queue.apply(Settle(self.consumer, keys, delivery_outcome), 0)
         self._keep()
-        if verdict not in (Verdict.REQUEUE, Verdict.REQUEUE_FAILED):
+        if delivery_outcome not in (DeliveryOutcome.REQUEUE, DeliveryOutcome.REQUEUE_FAILED):
             self.settling.append((self.journal.ticket, numbers))
 
     def leave(self) -> None:
         """The consumer's connection is lost."""
         if self.consumer is not None:
-            self.queue.apply(Unsubscribe(self.consumer, [], [], self.seen, Verdict.REQUEUE), 0)
+            self.queue.apply(Unsubscribe(self.consumer, [], [], self.seen, DeliveryOutcome.REQUEUE), 0)
             self.consumer = None
             self.held.clear()
             self._keep()
@@ -273,7 +273,17 @@ def walk(kept: KeptQueue, rng: random.Random, steps: int) -> None:
             kept.consume(rng.choice((1, 2, 5, 20)))
         elif deed < 10 and kept.held:
             keys = rng.sample(sorted(kept.held), rng.randrange(1, len(kept.held) + 1))
-            kept.settle(keys, rng.choice((Verdict.ACCEPT, Verdict.ACCEPT, Verdict.DISCARD, Verdict.REQUEUE)))
+            kept.settle(
+                keys,
+                rng.choice(
+                    (
+                        DeliveryOutcome.ACCEPT,
+                        DeliveryOutcome.ACCEPT,
+                        DeliveryOutcome.DISCARD,
+                        DeliveryOutcome.REQUEUE,
+                    )
+                ),
+            )
         elif deed == 10 and rng.random() < 0.3:
             kept.leave()
         elif deed == 11 and rng.random() < 0.1:

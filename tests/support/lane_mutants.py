@@ -13,7 +13,7 @@ import pytest
 
 from amqp10broker.cluster.lane_server import LaneServer
 from amqp10broker.cluster.lanes import LaneClient
-from amqp10broker.queues.effects import Rejected
+from amqp10broker.queues.effects import PublishRejected
 from amqp10broker.queues.quorum.node_lanes import NodeLane, NodeLanes
 from amqp10broker.queues.quorum.queue import QuorumQueue
 
@@ -126,7 +126,7 @@ def _without_settled(queue: QuorumQueue, found: Any) -> Any:
 
 
 def _without_refused(queue: QuorumQueue, found: Any) -> Any:
-    return replace(found, kept=[each for each in found.kept if not isinstance(each[2], Rejected)])
+    return replace(found, kept=[each for each in found.kept if not isinstance(each[2], PublishRejected)])
 
 
 def _nothing_missed(queue: QuorumQueue, found: Any) -> Any:

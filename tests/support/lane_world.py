@@ -15,13 +15,14 @@ from collections.abc import Callable, Mapping, Sequence
 from amqp10broker.cluster.lane_server import LaneServer
 from amqp10broker.cluster.lane_table import Lanes
 from amqp10broker.cluster.lanes import LaneClient
-from amqp10broker.cluster.wire import Frame, FrameKind
+from amqp10broker.cluster.wire import FrameKind, PeerFrame
 from amqp10broker.message.message import Message, make_head
 from amqp10broker.metadata.queue import DeclaredQueue
 from amqp10broker.queues.commands import (
     AttachPublisher,
     Command,
     ConsumerRef,
+    DeliveryOutcome,
     Inspect,
     PeerId,
     Publish,
@@ -31,7 +32,6 @@ from amqp10broker.queues.commands import (
     RequestRef,
     Settle,
     Subscribe,
-    Verdict,
 )
 from amqp10broker.queues.effects import (
     ActiveChanged,
@@ -40,8 +40,8 @@ from amqp10broker.queues.effects import (
     CreditReply,
     Deliver,
     Effect,
+    PublishRejected,
     QueueDown,
-    Rejected,
     Settled,
     Subscribed,
     SubscribeRefused,
@@ -100,7 +100,7 @@ class Publisher:
         self._node.world.published.update(dict.fromkeys(bodies))
         self._node.client.post_all([Publish(self.ref, ids, [(HEAD, body) for body in bodies], settled=False)])
 
-    def on_answer(self, effect: Confirmed | Rejected | Unconfirmed) -> None:
+    def on_answer(self, effect: Confirmed | PublishRejected | Unconfirmed) -> None:
         """Each is answered once."""
         into = self.confirmed if isinstance(effect, Confirmed) else self.refused
         for number in effect.ids:
@@ -175,18 +175,18 @@ class Consumer:
             self.unsent.clear()
             self.credit.sent(count)
 
-    def settle(self, count: int, verdict: Verdict, *, answer: bool) -> None:
+    def settle(self, count: int, delivery_outcome: DeliveryOutcome, *, answer: bool) -> None:
         """Decide on the first of what was passed on."""
         keys = [key for key in self.held if key not in self.unsent][:count]
         if self.settled or not keys:
             return
         for key in keys:
             message = self.held.pop(key)
-            if verdict is Verdict.ACCEPT:
+            if delivery_outcome is DeliveryOutcome.ACCEPT:
                 self._node.world.accepted.append(message[1])
         if answer:
             self.asked.append(keys)
-        self._node.client.post_all([Settle(self.ref, keys, verdict, answer=answer)])
+        self._node.client.post_all([Settle(self.ref, keys, delivery_outcome, answer=answer)])
 
     def give_back(self) -> None:
         """What was not passed on goes back, and what is on its way."""
@@ -209,7 +209,7 @@ class Consumer:
         self.over = True
         if self.settled:
             self.send()
-        self.credit.leave(list(self.unsent), list(self.unsent.values()), Verdict.REQUEUE)
+        self.credit.leave(list(self.unsent), list(self.unsent.values()), DeliveryOutcome.REQUEUE)
         self.held.clear()
         self.unsent.clear()
 
@@ -242,12 +242,12 @@ class Watcher(Consumer):
         if count:
             self.credit.sent(count)
 
-    def settle(self, count: int, verdict: Verdict, *, answer: bool) -> None:
+    def settle(self, count: int, delivery_outcome: DeliveryOutcome, *, answer: bool) -> None:
         """What it says of what it was shown is answered."""
         keys = list(range(count))
         if answer:
             self.asked.append(keys)
-        self._node.client.post_all([Settle(self.ref, keys, verdict, answer=answer)])
+        self._node.client.post_all([Settle(self.ref, keys, delivery_outcome, answer=answer)])
 
     def give_back(self) -> None:
         """The last of what was not passed on goes back, and what is on its way."""
@@ -293,7 +293,7 @@ class Session:
         """What the queue says."""
         for effect in effects:
             match effect:
-                case Confirmed() | Rejected() | Unconfirmed():
+                case Confirmed() | PublishRejected() | Unconfirmed():
                     self.publisher.on_answer(effect)
                 case Answer():
                     assert effect.request in self.questions, "answered twice"
@@ -463,7 +463,7 @@ class Ways:
         way = self._world.ways.get((self._node, node))
         if way is None:
             return False
-        way.append(Frame(kind, group, b"".join(body)))
+        way.append(PeerFrame(kind, group, b"".join(body)))
         return True
 
     def waiting_bytes(self, node: int) -> int:
@@ -562,7 +562,7 @@ class World:
         self.numbers = range(1, nodes + 1)
         self.now_ms = 0
         self.crowded = False
-        self.ways: dict[tuple[int, int], deque[Frame]] = {}
+        self.ways: dict[tuple[int, int], deque[PeerFrame]] = {}
         self.log: list[Entry] = []
         self.term = 0
         self.leader: int | None = None
@@ -788,8 +788,8 @@ class World:
             elif what < 0.75:
                 consumer.send()
             elif what < 0.90:
-                verdict = Verdict.ACCEPT if rng.random() < 0.8 else Verdict.REQUEUE
-                consumer.settle(rng.randrange(1, 4), verdict, answer=rng.random() < 0.5)
+                delivery_outcome = DeliveryOutcome.ACCEPT if rng.random() < 0.8 else DeliveryOutcome.REQUEUE
+                consumer.settle(rng.randrange(1, 4), delivery_outcome, answer=rng.random() < 0.5)
             elif what < 0.95:
                 consumer.give_back()
             elif what < 0.97 and consumer.subscribed:

@@ -6,8 +6,8 @@ from collections import deque
 from typing import Any
 
 from amqp10broker.errors import RefusedError
-from amqp10broker.metadata.catalog import Catalog, Request
-from amqp10broker.metadata.proposing import LATER, Decided, Later
+from amqp10broker.metadata.catalog import Catalog, CatalogRequest
+from amqp10broker.metadata.proposing import LATER, Decided, Postponed
 from amqp10broker.queues.commands import RequestRef
 
 
@@ -19,10 +19,10 @@ class Slow:
     """
 
     def __init__(self, catalog: Catalog) -> None:
-        self.proposed: deque[tuple[Request[Any], RequestRef]] = deque()
+        self.proposed: deque[tuple[CatalogRequest[Any], RequestRef]] = deque()
         self._catalog = catalog
 
-    def __call__(self, request: Request[Any], ref: RequestRef) -> Later:
+    def __call__(self, request: CatalogRequest[Any], ref: RequestRef) -> Postponed:
         """Propose."""
         self.proposed.append((request, ref))
         return LATER

@@ -19,7 +19,7 @@ from amqp10broker.metadata.users import Permission, TopicPermission
 from amqp10broker.metadata.vhost import VirtualHost
 from amqp10broker.operations.amqp_node import Asking, Responded, TokenOffered, handle_request
 from amqp10broker.operations.arguments import Kind
-from amqp10broker.operations.caller import Ask, Caller
+from amqp10broker.operations.caller import Caller, QueueQuestion
 from amqp10broker.operations.operations import perform
 from amqp10broker.operations.table import OPERATIONS
 from amqp10broker.protocols.amqp10.codec import decode, encode
@@ -162,7 +162,7 @@ class Broker:
     def do(self, operation: str, /, *, caller: Caller | None = None, **given: object) -> Any:
         """Perform an operation and let the queue answer."""
         result = perform(caller or self.caller(), operation, given)
-        if isinstance(result, Ask):
+        if isinstance(result, QueueQuestion):
             return result.then(self.answer(result.handle, result.command))
         return result
 

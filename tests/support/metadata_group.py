@@ -13,15 +13,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from amqp10broker.cluster.transactions import (
+    CatalogTransaction,
     Origin,
-    Outcome,
     SystemMachine,
-    Transaction,
+    TransactionOutcome,
     Value,
     transaction_of,
 )
 from amqp10broker.errors import RefusedError
-from amqp10broker.metadata.catalog import Catalog, Request, entries
+from amqp10broker.metadata.catalog import Catalog, CatalogRequest, entries
 from amqp10broker.metadata.entry_codec import decoded, encoded
 from amqp10broker.metadata.node_requests import NodeLost
 from amqp10broker.metadata.nodes import ClusterFacts, NodeFacts
@@ -79,9 +79,9 @@ def check_whole(catalog: Catalog) -> None:
 class Asked:
     """A request, and the attempt at it that is under way."""
 
-    request: Request[Any]
+    request: CatalogRequest[Any]
     plan: Plan[Any]
-    transaction: Transaction
+    transaction: CatalogTransaction
     attempts: int = 1
 
 
@@ -97,9 +97,9 @@ class Copy:
         self.serial = 0
         self.asked: dict[int, Asked] = {}
         self.network: list[bytes] = []
-        self.decided: list[Request[Any]] = []
+        self.decided: list[CatalogRequest[Any]] = []
 
-    def ask(self, request: Request[Any]) -> None:
+    def ask(self, request: CatalogRequest[Any]) -> None:
         """Plan a request, and propose what it comes to."""
         try:
             plan = request.plan(self.catalog)
@@ -132,17 +132,17 @@ class Agreement:
         copy: type[Copy] = Copy,
         placement: Placement | None = None,
     ) -> None:
-        self.chance = random.Random(seed)
+        self.random_source = random.Random(seed)
         first = first_entries(nodes)
         self.nodes = [copy(number, first, machine) for number in range(1, nodes + 1)]
         self.truth = filled(first)
         for catalog in (self.truth, *(node.catalog for node in self.nodes)):
             catalog.placement = placement
         self.log: list[bytes] = []
-        self.outcomes: list[Outcome] = []
+        self.outcomes: list[TransactionOutcome] = []
         self.asked: dict[tuple[int, int], Asked] = {}
 
-    def ask(self, node: Copy, request: Request[Any]) -> None:
+    def ask(self, node: Copy, request: CatalogRequest[Any]) -> None:
         """At a node."""
         node.ask(request)
         self._note(node)
@@ -153,10 +153,10 @@ class Agreement:
     def deliver(self, node: Copy) -> None:
         """What a node has proposed first stands in the log now; perhaps it comes a second time."""
         if node.network:
-            at = 0 if self.chance.random() < 0.8 else self.chance.randrange(len(node.network))
+            at = 0 if self.random_source.random() < 0.8 else self.random_source.randrange(len(node.network))
             message = node.network[at]
             self.log.append(message)
-            if self.chance.random() < 0.9:
+            if self.random_source.random() < 0.9:
                 del node.network[at]
 
     def apply(self, node: Copy) -> None:
@@ -164,24 +164,24 @@ class Agreement:
         if node.applied == len(self.log):
             return
         index = node.applied + 2
-        transaction = Transaction.decode(self.log[node.applied])
+        transaction = CatalogTransaction.decode(self.log[node.applied])
         node.applied += 1
         decision = node.machine.apply(index, transaction)
         if len(self.outcomes) < node.applied:
             self.outcomes.append(decision.outcome)
-            if decision.outcome is Outcome.APPLIED:
+            if decision.outcome is TransactionOutcome.APPLIED:
                 self._explain(transaction, decision.puts)
         assert self.outcomes[node.applied - 1] is decision.outcome, "nodes decide differently"
-        if decision.outcome is Outcome.APPLIED:
+        if decision.outcome is TransactionOutcome.APPLIED:
             _change(node.catalog, decision.puts, transaction)
             check_whole(node.catalog)
         if transaction.origin.node == node.number:
             asked = node.asked.pop(transaction.origin.serial, None)
-            if asked is not None and decision.outcome is not Outcome.APPLIED:
+            if asked is not None and decision.outcome is not TransactionOutcome.APPLIED:
                 node.again(asked)
                 self._note(node)
 
-    def _explain(self, transaction: Transaction, puts: Any) -> None:
+    def _explain(self, transaction: CatalogTransaction, puts: Any) -> None:
         """The request, asked at this point of the log, comes to the same."""
         asked = self.asked[transaction.origin.node, transaction.origin.serial]
         done = self.nodes[transaction.origin.node - 1].decided
@@ -206,7 +206,11 @@ class Agreement:
 
 
 def explain(
-    truth: Catalog, request: Request[Any], planned: Plan[Any], transaction: Transaction, puts: Any
+    truth: Catalog,
+    request: CatalogRequest[Any],
+    planned: Plan[Any],
+    transaction: CatalogTransaction,
+    puts: Any,
 ) -> None:
     """A request, asked where its transaction is applied, comes to the same as where it was planned.
 
@@ -233,7 +237,7 @@ def explain(
     _change(truth, puts, transaction)
 
 
-def _change(catalog: Catalog, puts: Any, transaction: Transaction) -> None:
+def _change(catalog: Catalog, puts: Any, transaction: CatalogTransaction) -> None:
     catalog.apply(
         [Put(key, decoded(key, value)) for key, value in puts],
         transaction.forgets,

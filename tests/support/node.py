@@ -27,11 +27,11 @@ from amqp10broker.metadata.queue_requests import DeleteQueue
 from amqp10broker.queues.commands import (
     ConsumerRef,
     Credit,
+    DeliveryOutcome,
     Publish,
     Settle,
     Subscribe,
     Unsubscribe,
-    Verdict,
 )
 from amqp10broker.queues.effects import Confirmed, CreditReply, Deliver, Settled
 from amqp10broker.runtime.broker import Broker
@@ -172,18 +172,18 @@ class Seat:
         keys = rng.sample(sorted(self.held), rng.randrange(1, len(self.held) + 1))
         by_key = {key: self.held.pop(key) for key in keys}
         numbers = set(by_key.values())
-        verdict = Verdict.ACCEPT if rng.random() < 0.8 else Verdict.REQUEUE
-        if verdict is Verdict.ACCEPT and not self.history.kind.keeps_all:
+        delivery_outcome = DeliveryOutcome.ACCEPT if rng.random() < 0.8 else DeliveryOutcome.REQUEUE
+        if delivery_outcome is DeliveryOutcome.ACCEPT and not self.history.kind.keeps_all:
             self.history.settled |= numbers
             self.history.promised -= numbers
-        final = verdict is Verdict.ACCEPT and self.history.kind.settles_for_good
+        final = delivery_outcome is DeliveryOutcome.ACCEPT and self.history.kind.settles_for_good
         if final:
             self.settling |= by_key
-        self.handle.post(Settle(self.consumer, keys, verdict, answer=final))
+        self.handle.post(Settle(self.consumer, keys, delivery_outcome, answer=final))
 
     def leave(self) -> None:
         if self.consumer is not None:
-            self.handle.post(Unsubscribe(self.consumer, [], [], self.seen, Verdict.REQUEUE))
+            self.handle.post(Unsubscribe(self.consumer, [], [], self.seen, DeliveryOutcome.REQUEUE))
             self.consumer = None
             self.held.clear()
             self.granted = self.seen = 0
@@ -199,7 +199,7 @@ class Seat:
                 if isinstance(effect, Deliver):
                     found += [number_of(message) for message in effect.messages]
                 elif isinstance(effect, CreditReply):
-                    self.handle.post(Unsubscribe(consumer, [], [], len(found), Verdict.REQUEUE))
+                    self.handle.post(Unsubscribe(consumer, [], [], len(found), DeliveryOutcome.REQUEUE))
                     return found
 
     async def listen(self) -> None:
@@ -303,7 +303,7 @@ class Node:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._look_after_disk)
                 async with Broker(CONFIG, meter=NoMeter()) as broker:
-                    self.incarnations.append(broker.askers.incarnation)
+                    self.incarnations.append(broker.reply_registry.incarnation)
                     await self._compare(broker, look=steps == 0 or rng.random() < 0.7)
                     await self._work(broker, rng, steps)
                 nursery.cancel_scope.cancel()

@@ -15,7 +15,7 @@ from typing import Any
 import trio
 
 from amqp10broker.cluster.hello import Hello, Identity
-from amqp10broker.cluster.wire import Frame, Purpose
+from amqp10broker.cluster.wire import ConnectionPurpose, PeerFrame
 from amqp10broker.errors import BrokerError
 from amqp10broker.runtime.cluster.peer_streams import CONNECT_S, Transport
 from amqp10broker.runtime.cluster.peers import Peers
@@ -123,7 +123,7 @@ class Network:
         self.delays: dict[tuple[str, str], float] = {}
         self.changed = trio.Event()
         self._ways: list[_Way] = []
-        self._doors: dict[str, tuple[Peers, trio.Nursery]] = {}
+        self._broker_listeners: dict[str, tuple[Peers, trio.Nursery]] = {}
 
     def change(self) -> None:
         """Let all that wait look again."""
@@ -137,7 +137,7 @@ class Network:
 
     def isolate(self, name: str) -> None:
         """Cut a node off from all others."""
-        for other in self._doors:
+        for other in self._broker_listeners:
             if other != name:
                 self.cut(name, other)
 
@@ -155,11 +155,11 @@ class Network:
 
     def listens(self, name: str, peers: Peers, nursery: trio.Nursery) -> None:
         """Connections to that name are served by these peers, in this nursery."""
-        self._doors[name] = (peers, nursery)
+        self._broker_listeners[name] = (peers, nursery)
 
     def listens_no_more(self, name: str) -> None:
         """Connections to that name are refused."""
-        del self._doors[name]
+        del self._broker_listeners[name]
 
     async def connect(self, sender: str, address: Address) -> MemoryStream:
         """A connection, as one that dials has it; what listens there has been given the other end."""
@@ -168,11 +168,11 @@ class Network:
             await trio.lowlevel.checkpoint()
             while {(sender, receiver), (receiver, sender)} & self.cuts:
                 await self.changed.wait()
-            if receiver not in self._doors:
+            if receiver not in self._broker_listeners:
                 raise ConnectionRefusedError(f"nobody listens at {receiver}")
             there, back = _Way(self, sender, receiver), _Way(self, receiver, sender)
             self._ways = [way for way in self._ways if not (way.over or way.broken)] + [there, back]
-            peers, nursery = self._doors[receiver]
+            peers, nursery = self._broker_listeners[receiver]
             nursery.start_soon(peers.serve, Transport(MemoryStream(back, there), b"", sender), _nothing)
             return MemoryStream(there, back)
         raise TimeoutError("no answer")
@@ -217,12 +217,12 @@ class Node:
         self.skew_ms = 0
         self.clocks: dict[int, int] = {}
         self.unsynced = 0
-        self.frames_of: dict[tuple[int, Purpose], list[Frame]] = {}
+        self.frames_of: dict[tuple[int, ConnectionPurpose], list[PeerFrame]] = {}
         self.answers: dict[str, dict[str, Any] | BrokerError | Exception] = {}
         self.refuses: dict[str, str] = {}
         self.changed = trio.Event()
         identity = Identity(number, name, incarnation, cluster if number else "")
-        self.peers = Peers(identity, secret, self, dial=self._dial, chance=lambda: 1.0, **options)
+        self.peers = Peers(identity, secret, self, dial=self._dial, random_source=lambda: 1.0, **options)
         self._scope = trio.CancelScope()
         self._over = trio.Event()
 
@@ -263,14 +263,14 @@ class Node:
 
     # -- PeerEvents
 
-    def frames(self, node: int, purpose: Purpose, frames: Sequence[Frame]) -> None:
+    def frames(self, node: int, purpose: ConnectionPurpose, frames: Sequence[PeerFrame]) -> None:
         self.frames_of.setdefault((node, purpose), []).extend(frames)
         self._note("frames", node, purpose)
 
-    def connected(self, node: int, purpose: Purpose) -> None:
+    def connected(self, node: int, purpose: ConnectionPurpose) -> None:
         self._note("connected", node, purpose)
 
-    def disconnected(self, node: int, purpose: Purpose) -> None:
+    def disconnected(self, node: int, purpose: ConnectionPurpose) -> None:
         self._note("disconnected", node, purpose)
 
     def suspected(self, node: int) -> None:

@@ -45,18 +45,20 @@ def judge(histories: Mapping[str, Sequence[Operation]]) -> dict[str, tuple[str, 
     """
     lines = "".join(json.dumps(line) + "\n" for line in _lines(histories))
     done = subprocess.run([built(), str(SECONDS)], input=lines, check=True, capture_output=True, text=True)
-    verdicts = map(json.loads, done.stdout.splitlines())
-    return {each["name"]: (each["verdict"], each["unexplained"]) for each in verdicts}
+    delivery_outcomes = map(json.loads, done.stdout.splitlines())
+    return {each["name"]: (each["verdict"], each["unexplained"]) for each in delivery_outcomes}
 
 
 def check(histories: Mapping[str, Sequence[Operation]]) -> None:
     """Fail with the first operations that porcupine does not explain."""
-    verdicts = judge(histories)
-    assert verdicts.keys() == histories.keys()
-    for name, (verdict, unexplained) in verdicts.items():
+    delivery_outcomes = judge(histories)
+    assert delivery_outcomes.keys() == histories.keys()
+    for name, (delivery_outcome, unexplained) in delivery_outcomes.items():
         lines = "\n".join(str(histories[name][place]) for place in unexplained[:8])
-        assert verdict != "Illegal", f"porcupine does not explain what was seen of '{name}':\n{lines}"
-        assert verdict == "Ok", f"porcupine has no verdict on '{name}' in {SECONDS:.0f} s"
+        assert delivery_outcome != "Illegal", (
+            f"porcupine does not explain what was seen of '{name}':\n{lines}"
+        )
+        assert delivery_outcome == "Ok", f"porcupine has no verdict on '{name}' in {SECONDS:.0f} s"
 
 
 def _lines(histories: Mapping[str, Sequence[Operation]]) -> Iterator[dict[str, Any]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import chain
 
 from amqp10broker.message.message import Message
-from amqp10broker.queues.classic.consumers import Consumer
+from amqp10broker.queues.classic.consumers import ClassicConsumer
 from amqp10broker.queues.classic.queue import ClassicQueue
 
 
@@ -21,6 +21,6 @@ def fresh_of(queue: ClassicQueue) -> list[Message]:
     return list(chain(backlog._head, *pages, backlog._tail))
 
 
-def consumers_of(queue: ClassicQueue) -> list[Consumer]:
+def consumers_of(queue: ClassicQueue) -> list[ClassicConsumer]:
     """All consumers."""
     return list(queue._consumers)

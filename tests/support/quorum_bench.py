@@ -14,15 +14,15 @@ from amqp10broker.queues.commands import (
     Configure,
     ConsumerRef,
     Credit,
+    DeliveryOutcome,
     GiveBack,
     Publish,
     Settle,
     Subscribe,
     Tick,
     Unsubscribe,
-    Verdict,
 )
-from amqp10broker.queues.effects import Confirmed, DeadLetters, Deliver, Rejected
+from amqp10broker.queues.effects import Confirmed, DeadLetters, Deliver, PublishRejected
 from amqp10broker.queues.quorum.commands import QuorumCommand
 from amqp10broker.queues.quorum.queue import QuorumQueue
 from amqp10broker.queues.settings import QueueSettings
@@ -113,10 +113,14 @@ class Bench:
         return [] if found is None else list(found.unsettled)
 
     def settle(
-        self, ref: ConsumerRef, verdict: Verdict, keys: Sequence[int] | None = None, annotations: bytes = b""
+        self,
+        ref: ConsumerRef,
+        delivery_outcome: DeliveryOutcome,
+        keys: Sequence[int] | None = None,
+        annotations: bytes = b"",
     ) -> list[object]:
         """Decide on deliveries; without keys on all that the consumer holds."""
-        return self.do(Settle(ref, self.held(ref) if keys is None else keys, verdict, annotations))
+        return self.do(Settle(ref, self.held(ref) if keys is None else keys, delivery_outcome, annotations))
 
     def give_back(self, ref: ConsumerRef, keys: Sequence[int]) -> list[object]:
         """The session gives back what it has not sent."""
@@ -128,9 +132,9 @@ class Bench:
         self._handed[ref] = handed
         return told
 
-    def leave(self, ref: ConsumerRef, verdict: Verdict) -> list[object]:
+    def leave(self, ref: ConsumerRef, delivery_outcome: DeliveryOutcome) -> list[object]:
         """The consumer's link goes."""
-        return self.do(Unsubscribe(ref, [], [], self._handed.get(ref, 0), verdict))
+        return self.do(Unsubscribe(ref, [], [], self._handed.get(ref, 0), delivery_outcome))
 
     def cancel(self, ref: ConsumerRef) -> list[object]:
         """basic.cancel."""
@@ -165,4 +169,4 @@ def confirmed(told: Iterable[object]) -> list[int]:
 
 def rejected(told: Iterable[object]) -> list[int]:
     """Ids of messages that were rejected."""
-    return [number for each in only(told, Rejected) for number in each.ids]
+    return [number for each in only(told, PublishRejected) for number in each.ids]

@@ -31,6 +31,7 @@ from amqp10broker.queues.commands import (
     Configure,
     ConsumerRef,
     Credit,
+    DeliveryOutcome,
     GiveBack,
     Inspect,
     PeerId,
@@ -42,7 +43,6 @@ from amqp10broker.queues.commands import (
     Settle,
     Subscribe,
     Unsubscribe,
-    Verdict,
 )
 from amqp10broker.queues.effects import (
     ActiveChanged,
@@ -51,7 +51,7 @@ from amqp10broker.queues.effects import (
     CreditReply,
     Deliver,
     Effect,
-    Rejected,
+    PublishRejected,
     Settled,
     Subscribed,
     TimedOut,
@@ -243,7 +243,7 @@ class Node:
             case _:
                 pass
         match effect:
-            case Confirmed() | Rejected():
+            case Confirmed() | PublishRejected():
                 for number in effect.ids:
                     assert (effect.publisher, number) not in self.outcomes, "a publish was answered twice"
                     self.outcomes[effect.publisher, number] = isinstance(effect, Confirmed)
@@ -274,7 +274,7 @@ class Node:
                 drained.append(effect)
                 continue
             self.tell(effect)
-            if isinstance(effect, Rejected):
+            if isinstance(effect, PublishRejected):
                 refused |= {(effect.publisher, number) for number in effect.ids}
         self.heard = life.index
         answered = {number: each for number, each in self.unanswered.items() if number <= found.last}
@@ -344,7 +344,7 @@ class Truth:
 
     def hear(self, effect: Effect) -> None:
         match effect:
-            case Confirmed() | Rejected():
+            case Confirmed() | PublishRejected():
                 for number in effect.ids:
                     self.outcomes[effect.publisher, number] = isinstance(effect, Confirmed)
             case Answer():
@@ -656,8 +656,8 @@ class Life:
                 reader.closed = True
                 reader.waiting.clear()
                 keys, messages = [key for key, _ in unsent], [each for _, each in unsent]
-                verdict = self.dice.choice(list(Verdict))
-                node.post(Unsubscribe(reader.ref, keys, messages, reader.seen, verdict))
+                delivery_outcome = self.dice.choice(list(DeliveryOutcome))
+                node.post(Unsubscribe(reader.ref, keys, messages, reader.seen, delivery_outcome))
 
     def publish(self, node: Node) -> None:
         first, count = node.published, self.dice.choice([1, 2, 6])
@@ -688,8 +688,10 @@ class Life:
         keys = self.dice.sample(sorted(reader.sent), self.dice.randint(1, len(reader.sent)))
         for key in keys:
             del reader.sent[key]
-        verdict = self.dice.choice([Verdict.ACCEPT, Verdict.ACCEPT, *Verdict])
-        node.post(Settle(reader.ref, keys, verdict, answer=self.dice.random() < 0.7))
+        delivery_outcome = self.dice.choice(
+            [DeliveryOutcome.ACCEPT, DeliveryOutcome.ACCEPT, *DeliveryOutcome]
+        )
+        node.post(Settle(reader.ref, keys, delivery_outcome, answer=self.dice.random() < 0.7))
 
     # --- a life
 
@@ -700,17 +702,17 @@ class Life:
         rare = [self.lose_leader] * 8 + [self.lose_node] * 4 + [self.restart_node] + [self.pass_time] * 3
         rare += [self.configure, self.stray_letters]
         for _ in range(steps):
-            chance = self.dice.random()
-            if chance < 0.55:
+            random_source = self.dice.random()
+            if random_source < 0.55:
                 self.act()
-            elif chance < 0.7:
+            elif random_source < 0.7:
                 self.take_letters()
-            elif chance < 0.8:
+            elif random_source < 0.8:
                 self.receive()
-            elif chance < 0.88:
+            elif random_source < 0.88:
                 self.connect()
                 self.look()
-            elif chance < 0.93:
+            elif random_source < 0.93:
                 at = self.dice.randrange(MEMBERS)
                 if at != self.at:
                     self.dice.choice([self.catch_up, self.snapshot])(at)

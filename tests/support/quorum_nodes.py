@@ -22,7 +22,7 @@ from amqp10broker.message.message import make_head
 from amqp10broker.protocols.amqp10.types import Long
 from amqp10broker.queues.commands import TICK, Command, PeerId, Publish, ReplyTo
 from amqp10broker.queues.effects import Confirmed, DeadLetters, Deliver, Effect
-from amqp10broker.queues.outlook import Progress
+from amqp10broker.queues.outlook import QueueProgress
 from amqp10broker.queues.quorum.durability import GroupMember, QuorumInLog
 from amqp10broker.queues.quorum.log_store import QuorumStore
 from amqp10broker.queues.quorum.queue import QuorumQueue
@@ -110,8 +110,8 @@ class Journal(SmallJournal):
     def abandoned(self, group: int) -> None:
         raise AssertionError("no machine fails here")
 
-    def progress(self, *, busy: bool, waits: bool) -> Progress:
-        return Progress(busy)
+    def progress(self, *, busy: bool, waits: bool) -> QueueProgress:
+        return QueueProgress(busy)
 
 
 class Node:
@@ -141,15 +141,15 @@ class Node:
         self.snapshots = Snapshots(self.groups, self._send_frame, world.dice.random)
         self.leads = self.woken = False
         self.applied = 0
-        self.keeper = QuorumInLog(
+        self.backend = QuorumInLog(
             QuorumQueue("q", settings=world.settings, now_ms=0), journal, self.store,
             self._begin, self.snapshots, world.clocks[self.number],
         )  # fmt: skip
-        self.keeper.wake = self._wake
-        self.keeper.hand_over = self._hand_over
-        self.keeper.on_lead = self._on_lead
+        self.backend.wake = self._wake
+        self.backend.hand_over = self._hand_over
+        self.backend.on_lead = self._on_lead
         self.store.restore(journal.records)
-        list(self.keeper.recover(world.now))
+        list(self.backend.recover(world.now))
 
     def _begin(self, machine: QuorumInLog) -> GroupMember:
         first = self.me == self.world.members[0]
@@ -208,12 +208,12 @@ class Node:
         """A wake of the queue's task."""
         self.woken = False
         asked = list(commands)
-        due = self.keeper.deadline()
+        due = self.backend.deadline()
         if due is not None and due <= self.now:
             asked.append(TICK)
-        self.keeper.carry_out(asked, self.now)
-        self.keeper.keep(self.now)
-        self.keeper.tell()
+        self.backend.carry_out(asked, self.now)
+        self.backend.keep(self.now)
+        self.backend.tell()
         self.world.compare(self)
 
 
@@ -364,7 +364,7 @@ class World:
 
     def compare(self, node: Node) -> None:
         """Equal state bytes at equal index, whatever the members went through."""
-        index, queue = node.store.applied, node.keeper.queue
+        index, queue = node.store.applied, node.backend.queue
         assert index >= node.applied, "what was applied is not applied any more"
         node.applied = index
         state = encode_snapshot(queue)
@@ -404,7 +404,7 @@ class World:
                 node.groups.tick()
             if (due := node.snapshots.deadline) is not None and due <= self.now:
                 node.snapshots.tick()
-            if (due := node.keeper.deadline()) is not None and due <= node.now:
+            if (due := node.backend.deadline()) is not None and due <= node.now:
                 node.work()
 
     def even(self) -> bool:
@@ -414,6 +414,6 @@ class World:
 
     def bodies(self, node: Node) -> dict[int, bytes]:
         """What a member has, by index."""
-        indexes = sorted(node.keeper.queue.live_indexes())
+        indexes = sorted(node.backend.queue.live_indexes())
         found = node.store.bodies.fetch(indexes) if indexes else []
         return {index: body for index, (_, body) in zip(indexes, found, strict=True)}

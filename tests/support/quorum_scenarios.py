@@ -18,6 +18,7 @@ from amqp10broker.queues.commands import (
     Configure,
     ConsumerRef,
     Credit,
+    DeliveryOutcome,
     GiveBack,
     Inspect,
     PeerId,
@@ -26,7 +27,6 @@ from amqp10broker.queues.commands import (
     ReplyTo,
     Settle,
     Subscribe,
-    Verdict,
 )
 from amqp10broker.queues.effects import (
     ActiveChanged,
@@ -34,7 +34,7 @@ from amqp10broker.queues.effects import (
     CreditReply,
     Deliver,
     Effect,
-    Rejected,
+    PublishRejected,
     TimedOut,
 )
 from amqp10broker.queues.settings import DeadLetterStrategy, Overflow, QueueSettings, RetryType
@@ -77,9 +77,9 @@ class Group:
         assert self.room.encode_snapshot(self.follower) == self.room.encode_snapshot(self.leader)
         return [each for told in self.leader.take_effects().values() for each in told]
 
-    def says(self, who: ReplyTo, *commands: Command, heard: int = 0) -> list[Effect]:
+    def says(self, login: ReplyTo, *commands: Command, heard: int = 0) -> list[Effect]:
         """The next letters of a node."""
-        key = who.id[:2]
+        key = login.id[:2]
         first = self.sent.get(key, 0) + 1
         self.sent[key] = first + len(commands) - 1
         return self.entry(self.room.Letters(*key, first, self.sent[key], heard, commands))
@@ -98,17 +98,17 @@ class Group:
         self.now += ms
         return self.entry(TICK)
 
-    def resume(self, who: ReplyTo, seen: dict[ConsumerRef, int] | None = None, *, heard: int = 0) -> Any:
-        return self.leader.resume(*who.id[:2], heard, seen or {})
+    def resume(self, login: ReplyTo, seen: dict[ConsumerRef, int] | None = None, *, heard: int = 0) -> Any:
+        return self.leader.resume(*login.id[:2], heard, seen or {})
 
 
-def publish(who: ReplyTo, *bodies: str) -> Publish:
-    return Publish(who.publisher(), range(len(bodies)), [message(each) for each in bodies], False)
+def publish(login: ReplyTo, *bodies: str) -> Publish:
+    return Publish(login.publisher(), range(len(bodies)), [message(each) for each in bodies], False)
 
 
-def reader(who: ReplyTo, credit: int, **options: Any) -> tuple[ConsumerRef, tuple[Command, ...]]:
+def reader(login: ReplyTo, credit: int, **options: Any) -> tuple[ConsumerRef, tuple[Command, ...]]:
     """A consumer, and the letters with which it comes."""
-    ref = who.consumer()
+    ref = login.consumer()
     settled = options.pop("settled", False)
     return ref, (Subscribe(ref, settled, **options), Credit(ref, 0, credit, False, 0))
 
@@ -168,7 +168,7 @@ def a_node_speaks_for_itself(room: Room) -> None:
     group = Group(room)
     ref, letters = reader(TWO, 5)
     group.says(TWO, *letters, publish(TWO, "a"))
-    group.says(ONE, Settle(ref, [0], Verdict.ACCEPT), Cancel(ref), publish(TWO, "b"))
+    group.says(ONE, Settle(ref, [0], DeliveryOutcome.ACCEPT), Cancel(ref), publish(TWO, "b"))
     assert (group.leader.unsettled, group.leader.consumers, group.leader.ready) == (1, 1, 0)
 
 
@@ -210,7 +210,7 @@ def what_is_sent_again_is_marked_as_it_was(room: Room) -> None:
     group.says(ONE, *letters, publish(ONE, "a", "b"))
     told = group.says(
         ONE,
-        Settle(ref, [0], Verdict.REQUEUE_FAILED),
+        Settle(ref, [0], DeliveryOutcome.REQUEUE_FAILED),
         GiveBack(ref, [], [], 2, 2, 3),
         Credit(ref, 2, 2, False, 2),
     )
@@ -232,11 +232,11 @@ def counts_survive(room: Room) -> None:
     ref, letters = reader(ONE, 1)
     group.says(ONE, *letters, publish(ONE, "a"))
     for attempt in (1, 2):
-        group.says(ONE, Settle(ref, [0], Verdict.REQUEUE_FAILED))
+        group.says(ONE, Settle(ref, [0], DeliveryOutcome.REQUEUE_FAILED))
         group.fail_over()
         told = group.says(ONE, Credit(ref, attempt, 1, False, attempt))
         assert counts(told) == [(attempt, attempt)]
-    group.says(ONE, Settle(ref, [0], Verdict.REQUEUE_FAILED))
+    group.says(ONE, Settle(ref, [0], DeliveryOutcome.REQUEUE_FAILED))
     assert (group.leader.ready, group.leader.unsettled) == (0, 0)
 
 
@@ -302,11 +302,11 @@ def a_node_that_is_not_heard_of_keeps_what_it_holds(room: Room) -> None:
     assert not any(isinstance(each, TimedOut) for each in told)
     assert group.leader.consumers == 2
     # What it says of it later has no effect, and it has missed nothing when it is back.
-    group.says(ONE, Settle(ref, [0], Verdict.ACCEPT))
+    group.says(ONE, Settle(ref, [0], DeliveryOutcome.ACCEPT))
     assert (group.leader.unsettled, group.resume(ONE, {ref: 1}).consumers[ref].missed) == (1, 0)
     assert group.resume(ONE, {ref: 0}).consumers[ref].missed == 1
     group.entry(room.NodeBack(*ONE.id[:2]))
-    group.says(TWO, Settle(other, [0], Verdict.ACCEPT), Cancel(other))
+    group.says(TWO, Settle(other, [0], DeliveryOutcome.ACCEPT), Cancel(other))
     assert bodies(group.says(ONE, Credit(ref, 1, 1, False, 1), publish(ONE, "b")), ref) == ["b"]
 
 
@@ -380,7 +380,9 @@ def the_active_consumer_stays_until_it_is_given_up(room: Room) -> None:
     assert bodies(told, other) == ["a"]
     group.entry(room.NodeBack(*ONE.id[:2]))
     assert group.resume(ONE, {ref: 0}).consumers[ref].active is False
-    group.says(TWO, Settle(other, [0], Verdict.ACCEPT), GiveBack(other, [], [], 1, 1, 1), Cancel(other))
+    group.says(
+        TWO, Settle(other, [0], DeliveryOutcome.ACCEPT), GiveBack(other, [], [], 1, 1, 1), Cancel(other)
+    )
     assert group.resume(ONE, {ref: 0}).consumers[ref].active is True
 
 
@@ -396,7 +398,7 @@ def one_that_is_not_heard_of_does_not_become_the_active_one(room: Room) -> None:
         (best, False)
     ]
     assert bodies(group.says(ONE, publish(ONE, "a")), ref) == ["a"]
-    group.says(ONE, Settle(ref, [0], Verdict.ACCEPT))
+    group.says(ONE, Settle(ref, [0], DeliveryOutcome.ACCEPT))
     told = group.entry(room.NodeBack(*TWO.id[:2]))
     assert [(each.consumer, each.active) for each in told if isinstance(each, ActiveChanged)] == [
         (ref, False),
@@ -436,7 +438,7 @@ def a_cancelled_consumer_that_is_away_settles_when_back(room: Room) -> None:
         other, others = reader(TWO, 5)
         assert not bodies(group.says(TWO, *others))
         group.entry(room.NodeBack(*ONE.id[:2]))
-        group.says(ONE, Settle(ref, [0], Verdict.ACCEPT))
+        group.says(ONE, Settle(ref, [0], DeliveryOutcome.ACCEPT))
         assert group.leader.unsettled == 1
         group.entry(room.NodeSuspect(*ONE.id[:2]))
         told = group.wait(T12)
@@ -455,10 +457,12 @@ def a_delivery_times_out_though_its_node_is_away(room: Room) -> None:
         group.entry(room.NodeSuspect(*ONE.id[:2]))
         told = group.wait(1000)
         assert (bodies(told, other), counts(told)) == (["a"], [(1, 0)])
-        group.says(TWO, Settle(other, [0], Verdict.ACCEPT), publish(TWO, "b"))
+        group.says(TWO, Settle(other, [0], DeliveryOutcome.ACCEPT), publish(TWO, "b"))
         group.entry(room.NodeBack(*ONE.id[:2]))
         assert [type(each) for _, _, each in group.resume(ONE).kept] == [TimedOut]
-        group.says(TWO, Settle(other, [1], Verdict.ACCEPT), GiveBack(other, [], [], 2, 2, 1), Cancel(other))
+        group.says(
+            TWO, Settle(other, [1], DeliveryOutcome.ACCEPT), GiveBack(other, [], [], 2, 2, 1), Cancel(other)
+        )
         assert not bodies(group.says(TWO, publish(TWO, "c"))), "it is not heard of, though its node is"
         assert bodies(group.says(ONE, Credit(ref, 1, 1, False, 1)), ref) == ["c"]
 
@@ -479,9 +483,9 @@ def what_comes_back_after_long_waits_as_returns_do(room: Room) -> None:
 def an_older_start_takes_nothing_from_a_newer_one(room: Room) -> None:
     group = Group(room)
     ref, letters = reader(ONE, 1)
-    new, news = reader(NEW, 1)
+    new, notifications = reader(NEW, 1)
     group.says(ONE, AttachPublisher(ONE.publisher()), *letters, publish(ONE, "a"))
-    group.says(NEW, AttachPublisher(NEW.publisher()), *news, publish(NEW, "b"))
+    group.says(NEW, AttachPublisher(NEW.publisher()), *notifications, publish(NEW, "b"))
     group.entry(room.NodeSuspect(*ONE.id[:2]), room.NodeSuspect(*NEW.id[:2]))
     told = group.entry(room.NodeGone(*ONE.id[:2]))
     assert not bodies(told)
@@ -543,7 +547,7 @@ def a_refused_publish_stays_refused(room: Room) -> None:
     group.fail_over()
     ((index, peer, effect),) = group.resume(ONE).kept
     assert (index, peer) == (1, ONE.id)
-    assert isinstance(effect, Rejected)
+    assert isinstance(effect, PublishRejected)
     assert (effect.publisher, list(effect.ids), effect.queue) == (sent.publisher, [1, 2], "q")
     assert len(group.resume(TWO).kept) == 1
     assert not group.resume(ONE, heard=1).kept
@@ -591,7 +595,7 @@ def dead_letters_are_offered_anew(room: Room) -> None:
     )
     ref, letters = reader(ONE, 9)
     group.says(ONE, *letters, publish(ONE, "a", "b", "c"))
-    group.says(ONE, Settle(ref, [0, 1, 2], Verdict.DISCARD))
+    group.says(ONE, Settle(ref, [0, 1, 2], DeliveryOutcome.DISCARD))
     assert not group.follower.take_dlx()
     first = group.leader
     assert [each.key for each in first.take_dlx()] == [0, 1, 2]
@@ -609,7 +613,7 @@ def dead_letters_at_most_once_are_the_leaders(room: Room) -> None:
     group = Group(room, dead_letter_exchange="dlx")
     ref, letters = reader(ONE, 9)
     group.says(ONE, *letters, publish(ONE, "a"))
-    group.says(ONE, Settle(ref, [0], Verdict.DISCARD))
+    group.says(ONE, Settle(ref, [0], DeliveryOutcome.DISCARD))
     assert len(group.leader.take_dead_letters()) == 1
     group.fail_over()
     assert not group.leader.take_dead_letters()

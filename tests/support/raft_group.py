@@ -125,7 +125,7 @@ class Node:
             stored,
             self,
             now_ms=group.now,
-            chance=group.chance,
+            random_source=group.random_source,
             commit_wait_ms=group.commit_wait_ms,
         )
 
@@ -238,11 +238,16 @@ class Group:
     """
 
     def __init__(
-        self, room: Room, voters: Iterable[int], chance: Callable[[], float], *, commit_wait_ms: int = 0
+        self,
+        room: Room,
+        voters: Iterable[int],
+        random_source: Callable[[], float],
+        *,
+        commit_wait_ms: int = 0,
     ) -> None:
         self.room = room
         self.commit_wait_ms = commit_wait_ms
-        self.chance = chance
+        self.random_source = random_source
         self.now = 0
         self.network: list[Any] = []
         self.nodes: dict[int, Node] = {}

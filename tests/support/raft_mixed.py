@@ -114,9 +114,9 @@ class OtherMember:
         store: Any,
         *,
         now_ms: int,
-        chance: Callable[[], float],
+        random_source: Callable[[], float],
     ) -> None:
-        self._process, self._room, self._me, self._chance = process, room, me, chance
+        self._process, self._room, self._me, self._random_source = process, room, me, random_source
         point = stored.point
         self._base = point.index
         self._terms = [point.term]
@@ -266,7 +266,7 @@ class OtherMember:
     def campaign(self, now_ms: int) -> None:
         # `RawNode.campaign` does not ask, as its clock does, whether the member is a voter.
         if not self._leads and self._me in self.config.voters:
-            self._token = int(self._chance() * (1 << 53))
+            self._token = int(self._random_source() * (1 << 53))
             self._do(now_ms, "campaign")
             self._await_election(now_ms)
             self._patience = min(self._patience + 1, PATIENCE_MAX)
@@ -319,7 +319,9 @@ class OtherMember:
         alone = all(each in self._suspected for each in voters if each != self._me)
         self._due = None
         if self._me in voters and (not alone or reached >= self.config.majority):
-            self._due = now_ms + ELECTION_MS + int(self._chance() * (ELECTION_SPREAD_MS << self._patience))
+            self._due = (
+                now_ms + ELECTION_MS + int(self._random_source() * (ELECTION_SPREAD_MS << self._patience))
+            )
 
     def _check_quorum(self, now_ms: int) -> None:
         config = self.config

@@ -18,12 +18,12 @@ from amqp10broker.queues.commands import (
     AttachPublisher,
     Command,
     ConsumerRef,
+    DeliveryOutcome,
     Inspect,
     Publish,
     RequestRef,
     Settle,
     Subscribe,
-    Verdict,
 )
 from amqp10broker.queues.effects import (
     Answer,
@@ -31,24 +31,24 @@ from amqp10broker.queues.effects import (
     CreditReply,
     Deliver,
     Effect,
+    PublishRejected,
     QueueDeleted,
     QueueDown,
-    Rejected,
     Settled,
     Subscribed,
     SubscribeRefused,
     Unconfirmed,
 )
-from amqp10broker.runtime.queues.reply_registry import Askers
+from amqp10broker.runtime.queues.reply_registry import ReplyRegistry
 from amqp10broker.sessions.queue_credit import QueueCredit
 from tests.support.cluster_history import TotalQueue
 from tests.support.crash_history import make_body
 
 VERDICTS = (
-    (Verdict.ACCEPT, 80),
-    (Verdict.REQUEUE, 8),
-    (Verdict.REQUEUE_FAILED, 8),
-    (Verdict.DISCARD, 4),
+    (DeliveryOutcome.ACCEPT, 80),
+    (DeliveryOutcome.REQUEUE, 8),
+    (DeliveryOutcome.REQUEUE_FAILED, 8),
+    (DeliveryOutcome.DISCARD, 4),
 )
 """What becomes of deliveries, and how often of a hundred times."""
 HEAD = make_head(Header(durable=True), None, "", "q")
@@ -91,7 +91,7 @@ class SimConsumer:
         self.settled = settled
         self.held: dict[int, str] = {}
         self.unsent: dict[int, Message] = {}
-        self.asked: deque[tuple[Sequence[int], list[str], Verdict]] = deque()
+        self.asked: deque[tuple[Sequence[int], list[str], DeliveryOutcome]] = deque()
         self.subscribed = self.over = False
         self._client = client
         self._most = 0
@@ -139,25 +139,25 @@ class SimConsumer:
         if count:
             self.credit.sent(count)
 
-    def settle(self, keys: Sequence[int], verdict: Verdict, *, answer: bool) -> None:
+    def settle(self, keys: Sequence[int], delivery_outcome: DeliveryOutcome, *, answer: bool) -> None:
         """Decide."""
         history = self._client.queue.history
         names = [self.held.pop(key) for key in keys]
         for name in names:
-            if verdict in (Verdict.ACCEPT, Verdict.DISCARD):
+            if delivery_outcome in (DeliveryOutcome.ACCEPT, DeliveryOutcome.DISCARD):
                 history.remove(self.life, name)
             else:
                 history.give_back(self.life, name)
         if answer:
-            self.asked.append((keys, names, verdict))
-        self._client.post(Settle(self.ref, keys, verdict, answer=answer))
+            self.asked.append((keys, names, delivery_outcome))
+        self._client.post(Settle(self.ref, keys, delivery_outcome, answer=answer))
 
     def on_settled(self, effect: Settled) -> None:
         """A decision counts for good."""
         assert self.asked, f"{self.life} was answered what it had not asked"
-        keys, names, verdict = self.asked.popleft()
+        keys, names, delivery_outcome = self.asked.popleft()
         assert list(keys) == list(effect.keys), f"{self.life} was answered {effect.keys}, not {keys}"
-        if verdict in (Verdict.ACCEPT, Verdict.DISCARD):
+        if delivery_outcome in (DeliveryOutcome.ACCEPT, DeliveryOutcome.DISCARD):
             for name in names:
                 self._client.queue.history.was_removed(name)
 
@@ -178,7 +178,7 @@ class SimConsumer:
             history.give_back(self.life, name)
         if self.settled:
             self.send()
-        self.credit.leave(list(self.unsent), list(self.unsent.values()), Verdict.REQUEUE)
+        self.credit.leave(list(self.unsent), list(self.unsent.values()), DeliveryOutcome.REQUEUE)
         self.held.clear()
         self.unsent.clear()
 
@@ -192,7 +192,9 @@ class SimClient:
         over: its node is lost, or its queue is gone.
     """
 
-    def __init__(self, life: str, askers: Askers, declared: DeclaredQueue, queue: UsedQueue) -> None:
+    def __init__(
+        self, life: str, reply_registry: ReplyRegistry, declared: DeclaredQueue, queue: UsedQueue
+    ) -> None:
         self.life = life
         self.queue = queue
         self.declared = declared
@@ -204,8 +206,8 @@ class SimClient:
         self.trace: list[str] = []
         self._letters: list[list[Effect]] = []
         self._published = 0
-        self._askers = askers
-        self.reply_to = askers.open(life, self)
+        self._reply_registry = reply_registry
+        self.reply_to = reply_registry.open(life, self)
         self.publisher = self.reply_to.publisher()
         self.post(AttachPublisher(self.publisher))
 
@@ -266,8 +268,8 @@ class SimClient:
                 consumer.send()
             elif deed < 0.94 and consumer.held:
                 keys = list(consumer.held)[: rng.randrange(1, 8)]
-                (verdict,) = rng.choices(*zip(*VERDICTS, strict=True))
-                consumer.settle(keys, verdict, answer=rng.random() < 0.6)
+                (delivery_outcome,) = rng.choices(*zip(*VERDICTS, strict=True))
+                consumer.settle(keys, delivery_outcome, answer=rng.random() < 0.6)
             elif deed < 0.965:
                 consumer.give_back()
             elif deed < 0.98 and consumer.subscribed:
@@ -286,7 +288,7 @@ class SimClient:
     def _on(self, effect: Any) -> None:
         history = self.queue.history
         match effect:
-            case Confirmed() | Rejected() | Unconfirmed():
+            case Confirmed() | PublishRejected() | Unconfirmed():
                 for number in effect.ids:
                     name = self.outstanding.pop(number, None)
                     assert name is not None, f"{self.life}:{number} was answered twice"
@@ -339,7 +341,7 @@ class SimClient:
             if not consumer.over:
                 consumer.leave()
         self.over = True
-        self._askers.close(self.reply_to)
+        self._reply_registry.close(self.reply_to)
 
 
 def _shown(effect: Effect) -> str:

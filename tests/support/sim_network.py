@@ -145,7 +145,7 @@ class SimNetwork:
         self.usual_s = usual_s
         self._rng = rng
         self._ways: list[Way] = []
-        self._doors: dict[str, Serve] = {}
+        self._broker_listeners: dict[str, Serve] = {}
         self._mended = trio.Event()
 
     def delay(self, ends: tuple[str, str]) -> float:
@@ -202,16 +202,16 @@ class SimNetwork:
     def listens(self, name: str, serve: Serve) -> None:
         """A node is there; connections to one that it was before are refused now."""
         self._break(lambda way: name in way.ends)
-        self._doors[name] = serve
+        self._broker_listeners[name] = serve
 
     def listens_no_more(self, name: str, serve: Serve) -> None:
         """It is not, unless another life of it is."""
-        if self._doors.get(name) == serve:
-            del self._doors[name]
+        if self._broker_listeners.get(name) == serve:
+            del self._broker_listeners[name]
 
     def lose(self, name: str, *, silent: bool) -> None:
         """A node is gone; from now on nothing of it comes. With its machine nobody is told of that."""
-        self._doors.pop(name, None)
+        self._broker_listeners.pop(name, None)
         for way in self._ways:
             if name in way.ends:
                 way.gone = True
@@ -229,7 +229,7 @@ class SimNetwork:
             await trio.sleep(self.delay((sender, receiver)))
             while {(sender, receiver), (receiver, sender)} & self.cuts:
                 await self._mended.wait()
-            serve = self._doors.get(receiver)
+            serve = self._broker_listeners.get(receiver)
             if serve is None:
                 raise ConnectionRefusedError(f"nobody listens at {receiver}")
             there, back = Way(self, sender, receiver), Way(self, receiver, sender)

@@ -28,7 +28,7 @@ import trio._core._run as trio_run
 from trio.testing import MockClock
 
 from amqp10broker.cluster.ids import node_of
-from amqp10broker.cluster.membership import Membership
+from amqp10broker.cluster.membership import MemberRole
 from amqp10broker.config import Config
 from amqp10broker.errors import BrokerError, RefusedError, StorageError, StorageFailed
 from amqp10broker.metadata.queue_requests import DeclareQueue, DeleteQueue
@@ -317,7 +317,7 @@ class SimNode:
         """Its broker, if clients can use it."""
         return self.broker if self.up and not self.dead else None
 
-    def keepers(self) -> Iterator[tuple[int, QuorumInLog]]:
+    def backends(self) -> Iterator[tuple[int, QuorumInLog]]:
         """Its members of quorum queues that have begun."""
         broker = self.broker
         if broker is None or self.dead:
@@ -325,9 +325,9 @@ class SimNode:
         for queue in broker.catalog:
             handle = queue.handle
             if isinstance(handle, RemoteQueue) and handle.member is not None:
-                keeper = handle.member.keeper
-                if isinstance(keeper, QuorumInLog) and keeper.member is not None:
-                    yield queue.number, keeper
+                backend = handle.member.backend
+                if isinstance(backend, QuorumInLog) and backend.member is not None:
+                    yield queue.number, backend
 
 
 def _leaves(error: BaseException) -> Iterator[BaseException]:
@@ -409,12 +409,12 @@ class Simulation:
 
     @contextmanager
     def _simulated(self) -> Iterator[None]:
-        chance = random.Random(self.rng.random())
+        random_source = random.Random(self.rng.random())
         state = random.getstate()
         sim = self
 
         def bytes_of(count: int | None = None) -> bytes:
-            return chance.randbytes(count or 32)
+            return random_source.randbytes(count or 32)
 
         def write(log: Log, level: int, event: str, details: dict[str, Any]) -> None:
             sim._log(level, event, details)
@@ -431,7 +431,7 @@ class Simulation:
                 *(identity, secret, events),
                 dial=node.dial,
                 suspect_ms=given["suspect_ms"],
-                chance=chance.random,
+                random_source=random_source.random,
             )
 
         async def bind_cluster(config: Config, port: int) -> list[_Socket]:
@@ -546,7 +546,7 @@ class Simulation:
         if declared is None:
             return
         self._made += 1
-        client = SimClient(f"{node.name}{self._made}", broker.askers, declared, queue)
+        client = SimClient(f"{node.name}{self._made}", broker.reply_registry, declared, queue)
         node.clients.append(client)
 
     # --- what is declared ---------------------------------------------------------------------------
@@ -710,7 +710,7 @@ class Simulation:
         try:
             if fault == "add member" and numbers - there:
                 await member.add_member(
-                    queue, self.rng.choice(sorted(numbers - there)), Membership.VOTER, 10.0
+                    queue, self.rng.choice(sorted(numbers - there)), MemberRole.VOTER, 10.0
                 )
             elif fault == "delete member" and len(there) > 1:
                 await member.delete_member(queue, self.rng.choice(sorted(there)), 10.0)
@@ -780,7 +780,7 @@ class Simulation:
         assert broker is not None
         declared = broker.catalog.lookup_vhost("/").find(queue.name)
         assert declared is not None, f"{queue.name} is gone"
-        client = SimClient(f"look{queue.name}", broker.askers, declared, queue)
+        client = SimClient(f"look{queue.name}", broker.reply_registry, declared, queue)
         node.clients.append(client)
         consumer = client.consume(settled=False)
         found: dict[int, tuple[str, bool]] = {}
@@ -858,10 +858,10 @@ class Simulation:
         """Members that have applied the same have equal states, and so have nodes of what is declared."""
         states: dict[tuple[int, int], bytes] = {}
         for node in self.nodes.values():
-            for group, keeper in node.keepers():
-                state = encode_snapshot(keeper.queue)
-                known = states.setdefault((group, keeper.applied), state)
-                assert known == state, f"group {group}: members differ at entry {keeper.applied}"
+            for group, backend in node.backends():
+                state = encode_snapshot(backend.queue)
+                known = states.setdefault((group, backend.applied), state)
+                assert known == state, f"group {group}: members differ at entry {backend.applied}"
             broker = node.serving
             if broker is not None and broker.cluster is not None and broker.cluster.system is not None:
                 system = broker.cluster.system.system

@@ -8,7 +8,7 @@ from fractions import Fraction
 from typing import Any
 from uuid import UUID
 
-from amqp10broker.message.filters.fields import Field, Section
+from amqp10broker.message.filters.fields import MessageField, Section
 from amqp10broker.message.filters.sql_ast import (
     And,
     Arithmetic,
@@ -28,7 +28,7 @@ from amqp10broker.message.filters.sql_ast import (
 UNKNOWN = None
 
 
-def interpret(node: Expression, values: dict[Field, Any], now_ms: int) -> Any:
+def interpret(node: Expression, values: dict[MessageField, Any], now_ms: int) -> Any:
     """The value of an expression: True, False, None for unknown and null, or another value.
 
     Args:
@@ -206,7 +206,7 @@ def _literal(value: Any) -> str:
     return f"{mantissa}E{exponent}" if exponent else mantissa
 
 
-def _identifier(field: Field) -> str:
+def _identifier(field: MessageField) -> str:
     if field.section is Section.APPLICATION_PROPERTIES:
         return "[" + field.name.replace("[", "[[").replace("]", "]]") + "]"
     return f"{_SECTIONS[field.section]}.{field.name.replace('-', '_')}"

@@ -20,10 +20,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from amqp10broker.observe.flow_events.schema import FIELDS, NO_CREDIT, NO_REASON, Kind
+from amqp10broker.observe.flow_events.schema import FIELDS, NO_CREDIT, NO_REASON, EventKind
 from amqp10broker.observe.recording.arrow import event_schema
 from amqp10broker.observe.recording.parquet import events_folder
-from amqp10broker.observe.recording.runs import Run, write_run
+from amqp10broker.observe.recording.runs import RunRecord, write_run
 from amqp10broker.sessions.diagnosis.waits import Wait
 
 BEGAN_NS: Final = 1_790_000_000_000_000_000
@@ -64,7 +64,7 @@ class Stream:
 class Plant:
     """One run: its row, what happens in it, how many events tell of it."""
 
-    run: Run
+    run: RunRecord
     streams: tuple[Stream, ...]
     seconds: float = 10.0
     warmup_share: float = 0.1
@@ -133,7 +133,7 @@ def sweep(
         if rate_limit_per_s is not None:
             rate = min(rate, rate_limit_per_s)
         name = f"{benchmark}-{size}-{queue_credit}-{window}-{credit}-{rate_limit_per_s or 0:g}"
-        run = Run(
+        run = RunRecord(
             run_id=f"{name}-{repetition}",
             benchmark=benchmark,
             case="publish and consume",
@@ -168,7 +168,7 @@ def two_senders(*, repetitions: int = 3, events: int = 20_000, slow_share: float
     plants = []
     for repetition in range(repetitions):
         began = BEGAN_NS + repetition * 20 * _NS
-        run = Run(
+        run = RunRecord(
             run_id=f"two_senders-{repetition}",
             benchmark="two_senders",
             case="5 ms",
@@ -249,9 +249,11 @@ def _parts(plant: Plant, seed: int) -> Iterator[dict[str, Any]]:
         for number, stream in enumerate(plant.streams):
             planted = np.floor(edges * (stream.rate_per_s * tick_ns / _NS) + 1e-6).astype(np.int64)
             _stream_events(maker, plant, stream, number, np.diff(planted))
-        maker.add(Kind.QUEUE, value_ns=tick_ns, queue_depth=random.poisson(plant.queue_depth, maker.ticks))
         maker.add(
-            Kind.PROCESS,
+            EventKind.QUEUE, value_ns=tick_ns, queue_depth=random.poisson(plant.queue_depth, maker.ticks)
+        )
+        maker.add(
+            EventKind.PROCESS,
             n=round(plant.cpu_cores * tick_ns),
             value_ns=tick_ns,
             bytes=plant.memory_bytes + random.integers(-100_000, 1, maker.ticks),
@@ -264,7 +266,7 @@ def _stream_events(maker: _Maker, plant: Plant, stream: Stream, number: int, n: 
     size = run.message_size_bytes or 0
     credit, window = run.max_link_credit or 0, run.max_incoming_window or 0
     maker.add(
-        Kind.LINK_IN,
+        EventKind.LINK_IN,
         n=n,
         value_ns=tick_ns,
         reason=maker.reasons(stream.publisher_waits),
@@ -274,14 +276,14 @@ def _stream_events(maker: _Maker, plant: Plant, stream: Stream, number: int, n: 
         incoming_window=maker.around(stream.window_left, window),
         queue_credit=random.poisson(credit * 0.2, maker.ticks),
     )
-    maker.add(Kind.CONFIRM, n=n, value_ns=maker.latencies(stream.confirm) // 2, connection=number)
+    maker.add(EventKind.CONFIRM, n=n, value_ns=maker.latencies(stream.confirm) // 2, connection=number)
     client = {"channel": number, "connection": number}
-    maker.add(Kind.CLIENT_CONFIRM, n=n, value_ns=maker.latencies(stream.confirm), **client)
-    maker.add(Kind.CLIENT_SENT, n=n, bytes=n * size, value_ns=tick_ns, **client)
+    maker.add(EventKind.CLIENT_CONFIRM, n=n, value_ns=maker.latencies(stream.confirm), **client)
+    maker.add(EventKind.CLIENT_SENT, n=n, bytes=n * size, value_ns=tick_ns, **client)
     if stream.end_to_end is None:
         return
     maker.add(
-        Kind.LINK_OUT,
+        EventKind.LINK_OUT,
         n=n,
         value_ns=tick_ns,
         reason=maker.reasons(stream.consumer_waits),
@@ -291,8 +293,8 @@ def _stream_events(maker: _Maker, plant: Plant, stream: Stream, number: int, n: 
         incoming_window=maker.around(0.9, 2048),
         queue_credit=maker.around(0.6, run.max_queue_credit or 0),
     )
-    maker.add(Kind.CLIENT_DELIVERY, n=n, value_ns=maker.latencies(stream.end_to_end), **client)
-    maker.add(Kind.CLIENT_RECEIVED, n=n, bytes=n * size, value_ns=tick_ns, **client)
+    maker.add(EventKind.CLIENT_DELIVERY, n=n, value_ns=maker.latencies(stream.end_to_end), **client)
+    maker.add(EventKind.CLIENT_RECEIVED, n=n, bytes=n * size, value_ns=tick_ns, **client)
 
 
 class _Maker:
@@ -305,7 +307,7 @@ class _Maker:
         self._ts_ns = ts_ns
         self._kinds: list[dict[str, Any]] = []
 
-    def add(self, kind: Kind, **values: Any) -> None:
+    def add(self, kind: EventKind, **values: Any) -> None:
         """One event of a kind in each tick; a value is one number or one a tick."""
         self._kinds.append({"kind": int(kind), "ts_ns": self._ts_ns, **values})
 

@@ -14,9 +14,15 @@ from amqp10broker.cluster.placement import ByCount
 from amqp10broker.cluster.proposals import Proposals
 from amqp10broker.cluster.system import System
 from amqp10broker.cluster.system_store import SystemStore, found, joined
-from amqp10broker.cluster.transactions import Decision, Outcome, SystemMachine, Transaction, Value
+from amqp10broker.cluster.transactions import (
+    CatalogTransaction,
+    SystemMachine,
+    TransactionDecision,
+    TransactionOutcome,
+    Value,
+)
 from amqp10broker.errors import RefusedError
-from amqp10broker.metadata.catalog import Catalog, Request, entries
+from amqp10broker.metadata.catalog import Catalog, CatalogRequest, entries
 from amqp10broker.metadata.entry_codec import encoded
 from amqp10broker.metadata.node_requests import JoinNode, NodeStarted
 from amqp10broker.metadata.nodes import ClusterFacts, NodeFacts
@@ -68,9 +74,9 @@ class MemoryLog:
         while self._waiting and self._waiting[0][0] <= durable:
             self._waiting.popleft()[1]()
 
-    def lose_power(self, chance: random.Random) -> None:
+    def lose_power(self, random_source: random.Random) -> None:
         """Some of what was not synced is lost, from a change on."""
-        for _ in range(chance.randrange(len(self._changes) + 1)):
+        for _ in range(random_source.randrange(len(self._changes) + 1)):
             _, puts, forgets = self._changes.popleft()
             self._do(self._durable, puts, forgets)
         self._changes.clear()
@@ -132,7 +138,7 @@ class Node:
             now_ms=lambda: world.now_ms,
         )
         self.catalog.placement = ByCount(
-            *(self.number, self.incarnation, world.chance.randrange),
+            *(self.number, self.incarnation, world.random_source.randrange),
             runs=lambda number: self._reaches(number),
             group_size=1,
         )
@@ -141,7 +147,7 @@ class Node:
         self.system.is_asking = lambda peer: peer not in self.gone
         self.system.on_snapshot_wanted = self._send_snapshot
         me = member_id(self.number)
-        self.member = Member(SYSTEM_GROUP, me, store, self.system, self.groups, world.chance.random)
+        self.member = Member(SYSTEM_GROUP, me, store, self.system, self.groups, world.random_source.random)
         self.system.member = self.member
         for number in range(1, len(world.nodes) + 1):
             if number != self.number and not self._reaches(number):
@@ -163,7 +169,7 @@ class Node:
         """Killed, and what was not synced may be lost."""
         self.up = False
         self.open.clear()
-        self.log.lose_power(self.world.chance)
+        self.log.lose_power(self.world.random_source)
 
     # --- what it sends ------------------------------------------------------------------------------
 
@@ -197,7 +203,7 @@ class Node:
 
     # --- what is asked ------------------------------------------------------------------------------
 
-    def ask(self, request: Request[Any]) -> RequestRef:
+    def ask(self, request: CatalogRequest[Any]) -> RequestRef:
         """As a door asks; the answer is in `heard` when it has come."""
         self.requests += 1
         ref = RequestRef(PeerId(self.number, self.incarnation, 1), self.requests)
@@ -239,13 +245,13 @@ class World:
         system: type[System] = System,
         machine: type[SystemMachine] = SystemMachine,
     ) -> None:
-        self.chance = random.Random(seed)
+        self.random_source = random.Random(seed)
         self.now_ms = 1_000
         self.cut: set[frozenset[int]] = set()
         self.log: dict[int, bytes] = {}
-        self.outcomes: dict[int, Outcome] = {}
-        self.planned: dict[tuple[int, int, int], tuple[Request[Any], Plan[Any]]] = {}
-        self.carried_out: list[Request[Any]] = []
+        self.outcomes: dict[int, TransactionOutcome] = {}
+        self.planned: dict[tuple[int, int, int], tuple[CatalogRequest[Any], Plan[Any]]] = {}
+        self.carried_out: list[CatalogRequest[Any]] = []
         self.explains = True
         self.network: list[tuple[int, int, Callable[[Node], None]]] = []
         self.later: deque[Callable[[], None]] = deque()
@@ -274,14 +280,14 @@ class World:
         world = self
 
         class Machine(kind):  # type: ignore[valid-type,misc]
-            def apply(self, index: int, transaction: Transaction) -> Decision:
-                decision: Decision = super().apply(index, transaction)
+            def apply(self, index: int, transaction: CatalogTransaction) -> TransactionDecision:
+                decision: TransactionDecision = super().apply(index, transaction)
                 world.applied(index, transaction, decision)
                 return decision
 
         return Machine
 
-    def applied(self, index: int, transaction: Transaction, decision: Decision) -> None:
+    def applied(self, index: int, transaction: CatalogTransaction, decision: TransactionDecision) -> None:
         """At one of the nodes."""
         data = transaction.encode()
         assert self.log.setdefault(index, data) == data, f"another transaction at {index}"
@@ -289,7 +295,7 @@ class World:
             assert self.outcomes[index] is decision.outcome, f"{index} is decided differently"
             return
         self.outcomes[index] = decision.outcome
-        if decision.outcome is not Outcome.APPLIED:
+        if decision.outcome is not TransactionOutcome.APPLIED:
             return
         request, plan = self.planned[transaction.origin]
         assert not any(each is request for each in self.carried_out), f"{request} is carried out twice"
@@ -343,9 +349,9 @@ class World:
 
     def reachable(self, node: Node) -> None:
         """A node is heard again by all that are not cut off from it."""
-        self._news(node)
+        self._notifications(node)
 
-    def _news(self, node: Node) -> None:
+    def _notifications(self, node: Node) -> None:
         for other in self.nodes:
             if other is node:
                 continue
@@ -364,12 +370,12 @@ class World:
         """A node loses power, or its process ends."""
         node.stop()
         self.network = [each for each in self.network if node.number not in each[:2]]
-        self._news(node)
+        self._notifications(node)
 
     def restart(self, node: Node) -> None:
         """It comes up again."""
         node.start()
-        self._news(node)
+        self._notifications(node)
 
     def cut_off(self, node: Node, *, others: Sequence[Node] | None = None) -> None:
         """Connections of a node end."""
@@ -377,13 +383,13 @@ class World:
             if other is not node:
                 self.cut.add(frozenset((node.number, other.number)))
         self.network = [each for each in self.network if frozenset(each[:2]) not in self.cut]
-        self._news(node)
+        self._notifications(node)
 
     def heal(self) -> None:
         """All connections come up."""
         self.cut.clear()
         for node in self.nodes:
-            self._news(node)
+            self._notifications(node)
 
     def pass_time(self, ms: int) -> None:
         """Time goes on, in small steps."""
@@ -419,18 +425,18 @@ class World:
 
     def step(self) -> None:
         """One thing that may happen."""
-        kind = self.chance.random()
+        kind = self.random_source.random()
         up = [node for node in self.nodes if node.up]
         if kind < 0.6 and self.network:
             # Each connection keeps its order.
-            pair = self.chance.choice(sorted({each[:2] for each in self.network}))
+            pair = self.random_source.choice(sorted({each[:2] for each in self.network}))
             self.deliver(next(at for at, each in enumerate(self.network) if each[:2] == pair))
         elif kind < 0.8 and up:
-            self.chance.choice(up).log.sync()
+            self.random_source.choice(up).log.sync()
         elif kind < 0.85 and self.later:
             self.later.popleft()()
         else:
-            self.now_ms += self.chance.randrange(20)
+            self.now_ms += self.random_source.randrange(20)
             for node in up:
                 node.ticks()
 
@@ -441,7 +447,7 @@ class World:
         leading = [node for node in self.nodes if node.up and node.member.leads]
         return max(leading, key=lambda node: node.member.raft.status.term, default=None)
 
-    def answer(self, node: Node, request: Request[Any]) -> Any:
+    def answer(self, node: Node, request: CatalogRequest[Any]) -> Any:
         """Ask, and wait for the answer."""
         ref = node.ask(request)
         for _ in range(40):

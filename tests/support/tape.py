@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from amqp10broker.observe.frames.reader import FrameReader
+from amqp10broker.observe.frames.reader import FrameSplitter
 from amqp10broker.observe.frames.records import (
     Direction,
     Ended,
-    Known,
+    KnownLink,
     Listening,
     Record,
-    Recorded,
+    RecordedFrame,
     ended_line,
     first_line,
     frame_line,
@@ -38,14 +38,14 @@ class Tape:
         protocol: Protocol = Protocol.AMQP_10,
         number: int = 1,
         *,
-        known: Sequence[Known] | None = None,
+        known: Sequence[KnownLink] | None = None,
         now_s: float = 0.0,
     ) -> None:
         self.now_s = now_s
         self._number = number
-        self._readers: dict[Direction, FrameReader] = {
-            "in": FrameReader(protocol),
-            "out": FrameReader(protocol),
+        self._readers: dict[Direction, FrameSplitter] = {
+            "in": FrameSplitter(protocol),
+            "out": FrameSplitter(protocol),
         }
         begins = known is None
         listening = Listening(self._now_ns, number, f"127.0.0.1:{4000 + number}", protocol, begins)
@@ -73,7 +73,7 @@ class Tape:
 
     def _add(self, direction: Direction, data: bytes) -> None:
         frames = self._readers[direction].feed(data)
-        self.records += [Recorded(self._now_ns, self._number, direction, frame) for frame in frames]
+        self.records += [RecordedFrame(self._now_ns, self._number, direction, frame) for frame in frames]
 
     def findings(self) -> list[Finding]:
         """What a lint of it says, at its time."""
@@ -99,9 +99,9 @@ def write_tape(path: Path, *tapes: Tape) -> None:
         match record:
             case Listening():
                 lines.append(listening_line(record))
-            case Known():
+            case KnownLink():
                 lines.append(known_line(record))
-            case Recorded():
+            case RecordedFrame():
                 lines.append(frame_line(record.connection, record.at_ns, record.direction, record.frame))
             case Ended():
                 lines.append(ended_line(record))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from amqp10broker.protocols.amqp10.performatives import Accepted, Attach, Begin, Open, Source
-from amqp10broker.tools.replay.delivering import Consuming, Delivering
+from amqp10broker.tools.replay.delivering import ConsumerModel, Delivering
 from tests.support.rawframes import attach_receiver, begin, disposition, flow, frame, open_frame, transfer
 from tests.support.tape import Tape
 
@@ -11,7 +11,7 @@ from tests.support.tape import Tape
 class TapedConsumer(Delivering):
     """A simulation whose broker records its frames."""
 
-    def __init__(self, habits: Consuming, credit: int, trip_s: float, *, settled: bool) -> None:
+    def __init__(self, habits: ConsumerModel, credit: int, trip_s: float, *, settled: bool) -> None:
         super().__init__(habits, credit, trip_s / 2)
         self.tape = Tape(number=1)
         self.tape.came(open_frame(), begin(), attach_receiver(0, "/queues/q"))
@@ -43,7 +43,7 @@ class TapedConsumer(Delivering):
 
 
 def taped_consumer(
-    habits: Consuming, *, credit: int, trip_s: float, messages: int, settled: bool = False
+    habits: ConsumerModel, *, credit: int, trip_s: float, messages: int, settled: bool = False
 ) -> Tape:
     """A recording of a consumer."""
     simulation = TapedConsumer(habits, credit, trip_s, settled=settled)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from amqp10broker.observe.flow_events.schema import PACK, Kind
+from amqp10broker.observe.flow_events.schema import PACK, EventKind
 
 
 class Event(NamedTuple):
@@ -49,18 +49,18 @@ class Seen:
         """See `OnLink`."""
         self.links.append(given)
 
-    def take(self, *kinds: Kind) -> list[Event]:
+    def take(self, *kinds: EventKind) -> list[Event]:
         """Events since the last time, of these kinds; the others are dropped."""
         events, self.events = self.events, []
         return [event for event in events if not kinds or event.kind in kinds]
 
 
-def total(events: Iterable[Event], kind: Kind, column: str = "n") -> int:
+def total(events: Iterable[Event], kind: EventKind, column: str = "n") -> int:
     """The sum of a column over events of a kind."""
     return sum(getattr(event, column) for event in events if event.kind == kind)
 
 
-def reasons(events: Iterable[Event], kind: Kind) -> dict[int, int]:
+def reasons(events: Iterable[Event], kind: EventKind) -> dict[int, int]:
     """Elapsed time by reason, in ns, over events of a kind."""
     found: dict[int, int] = {}
     for event in events:

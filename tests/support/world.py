@@ -70,11 +70,11 @@ from amqp10broker.queues.effects import (
     QueueDeleted,
     Unconfirmed,
 )
-from amqp10broker.sessions.amqp10.kept import Kept, KeptLinks, Mail
+from amqp10broker.sessions.amqp10.kept import KeptLinks, Mail, SuspendedLink
 from amqp10broker.sessions.amqp10.names import LinkNames
 from amqp10broker.sessions.amqp10.session import BrokerSession
 from amqp10broker.sessions.amqp10.status import session_view
-from amqp10broker.sessions.circumstances import Circumstances
+from amqp10broker.sessions.circumstances import WaitContext
 from amqp10broker.sessions.mail import (
     WRITER_READY,
     AlarmChanged,
@@ -240,7 +240,7 @@ class WorldSession:
         self.over = True
         self.service.close()
         while self.letters:
-            self.service.hear_last(self.letters.popleft())
+            self.service.handle_undelivered(self.letters.popleft())
         self.post()
         if self.client.sessions.get(self.service.session.channel) is self:
             del self.client.sessions[self.service.session.channel]
@@ -566,7 +566,7 @@ class World:
         self.clients: dict[str, Client] = {}
         self.sessions: dict[PeerId, WorldSession] = {}
         self.kept = KeptLinks(self)
-        self.boxes: dict[PeerId, Kept] = {}
+        self.boxes: dict[PeerId, SuspendedLink] = {}
         self.now = 0
         self.alarms: set[str] = set()
         self.trace: list[str | _Letters] = []
@@ -599,7 +599,7 @@ class World:
         self._ids += 1
         return f"id{self._ids}"
 
-    def open(self, label: str, box: Kept) -> ReplyTo:
+    def open(self, label: str, box: SuspendedLink) -> ReplyTo:
         """As the broker: an address for a kept link."""
         reply_to = new_asker(label)
         self.boxes[reply_to.id] = box
@@ -722,7 +722,7 @@ class World:
     def status(self, label: str = "C", channel: int = 0) -> dict[str, Any]:
         """One session as `amqp10broker status` shows it."""
         client = self.clients[label]
-        around = Circumstances(writer_blocked=client.blocked)
+        around = WaitContext(writer_blocked=client.blocked)
         return document(session_view(client.sessions[channel].service, around))
 
     # --- letters in the trace ---------------------------------------------------------------------
@@ -734,7 +734,9 @@ class World:
                 kind = "publish settled" if command.settled else "publish"
                 self._note_many(f"Q< {queue} {kind}", messages=command.messages)
             case Settle():
-                self._note_many(f"Q< {queue} settle {command.verdict.name.lower()}", ids=command.keys)
+                self._note_many(
+                    f"Q< {queue} settle {command.delivery_outcome.name.lower()}", ids=command.keys
+                )
             case GiveBack():
                 self._note_many(f"Q< {queue} give-back", messages=command.messages)
             case Credit():
@@ -742,7 +744,7 @@ class World:
                 self._note(f"Q< {queue} credit dc={command.delivery_count} cr={command.credit}{drain}")
             case Unsubscribe():
                 unsent = f"unsent={_show_ids(command.unsent)} seen={command.seen}"
-                self._note(f"Q< {queue} unsubscribe {command.verdict.name.lower()} {unsent}")
+                self._note(f"Q< {queue} unsubscribe {command.delivery_outcome.name.lower()} {unsent}")
             case Subscribe():
                 self._note(f"Q< {queue} subscribe{' settled' if command.settled else ''}")
             case AttachPublisher():

@@ -12,7 +12,7 @@ from amqp10broker.operations.alarms import (
     AlarmCause,
     Alarms,
     Change,
-    Reading,
+    Measurement,
     Resource,
     end_bytes,
 )
@@ -22,7 +22,7 @@ MEMORY, DISK = Resource.MEMORY, Resource.DISK
 
 def judged(alarms: Alarms, resource: Resource, value: int | None, limit: int | None = 1000) -> bool:
     """Judge, and say whether the alarm is on."""
-    alarms.judge(resource, Reading(value, limit), 0)
+    alarms.judge(resource, Measurement(value, limit), 0)
     return resource.value in alarms.names()
 
 
@@ -76,10 +76,10 @@ def test_without_a_limit_there_is_no_alarm_and_without_a_measurement_no_change()
 def test_a_change_is_reported_once_with_its_figures() -> None:
     """For the log."""
     alarms = Alarms()
-    reading = Reading(1001, 1000)
+    reading = Measurement(1001, 1000)
     assert alarms.judge(MEMORY, reading, 5) == Change(MEMORY, AlarmCause.MEASURED, True, reading)
     assert alarms.judge(MEMORY, reading, 6) is None
-    reading = Reading(1, 1000)
+    reading = Measurement(1, 1000)
     assert alarms.judge(MEMORY, reading, 7) == Change(MEMORY, AlarmCause.MEASURED, False, reading)
     assert alarms.judge(MEMORY, reading, 8) is None
 
@@ -115,17 +115,17 @@ def test_an_alarm_is_on_while_it_has_any_cause_and_since_the_first() -> None:
 )
 def test_near_a_limit_it_is_measured_more_often(value: int | None, pause_ms: int) -> None:
     """No later than the limit could be reached at 250 MB/s."""
-    assert Alarms().pause_ms(MEMORY, Reading(value, 1_000_000_000)) == pause_ms
-    assert Alarms().pause_ms(MEMORY, Reading(value, None)) == CHECK_MS_MAX
+    assert Alarms().pause_ms(MEMORY, Measurement(value, 1_000_000_000)) == pause_ms
+    assert Alarms().pause_ms(MEMORY, Measurement(value, None)) == CHECK_MS_MAX
 
 
 def test_during_an_alarm_the_nearness_to_its_end_counts() -> None:
     """So publishers are let go soon after there is room."""
     alarms = Alarms()
-    reading = Reading(1_001_000_000, 1_000_000_000)
+    reading = Measurement(1_001_000_000, 1_000_000_000)
     alarms.judge(MEMORY, reading, 0)
     assert alarms.pause_ms(MEMORY, reading) == 51_000_000 // 250_000
-    assert alarms.pause_ms(MEMORY, Reading(960_000_000, 1_000_000_000)) == CHECK_MS_MIN
+    assert alarms.pause_ms(MEMORY, Measurement(960_000_000, 1_000_000_000)) == CHECK_MS_MIN
 
 
 @given(
@@ -140,7 +140,7 @@ def test_no_sequence_of_measurements_makes_an_alarm_flap(
     alarms = Alarms()
     was = False
     for value in values:
-        change = alarms.judge(resource, Reading(value, limit), 0)
+        change = alarms.judge(resource, Measurement(value, limit), 0)
         beyond = value > limit if resource is MEMORY else value < limit
         end = end_bytes(resource, limit)
         over = value <= end if resource is MEMORY else value >= end
@@ -169,7 +169,7 @@ def test_memory_is_tight_from_four_fifths_of_its_limit_on(
 ) -> None:
     """Before there is an alarm; the disk says nothing about it."""
     alarms = Alarms()
-    alarms.judge(Resource.DISK, Reading(1, 100), 0)
+    alarms.judge(Resource.DISK, Measurement(1, 100), 0)
     assert not alarms.is_memory_tight
-    alarms.judge(Resource.MEMORY, Reading(used, limit), 0)
+    alarms.judge(Resource.MEMORY, Measurement(used, limit), 0)
     assert alarms.is_memory_tight is tight

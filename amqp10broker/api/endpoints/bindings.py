@@ -10,18 +10,18 @@ from urllib.parse import unquote_plus
 
 from amqp10broker.api import fields
 from amqp10broker.api.binding_objects import binding_object, location, properties_key
-from amqp10broker.api.calls import NO_CONTENT, Call, RunEndpoint, route
+from amqp10broker.api.calls import NO_CONTENT, EndpointCall, RunEndpoint, route
 from amqp10broker.api.endpoints.exchanges import exchange_name
 from amqp10broker.api.front import not_found
 from amqp10broker.api.long_lists import described, listed
-from amqp10broker.api.messages import Answer
-from amqp10broker.api.routes import Route
+from amqp10broker.api.messages import HttpResponse
+from amqp10broker.api.routes import HttpRoute
 from amqp10broker.metadata.vhost import VirtualHost
 from amqp10broker.routing.exchange import Binding, Destination
 from amqp10broker.routing.topology import DEFAULT_EXCHANGE
 
 
-async def list_bindings(call: Call) -> Answer:
+async def list_bindings(call: EndpointCall) -> HttpResponse:
     """List bindings of all virtual hosts that the user sees, or of one, including those of the default
     exchange.
     """
@@ -33,13 +33,13 @@ async def list_bindings(call: Call) -> Answer:
     return await listed(call, known, paged=False)
 
 
-async def list_bindings_of_queue(call: Call) -> Answer:
+async def list_bindings_of_queue(call: EndpointCall) -> HttpResponse:
     """List the bindings of a queue, that of the default exchange first; none of a missing queue."""
     destination = Destination("queue", call.values["name"])
     return await _listed(call, call.vhost().topology.bindings(destination=destination))
 
 
-async def list_bindings_from_exchange(call: Call) -> Answer:
+async def list_bindings_from_exchange(call: EndpointCall) -> HttpResponse:
     """List bindings that have an exchange as their source."""
     vhost, name = call.vhost(), exchange_name(call)
     if name == DEFAULT_EXCHANGE:
@@ -47,18 +47,18 @@ async def list_bindings_from_exchange(call: Call) -> Answer:
     return await _listed(call, vhost.topology.bindings(source=name))
 
 
-async def list_bindings_to_exchange(call: Call) -> Answer:
+async def list_bindings_to_exchange(call: EndpointCall) -> HttpResponse:
     """List bindings that have an exchange as their destination."""
     destination = Destination("exchange", exchange_name(call))
     return await _listed(call, call.vhost().topology.bindings(destination=destination))
 
 
-async def list_bindings_between(call: Call) -> Answer:
+async def list_bindings_between(call: EndpointCall) -> HttpResponse:
     """List bindings between an exchange and a queue, or another exchange."""
     return await _listed(call, _between(call))
 
 
-async def bind(call: Call) -> Answer:
+async def bind(call: EndpointCall) -> HttpResponse:
     """Bind a queue or an exchange to an exchange; an existing equal binding stays."""
     source, destination = _ends(call)
     body = call.body
@@ -72,15 +72,15 @@ async def bind(call: Call) -> Answer:
         arguments=arguments,
     )
     where = location(Binding(source, destination, routing_key, arguments))
-    return Answer(HTTPStatus.CREATED, (("location", where),))
+    return HttpResponse(HTTPStatus.CREATED, (("location", where),))
 
 
-async def get_binding(call: Call) -> Answer:
+async def get_binding(call: EndpointCall) -> HttpResponse:
     """Return one binding by its key."""
     return call.shown(binding_object(_named(call), call.vhost().name))
 
 
-async def unbind(call: Call) -> Answer:
+async def unbind(call: EndpointCall) -> HttpResponse:
     """Remove a binding by its key."""
     binding = _named(call)
     await call.act(
@@ -94,7 +94,7 @@ async def unbind(call: Call) -> Answer:
     return NO_CONTENT
 
 
-async def _listed(call: Call, bindings: Iterable[Binding]) -> Answer:
+async def _listed(call: EndpointCall, bindings: Iterable[Binding]) -> HttpResponse:
     known = await described(call, list(bindings), partial(binding_object, vhost=call.vhost().name))
     return await listed(call, known, paged=False)
 
@@ -111,18 +111,18 @@ def _default_object(vhost: str, name: str) -> dict[str, Any]:
     return binding_object(_default(name), vhost)
 
 
-def _ends(call: Call) -> tuple[str, Destination]:
+def _ends(call: EndpointCall) -> tuple[str, Destination]:
     kind: Literal["queue", "exchange"] = "queue" if "queue" in call.values else "exchange"
     name = call.values["queue"] if kind == "queue" else exchange_name(call, "destination")
     return exchange_name(call, "source"), Destination(kind, name)
 
 
-def _between(call: Call) -> list[Binding]:
+def _between(call: EndpointCall) -> list[Binding]:
     source, destination = _ends(call)
     return call.vhost().topology.bindings(source=source, destination=destination)
 
 
-def _named(call: Call) -> Binding:
+def _named(call: EndpointCall) -> Binding:
     wanted = call.values["properties"]
     found = {properties_key(each): each for each in _between(call)}
     if wanted in found:
@@ -134,7 +134,7 @@ def _named(call: Call) -> Binding:
     raise not_found()
 
 
-ROUTES: Final[tuple[Route[RunEndpoint], ...]] = (
+ROUTES: Final[tuple[HttpRoute[RunEndpoint], ...]] = (
     route("/bindings", get=list_bindings),
     route("/bindings/{vhost}", get=list_bindings),
     route("/bindings/{vhost}/e/{source}/q/{queue}", get=list_bindings_between, post=bind),

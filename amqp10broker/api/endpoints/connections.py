@@ -8,12 +8,12 @@ from http import HTTPStatus
 from typing import Any, Final, TypeAlias
 
 from amqp10broker.api import message_stats
-from amqp10broker.api.calls import NO_CONTENT, Call, RunEndpoint, route
+from amqp10broker.api.calls import NO_CONTENT, EndpointCall, RunEndpoint, route
 from amqp10broker.api.front import not_found
 from amqp10broker.api.long_lists import described, listed
-from amqp10broker.api.messages import Answer, Refused
+from amqp10broker.api.messages import HttpResponse, RequestRefused
 from amqp10broker.api.rights import Tag
-from amqp10broker.api.routes import Route
+from amqp10broker.api.routes import HttpRoute
 from amqp10broker.metadata.entries import nearest
 from amqp10broker.operations.snapshot import (
     ChannelView,
@@ -37,57 +37,57 @@ PROTOCOL_10: Final = "AMQP 1-0"
 _PROTOCOLS: Final = {"AMQP 1.0": PROTOCOL_10}
 
 
-async def list_connections(call: Call) -> Answer:
+async def list_connections(call: EndpointCall) -> HttpResponse:
     """List connections: all for monitoring users, else the user's own."""
     return await listed(call, await described(call, await _seen(call), partial(_connection, call)))
 
 
-async def get_connection(call: Call) -> Answer:
+async def get_connection(call: EndpointCall) -> HttpResponse:
     """Return one connection and its statistics."""
     return call.shown(_connection(call, await found_connection(call, call.values["name"])))
 
 
-async def delete_connection(call: Call) -> Answer:
+async def delete_connection(call: EndpointCall) -> HttpResponse:
     """Close a connection; the header X-Reason gives the client the reason."""
     await _close(call, await found_connection(call, call.values["name"]))
     return NO_CONTENT
 
 
-async def list_of_user(call: Call) -> Answer:
+async def list_of_user(call: EndpointCall) -> HttpResponse:
     """List the connections of a user."""
     keys = ("name", "node", "user", "vhost")
     shown = [_connection(call, each) for each in await _of_user(call)]
     return call.listed([{key: each[key] for key in keys} for each in shown])
 
 
-async def delete_of_user(call: Call) -> Answer:
+async def delete_of_user(call: EndpointCall) -> HttpResponse:
     """Close all connections of a user."""
     for each in await _of_user(call):
         await _close(call, each)
     return NO_CONTENT
 
 
-async def list_channels_of_connection(call: Call) -> Answer:
+async def list_channels_of_connection(call: EndpointCall) -> HttpResponse:
     """List the channels of an AMQP 0-9-1 connection."""
     found = await found_connection(call, call.values["name"])
     return await listed(call, [_channel(call, found, each) for each in found.channels])
 
 
-async def list_sessions(call: Call) -> Answer:
+async def list_sessions(call: EndpointCall) -> HttpResponse:
     """List the sessions of an AMQP 1.0 connection, with credit and windows of their links."""
     found = await found_connection(call, call.values["name"])
     if found.container_id is None:
-        raise Refused(HTTPStatus.BAD_REQUEST, "bad_request", "connection does not use AMQP 1.0")
+        raise RequestRefused(HTTPStatus.BAD_REQUEST, "bad_request", "connection does not use AMQP 1.0")
     return call.listed([_session(each) for each in found.sessions])
 
 
-async def list_channels(call: Call) -> Answer:
+async def list_channels(call: EndpointCall) -> HttpResponse:
     """List channels: all for monitoring users, else the user's own."""
     found = list(_channels(await _seen(call)))
     return await listed(call, await described(call, found, lambda each: _channel(call, *each)))
 
 
-async def get_channel(call: Call) -> Answer:
+async def get_channel(call: EndpointCall) -> HttpResponse:
     """Return one channel, with its consumers."""
     for connection, channel in _channels(await _seen(call)):
         if _channel_name(connection, channel) == call.values["name"]:
@@ -97,7 +97,7 @@ async def get_channel(call: Call) -> Answer:
     raise not_found()
 
 
-async def list_consumers(call: Call) -> Answer:
+async def list_consumers(call: EndpointCall) -> HttpResponse:
     """List consumers of queues: all for monitoring users, else those of the user's own connections."""
     consumers = list(_consumers(await _seen(call)))
     shown = await described(call, consumers, lambda each: _consumer_object(call, *each))
@@ -107,40 +107,42 @@ async def list_consumers(call: Call) -> Answer:
 # --- which ----------------------------------------------------------------------------------------
 
 
-async def _seen(call: Call) -> list[ConnectionView]:
+async def _seen(call: EndpointCall) -> list[ConnectionView]:
     return _visible(call, await every_connection(call))
 
 
-def _visible(call: Call, connections: Iterable[ConnectionView]) -> list[ConnectionView]:
+def _visible(call: EndpointCall, connections: Iterable[ConnectionView]) -> list[ConnectionView]:
     vhost = call.vhost().name if "vhost" in call.values else None
-    mine = None if call.has(Tag.MONITORING) else call.who.name
+    mine = None if call.has(Tag.MONITORING) else call.login.name
     return [each for each in connections if mine in (None, each.user) and vhost in (None, each.vhost)]
 
 
-async def every_connection(call: Call) -> list[ConnectionView]:
+async def every_connection(call: EndpointCall) -> list[ConnectionView]:
     """Return the connections of all nodes that answer, this one's first."""
-    return [*await call.door.connections(), *await call.door.connections_elsewhere()]
+    return [*await call.broker_api.connections(), *await call.broker_api.connections_elsewhere()]
 
 
-async def found_connection(call: Call, name: str) -> ConnectionView:
+async def found_connection(call: EndpointCall, name: str) -> ConnectionView:
     """Return a connection that the user may see."""
-    for look in (call.door.connections, call.door.connections_elsewhere):
+    for look in (call.broker_api.connections, call.broker_api.connections_elsewhere):
         for each in _visible(call, await look()):
             if _name(each) == name:
                 return each
     raise not_found()
 
 
-async def _of_user(call: Call) -> list[ConnectionView]:
+async def _of_user(call: EndpointCall) -> list[ConnectionView]:
     user = call.values["user"]
-    if user != call.who.name and not call.has(Tag.ADMINISTRATOR):
-        raise Refused(HTTPStatus.UNAUTHORIZED, "not_authorised", "Not administrator user")
+    if user != call.login.name and not call.has(Tag.ADMINISTRATOR):
+        raise RequestRefused(HTTPStatus.UNAUTHORIZED, "not_authorised", "Not administrator user")
     return [each for each in await every_connection(call) if each.user == user]
 
 
-async def _close(call: Call, connection: ConnectionView) -> None:
-    if connection.user != call.who.name and not call.has(Tag.ADMINISTRATOR):
-        raise Refused(HTTPStatus.UNAUTHORIZED, "not_authorised", "User not authorised to access object")
+async def _close(call: EndpointCall, connection: ConnectionView) -> None:
+    if connection.user != call.login.name and not call.has(Tag.ADMINISTRATOR):
+        raise RequestRefused(
+            HTTPStatus.UNAUTHORIZED, "not_authorised", "User not authorised to access object"
+        )
     reason = call.request.headers.get("x-reason") or CLOSED_HERE
     await call.administer("close-connection", id=connection.id, reason=reason, node=connection.node or None)
 
@@ -151,7 +153,7 @@ def _channels(connections: list[ConnectionView]) -> Iterator[tuple[ConnectionVie
             yield connection, channel
 
 
-def consumers_of(call: Call, connections: Iterable[ConnectionView]) -> Iterator[dict[str, Any]]:
+def consumers_of(call: EndpointCall, connections: Iterable[ConnectionView]) -> Iterator[dict[str, Any]]:
     for each in _consumers(connections):
         yield _consumer_object(call, *each)
 
@@ -173,7 +175,10 @@ def _consumers(connections: Iterable[ConnectionView]) -> Iterator[_Consumer]:
 
 
 def _consumer_object(
-    call: Call, connection: ConnectionView, part: ChannelView | SessionView, consumer: ConsumerView | LinkView
+    call: EndpointCall,
+    connection: ConnectionView,
+    part: ChannelView | SessionView,
+    consumer: ConsumerView | LinkView,
 ) -> dict[str, Any]:
     if isinstance(part, ChannelView) and isinstance(consumer, ConsumerView):
         return _consumer(call, connection, part.number, consumer)
@@ -200,11 +205,11 @@ def _name(connection: ConnectionView) -> str:
     return name_of(connection.peer, connection.origin.local)
 
 
-def _node(call: Call, connection: ConnectionView) -> str:
-    return connection.node or call.door.node_name
+def _node(call: EndpointCall, connection: ConnectionView) -> str:
+    return connection.node or call.broker_api.node_name
 
 
-def _connection(call: Call, connection: ConnectionView) -> dict[str, Any]:
+def _connection(call: EndpointCall, connection: ConnectionView) -> dict[str, Any]:
     origin = connection.origin
     host, port = _address(origin.local)
     peer_host, peer_port = _address(connection.peer)
@@ -309,7 +314,7 @@ def _channel_name(connection: ConnectionView, channel: ChannelView) -> str:
     return f"{_name(connection)} ({channel.number})"
 
 
-def _channel(call: Call, connection: ConnectionView, channel: ChannelView) -> dict[str, Any]:
+def _channel(call: EndpointCall, connection: ConnectionView, channel: ChannelView) -> dict[str, Any]:
     shown: dict[str, Any] = {
         "name": _channel_name(connection, channel),
         "number": channel.number,
@@ -341,7 +346,9 @@ def _channel(call: Call, connection: ConnectionView, channel: ChannelView) -> di
     return shown
 
 
-def _consumer(call: Call, connection: ConnectionView, number: int, consumer: ConsumerView) -> dict[str, Any]:
+def _consumer(
+    call: EndpointCall, connection: ConnectionView, number: int, consumer: ConsumerView
+) -> dict[str, Any]:
     peer_host, peer_port = _address(connection.peer)
     return {
         "consumer_tag": consumer.tag,
@@ -398,7 +405,7 @@ def _address(text: str) -> tuple[str, int]:
     return host.strip("[]"), int(port) if port.isdecimal() else 0
 
 
-ROUTES: Final[tuple[Route[RunEndpoint], ...]] = (
+ROUTES: Final[tuple[HttpRoute[RunEndpoint], ...]] = (
     route("/connections", get=list_connections),
     route("/connections/{name}", get=get_connection, delete=delete_connection),
     route("/connections/username/{user}", get=list_of_user, delete=delete_of_user),

@@ -6,27 +6,27 @@ import json
 from http import HTTPStatus
 from typing import Any, Final
 
-from amqp10broker.api.calls import NO_CONTENT, Call, RunEndpoint, route
+from amqp10broker.api.calls import NO_CONTENT, EndpointCall, RunEndpoint, route
 from amqp10broker.api.front import not_found
-from amqp10broker.api.lists import Item, Listing
+from amqp10broker.api.lists import Item, ListQuery
 from amqp10broker.api.long_lists import described, written
-from amqp10broker.api.messages import Answer, Refused, json_bytes
+from amqp10broker.api.messages import HttpResponse, RequestRefused, json_bytes
 from amqp10broker.api.rights import Tag
-from amqp10broker.api.routes import Endpoint, Route
+from amqp10broker.api.routes import Endpoint, HttpRoute
 from amqp10broker.metadata.vhost import VirtualHost
 
 _OF_VHOST: Final = ("parameters", "policies", "queues", "exchanges", "bindings")
 """Lists in the document with entries that name a virtual host, except permissions."""
 
 
-async def get_definitions(call: Call) -> Answer:
+async def get_definitions(call: EndpointCall) -> HttpResponse:
     """Return the document of the whole broker."""
     document = await call.administer("export-definitions")
-    name = call.door.catalog.cluster_name(call.door.node_name)
+    name = call.broker_api.catalog.cluster_name(call.broker_api.node_name)
     return await _offered(call, {**document, "original_cluster_name": name})
 
 
-async def get_definitions_of_vhost(call: Call) -> Answer:
+async def get_definitions_of_vhost(call: EndpointCall) -> HttpResponse:
     """Return the document of one virtual host; it can be imported into another one."""
     vhost = _vhost(call)
     document = await call.administer("export-definitions")
@@ -53,12 +53,12 @@ async def get_definitions_of_vhost(call: Call) -> Answer:
     )
 
 
-async def post_definitions(call: Call) -> Answer:
+async def post_definitions(call: EndpointCall) -> HttpResponse:
     """Import a document; the answer lists the parts that were left out."""
     return _imported(await call.administer("import-definitions", document=_document(call)))
 
 
-async def post_definitions_of_vhost(call: Call) -> Answer:
+async def post_definitions_of_vhost(call: EndpointCall) -> HttpResponse:
     """Import a document into one virtual host, whatever virtual hosts it names."""
     vhost = _vhost(call)
     document = _document(call)
@@ -72,12 +72,12 @@ async def post_definitions_of_vhost(call: Call) -> Answer:
     return _imported(await call.administer("import-definitions", vhost.name, document=within))
 
 
-def _imported(report: dict[str, Any]) -> Answer:
-    return Answer.of_json(report) if report["skipped"] else NO_CONTENT
+def _imported(report: dict[str, Any]) -> HttpResponse:
+    return HttpResponse.of_json(report) if report["skipped"] else NO_CONTENT
 
 
-def _vhost(call: Call) -> VirtualHost:
-    found = call.door.catalog.find_vhost(call.values["vhost"])
+def _vhost(call: EndpointCall) -> VirtualHost:
+    found = call.broker_api.catalog.find_vhost(call.values["vhost"])
     if found is None:
         raise not_found()
     return found
@@ -87,15 +87,15 @@ def _without_vhost(entry: Item) -> Item:
     return {key: value for key, value in entry.items() if key != "vhost"}
 
 
-async def _offered(call: Call, document: dict[str, Any]) -> Answer:
-    shown = Listing.read(call.request.query, paged=False).pick(document)
+async def _offered(call: EndpointCall, document: dict[str, Any]) -> HttpResponse:
+    shown = ListQuery.read(call.request.query, paged=False).pick(document)
     members = []
     for part, value in shown.items():
         text = (
             await written(call, value, lambda entry: entry) if isinstance(value, list) else json_bytes(value)
         )
         members.append(json_bytes(part) + b":" + text)
-    answer = Answer.of_json_bytes(b"{" + b",".join(members) + b"}")
+    answer = HttpResponse.of_json_bytes(b"{" + b",".join(members) + b"}")
     name = call.request.query.get("download")
     if name is None:
         return answer
@@ -103,7 +103,7 @@ async def _offered(call: Call, document: dict[str, Any]) -> Answer:
     return answer.with_headers(("content-disposition", f"attachment; filename={safe}"))
 
 
-def _document(call: Call) -> dict[str, Any]:
+def _document(call: EndpointCall) -> dict[str, Any]:
     request = call.request
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind == "multipart/form-data":
@@ -111,7 +111,7 @@ def _document(call: Call) -> dict[str, Any]:
     elif kind == "application/json":
         body = request.body
     else:
-        raise Refused(
+        raise RequestRefused(
             HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
             "unsupported_media_type",
             "send application/json, or multipart/form-data with a field 'file'",
@@ -119,9 +119,9 @@ def _document(call: Call) -> dict[str, Any]:
     try:
         document = json.loads(body)
     except (ValueError, RecursionError):
-        raise Refused(HTTPStatus.BAD_REQUEST, "bad_request", "failed_to_parse_json") from None
+        raise RequestRefused(HTTPStatus.BAD_REQUEST, "bad_request", "failed_to_parse_json") from None
     if not isinstance(document, dict):
-        raise Refused(HTTPStatus.BAD_REQUEST, "bad_request", "the document must be a JSON object")
+        raise RequestRefused(HTTPStatus.BAD_REQUEST, "bad_request", "the document must be a JSON object")
     return document
 
 
@@ -137,7 +137,7 @@ def _file_of(content_type: str, body: bytes) -> bytes:
             content = part.get_payload(decode=True)
             if isinstance(content, bytes):
                 return content
-    raise Refused(HTTPStatus.BAD_REQUEST, "bad_request", "the form has no field 'file'")
+    raise RequestRefused(HTTPStatus.BAD_REQUEST, "bad_request", "the form has no field 'file'")
 
 
 _A: Final = Tag.ADMINISTRATOR
@@ -147,7 +147,7 @@ def _of_form(run: RunEndpoint) -> Endpoint[RunEndpoint]:
     return Endpoint(_A, run, forms=("multipart/form-data",))
 
 
-ROUTES: Final[tuple[Route[RunEndpoint], ...]] = (
+ROUTES: Final[tuple[HttpRoute[RunEndpoint], ...]] = (
     route("/definitions", _A, get=get_definitions, post=_of_form(post_definitions)),
     route("/all-configuration", _A, get=get_definitions, post=_of_form(post_definitions)),
     route("/definitions/{vhost}", _A, get=get_definitions_of_vhost, post=_of_form(post_definitions_of_vhost)),

@@ -6,11 +6,11 @@ from functools import partial
 from typing import Any, Final
 
 from amqp10broker.api import fields, message_stats
-from amqp10broker.api.calls import CREATED, NO_CONTENT, Call, RunEndpoint, route
+from amqp10broker.api.calls import CREATED, NO_CONTENT, EndpointCall, RunEndpoint, route
 from amqp10broker.api.front import not_found
 from amqp10broker.api.long_lists import described, listed
-from amqp10broker.api.messages import Answer
-from amqp10broker.api.routes import Route
+from amqp10broker.api.messages import HttpResponse
+from amqp10broker.api.routes import HttpRoute
 from amqp10broker.metadata.queue_settings import EXCHANGE
 from amqp10broker.metadata.vhost import VirtualHost
 from amqp10broker.routing.exchange import Exchange
@@ -20,7 +20,7 @@ DEFAULT_IN_PATHS: Final = "amq.default"
 """The name of the default exchange in paths, where an empty one would be lost."""
 
 
-async def list_exchanges(call: Call) -> Answer:
+async def list_exchanges(call: EndpointCall) -> HttpResponse:
     """List exchanges of all virtual hosts that the user sees, or of one."""
     known = []
     for vhost in call.vhosts():
@@ -29,7 +29,7 @@ async def list_exchanges(call: Call) -> Answer:
     return await listed(call, known)
 
 
-async def get_exchange(call: Call) -> Answer:
+async def get_exchange(call: EndpointCall) -> HttpResponse:
     """Return one exchange and its statistics."""
     shown = _object(call, call.vhost(), exchange_of(call))
     if call.with_stats:
@@ -37,7 +37,7 @@ async def get_exchange(call: Call) -> Answer:
     return call.shown(shown)
 
 
-async def put_exchange(call: Call) -> Answer:
+async def put_exchange(call: EndpointCall) -> HttpResponse:
     """Declare an exchange with its arguments."""
     body = call.body
     answer = await call.act(
@@ -53,7 +53,7 @@ async def put_exchange(call: Call) -> Answer:
     return CREATED if answer["created"] else NO_CONTENT
 
 
-async def delete_exchange(call: Call) -> Answer:
+async def delete_exchange(call: EndpointCall) -> HttpResponse:
     """Delete an exchange with its bindings; optionally only if it has none."""
     exchange = exchange_of(call)
     await call.act(
@@ -65,7 +65,7 @@ async def delete_exchange(call: Call) -> Answer:
     return NO_CONTENT
 
 
-def exchange_of(call: Call, value: str = "name") -> Exchange:
+def exchange_of(call: EndpointCall, value: str = "name") -> Exchange:
     """Return the exchange that a value of the path names."""
     found = call.vhost().topology.find_exchange(exchange_name(call, value))
     if found is None:
@@ -73,13 +73,13 @@ def exchange_of(call: Call, value: str = "name") -> Exchange:
     return found
 
 
-def exchange_name(call: Call, value: str = "name") -> str:
+def exchange_name(call: EndpointCall, value: str = "name") -> str:
     """Return the exchange name in the path, with the default exchange's alias replaced."""
     name = call.values[value]
     return DEFAULT_EXCHANGE if name == DEFAULT_IN_PATHS else name
 
 
-def _object(call: Call, vhost: VirtualHost, exchange: Exchange) -> dict[str, Any]:
+def _object(call: EndpointCall, vhost: VirtualHost, exchange: Exchange) -> dict[str, Any]:
     shown: dict[str, Any] = {
         "name": exchange.name,
         "vhost": vhost.name,
@@ -100,7 +100,7 @@ def _object(call: Call, vhost: VirtualHost, exchange: Exchange) -> dict[str, Any
     return shown
 
 
-ROUTES: Final[tuple[Route[RunEndpoint], ...]] = (
+ROUTES: Final[tuple[HttpRoute[RunEndpoint], ...]] = (
     route("/exchanges", get=list_exchanges),
     route("/exchanges/{vhost}", get=list_exchanges),
     route("/exchanges/{vhost}/{name}", get=get_exchange, put=put_exchange, delete=delete_exchange),

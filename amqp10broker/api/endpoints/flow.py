@@ -7,12 +7,12 @@ from http import HTTPStatus
 from typing import Any, Final
 from urllib.parse import quote
 
-from amqp10broker.api.calls import NO_CONTENT, Call, RunEndpoint, route
+from amqp10broker.api.calls import NO_CONTENT, EndpointCall, RunEndpoint, route
 from amqp10broker.api.endpoints.connections import found_connection, name_of
 from amqp10broker.api.fields import flag, integer, require
-from amqp10broker.api.messages import Answer, Refused
+from amqp10broker.api.messages import HttpResponse, RequestRefused
 from amqp10broker.api.rights import Tag
-from amqp10broker.api.routes import JSON_TYPES, Endpoint, Route
+from amqp10broker.api.routes import JSON_TYPES, Endpoint, HttpRoute
 from amqp10broker.errors import BadRequest
 
 _CHOICES: Final = ("queue", "link", "reason", "node")
@@ -26,7 +26,7 @@ STEPS_MAX: Final = 5_000
 """The default and the maximum number of steps of an answer."""
 
 
-async def get_waiting(call: Call) -> Answer:
+async def get_waiting(call: EndpointCall) -> HttpResponse:
     """List the waits at all nodes, the longest first: cause, start, and remedy."""
     query = call.request.query
     chosen: dict[str, Any] = {name: query.get(name) for name in _CHOICES}
@@ -34,7 +34,7 @@ async def get_waiting(call: Call) -> Answer:
     chosen |= {"idle": flag(query, "idle", False), "user": _whose(call, query.get("user")), "queues": False}
     found = await call.administer("waiting", **chosen)
     counted = found["summary"]
-    return Answer.of_json(
+    return HttpResponse.of_json(
         {
             "summary": {name: counted[name] for name in _COUNTS},
             "waiting": list(map(_waiting, found["waiting"])),
@@ -43,12 +43,12 @@ async def get_waiting(call: Call) -> Answer:
     )
 
 
-def _whose(call: Call, user: str | None) -> str | None:
+def _whose(call: EndpointCall, user: str | None) -> str | None:
     if call.has(Tag.MONITORING):
         return user
-    if user not in (None, call.who.name):
-        raise Refused(HTTPStatus.UNAUTHORIZED, "not_authorised", "Not monitor user")
-    return call.who.name
+    if user not in (None, call.login.name):
+        raise RequestRefused(HTTPStatus.UNAUTHORIZED, "not_authorised", "Not monitor user")
+    return call.login.name
 
 
 def _waiting(waiting: Mapping[str, Any]) -> dict[str, Any]:
@@ -59,14 +59,14 @@ def _waiting(waiting: Mapping[str, Any]) -> dict[str, Any]:
 # --- timelines ------------------------------------------------------------------------------------
 
 
-async def list_timelines(call: Call) -> Answer:
+async def list_timelines(call: EndpointCall) -> HttpResponse:
     """List recorded links and channels: all for monitoring users, else those of the user's connections."""
     user = _only(call)
     found = await call.administer("watches", node=call.request.query.get("node"))
     return call.listed([each for each in found if user in (None, each["user"])])
 
 
-async def post_timeline(call: Call) -> Answer:
+async def post_timeline(call: EndpointCall) -> HttpResponse:
     """Start recording the frames of a link, a channel or a consumer."""
     given = call.body
     require(given, "connection")
@@ -84,14 +84,14 @@ async def post_timeline(call: Call) -> Answer:
         role=role,
         node=found.node or None,
     )
-    answer = Answer.of_json(begun, status=HTTPStatus.CREATED)
+    answer = HttpResponse.of_json(begun, status=HTTPStatus.CREATED)
     where = f"timelines/{begun['watch']}"
     if found.node:
         where += f"?node={quote(found.node, safe='')}"
     return answer.with_headers(("location", where))
 
 
-async def get_timeline(call: Call) -> Answer:
+async def get_timeline(call: EndpointCall) -> HttpResponse:
     """Return the recorded frames, from the beginning or from a step on."""
     query = call.request.query
     frames = flag(query, "frames", True)
@@ -103,22 +103,22 @@ async def get_timeline(call: Call) -> Answer:
     user = found["watched"]["user"]
     if since is not None:
         del found["watched"]
-    if frames and not (user == call.who.name or call.has(Tag.ADMINISTRATOR)):
+    if frames and not (user == call.login.name or call.has(Tag.ADMINISTRATOR)):
         found["steps"] = [_outlined(step) for step in found["steps"]]
-    return Answer.of_json(found)
+    return HttpResponse.of_json(found)
 
 
-async def delete_timeline(call: Call) -> Answer:
+async def delete_timeline(call: EndpointCall) -> HttpResponse:
     """Stop watching; recording ends with the last watcher."""
     await call.administer("unwatch-link", **_which(call))
     return NO_CONTENT
 
 
-def _only(call: Call) -> str | None:
-    return None if call.has(Tag.MONITORING) else call.who.name
+def _only(call: EndpointCall) -> str | None:
+    return None if call.has(Tag.MONITORING) else call.login.name
 
 
-def _which(call: Call) -> dict[str, Any]:
+def _which(call: EndpointCall) -> dict[str, Any]:
     watch = integer(call.values, "watch", 0)
     return {"watch": watch, "node": call.request.query.get("node"), "user": _only(call)}
 
@@ -127,10 +127,10 @@ def _outlined(step: Mapping[str, Any]) -> dict[str, Any]:
     return {**step, "frame": step["frame"].partition(" ")[0], "bytes": ""}
 
 
-ROUTES: Final[tuple[Route[RunEndpoint], ...]] = (
+ROUTES: Final[tuple[HttpRoute[RunEndpoint], ...]] = (
     route("/waiting", get=get_waiting),
     route("/timelines", get=list_timelines, post=post_timeline),
-    Route(
+    HttpRoute(
         "/api/timelines/{watch}",
         {
             "GET": Endpoint(Tag.MANAGEMENT, get_timeline, JSON_TYPES, ("next", "since")),

@@ -12,22 +12,22 @@ from http import HTTPStatus
 from typing import Any, Final, TypeAlias
 
 from amqp10broker.api import fields
-from amqp10broker.api.calls import Call, RunEndpoint, route
+from amqp10broker.api.calls import EndpointCall, RunEndpoint, route
 from amqp10broker.api.endpoints.exchanges import exchange_name
 from amqp10broker.api.endpoints.queues import queue_of
 from amqp10broker.api.long_lists import written
-from amqp10broker.api.messages import Answer, Refused
-from amqp10broker.api.routes import Route
+from amqp10broker.api.messages import HttpResponse, RequestRefused
+from amqp10broker.api.routes import HttpRoute
 from amqp10broker.errors import AccessRefused, PreconditionFailed
 from amqp10broker.message.message import Message
 from amqp10broker.message.plain import plain_message
-from amqp10broker.queues.commands import Verdict
+from amqp10broker.queues.commands import DeliveryOutcome
 
 ACK_MODES: Final = {
-    "ack_requeue_true": Verdict.REQUEUE,
-    "ack_requeue_false": Verdict.ACCEPT,
-    "reject_requeue_true": Verdict.REQUEUE_FAILED,
-    "reject_requeue_false": Verdict.DISCARD_FAILED,
+    "ack_requeue_true": DeliveryOutcome.REQUEUE,
+    "ack_requeue_false": DeliveryOutcome.ACCEPT,
+    "reject_requeue_true": DeliveryOutcome.REQUEUE_FAILED,
+    "reject_requeue_false": DeliveryOutcome.DISCARD_FAILED,
 }
 EVERYTHING: Final = 2**31 - 1
 _TEXTS: Final = (
@@ -38,7 +38,7 @@ _NUMBERS: Final = ("delivery_mode", "priority", "timestamp")
 _Numbered: TypeAlias = tuple[int, Message]
 
 
-async def publish(call: Call) -> Answer:
+async def publish(call: EndpointCall) -> HttpResponse:
     """Publish a message; the answer comes when its queues have stored it."""
     vhost, exchange = call.vhost(), exchange_name(call)
     body = call.body
@@ -46,24 +46,24 @@ async def publish(call: Call) -> Answer:
     routing_key = fields.text(body, "routing_key", "")
     properties = _properties(fields.table(body, "properties"))
     try:
-        routed = await call.door.publish(
+        routed = await call.broker_api.publish(
             call.access(vhost.name), exchange, routing_key, properties, _payload(body)
         )
     except AccessRefused as refusal:
         raise _bad(f"403 ACCESS_REFUSED - {refusal.description}") from refusal
     except PreconditionFailed as refusal:
         raise _bad(f"406 PRECONDITION_FAILED - {refusal.description}") from refusal
-    return Answer.of_json({"routed": routed})
+    return HttpResponse.of_json({"routed": routed})
 
 
-async def get_messages(call: Call) -> Answer:
+async def get_messages(call: EndpointCall) -> HttpResponse:
     """Get messages from the head of a queue, and settle them as requested."""
     queue = queue_of(call)
     body = call.body
     fields.require(body, "count", "ackmode", "encoding")
     count = fields.integer(body, "count", 0)
-    verdict = ACK_MODES.get(fields.text(body, "ackmode", ""))
-    if verdict is None:
+    delivery_outcome = ACK_MODES.get(fields.text(body, "ackmode", ""))
+    if delivery_outcome is None:
         raise _bad(f"Invalid ackmode value: {body['ackmode']}; it must be one of {', '.join(ACK_MODES)}")
     encoding = fields.text(body, "encoding", "")
     if encoding not in ("auto", "base64"):
@@ -72,18 +72,18 @@ async def get_messages(call: Call) -> Answer:
     if size is not None and size < 0:
         raise _bad("'truncate' must be 0 or more bytes")
     if count == 0:
-        return Answer.of_json([])
+        return HttpResponse.of_json([])
     try:
-        messages, behind = await call.door.get(
-            call.access(queue.vhost), queue.name, EVERYTHING if count < 0 else count, verdict
+        messages, behind = await call.broker_api.get(
+            call.access(queue.vhost), queue.name, EVERYTHING if count < 0 else count, delivery_outcome
         )
     except AccessRefused as refusal:
         text = f"403 ACCESS_REFUSED - {refusal.description}"
-        raise Refused(HTTPStatus.UNAUTHORIZED, "not_authorised", text) from refusal
+        raise RequestRefused(HTTPStatus.UNAUTHORIZED, "not_authorised", text) from refusal
     numbered = list(zip(range(behind + len(messages) - 1, -1, -1), messages, strict=False))
     describe = partial(_object, text_wanted=encoding == "auto", size=size)
     # A message may be large by itself.
-    return Answer.of_json_bytes(await written(call, numbered, describe, 1))
+    return HttpResponse.of_json_bytes(await written(call, numbered, describe, 1))
 
 
 def _object(numbered: _Numbered, *, text_wanted: bool, size: int | None) -> dict[str, Any]:
@@ -132,7 +132,7 @@ def _properties(given: Mapping[str, Any]) -> dict[str, Any]:
         if name in given:
             try:
                 properties[name] = fields.integer(given, name, 0)
-            except Refused:
+            except RequestRefused:
                 raise _bad(f"not_int: '{name}' must be a whole number") from None
     if "headers" in given:
         properties["headers"] = fields.table(given, "headers")
@@ -147,11 +147,11 @@ def _holds_null(value: Any) -> bool:
     return any(map(_holds_null, value)) if isinstance(value, list) else value is None
 
 
-def _bad(reason: str) -> Refused:
-    return Refused(HTTPStatus.BAD_REQUEST, "bad_request", reason)
+def _bad(reason: str) -> RequestRefused:
+    return RequestRefused(HTTPStatus.BAD_REQUEST, "bad_request", reason)
 
 
-ROUTES: Final[tuple[Route[RunEndpoint], ...]] = (
+ROUTES: Final[tuple[HttpRoute[RunEndpoint], ...]] = (
     route("/exchanges/{vhost}/{name}/publish", post=publish),
     route("/queues/{vhost}/{name}/get", post=get_messages),
 )

@@ -6,14 +6,14 @@ from functools import partial
 from http import HTTPStatus
 from typing import Final
 
-from amqp10broker.api.calls import Call, RunEndpoint
-from amqp10broker.api.messages import Answer
+from amqp10broker.api.calls import EndpointCall, RunEndpoint
+from amqp10broker.api.messages import HttpResponse
 from amqp10broker.api.rights import Tag
-from amqp10broker.api.routes import Endpoint, Route
+from amqp10broker.api.routes import Endpoint, HttpRoute
 from amqp10broker.observe.metrics.wanted import TYPES, Form, wanted
 
 
-async def get_metrics(form: Form, call: Call) -> Answer:
+async def get_metrics(form: Form, call: EndpointCall) -> HttpResponse:
     """Return all metrics in one of the forms."""
     request = call.request
     asked = wanted(
@@ -23,13 +23,13 @@ async def get_metrics(form: Form, call: Call) -> Answer:
         queue=request.query.get("queue"),
         accept=request.headers.get("accept"),
     )
-    body = await call.door.metrics(asked)
-    return Answer(HTTPStatus.OK, (("content-type", asked.content_type),), body)
+    body = await call.broker_api.metrics(asked)
+    return HttpResponse(HTTPStatus.OK, (("content-type", asked.content_type),), body)
 
 
-def _routes(tag: Tag | None) -> tuple[Route[RunEndpoint], ...]:
+def _routes(tag: Tag | None) -> tuple[HttpRoute[RunEndpoint], ...]:
     return tuple(
-        Route(
+        HttpRoute(
             "/metrics" if form is Form.AGGREGATED else f"/metrics/{form}",
             {"GET": Endpoint(tag, partial(get_metrics, form), TYPES)},
         )

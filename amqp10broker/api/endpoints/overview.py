@@ -7,13 +7,13 @@ from http import HTTPStatus
 from typing import Any, Final
 
 from amqp10broker.api import message_stats
-from amqp10broker.api.calls import NO_CONTENT, Call, RunEndpoint, route
+from amqp10broker.api.calls import NO_CONTENT, EndpointCall, RunEndpoint, route
 from amqp10broker.api.endpoints.connections import every_connection
 from amqp10broker.api.fields import require, text
 from amqp10broker.api.front import not_found
-from amqp10broker.api.messages import Answer, Refused
+from amqp10broker.api.messages import HttpResponse, RequestRefused
 from amqp10broker.api.rights import Tag
-from amqp10broker.api.routes import JSON_TYPES, Endpoint, Route
+from amqp10broker.api.routes import JSON_TYPES, Endpoint, HttpRoute
 from amqp10broker.api.samples import KEPT_MS
 from amqp10broker.metadata.definitions_export import RABBIT_VERSION
 from amqp10broker.operations.snapshot import NodeView
@@ -24,10 +24,10 @@ _PART: Final = 500
 """Queues that are counted before other tasks run."""
 
 
-async def overview(call: Call) -> Answer:
+async def overview(call: EndpointCall) -> HttpResponse:
     """Return versions, listeners, and totals of the objects that the user sees."""
-    node = call.door.node()
-    catalog = call.door.catalog
+    node = call.broker_api.node()
+    catalog = call.broker_api.catalog
     totals = {"messages": 0, "messages_ready": 0, "messages_unacknowledged": 0}
     queues = exchanges = 0
     for vhost in call.vhosts():
@@ -35,20 +35,20 @@ async def overview(call: Call) -> Answer:
         for queue in list(vhost):
             queues += 1
             if not queues % _PART:
-                await call.door.pause()
+                await call.broker_api.pause()
             ready, unsettled = queue.handle.ready, queue.handle.unsettled
             totals["messages_ready"] += ready
             totals["messages_unacknowledged"] += unsettled
             totals["messages"] += ready + unsettled
     seen = await every_connection(call)
     if not call.has(Tag.MONITORING):
-        seen = [each for each in seen if each.user == call.who.name]
+        seen = [each for each in seen if each.user == call.login.name]
     shown: dict[str, Any] = {
         **_versions(node),
         "product_name": "amqp10broker",
         "product_version": node.version,
-        "node": call.door.node_name,
-        "cluster_name": catalog.cluster_name(call.door.node_name),
+        "node": call.broker_api.node_name,
+        "cluster_name": catalog.cluster_name(call.broker_api.node_name),
         "cluster_tags": catalog.global_parameters.get("cluster_tags", {}),
         "node_tags": {},
         "rates_mode": "basic",
@@ -74,7 +74,7 @@ async def overview(call: Call) -> Answer:
     if not shown["disable_stats"]:
         listeners = await _listeners(call)
         stats = message_stats.of_clients(_clients(call))
-        rated = call.rated("overview", call.who.name, lengths=totals, msg_rates=stats)
+        rated = call.rated("overview", call.login.name, lengths=totals, msg_rates=stats)
         shown |= {
             "message_stats": rated["msg_rates"],
             "queue_totals": rated["lengths"],
@@ -87,97 +87,97 @@ async def overview(call: Call) -> Answer:
     return call.shown(shown)
 
 
-def _clients(call: Call) -> Counter[str]:
+def _clients(call: EndpointCall) -> Counter[str]:
     counted: Counter[str] = Counter()
-    for vhost, counters in call.door.clients().items():
+    for vhost, counters in call.broker_api.clients().items():
         if call.sees(vhost):
             counted.update({name: value or 0 for name, value in counters.items()})
     return counted
 
 
-async def list_nodes(call: Call) -> Answer:
+async def list_nodes(call: EndpointCall) -> HttpResponse:
     """List all nodes; of others than this one only whether they run."""
     return call.listed([await _node(call, name) for name in await _names(call)])
 
 
-async def get_node(call: Call) -> Answer:
+async def get_node(call: EndpointCall) -> HttpResponse:
     """Return one node and its statistics."""
     name = call.values["node"]
     if name not in await _names(call):
         raise not_found()
     shown = await _node(call, name)
-    if call.request.query.get("memory") == "true" and name == call.door.node_name:
-        shown["memory"] = _memory(call.door.node())
+    if call.request.query.get("memory") == "true" and name == call.broker_api.node_name:
+        shown["memory"] = _memory(call.broker_api.node())
     return call.shown(shown)
 
 
-async def get_memory(call: Call) -> Answer:
+async def get_memory(call: EndpointCall) -> HttpResponse:
     """Return the memory use in bytes: of this process only its resident size is known."""
-    if call.values["node"] != call.door.node_name:
+    if call.values["node"] != call.broker_api.node_name:
         raise not_found()
-    return call.shown({"memory": _memory(call.door.node())})
+    return call.shown({"memory": _memory(call.broker_api.node())})
 
 
-async def get_relative_memory(call: Call) -> Answer:
+async def get_relative_memory(call: EndpointCall) -> HttpResponse:
     """Return the memory use in percent."""
-    if call.values["node"] != call.door.node_name:
+    if call.values["node"] != call.broker_api.node_name:
         raise not_found()
     shares = dict.fromkeys(_CATEGORIES, 0)
     return call.shown({"memory": {**shares, "other_system": 100, "total": 100}})
 
 
-async def get_cluster_name(call: Call) -> Answer:
+async def get_cluster_name(call: EndpointCall) -> HttpResponse:
     """Return the name of the cluster."""
-    return call.shown({"name": call.door.catalog.cluster_name(call.door.node_name)})
+    return call.shown({"name": call.broker_api.catalog.cluster_name(call.broker_api.node_name)})
 
 
-async def put_cluster_name(call: Call) -> Answer:
+async def put_cluster_name(call: EndpointCall) -> HttpResponse:
     """Set the name of the cluster."""
     body = call.body
     require(body, "name")
     name = text(body, "name", "")
     if not name:
-        raise Refused(400, "bad_request", "the name is empty: give one")
+        raise RequestRefused(400, "bad_request", "the name is empty: give one")
     await call.administer("set-cluster-name", name=name)
     return NO_CONTENT
 
 
-async def effective_configuration(call: Call) -> Answer:
+async def effective_configuration(call: EndpointCall) -> HttpResponse:
     """Return the settings of this node as a configuration file."""
-    return Answer(HTTPStatus.OK, (("content-type", "text/plain"),), call.door.settings().encode())
+    return HttpResponse(HTTPStatus.OK, (("content-type", "text/plain"),), call.broker_api.settings().encode())
 
 
-async def extensions(call: Call) -> Answer:
+async def extensions(call: EndpointCall) -> HttpResponse:
     """Return an empty list: RabbitMQ's plugins add pages here."""
     return call.listed([])
 
 
-async def reset(call: Call) -> Answer:
+async def reset(call: EndpointCall) -> HttpResponse:
     """Forget all samples: rates and histories start anew."""
-    if call.values.get("node", call.door.node_name) != call.door.node_name:
+    if call.values.get("node", call.broker_api.node_name) != call.broker_api.node_name:
         raise not_found()
-    call.door.samples.forget()
+    call.broker_api.samples.forget()
     return NO_CONTENT
 
 
 # --- nodes ----------------------------------------------------------------------------------------
 
 
-async def _names(call: Call) -> list[str]:
-    nodes = call.door.catalog.nodes
-    return sorted(nodes) if nodes else [call.door.node_name]
+async def _names(call: EndpointCall) -> list[str]:
+    nodes = call.broker_api.catalog.nodes
+    return sorted(nodes) if nodes else [call.broker_api.node_name]
 
 
-async def _node(call: Call, name: str) -> dict[str, Any]:
-    facts = call.door.catalog.nodes.get(name)
+async def _node(call: EndpointCall, name: str) -> dict[str, Any]:
+    facts = call.broker_api.catalog.nodes.get(name)
     draining = facts is not None and facts.draining
     shown: dict[str, Any] = {"name": name, "type": "disc", "being_drained": draining}
-    if name != call.door.node_name:
+    if name != call.broker_api.node_name:
         status = await call.administer("cluster-status")
         return {**shown, "running": name in status["running_nodes"]}
-    node = call.door.node()
+    node = call.broker_api.node()
     memory, disk = node.resources.memory, node.resources.disk
-    there, limit = call.door.connections_open()
+    there, limit = call.broker_api.connections_open()
     listeners = await _listeners(call)
     return {
         **shown,
@@ -185,7 +185,7 @@ async def _node(call: Call, name: str) -> dict[str, Any]:
         "running": True,
         "uptime": int(node.uptime_s * 1000),
         "os_pid": str(node.pid),
-        **call.door.process(),
+        **call.broker_api.process(),
         "mem_used": node.rss_bytes,
         "mem_limit": memory.resource.limit_bytes or 0,
         "mem_alarm": memory.resource.alarm,
@@ -244,7 +244,7 @@ def _exchange_types() -> list[dict[str, Any]]:
     return [{"name": name, "description": "", "enabled": True} for name in EXCHANGE_TYPES]
 
 
-async def _listeners(call: Call) -> list[dict[str, Any]]:
+async def _listeners(call: EndpointCall) -> list[dict[str, Any]]:
     return [
         {
             "node": row["node"],
@@ -278,14 +278,14 @@ _A: Final = Tag.ADMINISTRATOR
 _TEXT_TYPES: Final = ("text/plain", "text/*", *JSON_TYPES)
 """Clients that request JSON everywhere get the text, too."""
 
-ROUTES: Final[tuple[Route[RunEndpoint], ...]] = (
+ROUTES: Final[tuple[HttpRoute[RunEndpoint], ...]] = (
     route("/overview", get=overview),
     route("/nodes", _O, get=list_nodes),
     route("/nodes/{node}", _O, get=get_node),
     route("/nodes/{node}/memory", _O, get=get_memory),
     route("/nodes/{node}/memory/relative", _O, get=get_relative_memory),
     route("/cluster-name", get=get_cluster_name, put=(_A, put_cluster_name)),
-    Route("/api/config/effective", {"GET": Endpoint(_A, effective_configuration, _TEXT_TYPES)}),
+    HttpRoute("/api/config/effective", {"GET": Endpoint(_A, effective_configuration, _TEXT_TYPES)}),
     route("/extensions", get=extensions),
     route("/reset", _A, delete=reset),
     route("/reset/{node}", _A, delete=reset),

@@ -8,50 +8,50 @@ from http import HTTPStatus
 from typing import Any, Final
 
 from amqp10broker.api import fields
-from amqp10broker.api.calls import CREATED, NO_CONTENT, Call, RunEndpoint, route
+from amqp10broker.api.calls import CREATED, NO_CONTENT, EndpointCall, RunEndpoint, route
 from amqp10broker.api.endpoints.connections import consumers_of, every_connection, peer_details
 from amqp10broker.api.front import not_found
-from amqp10broker.api.lists import Item, Listing
+from amqp10broker.api.lists import Item, ListQuery
 from amqp10broker.api.long_lists import described, listed
-from amqp10broker.api.messages import Answer, Refused
+from amqp10broker.api.messages import HttpResponse, RequestRefused
 from amqp10broker.api.queue_objects import COUNTS, STATIC, TOTALS, Row, counts, details, figures, static
 from amqp10broker.api.rights import Tag
-from amqp10broker.api.routes import Route
+from amqp10broker.api.routes import HttpRoute
 from amqp10broker.metadata.queue import DeclaredQueue, Owner
 from amqp10broker.operations.snapshot import ConnectionView
 
 
-async def list_queues(call: Call) -> Answer:
+async def list_queues(call: EndpointCall) -> HttpResponse:
     """List the queues of all virtual hosts that the user sees, or of one."""
     return await _listed(call)
 
 
-async def list_queues_in_detail(call: Call) -> Answer:
+async def list_queues_in_detail(call: EndpointCall) -> HttpResponse:
     """List queues with all details."""
     return await _listed(call, detailed=True)
 
 
-async def _listed(call: Call, *, detailed: bool = False) -> Answer:
+async def _listed(call: EndpointCall, *, detailed: bool = False) -> HttpResponse:
     known = []
     for vhost in call.vhosts():
         known += await described(call, sorted(vhost, key=lambda each: each.name), _known)
     return await listed(call, known, partial(_objects, call, detailed=detailed))
 
 
-async def get_queue(call: Call) -> Answer:
+async def get_queue(call: EndpointCall) -> HttpResponse:
     """Return one queue with all details."""
     queue = queue_of(call)
-    listing = Listing.read(call.request.query, paged=False)
+    listing = ListQuery.read(call.request.query, paged=False)
     found = await _objects(call, [_known(queue)], None, detailed=True)
     if not found:
         raise not_found()
     shown = {**found[0]}
     if call.with_stats:
         shown |= {"incoming": [], "deliveries": [], **await _users_of(call, queue)}
-    return Answer.of_json(listing.pick(shown))
+    return HttpResponse.of_json(listing.pick(shown))
 
 
-async def put_queue(call: Call) -> Answer:
+async def put_queue(call: EndpointCall) -> HttpResponse:
     """Declare a queue with its arguments."""
     vhost, name = call.vhost(), call.values["name"]
     body = call.body
@@ -66,7 +66,7 @@ async def put_queue(call: Call) -> Answer:
     return CREATED if answer["created"] else NO_CONTENT
 
 
-async def delete_queue(call: Call) -> Answer:
+async def delete_queue(call: EndpointCall) -> HttpResponse:
     """Delete a queue with its messages; optionally only if it is empty, or unused."""
     queue = queue_of(call)
     query = call.request.query
@@ -80,30 +80,32 @@ async def delete_queue(call: Call) -> Answer:
     return NO_CONTENT
 
 
-async def purge_queue(call: Call) -> Answer:
+async def purge_queue(call: EndpointCall) -> HttpResponse:
     """Drop the ready messages of a queue."""
     queue = queue_of(call)
     await call.act("purge-queue", queue.vhost, name=queue.name)
     return NO_CONTENT
 
 
-async def act_on_queue(call: Call) -> Answer:
+async def act_on_queue(call: EndpointCall) -> HttpResponse:
     """Refuse every action: RabbitMQ has removed all that it had here."""
     queue_of(call)
-    raise Refused(HTTPStatus.BAD_REQUEST, "bad_request", "unknown")
+    raise RequestRefused(HTTPStatus.BAD_REQUEST, "bad_request", "unknown")
 
 
-async def list_queues_of_user(call: Call) -> Answer:
+async def list_queues_of_user(call: EndpointCall) -> HttpResponse:
     """List the exclusive queues of a user's connections; the declaring user of other queues is not stored."""
     user = call.values["user"]
-    if user != call.who.name and not call.has(Tag.ADMINISTRATOR):
-        raise Refused(HTTPStatus.UNAUTHORIZED, "not_authorised", "User not authorised to access object")
-    if call.door.catalog.users.find(user) is None:
+    if user != call.login.name and not call.has(Tag.ADMINISTRATOR):
+        raise RequestRefused(
+            HTTPStatus.UNAUTHORIZED, "not_authorised", "User not authorised to access object"
+        )
+    if call.broker_api.catalog.users.find(user) is None:
         raise not_found()
     owners = {name for name, each in (await _owners(call)).items() if each.user == user}
     known = [
         _known(queue)
-        for queue in call.door.catalog
+        for queue in call.broker_api.catalog
         if isinstance(queue.owner, Owner) and (queue.owner.node, queue.owner.connection) in owners
     ]
     known.sort(key=lambda item: (item["vhost"], item["name"]))
@@ -111,7 +113,7 @@ async def list_queues_of_user(call: Call) -> Answer:
     return await listed(call, known, partial(_objects, call))
 
 
-async def _users_of(call: Call, queue: DeclaredQueue) -> dict[str, Any]:
+async def _users_of(call: EndpointCall, queue: DeclaredQueue) -> dict[str, Any]:
     owners = await _owners(call)
     connections = [each for each in owners.values() if each.vhost == queue.vhost]
     mine = {"name": queue.name, "vhost": queue.vhost}
@@ -127,7 +129,7 @@ async def _users_of(call: Call, queue: DeclaredQueue) -> dict[str, Any]:
     return shown
 
 
-def queue_of(call: Call, value: str = "name") -> DeclaredQueue:
+def queue_of(call: EndpointCall, value: str = "name") -> DeclaredQueue:
     """Return the queue that a value of the path names."""
     queue = call.vhost().queues.get(call.values[value])
     if queue is None or queue.kind.volatile:
@@ -135,10 +137,10 @@ def queue_of(call: Call, value: str = "name") -> DeclaredQueue:
     return queue
 
 
-async def _owners(call: Call) -> dict[tuple[int, int], ConnectionView]:
-    numbers = {node.name: node.number for node in call.door.catalog.nodes.values()}
+async def _owners(call: EndpointCall) -> dict[tuple[int, int], ConnectionView]:
+    numbers = {node.name: node.number for node in call.broker_api.catalog.nodes.values()}
     return {
-        (numbers.get(each.node or call.door.node_name, 0), each.id): each
+        (numbers.get(each.node or call.broker_api.node_name, 0), each.id): each
         for each in await every_connection(call)
     }
 
@@ -156,7 +158,7 @@ def _known(queue: DeclaredQueue) -> dict[str, Any]:
 
 
 async def _objects(
-    call: Call, items: Sequence[Item], wanted: Collection[str] | None, *, detailed: bool = False
+    call: EndpointCall, items: Sequence[Item], wanted: Collection[str] | None, *, detailed: bool = False
 ) -> list[dict[str, Any]]:
     query = call.request.query
     totals = query.get("disable_stats") == "true" and query.get("enable_queue_totals") == "true"
@@ -164,7 +166,7 @@ async def _objects(
     asked = not without and (wanted is None or not STATIC.issuperset(wanted))
     rows: dict[tuple[str, str], Row] = {}
     for vhost in dict.fromkeys(item["vhost"] for item in items):
-        if call.door.catalog.find_vhost(vhost) is None:
+        if call.broker_api.catalog.find_vhost(vhost) is None:
             continue
         names = [item["name"] for item in items if item["vhost"] == vhost]
         for row in await call.administer("list-queues", vhost, names=names, counts=asked):
@@ -177,7 +179,7 @@ async def _objects(
     return [static(row) | _rated(call, row) | (details(row) if detailed else {}) for row in found]
 
 
-def _rated(call: Call, row: Row) -> dict[str, Any]:
+def _rated(call: EndpointCall, row: Row) -> dict[str, Any]:
     shown = figures(row)
     if not shown:
         return shown
@@ -193,7 +195,7 @@ def _totals(row: Row) -> dict[str, Any]:
     return {key: value for key, value in static(row).items() if key in TOTALS} | counts(row)
 
 
-ROUTES: Final[tuple[Route[RunEndpoint], ...]] = (
+ROUTES: Final[tuple[HttpRoute[RunEndpoint], ...]] = (
     route("/queues", get=list_queues),
     route("/queues/detailed", get=list_queues_in_detail),
     route("/queues/{vhost}", get=list_queues),

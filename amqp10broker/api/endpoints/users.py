@@ -7,12 +7,12 @@ from http import HTTPStatus
 from typing import Any, Final
 
 from amqp10broker.api import fields
-from amqp10broker.api.calls import CREATED, NO_CONTENT, Call, RunEndpoint, route
+from amqp10broker.api.calls import CREATED, NO_CONTENT, EndpointCall, RunEndpoint, route
 from amqp10broker.api.front import not_found
 from amqp10broker.api.long_lists import listed
-from amqp10broker.api.messages import Answer, Refused
+from amqp10broker.api.messages import HttpResponse, RequestRefused
 from amqp10broker.api.rights import Tag
-from amqp10broker.api.routes import Route
+from amqp10broker.api.routes import HttpRoute
 from amqp10broker.errors import NotFound
 from amqp10broker.metadata.entries import permission_entry, topic_permission_entry, user_entry
 from amqp10broker.metadata.users import PasswordAlgorithm, User
@@ -20,24 +20,24 @@ from amqp10broker.metadata.users import PasswordAlgorithm, User
 USER_LIMITS: Final = ("max-connections", "max-channels")
 
 
-async def list_users(call: Call) -> Answer:
+async def list_users(call: EndpointCall) -> HttpResponse:
     """List all users and their tags."""
-    return await listed(call, [_object(user) for user in _sorted(call.door.catalog.users)])
+    return await listed(call, [_object(user) for user in _sorted(call.broker_api.catalog.users)])
 
 
-async def list_without_permissions(call: Call) -> Answer:
+async def list_without_permissions(call: EndpointCall) -> HttpResponse:
     """List users without access to any virtual host."""
-    having = {user for user, _, _ in call.door.catalog.users.permissions()}
-    users = _sorted(call.door.catalog.users)
+    having = {user for user, _, _ in call.broker_api.catalog.users.permissions()}
+    users = _sorted(call.broker_api.catalog.users)
     return call.listed([_object(user) for user in users if user.name not in having])
 
 
-async def get_user(call: Call) -> Answer:
+async def get_user(call: EndpointCall) -> HttpResponse:
     """Return one user and its tags."""
     return call.shown(_object(_user(call)))
 
 
-async def put_user(call: Call) -> Answer:
+async def put_user(call: EndpointCall) -> HttpResponse:
     """Add a user, or replace it except for its permissions."""
     body = call.body
     if "tags" not in body:
@@ -55,13 +55,13 @@ async def put_user(call: Call) -> Answer:
     return CREATED if answer["created"] else NO_CONTENT
 
 
-async def delete_user(call: Call) -> Answer:
+async def delete_user(call: EndpointCall) -> HttpResponse:
     """Delete a user, and close its connections."""
     await call.administer("delete-user", user=_user(call).name)
     return NO_CONTENT
 
 
-async def delete_users(call: Call) -> Answer:
+async def delete_users(call: EndpointCall) -> HttpResponse:
     """Delete several users; unknown names are ignored."""
     body = call.body
     fields.require(body, "users")
@@ -79,48 +79,48 @@ async def delete_users(call: Call) -> Answer:
 # --- permissions ----------------------------------------------------------------------------------
 
 
-async def list_permissions(call: Call) -> Answer:
+async def list_permissions(call: EndpointCall) -> HttpResponse:
     """List permissions: all, those in one virtual host, or those of one user."""
     wanted = _wanted(call)
-    users = call.door.catalog.users
+    users = call.broker_api.catalog.users
     rows = sorted(users.permissions(), key=lambda row: (row[1], row[0]))
     return call.listed([permission_entry(*row) for row in rows if wanted(row[0], row[1])])
 
 
-async def get_permission(call: Call) -> Answer:
+async def get_permission(call: EndpointCall) -> HttpResponse:
     """Return a user's permissions in a virtual host."""
     user, vhost = call.values["user"], call.vhost().name
-    permission = call.door.catalog.users.permission(user, vhost)
+    permission = call.broker_api.catalog.users.permission(user, vhost)
     if permission is None:
         raise not_found()
     return call.shown(permission_entry(user, vhost, permission))
 
 
-async def put_permission(call: Call) -> Answer:
+async def put_permission(call: EndpointCall) -> HttpResponse:
     """Set a user's permissions in a virtual host."""
     user, vhost = _both(call)
     body = call.body
     fields.require(body, "configure", "write", "read")
-    there = call.door.catalog.users.permission(user, vhost)
+    there = call.broker_api.catalog.users.permission(user, vhost)
     patterns = {name: fields.text(body, name, "") for name in ("configure", "write", "read")}
     await call.administer("set-permissions", vhost, user=user, **patterns)
     return CREATED if there is None else NO_CONTENT
 
 
-async def delete_permission(call: Call) -> Answer:
+async def delete_permission(call: EndpointCall) -> HttpResponse:
     """Remove a user's access to a virtual host."""
     user, vhost = call.values["user"], call.vhost().name
-    if call.door.catalog.users.permission(user, vhost) is None:
+    if call.broker_api.catalog.users.permission(user, vhost) is None:
         raise not_found()
     await call.administer("clear-permissions", vhost, user=user)
     return NO_CONTENT
 
 
-async def list_topic_permissions(call: Call) -> Answer:
+async def list_topic_permissions(call: EndpointCall) -> HttpResponse:
     """List topic permissions: all, in a virtual host, of a user, or at an exchange."""
     wanted = _wanted(call)
     exchange = call.values.get("exchange")
-    rows = sorted(call.door.catalog.users.topic_permissions(), key=lambda row: (row[1], row[0], row[2]))
+    rows = sorted(call.broker_api.catalog.users.topic_permissions(), key=lambda row: (row[1], row[0], row[2]))
     found = [
         topic_permission_entry(*row) for row in rows if wanted(row[0], row[1]) and exchange in (None, row[2])
     ]
@@ -133,7 +133,7 @@ async def list_topic_permissions(call: Call) -> Answer:
     return call.listed(found)
 
 
-async def put_topic_permission(call: Call) -> Answer:
+async def put_topic_permission(call: EndpointCall) -> HttpResponse:
     """Restrict a user's routing keys at a topic exchange."""
     user, vhost = _both(call)
     body = call.body
@@ -141,17 +141,17 @@ async def put_topic_permission(call: Call) -> Answer:
     exchange = fields.text(body, "exchange", "")
     if exchange and call.vhost().topology.find_exchange(exchange) is None:
         raise _bad(f"no exchange '{exchange}' in vhost '{vhost}': declare it first")
-    there = call.door.catalog.users.topic_permission(user, vhost, exchange)
+    there = call.broker_api.catalog.users.topic_permission(user, vhost, exchange)
     patterns = {name: fields.text(body, name, "") for name in ("write", "read")}
     await call.administer("set-topic-permissions", vhost, user=user, exchange=exchange, **patterns)
     return CREATED if there is None else NO_CONTENT
 
 
-async def delete_topic_permission(call: Call) -> Answer:
+async def delete_topic_permission(call: EndpointCall) -> HttpResponse:
     """Lift the restriction of a user's routing keys, at one exchange or at all."""
     user, vhost = call.values["user"], call.vhost().name
     exchange = call.values.get("exchange")
-    there = call.door.catalog.users.topic_permissions()
+    there = call.broker_api.catalog.users.topic_permissions()
     if not any(row[:2] == (user, vhost) and exchange in (None, row[2]) for row in there):
         raise not_found()
     await call.administer("clear-topic-permissions", vhost, user=user, exchange=exchange)
@@ -161,27 +161,27 @@ async def delete_topic_permission(call: Call) -> Answer:
 # --- limits ---------------------------------------------------------------------------------------
 
 
-async def list_limits(call: Call) -> Answer:
+async def list_limits(call: EndpointCall) -> HttpResponse:
     """List the limits of users with any, or of one user."""
-    users = [_user(call)] if "user" in call.values else _sorted(call.door.catalog.users)
+    users = [_user(call)] if "user" in call.values else _sorted(call.broker_api.catalog.users)
     known = [{"user": user.name, "value": user.limits.as_dict()} for user in users]
     return call.listed([each for each in known if each["value"]])
 
 
-async def put_limit(call: Call) -> Answer:
+async def put_limit(call: EndpointCall) -> HttpResponse:
     """Limit connections or channels of a user."""
     limits = {_limit_name(call): limit_value(call)}
     await call.administer("set-user-limits", user=_user(call).name, limits=limits)
     return NO_CONTENT
 
 
-async def delete_limit(call: Call) -> Answer:
+async def delete_limit(call: EndpointCall) -> HttpResponse:
     """Lift a limit of a user."""
     await call.administer("set-user-limits", user=_user(call).name, limits={_limit_name(call): -1})
     return NO_CONTENT
 
 
-def limit_value(call: Call) -> int:
+def limit_value(call: EndpointCall) -> int:
     """Return the value of a limit from the body."""
     body = call.body
     fields.require(body, "value")
@@ -191,28 +191,28 @@ def limit_value(call: Call) -> int:
 # --- helpers --------------------------------------------------------------------------------------
 
 
-def _limit_name(call: Call) -> str:
+def _limit_name(call: EndpointCall) -> str:
     name = call.values["name"]
     if name not in USER_LIMITS:
         raise _bad(f"there is no limit '{name}' of users; known are {', '.join(USER_LIMITS)}")
     return name
 
 
-def _user(call: Call) -> User:
-    user = call.door.catalog.users.find(call.values["user"])
+def _user(call: EndpointCall) -> User:
+    user = call.broker_api.catalog.users.find(call.values["user"])
     if user is None:
         raise not_found()
     return user
 
 
-def _both(call: Call) -> tuple[str, str]:
+def _both(call: EndpointCall) -> tuple[str, str]:
     user, vhost = call.values["user"], call.values["vhost"]
-    if user not in call.door.catalog.users or call.door.catalog.find_vhost(vhost) is None:
+    if user not in call.broker_api.catalog.users or call.broker_api.catalog.find_vhost(vhost) is None:
         raise _bad("vhost_or_user_not_found")
     return user, vhost
 
 
-def _wanted(call: Call) -> Callable[[str, str], bool]:
+def _wanted(call: EndpointCall) -> Callable[[str, str], bool]:
     user, vhost = call.values.get("user"), call.values.get("vhost")
     if user is not None and vhost is None:
         _user(call)
@@ -236,13 +236,13 @@ def _sorted(users: Iterable[User]) -> list[User]:
     return sorted(users, key=lambda user: user.name)
 
 
-def _bad(reason: str) -> Refused:
-    return Refused(HTTPStatus.BAD_REQUEST, "bad_request", reason)
+def _bad(reason: str) -> RequestRefused:
+    return RequestRefused(HTTPStatus.BAD_REQUEST, "bad_request", reason)
 
 
 _A: Final = Tag.ADMINISTRATOR
 
-ROUTES: Final[tuple[Route[RunEndpoint], ...]] = (
+ROUTES: Final[tuple[HttpRoute[RunEndpoint], ...]] = (
     route("/users", _A, get=list_users),
     route("/users/without-permissions", _A, get=list_without_permissions),
     route("/users/bulk-delete", _A, post=delete_users),

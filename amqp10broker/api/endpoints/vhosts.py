@@ -6,13 +6,13 @@ from http import HTTPStatus
 from typing import Any, Final
 
 from amqp10broker.api import fields
-from amqp10broker.api.calls import CREATED, NO_CONTENT, Call, RunEndpoint, route
+from amqp10broker.api.calls import CREATED, NO_CONTENT, EndpointCall, RunEndpoint, route
 from amqp10broker.api.endpoints.users import limit_value
 from amqp10broker.api.front import not_found
 from amqp10broker.api.long_lists import listed
-from amqp10broker.api.messages import Answer, Refused
+from amqp10broker.api.messages import HttpResponse, RequestRefused
 from amqp10broker.api.rights import Tag
-from amqp10broker.api.routes import Route
+from amqp10broker.api.routes import HttpRoute
 from amqp10broker.errors import PreconditionFailed
 from amqp10broker.metadata.vhost import VirtualHost
 from amqp10broker.operations.accounts import PROTECTED
@@ -20,23 +20,23 @@ from amqp10broker.operations.accounts import PROTECTED
 VHOST_LIMITS: Final = ("max-connections", "max-queues")
 
 
-async def list_vhosts(call: Call) -> Answer:
+async def list_vhosts(call: EndpointCall) -> HttpResponse:
     """List all virtual hosts for monitoring users, else those that the user may enter."""
-    known = call.door.catalog.vhosts
+    known = call.broker_api.catalog.vhosts
     all_of_them = call.has(Tag.MONITORING)
     seen = [known[name] for name in sorted(known) if all_of_them or call.sees(name)]
     return await listed(call, [_object(call, vhost) for vhost in seen])
 
 
-async def get_vhost(call: Call) -> Answer:
+async def get_vhost(call: EndpointCall) -> HttpResponse:
     """Return one virtual host and its settings."""
     return call.shown(_object(call, _vhost(call)))
 
 
-async def put_vhost(call: Call) -> Answer:
+async def put_vhost(call: EndpointCall) -> HttpResponse:
     """Add a virtual host, which its creator may use, or change its settings."""
     name, body = call.values["vhost"], call.body
-    there = call.door.catalog.find_vhost(name)
+    there = call.broker_api.catalog.find_vhost(name)
     metadata: dict[str, Any] = {} if there is None else dict(there.facts.metadata)
     if PROTECTED in body:
         metadata[PROTECTED] = fields.flag(body, PROTECTED, False)
@@ -53,59 +53,61 @@ async def put_vhost(call: Call) -> Answer:
     answer = await call.administer("put-vhost", name=name, entry=entry)
     if not answer["created"]:
         return NO_CONTENT
-    if call.who.name in call.door.catalog.users:
+    if call.login.name in call.broker_api.catalog.users:
         every = {"configure": ".*", "write": ".*", "read": ".*"}
-        await call.administer("set-permissions", name, user=call.who.name, **every)
+        await call.administer("set-permissions", name, user=call.login.name, **every)
     return CREATED
 
 
-async def delete_vhost(call: Call) -> Answer:
+async def delete_vhost(call: EndpointCall) -> HttpResponse:
     """Delete a virtual host with its contents, and close its connections."""
     try:
         await call.administer("delete-vhost", name=_vhost(call).name)
     except PreconditionFailed as refusal:
-        raise Refused(HTTPStatus.PRECONDITION_FAILED, "precondition_failed", refusal.description) from refusal
+        raise RequestRefused(
+            HTTPStatus.PRECONDITION_FAILED, "precondition_failed", refusal.description
+        ) from refusal
     return NO_CONTENT
 
 
-async def protect(call: Call) -> Answer:
+async def protect(call: EndpointCall) -> HttpResponse:
     """Protect a virtual host against deletion."""
     return await _protect(call, True)
 
 
-async def unprotect(call: Call) -> Answer:
+async def unprotect(call: EndpointCall) -> HttpResponse:
     """Allow the deletion of a virtual host again."""
     return await _protect(call, False)
 
 
-async def start(call: Call) -> Answer:
+async def start(call: EndpointCall) -> HttpResponse:
     """Accept the request without effect: virtual hosts always run on all nodes."""
     _vhost(call)
-    if call.values["node"] != call.door.node_name:
+    if call.values["node"] != call.broker_api.node_name:
         raise _bad(f"there is no node '{call.values['node']}' here")
     return NO_CONTENT
 
 
-async def list_limits(call: Call) -> Answer:
+async def list_limits(call: EndpointCall) -> HttpResponse:
     """List the limits of virtual hosts that have some."""
     known = [{"vhost": vhost.name, "value": vhost.limits.as_dict()} for vhost in call.vhosts()]
     return call.listed([each for each in known if each["value"]])
 
 
-async def put_limit(call: Call) -> Answer:
+async def put_limit(call: EndpointCall) -> HttpResponse:
     """Limit connections or queues of a virtual host."""
     limits = {_limit_name(call): limit_value(call)}
     await call.administer("set-vhost-limits", _vhost(call).name, limits=limits)
     return NO_CONTENT
 
 
-async def delete_limit(call: Call) -> Answer:
+async def delete_limit(call: EndpointCall) -> HttpResponse:
     """Lift a limit of a virtual host."""
     await call.administer("set-vhost-limits", _vhost(call).name, limits={_limit_name(call): -1})
     return NO_CONTENT
 
 
-async def _protect(call: Call, protected: bool) -> Answer:
+async def _protect(call: EndpointCall, protected: bool) -> HttpResponse:
     vhost = _vhost(call)
     facts = vhost.facts
     entry: dict[str, Any] = {
@@ -119,21 +121,21 @@ async def _protect(call: Call, protected: bool) -> Answer:
     return NO_CONTENT
 
 
-def _limit_name(call: Call) -> str:
+def _limit_name(call: EndpointCall) -> str:
     name = call.values["name"]
     if name not in VHOST_LIMITS:
         raise _bad(f"there is no limit '{name}' of virtual hosts; known are {', '.join(VHOST_LIMITS)}")
     return name
 
 
-def _vhost(call: Call) -> VirtualHost:
-    found = call.door.catalog.find_vhost(call.values["vhost"])
+def _vhost(call: EndpointCall) -> VirtualHost:
+    found = call.broker_api.catalog.find_vhost(call.values["vhost"])
     if found is None:
         raise not_found()
     return found
 
 
-def _object(call: Call, vhost: VirtualHost) -> dict[str, Any]:
+def _object(call: EndpointCall, vhost: VirtualHost) -> dict[str, Any]:
     facts = vhost.facts
     metadata: dict[str, Any] = {"description": facts.description, "tags": list(facts.tags)}
     if facts.default_queue_type is not None:
@@ -144,21 +146,21 @@ def _object(call: Call, vhost: VirtualHost) -> dict[str, Any]:
         "name": vhost.name,
         "description": facts.description,
         "tags": list(facts.tags),
-        "default_queue_type": vhost.default_queue_type or str(call.door.catalog.default_queue_type),
+        "default_queue_type": vhost.default_queue_type or str(call.broker_api.catalog.default_queue_type),
         PROTECTED: bool(facts.metadata.get(PROTECTED)),
         "tracing": bool(facts.metadata.get("tracing")),
         "metadata": metadata,
-        "cluster_state": {call.door.node_name: "running"},
+        "cluster_state": {call.broker_api.node_name: "running"},
     }
 
 
-def _bad(reason: str) -> Refused:
-    return Refused(HTTPStatus.BAD_REQUEST, "bad_request", reason)
+def _bad(reason: str) -> RequestRefused:
+    return RequestRefused(HTTPStatus.BAD_REQUEST, "bad_request", reason)
 
 
 _A: Final = Tag.ADMINISTRATOR
 
-ROUTES: Final[tuple[Route[RunEndpoint], ...]] = (
+ROUTES: Final[tuple[HttpRoute[RunEndpoint], ...]] = (
     route("/vhosts", get=list_vhosts),
     route("/vhosts/{vhost}", _A, get=get_vhost, put=put_vhost, delete=delete_vhost),
     route("/vhosts/{vhost}/deletion/protection", _A, post=protect, delete=unprotect),

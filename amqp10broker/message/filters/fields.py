@@ -60,7 +60,7 @@ class Section(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
+class MessageField:
     """A field of a message: its section and its name."""
 
     section: Section
@@ -132,7 +132,9 @@ class FieldReader:
         "_wanted",
     )
 
-    def __init__(self, fields: Sequence[Field], *, absent: Any = None, uuid_as_binary: bool = False) -> None:
+    def __init__(
+        self, fields: Sequence[MessageField], *, absent: Any = None, uuid_as_binary: bool = False
+    ) -> None:
         self._fields = tuple(fields)
         self._blank: list[Any] = []
         self._header: list[tuple[int, Callable[[Header], Any]]] = []

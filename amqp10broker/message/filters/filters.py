@@ -16,7 +16,7 @@ from amqp10broker.dataclass import dataclass
 from amqp10broker.message.filters import offset_spec
 from amqp10broker.message.filters.bloom import BloomFilter
 from amqp10broker.message.filters.errors import FilterError
-from amqp10broker.message.filters.fields import ABSENT, Field, FieldReader
+from amqp10broker.message.filters.fields import ABSENT, FieldReader, MessageField
 from amqp10broker.message.filters.offset_spec import OffsetSpec
 from amqp10broker.message.filters.properties import FieldTest, parse_application_properties, parse_properties
 from amqp10broker.message.filters.selector import compile_selector
@@ -104,7 +104,7 @@ class MessageFilter:
         return cls(reader, sql.run, uses_time=sql.uses_time, required=sql.required)
 
     @classmethod
-    def of_properties(cls, tests: Mapping[Field, FieldTest]) -> MessageFilter:
+    def of_properties(cls, tests: Mapping[MessageField, FieldTest]) -> MessageFilter:
         reader = FieldReader(tuple(tests), absent=ABSENT)
         numbered = tuple((slot, test.passes) for slot, test in enumerate(tests.values()))
 
@@ -239,7 +239,7 @@ class _Builder:
         self._values: tuple[str, ...] | None = None
         self._match_unfiltered = False
         self._sql: SqlFilter | None = None
-        self._tests: dict[Field, FieldTest] = {}
+        self._tests: dict[MessageField, FieldTest] = {}
         self._of_messages: dict[Symbol, Described] = {}
 
     def add(self, name: Any, value: Any) -> None:

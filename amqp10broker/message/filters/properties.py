@@ -22,7 +22,7 @@ from uuid import UUID
 
 from amqp10broker.dataclass import dataclass
 from amqp10broker.message.filters.errors import FilterError
-from amqp10broker.message.filters.fields import ABSENT, Field, Section
+from amqp10broker.message.filters.fields import ABSENT, MessageField, Section
 from amqp10broker.message.filters.kinds import KINDS, TEXT
 from amqp10broker.message.filters.required import text_bytes
 from amqp10broker.protocols.amqp10.types import (
@@ -72,9 +72,9 @@ _COMPOUND: Final = (list, dict, Map, Array, Described)
 _kind = KINDS.get
 
 
-def parse_properties(value: Any) -> dict[Field, FieldTest]:
+def parse_properties(value: Any) -> dict[MessageField, FieldTest]:
     """Read the value of a filter ``amqp:properties-filter``."""
-    tests: dict[Field, FieldTest] = {}
+    tests: dict[MessageField, FieldTest] = {}
     for key, reference in _entries(value).items():
         if type(key) is not Symbol or key not in _TYPES:
             raise FilterError(f"{_shown(key)} is no field of properties; give its name as a symbol")
@@ -82,20 +82,22 @@ def parse_properties(value: Any) -> dict[Field, FieldTest]:
         if reference is not None and type(reference) not in allowed:
             names = " or ".join(kind.__name__ for kind in allowed)
             raise FilterError(f"{key} is of type {names}, not {type(reference).__name__}")
-        tests[Field(Section.PROPERTIES, str(key))] = _ANYTHING if reference is None else _test(reference)
+        tests[MessageField(Section.PROPERTIES, str(key))] = (
+            _ANYTHING if reference is None else _test(reference)
+        )
     return tests
 
 
-def parse_application_properties(value: Any) -> dict[Field, FieldTest]:
+def parse_application_properties(value: Any) -> dict[MessageField, FieldTest]:
     """Read the value of a filter ``amqp:application-properties-filter``."""
-    tests: dict[Field, FieldTest] = {}
+    tests: dict[MessageField, FieldTest] = {}
     for key, reference in _entries(value).items():
         if type(key) is not str:
             raise FilterError(f"keys of application-properties are strings, not {_shown(key)}")
         if isinstance(reference, _COMPOUND):
             raise FilterError(f"a {type(reference).__name__} cannot be compared with")
         test = _PRESENT if reference is None else _test(reference)
-        tests[Field(Section.APPLICATION_PROPERTIES, key)] = test
+        tests[MessageField(Section.APPLICATION_PROPERTIES, key)] = test
     return tests
 
 

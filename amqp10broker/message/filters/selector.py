@@ -19,7 +19,7 @@ from amqp10broker.message.filters.fields import (
     PRIORITY,
     PROPERTIES,
     REDELIVERED,
-    Field,
+    MessageField,
     Section,
 )
 from amqp10broker.message.filters.sql_eval import SqlFilter, compile_expression
@@ -70,19 +70,19 @@ def compile_selector(text: str) -> SqlFilter:
     return compile_expression(parse_tokens(_tokenize(text), _DIALECT))
 
 
-def _field(section: str | None, name: str, position: int) -> Field:
+def _field(section: str | None, name: str, position: int) -> MessageField:
     if (header := _HEADER_OF.get(name)) is not None:
-        return Field(Section.HEADER, header)
+        return MessageField(Section.HEADER, header)
     if (own := _PROPERTY_OF.get(name)) is not None:
-        return Field(Section.PROPERTIES, own)
+        return MessageField(Section.PROPERTIES, own)
     if name.startswith(_OF_AMQP):
         field = name.removeprefix(_OF_AMQP).replace("_", "-")
         if field == PRIORITY:
-            return Field(Section.HEADER, PRIORITY)
+            return MessageField(Section.HEADER, PRIORITY)
         if field in PROPERTIES:
-            return Field(Section.PROPERTIES, field)
+            return MessageField(Section.PROPERTIES, field)
         raise FilterError(f"'{name}' is no field of a message", position)
-    return Field(Section.APPLICATION_PROPERTIES, name)
+    return MessageField(Section.APPLICATION_PROPERTIES, name)
 
 
 _DIALECT: Final = Dialect(_field, "div")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TypeAlias
 
 from amqp10broker.dataclass import dataclass
-from amqp10broker.message.filters.fields import Field
+from amqp10broker.message.filters.fields import MessageField
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,7 +15,7 @@ class Literal:
 
 @dataclass(frozen=True, slots=True)
 class Identifier:
-    field: Field
+    field: MessageField
 
 
 @dataclass(frozen=True, slots=True)

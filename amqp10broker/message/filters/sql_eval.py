@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from amqp10broker.dataclass import dataclass
 from amqp10broker.message.filters import sql_ast as ast
-from amqp10broker.message.filters.fields import Field
+from amqp10broker.message.filters.fields import MessageField
 from amqp10broker.message.filters.kinds import BOOLEAN, INTEGERS, KINDS, NUMBER, TEXT
 from amqp10broker.message.filters.required import required_by
 from amqp10broker.message.filters.sql_like import compile_like
@@ -43,7 +43,7 @@ _MIRRORED: Final = {"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": 
 class SqlFilter:
     """A compiled expression and the fields that it reads."""
 
-    fields: tuple[Field, ...]
+    fields: tuple[MessageField, ...]
     uses_time: bool
     """Whether the expression contains UTC()."""
     required: bytes
@@ -63,7 +63,7 @@ def compile_expression(expression: ast.Expression) -> SqlFilter:
     nodes = _inside_out(expression)
     fields = tuple(dict.fromkeys(node.field for node in nodes if isinstance(node, ast.Identifier)))
     slots = {field: slot for slot, field in enumerate(fields)}
-    parts: dict[int, _Part] = {}
+    parts: dict[int, _Term] = {}
     for node in nodes:
         inner = [parts[id(child)] for child in ast.children(node)]
         part = _compile(node, inner, slots)
@@ -87,42 +87,42 @@ def _inside_out(expression: ast.Expression) -> list[ast.Expression]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
+class _Term:
     run: Run
     constant: bool = False
     value: Any = None
 
 
-def _constant(value: Any) -> _Part:
-    return _Part(lambda values: value, True, value)
+def _constant(value: Any) -> _Term:
+    return _Term(lambda values: value, True, value)
 
 
-def _compile(node: ast.Expression, inner: Sequence[_Part], slots: Mapping[Field, int]) -> _Part:
+def _compile(node: ast.Expression, inner: Sequence[_Term], slots: Mapping[MessageField, int]) -> _Term:
     match node:
         case ast.Literal():
             return _constant(node.value)
         case ast.Identifier():
-            return _Part(operator.itemgetter(slots[node.field]))
+            return _Term(operator.itemgetter(slots[node.field]))
         case ast.Utc():
-            return _Part(operator.itemgetter(len(slots)))
+            return _Term(operator.itemgetter(len(slots)))
         case ast.Unary():
-            return _Part(_unary(node.operator, inner[0].run))
+            return _Term(_unary(node.operator, inner[0].run))
         case ast.Arithmetic():
-            return _Part(_arithmetic(node.operator, inner[0].run, inner[1].run))
+            return _Term(_arithmetic(node.operator, inner[0].run, inner[1].run))
         case ast.Comparison():
-            return _Part(_comparison(node.operator, *inner))
+            return _Term(_comparison(node.operator, *inner))
         case ast.Like():
-            return _Part(_like(node, inner[0].run))
+            return _Term(_like(node, inner[0].run))
         case ast.In():
-            return _Part(_in(inner[0].run, inner[1:]))
+            return _Term(_in(inner[0].run, inner[1:]))
         case ast.IsNull():
-            return _Part(_is_null(inner[0].run))
+            return _Term(_is_null(inner[0].run))
         case ast.Not():
-            return _Part(_not(inner[0].run))
+            return _Term(_not(inner[0].run))
         case ast.And():
-            return _Part(_all(tuple(part.run for part in inner), False))
+            return _Term(_all(tuple(part.run for part in inner), False))
         case ast.Or():
-            return _Part(_all(tuple(part.run for part in inner), True))
+            return _Term(_all(tuple(part.run for part in inner), True))
 
 
 # Conditions.
@@ -171,7 +171,7 @@ def _is_null(run: Run) -> Run:
     return lambda values: run(values) is None
 
 
-def _comparison(name: str, left: _Part, right: _Part) -> Run:
+def _comparison(name: str, left: _Term, right: _Term) -> Run:
     if left.constant and not right.constant:
         return _comparison(_MIRRORED[name], right, left)
     compare = _COMPARE[name]
@@ -218,7 +218,7 @@ def _like(node: ast.Like, run: Run) -> Run:
     return liked
 
 
-def _in(run: Run, options: Sequence[_Part]) -> Run:
+def _in(run: Run, options: Sequence[_Term]) -> Run:
     by_kind: dict[int | None, set[Any]] = {}
     for part in options:
         if part.constant and part.value is not None:

@@ -25,7 +25,7 @@ from typing import Final
 
 from amqp10broker.dataclass import dataclass
 from amqp10broker.message.filters.errors import FilterError
-from amqp10broker.message.filters.fields import PRIORITY, PROPERTIES, Field, Section
+from amqp10broker.message.filters.fields import PRIORITY, PROPERTIES, MessageField, Section
 from amqp10broker.message.filters.sql_ast import (
     And,
     Arithmetic,
@@ -106,7 +106,7 @@ class Dialect:
     dot, if any, the name, and its position to a field.
     """
 
-    field: Callable[[str | None, str, int], Field]
+    field: Callable[[str | None, str, int], MessageField]
     divide: str
 
 
@@ -353,7 +353,7 @@ def _combine(operator: _Operator, left: _Operand, right: Expression, dialect: Di
     return Arithmetic(dialect.divide if operator.text == "/" else operator.text, left.node, right)
 
 
-def _field(section: str | None, name: str, position: int) -> Field:
+def _field(section: str | None, name: str, position: int) -> MessageField:
     part = _SECTIONS.get(section)
     if part is None:
         raise FilterError(
@@ -367,8 +367,8 @@ def _field(section: str | None, name: str, position: int) -> Field:
             raise FilterError(
                 f"'{name}' is no field of properties; there are {', '.join(_PROPERTIES)}", position
             )
-        return Field(part, known)
-    return Field(part, name)
+        return MessageField(part, known)
+    return MessageField(part, name)
 
 
 _SQL: Final = Dialect(_field, "/")

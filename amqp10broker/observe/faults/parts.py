@@ -22,8 +22,8 @@ from amqp10broker.protocols.serial import diff
 from amqp10broker.queues.commands import Command, ConsumerRef, PublisherRef
 from amqp10broker.sessions.amqp091.channel import BrokerChannel, ChannelState
 from amqp10broker.sessions.amqp091.context import ChannelContext
-from amqp10broker.sessions.amqp10.consumer import Consumer
-from amqp10broker.sessions.amqp10.publisher import Publisher
+from amqp10broker.sessions.amqp10.consumer import LinkConsumer
+from amqp10broker.sessions.amqp10.publisher import LinkPublisher
 from amqp10broker.sessions.amqp10.session import BrokerSession
 from amqp10broker.sessions.context import SessionContext
 from amqp10broker.sessions.mail import SessionLetter
@@ -74,13 +74,13 @@ class FaultySession(BrokerSession):
         super()._attach(event)
 
     def _link_name(self, ref: PublisherRef | ConsumerRef) -> str | None:
-        end: Publisher | Consumer | None = (
+        end: LinkPublisher | LinkConsumer | None = (
             self.links.publishers.get(ref) if isinstance(ref, PublisherRef) else self.links.consumers.get(ref)
         )
         return None if end is None else end.link.name
 
-    def _ends(self, fault: Fault) -> Iterator[Consumer | Publisher]:
-        ends: list[Consumer | Publisher] = [*self.consumers, *self.publishers]
+    def _ends(self, fault: Fault) -> Iterator[LinkConsumer | LinkPublisher]:
+        ends: list[LinkConsumer | LinkPublisher] = [*self.consumers, *self.publishers]
         for end in ends:
             queue = None if end.queue is None else end.queue.name
             if end.link.attached and fault.matches(end.link.name, end.address, queue):

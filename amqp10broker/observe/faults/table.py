@@ -25,13 +25,13 @@ from amqp10broker.protocols.amqp10.link import ReceiverLink
 from amqp10broker.queues.commands import (
     Command,
     ConsumerRef,
+    DeliveryOutcome,
     PeerId,
     Publish,
     PublisherRef,
     Settle,
-    Verdict,
 )
-from amqp10broker.queues.effects import Confirmed, Effect, Rejected
+from amqp10broker.queues.effects import Confirmed, Effect, PublishRejected
 
 FAULTS_MAX: Final = 64
 
@@ -113,8 +113,8 @@ class Fault:
         return mail + effects + len(self.flows) + self.bytes + len(self.ahead)
 
     def view(self) -> FaultView:
-        whom = self.vhost, self.queue, self.client, self.link
-        return FaultView(self.number, str(self.kind), *whom, self.most, self.hits, self.held)
+        recipient = self.vhost, self.queue, self.client, self.link
+        return FaultView(self.number, str(self.kind), *recipient, self.most, self.hits, self.held)
 
 
 class Faults:
@@ -158,8 +158,8 @@ class Faults:
             text = f"{kind} is for all of a client, whatever its queues and links: leave them out, or name it"
             raise BadRequest("fault", text)
         number = next(self._numbers)
-        whom = vhost, queue, client, link
-        fault = self._on[number] = Fault(number, kept, *whom, most, condition, reply, text)
+        recipient = vhost, queue, client, link
+        fault = self._on[number] = Fault(number, kept, *recipient, most, condition, reply, text)
         if kept in AT_ONCE:
             fault.ahead = self._parts_of(vhost)
             self._wake(fault.ahead)
@@ -272,14 +272,16 @@ class Faults:
 
     def _settled(self, fault: Fault, settle: Settle) -> Sequence[Command]:
         # Accepted deliveries go back, as if the settlement had been lost.
-        if settle.verdict is not Verdict.ACCEPT or not (taken := fault.take(len(settle.keys))):
+        if settle.delivery_outcome is not DeliveryOutcome.ACCEPT or not (
+            taken := fault.take(len(settle.keys))
+        ):
             return (settle,)
         back, rest = settle.keys[:taken], settle.keys[taken:]
         if not rest:
-            return (replace(settle, keys=back, verdict=Verdict.REQUEUE_FAILED),)
+            return (replace(settle, keys=back, delivery_outcome=DeliveryOutcome.REQUEUE_FAILED),)
         # One answer, if one is requested.
         return (
-            replace(settle, keys=back, verdict=Verdict.REQUEUE_FAILED, answer=False),
+            replace(settle, keys=back, delivery_outcome=DeliveryOutcome.REQUEUE_FAILED, answer=False),
             replace(settle, keys=rest),
         )
 
@@ -292,7 +294,7 @@ class Faults:
             return publish
         if not taken:
             return publish
-        self._post({publisher.reply_to: [Rejected(publisher, ids, settled, queue)]})
+        self._post({publisher.reply_to: [PublishRejected(publisher, ids, settled, queue)]})
         return Publish(publisher, publish.ids[taken:], publish.messages[taken:], settled)
 
     def confirmed(self, effects: Sequence[Effect]) -> list[Effect]:

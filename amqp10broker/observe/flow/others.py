@@ -7,7 +7,7 @@ emits the elapsed time up to now even without changes.
 from __future__ import annotations
 
 from amqp10broker.observe.flow.trail import QUIET_NS, UINT_MAX, Emit
-from amqp10broker.observe.flow_events.schema import Kind
+from amqp10broker.observe.flow_events.schema import EventKind
 
 
 class ConnectionObserver:
@@ -42,8 +42,8 @@ class ConnectionObserver:
         if not elapsed or (quiet and not whole and elapsed < QUIET_NS):
             return
         number = self._connection
-        self._emit(ts_ns, Kind.CONNECTION_IN, self._reason, number, 0, 0, 0, 0, 0, 0, came, elapsed, 0)
-        self._emit(ts_ns, Kind.CONNECTION_OUT, 0, number, 0, 0, 0, 0, 0, 0, went, elapsed, self._waiting)
+        self._emit(ts_ns, EventKind.CONNECTION_IN, self._reason, number, 0, 0, 0, 0, 0, 0, came, elapsed, 0)
+        self._emit(ts_ns, EventKind.CONNECTION_OUT, 0, number, 0, 0, 0, 0, 0, 0, went, elapsed, self._waiting)
         self._since_ns, self._in, self._out = now_ns, bytes_in, bytes_out
         self._reason, self._waiting = reason, waiting
 
@@ -69,7 +69,9 @@ class QueueObserver:
             return
         if elapsed:
             number = self._number & UINT_MAX
-            self._emit(ts_ns, Kind.QUEUE, 0, 0, 0, number, 0, 0, 0, self._unsettled, 0, elapsed, self._depth)
+            self._emit(
+                ts_ns, EventKind.QUEUE, 0, 0, 0, number, 0, 0, 0, self._unsettled, 0, elapsed, self._depth
+            )
         self._since_ns, self._depth, self._unsettled = now_ns, depth, unsettled
 
 
@@ -89,5 +91,5 @@ class ProcessObserver:
         if not elapsed:
             return
         used = processor_ns - self._processor_ns
-        self._emit(ts_ns, Kind.PROCESS, 0, 0, 0, 0, 0, 0, 0, used, rss_bytes, elapsed, 0)
+        self._emit(ts_ns, EventKind.PROCESS, 0, 0, 0, 0, 0, 0, 0, used, rss_bytes, elapsed, 0)
         self._since_ns, self._processor_ns = now_ns, processor_ns

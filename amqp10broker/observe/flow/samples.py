@@ -10,16 +10,16 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
 
 from amqp10broker.observe.flow.trail import UINT_MAX, State
-from amqp10broker.observe.flow_events.schema import CHANNEL_HANDLE, NO_REASON, Kind, LimitReason
+from amqp10broker.observe.flow_events.schema import CHANNEL_HANDLE, NO_REASON, EventKind, LimitReason
 from amqp10broker.protocols.amqp10.credit import INITIAL_DELIVERY_COUNT
 from amqp10broker.sessions.amqp091.channel import BrokerChannel
-from amqp10broker.sessions.amqp091.consumer import Consumer as ChannelConsumer
+from amqp10broker.sessions.amqp091.consumer import ChannelConsumer as ChannelConsumer
 from amqp10broker.sessions.amqp091.publishing import Publishing
-from amqp10broker.sessions.amqp10.consumer import Consumer
-from amqp10broker.sessions.amqp10.publisher import Publisher
+from amqp10broker.sessions.amqp10.consumer import LinkConsumer
+from amqp10broker.sessions.amqp10.publisher import LinkPublisher
 from amqp10broker.sessions.amqp10.session import BrokerSession
 from amqp10broker.sessions.auto_limit import Why
-from amqp10broker.sessions.circumstances import Circumstances
+from amqp10broker.sessions.circumstances import WaitContext
 from amqp10broker.sessions.diagnosis.waits import Wait
 from amqp10broker.sessions.diagnosis.why_channel import channel_wait
 from amqp10broker.sessions.diagnosis.why_channel import consumer_wait as channel_consumer_wait
@@ -35,7 +35,7 @@ NUMBERS: Final[dict[Wait | None, int]] = {
 LIMIT_NUMBERS: Final[dict[Why, int]] = {why: int(LimitReason[why.name]) for why in Why}
 """The numbers of the reasons of automatic limits in flow events."""
 
-LATER: Final[dict[int, int]] = {Kind.LINK_IN: Kind.CONFIRM, Kind.LINK_OUT: Kind.SETTLE}
+LATER: Final[dict[int, int]] = {EventKind.LINK_IN: EventKind.CONFIRM, EventKind.LINK_OUT: EventKind.SETTLE}
 """The kind of the latency events of each kind of link."""
 
 
@@ -43,7 +43,7 @@ class Sample(NamedTuple):
     """A sample of a link, or of its counterpart in AMQP 0-9-1: publishing on a channel, or a consumer."""
 
     part: Any
-    kind: Kind
+    kind: EventKind
     handle: int | None
     """None: its observer assigns the next one."""
     name: str
@@ -55,7 +55,7 @@ class Sample(NamedTuple):
     """The limit of its credit, and the number of the `LimitReason`; None: it is fixed."""
 
 
-def session_samples(session: BrokerSession, around: Circumstances) -> Iterator[Sample]:
+def session_samples(session: BrokerSession, around: WaitContext) -> Iterator[Sample]:
     window = session.session.incoming.advertised
     for publisher in session.publishers:
         link, credit = publisher.link, publisher.link.credit
@@ -65,7 +65,7 @@ def session_samples(session: BrokerSession, around: Circumstances) -> Iterator[S
         address = publisher.address or ""
         yield Sample(
             publisher,
-            Kind.LINK_IN,
+            EventKind.LINK_IN,
             _handle(link.remote_handle),
             link.name,
             address,
@@ -81,10 +81,10 @@ def session_samples(session: BrokerSession, around: Circumstances) -> Iterator[S
         handle = _handle(link_out.remote_handle)
         limit = _limit(consumer)
         where = handle, link_out.name, consumer.address
-        yield Sample(consumer, Kind.LINK_OUT, *where, consumer.sent, state, limit)
+        yield Sample(consumer, EventKind.LINK_OUT, *where, consumer.sent, state, limit)
 
 
-def _limit(end: Publisher | Consumer) -> tuple[int, int] | None:
+def _limit(end: LinkPublisher | LinkConsumer) -> tuple[int, int] | None:
     if end.auto is None:
         return None
     auto = end.auto.auto
@@ -96,7 +96,7 @@ def _handle(handle: int | None) -> int:
     return (handle or 0) % CHANNEL_HANDLE
 
 
-def channel_samples(channel: BrokerChannel, around: Circumstances) -> Iterator[Sample]:
+def channel_samples(channel: BrokerChannel, around: WaitContext) -> Iterator[Sample]:
     """Return samples of publishing on a channel, if it is used for that, and of its consumers."""
     publishing = channel.publishing
     published = publishing.published
@@ -105,13 +105,13 @@ def channel_samples(channel: BrokerChannel, around: Circumstances) -> Iterator[S
         unconfirmed = publishing.waiting if publishing.confirming else publishing.unconfirmed
         reason = NUMBERS[channel_wait(channel, around)]
         state = reason, max(0, around.reader_credit), 0, unconfirmed, 0
-        yield Sample(publishing, Kind.LINK_IN, CHANNEL_HANDLE, "", "", published, state)
+        yield Sample(publishing, EventKind.LINK_IN, CHANNEL_HANDLE, "", "", published, state)
     for consumer in channel.consuming.consumers.values():
         reason = NUMBERS[channel_consumer_wait(channel, consumer, around)]
         terms, credit, queue = consumer.terms, consumer.credit, consumer.queue
         left = max(0, terms.prefetch - consumer.holds) if terms.prefetch else 0
         state = reason, left, 0, max(0, credit.granted), queue.handle.ready
-        yield Sample(consumer, Kind.LINK_OUT, None, terms.tag, queue.name, credit.written, state)
+        yield Sample(consumer, EventKind.LINK_OUT, None, terms.tag, queue.name, credit.written, state)
 
 
 # --- properties of parts, also of those that are gone ---------------------------------------------
@@ -124,7 +124,7 @@ def progress(part: object) -> tuple[int, int]:
 
 def first_count(part: object) -> int:
     """Return the count of a part without deliveries."""
-    if not isinstance(part, Publisher):
+    if not isinstance(part, LinkPublisher):
         return 0
     attach = part.link.remote_attach
     given = attach.initial_delivery_count if attach is not None else None
@@ -136,7 +136,7 @@ def is_answered(part: object) -> bool:
     return _IS_ANSWERED[type(part)](part)
 
 
-def _publisher(part: Publisher) -> tuple[int, int]:
+def _publisher(part: LinkPublisher) -> tuple[int, int]:
     credit = part.link.credit
     return credit.delivery_count, (credit.delivery_count - credit.outstanding) & UINT_MAX
 
@@ -150,14 +150,14 @@ def _channel_consumer(part: ChannelConsumer) -> tuple[int, int]:
 
 
 _PROGRESS: Final[dict[type, Callable[[Any], tuple[int, int]]]] = {
-    Publisher: _publisher,
-    Consumer: lambda part: (part.sent, part.settled),
+    LinkPublisher: _publisher,
+    LinkConsumer: lambda part: (part.sent, part.settled),
     Publishing: _publishing,
     ChannelConsumer: _channel_consumer,
 }
 _IS_ANSWERED: Final[dict[type, Callable[[Any], bool]]] = {
-    Publisher: lambda part: True,
-    Consumer: lambda part: not part.link.settled,
+    LinkPublisher: lambda part: True,
+    LinkConsumer: lambda part: not part.link.settled,
     Publishing: lambda part: part.confirming,
     ChannelConsumer: lambda part: not part.terms.no_ack,
 }

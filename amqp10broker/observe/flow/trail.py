@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, Protocol
 
-from amqp10broker.observe.flow_events.schema import Kind
+from amqp10broker.observe.flow_events.schema import EventKind
 
 UINT_MAX: Final = 0xFFFF_FFFF
 QUIET_NS: Final = 1_000_000_000
@@ -67,7 +67,7 @@ class Trail:
         """Record a new limit of its credit; None: it is fixed, as the run's metadata state."""
         self.limit = limit
         if limit is not None:
-            emit(ts_ns, Kind.LIMIT, limit[1], *self.where, limit[0], *[0] * 6)
+            emit(ts_ns, EventKind.LIMIT, limit[1], *self.where, limit[0], *[0] * 6)
 
     def see(
         self, emit: Emit, now_ns: int, ts_ns: int, count: int, state: State, *, whole: bool = False

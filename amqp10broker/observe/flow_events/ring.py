@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from amqp10broker.observe.flow_events.schema import FIELDS, PACK, Kind
+from amqp10broker.observe.flow_events.schema import FIELDS, PACK, EventKind
 
 _SIZE: Final = PACK.size
 # The kind is one byte behind `ts_ns` in a packed event.
@@ -19,7 +19,7 @@ _N: Final = [field.name for field in FIELDS].index("n")
 EVENTS_MAX: Final = 65_536
 
 
-class Ring:
+class EventRing:
     """The buffer that this module describes. `events_max`: capacity in events, 2 or more."""
 
     __slots__ = ("_buffer", "_capacity", "_pack", "_untold", "dropped", "offered", "waiting")
@@ -87,11 +87,11 @@ class Ring:
         """Count events from `take_all` as lost, including the counts of their `DROPPED` events."""
         kinds = events[_KIND_AT :: PACK.size]
         again = 0
-        at = kinds.find(Kind.DROPPED)
+        at = kinds.find(EventKind.DROPPED)
         while at >= 0:
             again += PACK.unpack_from(events, at * PACK.size)[_N]
-            at = kinds.find(Kind.DROPPED, at + 1)
-        lost = len(kinds) - kinds.count(Kind.DROPPED)
+            at = kinds.find(EventKind.DROPPED, at + 1)
+        lost = len(kinds) - kinds.count(EventKind.DROPPED)
         self.dropped += lost
         self._untold += lost + again
 
@@ -112,7 +112,7 @@ class Ring:
         PACK.pack_into(
             self._buffer,
             self.waiting * PACK.size,
-            *(ts_ns, Kind.DROPPED, 0, 0, 0, 0, 0, 0, 0, self._untold, 0, 0, 0),
+            *(ts_ns, EventKind.DROPPED, 0, 0, 0, 0, 0, 0, 0, self._untold, 0, 0, 0),
         )
         self.waiting += 1
         self._untold = 0

@@ -1,8 +1,8 @@
 """The definition of a flow event, of a run, and of the layout of their files.
 
 An event is a record of fixed size (`PACK`); its columns in Parquet have the same names and order. The meaning
-of a column depends on the kind of event (`Kind`); a column that a kind does not mention is 0. A recording is
-a folder::
+of a column depends on the kind of event (`EventKind`); a column that a kind does not mention is 0. A
+recording is a folder::
 
     DIR/runs.parquet/RUN_ID.parquet               one row with the columns `RUN_FIELDS`
     DIR/events/run_id=RUN_ID/part-WRITER-NUMBER.parquet   zstd; WRITER: broker, clients
@@ -41,7 +41,7 @@ protocol.
 """
 
 
-class Kind(IntEnum):
+class EventKind(IntEnum):
     """The kind of an event. Numbers never change.
 
     *Elapsed* is the time since the same object was last observed, in ns, in `value_ns`; the sum of a link's
@@ -94,7 +94,7 @@ class Kind(IntEnum):
 
 
 class LimitReason(IntEnum):
-    """The reason for an automatic limit of a link's credit (`Kind.LIMIT`).
+    """The reason for an automatic limit of a link's credit (`EventKind.LIMIT`).
 
     Numbers never change; members are named as those of `sessions.auto_limit.Why`.
     """

@@ -20,7 +20,7 @@ PAYLOAD_SHOWN_BYTES: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class TracedFrame:
     """One frame, or a part of the stream that is not a frame.
 
     Attributes:
@@ -58,7 +58,7 @@ class Frame:
         return f"{length}={shown}{more}" if self.payload or not self.payload_bytes else length
 
 
-class FrameReader:
+class FrameSplitter:
     """Finds the frames in one direction's bytes, beginning between two frames. `rest`: bytes already received
     that belong to the first frame.
     """
@@ -71,20 +71,20 @@ class FrameReader:
         self._logged_in = logged_in
         self.protocol = protocol
 
-    def feed(self, data: bytes) -> list[Frame]:
+    def feed(self, data: bytes) -> list[TracedFrame]:
         if self._lost:
             return []
         self._rest += data
         return self._frames()
 
-    def _frames(self) -> list[Frame]:
-        frames: list[Frame] = []
+    def _frames(self) -> list[TracedFrame]:
+        frames: list[TracedFrame] = []
         buf = self._rest
         pos = 0
         while len(buf) - pos >= FRAME_HEADER_BYTES:
             if buf[pos : pos + 4] == b"AMQP":
                 header = buf[pos : pos + 8]
-                frames.append(Frame(data=header, said=words10.header_text(header)))
+                frames.append(TracedFrame(data=header, said=words10.header_text(header)))
                 self._logged_in = self._logged_in or header == AMQP_10_HEADER
                 greeting = answer(header)
                 if greeting is not None and greeting.protocol is not None:
@@ -113,36 +113,36 @@ class FrameReader:
         self._rest = buf[pos:]
         return frames
 
-    def _lose(self, why: str, rest: bytes) -> Frame:
+    def _lose(self, why: str, rest: bytes) -> TracedFrame:
         # The boundaries of frames are unknown from here on, and before login, which bytes are a password.
         self._lost = True
         shown = rest[:FRAME_HEADER_BYTES].hex(" ") if self._logged_in else f"{len(rest)} bytes"
-        return Frame(said=f"{why}: {shown}; what follows is not shown")
+        return TracedFrame(said=f"{why}: {shown}; what follows is not shown")
 
 
-def _frame(frame: bytes, start: int, channel: int, kind: int) -> Frame:
+def _frame(frame: bytes, start: int, channel: int, kind: int) -> TracedFrame:
     if len(frame) == start:
-        return Frame(channel, data=frame, said=f"ch {channel} (empty frame)")
+        return TracedFrame(channel, data=frame, said=f"ch {channel} (empty frame)")
     try:
         performative, end = decode_composite(frame, start)
     except DecodeError as error:
         # The reason may repeat the bytes.
         size = len(frame) - start
         why = f"a SASL frame of {size} bytes" if kind == TYPE_SASL else error.description
-        return Frame(channel, said=f"ch {channel} undecodable: {why}")
+        return TracedFrame(channel, said=f"ch {channel} undecodable: {why}")
     if kind == TYPE_SASL:
-        return Frame(channel, performative, said=f"ch {channel} {words10.describe(performative)}")
-    return Frame(channel, performative, frame[:end], frame[end:], len(frame) - end)
+        return TracedFrame(channel, performative, said=f"ch {channel} {words10.describe(performative)}")
+    return TracedFrame(channel, performative, frame[:end], frame[end:], len(frame) - end)
 
 
-def _frame091(buf: bytes, pos: int, found: words091.Found) -> Frame:
+def _frame091(buf: bytes, pos: int, found: words091.FoundFrame) -> TracedFrame:
     if not found.readable:
-        return Frame(found.channel, said=found.said)
+        return TracedFrame(found.channel, said=found.said)
     if found.method is not None and type(found.method) in words091.SECRET:
         said = f"ch {found.channel} {words091.describe(found.method)}"
         bare = words091.without_secrets(found.method)
-        return Frame(found.channel, bare, method_frame(found.channel, bare), said=said)
+        return TracedFrame(found.channel, bare, method_frame(found.channel, bare), said=said)
     if found.content is None:
-        return Frame(found.channel, found.method, buf[pos : found.end], said=found.said)
+        return TracedFrame(found.channel, found.method, buf[pos : found.end], said=found.said)
     content = buf[found.content : found.end - 1]
-    return Frame(found.channel, None, buf[pos : found.content], content, len(content))
+    return TracedFrame(found.channel, None, buf[pos : found.content], content, len(content))

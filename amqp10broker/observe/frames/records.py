@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 
 from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import BrokerError
-from amqp10broker.observe.frames.reader import Frame, FrameReader
+from amqp10broker.observe.frames.reader import FrameSplitter, TracedFrame
 from amqp10broker.protocols.amqp091.methods import FRAME_BODY, FRAME_END
 from amqp10broker.protocols.preface import Protocol
 
@@ -49,7 +49,7 @@ class Listening:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownLink:
     """A link, or a consumer of AMQP 0-9-1, that existed when the recording began. `handle`: the broker's;
     None in AMQP 0-9-1.
     """
@@ -65,7 +65,7 @@ class Known:
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
+class RecordedFrame:
     """A recorded frame, without the content of messages.
 
     `at_ns` is in nanoseconds since 1970: when its last byte was read, or when it was passed to the writer.
@@ -74,7 +74,7 @@ class Recorded:
     at_ns: int
     connection: int
     direction: Direction
-    frame: Frame
+    frame: TracedFrame
 
     @property
     def text(self) -> str:
@@ -94,7 +94,7 @@ class Ended:
     reason: str
 
 
-Record = Listening | Known | Recorded | Ended
+Record = Listening | KnownLink | RecordedFrame | Ended
 
 
 def first_line() -> str:
@@ -113,7 +113,7 @@ def listening_line(record: Listening) -> str:
     )
 
 
-def known_line(record: Known) -> str:
+def known_line(record: KnownLink) -> str:
     return _line(
         record.connection,
         record.at_ns,
@@ -130,7 +130,7 @@ def ended_line(record: Ended) -> str:
     return _line(record.connection, record.at_ns, ended=record.reason)
 
 
-def frame_line(connection: int, at_ns: int, direction: Direction, frame: Frame) -> str:
+def frame_line(connection: int, at_ns: int, direction: Direction, frame: TracedFrame) -> str:
     fields: dict[str, Any] = {"direction": direction}
     if frame.data:
         fields["frame"] = frame.data.hex()
@@ -151,7 +151,7 @@ def read_lines(lines: Iterable[str]) -> Iterator[Record]:
     An incomplete last line is ignored: the broker ended while it wrote. Raises `NoFrames` if the lines are
     not a recording, or of another version, or one is damaged.
     """
-    reading = _Reading()
+    reading = _RecordReader()
     broken: NoFrames | None = None
     for number, line in enumerate(lines, 1):
         if broken is not None:
@@ -181,21 +181,21 @@ def _check_first(fields: dict[str, Any]) -> None:
         raise NoFrames(1, f"version {fields.get('version')!r}, and version {VERSION} is known here")
 
 
-class _Reading:
+class _RecordReader:
     def __init__(self) -> None:
-        self._readers: dict[tuple[int, str], FrameReader] = {}
+        self._readers: dict[tuple[int, str], FrameSplitter] = {}
 
     def record(self, fields: dict[str, Any]) -> Record:
         connection, at_ns = int(fields["connection"]), int(fields["at_ns"])
         if "direction" in fields:
             direction: Direction = "in" if fields["direction"] == "in" else "out"
-            return Recorded(at_ns, connection, direction, self._frame(connection, direction, fields))
+            return RecordedFrame(at_ns, connection, direction, self._frame(connection, direction, fields))
         if "ended" in fields:
             return Ended(at_ns, connection, str(fields["ended"]))
         if "peer" in fields:
             protocol = _PROTOCOLS[fields["protocol"]]
             for direction in ("in", "out"):
-                self._readers[connection, direction] = FrameReader(protocol, logged_in=True)
+                self._readers[connection, direction] = FrameSplitter(protocol, logged_in=True)
             return Listening(
                 at_ns,
                 connection,
@@ -206,7 +206,7 @@ class _Reading:
                 bool(fields.get("tls", False)),
                 str(fields.get("transport", "tcp")),
             )
-        return Known(
+        return KnownLink(
             at_ns,
             connection,
             int(fields["channel"]),
@@ -217,9 +217,9 @@ class _Reading:
             fields["remote_handle"],
         )
 
-    def _frame(self, connection: int, direction: str, fields: dict[str, Any]) -> Frame:
+    def _frame(self, connection: int, direction: str, fields: dict[str, Any]) -> TracedFrame:
         if "frame" not in fields:
-            return Frame(int(fields["channel"]), said=str(fields["said"]))
+            return TracedFrame(int(fields["channel"]), said=str(fields["said"]))
         reader = self._readers[connection, direction]
         data = bytes.fromhex(fields["frame"])
         size = int(fields.get("payload", 0))

@@ -39,7 +39,7 @@ SECRET: Final = frozenset(kind for kind, _ in SECRETS)
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundFrame:
     """A frame in a buffer. `method`: None if there is none, or none that can be read. `content`: where the
     content of a body frame begins; None for other frames.
     """
@@ -52,7 +52,7 @@ class Found:
     readable: bool = True
 
 
-def next_frame(buf: bytes, pos: int) -> Found | None:
+def next_frame(buf: bytes, pos: int) -> FoundFrame | None:
     """Return the frame that begins here; None if it is incomplete. Raises `ValueError` if the bytes are not a
     frame.
     """
@@ -68,22 +68,22 @@ def next_frame(buf: bytes, pos: int) -> Found | None:
         raise ValueError(f"frame ends with {buf[end]}")
     if kind == FRAME_METHOD:
         try:
-            return Found(channel, end + 1, decode_method(buf[start:end]))
+            return FoundFrame(channel, end + 1, decode_method(buf[start:end]))
         except AmqpHardError as error:
             # The reason may repeat the bytes, and before login they may be a password.
             why = error.text if channel else f"a method of {size} bytes"
-            return Found(channel, end + 1, said=f"ch {channel} undecodable: {why}", readable=False)
+            return FoundFrame(channel, end + 1, said=f"ch {channel} undecodable: {why}", readable=False)
     if kind == FRAME_HEARTBEAT:
-        return Found(channel, end + 1, said="heartbeat")
+        return FoundFrame(channel, end + 1, said="heartbeat")
     if kind == FRAME_BODY:
-        return Found(channel, end + 1, content=start)
+        return FoundFrame(channel, end + 1, content=start)
     try:
         body_size = int.from_bytes(buf[start + 4 : start + _PROPERTIES_AT], "big")
         properties = _fields(decode_properties(buf[start + _PROPERTIES_AT : end]))
     except AmqpHardError as error:
-        return Found(channel, end + 1, said=f"ch {channel} undecodable: {error.text}", readable=False)
+        return FoundFrame(channel, end + 1, said=f"ch {channel} undecodable: {error.text}", readable=False)
     said = f"ch {channel} header body-size={body_size} {' '.join(properties)}".rstrip()
-    return Found(channel, end + 1, said=said)
+    return FoundFrame(channel, end + 1, said=said)
 
 
 def describe(method: Method) -> str:

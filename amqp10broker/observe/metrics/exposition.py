@@ -12,9 +12,9 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.openmetrics import exposition as openmetrics_exposition
 from prometheus_client.registry import Collector
 
-from amqp10broker.observe.metrics.gather import Gathering, Samples, Source
-from amqp10broker.observe.metrics.table import Family, Kind
-from amqp10broker.observe.metrics.wanted import Wanted
+from amqp10broker.observe.metrics.gather import Gathering, MetricSamples, MetricSource
+from amqp10broker.observe.metrics.table import Family, MetricKind
+from amqp10broker.observe.metrics.wanted import ScrapeRequest
 
 # A step writes this many, in a few milliseconds.
 SAMPLES_AT_ONCE: Final = 250
@@ -33,7 +33,7 @@ class _One(Collector):
         yield self._metric
 
 
-def scrape(source: Source, wanted: Wanted) -> Iterator[bytes]:
+def scrape(source: MetricSource, wanted: ScrapeRequest) -> Iterator[bytes]:
     """Yield the response step by step; most steps only gather, and yield no bytes."""
     gathering = Gathering(source, wanted)
     for _ in gathering.steps():
@@ -44,10 +44,10 @@ def scrape(source: Source, wanted: Wanted) -> Iterator[bytes]:
         yield _END
 
 
-def _texts(samples: Samples, *, openmetrics: bool) -> Iterator[bytes]:
+def _texts(samples: MetricSamples, *, openmetrics: bool) -> Iterator[bytes]:
     # The first piece of a metric has its meaning and its kind.
     rows = iter(samples.samples)
-    first = not samples.goes_on
+    first = not samples.run_inline
     while some := list(islice(rows, SAMPLES_AT_ONCE)):
         text = _text(samples.family, samples.labels, some, openmetrics=openmetrics)
         yield text if first else text.split(b"\n", 2)[2]
@@ -61,10 +61,10 @@ def _text(
     *,
     openmetrics: bool,
 ) -> bytes:
-    is_counter = family.kind is Kind.COUNTER
+    is_counter = family.kind is MetricKind.COUNTER
     total = is_counter and family.name.endswith("_total")
     # RabbitMQ has counters without this suffix; OpenMetrics, and the library, do not allow them.
-    kind = "unknown" if family.kind is Kind.UNTYPED or (is_counter and not total) else family.kind.value
+    kind = "unknown" if family.kind is MetricKind.UNTYPED or (is_counter and not total) else family.kind.value
     name = family.name.removesuffix("_total") if total else family.name
     metric = Metric(name, family.help, kind)
     histogram = (*labels, "le")

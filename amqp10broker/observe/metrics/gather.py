@@ -17,11 +17,11 @@ from amqp10broker.metadata.catalog import Catalog
 from amqp10broker.metadata.queue import DeclaredQueue, QueueType
 from amqp10broker.observe.metrics import table
 from amqp10broker.observe.metrics.table import Family, Group
-from amqp10broker.observe.metrics.wanted import Form, Wanted
+from amqp10broker.observe.metrics.wanted import Form, ScrapeRequest
 from amqp10broker.operations.cluster_node import MemberState
 from amqp10broker.operations.snapshot import ConnectionView
 from amqp10broker.queues.counters import AT_LEAST_ONCE, AT_MOST_ONCE, CONFIRMED, DISABLED
-from amqp10broker.queues.effects import Reason
+from amqp10broker.queues.effects import DeadLetterReason
 from amqp10broker.sessions.counters import ClientCounters
 from amqp10broker.sessions.diagnosis.waits import Wait
 from amqp10broker.sessions.measures import Histogram, Measures
@@ -36,7 +36,7 @@ Row = tuple[tuple[str, ...], tuple[float | None, ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class NodeState:
     """The state of the process; unknown values are None. `commits`: of the journal; None without one."""
 
     name: str
@@ -97,7 +97,7 @@ class Past:
     counters: Mapping[str, ClientCounters]
 
 
-class Source(Protocol):
+class MetricSource(Protocol):
     @property
     def catalog(self) -> Catalog:
         """Return the catalog of declared objects."""
@@ -110,7 +110,7 @@ class Source(Protocol):
     def attempts(self) -> Mapping[str, tuple[int, int]]:
         """Return logins that succeeded, and that failed, by protocol as in labels."""
 
-    def node(self) -> Node:
+    def node(self) -> NodeState:
         """Return the state of the process."""
 
     def clients(self) -> tuple[Past, Sequence[Connected]]:
@@ -124,7 +124,7 @@ class Source(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Samples:
+class MetricSamples:
     """The samples of one metric. `samples`: suffix of the name, values of the labels, and the value; an
     iterator, to be used once.
     """
@@ -132,7 +132,7 @@ class Samples:
     family: Family
     labels: tuple[str, ...]
     samples: Iterable[tuple[str, tuple[str, ...], float]]
-    goes_on: bool = False
+    run_inline: bool = False
 
 
 @dataclass(slots=True)
@@ -156,7 +156,7 @@ class _Clients:
 class Gathering:
     """One scrape, of the groups in `wanted`."""
 
-    def __init__(self, source: Source, wanted: Wanted) -> None:
+    def __init__(self, source: MetricSource, wanted: ScrapeRequest) -> None:
         self._source = source
         self._wanted = wanted
         self._names = frozenset(group.name for group in wanted.groups)
@@ -185,7 +185,7 @@ class Gathering:
         self._look_at_node()
         self._given_up = self._source.catalog.given_up()
 
-    def samples(self) -> Iterator[Samples]:
+    def samples(self) -> Iterator[MetricSamples]:
         yield from self._always()
         if self._wanted.form is Form.MEMORY:
             if self._node.memory is not None:
@@ -206,7 +206,7 @@ class Gathering:
             yield from self._rows_of(group, detailed=detailed)
         if self._info:
             labels = (*table.QUEUE_COARSE.labels, *table.QUEUE_INFO.labels)
-            yield Samples(table.QUEUE_INFO, labels, self._info)
+            yield MetricSamples(table.QUEUE_INFO, labels, self._info)
         if detailed and self._left_out:
             yield self._what_is_left_out()
 
@@ -354,13 +354,13 @@ class Gathering:
 
     # --- samples --------------------------------------------------------------------------------------
 
-    def _always(self) -> Iterator[Samples]:
+    def _always(self) -> Iterator[MetricSamples]:
         node = self._node
         identity = (node.name, node.cluster, node.cluster_id, self._wanted.form.value)
         yield _one(table.IDENTITY, 1.0, *identity)
         yield _one(table.BUILD, 1.0, "4.3.6", node.version, node.client_version, "")
 
-    def _of_node(self) -> Iterator[Samples]:
+    def _of_node(self) -> Iterator[MetricSamples]:
         node, clients = self._node, self._clients
         totals = (
             *(clients.there, clients.working["AMQP 0-9-1"], clients.consumers.total(), self._queues_here),
@@ -377,17 +377,17 @@ class Gathering:
             strict=True,
         ):
             rows = [("", (code.value,), value) for code, value in zip(Wait, values, strict=True)]
-            yield Samples(family, family.labels, rows)
+            yield MetricSamples(family, family.labels, rows)
         yield from self._of_spells()
         asked = [("", (label,), clients.counters[name].credit_requests) for name, label in PROTOCOLS.items()]
-        yield Samples(table.FLOW[0], table.FLOW[0].labels, asked)
+        yield MetricSamples(table.FLOW[0], table.FLOW[0].labels, asked)
         yield _one(table.FLOW[1], clients.blocked_s)
         came = [("", (name,), float(clients.transports[name])) for name in TRANSPORTS]
-        yield Samples(table.TRANSPORTS, table.TRANSPORTS.labels, came)
+        yield MetricSamples(table.TRANSPORTS, table.TRANSPORTS.labels, came)
         yield from self._of_transactions()
         yield self._what_is_left_out()
 
-    def _of_transactions(self) -> Iterator[Samples]:
+    def _of_transactions(self) -> Iterator[MetricSamples]:
         clients = self._clients
         is_open, over = table.TRANSACTIONS
         yield _one(is_open, float(clients.transactions))
@@ -396,9 +396,9 @@ class Gathering:
             ends = clients.measures[name].transactions
             for end, count in zip(ENDS, (ends.committed, ends.rolled_back, ends.timed_out), strict=True):
                 rows.append(("", (label, end), float(count)))
-        yield Samples(over, over.labels, rows)
+        yield MetricSamples(over, over.labels, rows)
 
-    def _of_protocols(self) -> Iterator[Samples]:
+    def _of_protocols(self) -> Iterator[MetricSamples]:
         clients = self._clients
         figures: list[list[float]] = []
         consumed: dict[tuple[str, str], list[float]] = {}
@@ -421,43 +421,45 @@ class Gathering:
                 ]
         for at, family in enumerate(table.GLOBAL):
             values = zip(PROTOCOLS.values(), figures, strict=True)
-            yield Samples(family, family.labels, [("", (name,), each[at]) for name, each in values])
+            yield MetricSamples(family, family.labels, [("", (name,), each[at]) for name, each in values])
         for at, family in enumerate(table.CONSUMED):
             rows = [("", labels, each[at]) for labels, each in consumed.items()]
-            yield Samples(family, family.labels, rows)
+            yield MetricSamples(family, family.labels, rows)
         for reason, family in table.DEAD_LETTERED.items():
             rows = [
                 ("", (QueueType(kind).module, strategy), float(self._given_up[kind, reason, strategy]))
                 for kind, strategy in _STRATEGIES
-                if kind == QueueType.QUORUM or reason != Reason.DELIVERY_LIMIT
+                if kind == QueueType.QUORUM or reason != DeadLetterReason.DELIVERY_LIMIT
                 if strategy == AT_LEAST_ONCE or reason != CONFIRMED
             ]
-            yield Samples(family, family.labels, rows)
+            yield MetricSamples(family, family.labels, rows)
         sizes = [
             sample
             for name, label in PROTOCOLS.items()
             for sample in _buckets(clients.measures[name].message_sizes.histogram, 1, label)
         ]
-        yield Samples(table.MESSAGE_SIZE, table.MESSAGE_SIZE.labels, sizes)
+        yield MetricSamples(table.MESSAGE_SIZE, table.MESSAGE_SIZE.labels, sizes)
         told = self._source.attempts
         labels = (*PROTOCOLS.values(), "http")
         tried = [told.get(label, (0, 0)) for label in labels]
         figured = [(good + bad, good, bad) for good, bad in tried]
         for at, family in enumerate(table.ATTEMPTS):
             counts = zip(labels, figured, strict=True)
-            yield Samples(family, family.labels, [("", (label,), float(each[at])) for label, each in counts])
+            yield MetricSamples(
+                family, family.labels, [("", (label,), float(each[at])) for label, each in counts]
+            )
 
-    def _of_spells(self) -> Iterator[Samples]:
+    def _of_spells(self) -> Iterator[MetricSamples]:
         measures = self._clients.measures["AMQP 1.0"]
         credit, window = table.SPELLS
         samples = [
             *_buckets(measures.receiver_credit_zero, 1000, "receiver"),
             *_buckets(measures.sender_credit_zero, 1000, "sender"),
         ]
-        yield Samples(credit, credit.labels, samples)
-        yield Samples(window, window.labels, _buckets(measures.remote_window_zero, 1000))
+        yield MetricSamples(credit, credit.labels, samples)
+        yield MetricSamples(window, window.labels, _buckets(measures.remote_window_zero, 1000))
 
-    def _sum_of(self, group: Group) -> Iterator[Samples]:
+    def _sum_of(self, group: Group) -> Iterator[MetricSamples]:
         if group is table.LINK:
             for at, family in enumerate(group.families):
                 roles = self._clients.link_sums
@@ -465,7 +467,7 @@ class Gathering:
                     ("", (role,), roles[role][at] if role in roles else 0.0)
                     for role in ("receiver", "sender")
                 ]
-                yield Samples(family, ("role",), rows)
+                yield MetricSamples(family, ("role",), rows)
             return
         if not group.labels:
             yield from self._values_of_node(group, group.families)
@@ -474,18 +476,18 @@ class Gathering:
         for family, value in zip(group.families, sums, strict=True):
             yield _one(family, value)
 
-    def _rows_of(self, group: Group, *, detailed: bool) -> Iterator[Samples]:
+    def _rows_of(self, group: Group, *, detailed: bool) -> Iterator[MetricSamples]:
         families = [group.detailed(family) if detailed else family for family in group.families]
         if not group.labels:
             yield from self._values_of_node(group, families)
             return
         rows = self._rows[group.name]
         for at, family in enumerate(families):
-            yield Samples(family, group.labels, _column(rows, at))
+            yield MetricSamples(family, group.labels, _column(rows, at))
             if group is table.RAFT:
-                yield from self._coordination(family, at, goes_on=bool(rows))
+                yield from self._coordination(family, at, run_inline=bool(rows))
 
-    def _values_of_node(self, group: Group, families: Sequence[Family]) -> Iterator[Samples]:
+    def _values_of_node(self, group: Group, families: Sequence[Family]) -> Iterator[MetricSamples]:
         # Unknown values are omitted: 0 would be a value.
         known = self._known[group.name]
         for family, value in zip(families, known, strict=True):
@@ -502,17 +504,17 @@ class Gathering:
             table.PERSISTER.name: (node.commits,),
         }
 
-    def _coordination(self, family: Family, at: int, *, goes_on: bool = False) -> Iterator[Samples]:
+    def _coordination(self, family: Family, at: int, *, run_inline: bool = False) -> Iterator[MetricSamples]:
         # One metric of the metadata group, which is not a queue.
         member = self._source.coordination
         value = None if member is None else _raft(member)[at]
         if value is not None:
             rows = [("", ("metadata_store", "coordination"), value)]
-            yield Samples(family, ("module", "ra_system"), rows, goes_on)
+            yield MetricSamples(family, ("module", "ra_system"), rows, run_inline)
 
-    def _what_is_left_out(self) -> Samples:
+    def _what_is_left_out(self) -> MetricSamples:
         rows = [("", (name,), float(count)) for name, count in sorted(self._left_out.items())]
-        return Samples(table.LEFT_OUT, table.LEFT_OUT.labels, rows)
+        return MetricSamples(table.LEFT_OUT, table.LEFT_OUT.labels, rows)
 
 
 _ROLES: Final = ("receiver", "sender")
@@ -542,8 +544,8 @@ _OF_CLIENTS: Final = (
 )
 
 
-def _one(family: Family, value: float, *labels: str) -> Samples:
-    return Samples(family, family.labels, [("", labels, value)])
+def _one(family: Family, value: float, *labels: str) -> MetricSamples:
+    return MetricSamples(family, family.labels, [("", labels, value)])
 
 
 def _column(rows: Iterable[Row], at: int) -> Iterator[tuple[str, tuple[str, ...], float]]:

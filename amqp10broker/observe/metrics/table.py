@@ -15,7 +15,7 @@ RABBITMQ: Final = "rabbitmq_"
 OURS: Final = "amqp10broker_"
 
 
-class Kind(StrEnum):
+class MetricKind(StrEnum):
     COUNTER = "counter"
     GAUGE = "gauge"
     HISTOGRAM = "histogram"
@@ -27,7 +27,7 @@ class Family:
     """One metric. `labels`: of its samples; for a group's metric, those in addition to the group's."""
 
     name: str
-    kind: Kind
+    kind: MetricKind
     help: str
     labels: tuple[str, ...] = ()
 
@@ -58,28 +58,28 @@ ROWS_MAX: Final = 10_000
 
 
 def _counter(name: str, help_: str, *labels: str) -> Family:
-    return Family(name, Kind.COUNTER, help_, labels)
+    return Family(name, MetricKind.COUNTER, help_, labels)
 
 
 def _gauge(name: str, help_: str, *labels: str) -> Family:
-    return Family(name, Kind.GAUGE, help_, labels)
+    return Family(name, MetricKind.GAUGE, help_, labels)
 
 
 def _histogram(name: str, help_: str, *labels: str) -> Family:
-    return Family(name, Kind.HISTOGRAM, help_, labels)
+    return Family(name, MetricKind.HISTOGRAM, help_, labels)
 
 
 # --- of the node, in each form ------------------------------------------------------------------------
 
 IDENTITY: Final = Family(
     "rabbitmq_identity_info",
-    Kind.UNTYPED,
+    MetricKind.UNTYPED,
     "names of node and cluster; always 1",
     ("rabbitmq_node", "rabbitmq_cluster", "rabbitmq_cluster_permanent_id", "rabbitmq_endpoint"),
 )
 BUILD: Final = Family(
     "rabbitmq_build_info",
-    Kind.UNTYPED,
+    MetricKind.UNTYPED,
     "versions; always 1. The version of RabbitMQ is the one whose behaviour this broker has",
     ("rabbitmq_version", "prometheus_plugin_version", "prometheus_client_version", "erlang_version"),
 )

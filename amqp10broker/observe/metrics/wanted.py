@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Final
 
 from amqp10broker.dataclass import dataclass
-from amqp10broker.metadata.patterns import Finding
+from amqp10broker.metadata.patterns import PatternSearch
 from amqp10broker.observe.metrics.table import GROUPS, Group
 
 PLAIN_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -26,7 +26,7 @@ class Form(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ScrapeRequest:
     """A parsed request. `vhosts`: queues of these count; None: all. `queue`: searched in the names of queues;
     None: all count.
     """
@@ -34,7 +34,7 @@ class Wanted:
     form: Form
     groups: tuple[Group, ...]
     vhosts: frozenset[str] | None = None
-    queue: Finding | None = None
+    queue: PatternSearch | None = None
     openmetrics: bool = False
 
     @property
@@ -57,17 +57,17 @@ def wanted(
     vhosts: Iterable[str] = (),
     queue: str | None = None,
     accept: str | None = None,
-) -> Wanted:
+) -> ScrapeRequest:
     """Parse a request. `families`: names of groups, of the detailed form; unknown ones are ignored, as in
     RabbitMQ. Raises `InvalidArgument` if the expression is invalid, or cannot be searched for in bounded
     time.
     """
     openmetrics = "application/openmetrics-text" in (accept or "")
     if form in (Form.AGGREGATED, Form.MEMORY):
-        return Wanted(form, (), openmetrics=openmetrics)
+        return ScrapeRequest(form, (), openmetrics=openmetrics)
     if form is Form.PER_OBJECT:
         groups = tuple(group for group in GROUPS.values() if group.per_object)
-        return Wanted(form, groups, openmetrics=openmetrics)
+        return ScrapeRequest(form, groups, openmetrics=openmetrics)
     asked = tuple(GROUPS[name] for name in dict.fromkeys(families) if name in GROUPS)
-    found_in = None if queue is None else Finding(queue, "queue")
-    return Wanted(form, asked, frozenset(vhosts) or None, found_in, openmetrics)
+    found_in = None if queue is None else PatternSearch(queue, "queue")
+    return ScrapeRequest(form, asked, frozenset(vhosts) or None, found_in, openmetrics)

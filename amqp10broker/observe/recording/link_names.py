@@ -88,7 +88,7 @@ class NamesFile:
                 pass  # a line that did not fit on the disk, which `write` has reported
 
 
-class LinkNames:
+class LinkNameIndex:
     """Finds the name of a link by the numbers and the time of an event; takes names in any order."""
 
     def __init__(self, names: Iterable[LinkName]) -> None:
@@ -110,7 +110,7 @@ def path_of(recording: str | os.PathLike[str], run_id: str) -> Path:
     return Path(recording) / NAMES / f"{check_run_id(run_id)}.jsonl"
 
 
-def read_names(recording: str | os.PathLike[str], run_id: str) -> LinkNames:
+def read_names(recording: str | os.PathLike[str], run_id: str) -> LinkNameIndex:
     """Return the names of a run; empty for recordings without names.
 
     An incomplete last line is ignored: it is being written, or could not be. Raises `NotARecording` if the
@@ -120,10 +120,10 @@ def read_names(recording: str | os.PathLike[str], run_id: str) -> LinkNames:
     try:
         lines = path.read_text("utf-8").split("\n")
     except FileNotFoundError:
-        return LinkNames(())
+        return LinkNameIndex(())
     except (OSError, UnicodeDecodeError) as error:
         raise NotARecording(str(path), f"cannot be read: {error}: if it is damaged, move it away") from error
     try:
-        return LinkNames(LinkName.read(line) for line in lines[:-1])
+        return LinkNameIndex(LinkName.read(line) for line in lines[:-1])
     except (ValueError, TypeError) as error:
         raise NotARecording(str(path), f"has a line that is no name: {error}: move it away") from error

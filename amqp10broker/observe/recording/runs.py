@@ -22,7 +22,7 @@ from amqp10broker.observe.recording.parquet import events_folder
 from amqp10broker.observe.recording.sinks import Sink
 
 __all__ = [
-    "Run",
+    "RunRecord",
     "check_run_id",
     "claim_run",
     "keep_room",
@@ -38,7 +38,7 @@ ROW_BYTES_MAX: Final = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class RunRecord:
     """One run: the columns of `schema.RUN_FIELDS`, where they are defined. None is null. Raises `ValueError`
     if the run id is not a safe file name.
     """
@@ -70,7 +70,7 @@ class Run:
         check_run_id(self.run_id)
 
 
-def write_run(recording: str | os.PathLike[str], run: Run) -> Path:
+def write_run(recording: str | os.PathLike[str], run: RunRecord) -> Path:
     """Write a run's row, atomically replacing an existing one, and return its file. Raises `NotWritable` if
     the system does not allow it.
     """
@@ -94,7 +94,7 @@ def write_run(recording: str | os.PathLike[str], run: Run) -> Path:
     return path
 
 
-def claim_run(recording: str | os.PathLike[str], run: Run, number: int = 1) -> tuple[Run, int]:
+def claim_run(recording: str | os.PathLike[str], run: RunRecord, number: int = 1) -> tuple[RunRecord, int]:
     """Take the next free number of a run name, and write the run's row.
 
     No other process can get the same run id: only one creates the folder of its events. `run`: the row, with
@@ -152,7 +152,7 @@ def keep_room(recording: str | os.PathLike[str]) -> Sink:
     return sink
 
 
-def read_runs(recording: str | os.PathLike[str]) -> list[Run]:
+def read_runs(recording: str | os.PathLike[str]) -> list[RunRecord]:
     """Return all runs of a recording, in the order of their beginnings. Raises `NotARecording` if the folder
     of runs is missing, empty, or has a damaged file, and `OtherVersion` if it has another layout.
     """
@@ -164,7 +164,7 @@ def read_runs(recording: str | os.PathLike[str]) -> list[Run]:
     return sorted(runs, key=lambda run: (run.began_ns, run.run_id))
 
 
-def read_run(recording: str | os.PathLike[str], run_id: str) -> Run:
+def read_run(recording: str | os.PathLike[str], run_id: str) -> RunRecord:
     path = _row_of(recording, check_run_id(run_id))
     if not path.exists():
         raise NotARecording(str(recording), f"it has no run {run_id!r}")
@@ -184,7 +184,7 @@ def _row_of(recording: str | os.PathLike[str], run_id: str) -> Path:
     return Path(recording) / RUNS / f"{run_id}.parquet"
 
 
-def _read(path: Path) -> Run:
+def _read(path: Path) -> RunRecord:
     pa, pq = load_arrow(), load_parquet()
     try:
         table = pq.ParquetFile(path).read()
@@ -192,4 +192,4 @@ def _read(path: Path) -> Run:
         raise NotARecording(str(path), f"cannot be read as Parquet: {error}") from error
     check_version(table.schema.metadata, str(path))
     row = table.to_pylist()[0]
-    return Run(**{name: row[name] for name, _ in RUN_FIELDS})
+    return RunRecord(**{name: row[name] for name, _ in RUN_FIELDS})

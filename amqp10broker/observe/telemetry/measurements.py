@@ -22,15 +22,15 @@ from opentelemetry.sdk.metrics.export import (
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
-from amqp10broker.observe.metrics.gather import Samples
-from amqp10broker.observe.metrics.table import Kind
+from amqp10broker.observe.metrics.gather import MetricSamples
+from amqp10broker.observe.metrics.table import MetricKind
 
 SCOPE: Final = "amqp10broker"
 _CUMULATIVE: Final = AggregationTemporality.CUMULATIVE
 
 
 def data_of(
-    found: Iterable[Samples], resource: Resource, version: str, began_ns: int, now_ns: int
+    found: Iterable[MetricSamples], resource: Resource, version: str, began_ns: int, now_ns: int
 ) -> Iterator[MetricsData | None]:
     """Convert all metrics step by step; only the last step yields data. `began_ns`: beginning of the
     counters, since 1970.
@@ -42,9 +42,9 @@ def data_of(
         yield None
         data: Any
         match family.kind:
-            case Kind.COUNTER:
+            case MetricKind.COUNTER:
                 data = Sum(_numbers(samples.labels, rows, began_ns, now_ns), _CUMULATIVE, is_monotonic=True)
-            case Kind.HISTOGRAM:
+            case MetricKind.HISTOGRAM:
                 data = Histogram(_histograms(samples.labels, rows, began_ns, now_ns), _CUMULATIVE)
             case _:
                 data = Gauge(_numbers(samples.labels, rows, now_ns, now_ns))

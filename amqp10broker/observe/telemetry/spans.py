@@ -49,9 +49,9 @@ from amqp10broker.queues.effects import (
     Confirmed,
     Deliver,
     Effect,
+    PublishRejected,
     QueueDeleted,
     QueueDown,
-    Rejected,
     TimedOut,
     Unconfirmed,
 )
@@ -141,7 +141,7 @@ class _Publish:
         self.error = ""
 
 
-class _Consumer:
+class _ConsumerSpans:
     """The deliveries of a consumer."""
 
     __slots__ = ("cancelled", "epoch", "held", "queue", "settled")
@@ -167,7 +167,7 @@ class PartSpans:
         }
         self._began_ns: int | None = None
         self._publishes: dict[tuple[PublisherRef, int], _Publish] = {}
-        self._consumers: dict[ConsumerRef, _Consumer] = {}
+        self._consumers: dict[ConsumerRef, _ConsumerSpans] = {}
         # Deliveries of this iteration that are not settled by the client.
         self._sent: list[Any] = []
 
@@ -187,7 +187,7 @@ class PartSpans:
                 self._answered(effect.publisher, effect.ids, "")
             case Unconfirmed():
                 self._answered(effect.publisher, effect.ids, "unavailable" if effect.failed else "deleted")
-            case Rejected():
+            case PublishRejected():
                 self._answered(effect.publisher, effect.ids, "full")
             case Deliver():
                 self._deliver(effect)
@@ -215,7 +215,7 @@ class PartSpans:
                     self._settle(command, began_ns, now_ns)
                 case Subscribe():
                     name = self._traces.queue_name(handle)
-                    self._consumers[command.consumer] = _Consumer(name, command.settled)
+                    self._consumers[command.consumer] = _ConsumerSpans(name, command.settled)
                 case GiveBack():
                     self._back(command.consumer, command.keys, "")
                     if (consumer := self._consumers.get(command.consumer)) is not None:
@@ -330,7 +330,7 @@ class PartSpans:
         consumer = self._consumers.get(command.consumer)
         if consumer is None:
             return
-        verdict, queue = command.verdict.name.lower(), consumer.queue
+        delivery_outcome, queue = command.delivery_outcome.name.lower(), consumer.queue
         for span in self._taken(command.consumer, command.keys):
             settle = self._traces.begin(
                 f"settle {queue}",
@@ -340,7 +340,7 @@ class PartSpans:
                     "messaging.operation.name": "settle",
                     "messaging.operation.type": "settle",
                     "messaging.destination.name": queue,
-                    "amqp10broker.verdict": verdict,
+                    "amqp10broker.verdict": delivery_outcome,
                 },
                 began_ns,
             )
@@ -349,7 +349,7 @@ class PartSpans:
             self._traces.end(span, now_ns)
         self._forget_if_idle(command.consumer, consumer)
 
-    def _forget_if_idle(self, ref: ConsumerRef, consumer: _Consumer) -> None:
+    def _forget_if_idle(self, ref: ConsumerRef, consumer: _ConsumerSpans) -> None:
         # After a consumer was cancelled, a channel observes only the settlement of its deliveries.
         if consumer.cancelled and not consumer.held:
             del self._consumers[ref]

@@ -19,7 +19,7 @@ from amqp10broker.protocols.amqp091.content import ContentOpened
 from amqp10broker.protocols.amqp091.items import AckRun, MethodFrame, PublishRun
 from amqp10broker.protocols.amqp091.methods import decode_method
 from amqp10broker.sessions.amqp091.channel import BrokerChannel, ChannelState
-from amqp10broker.sessions.amqp091.consumer import Consumer
+from amqp10broker.sessions.amqp091.consumer import ChannelConsumer
 
 NAMES: Final = (
     *("prefetch", "unacknowledged", "queue_credit", "unsent"),
@@ -47,7 +47,7 @@ LOOK_AFTER: Final = 512
 """The number of records after which the ring checks whether it is still observed."""
 
 
-class Kind(IntEnum):
+class ChannelRecordKind(IntEnum):
     """The kind of a record, which determines its three fields."""
 
     MARK = auto()
@@ -65,10 +65,10 @@ class Kind(IntEnum):
 
 
 ChannelRecord = tuple[Any, ...]
-"""Time, `Kind`, how many frames, three fields; then the state before it: deliveries that the client holds,
-and those of the consumer; number of the next message, whether it is to be confirmed, and how many confirms
-are sent; the channel's own prefetch; the `ChannelMark`. A plain tuple, because there is one for every run of
-frames.
+"""Time, `ChannelRecordKind`, how many frames, three fields; then the state before it: deliveries that the
+client holds, and those of the consumer; number of the next message, whether it is to be confirmed, and how
+many confirms are sent; the channel's own prefetch; the `ChannelMark`. A plain tuple, because there is one for
+every run of frames.
 """
 _BEFORE: Final = 6
 
@@ -87,19 +87,19 @@ class ChannelRing:
     def __init__(
         self,
         channel: BrokerChannel,
-        consumer: Consumer | None,
+        consumer: ChannelConsumer | None,
         mark: Callable[[], ChannelMark],
         now_ns: Callable[[], int],
         tell: Tell,
         on_segment: Callable[[], None] = lambda: None,
     ) -> None:
         self._channel = channel
-        self._consumer: Consumer | _Nobody = _Nobody() if consumer is None else consumer
+        self._consumer: ChannelConsumer | _Nobody = _Nobody() if consumer is None else consumer
         self._look = mark
         self._now_ns = now_ns
         self._tell = tell
         self._on_segment = on_segment
-        self.link: Consumer | BrokerChannel = channel if consumer is None else consumer
+        self.link: ChannelConsumer | BrokerChannel = channel if consumer is None else consumer
         self.ended: str | None = None
         self._consuming = channel.consuming
         self._publishing = channel.publishing
@@ -143,7 +143,7 @@ class ChannelRing:
             self._add(
                 (
                     self._now_ns(),
-                    Kind.PUBLISHED,
+                    ChannelRecordKind.PUBLISHED,
                     len(bodies),
                     item.exchange,
                     item.routing_key,
@@ -162,7 +162,7 @@ class ChannelRing:
             self._add(
                 (
                     self._now_ns(),
-                    Kind.ACKED,
+                    ChannelRecordKind.ACKED,
                     len(tags),
                     tags[0],
                     tags[-1],
@@ -181,13 +181,15 @@ class ChannelRing:
             self._opened = item.method
         else:
             method = item.method if type(item) is MethodFrame else getattr(item, "method", None)
-            self._record(Kind.RECEIVED, type(item).__name__ if method is None else self._kept(method))
+            self._record(
+                ChannelRecordKind.RECEIVED, type(item).__name__ if method is None else self._kept(method)
+            )
 
-    def delivered(self, consumer: Consumer, first_tag: int, deliveries: int) -> None:
+    def delivered(self, consumer: ChannelConsumer, first_tag: int, deliveries: int) -> None:
         self._add(
             (
                 self._now_ns(),
-                Kind.DELIVERED,
+                ChannelRecordKind.DELIVERED,
                 deliveries,
                 consumer.terms,
                 first_tag,
@@ -207,7 +209,7 @@ class ChannelRing:
             self._add(
                 (
                     self._now_ns(),
-                    Kind.SENT,
+                    ChannelRecordKind.SENT,
                     1,
                     method,
                     None,
@@ -227,14 +229,14 @@ class ChannelRing:
             self._global_prefetch = self._consuming.global_prefetch
             opened = self._opened
             if type(method) is methods.ChannelClose and opened is self._channel.in_hand:
-                self._record(Kind.RECEIVED, self._kept(opened))
-            self._record(Kind.SENT, self._kept(method))
+                self._record(ChannelRecordKind.RECEIVED, self._kept(opened))
+            self._record(ChannelRecordKind.SENT, self._kept(method))
 
     def sent_content(self, frames: bytes) -> None:
         method = decode_method(frames[_METHOD_AT : _METHOD_AT + int.from_bytes(frames[3:_METHOD_AT], "big")])
         # The delivery of a basic.get was counted before this call, although it belongs to this frame.
         got = isinstance(method, methods.BasicGetOk) and method.delivery_tag in self._held
-        self._record(Kind.SENT, self._kept(method), already_held=int(got))
+        self._record(ChannelRecordKind.SENT, self._kept(method), already_held=int(got))
 
     def _kept(self, method: methods.Method) -> Any:
         if type(method) in _LIGHT:
@@ -242,7 +244,7 @@ class ChannelRing:
         self._due = 0
         return self._tell(method)[:TEXT_CHARACTERS_MAX]
 
-    def _record(self, kind: Kind, what: Any, frames: int = 1, *, already_held: int = 0) -> None:
+    def _record(self, kind: ChannelRecordKind, what: Any, frames: int = 1, *, already_held: int = 0) -> None:
         held, *before = self._now()
         self._add((self._now_ns(), kind, frames, what, None, None, held - already_held, *before))
 
@@ -252,7 +254,7 @@ class ChannelRing:
         mark = self._look()
         if mark != self._mark:
             if length == self._length:
-                self._record(Kind.MARK, "", 0)
+                self._record(ChannelRecordKind.MARK, "", 0)
                 length += 1
             self._mark = mark
             if mark[_CLOSED]:
@@ -306,7 +308,7 @@ class ChannelRing:
             behind.append(self._behind_all())
         mine = self._consumer.terms
         for record, values in zip(records, behind, strict=False):
-            others = mine is not None and record[1] is Kind.DELIVERED and record[3] is not mine
+            others = mine is not None and record[1] is ChannelRecordKind.DELIVERED and record[3] is not mine
             yield record[0], not others, self._drawn(values), record
 
     def _from(self, number: int, limit: int) -> list[ChannelRecord]:
@@ -321,19 +323,19 @@ class ChannelRing:
         direction: str | None = "in"
         head = b""
         match kind:
-            case Kind.MARK:
+            case ChannelRecordKind.MARK:
                 direction, text = None, ""
-            case Kind.PUBLISHED:
+            case ChannelRecordKind.PUBLISHED:
                 routing_key, head = more
                 text = f"basic.publish exchange={what} routing-key={routing_key}"
-            case Kind.ACKED:
+            case ChannelRecordKind.ACKED:
                 text = f"basic.ack {_tag(*what)}" + (f" .. {_tag(*more[0])}" if frames > 1 else "")
-            case Kind.DELIVERED:
+            case ChannelRecordKind.DELIVERED:
                 direction, first = "out", more[0]
                 tags = f"{first}..{first + frames - 1}" if frames > 1 else f"{first}"
                 text = f"basic.deliver consumer-tag={what.tag} delivery-tag={tags}"
             case _:
-                direction = "in" if kind is Kind.RECEIVED else "out"
+                direction = "in" if kind is ChannelRecordKind.RECEIVED else "out"
                 text = what if isinstance(what, str) else self._tell(what)
         return {
             "direction": direction,

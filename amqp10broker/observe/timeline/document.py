@@ -9,7 +9,7 @@ RecordT = TypeVar("RecordT")
 Values = tuple[Any, ...]
 
 
-class Recorded(Protocol[RecordT]):
+class RecordedRing(Protocol[RecordT]):
     """A ring of either protocol; `ended` is why it records nothing more."""
 
     ended: str | None
@@ -38,7 +38,9 @@ class Recorded(Protocol[RecordT]):
         """Return ``direction``, ``frames``, ``frame``, ``bytes`` and ``marks`` of a step."""
 
 
-def timeline(ring: Recorded[Any], since: int | None, limit: int, *, frames: bool = True) -> dict[str, Any]:
+def timeline(
+    ring: RecordedRing[Any], since: int | None, limit: int, *, frames: bool = True
+) -> dict[str, Any]:
     """Return steps of a ring from a number on. A later call takes ``next`` as `since`.
 
     Args:

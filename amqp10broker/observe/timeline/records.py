@@ -1,6 +1,6 @@
 """The records of a ring. They are plain tuples, because there is one for every run of frames while it is on.
 
-Each begins with the time in nanoseconds by a monotonic clock, and its `Kind`.
+Each begins with the time in nanoseconds by a monotonic clock, and its `RecordKind`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _FIRST: Final = itemgetter(0)
 _LAST: Final = itemgetter(1)
 
 
-class Kind(IntEnum):
+class RecordKind(IntEnum):
     """The kind of a record, which determines its fields after time and kind."""
 
     MARK = auto()

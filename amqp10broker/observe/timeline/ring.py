@@ -14,9 +14,9 @@ from itertools import islice
 from typing import Any, Final
 
 from amqp10broker.dataclass import dataclass
-from amqp10broker.observe.timeline.records import HEAD_BYTES, Kind, Mark, Record, Span, joined, spans_of
+from amqp10broker.observe.timeline.records import HEAD_BYTES, Mark, Record, RecordKind, Span, joined, spans_of
 from amqp10broker.observe.timeline.shown import Tell, shown
-from amqp10broker.observe.timeline.standing import NAMES, Standing
+from amqp10broker.observe.timeline.standing import NAMES, LinkState
 from amqp10broker.protocols.amqp10.disposition import DispositionRun
 from amqp10broker.protocols.amqp10.link import ReceiverLink, SenderLink
 from amqp10broker.protocols.amqp10.performatives import Disposition, Flow, Rejected
@@ -40,12 +40,12 @@ class Segment:
     """Consecutive records, and the state of the link before the first of them."""
 
     first: int
-    standing: Standing
+    standing: LinkState
     records: list[Record] = field(default_factory=list)
     weight: int = 0
 
 
-class Ring:
+class FrameRing:
     """A tap of one session, for one link; `ended` is why it records nothing more."""
 
     names = NAMES
@@ -71,7 +71,7 @@ class Ring:
         self._changes = False
         self._mark = mark()
         self._old_weight = 0
-        self._segments = deque([Segment(0, Standing(session, link, self._mark))])
+        self._segments = deque([Segment(0, LinkState(session, link, self._mark))])
         self._records = self._segments[-1].records
         self._add = self._records.append
         self.ended: str | None = None
@@ -87,21 +87,29 @@ class Ring:
                 spans = spans_of(ids) if len(ids) > 1 else ((ids[0], ids[0]),)
                 head = item.payloads[0][:HEAD_BYTES]
                 fields = (item.handle, spans, len(ids), item.settled, item.tags[0], head)
-                self._add((self._now_ns(), Kind.TRANSFERS_IN, *fields))
+                self._add((self._now_ns(), RecordKind.TRANSFERS_IN, *fields))
         elif kind is DispositionRun:
             assert isinstance(item, DispositionRun)
             named = item.spans if len(item.spans) == 1 else self._joined(item.spans)
             state = _state_text(item.state)
             self._add(
-                (self._now_ns(), Kind.DISPOSITIONS_IN, item.role, item.settled, state, named, len(item.spans))
+                (
+                    self._now_ns(),
+                    RecordKind.DISPOSITIONS_IN,
+                    item.role,
+                    item.settled,
+                    state,
+                    named,
+                    len(item.spans),
+                )
             )
         elif kind is Flow:
             assert isinstance(item, Flow)
             if item.properties is None:
-                self._add((self._now_ns(), Kind.FLOW_IN, item, None))
+                self._add((self._now_ns(), RecordKind.FLOW_IN, item, None))
             else:
                 bare = replace(item, properties=None)
-                self._add((self._now_ns(), Kind.FLOW_IN, bare, self._text(item)))
+                self._add((self._now_ns(), RecordKind.FLOW_IN, bare, self._text(item)))
         else:
             self._received_seldom(item)
 
@@ -111,16 +119,16 @@ class Ring:
             case Disposition():
                 span = (item.first, item.first if item.last is None else item.last)
                 state = _state_text(item.state)
-                self._add((now, Kind.DISPOSITIONS_IN, item.role, item.settled, state, (span,), 1))
+                self._add((now, RecordKind.DISPOSITIONS_IN, item.role, item.settled, state, (span,), 1))
             case TransferFrame():
                 transfer, payload = item.performative, item.payload
                 if transfer.state is not None:
                     transfer = replace(transfer, state=None)
                 of_payload = (payload[:HEAD_BYTES], len(payload))
-                self._add((now, Kind.TRANSFER_IN, transfer.handle, transfer, *of_payload))
+                self._add((now, RecordKind.TRANSFER_IN, transfer.handle, transfer, *of_payload))
             case _:
                 self._changes = True
-                self._add((now, Kind.OTHER_IN, self._text(item)))
+                self._add((now, RecordKind.OTHER_IN, self._text(item)))
 
     def _joined(self, spans: list[Span]) -> tuple[Span, ...]:
         found = joined(spans)
@@ -130,18 +138,18 @@ class Ring:
         return found
 
     def sent(self, frame: bytes) -> None:
-        self._add((self._now_ns(), Kind.SENT, frame))
+        self._add((self._now_ns(), RecordKind.SENT, frame))
         if frame[_DESCRIPTOR_AT] not in _OFTEN:
             self._changes = True
             self._segments[-1].weight += len(frame) // TEXT_CHARACTERS_MAX
 
     def sent_run(self, link: SenderLink, first_id: int, deliveries: int, head: bytes) -> None:
         fields = (link.handle, first_id, deliveries, link.settled, head[:HEAD_BYTES])
-        self._add((self._now_ns(), Kind.TRANSFERS_OUT, *fields))
+        self._add((self._now_ns(), RecordKind.TRANSFERS_OUT, *fields))
 
     def sent_piece(self, link: SenderLink, delivery_id: int, head: bytes, *, first: bool, last: bool) -> None:
         fields = (link.handle, delivery_id, link.settled, head[:HEAD_BYTES], first, last)
-        self._add((self._now_ns(), Kind.TRANSFER_OUT, *fields))
+        self._add((self._now_ns(), RecordKind.TRANSFER_OUT, *fields))
 
     def _text(self, performative: object) -> str:
         return self._tell(performative)[:TEXT_CHARACTERS_MAX]
@@ -159,7 +167,7 @@ class Ring:
         mark = self._look()
         if mark != self._mark:
             self._mark = mark
-            self._add((self._now_ns(), Kind.MARK, mark))
+            self._add((self._now_ns(), RecordKind.MARK, mark))
         if len(self._records) >= SEGMENT_RECORDS:
             self._end_of_segment()
 
@@ -176,7 +184,7 @@ class Ring:
         segment.weight += len(segment.records)
         self._old_weight += segment.weight
         following = Segment(
-            segment.first + len(segment.records), Standing(self._session, self.link, self._mark)
+            segment.first + len(segment.records), LinkState(self._session, self.link, self._mark)
         )
         self._segments.append(following)
         self._records = following.records
@@ -213,7 +221,7 @@ class Ring:
     def shown(self, record: Record) -> dict[str, Any]:
         return shown(record, self._tell)
 
-    def _at(self, number: int) -> Standing:
+    def _at(self, number: int) -> LinkState:
         segment = next(each for each in reversed(self._segments) if each.first <= number)
         standing = segment.standing.copy()
         for record in segment.records[: number - segment.first]:

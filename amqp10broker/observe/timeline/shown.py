@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from amqp10broker.observe.timeline.records import Kind, Record
+from amqp10broker.observe.timeline.records import Record, RecordKind
 from amqp10broker.observe.timeline.standing import FRAME_HEAD_BYTES
 from amqp10broker.protocols.amqp10.performatives import Flow, Role, decode_composite
 from amqp10broker.protocols.serial import MASK
@@ -18,36 +18,36 @@ def shown(record: Record, tell: Tell) -> dict[str, Any]:
     direction: str | None = "in"
     frames, marks, head = 1, [], b""
     match record[1]:
-        case Kind.MARK:
+        case RecordKind.MARK:
             direction, frames = None, 0
             text = ""
-        case Kind.TRANSFERS_IN:
+        case RecordKind.TRANSFERS_IN:
             _, _, handle, spans, frames, settled, tag, head = record
             text = (
                 f"TRANSFER handle={handle} delivery-id={_spans(spans)} delivery-tag={tag.hex()} "
                 f"settled={str(settled).lower()}"
             )
-        case Kind.TRANSFER_IN:
+        case RecordKind.TRANSFER_IN:
             _, _, _, transfer, head, size = record
             text = f"{tell(transfer)} payload({size} bytes)"
-        case Kind.DISPOSITIONS_IN:
+        case RecordKind.DISPOSITIONS_IN:
             _, _, role, settled, state, spans, frames = record
             text = (
                 f"DISPOSITION role={'receiver' if role == Role.RECEIVER else 'sender'} "
                 f"delivery-id={_spans(spans)} settled={str(settled).lower()} state={state or 'none'}"
             )
-        case Kind.FLOW_IN:
+        case RecordKind.FLOW_IN:
             _, _, flow, told = record
             text = told or tell(flow)
             marks = list(_marks(flow))
-        case Kind.OTHER_IN:
+        case RecordKind.OTHER_IN:
             text = record[2]
-        case Kind.SENT:
+        case RecordKind.SENT:
             direction, head = "out", record[2]
             performative, _ = decode_composite(head[FRAME_HEAD_BYTES:])
             text = tell(performative)
             marks = list(_marks(performative))
-        case Kind.TRANSFERS_OUT:
+        case RecordKind.TRANSFERS_OUT:
             _, _, handle, first, frames, settled, head = record
             numbers = _spans([(first, (first + frames - 1) & MASK)])
             text = f"TRANSFER handle={handle} delivery-id={numbers} settled={str(settled).lower()}"

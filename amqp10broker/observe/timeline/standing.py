@@ -10,7 +10,7 @@ from __future__ import annotations
 from copy import copy
 from typing import Any, Final, Self
 
-from amqp10broker.observe.timeline.records import Kind, Mark, Record, Span
+from amqp10broker.observe.timeline.records import Mark, Record, RecordKind, Span
 from amqp10broker.protocols.amqp10.errors import AmqpSessionError
 from amqp10broker.protocols.amqp10.link import ReceiverLink, SenderLink
 from amqp10broker.protocols.amqp10.performatives import Disposition, Flow, Role, Transfer, decode_composite
@@ -26,7 +26,7 @@ NAMES: Final = (
 """The names of the values: those of `LinkView`, `SessionView` and `ConnectionView`."""
 
 
-class Standing:
+class LinkState:
     """The state of one link and its session after the frames up to now."""
 
     def __init__(self, session: Session, link: SenderLink | ReceiverLink, mark: Mark) -> None:
@@ -84,28 +84,28 @@ class Standing:
     def apply(self, record: Record) -> bool:
         """Apply one record; return whether it is about the link itself."""
         match record[1]:
-            case Kind.MARK:
+            case RecordKind.MARK:
                 self.mark = record[2]
                 return True
-            case Kind.TRANSFERS_IN:
+            case RecordKind.TRANSFERS_IN:
                 _, _, handle, spans, count, settled, *_ = record
                 return self._transfers_in(handle, spans, count, settled=settled)
-            case Kind.TRANSFER_IN:
+            case RecordKind.TRANSFER_IN:
                 return self._transfer_in(record[3])
-            case Kind.DISPOSITIONS_IN:
+            case RecordKind.DISPOSITIONS_IN:
                 _, _, role, settled, _, spans, _ = record
                 return self._settle(role, spans, came=True, settled=settled)
-            case Kind.FLOW_IN:
+            case RecordKind.FLOW_IN:
                 return self._flow_in(record[2])
-            case Kind.SENT:
+            case RecordKind.SENT:
                 return self._sent(record[2])
-            case Kind.TRANSFERS_OUT:
+            case RecordKind.TRANSFERS_OUT:
                 _, _, handle, first_id, count, settled, _ = record
                 self._outgoing.spend(count)
                 if handle == self.handle:
                     self._start(first_id, count, settled=settled)
                 return bool(handle == self.handle)
-            case Kind.TRANSFER_OUT:
+            case RecordKind.TRANSFER_OUT:
                 _, _, handle, delivery_id, settled, _, first, _ = record
                 self._outgoing.spend(1)
                 if handle == self.handle and first:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from amqp10broker.observe.timeline.ring import Ring
+from amqp10broker.observe.timeline.ring import FrameRing
 from amqp10broker.protocols.amqp10.link import SenderLink
 
 
 class Taps:
     """Forwards the events of one session to several rings (a `FrameTap`)."""
 
-    def __init__(self, rings: Sequence[Ring]) -> None:
+    def __init__(self, rings: Sequence[FrameRing]) -> None:
         self._rings = rings
 
     def received(self, item: object) -> None:

@@ -44,7 +44,7 @@ class ReplyCode(IntEnum):
     INTERNAL_ERROR = 541
 
 
-class Scope(IntEnum):
+class ReplyScope(IntEnum):
     """The scope of a reply code: channel or connection."""
 
     CHANNEL = 1
@@ -64,9 +64,9 @@ _SOFT: Final = frozenset(
 )
 
 
-def scope_of(code: int) -> Scope:
+def scope_of(code: int) -> ReplyScope:
     """Return the scope of a reply code where the specification fixes it; unknown codes end the connection."""
-    return Scope.CHANNEL if code in _SOFT else Scope.CONNECTION
+    return ReplyScope.CHANNEL if code in _SOFT else ReplyScope.CONNECTION
 
 
 class Amqp091Error(Exception):

@@ -12,14 +12,14 @@ from typing import Final
 
 from amqp10broker.message.message import Message
 from amqp10broker.queues.classic.cursor import Cursor
-from amqp10broker.queues.classic.ready import Ready
+from amqp10broker.queues.classic.ready import ReadyMessages
 from amqp10broker.queues.classic.selecting import has_more
 from amqp10broker.queues.commands import NO_BOUND, ConsumerRef
-from amqp10broker.queues.outlook import Looking, Part
-from amqp10broker.queues.round_robin import Ring, turn_within
+from amqp10broker.queues.outlook import ConsumerStatus, Looking
+from amqp10broker.queues.round_robin import RoundRobin, turn_within
 
 
-class Consumer:
+class ClassicConsumer:
     """A consumer's state in its queue.
 
     Attributes:
@@ -87,10 +87,12 @@ class Consumer:
         self.held_ms = 0
         self.settled_ms: int | None = None
 
-    def part(self, waiting: Ready) -> Part:
+    def part(self, waiting: ReadyMessages) -> ConsumerStatus:
         """Return its state for reports."""
         held = 0 if self.settled or self.browses else len(self.unsettled)
-        part = Part(self.ref, self.credit, self.priority, held, self.held_ms, self.settled_ms, name=self.name)
+        part = ConsumerStatus(
+            self.ref, self.credit, self.priority, held, self.held_ms, self.settled_ms, name=self.name
+        )
         cursor = self.cursor
         if cursor is None:
             return part
@@ -112,32 +114,32 @@ class Consumers:
     __slots__ = ("_all", "_counted", "_resting", "_rings", "active", "looking", "single")
 
     def __init__(self, *, single: bool) -> None:
-        self._all: dict[ConsumerRef, Consumer] = {}
+        self._all: dict[ConsumerRef, ClassicConsumer] = {}
         # Those that are counted and not cancelled, in order of arrival.
-        self._counted: dict[ConsumerRef, Consumer] = {}
+        self._counted: dict[ConsumerRef, ClassicConsumer] = {}
         # Consumers with credit by priority, the highest first; no ring is empty.
-        self._rings: dict[int, Ring[Consumer]] = {}
+        self._rings: dict[int, RoundRobin[ClassicConsumer]] = {}
         # Selecting consumers with credit that have looked through all messages; true: the last search found
         # nothing, so that the next turn is theirs.
-        self._resting: dict[Consumer, bool] = {}
-        self.looking: dict[ConsumerRef, Consumer] = {}
+        self._resting: dict[ClassicConsumer, bool] = {}
+        self.looking: dict[ConsumerRef, ClassicConsumer] = {}
         self.single = single
-        self.active: Consumer | None = None
+        self.active: ClassicConsumer | None = None
 
-    def __iter__(self) -> Iterator[Consumer]:
+    def __iter__(self) -> Iterator[ClassicConsumer]:
         return chain(self._all.values(), self.browsers())
 
     def __len__(self) -> int:
         return len(self._all) + len(self.browsers())
 
-    def find(self, ref: ConsumerRef) -> Consumer | None:
+    def find(self, ref: ConsumerRef) -> ClassicConsumer | None:
         """Return a consumer unless it browses."""
         return self._all.get(ref)
 
-    def find_any(self, ref: ConsumerRef) -> Consumer | None:
+    def find_any(self, ref: ConsumerRef) -> ClassicConsumer | None:
         return self._all.get(ref) or self.looking.get(ref)
 
-    def browsers(self) -> list[Consumer]:
+    def browsers(self) -> list[ClassicConsumer]:
         return [each for each in self.looking.values() if each.browses]
 
     @property
@@ -155,7 +157,7 @@ class Consumers:
         other = next(iter(self._counted.values()), None)
         return other is None or not (exclusive or other.exclusive)
 
-    def add(self, consumer: Consumer) -> None:
+    def add(self, consumer: ClassicConsumer) -> None:
         if consumer.cursor is not None:
             self.looking[consumer.ref] = consumer
             if consumer.browses:
@@ -166,11 +168,11 @@ class Consumers:
         if self.single and self.active is None and consumer.counted:
             self.active = consumer
 
-    def remove(self, consumer: Consumer) -> None:
+    def remove(self, consumer: ClassicConsumer) -> None:
         self._all.pop(consumer.ref, None)
         self.retire(consumer)
 
-    def retire(self, consumer: Consumer) -> None:
+    def retire(self, consumer: ClassicConsumer) -> None:
         """Stop deliveries to a consumer; if it was the active one, the next in order of arrival is."""
         self._counted.pop(consumer.ref, None)
         self.take_credit(consumer)
@@ -188,10 +190,10 @@ class Consumers:
         self.looking.clear()
         self.active = None
 
-    def is_active(self, consumer: Consumer) -> bool:
+    def is_active(self, consumer: ClassicConsumer) -> bool:
         return not self.single or consumer is self.active or not consumer.counted
 
-    def set_credit(self, consumer: Consumer, credit: int) -> None:
+    def set_credit(self, consumer: ClassicConsumer, credit: int) -> None:
         consumer.credit = credit
         takes_part = credit > 0 and self.is_active(consumer)
         if takes_part and not consumer.queued:
@@ -199,11 +201,11 @@ class Consumers:
         elif not takes_part and consumer.queued:
             self._leave_ring(consumer)
 
-    def take_credit(self, consumer: Consumer) -> None:
+    def take_credit(self, consumer: ClassicConsumer) -> None:
         self._resting.pop(consumer, None)
         self.set_credit(consumer, 0)
 
-    def give_looking(self, consumer: Consumer, credit: int) -> None:
+    def give_looking(self, consumer: ClassicConsumer, credit: int) -> None:
         """Set the credit of a consumer that selects or browses; one that browses takes no part in the
         rotation.
         """
@@ -211,23 +213,23 @@ class Consumers:
         if not consumer.browses:
             self.set_credit(consumer, credit)
 
-    def _join_ring(self, consumer: Consumer) -> None:
+    def _join_ring(self, consumer: ClassicConsumer) -> None:
         consumer.queued = True
         ring = self._rings.get(consumer.priority)
         if ring is None:
-            ring = self._rings[consumer.priority] = Ring()
+            ring = self._rings[consumer.priority] = RoundRobin()
             ring.add(consumer)
             if len(self._rings) > 1:
                 self._rings = dict(sorted(self._rings.items(), reverse=True))
         else:
             ring.add(consumer)
 
-    def rest(self, consumer: Consumer, *, in_vain: bool) -> None:
+    def rest(self, consumer: ClassicConsumer, *, in_vain: bool) -> None:
         """Suspend the first of the top ring, which has credit left but has looked through all messages."""
         self._leave_ring(consumer)
         self._resting[consumer] = in_vain
 
-    def wake(self, waiting: Ready) -> None:
+    def wake(self, waiting: ReadyMessages) -> None:
         """Resume suspended consumers if there is something to look at."""
         for consumer, in_vain in [*self._resting.items()][::-1]:
             assert consumer.cursor is not None
@@ -237,35 +239,35 @@ class Consumers:
                 if in_vain:
                     self._rings[consumer.priority].move_to_end(consumer, last=False)
 
-    def set_aside(self, consumer: Consumer) -> None:
+    def set_aside(self, consumer: ClassicConsumer) -> None:
         """Remove the first of the top ring from the rotation until `resume`."""
         self._leave_ring(consumer)
 
-    def resume(self, consumer: Consumer) -> None:
+    def resume(self, consumer: ClassicConsumer) -> None:
         self._join_ring(consumer)
 
-    def browsing(self) -> list[Consumer]:
+    def browsing(self) -> list[ClassicConsumer]:
         return [each for each in self.browsers() if each.credit]
 
-    def _leave_ring(self, consumer: Consumer) -> None:
+    def _leave_ring(self, consumer: ClassicConsumer) -> None:
         consumer.queued = False
         ring = self._rings[consumer.priority]
         ring.remove(consumer)
         if not ring:
             del self._rings[consumer.priority]
 
-    def top_ring(self) -> Ring[Consumer]:
+    def top_ring(self) -> RoundRobin[ClassicConsumer]:
         """Return the ring of the highest priority, which must not be empty."""
         return next(iter(self._rings.values()))
 
-    def had_turns(self, takers: Sequence[Consumer], count: int) -> None:
+    def had_turns(self, takers: Sequence[ClassicConsumer], count: int) -> None:
         """Rotate after the first of the top ring got `count` messages, at least one."""
         self.top_ring().turn_by(takers, count)
         for consumer in takers:
             if not consumer.credit:
                 self._leave_ring(consumer)
 
-    def had_turn(self, consumer: Consumer) -> None:
+    def had_turn(self, consumer: ClassicConsumer) -> None:
         """Rotate after the first of the top ring was served; without credit it leaves the ring."""
         ring = self._rings[consumer.priority]
         if consumer.credit:

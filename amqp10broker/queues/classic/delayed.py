@@ -43,7 +43,7 @@ class Delayed(NamedTuple):
     message: Message
 
 
-class _Page(NamedTuple):
+class _DelayedPage(NamedTuple):
     when_ms: int
     """Due time of its first message, or a lower bound."""
     position: int
@@ -62,7 +62,7 @@ class DelayedMessages:
         self._store = store
         self._soon: list[Delayed] = []  # a heap
         self._soon_size = 0
-        self._pages: list[_Page] = []  # a heap
+        self._pages: list[_DelayedPage] = []  # a heap
         self._first = 0
         self.count = 0
         self.size = 0
@@ -71,7 +71,9 @@ class DelayedMessages:
     def recover(self, pages: Sequence[Page], next_position: int) -> None:
         assert not self.count
         for page in pages:
-            heappush(self._pages, _Page(page.soonest_ms, page.first, page.handle, page.count, page.size))
+            heappush(
+                self._pages, _DelayedPage(page.soonest_ms, page.first, page.handle, page.count, page.size)
+            )
         self._first = pages[0].first if pages else next_position
         self.count = sum(page.count for page in pages)
         self.size = sum(page.size for page in pages)
@@ -155,7 +157,7 @@ class DelayedMessages:
             when = expiry if 0 < expiry < due else due
             heappush(soon, Delayed(when, positions[at], expiry, message))
 
-    def _take_in(self, page: _Page) -> None:
+    def _take_in(self, page: _DelayedPage) -> None:
         if self._store.is_packed(page.handle):
             packed, expiries = self._store.page_in(page.handle)
             before = [_BEFORE.unpack_from(content) for _, content in packed]
@@ -205,4 +207,4 @@ class DelayedMessages:
         ]
         expiries = [each.expiry for each in part]
         handle = self._store.pack(0, packed, expiries if any(expiries) else None)
-        heappush(self._pages, _Page(part[0].when_ms, part[0].position, handle, len(part), size))
+        heappush(self._pages, _DelayedPage(part[0].when_ms, part[0].position, handle, len(part), size))

@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from amqp10broker.message.message import Message
 from amqp10broker.protocols.serial import MASK
 from amqp10broker.queues.classic.backlog import content_bytes
-from amqp10broker.queues.classic.consumers import Consumer, Consumers
-from amqp10broker.queues.classic.ready import EXPIRED_MAX, Ready
+from amqp10broker.queues.classic.consumers import ClassicConsumer, Consumers
+from amqp10broker.queues.classic.ready import EXPIRED_MAX, ReadyMessages
 from amqp10broker.queues.classic.removal import Disposal
-from amqp10broker.queues.classic.selecting import Look, has_more
+from amqp10broker.queues.classic.selecting import Search, has_more
 from amqp10broker.queues.classic.store import Store
 from amqp10broker.queues.outbox import Outbox
 from amqp10broker.queues.round_robin import SCAN_MAX, next_takers, turn_of
@@ -39,7 +39,7 @@ class Serving:
 
     def __init__(
         self,
-        waiting: Ready,
+        waiting: ReadyMessages,
         consumers: Consumers,
         disposal: Disposal,
         outbox: Outbox,
@@ -63,8 +63,8 @@ class Serving:
 
         Args:
             to_the_end: do not stop early, since remaining credit will be forfeited. Otherwise this ends when
-                many messages have expired and more have to: `Ready.next_expiry` is due then, so that other
-                tasks run before the next call.
+                many messages have expired and more have to: `ReadyMessages.next_expiry` is due then, so that
+                other tasks run before the next call.
         """
         waiting, consumers = self._waiting, self._consumers
         if consumers.looking:
@@ -109,7 +109,7 @@ class Serving:
         waiting, consumers = self._waiting, self._consumers
         consumers.wake(waiting)
         self._left = self.scan_max
-        aside: list[Consumer] = []
+        aside: list[ClassicConsumer] = []
         expired = 0
         while waiting.count and consumers.waiting and not aside:
             ring = consumers.top_ring()
@@ -144,9 +144,9 @@ class Serving:
             self._browse(consumer, now_ms)
         self.looked()
 
-    def _select(self, consumer: Consumer, count: int, now_ms: int) -> int:
+    def _select(self, consumer: ClassicConsumer, count: int, now_ms: int) -> int:
         assert consumer.cursor is not None
-        found = Look(self._waiting, consumer.cursor, count, consumer.room, self._left, now_ms)
+        found = Search(self._waiting, consumer.cursor, count, consumer.room, self._left, now_ms)
         self._left -= found.looked_at
         if found.expired:
             self._disposal.remove_expired(found.expired, now_ms)
@@ -158,11 +158,11 @@ class Serving:
                 self._outbox.deliver_again(consumer)
         return len(found.keys)
 
-    def _browse(self, consumer: Consumer, now_ms: int) -> None:
+    def _browse(self, consumer: ClassicConsumer, now_ms: int) -> None:
         cursor = consumer.cursor
         assert cursor is not None
         if self._left > 0 and has_more(self._waiting, cursor):
-            found = Look(self._waiting, cursor, consumer.credit, consumer.room, self._left, now_ms)
+            found = Search(self._waiting, cursor, consumer.credit, consumer.room, self._left, now_ms)
             self._left -= found.looked_at
             if found.keys:
                 self.give(consumer, found.keys, found.messages, found.size, now_ms)
@@ -171,7 +171,7 @@ class Serving:
         if consumer.credit and has_more(self._waiting, cursor):
             self.unfinished = True
 
-    def _hand_out(self, consumer: Consumer, count: int, now_ms: int) -> int:
+    def _hand_out(self, consumer: ClassicConsumer, count: int, now_ms: int) -> int:
         # Returns how many messages had expired instead.
         again = self._waiting.again
         keys, messages, expired, size = self._waiting.take(count, now_ms, consumer.room)
@@ -186,7 +186,12 @@ class Serving:
         return len(expired)
 
     def give(
-        self, consumer: Consumer, keys: Sequence[int], messages: Sequence[Message], size: int, now_ms: int
+        self,
+        consumer: ClassicConsumer,
+        keys: Sequence[int],
+        messages: Sequence[Message],
+        size: int,
+        now_ms: int,
     ) -> None:
         """Deliver messages to a consumer that has credit for them, and room for all but the last."""
         count = len(keys)

@@ -10,15 +10,15 @@ from collections.abc import Callable, Iterator
 
 from amqp10broker.queues.classic.journal_store import ClassicStore
 from amqp10broker.queues.classic.queue import ClassicQueue
-from amqp10broker.queues.durability import Commits, Keeper
-from amqp10broker.queues.outlook import Progress
+from amqp10broker.queues.durability import Commits, DurabilityBackend
+from amqp10broker.queues.outlook import QueueProgress
 from amqp10broker.queues.settings import ConfirmWhen
 
 MakeQueue = Callable[[ClassicQueue | None], ClassicQueue]
 """Makes an empty machine, with the settings and counters of one that failed, if it is given."""
 
 
-class ClassicInJournal(Keeper[ClassicQueue]):
+class ClassicInJournal(DurabilityBackend[ClassicQueue]):
     """The backend of one durable classic queue."""
 
     __slots__ = ("_asked_for", "_commits", "_confirm_when", "_make", "_store")
@@ -64,7 +64,7 @@ class ClassicInJournal(Keeper[ClassicQueue]):
     def _confirms_written(self) -> bool:
         return (self.queue.settings.confirm_when or self._confirm_when) is ConfirmWhen.WRITTEN
 
-    def progress(self, *, busy: bool) -> Progress:
+    def progress(self, *, busy: bool) -> QueueProgress:
         waits = bool(self.admission.waiting) or self.queue.unsafe_ticket is not None
         return self._commits.progress(busy=busy, waits=waits)
 
@@ -72,6 +72,6 @@ class ClassicInJournal(Keeper[ClassicQueue]):
         self.queue.refuse_unsafe()
         self.tell()
 
-    def begin_again(self) -> None:
+    def restart(self) -> None:
         self.queue = self._make(self.queue)
         self.recovered = False

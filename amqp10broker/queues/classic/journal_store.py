@@ -22,7 +22,7 @@ from amqp10broker.queues.classic.records import (
     DELIVERED,
     GONE,
     MESSAGES,
-    Start,
+    MessagesHead,
     decode_gone,
     decode_start,
     encode_gone,
@@ -62,7 +62,7 @@ class _Read:
 
     __slots__ = ("_at", "_dues", "_expiries", "_lengths", "_messages", "count", "first", "payload")
 
-    def __init__(self, first: int, start: Start, payload: bytes) -> None:
+    def __init__(self, first: int, start: MessagesHead, payload: bytes) -> None:
         self.first = first
         self.count = start.messages
         self.payload = payload
@@ -89,7 +89,7 @@ class _Read:
         return None if self._dues is None else self._dues[wanted]
 
 
-class _Part(NamedTuple):
+class _RecordPart(NamedTuple):
     first: int
     wanted: slice
     record: _Read
@@ -330,7 +330,7 @@ class ClassicStore:
         if isinstance(handle, Place):
             self._spool.drop(handle)
 
-    def _parts(self, number: int, extent: Extent, wanted: range) -> Iterator[_Part]:
+    def _parts(self, number: int, extent: Extent, wanted: range) -> Iterator[_RecordPart]:
         start, stop = max(wanted.start, extent.first), min(wanted.stop, extent.stop)
         records = self._read(number, extent)
         for at in range(max(0, bisect_right(records, start, key=_FIRST) - 1), len(records)):
@@ -340,7 +340,7 @@ class ClassicStore:
                 break
             low, high = max(start, first), min(stop, first + record.count)
             if low < high:
-                yield _Part(low, slice(low - first, high - first), record)
+                yield _RecordPart(low, slice(low - first, high - first), record)
 
     def _read(self, number: int, extent: Extent) -> list[_Read]:
         # By position. Between the records are those of others, of other levels too, and some without live
@@ -378,7 +378,7 @@ class ClassicStore:
                 # The record of `delivered` may be in that file.
                 self._write_delivered(number, level)
 
-    def _append_again(self, number: int, part: _Part) -> None:
+    def _append_again(self, number: int, part: _RecordPart) -> None:
         payload, count = part.record.payload, part.record.count
         first, last = part.wanted.start, part.wanted.stop
         if last - first == count:
@@ -416,7 +416,7 @@ class ClassicStore:
         else:
             raise ValueError(f"a record of kind {record.kind} is none of a classic queue")
 
-    def _restore_messages(self, record: JournalRecord, start: Start) -> None:
+    def _restore_messages(self, record: JournalRecord, start: MessagesHead) -> None:
         level = self._level(start.level)
         first, count, expiries, dues = record.index, start.messages, start.expiries, start.dues
         level.may_expire = level.may_expire or expiries is not None

@@ -14,7 +14,7 @@ from amqp10broker.message.amqp10 import HEAD_BYTES_MAX
 from amqp10broker.message.message import Message
 from amqp10broker.message.traits import traits_of
 from amqp10broker.queues.classic.delayed import Delayed, DelayedMessages
-from amqp10broker.queues.classic.ready import Ready
+from amqp10broker.queues.classic.ready import ReadyMessages
 from amqp10broker.queues.classic.store import DELAYED, Store
 from amqp10broker.queues.commands import PublisherRef
 from amqp10broker.queues.effects import Confirmed, Unconfirmed
@@ -45,7 +45,7 @@ class Intake:
     def __init__(
         self,
         queue: str,
-        waiting: Ready,
+        waiting: ReadyMessages,
         delayed: DelayedMessages,
         store: Store,
         outbox: Outbox,

@@ -16,12 +16,12 @@ from amqp10broker.message.filters.filters import Filters
 from amqp10broker.message.message import Message
 from amqp10broker.protocols.serial import MASK, limit_left
 from amqp10broker.queues.classic.backlog import Page, content_bytes
-from amqp10broker.queues.classic.consumers import Consumer, Consumers
+from amqp10broker.queues.classic.consumers import ClassicConsumer, Consumers
 from amqp10broker.queues.classic.cursor import Cursor
 from amqp10broker.queues.classic.delayed import DelayedMessages
 from amqp10broker.queues.classic.dispatch import Serving
 from amqp10broker.queues.classic.publishing import Intake
-from amqp10broker.queues.classic.ready import Ready
+from amqp10broker.queues.classic.ready import ReadyMessages
 from amqp10broker.queues.classic.removal import Disposal
 from amqp10broker.queues.classic.selecting import has_more, has_passed
 from amqp10broker.queues.classic.store import DELAYED, MemoryStore, Store
@@ -33,6 +33,7 @@ from amqp10broker.queues.commands import (
     Configure,
     Credit,
     Delete,
+    DeliveryOutcome,
     DetachPublisher,
     GiveBack,
     Inspect,
@@ -43,25 +44,24 @@ from amqp10broker.queues.commands import (
     Tick,
     Touch,
     Unsubscribe,
-    Verdict,
     tag_in,
 )
 from amqp10broker.queues.counters import QueueCounters
 from amqp10broker.queues.effects import (
     Confirmed,
     CreditReply,
+    DeadLetterReason,
     DeadLetters,
+    PublishRejected,
     QueueDeleted,
-    Reason,
-    Rejected,
     Settled,
     Subscribed,
     SubscribeRefused,
 )
-from amqp10broker.queues.figures import QueueFigures, QueueWeight, few, is_full, length_limits
+from amqp10broker.queues.figures import QueueStats, QueueWeight, few, is_full, length_limits
 from amqp10broker.queues.limits import is_limited, is_over, rejects
 from amqp10broker.queues.machine import QueueMachine
-from amqp10broker.queues.outlook import Outlook
+from amqp10broker.queues.outlook import QueueStatus
 from amqp10broker.queues.round_robin import SCAN_MAX
 from amqp10broker.queues.selecting import Select, selection
 from amqp10broker.queues.settings import DEFAULTS, Overflow, QueueSettings
@@ -94,7 +94,7 @@ class ClassicQueue(QueueMachine):
         self.auto_delete = auto_delete
         self._store = store or MemoryStore()
         self._keeps = self._store.durable and durable
-        self.waiting = Ready(settings.max_priority, self._store, settings.default_priority)
+        self.waiting = ReadyMessages(settings.max_priority, self._store, settings.default_priority)
         self._consumers = Consumers(single=settings.single_active_consumer)
         self.delayed = DelayedMessages(self._store)
         self._disposal = Disposal(self.waiting, self.delayed, self._store, self.counters, keeps=self._keeps)
@@ -103,7 +103,7 @@ class ClassicQueue(QueueMachine):
         )
         self._serving.looked = self._end_drains
         # Drains that are answered when the queue was looked through up to these positions.
-        self._drains: dict[Consumer, list[int]] = {}
+        self._drains: dict[ClassicConsumer, list[int]] = {}
         self._holding = Holding(self.waiting, self._disposal, self._outbox)
         self._intake = Intake(name, self.waiting, self.delayed, self._store, self._outbox, keeps=self._keeps)
         self._select = None if selector is None else selection(selector)
@@ -142,9 +142,9 @@ class ClassicQueue(QueueMachine):
     def consumers(self) -> int:
         return self._consumers.counted
 
-    def figures(self) -> QueueFigures:
+    def figures(self) -> QueueStats:
         limits, active = length_limits(self.settings), self._consumers.active
-        return QueueFigures(
+        return QueueStats(
             messages_ready=self.ready,
             messages_unsettled=self.unsettled,
             consumers=self.consumers,
@@ -164,10 +164,10 @@ class ClassicQueue(QueueMachine):
     def unsafe_ticket(self) -> int | None:
         return self._intake.first_ticket
 
-    def outlook(self) -> Outlook:
+    def queue_status(self) -> QueueStatus:
         consumers, disposal = self._consumers, self._disposal
         unconfirmed, unconfirmed_ms = self._intake.unsafe
-        return Outlook(
+        return QueueStatus(
             self.ready,
             self.waiting.arrived,
             {each.ref: each.part(self.waiting) for each in consumers},
@@ -238,7 +238,7 @@ class ClassicQueue(QueueMachine):
         expired = [each for each in due if 0 < each.expiry <= self._now]
         if expired:
             self._disposal.expired_ms = self._now
-            self._disposal.remove_delayed(Reason.EXPIRED, expired)
+            self._disposal.remove_delayed(DeadLetterReason.EXPIRED, expired)
             due = [each for each in due if not 0 < each.expiry <= self._now]
         if due:
             self._intake.release(due)
@@ -366,10 +366,10 @@ class ClassicQueue(QueueMachine):
             return
         self.counters.rejected += len(refused)
         if settings.overflow is Overflow.REJECT_PUBLISH_DLX:
-            self._disposal.give_up(Reason.MAXLEN, [messages[index] for index in refused])
+            self._disposal.give_up(DeadLetterReason.MAXLEN, [messages[index] for index in refused])
         self._tell(
             command.publisher.reply_to,
-            Rejected(command.publisher, [ids[index] for index in refused], command.settled, self.name),
+            PublishRejected(command.publisher, [ids[index] for index in refused], command.settled, self.name),
         )
 
     def _take_in(self, command: Publish, start: int, stop: int) -> None:
@@ -388,7 +388,7 @@ class ClassicQueue(QueueMachine):
             return
         consumer.settled_ms = self._now
         pop = consumer.unsettled.pop
-        if command.verdict is Verdict.ACCEPT:
+        if command.delivery_outcome is DeliveryOutcome.ACCEPT:
             if self._keeps or self.waiting.expiries:
                 self._disposal.forget([key for key in command.keys if pop(key, None) is not None])
             else:
@@ -396,7 +396,7 @@ class ClassicQueue(QueueMachine):
                     pop(key, None)
         else:
             held = [(key, message) for key in command.keys if (message := pop(key, None)) is not None]
-            self._holding.decide(held, command.verdict)
+            self._holding.decide(held, command.delivery_outcome)
             self._serving.serve(self._now)
             self._disposal.make_room()
         if consumer.cancelled and not consumer.unsettled:
@@ -424,7 +424,7 @@ class ClassicQueue(QueueMachine):
         self._unused_since = self._now
         cursor = self._cursor(command)
         self._consumers.add(
-            Consumer(
+            ClassicConsumer(
                 ref,
                 settled=command.settled,
                 exclusive=command.exclusive,
@@ -451,7 +451,7 @@ class ClassicQueue(QueueMachine):
             self.waiting.cursors.append(cursor)
         return cursor
 
-    def _forget_cursor(self, consumer: Consumer) -> None:
+    def _forget_cursor(self, consumer: ClassicConsumer) -> None:
         self._drains.pop(consumer, None)
         if consumer.cursor is not None and not consumer.browses:
             self.waiting.cursors.remove(consumer.cursor)
@@ -480,16 +480,16 @@ class ClassicQueue(QueueMachine):
         if not consumer.cancelled:
             self._forget_cursor(consumer)
         self._holding.take_back(consumer, command.unsent, command.unsent_messages, command.seen)
-        verdict = Verdict.ACCEPT if consumer.settled else command.verdict
+        delivery_outcome = DeliveryOutcome.ACCEPT if consumer.settled else command.delivery_outcome
         if not consumer.browses:
-            self._holding.decide(consumer.unsettled.items(), verdict)
+            self._holding.decide(consumer.unsettled.items(), delivery_outcome)
         # Only now, so that the next active consumer finds everything in its place.
         self._consumers.remove(consumer)
         self._serving.serve(self._now)
         self._disposal.make_room()
         self._end_of(consumer)
 
-    def _end_of(self, consumer: Consumer) -> None:
+    def _end_of(self, consumer: ClassicConsumer) -> None:
         # An auto-delete queue goes with its last consumer.
         self._unused_since = self._now
         if self.auto_delete and consumer.counted and not self.deleted and not self.consumers:
@@ -532,7 +532,7 @@ class ClassicQueue(QueueMachine):
             ),
         )
 
-    def _credit_looking(self, consumer: Consumer, command: Credit) -> None:
+    def _credit_looking(self, consumer: ClassicConsumer, command: Credit) -> None:
         # The drain of a consumer that selects or browses is answered when it has looked enough.
         if consumer in self._drains:
             self._answer_drain(consumer)
@@ -550,13 +550,13 @@ class ClassicQueue(QueueMachine):
         if not command.drain:
             self._reply_looking(consumer, drain=False)
 
-    def _answer_drain(self, consumer: Consumer) -> None:
+    def _answer_drain(self, consumer: ClassicConsumer) -> None:
         del self._drains[consumer]
         consumer.delivery_count = (consumer.delivery_count + consumer.credit) & MASK
         self._consumers.take_credit(consumer)
         self._reply_looking(consumer, drain=True)
 
-    def _reply_looking(self, consumer: Consumer, *, drain: bool) -> None:
+    def _reply_looking(self, consumer: ClassicConsumer, *, drain: bool) -> None:
         assert consumer.cursor is not None
         self._outbox.flush(consumer)
         # It could have nothing of what it has looked through.

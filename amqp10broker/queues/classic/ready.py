@@ -94,7 +94,7 @@ class Level:
             del self.returned[at + place]
 
 
-class Ready:
+class ReadyMessages:
     """The ready messages of a queue. `counting`: `size` is maintained, because there is a limit of bytes.
     `expiries`: key -> expiry of messages outside the backlogs; never 0.
     """

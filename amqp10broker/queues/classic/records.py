@@ -38,7 +38,7 @@ _DUE: Final = 2
 _MOVED: Final = 4
 
 
-class Start(NamedTuple):
+class MessagesHead(NamedTuple):
     """The head of the payload of `MESSAGES`."""
 
     level: int
@@ -72,12 +72,12 @@ def encode_messages(
     return pieces
 
 
-def decode_start(payload: bytes) -> Start:
+def decode_start(payload: bytes) -> MessagesHead:
     """Decode the head of the payload of `MESSAGES`. Raises `ValueError` if it is not valid."""
     try:
         level, flags, _, count = _START.unpack_from(payload)
         if not flags:
-            return Start(level, count, None, None, None, _START.size)
+            return MessagesHead(level, count, None, None, None, _START.size)
         at = _START.size
         found: dict[int, Sequence[int]] = {}
         for flag in (_EXPIRES, _DUE, _MOVED):
@@ -87,7 +87,7 @@ def decode_start(payload: bytes) -> Start:
     except struct.error as error:
         raise ValueError(f"a record of messages is cut off: {error}") from error
     level = DELAYED if flags & _DUE else level
-    return Start(level, count, found.get(_EXPIRES), found.get(_DUE), found.get(_MOVED), at)
+    return MessagesHead(level, count, found.get(_EXPIRES), found.get(_DUE), found.get(_MOVED), at)
 
 
 def encode_gone(level: int, runs: Sequence[tuple[int, int]]) -> bytes:

@@ -7,10 +7,10 @@ from typing import Final
 
 from amqp10broker.message.message import Message
 from amqp10broker.queues.classic.delayed import Delayed, DelayedMessages
-from amqp10broker.queues.classic.ready import Keyed, Ready
+from amqp10broker.queues.classic.ready import Keyed, ReadyMessages
 from amqp10broker.queues.classic.store import DELAYED, Store
 from amqp10broker.queues.counters import AT_MOST_ONCE, DISABLED, QueueCounters
-from amqp10broker.queues.effects import DeadLetters, Reason
+from amqp10broker.queues.effects import DeadLetterReason, DeadLetters
 from amqp10broker.queues.limits import is_limited, is_over
 from amqp10broker.queues.settings import DEFAULTS, Overflow, QueueSettings
 
@@ -35,7 +35,7 @@ class Disposal:
 
     def __init__(
         self,
-        waiting: Ready,
+        waiting: ReadyMessages,
         delayed: DelayedMessages,
         store: Store,
         counters: QueueCounters,
@@ -69,7 +69,7 @@ class Disposal:
         for level, positions in by_level.items():
             self._store.forget(level, positions)
 
-    def give_up(self, reason: Reason, messages: list[Message]) -> None:
+    def give_up(self, reason: DeadLetterReason, messages: list[Message]) -> None:
         """Dead-letter messages, or drop them."""
         exchange = self.settings.dead_letter_exchange
         strategy = DISABLED if exchange is None else AT_MOST_ONCE
@@ -89,7 +89,7 @@ class Disposal:
         else:
             self._dead_letters.append(DeadLetters(reason, messages, exchange, routing_key))
 
-    def remove(self, reason: Reason, gone: Sequence[Keyed]) -> None:
+    def remove(self, reason: DeadLetterReason, gone: Sequence[Keyed]) -> None:
         """Dead-letter messages and remove them from the store."""
         self._counters.lost[reason] += len(gone)
         self.give_up(reason, [message for _, message in gone])
@@ -97,9 +97,9 @@ class Disposal:
 
     def remove_expired(self, gone: Sequence[Keyed], now_ms: int) -> None:
         self.expired_ms = now_ms
-        self.remove(Reason.EXPIRED, gone)
+        self.remove(DeadLetterReason.EXPIRED, gone)
 
-    def remove_delayed(self, reason: Reason, gone: Sequence[Delayed]) -> None:
+    def remove_delayed(self, reason: DeadLetterReason, gone: Sequence[Delayed]) -> None:
         self._counters.lost[reason] += len(gone)
         self.give_up(reason, [each.message for each in gone])
         if self.keeps:
@@ -138,9 +138,9 @@ class Disposal:
             else:
                 break
         if gone:
-            self.remove(Reason.MAXLEN, gone)
+            self.remove(DeadLetterReason.MAXLEN, gone)
         if later:
-            self.remove_delayed(Reason.MAXLEN, later)
+            self.remove_delayed(DeadLetterReason.MAXLEN, later)
 
     def drop_all(self) -> None:
         for level, positions in self._waiting.clear():

@@ -13,14 +13,14 @@ from typing import Final
 from amqp10broker.message.message import Message
 from amqp10broker.queues.classic.backlog import Window, content_bytes
 from amqp10broker.queues.classic.cursor import Cursor
-from amqp10broker.queues.classic.ready import Keyed, Level, Ready
+from amqp10broker.queues.classic.ready import Keyed, Level, ReadyMessages
 from amqp10broker.queues.round_robin import that_fill
 
 WINDOW_MAX: Final = 128
 """Messages that are examined in one batch."""
 
 
-def has_more(waiting: Ready, cursor: Cursor) -> bool:
+def has_more(waiting: ReadyMessages, cursor: Cursor) -> bool:
     """Return whether a cursor has something to look at, which may be gone already."""
     for which, level in enumerate(waiting.levels):
         if level.count and (cursor.behind[which] or cursor.at[which] < level.backlog.next):
@@ -28,14 +28,14 @@ def has_more(waiting: Ready, cursor: Cursor) -> bool:
     return False
 
 
-def has_passed(waiting: Ready, cursor: Cursor, ends: Sequence[int]) -> bool:
+def has_passed(waiting: ReadyMessages, cursor: Cursor, ends: Sequence[int]) -> bool:
     """Return whether a cursor has looked at everything before these positions, one a level."""
     return not has_more(waiting, cursor) or (
         not any(cursor.behind) and all(at >= end for at, end in zip(cursor.at, ends, strict=True))
     )
 
 
-class Look:
+class Search:
     """One search of a consumer through a queue."""
 
     __slots__ = (
@@ -54,7 +54,7 @@ class Look:
     )
 
     def __init__(
-        self, waiting: Ready, cursor: Cursor, count: int, room: int, budget: int, now_ms: int
+        self, waiting: ReadyMessages, cursor: Cursor, count: int, room: int, budget: int, now_ms: int
     ) -> None:
         """Search a queue. `room`: bytes of contents; the message that uses it up is the last."""
         self._waiting = waiting

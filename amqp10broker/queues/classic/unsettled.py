@@ -6,11 +6,11 @@ from collections.abc import Iterable, Sequence
 from typing import assert_never
 
 from amqp10broker.message.message import Message, acquired
-from amqp10broker.queues.classic.consumers import Consumer
-from amqp10broker.queues.classic.ready import Keyed, Ready
+from amqp10broker.queues.classic.consumers import ClassicConsumer
+from amqp10broker.queues.classic.ready import Keyed, ReadyMessages
 from amqp10broker.queues.classic.removal import Disposal
-from amqp10broker.queues.commands import Verdict
-from amqp10broker.queues.effects import Reason
+from amqp10broker.queues.commands import DeliveryOutcome
+from amqp10broker.queues.effects import DeadLetterReason
 from amqp10broker.queues.outbox import Outbox
 
 
@@ -19,30 +19,31 @@ class Holding:
 
     __slots__ = ("_disposal", "_outbox", "_waiting")
 
-    def __init__(self, waiting: Ready, disposal: Disposal, outbox: Outbox) -> None:
+    def __init__(self, waiting: ReadyMessages, disposal: Disposal, outbox: Outbox) -> None:
         self._waiting = waiting
         self._disposal = disposal
         self._outbox = outbox
 
-    def decide(self, held: Iterable[Keyed], verdict: Verdict) -> None:
-        match verdict:
-            case Verdict.ACCEPT:
+    def decide(self, held: Iterable[Keyed], delivery_outcome: DeliveryOutcome) -> None:
+        match delivery_outcome:
+            case DeliveryOutcome.ACCEPT:
                 self._disposal.forget([key for key, _ in held])
-            case Verdict.DISCARD:
-                self._disposal.remove(Reason.REJECTED, list(held))
-            case Verdict.DISCARD_FAILED:
+            case DeliveryOutcome.DISCARD:
+                self._disposal.remove(DeadLetterReason.REJECTED, list(held))
+            case DeliveryOutcome.DISCARD_FAILED:
                 self._disposal.remove(
-                    Reason.REJECTED, [(key, acquired(message, failed=True)) for key, message in held]
+                    DeadLetterReason.REJECTED,
+                    [(key, acquired(message, failed=True)) for key, message in held],
                 )
-            case Verdict.REQUEUE | Verdict.REQUEUE_FAILED:
-                failed = verdict is Verdict.REQUEUE_FAILED
+            case DeliveryOutcome.REQUEUE | DeliveryOutcome.REQUEUE_FAILED:
+                failed = delivery_outcome is DeliveryOutcome.REQUEUE_FAILED
                 for key, message in held:
                     self._waiting.put_back(key, acquired(message, failed=failed))
             case _:
-                assert_never(verdict)
+                assert_never(delivery_outcome)
 
     def take_back(
-        self, consumer: Consumer, keys: Sequence[int], messages: Sequence[Message], seen: int
+        self, consumer: ClassicConsumer, keys: Sequence[int], messages: Sequence[Message], seen: int
     ) -> None:
         """Requeue deliveries that never reached the client, unchanged.
 
@@ -67,7 +68,7 @@ class Holding:
             elif consumer.settled:
                 put_back(key, message)
 
-    def _show_again(self, consumer: Consumer, keys: Sequence[int], seen: int) -> None:
+    def _show_again(self, consumer: ClassicConsumer, keys: Sequence[int], seen: int) -> None:
         cursor = consumer.cursor
         assert cursor is not None
         on_its_way = consumer.handed_out - seen
@@ -79,7 +80,7 @@ class Holding:
         for key in missed:
             cursor.on_return(width - 1 - key % width, key // width)
 
-    def trim(self, consumer: Consumer, seen: int) -> None:
+    def trim(self, consumer: ClassicConsumer, seen: int) -> None:
         """Remove deliveries of a settled consumer that have reached the session."""
         if consumer.browses:
             on_its_way = consumer.handed_out - seen

@@ -89,7 +89,7 @@ class MemoryPacks:
         pass
 
 
-class _Page:
+class _BodyPage:
     """Messages of 4096 consecutive indexes: packed, or a list with holes, or both. `messages`: the list, None
     while the page is closed. `packed`: all messages of `slots`; None: it would differ from the list.
     """
@@ -171,7 +171,7 @@ class PagedBodies:
 
     def __init__(self, packs: Packs | None = None) -> None:
         self._packs = packs or MemoryPacks()
-        self._pages: dict[int, _Page] = {}
+        self._pages: dict[int, _BodyPage] = {}
         self._open: dict[int, None] = {}
         """Pages that are lists, least recently used first."""
         self._latest = -1
@@ -223,10 +223,10 @@ class PagedBodies:
     def fetch(self, indexes: Sequence[int]) -> list[Message]:
         first, last = indexes[0], indexes[-1]
         number = first >> _PAGE_BITS
-        goes_on, self._next = first == self._next, last + 1
+        run_inline, self._next = first == self._next, last + 1
         if last - first == len(indexes) - 1 and last >> _PAGE_BITS == number and _grows(indexes):
             slots = range(first & _MASK, (last & _MASK) + 1)
-            return self._messages_of(number, slots, peek=not goes_on)
+            return self._messages_of(number, slots, peek=not run_inline)
         by_page: dict[int, list[int]] = {}
         for at, index in enumerate(indexes):
             by_page.setdefault(index >> _PAGE_BITS, []).append(at)
@@ -277,10 +277,10 @@ class PagedBodies:
         self._open.clear()
         self._latest = -1
 
-    def _opened(self, number: int) -> tuple[_Page, list[Message | None]]:
+    def _opened(self, number: int) -> tuple[_BodyPage, list[Message | None]]:
         page = self._pages.get(number)
         if page is None:
-            page = self._pages[number] = _Page(self._packs)
+            page = self._pages[number] = _BodyPage(self._packs)
         if self._latest != number or page.messages is None:
             self._latest = number
             self._open.pop(number, None)

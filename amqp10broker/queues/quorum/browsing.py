@@ -26,7 +26,7 @@ from amqp10broker.queues.commands import (
 )
 from amqp10broker.queues.effects import CreditReply, QueueDeleted, Settled, Subscribed
 from amqp10broker.queues.outbox import Outbox
-from amqp10broker.queues.outlook import Looking, Part
+from amqp10broker.queues.outlook import ConsumerStatus, Looking
 from amqp10broker.queues.quorum.commands import Browsing, QuorumCommand
 from amqp10broker.queues.quorum.lane import NEVER
 from amqp10broker.queues.quorum.messages import Messages
@@ -125,12 +125,12 @@ class Browsers:
                 found.append(command)
         return found
 
-    def parts(self) -> dict[ConsumerRef, Part]:
-        parts: dict[ConsumerRef, Part] = {}
+    def parts(self) -> dict[ConsumerRef, ConsumerStatus]:
+        parts: dict[ConsumerRef, ConsumerStatus] = {}
         for ref, each in self.by_ref.items():
             rests = each.credit > 0 and not self._has_more(each)
             looking = Looking(each.wanted is not None, each.looked_at, each.handed_out, rests)
-            parts[ref] = Part(ref, each.credit, name=each.name, looking=looking, browses=True)
+            parts[ref] = ConsumerStatus(ref, each.credit, name=each.name, looking=looking, browses=True)
         return parts
 
     def carry_out(self, command: Browsing) -> None:

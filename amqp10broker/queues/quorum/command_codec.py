@@ -37,6 +37,7 @@ from amqp10broker.queues.commands import (
     ConsumerRef,
     Credit,
     Delete,
+    DeliveryOutcome,
     DetachPublisher,
     GiveBack,
     PeerId,
@@ -48,19 +49,18 @@ from amqp10broker.queues.commands import (
     Subscribe,
     Tick,
     Unsubscribe,
-    Verdict,
 )
 from amqp10broker.queues.quorum.commands import (
     CHANGES_NOTHING,
     DlxSettle,
     Letters,
-    Look,
     NodeBack,
     NodeGone,
     NodeSuspect,
     QuorumChange,
     QuorumCommand,
     RaiseVersion,
+    SearchResult,
     Selected,
     SessionGone,
 )
@@ -111,8 +111,8 @@ _SELECT_TAG: Final = 21
 _SELECTED_TAG: Final = 22
 
 _NO_TIMEOUT: Final = -1
-_VERDICTS: Final = tuple(Verdict)
-_VERDICT_NUMBERS: Final = {verdict: number for number, verdict in enumerate(_VERDICTS)}
+_OUTCOMES: Final = tuple(DeliveryOutcome)
+_OUTCOME_NUMBERS: Final = {delivery_outcome: number for number, delivery_outcome in enumerate(_OUTCOMES)}
 
 
 class Place(NamedTuple):
@@ -215,7 +215,9 @@ def _encode(command: QuorumChange) -> tuple[int, list[bytes]]:
                 ),
             ]
         case Settle():
-            start = _SETTLE.pack(_VERDICT_NUMBERS[command.verdict], command.answer, len(command.annotations))
+            start = _SETTLE.pack(
+                _OUTCOME_NUMBERS[command.delivery_outcome], command.answer, len(command.annotations)
+            )
             keys = encode_numbers(command.keys)
             return _SETTLE_TAG, [_ref_bytes(command.consumer), start, keys, command.annotations]
         case GiveBack():
@@ -237,7 +239,7 @@ def _encode(command: QuorumChange) -> tuple[int, list[bytes]]:
             return _CANCEL_TAG, [_ref_bytes(command.consumer)]
         case Unsubscribe():
             batch = encode_batch(command.unsent_messages) if command.unsent_messages else []
-            start = _UNSUBSCRIBE.pack(command.seen, _VERDICT_NUMBERS[command.verdict], bool(batch))
+            start = _UNSUBSCRIBE.pack(command.seen, _OUTCOME_NUMBERS[command.delivery_outcome], bool(batch))
             keys = encode_numbers(command.unsent)
             return _UNSUBSCRIBE_TAG, [_ref_bytes(command.consumer), start, keys, *batch]
         case AttachPublisher():
@@ -270,7 +272,7 @@ def _encode(command: QuorumChange) -> tuple[int, list[bytes]]:
             assert_never(command)
 
 
-def _encode_look(look: Look) -> list[bytes]:
+def _encode_look(look: SearchResult) -> list[bytes]:
     lines = bytes(line for line, _ in look.taken)
     keys = encode_numbers([key for _, key in look.taken])
     return [_LOOK.pack(*look.consumer.reply_to, look.consumer.handle, *look.at), keys, lines]
@@ -387,11 +389,11 @@ def _decode_credit(content: bytes) -> Credit:
 
 def _decode_settle(content: bytes) -> Settle:
     ref, rest = _read_ref(content)
-    verdict, answer, length = _SETTLE.unpack_from(rest)
+    delivery_outcome, answer, length = _SETTLE.unpack_from(rest)
     keys, at = decode_numbers(rest, _SETTLE.size)
     if len(rest) != at + length:
         raise ValueError("annotations of a settlement are cut off")
-    return Settle(ConsumerRef(*ref), keys, _VERDICTS[verdict], rest[at:], bool(answer))
+    return Settle(ConsumerRef(*ref), keys, _OUTCOMES[delivery_outcome], rest[at:], bool(answer))
 
 
 def _decode_give_back(content: bytes) -> GiveBack:
@@ -424,7 +426,7 @@ def _decode_select(content: bytes) -> Subscribe:
 
 
 def _decode_selected(content: bytes) -> Selected:
-    looks: list[Look] = []
+    looks: list[SearchResult] = []
     at = 0
     while at < len(content):
         *peer, handle, returns, high, normal, tail, again = _LOOK.unpack_from(content, at)
@@ -433,16 +435,16 @@ def _decode_selected(content: bytes) -> Selected:
         at += len(keys)
         taken = list(zip(lines, keys, strict=True))
         ref = ConsumerRef(PeerId(*peer), handle)
-        looks.append(Look(ref, (returns, high, normal, tail, again), taken))
+        looks.append(SearchResult(ref, (returns, high, normal, tail, again), taken))
     return Selected(looks)
 
 
 def _decode_unsubscribe(content: bytes) -> Unsubscribe:
     ref, rest = _read_ref(content)
-    seen, verdict, there = _UNSUBSCRIBE.unpack_from(rest)
+    seen, delivery_outcome, there = _UNSUBSCRIBE.unpack_from(rest)
     unsent, at = decode_numbers(rest, _UNSUBSCRIBE.size)
     messages = decode_batch(rest, at) if there else []
-    return Unsubscribe(ConsumerRef(*ref), unsent, messages, seen, _VERDICTS[verdict])
+    return Unsubscribe(ConsumerRef(*ref), unsent, messages, seen, _OUTCOMES[delivery_outcome])
 
 
 def _decode_request(content: bytes) -> RequestRef:

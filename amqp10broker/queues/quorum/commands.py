@@ -106,7 +106,7 @@ class RaiseVersion:
 
 
 @dataclass(slots=True)
-class Look:
+class SearchResult:
     """The leader's search result for one consumer that selects.
 
     Attributes:
@@ -124,7 +124,7 @@ class Look:
 class Selected:
     """The leader's search results for consumers that select. Since machine version 2."""
 
-    looks: Sequence[Look]
+    looks: Sequence[SearchResult]
 
 
 QuorumChange = (

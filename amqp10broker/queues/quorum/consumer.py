@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final
 
 from amqp10broker.message.filters.wanted import decode_wanted
 from amqp10broker.queues.commands import NO_BOUND, ConsumerRef
-from amqp10broker.queues.outlook import Part
-from amqp10broker.queues.round_robin import Ring
+from amqp10broker.queues.outlook import ConsumerStatus
+from amqp10broker.queues.round_robin import RoundRobin
 
 if TYPE_CHECKING:
     from amqp10broker.message.filters.filters import MessageFilter
@@ -26,7 +26,7 @@ _OLD_RANKS_MAX: Final = 64
 """Outdated ranks that may be kept, beside as many as there are consumers."""
 
 
-class Selection:
+class ConsumerSelection:
     """A consumer's selection, and its progress. `at`: by line of `Ready.in_order`, and of `selecting.Again`,
     the key before which everything was looked at. `ends`: of a drain: the keys up to which it must have
     looked; None: no drain is under way.
@@ -53,7 +53,7 @@ class Selection:
         return self._filter
 
 
-class Consumer:
+class QuorumConsumer:
     """A consumer's state in its queue.
 
     Attributes:
@@ -128,13 +128,13 @@ class Consumer:
         self.active = False
         self.queued = False
         self.settled_ms: int | None = None
-        self.selection: Selection | None = None
+        self.selection: ConsumerSelection | None = None
 
     @property
-    def part(self) -> Part:
+    def part(self) -> ConsumerStatus:
         held = 0 if self.settled else len(self.unsettled)
         held_ms = delivered_at(next(iter(self.unsettled.values()))) if held else 0
-        return Part(
+        return ConsumerStatus(
             self.ref,
             self.credit,
             self.priority,
@@ -160,13 +160,13 @@ def delivered_at(held: int) -> int:
     return held >> SIZE_BITS
 
 
-class Turns:
+class ConsumerRotation:
     """Consumers that can take a message now, in rotation by priority."""
 
     __slots__ = ("_by_priority",)
 
     def __init__(self) -> None:
-        self._by_priority: dict[int, Ring[Consumer]] = {}
+        self._by_priority: dict[int, RoundRobin[QuorumConsumer]] = {}
 
     def __bool__(self) -> bool:
         return bool(self._by_priority)
@@ -174,18 +174,18 @@ class Turns:
     def credit(self) -> int:
         return sum(each.credit for group in self._by_priority.values() for each in group)
 
-    def first(self) -> Ring[Consumer]:
+    def first(self) -> RoundRobin[QuorumConsumer]:
         """Return those of the highest priority; there must be at least one consumer."""
         by_priority = self._by_priority
         return by_priority[max(by_priority)] if len(by_priority) > 1 else next(iter(by_priority.values()))
 
-    def add(self, consumer: Consumer) -> None:
+    def add(self, consumer: QuorumConsumer) -> None:
         """Add a consumer behind the others of its priority."""
         if not consumer.queued:
             consumer.queued = True
-            self._by_priority.setdefault(consumer.priority, Ring()).add(consumer)
+            self._by_priority.setdefault(consumer.priority, RoundRobin()).add(consumer)
 
-    def remove(self, consumer: Consumer) -> None:
+    def remove(self, consumer: QuorumConsumer) -> None:
         if consumer.queued:
             consumer.queued = False
             group = self._by_priority[consumer.priority]
@@ -196,7 +196,7 @@ class Turns:
     def clear(self) -> None:
         self._by_priority.clear()
 
-    def in_order(self) -> list[Consumer]:
+    def in_order(self) -> list[QuorumConsumer]:
         """Return all consumers, those of one priority in the order of rotation."""
         return [each for _, group in sorted(self._by_priority.items()) for each in group]
 
@@ -210,14 +210,14 @@ class Activity:
 
     __slots__ = ("_all", "_changed", "_ranks", "holder")
 
-    def __init__(self, consumers: Mapping[ConsumerRef, Consumer]) -> None:
-        self.holder: Consumer | None = None
+    def __init__(self, consumers: Mapping[ConsumerRef, QuorumConsumer]) -> None:
+        self.holder: QuorumConsumer | None = None
         self._all = consumers
-        self._changed: list[Consumer] = []
+        self._changed: list[QuorumConsumer] = []
         self._ranks = [(*_rank(each), each) for each in consumers.values() if each.counted]
         heapify(self._ranks)
 
-    def rank(self, consumer: Consumer) -> None:
+    def rank(self, consumer: QuorumConsumer) -> None:
         """Update a consumer's rank: one that is not the holder is new, can be active again, or has other
         credit.
 
@@ -249,12 +249,12 @@ class Activity:
         else:
             self._set(holder, active=True)
 
-    def take_changed(self) -> list[Consumer]:
+    def take_changed(self) -> list[QuorumConsumer]:
         """Return the consumers with another `active` than at the last call."""
         changed, self._changed = self._changed, []
         return changed
 
-    def _best(self) -> Consumer | None:
+    def _best(self) -> QuorumConsumer | None:
         # None if the holder is the only candidate.
         ranks = self._ranks
         while ranks:
@@ -264,12 +264,12 @@ class Activity:
             heappop(ranks)
         return None
 
-    def _is_able(self, consumer: Consumer) -> bool:
+    def _is_able(self, consumer: QuorumConsumer) -> bool:
         here = self._all.get(consumer.ref) is consumer
         gets_none = consumer.cancelled or consumer.silent or consumer.given_up
         return here and consumer.counted and not gets_none
 
-    def _set(self, consumer: Consumer, *, active: bool) -> None:
+    def _set(self, consumer: QuorumConsumer, *, active: bool) -> None:
         if consumer.active != active:
             consumer.active = active
             if consumer in self._changed:
@@ -278,6 +278,6 @@ class Activity:
                 self._changed.append(consumer)
 
 
-def _rank(consumer: Consumer) -> tuple[int, int, int]:
+def _rank(consumer: QuorumConsumer) -> tuple[int, int, int]:
     # The smallest is the best: of the highest priority, with the most credit, the oldest.
     return -consumer.priority, -consumer.credit, consumer.number

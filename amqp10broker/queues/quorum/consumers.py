@@ -10,12 +10,12 @@ from amqp10broker.queues.commands import (
     Cancel,
     ConsumerRef,
     Credit,
+    DeliveryOutcome,
     GiveBack,
     PeerId,
     Settle,
     Subscribe,
     Unsubscribe,
-    Verdict,
 )
 from amqp10broker.queues.effects import (
     ActiveChanged,
@@ -30,8 +30,8 @@ from amqp10broker.queues.quorum.commands import Selected
 from amqp10broker.queues.quorum.consumer import (
     SIZE_BITS,
     Activity,
-    Consumer,
-    Turns,
+    ConsumerRotation,
+    QuorumConsumer,
     delivered_at,
     size_of,
 )
@@ -39,7 +39,7 @@ from amqp10broker.queues.quorum.messages import Messages
 from amqp10broker.queues.quorum.node_lanes import ConsumerFacts, NodeLanes
 from amqp10broker.queues.quorum.ready import Place
 from amqp10broker.queues.quorum.selecting import Selecting, encoded
-from amqp10broker.queues.round_robin import Ring, next_takers, turn_of, turn_within
+from amqp10broker.queues.round_robin import RoundRobin, next_takers, turn_of, turn_within
 
 
 class QuorumConsumers:
@@ -80,11 +80,11 @@ class QuorumConsumers:
         self._messages = messages
         self._outbox = outbox
         self._lanes = lanes
-        self.by_ref: dict[ConsumerRef, Consumer] = {}
+        self.by_ref: dict[ConsumerRef, QuorumConsumer] = {}
         self.count = 0
         self.made = 0
         self.rotates = False
-        self.turns = Turns()
+        self.turns = ConsumerRotation()
         self.activity = Activity(self.by_ref)
         self.selecting = Selecting(messages)
         self.timeout_at: int | None = None
@@ -98,8 +98,8 @@ class QuorumConsumers:
         *,
         made: int,
         unused_since: int,
-        turns: list[Consumer],
-        holder: Consumer | None,
+        turns: list[QuorumConsumer],
+        holder: QuorumConsumer | None,
         suspects: dict[tuple[int, int], int | None],
     ) -> None:
         """Restore the state of a snapshot; the consumers are in `by_ref` already."""
@@ -172,13 +172,13 @@ class QuorumConsumers:
                     consumer.unsettled.clear()
                     if consumer.cancelled:
                         self._forget(consumer.ref)
-            self._messages.decide(sorted(held), Verdict.REQUEUE)
+            self._messages.decide(sorted(held), DeliveryOutcome.REQUEUE)
             self._find_timeout()
             self.choose_active()
             self.serve()
         self._find_give_up()
 
-    def _suspend(self, consumer: Consumer) -> None:
+    def _suspend(self, consumer: QuorumConsumer) -> None:
         key = consumer.ref.reply_to[:2]
         consumer.suspended = key in self.suspects
         consumer.given_up = consumer.suspended and self.suspects[key] is None
@@ -211,7 +211,7 @@ class QuorumConsumers:
             self._outbox.withdraw(consumer)
             if consumer.counted and not consumer.cancelled:
                 self.count -= 1
-        self._messages.decide(held, Verdict.REQUEUE_FAILED)
+        self._messages.decide(held, DeliveryOutcome.REQUEUE_FAILED)
         self.unused_since = self._messages.now_ms
         self._find_timeout()
         self.choose_active()
@@ -239,7 +239,7 @@ class QuorumConsumers:
 
     def subscribe(self, command: Subscribe) -> None:
         ref = command.consumer
-        consumer = Consumer(
+        consumer = QuorumConsumer(
             ref,
             self.made,
             settled=command.settled,
@@ -288,7 +288,7 @@ class QuorumConsumers:
         if consumer.settled:
             self._messages.gone(list(consumer.unsettled))
         else:
-            self._messages.decide(list(consumer.unsettled.items()), command.verdict)
+            self._messages.decide(list(consumer.unsettled.items()), command.delivery_outcome)
         if not consumer.cancelled:
             self._end_of(consumer)
         self.serve()
@@ -330,7 +330,7 @@ class QuorumConsumers:
                 self._hand_out(consumer, min(consumer.credit, self._messages.ready.length), None)
             self._drained(consumer)
 
-    def _drained(self, consumer: Consumer) -> None:
+    def _drained(self, consumer: QuorumConsumer) -> None:
         if consumer.credit:
             consumer.delivery_count = (consumer.delivery_count + consumer.credit) & MASK
             consumer.credit = 0
@@ -345,12 +345,12 @@ class QuorumConsumers:
         # The answer comes later than the request: that the request was applied does not contain it.
         self._lanes.keep(consumer.ref.reply_to, self._reply(consumer, drain=True))
 
-    def _look_for_end(self, consumer: Consumer) -> None:
+    def _look_for_end(self, consumer: QuorumConsumer) -> None:
         selection = consumer.selection
         if selection is not None and selection.ends is not None and self.selecting.passed(consumer):
             self._drained(consumer)
 
-    def _reply(self, consumer: Consumer, *, drain: bool) -> CreditReply:
+    def _reply(self, consumer: QuorumConsumer, *, drain: bool) -> CreditReply:
         self._outbox.flush(consumer)
         reply = CreditReply(
             consumer.ref,
@@ -363,7 +363,7 @@ class QuorumConsumers:
         self._outbox.tell(consumer.ref.reply_to, reply)
         return reply
 
-    def _available(self, consumer: Consumer) -> int:
+    def _available(self, consumer: QuorumConsumer) -> int:
         single = self._messages.settings.single_active_consumer
         if single and consumer.counted and self.activity.holder is not consumer:
             return 0
@@ -401,12 +401,12 @@ class QuorumConsumers:
             return
         consumer.settled_ms = self._messages.now_ms
         pop = consumer.unsettled.pop
-        verdict = command.verdict
-        if verdict is Verdict.ACCEPT:
+        delivery_outcome = command.delivery_outcome
+        if delivery_outcome is DeliveryOutcome.ACCEPT:
             self._messages.gone([key for key in command.keys if pop(key, None) is not None])
         else:
             held = [(key, value) for key in command.keys if (value := pop(key, None)) is not None]
-            self._messages.decide(held, verdict, command.annotations)
+            self._messages.decide(held, delivery_outcome, command.annotations)
         self._heard_of(consumer)
         if consumer.cancelled and not consumer.unsettled:
             self._forget(command.consumer)
@@ -429,7 +429,7 @@ class QuorumConsumers:
         self.serve()
 
     def _take_back(
-        self, consumer: Consumer, keys: Sequence[int], messages: Sequence[Message], seen: int
+        self, consumer: QuorumConsumer, keys: Sequence[int], messages: Sequence[Message], seen: int
     ) -> None:
         self._outbox.withdraw(consumer)
         unsettled = consumer.unsettled
@@ -451,7 +451,7 @@ class QuorumConsumers:
             if places:
                 self.selecting.stand_again(places)
 
-    def _end_of(self, consumer: Consumer) -> None:
+    def _end_of(self, consumer: QuorumConsumer) -> None:
         self.turns.remove(consumer)
         self.selecting.able.pop(consumer.ref, None)
         if consumer.counted:
@@ -486,7 +486,7 @@ class QuorumConsumers:
         # Used where some consumers select, and by the rules of machine versions before
         # `machine_version.ROTATING`.
         turns, ready = self.turns, self._messages.ready
-        group: Ring[Consumer] | None = None
+        group: RoundRobin[QuorumConsumer] | None = None
         bounds: Sequence[int] | None = None
         waiting = 0  # consumers still to be served in this round
         while turns and (left := ready.length):
@@ -506,7 +506,7 @@ class QuorumConsumers:
                 turns.remove(consumer)
             waiting = waiting - 1 or len(group)
 
-    def _hand_out(self, consumer: Consumer, count: int, bounds: Sequence[int] | None) -> None:
+    def _hand_out(self, consumer: QuorumConsumer, count: int, bounds: Sequence[int] | None) -> None:
         indexes, sizes = self._take(count, consumer.room, bounds)
         if indexes:
             self._have(consumer, indexes, sizes, self._read(indexes))
@@ -537,7 +537,7 @@ class QuorumConsumers:
         return [] if self._messages.replaying else self._messages.read(indexes)
 
     def _have(
-        self, consumer: Consumer, indexes: list[int], sizes: list[int], messages: list[Message]
+        self, consumer: QuorumConsumer, indexes: list[int], sizes: list[int], messages: list[Message]
     ) -> None:
         # Messages are not read while the queue follows.
         count = len(indexes)
@@ -559,7 +559,7 @@ class QuorumConsumers:
         if self._messages.counts:
             self._outbox.deliver_again(consumer)
 
-    def _update_turn(self, consumer: Consumer) -> None:
+    def _update_turn(self, consumer: QuorumConsumer) -> None:
         able = consumer.credit and not (consumer.silent or consumer.suspended or consumer.cancelled)
         if able and (consumer.active or not self._messages.settings.single_active_consumer):
             if consumer.selection is None:
@@ -573,7 +573,7 @@ class QuorumConsumers:
             if consumer.selection.ends is not None and not consumer.suspended:
                 self._drained(consumer)
 
-    def _heard_of(self, consumer: Consumer) -> None:
+    def _heard_of(self, consumer: QuorumConsumer) -> None:
         # Any command of the session shows that its client is alive; this one may have settled its last
         # delivery.
         if consumer.silent:
@@ -584,7 +584,7 @@ class QuorumConsumers:
         elif self.activity.holder is consumer and not consumer.active and not consumer.busy:
             self.choose_active()
 
-    def _rank(self, consumer: Consumer) -> None:
+    def _rank(self, consumer: QuorumConsumer) -> None:
         if self._messages.settings.single_active_consumer:
             self.activity.rank(consumer)
 
@@ -655,7 +655,7 @@ class QuorumConsumers:
         ]
         self.timeout_at = min(times, default=None)
 
-    def _take_from(self, consumer: Consumer, overdue: list[tuple[int, int]]) -> None:
+    def _take_from(self, consumer: QuorumConsumer, overdue: list[tuple[int, int]]) -> None:
         keys = [key for key, _ in overdue]
         for key in keys:
             del consumer.unsettled[key]
@@ -663,14 +663,14 @@ class QuorumConsumers:
         timed_out = TimedOut(consumer.ref, keys, self._name)
         self._outbox.tell(consumer.ref.reply_to, timed_out)
         self._lanes.keep(consumer.ref.reply_to, timed_out)
-        self._messages.decide(overdue, Verdict.REQUEUE)
+        self._messages.decide(overdue, DeliveryOutcome.REQUEUE)
         consumer.silent = True
         if consumer.cancelled and not consumer.unsettled:
             self._forget(consumer.ref)
         self._update_turn(consumer)
         self.choose_active()
 
-    def _timeout_of(self, consumer: Consumer) -> int | None:
+    def _timeout_of(self, consumer: QuorumConsumer) -> int | None:
         # A time-out of 0 means none, and what is settled is not held.
         timeout_ms = consumer.timeout_ms
         if timeout_ms is None:

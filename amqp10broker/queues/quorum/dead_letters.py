@@ -11,7 +11,7 @@ from typing import Final
 
 from amqp10broker.dataclass import dataclass
 from amqp10broker.message.message import Message
-from amqp10broker.queues.effects import Reason
+from amqp10broker.queues.effects import DeadLetterReason
 from amqp10broker.queues.settings import DeadLetterStrategy, Overflow, QueueSettings
 
 PREFETCH: Final = 32
@@ -24,7 +24,7 @@ class DeadMessage:
 
     key: int
     message: Message
-    reason: Reason
+    reason: DeadLetterReason
 
 
 def at_least_once(settings: QueueSettings) -> bool:
@@ -36,13 +36,13 @@ def at_least_once(settings: QueueSettings) -> bool:
     )
 
 
-class Pending:
+class PendingDeadLetters:
     """Dead messages that have not arrived, oldest first."""
 
     __slots__ = ("_handed_out", "entries", "size_bytes")
 
     def __init__(self) -> None:
-        self.entries: dict[int, tuple[Reason, int]] = {}
+        self.entries: dict[int, tuple[DeadLetterReason, int]] = {}
         self.size_bytes = 0
         # Not part of the state: another member's internal consumer begins anew.
         self._handed_out: set[int] = set()
@@ -50,16 +50,16 @@ class Pending:
     def __len__(self) -> int:
         return len(self.entries)
 
-    def add(self, index: int, reason: Reason, size: int) -> None:
+    def add(self, index: int, reason: DeadLetterReason, size: int) -> None:
         self.entries[index] = reason, size
         self.size_bytes += size
 
-    def next(self) -> list[tuple[int, Reason]]:
+    def next(self) -> list[tuple[int, DeadLetterReason]]:
         """Return the next messages for the internal consumer, up to its prefetch."""
         room = PREFETCH - len(self._handed_out)
         if room <= 0 or len(self.entries) == len(self._handed_out):
             return []
-        found: list[tuple[int, Reason]] = []
+        found: list[tuple[int, DeadLetterReason]] = []
         for index, (reason, _) in self.entries.items():
             if index not in self._handed_out:
                 found.append((index, reason))

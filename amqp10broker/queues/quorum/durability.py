@@ -25,9 +25,9 @@ from amqp10broker.queues.commands import (
     Subscribe,
     Unsubscribe,
 )
-from amqp10broker.queues.durability import Commits, Keeper
+from amqp10broker.queues.durability import Commits, DurabilityBackend
 from amqp10broker.queues.effects import Confirmed, DeadLetters, Effect, Unconfirmed
-from amqp10broker.queues.outlook import Outlook, Progress
+from amqp10broker.queues.outlook import QueueProgress, QueueStatus
 from amqp10broker.queues.quorum.commands import CHANGES_NOTHING, Letters, QuorumCommand, RaiseVersion, joined
 from amqp10broker.queues.quorum.dead_letters import DeadMessage
 from amqp10broker.queues.quorum.log_store import LogEntry, QuorumStore
@@ -122,7 +122,7 @@ class GroupMember(Protocol):
         """End this node's participation in the group."""
 
 
-class Told(NamedTuple):
+class EntryEffects(NamedTuple):
     """The effects of one entry."""
 
     index: int  # type: ignore[assignment]  # hides tuple.index, which is not needed
@@ -131,7 +131,7 @@ class Told(NamedTuple):
     dead: list[DeadMessage]
 
 
-class QuorumInMemory(Keeper[QuorumQueue]):
+class QuorumInMemory(DurabilityBackend[QuorumQueue]):
     """The backend of a quorum queue without a data folder."""
 
     __slots__ = ()
@@ -168,10 +168,10 @@ class QuorumInMemory(Keeper[QuorumQueue]):
         told = self._take(0)
         self.hand_over(told.effects, told.dead_letters, told.dead)
 
-    def _take(self, index: int) -> Told:
+    def _take(self, index: int) -> EntryEffects:
         queue = self.queue
         dead = [] if queue.deleted or not queue.dlx or queue.replaying else queue.take_dlx()
-        return Told(index, queue.take_effects(), queue.take_dead_letters(), dead)
+        return EntryEffects(index, queue.take_effects(), queue.take_dead_letters(), dead)
 
 
 class QuorumInLog(QuorumInMemory):
@@ -244,7 +244,7 @@ class QuorumInLog(QuorumInMemory):
         self._member: GroupMember | None = None
         self._committed = 0
         self._early = 0
-        """Entries up to this one were carried out before they were committed (`hasten`)."""
+        """Entries up to this one were carried out before they were committed (`release_reader`)."""
         self._done: list[tuple[int, dict[tuple[int, int], int]]] = []
         """While that is so: how far the letters of nodes were carried out, by entry."""
         self._wanted: list[int] = []
@@ -260,7 +260,7 @@ class QuorumInLog(QuorumInMemory):
         self._waits_since_ms: int | None = None
         self._questions: list[tuple[int, list[QuorumCommand]]] = []
         """Requests to be answered when the entry of this index has been applied."""
-        self._told: list[Told] = []
+        self._told: list[EntryEffects] = []
         self._carried_out: list[QuorumCommand] = []
         self._newer_state = 0
         self._seen = 0  # the ticket seen by the last `keep`
@@ -565,7 +565,7 @@ class QuorumInLog(QuorumInMemory):
         # Alone, its member leads when its first vote is on the disk.
         return self.transacts and not self._leads and not self._failed
 
-    def hasten(self) -> None:
+    def release_reader(self) -> None:
         # Alone, an appended entry will be committed, so that it can be applied at once; its effects are sent
         # when it is committed. An entry that deletes the queue is left, since its commit is not reported.
         store = self._store
@@ -614,7 +614,7 @@ class QuorumInLog(QuorumInMemory):
     def carry_out_part(self, commands: list[Command], now_ms: int) -> None:
         # One entry, applied together with the other queues' parts.
         self.carry_out(commands, now_ms)
-        self.hasten()
+        self.release_reader()
 
     @property
     def _behind(self) -> bool:
@@ -669,23 +669,23 @@ class QuorumInLog(QuorumInMemory):
     def carried_out(self, commands: list[Command]) -> Sequence[Command]:
         return self._carried_out  # type: ignore[return-value]
 
-    def unheard(self) -> list[Command]:
+    def unanswered(self) -> list[Command]:
         return self._under_way()  # type: ignore[return-value]
 
-    def outlook(self) -> Outlook:
+    def queue_status(self) -> QueueStatus:
         entries = [entry for entry in self._store.tail if entry.commands]
         published = _published(self._asked)
         since_ms = entries[0].now_ms if entries else self._waits_since_ms
-        outlook = replace(
-            self.queue.outlook(),
+        queue_status = replace(
+            self.queue.queue_status(),
             unsynced=published,
             unsynced_ms=since_ms if published else None,
             unconfirmed=published,
             unconfirmed_ms=since_ms if published else None,
         )
-        return self.admission.told(outlook)
+        return self.admission.told(queue_status)
 
-    def progress(self, *, busy: bool) -> Progress:
+    def progress(self, *, busy: bool) -> QueueProgress:
         waits = self.busy or self.admission.holds
         return self._commits.progress(busy=busy, waits=waits)
 

@@ -77,7 +77,7 @@ def _block_of(entries: Sequence[tuple[int, int, int]]) -> Block:
     return Block(array("Q", keys), array("I", sizes), array("Q", expiries) if any(expiries) else None)
 
 
-class Lane:
+class OrderedEntries:
     """A line of entries in order of their keys."""
 
     __slots__ = ("_blocks", "expiring", "length")

@@ -25,7 +25,7 @@ PAGE_MAX: Final = 128
 """Small, so that of all pages that were packed at one time about one is in memory as tuples."""
 
 
-class Later(NamedTuple):
+class DueMessage(NamedTuple):
     """A message, ordered by due time and then by key."""
 
     when_ms: int
@@ -37,7 +37,7 @@ class Later(NamedTuple):
     """1: of high priority; 0: of normal."""
 
 
-class _Page(NamedTuple):
+class _DuePage(NamedTuple):
     """Messages in order, as columns. Pages are ordered by their first messages."""
 
     when_ms: int
@@ -50,10 +50,10 @@ class _Page(NamedTuple):
     highs: array[int] | None
     """None: no message is of high priority."""
 
-    def messages(self) -> Iterator[Later]:
+    def messages(self) -> Iterator[DueMessage]:
         nothing = bytes(len(self.whens))
         columns = self.whens, self.indexes, self.sizes, self.expiries or nothing, self.highs or nothing
-        return map(Later._make, zip(*columns, strict=True))
+        return map(DueMessage._make, zip(*columns, strict=True))
 
 
 class LaterMessages:
@@ -62,8 +62,8 @@ class LaterMessages:
     __slots__ = ("_pages", "_soon", "count", "size")
 
     def __init__(self) -> None:
-        self._soon: list[Later] = []  # a heap
-        self._pages: list[_Page] = []  # a heap
+        self._soon: list[DueMessage] = []  # a heap
+        self._pages: list[_DuePage] = []  # a heap
         self.count = 0
         self.size = 0
 
@@ -73,24 +73,24 @@ class LaterMessages:
         times = [line[0].when_ms for line in (self._soon, self._pages) if line]
         return min(times, default=None)
 
-    def add(self, messages: Sequence[Later]) -> None:
+    def add(self, messages: Sequence[DueMessage]) -> None:
         for each in messages:
             heappush(self._soon, each)
             self.size += each.size
         self.count += len(messages)
         self._pack_later()
 
-    def take_due(self, now_ms: int, most: int) -> list[Later]:
+    def take_due(self, now_ms: int, most: int) -> list[DueMessage]:
         """Take the first messages that are due, at most `most`."""
-        taken: list[Later] = []
+        taken: list[DueMessage] = []
         while len(taken) < most and (when := self.next_due) is not None and when <= now_ms:
             taken.append(self._take())
         return taken
 
-    def take_first(self, count: int) -> list[Later]:
+    def take_first(self, count: int) -> list[DueMessage]:
         return [self._take() for _ in range(count)]
 
-    def _take(self) -> Later:
+    def _take(self) -> DueMessage:
         while self._pages and (not self._soon or self._pages[0][:2] < self._soon[0][:2]):
             for each in heappop(self._pages).messages():
                 heappush(self._soon, each)
@@ -147,12 +147,12 @@ class LaterMessages:
         indexes, whens, *rest = columns
         for at in range(0, len(indexes), SOON_MAX):
             part = slice(at, at + SOON_MAX)
-            self.add(list(map(Later, whens[part], indexes[part], *(each[part] for each in rest))))
+            self.add(list(map(DueMessage, whens[part], indexes[part], *(each[part] for each in rest))))
 
 
-def _packed(messages: Sequence[Later]) -> _Page:
+def _packed(messages: Sequence[DueMessage]) -> _DuePage:
     whens, indexes, sizes, expiries, highs = zip(*messages, strict=True)
-    return _Page(
+    return _DuePage(
         whens[0],
         indexes[0],
         array("Q", whens),

@@ -80,7 +80,7 @@ FOUNDER: Final = 1 << 32
 WhenDurable = Callable[[int, Callable[[], None]], None]
 
 
-class Proposal(NamedTuple):
+class ProposedEntry(NamedTuple):
     """An entry before the group has it."""
 
     payload: bytes
@@ -195,7 +195,7 @@ class QuorumStore:
         """Records that are read belong to this member, not to an earlier one of this node."""
         self._begin_file = 0
         """File of the record with which the member begins."""
-        self.on_installed: Callable[[QuorumQueue], None] = _no_keeper
+        self.on_installed: Callable[[QuorumQueue], None] = _no_backend
         self._staged: JournalBodies | None = None
         """Messages of a state that is being received."""
         self._transfer = 0
@@ -214,7 +214,7 @@ class QuorumStore:
         self._entries = EntryIndex()
         self._base = self._point
         """Entries behind this point can be read."""
-        self._proposal: Proposal | None = None
+        self._proposal: ProposedEntry | None = None
         self._failing: LogEntry | None = None
         self._before = self._again = 0
         """The indexes up to which entries stand before the last state that was read, and again behind it."""
@@ -263,7 +263,7 @@ class QuorumStore:
         changing = any(entry.kind is Kind.CONFIG for entry in self.tail)
         return self._point.config.members == (self.me,) and not changing
 
-    def propose(self, commands: Sequence[QuorumCommand], now_ms: int) -> Proposal:
+    def propose(self, commands: Sequence[QuorumCommand], now_ms: int) -> ProposedEntry:
         """Encode commands, at least one, as the next entry of the log, without any change. `now_ms`: this
         node's clock; the time of an entry is never before that of the last one.
         """
@@ -275,7 +275,7 @@ class QuorumStore:
         payload = b"".join((encode_places(encoded.places), *encoded.pieces))
         if type(commands[0]) is RaiseVersion:
             version = max(version, commands[0].version)
-        self._proposal = Proposal(payload, now_ms, first, encoded.end, encoded.places, commands, version)
+        self._proposal = ProposedEntry(payload, now_ms, first, encoded.end, encoded.places, commands, version)
         return self._proposal
 
     def write(self, ready: Ready, on_durable: Callable[[], None]) -> None:
@@ -811,7 +811,7 @@ def _record_of(first: int, messages: Sequence[Message]) -> bytes:
     return b"".join((encode_places([place]), *batch))
 
 
-def _no_keeper(queue: QuorumQueue) -> None: ...
+def _no_backend(queue: QuorumQueue) -> None: ...
 
 
 def _nobody(index: int) -> None: ...

@@ -13,15 +13,15 @@ from typing import Final
 from amqp10broker.message.message import Message
 from amqp10broker.message.redelivery import delivery_time_ms, merged, redelivered
 from amqp10broker.message.traits import traits_of
-from amqp10broker.queues.commands import Verdict
+from amqp10broker.queues.commands import DeliveryOutcome
 from amqp10broker.queues.counters import AT_LEAST_ONCE, AT_MOST_ONCE, DISABLED, QueueCounters
-from amqp10broker.queues.effects import DeadLetters, Reason
+from amqp10broker.queues.effects import DeadLetterReason, DeadLetters
 from amqp10broker.queues.quorum.bodies import BodyStore
 from amqp10broker.queues.quorum.consumer import size_of
-from amqp10broker.queues.quorum.dead_letters import Pending, at_least_once
+from amqp10broker.queues.quorum.dead_letters import PendingDeadLetters, at_least_once
 from amqp10broker.queues.quorum.lane import NEVER
-from amqp10broker.queues.quorum.later import Later
-from amqp10broker.queues.quorum.ready import HIGH, NORMAL, PRIORITY_NORMAL_MAX, Place, Ready
+from amqp10broker.queues.quorum.later import DueMessage
+from amqp10broker.queues.quorum.ready import HIGH, NORMAL, PRIORITY_NORMAL_MAX, Place, ReadyIndexes
 from amqp10broker.queues.round_robin import that_fill
 from amqp10broker.queues.settings import Overflow, QueueSettings, RetryType
 
@@ -73,16 +73,16 @@ class Messages:
         self.expired_at = now_ms
         self.expired_ms: int | None = None
         self.next_index = 0
-        self.ready = Ready()
+        self.ready = ReadyIndexes()
         self.counts: dict[int, Counts] = {}
-        self.pending = Pending()
+        self.pending = PendingDeadLetters()
         self.full = False
         self.dead_letters: list[DeadLetters] = []
         self.counters = QueueCounters()
         self._shared_counts: dict[Counts, Counts] = {}
 
     def clear(self) -> None:
-        self.ready = Ready()
+        self.ready = ReadyIndexes()
         self.counts.clear()
         self.pending.clear()
         self.full = False
@@ -129,12 +129,12 @@ class Messages:
         sizes: Sequence[int],
         kinds: dict[bytes, tuple[bool, int, int]],
     ) -> None:
-        later: list[Later] = []
+        later: list[DueMessage] = []
         for index, (head, _), size in zip(indexes, messages, sizes, strict=True):
             high, expiry, when = kinds[head]
             if when:
                 when = expiry if NEVER < expiry < when else when
-                later.append(Later(when, index, size, expiry, int(high)))
+                later.append(DueMessage(when, index, size, expiry, int(high)))
         self.ready.later.add(later)
 
     def before_later(self, messages: Sequence[Message]) -> int:
@@ -153,13 +153,15 @@ class Messages:
         """Make due messages ready, or expire them.
 
         At most `DUE_MAX` at a time; the deadline of the queue is at once if there are more
-        (`Ready.deadline`).
+        (`ReadyIndexes.deadline`).
         """
         due = self.ready.later.take_due(self.now_ms, DUE_MAX)
         expired = [each for each in due if NEVER < each.expiry <= self.now_ms]
         if expired:
             self.expired_ms = self.now_ms
-            self._die(Reason.EXPIRED, [each.key for each in expired], [each.size for each in expired])
+            self._die(
+                DeadLetterReason.EXPIRED, [each.key for each in expired], [each.size for each in expired]
+            )
             due = [each for each in due if not NEVER < each.expiry <= self.now_ms]
         return self.ready.line_up(due, self.next_index)
 
@@ -185,18 +187,22 @@ class Messages:
         self.ready.put_back_unknown(index, len(message[1]), expiry, high=high)
         return (HIGH if high else NORMAL), index
 
-    def decide(self, held: Sequence[tuple[int, int]], verdict: Verdict, annotations: bytes = b"") -> None:
+    def decide(
+        self, held: Sequence[tuple[int, int]], delivery_outcome: DeliveryOutcome, annotations: bytes = b""
+    ) -> None:
         """Apply a client's outcome to deliveries that a consumer held, in this order."""
         if not held:
             return
-        if verdict is Verdict.ACCEPT:
+        if delivery_outcome is DeliveryOutcome.ACCEPT:
             self.gone([key for key, _ in held])
             return
-        failed = verdict in (Verdict.DISCARD_FAILED, Verdict.REQUEUE_FAILED)
+        failed = delivery_outcome in (DeliveryOutcome.DISCARD_FAILED, DeliveryOutcome.REQUEUE_FAILED)
         for key, _ in held:
             self._count(key, failed=failed, annotations=annotations)
-        if verdict in (Verdict.DISCARD, Verdict.DISCARD_FAILED):
-            self._die(Reason.REJECTED, [key for key, _ in held], [size_of(value) for _, value in held])
+        if delivery_outcome in (DeliveryOutcome.DISCARD, DeliveryOutcome.DISCARD_FAILED):
+            self._die(
+                DeadLetterReason.REJECTED, [key for key, _ in held], [size_of(value) for _, value in held]
+            )
             return
         limit = self.settings.delivery_limit
         if limit is not None:
@@ -204,7 +210,7 @@ class Messages:
             if over:
                 held = [item for item in held if self.counts[item[0]][0] <= limit]
                 sizes = [size_of(value) for _, value in over]
-                self._die(Reason.DELIVERY_LIMIT, [key for key, _ in over], sizes)
+                self._die(DeadLetterReason.DELIVERY_LIMIT, [key for key, _ in over], sizes)
         due = delivery_time_ms(annotations) if annotations else None
         at_once: list[tuple[int, int, int]] = []
         for key, value in held:
@@ -257,7 +263,7 @@ class Messages:
                     self.counts.pop(index, None)
             self.bodies.drop(indexes)
 
-    def _die(self, reason: Reason, indexes: list[int], sizes: list[int]) -> None:
+    def _die(self, reason: DeadLetterReason, indexes: list[int], sizes: list[int]) -> None:
         settings = self.settings
         if not self.replaying:
             self.counters.lost[reason] += len(indexes)
@@ -279,7 +285,7 @@ class Messages:
         """Remove the expired messages at the head of each line."""
         for indexes, sizes in self.ready.take_expired(self.expired_at):
             self.expired_ms = self.now_ms
-            self._die(Reason.EXPIRED, indexes, sizes)
+            self._die(DeadLetterReason.EXPIRED, indexes, sizes)
 
     def select(
         self, places: Sequence[Place], count: int, room: int
@@ -297,7 +303,7 @@ class Messages:
             if expired:
                 self.expired_ms = self.now_ms
                 gone = self.ready.take_out(line, [key for key, _, _ in expired])
-                self._die(Reason.EXPIRED, gone, [size for _, size, _ in expired])
+                self._die(DeadLetterReason.EXPIRED, gone, [size for _, size, _ in expired])
                 entries = [entry for entry in entries if not NEVER < entry[2] <= self.expired_at]
             stop = min(len(entries), count - len(indexes)) if room > 0 else 0
             chosen = [size for _, size, _ in entries[:stop]]
@@ -355,19 +361,19 @@ class Messages:
         if settings.max_length is not None:
             over = min(self.counted()[0] - settings.max_length, ready.length)
             if over > 0:
-                self._die(Reason.MAXLEN, *ready.take_heads(over))
+                self._die(DeadLetterReason.MAXLEN, *ready.take_heads(over))
             over = min(self.counted()[0] - settings.max_length, ready.later.count)
             if over > 0:
                 self._drop_later(over)
         if settings.max_length_bytes is not None:
             while ready.length and self.counted()[1] > settings.max_length_bytes:
-                self._die(Reason.MAXLEN, *ready.take_heads(1))
+                self._die(DeadLetterReason.MAXLEN, *ready.take_heads(1))
             while ready.later.count and self.counted()[1] > settings.max_length_bytes:
                 self._drop_later(1)
 
     def _drop_later(self, count: int) -> None:
         dropped = self.ready.later.take_first(count)
-        self._die(Reason.MAXLEN, [each.key for each in dropped], [each.size for each in dropped])
+        self._die(DeadLetterReason.MAXLEN, [each.key for each in dropped], [each.size for each in dropped])
 
 
 def _runs(places: Sequence[Place]) -> Iterator[tuple[int, list[int]]]:

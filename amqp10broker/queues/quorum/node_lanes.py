@@ -32,10 +32,10 @@ from amqp10broker.queues.commands import (
     Subscribe,
     Unsubscribe,
 )
-from amqp10broker.queues.effects import Answer, CreditReply, Deliver, Rejected, TimedOut
+from amqp10broker.queues.effects import Answer, CreditReply, Deliver, PublishRejected, TimedOut
 from amqp10broker.queues.quorum.commands import Letters, QuorumCommand
 
-KeptEffect = Rejected | Answer | TimedOut | CreditReply
+KeptEffect = PublishRejected | Answer | TimedOut | CreditReply
 """Effects that neither the state nor the number of the last command replaces. A `CreditReply` to a drain of a
 consumer that selects is one, since it comes when the search has ended.
 """

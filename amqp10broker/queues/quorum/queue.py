@@ -45,13 +45,13 @@ from amqp10broker.queues.effects import (
     Confirmed,
     DeadLetters,
     Deliver,
+    PublishRejected,
     Refusal,
-    Rejected,
     Settled,
 )
-from amqp10broker.queues.figures import QueueFigures, QueueWeight, few, is_full, length_limits
+from amqp10broker.queues.figures import QueueStats, QueueWeight, few, is_full, length_limits
 from amqp10broker.queues.machine import QueueMachine
-from amqp10broker.queues.outlook import Outlook
+from amqp10broker.queues.outlook import QueueStatus
 from amqp10broker.queues.quorum.bodies import BodyStore, PagedBodies
 from amqp10broker.queues.quorum.browsing import Browsers
 from amqp10broker.queues.quorum.commands import (
@@ -171,11 +171,11 @@ class QuorumQueue(QueueMachine):
     def consumers(self) -> int:
         return self._consumers.count
 
-    def figures(self) -> QueueFigures:
+    def figures(self) -> QueueStats:
         # A queue that rejects publishes stays full until it is down to 80 %.
         messages, limits = self._messages, length_limits(self.settings)
         holder = self._consumers.activity.holder if self.settings.single_active_consumer else None
-        return QueueFigures(
+        return QueueStats(
             messages_ready=self.ready,
             messages_unsettled=self.unsettled,
             consumers=self.consumers,
@@ -200,14 +200,14 @@ class QuorumQueue(QueueMachine):
         """Set the index of the next message, after entries with earlier messages were lost."""
         self._messages.next_index = index
 
-    def outlook(self) -> Outlook:
+    def queue_status(self) -> QueueStatus:
         messages, consumers = self._messages, self._consumers
         holder = consumers.activity.holder
         parts = {ref: each.part for ref, each in consumers.by_ref.items()}
         parts |= consumers.selecting.parts() | self.browsers.parts()
         if holder is not None and not holder.active:
             parts[holder.ref] = holder.part._replace(quiescing=True)
-        return Outlook(
+        return QueueStatus(
             self.ready,
             messages.next_index,
             parts,
@@ -349,7 +349,7 @@ class QuorumQueue(QueueMachine):
                 self._browse(command)
             elif type(command) is BrowsersGone:
                 gone = command.node, command.incarnation
-                self.browsers.lose(lambda who: who[:2] == gone)
+                self.browsers.lose(lambda login: login[:2] == gone)
             return
         if type(command) is Letters:
             self._carry_out(command, now_ms)
@@ -434,7 +434,7 @@ class QuorumQueue(QueueMachine):
                 node, incarnation = command.node, command.incarnation
                 self._lanes.lose(node, incarnation)
                 self._consumers.forget_suspects(node, incarnation)
-                self._lose(lambda who: who.node == node and who.incarnation <= incarnation)
+                self._lose(lambda login: login.node == node and login.incarnation <= incarnation)
             case NodeSuspect():
                 self._consumers.suspect(command.node, command.incarnation)
             case NodeBack():
@@ -473,7 +473,7 @@ class QuorumQueue(QueueMachine):
             taken = self._messages.room_for(sizes, passing)
             if taken < len(messages):
                 self._messages.full = True
-                rejected = Rejected(publisher, ids[taken:], command.settled, self.name)
+                rejected = PublishRejected(publisher, ids[taken:], command.settled, self.name)
                 if not self.replaying:
                     self.counters.rejected += len(messages) - taken
                 self._outbox.tell(publisher.reply_to, rejected)

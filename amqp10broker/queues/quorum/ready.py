@@ -19,8 +19,8 @@ from heapq import heapify, heappop, heappush
 from typing import Final
 
 from amqp10broker.queues.commands import NO_BOUND
-from amqp10broker.queues.quorum.lane import NEVER, Lane
-from amqp10broker.queues.quorum.later import Later, LaterMessages
+from amqp10broker.queues.quorum.lane import NEVER, OrderedEntries
+from amqp10broker.queues.quorum.later import DueMessage, LaterMessages
 from amqp10broker.queues.quorum.numbers import NUMBERS_MIN, Numbers
 
 HIGH_TURNS: Final = 2
@@ -30,9 +30,9 @@ PRIORITY_NORMAL_MAX: Final = 4
 """Messages above this priority are of the high level."""
 
 _FROM_HIGH: Final = -1
-_NOTHING: Final = Lane()
+_NOTHING: Final = OrderedEntries()
 RETURNS, HIGH, NORMAL, TAIL = range(4)
-"""The lines, in the order of `Ready.in_order`."""
+"""The lines, in the order of `ReadyIndexes.in_order`."""
 
 Place = tuple[int, int]
 """A place of a waiting message: line, and key in it. It stays the same unless the message comes back from a
@@ -43,7 +43,7 @@ Delayed = tuple[int, int, int, int, int]
 """A delayed message: due time in ms, number of its return, index, size, expiry."""
 
 
-class Ready:
+class ReadyIndexes:
     __slots__ = (
         "_behind",
         "_delayed",
@@ -62,10 +62,10 @@ class Ready:
     )
 
     def __init__(self) -> None:
-        self.returns = Lane()
-        self.high = Lane()
-        self.normal = Lane()
-        self.tail = Lane()
+        self.returns = OrderedEntries()
+        self.high = OrderedEntries()
+        self.normal = OrderedEntries()
+        self.tail = OrderedEntries()
         self.size_bytes = 0
         self.delayed_bytes = 0
         self.later = LaterMessages()
@@ -113,7 +113,7 @@ class Ready:
             times.append(delayed)
         return min(times, default=None)
 
-    def in_order(self) -> tuple[Lane, Lane, Lane, Lane]:
+    def in_order(self) -> tuple[OrderedEntries, OrderedEntries, OrderedEntries, OrderedEntries]:
         """Return the four lines in the order in which a browser reads them."""
         return self.returns, self.high, self.normal, self.tail
 
@@ -197,7 +197,7 @@ class Ready:
         heappush(self._delayed, (due_ms, number, index, size, expiry))
         self.delayed_bytes += size
 
-    def line_up(self, due: Sequence[Later], behind: int) -> list[Place]:
+    def line_up(self, due: Sequence[DueMessage], behind: int) -> list[Place]:
         """Make due messages ready: normal ones in the tail, high ones at their original places. Returns
         places that are not the last ones of their lines.
         """
@@ -293,7 +293,7 @@ class Ready:
         return self._took(indexes, sizes, expiries)
 
     def _take_returned(
-        self, lane: Lane, count: int, expired_at: int, room: int
+        self, lane: OrderedEntries, count: int, expired_at: int, room: int
     ) -> tuple[list[int], list[int], list[int] | None]:
         numbers, sizes, expiries = lane.take(count, expired_at, room)
         indexes = self._take_indexes(numbers)
@@ -400,7 +400,7 @@ class Ready:
         self.size_bytes = self.delayed_bytes = 0
         return indexes
 
-    def _lanes(self) -> tuple[Lane, Lane, Lane, Lane]:
+    def _lanes(self) -> tuple[OrderedEntries, OrderedEntries, OrderedEntries, OrderedEntries]:
         return self.returns, self.high, self.normal, self.tail
 
     def _forget_returns(self, numbers: Sequence[int]) -> list[int]:

@@ -17,9 +17,9 @@ from typing import Final
 from amqp10broker.message.filters.filters import Filters
 from amqp10broker.message.filters.wanted import encode_wanted
 from amqp10broker.queues.commands import ConsumerRef
-from amqp10broker.queues.outlook import Looking, Part
-from amqp10broker.queues.quorum.commands import Look, Selected
-from amqp10broker.queues.quorum.consumer import Consumer, Selection
+from amqp10broker.queues.outlook import ConsumerStatus, Looking
+from amqp10broker.queues.quorum.commands import SearchResult, Selected
+from amqp10broker.queues.quorum.consumer import ConsumerSelection, QuorumConsumer
 from amqp10broker.queues.quorum.lane import NEVER
 from amqp10broker.queues.quorum.messages import Messages
 from amqp10broker.queues.quorum.ready import HIGH, NORMAL, RETURNS, TAIL, Place
@@ -76,15 +76,15 @@ class Selecting:
 
     def __init__(self, messages: Messages) -> None:
         self._messages = messages
-        self.by_ref: dict[ConsumerRef, Consumer] = {}
-        self.able: dict[ConsumerRef, Consumer] = {}
+        self.by_ref: dict[ConsumerRef, QuorumConsumer] = {}
+        self.able: dict[ConsumerRef, QuorumConsumer] = {}
         self.again = Again()
 
     def __bool__(self) -> bool:
         return bool(self.by_ref)
 
-    def parts(self) -> dict[ConsumerRef, Part]:
-        parts: dict[ConsumerRef, Part] = {}
+    def parts(self) -> dict[ConsumerRef, ConsumerStatus]:
+        parts: dict[ConsumerRef, ConsumerStatus] = {}
         for ref, each in self.by_ref.items():
             selection = each.selection
             assert selection is not None
@@ -93,9 +93,9 @@ class Selecting:
             parts[ref] = each.part._replace(looking=looking)
         return parts
 
-    def add(self, consumer: Consumer, wanted: bytes) -> None:
+    def add(self, consumer: QuorumConsumer, wanted: bytes) -> None:
         """Add a consumer with its cursor at the start."""
-        consumer.selection = Selection(wanted, [*[0] * LINES, self.again.next])
+        consumer.selection = ConsumerSelection(wanted, [*[0] * LINES, self.again.next])
         self.by_ref[consumer.ref] = consumer
 
     def forget(self, ref: ConsumerRef) -> None:
@@ -123,7 +123,7 @@ class Selecting:
                     at[AGAIN] = again.first
                     at[line] = min(at[line], key)
 
-    def advance(self, consumer: Consumer, at: Sequence[int]) -> None:
+    def advance(self, consumer: QuorumConsumer, at: Sequence[int]) -> None:
         """Advance a consumer's cursor to a position.
 
         If more places were added to `again` since the leader's search than are remembered, the cursor goes
@@ -133,7 +133,7 @@ class Selecting:
         if at[AGAIN] >= self.again.first:
             consumer.selection.at = list(at)
 
-    def passed(self, consumer: Consumer) -> bool:
+    def passed(self, consumer: QuorumConsumer) -> bool:
         """Return whether a draining consumer has looked through what was there at its request."""
         assert consumer.selection is not None
         at, ends = consumer.selection.at, consumer.selection.ends
@@ -181,7 +181,7 @@ class Selecting:
             again.places.popleft()
             again.first += 1
 
-    def has_more(self, consumer: Consumer) -> bool:
+    def has_more(self, consumer: QuorumConsumer) -> bool:
         at = _at(consumer)
         lines = self._messages.ready.in_order()
         return at[AGAIN] < self.again.next or any(
@@ -202,7 +202,7 @@ class Selecting:
         if not waiting:
             return None
         ends = self.ends()
-        looks: list[Look] = []
+        looks: list[SearchResult] = []
         for _, group in sorted(waiting.items(), reverse=True):
             # If any of the budget is left for those of lower priority, the others have seen all or have no
             # credit.
@@ -247,7 +247,7 @@ class _Sight:
     )
 
     def __init__(
-        self, messages: Messages, again: Again, consumer: Consumer, taken: dict[Place, None]
+        self, messages: Messages, again: Again, consumer: QuorumConsumer, taken: dict[Place, None]
     ) -> None:
         assert consumer.selection is not None
         self._messages = messages
@@ -260,7 +260,7 @@ class _Sight:
         self.at = list(consumer.selection.at)
         self.credit = consumer.credit
         self._chosen: list[Place] = []
-        self.found = Look(consumer.ref, self.at, self._chosen)
+        self.found = SearchResult(consumer.ref, self.at, self._chosen)
         self.had_turn = False
 
     def look(self, turn: int, ends: Sequence[int], budget: int) -> tuple[int, bool]:
@@ -346,7 +346,7 @@ class _Sight:
         return None, bool(wanted)
 
 
-def _at(consumer: Consumer) -> list[int]:
+def _at(consumer: QuorumConsumer) -> list[int]:
     assert consumer.selection is not None
     return consumer.selection.at
 

@@ -19,7 +19,14 @@ from typing import Any, Final
 
 from amqp10broker.queues import machine_version
 from amqp10broker.queues.commands import ConsumerRef, PeerId, PublisherRef, RequestRef
-from amqp10broker.queues.effects import Answer, CreditReply, Reason, Refusal, Rejected, TimedOut
+from amqp10broker.queues.effects import (
+    Answer,
+    CreditReply,
+    DeadLetterReason,
+    PublishRejected,
+    Refusal,
+    TimedOut,
+)
 from amqp10broker.queues.quorum.bodies import BodyStore, ranges_of
 from amqp10broker.queues.quorum.command_codec import (
     decode_settings,
@@ -27,8 +34,14 @@ from amqp10broker.queues.quorum.command_codec import (
     from_little_endian,
     little_endian,
 )
-from amqp10broker.queues.quorum.consumer import SIZE_BITS, Consumer, Selection, delivered_at, size_of
-from amqp10broker.queues.quorum.lane import Lane
+from amqp10broker.queues.quorum.consumer import (
+    SIZE_BITS,
+    ConsumerSelection,
+    QuorumConsumer,
+    delivered_at,
+    size_of,
+)
+from amqp10broker.queues.quorum.lane import OrderedEntries
 from amqp10broker.queues.quorum.later import LATER_COLUMNS
 from amqp10broker.queues.quorum.node_lanes import KeptEffect, NodeLane
 from amqp10broker.queues.quorum.queue import QuorumQueue
@@ -59,7 +72,7 @@ class _Writer:
         self.parts.append(little_endian(numbers))
 
 
-class _Reader:
+class _SnapshotReader:
     def __init__(self, kinds: list[str], data: bytes, at: int) -> None:
         self._kinds = iter(kinds)
         self._data = data
@@ -164,12 +177,12 @@ _FIELDS: Final = (
 )
 
 
-def _consumer_fields(consumer: Consumer) -> list[Any]:
+def _consumer_fields(consumer: QuorumConsumer) -> list[Any]:
     ref = [*consumer.ref.reply_to, consumer.ref.handle]
     return [ref, *(getattr(consumer, name) for name in _FIELDS)]
 
 
-def _selection_fields(consumer: Consumer) -> list[Any]:
+def _selection_fields(consumer: QuorumConsumer) -> list[Any]:
     selection = consumer.selection
     assert selection is not None
     return [consumer.number, b64encode(selection.wanted).decode(), [*selection.at], selection.ends]
@@ -206,7 +219,7 @@ def decode_snapshot(name: str, data: bytes, bodies: BodyStore | None = None) -> 
     messages, consumers, publishers = queue.parts()
     messages.next_index = state["next_index"]
     messages.full = state["full"]
-    arrays = _Reader(state["arrays"], data, start)
+    arrays = _SnapshotReader(state["arrays"], data, start)
     ready = messages.ready
     for lane in (ready.returns, ready.high, ready.normal, ready.tail):
         _fill(lane, arrays.next(), arrays.next(), arrays.next())
@@ -226,14 +239,14 @@ def decode_snapshot(name: str, data: bytes, bodies: BodyStore | None = None) -> 
         index: kinds[number] for index, number in zip(arrays.next(), arrays.next(), strict=True)
     }
     for index, size, reason in zip(arrays.next(), arrays.next(), state["pending"], strict=True):
-        messages.pending.add(index, Reason(reason), size)
+        messages.pending.add(index, DeadLetterReason(reason), size)
     if state.get("later"):
         ready.later.restore([arrays.next() for _ in range(LATER_COLUMNS)])
     for fields in state["publishers"]:
         publishers[PublisherRef(*_ref(fields))] = None
     by_number = {consumer.number: consumer for consumer in consumers.by_ref.values()}
     for number, wanted, at, ends in state.get("selecting", []):
-        by_number[number].selection = Selection(b64decode(wanted), at, ends)
+        by_number[number].selection = ConsumerSelection(b64decode(wanted), at, ends)
     again = consumers.selecting.again
     again.first, places = state.get("again", (0, []))
     again.places.extend((line, key) for line, key in places)
@@ -257,7 +270,7 @@ def _lane_fields(lane: NodeLane) -> list[Any]:
 
 def _kept_fields(effect: KeptEffect) -> list[Any]:
     match effect:
-        case Rejected():
+        case PublishRejected():
             return ["R", [*effect.publisher.reply_to, effect.publisher.handle], [*effect.ids], effect.settled]
         case TimedOut():
             return ["T", [*effect.consumer.reply_to, effect.consumer.handle], [*effect.keys]]
@@ -279,7 +292,7 @@ def _kept(name: str, index: int, kind: str, ref: list[int], *rest: Any) -> tuple
     peer, handle = _ref(ref)
     match kind, rest:
         case "R", (ids, settled):
-            return index, peer, Rejected(PublisherRef(peer, handle), ids, settled, name)
+            return index, peer, PublishRejected(PublisherRef(peer, handle), ids, settled, name)
         case "T", (keys,):
             return index, peer, TimedOut(ConsumerRef(peer, handle), keys, name)
         case "C", (count, credit, available, epoch):
@@ -292,7 +305,7 @@ def _kept(name: str, index: int, kind: str, ref: list[int], *rest: Any) -> tuple
             raise ValueError(f"a snapshot of a quorum queue keeps an effect '{kind}', which is none")
 
 
-def _fill(lane: Lane, keys: Sequence[int], sizes: Sequence[int], expiries: Sequence[int]) -> None:
+def _fill(lane: OrderedEntries, keys: Sequence[int], sizes: Sequence[int], expiries: Sequence[int]) -> None:
     step = 4096
     for at in range(0, len(keys), step):
         some = expiries[at : at + step] if any(expiries[at : at + step]) else None
@@ -308,10 +321,10 @@ def _ref(fields: list[int]) -> tuple[PeerId, int]:
     return PeerId(*peer), handle
 
 
-def _consumer(fields: list[Any]) -> Consumer:
+def _consumer(fields: list[Any]) -> QuorumConsumer:
     values = dict(zip(_FIELDS, fields[1:], strict=True))
     made = ("number", "settled", "counted", "priority", "timeout_ms")
-    consumer = Consumer(
+    consumer = QuorumConsumer(
         ConsumerRef(*_ref(fields[0])),
         values["number"],
         settled=values["settled"],

@@ -12,7 +12,7 @@ from amqp10broker.message.message import Message
 from amqp10broker.message.offsets import delivered, delivered_with_time, kept_now
 from amqp10broker.protocols.serial import MASK
 from amqp10broker.queues.commands import NO_BOUND, ConsumerRef
-from amqp10broker.queues.outlook import Reading
+from amqp10broker.queues.outlook import StreamReading
 from amqp10broker.queues.stream.log import Chunk, Place, StreamLog
 
 NO_END: Final = 2**64
@@ -114,10 +114,10 @@ class StreamConsumer:
         self._on_its_way: deque[tuple[int, Sequence[int]]] = deque()
 
     @property
-    def reading(self) -> Reading:
+    def reading(self) -> StreamReading:
         end = None if self.end == NO_END else self.end
         filtered = self._bloom is not None or self._wanted is not None
-        return Reading(self.position, end, filtered, self.looked_at, self.handed_out)
+        return StreamReading(self.position, end, filtered, self.looked_at, self.handed_out)
 
     def chunk(self) -> OpenChunk | None:
         """Return the chunk at the position, if it is in memory."""

@@ -13,8 +13,8 @@ from typing import Final, Protocol
 
 from amqp10broker.errors import DiskFull
 from amqp10broker.queues.commands import Command, PeerId, Publish, PublisherRef
-from amqp10broker.queues.durability import Commits, Keeper
-from amqp10broker.queues.outlook import Progress
+from amqp10broker.queues.durability import Commits, DurabilityBackend
+from amqp10broker.queues.outlook import QueueProgress
 from amqp10broker.queues.stream.commits import StreamCommits
 from amqp10broker.queues.stream.queue import StreamQueue
 
@@ -76,7 +76,7 @@ class Syncs(Protocol):
         """Cancel a call, since the files are closed."""
 
 
-class StreamKeeper(Keeper[StreamQueue]):
+class StreamBackend(DurabilityBackend[StreamQueue]):
     """Writes published messages as chunks, one at a time, and commits each when it is synced."""
 
     def __init__(
@@ -84,7 +84,7 @@ class StreamKeeper(Keeper[StreamQueue]):
         queue: StreamQueue,
         log: Log,
         syncs: Syncs | None,
-        on_full: Callable[[StreamKeeper, DiskFull | None], None],
+        on_full: Callable[[StreamBackend, DiskFull | None], None],
         commits: Commits | None = None,
         parts: StreamCommits | None = None,
     ) -> None:
@@ -235,10 +235,10 @@ class StreamKeeper(Keeper[StreamQueue]):
             self._full_ms = None
             self._on_full(self, None)
 
-    def progress(self, *, busy: bool) -> Progress:
+    def progress(self, *, busy: bool) -> QueueProgress:
         recovering = not self.recovered
         sync_ms = None if self._writing is None else self._sync_ms
-        return Progress(busy or recovering, recovering, sync_ms, self._full_ms)
+        return QueueProgress(busy or recovering, recovering, sync_ms, self._full_ms)
 
     def storage_failed(self) -> None:
         if self.kept:

@@ -44,17 +44,17 @@ from amqp10broker.queues.commands import (
 from amqp10broker.queues.effects import (
     Confirmed,
     CreditReply,
+    DeadLetterReason,
     Deliver,
     Effect,
     QueueDeleted,
-    Reason,
     Refusal,
     Settled,
     Subscribed,
 )
-from amqp10broker.queues.figures import QueueFigures
+from amqp10broker.queues.figures import QueueStats
 from amqp10broker.queues.machine import QueueMachine
-from amqp10broker.queues.outlook import Outlook, Part
+from amqp10broker.queues.outlook import ConsumerStatus, QueueStatus
 from amqp10broker.queues.settings import DEFAULTS, QueueSettings
 from amqp10broker.queues.stream.consumer import OpenChunk, StreamConsumer
 from amqp10broker.queues.stream.log import StreamLog
@@ -126,8 +126,8 @@ class StreamQueue(QueueMachine):
     def next_offset(self) -> int:
         return self.log.committed
 
-    def figures(self) -> QueueFigures:
-        return QueueFigures(
+    def figures(self) -> QueueStats:
+        return QueueStats(
             messages_ready=self.ready,
             messages_unsettled=self.unsettled,
             consumers=self.consumers,
@@ -138,13 +138,16 @@ class StreamQueue(QueueMachine):
             size_bytes=self.log.size_bytes,
         )
 
-    def outlook(self) -> Outlook:
+    def queue_status(self) -> QueueStatus:
         unconfirmed = sum(len(each.messages) for each in self._pending)
         unconfirmed += sum(len(each.messages) for _, each in self._unconfirmed)
-        return Outlook(
+        return QueueStatus(
             self.ready,
             self.log.next_offset,
-            {ref: Part(ref, each.credit, held=each.unsettled) for ref, each in self._consumers.items()},
+            {
+                ref: ConsumerStatus(ref, each.credit, held=each.unsettled)
+                for ref, each in self._consumers.items()
+            },
             counters=self.counters,
             unsynced=unconfirmed,
             unsynced_ms=self._waits_ms if unconfirmed else None,
@@ -288,7 +291,7 @@ class StreamQueue(QueueMachine):
         if settings.max_length_bytes is not None or settings.max_age_ms is not None:
             first = self.log.first_offset
             self.log.retain(now_ms, settings.max_length_bytes, settings.max_age_ms)
-            self.counters.lost[Reason.MAXLEN] += self.log.first_offset - first
+            self.counters.lost[DeadLetterReason.MAXLEN] += self.log.first_offset - first
 
     def _subscribe(self, command: Subscribe, now_ms: int) -> None:
         ref = command.consumer

@@ -12,7 +12,7 @@ from amqp10broker.metadata.proposing import Propose
 from amqp10broker.metadata.queue import QueueHost
 from amqp10broker.operations.cluster_node import ClusterNode
 from amqp10broker.operations.inspection import Inspection
-from amqp10broker.operations.node import Sink
+from amqp10broker.operations.node import TraceSink
 from amqp10broker.operations.snapshot import (
     BrokerView,
     ConnectionView,
@@ -28,8 +28,8 @@ from amqp10broker.operations.snapshot import (
     WatchView,
 )
 from amqp10broker.runtime.connections.connections import Connections, what_waits
-from amqp10broker.runtime.connections.listeners import Doors
-from amqp10broker.runtime.context import ConnectionSurroundings, Surroundings
+from amqp10broker.runtime.connections.listeners import Listeners
+from amqp10broker.runtime.context import BrokerContext, ConnectionContext
 from amqp10broker.runtime.journal.afterwards import Afterwards
 from amqp10broker.runtime.journal.bootstrap import tell_idle_patterns
 from amqp10broker.runtime.journal.data import Data
@@ -51,7 +51,7 @@ BY_ADMIN_SOCKET: Final = "admin socket"
 """Who did it, in the log: the machine's owner, the only one who reaches the socket."""
 
 
-class Recordings(Protocol):
+class RecordingControl(Protocol):
     """Of flow events. `failed`: how the last one failed, until another one begins; None if it did not."""
 
     failed: RecordingFailed | None
@@ -65,7 +65,7 @@ class Recordings(Protocol):
         """Return its view; None if there is no recording."""
 
 
-class Administered(Surroundings, QueueHost, Protocol):
+class Administered(BrokerContext, QueueHost, Protocol):
     """The broker as the admin socket sees it.
 
     Attributes:
@@ -88,7 +88,7 @@ class Administered(Surroundings, QueueHost, Protocol):
     connections: Connections
     tracing: Tracing
     watches: Watches
-    doors: Doors | None
+    broker_listeners: Listeners | None
     afterwards: Afterwards | None
     faults: Faults | None
 
@@ -102,7 +102,7 @@ class Administered(Surroundings, QueueHost, Protocol):
         """Links of AMQP 1.0 that outlive their sessions."""
 
     @property
-    def recordings(self) -> Recordings: ...
+    def recordings(self) -> RecordingControl: ...
 
     def set_flow(self, name: str, value: object, *, source: str) -> None: ...
 
@@ -119,7 +119,7 @@ class Administered(Surroundings, QueueHost, Protocol):
         """Return the view of the process."""
 
 
-class Served(Administered, ConnectionSurroundings, Protocol):
+class AdministeredBroker(Administered, ConnectionContext, Protocol):
     """The broker as the HTTP front end sees it: operations and logins."""
 
 
@@ -237,7 +237,7 @@ class RunningNode:
             sink.close("it did not begin")
             raise
 
-    def trace_into(self, what: str, sink: Sink, *, frames: bool) -> TraceView:
+    def trace_into(self, what: str, sink: TraceSink, *, frames: bool) -> TraceView:
         return self._broker.tracing.begin(what, sink, "a terminal", frames=frames).view
 
     def end_trace(self, what: str, reason: str | None = None) -> TraceView:

@@ -22,7 +22,7 @@ from amqp10broker.metadata.plan import VhostFacts
 from amqp10broker.metadata.proposing import Decided
 from amqp10broker.metadata.queue_arguments import misspelt
 from amqp10broker.metadata.vhost import VirtualHost
-from amqp10broker.operations.caller import Ask, Caller, Job, Wait
+from amqp10broker.operations.caller import Caller, Job, QueueQuestion, WaitForDecision
 from amqp10broker.operations.operations import perform
 from amqp10broker.operations.table import OPERATIONS
 from amqp10broker.queues.commands import ReplyTo, RequestRef
@@ -73,7 +73,7 @@ async def run_operation(
     passwords = await made_in_thread(broker.passwords, passwords_in(name, given))
     found = _vhost(broker, name, vhost)
     mailbox: Mailbox[SessionLetter] = Mailbox()
-    address = broker.askers.open("admin", mailbox)
+    address = broker.reply_registry.open("admin", mailbox)
     caller = Caller(
         catalog=broker.catalog,
         vhost=found,
@@ -89,7 +89,7 @@ async def run_operation(
     try:
         return await _finished(perform(caller, name, given), mailbox, address)
     finally:
-        broker.askers.close(address)
+        broker.reply_registry.close(address)
         mailbox.close()
 
 
@@ -110,11 +110,11 @@ def _log_operation(vhost: VirtualHost, by: str, operation: str, subject: str, re
 
 async def _finished(result: Any, mailbox: Mailbox[SessionLetter], address: ReplyTo) -> Any:
     # Put an operation's questions to queues, and wait for what is decided, until there is a result.
-    while isinstance(result, Ask | Wait | Job):
+    while isinstance(result, QueueQuestion | WaitForDecision | Job):
         if isinstance(result, Job):
             result = result.then(await result.run())
             continue
-        if isinstance(result, Wait):
+        if isinstance(result, WaitForDecision):
             decided = await _heard(mailbox, partial(_decision_in, ref=result.ref), DECIDED_S)
             if decided is None:
                 raise BrokerError(

@@ -23,21 +23,21 @@ from amqp10broker.auth.tls import mutual_tls
 from amqp10broker.cluster.asking import Document
 from amqp10broker.cluster.bootstrap import (
     Address,
+    ClusterIdentity,
     ClusterRefused,
     MemberAt,
-    Membership,
     check_name,
     check_still_member,
     read_nodes,
 )
-from amqp10broker.cluster.hello import OTHER_VERSION, Hello, Identity, Refused
+from amqp10broker.cluster.hello import OTHER_VERSION, Hello, HelloRefused, Identity
 from amqp10broker.cluster.ids import SYSTEM_GROUP, node_of
 from amqp10broker.cluster.letters_codec import BadLetter
 from amqp10broker.cluster.placement import ByCount
 from amqp10broker.cluster.snapshots import Snapshots
 from amqp10broker.cluster.system import System
 from amqp10broker.cluster.system_store import used_version
-from amqp10broker.cluster.wire import Frame, FrameKind, Purpose
+from amqp10broker.cluster.wire import ConnectionPurpose, FrameKind, PeerFrame
 from amqp10broker.errors import BadRequest, BrokerError, ConfigError, RefusedError, Stopped, StorageError
 from amqp10broker.metadata.node_requests import ForgetNode, JoinNode, NodeStarted
 from amqp10broker.metadata.nodes import NodeFacts
@@ -48,15 +48,15 @@ from amqp10broker.runtime.cluster.cluster_secret import read_secret
 from amqp10broker.runtime.cluster.forming import FIRST, JOIN_S, LOOK_S, NAME_TAKEN, Former, let_in
 from amqp10broker.runtime.cluster.founding import declare_when_whole, prepare_folder
 from amqp10broker.runtime.cluster.leaderless import LeaderlessQueues
-from amqp10broker.runtime.cluster.node_news import NodeNews
+from amqp10broker.runtime.cluster.node_news import NodeNotifications
 from amqp10broker.runtime.cluster.node_queues import NodeQueues
-from amqp10broker.runtime.cluster.nodes import Whereabouts
+from amqp10broker.runtime.cluster.nodes import ClusterDirectory
 from amqp10broker.runtime.cluster.peer_streams import Wires
 from amqp10broker.runtime.cluster.peers import Peers
 from amqp10broker.runtime.cluster.raft_node import RaftNode
 from amqp10broker.runtime.cluster.system_node import SystemNode
 from amqp10broker.runtime.connections.connections import Connections
-from amqp10broker.runtime.context import Surroundings
+from amqp10broker.runtime.context import BrokerContext
 from amqp10broker.runtime.journal.data import Data
 from amqp10broker.runtime.journal.journal_task import JournalTask
 from amqp10broker.runtime.log import Log
@@ -79,7 +79,7 @@ Answer = Callable[[int, Document], Awaitable[Document]]
 """Answers a question of a node, which is 0 if it is not a member yet."""
 
 
-class ClusterSurroundings(Surroundings, Protocol):
+class ClusterContext(BrokerContext, Protocol):
     """The context of a cluster in its broker. `journal_task`: what is kept here; None before it is."""
 
     passwords: Passwords
@@ -97,11 +97,11 @@ class Cluster:
     reader replaces it.
     """
 
-    membership: Membership
+    membership: ClusterIdentity
     peers: Peers
 
-    def __init__(self, surroundings: ClusterSurroundings, data: Data) -> None:
-        config = surroundings.config
+    def __init__(self, node_context: ClusterContext, data: Data) -> None:
+        config = node_context.config
         assert config.node_name is not None
         check_name(config.node_name)
         if config.cluster_secret_file is None:
@@ -111,12 +111,12 @@ class Cluster:
                 "make one with 'amqp10broker cluster new-secret FILE', and give the same to all nodes",
             )
         self.name = config.node_name
-        self._surroundings = surroundings
-        self._catalog = surroundings.catalog
+        self._node_context = node_context
+        self._catalog = node_context.catalog
         self._data = data
         self._listed = read_nodes(config.cluster_nodes or "")
         self._secret = read_secret(config.cluster_secret_file)
-        self.news = NodeNews(surroundings)
+        self.notifications = NodeNotifications(node_context)
         self.facts: dict[int, Document] = {}
         self.slow = trio.Event()
         self.raft = RaftNode(self._send_to_group)
@@ -130,7 +130,7 @@ class Cluster:
         self.queues: NodeQueues = None  # type: ignore[assignment]
         self._ending: set[int] = set()
         # By node and queue: said once, when the connection came up, and perhaps before there are lanes here.
-        self._early: dict[int, dict[int, Frame]] | None = {}
+        self._early: dict[int, dict[int, PeerFrame]] | None = {}
         self._refusals: set[str] = set()
         """Said so far."""
         self.answers: dict[str, Answer] = {
@@ -146,7 +146,7 @@ class Cluster:
         """Be reachable by other nodes, as a member of a cluster. Raises `ClusterRefused` if the node cannot
         be a member, with the remedy, and `Stopped` if the broker is to end meanwhile.
         """
-        config, data = self._surroundings.config, self._data
+        config, data = self._node_context.config, self._data
         sockets = await bind_cluster(config, port)
         self.address = self._listed.get(self.name, Address(host, sockets[0].getsockname()[1]))
         known = data.membership
@@ -190,22 +190,22 @@ class Cluster:
             yield
             nursery.cancel_scope.cancel()
 
-    async def _formed(self) -> Membership:
-        surroundings, data = self._surroundings, self._data
+    async def _formed(self) -> ClusterIdentity:
+        node_context, data = self._node_context, self._data
         former = Former(
             self.name,
             self.address,
             self._listed,
             self.peers.ask_address,
             lambda: secrets.token_hex(16),
-            has_data=data.served and not surroundings.config.discard_my_data,
+            has_data=data.served and not node_context.config.discard_my_data,
         )
-        membership: Membership | None = None
+        membership: ClusterIdentity | None = None
         failure: BrokerError | None = None
         async with trio.open_nursery() as nursery:
 
             async def stop() -> None:
-                await surroundings.over.wait()
+                await node_context.over.wait()
                 nursery.cancel_scope.cancel()
 
             nursery.start_soon(stop)
@@ -223,14 +223,14 @@ class Cluster:
         data.belong(membership)
         return membership
 
-    def _identity(self, known: Membership | None) -> Identity:
+    def _identity(self, known: ClusterIdentity | None) -> Identity:
         incarnation = self._data.incarnation
         if known is None:
             return Identity(0, self.name, incarnation)
         return Identity(known.number, known.name, incarnation, known.cluster, self._used)
 
     def _wires(self) -> Wires:
-        config = self._surroundings.config
+        config = self._node_context.config
         tls = None
         if config.cluster_tls_cert_file is not None:
             tls = mutual_tls(
@@ -240,26 +240,26 @@ class Cluster:
 
     def prepare(self) -> None:
         """Set up access to queues and their placement, before queues start."""
-        surroundings, number = self._surroundings, self.membership.number
-        askers = surroundings.askers
+        node_context, number = self._node_context, self.membership.number
+        reply_registry = node_context.reply_registry
         self.queues = NodeQueues(
-            *(number, self.peers, askers, surroundings.clock.now_ms, self._name_of),
+            *(number, self.peers, reply_registry, node_context.clock.now_ms, self._name_of),
             lambda name: self._catalog.find_vhost(name),
         )
         lanes = self.queues.lanes
         lanes.on_leader = self._has_leader
-        self.queues.wait_ms = surroundings.config.cluster_decide_ms
-        config, whereabouts = (
-            surroundings.config,
-            Whereabouts(number, self.peers.liveness, lanes, self.queues.replies, self.raft.groups),
+        self.queues.wait_ms = node_context.config.cluster_decide_ms
+        config, node_directory = (
+            node_context.config,
+            ClusterDirectory(number, self.peers.liveness, lanes, self.queues.replies, self.raft.groups),
         )
-        self._catalog.whereabouts = whereabouts
+        self._catalog.node_directory = node_directory
         self._catalog.placement = ByCount(
             number,
-            askers.incarnation,
+            reply_registry.incarnation,
             random.randrange,
-            runs=whereabouts.runs,
-            leader_of=whereabouts.leader,
+            runs=node_directory.runs,
+            leader_of=node_directory.leader,
             group_size=config.quorum_initial_group_size,
             locator=config.queue_leader_locator,
         )
@@ -268,7 +268,7 @@ class Cluster:
         self._nursery.start_soon(self.leaderless.run)
         for member in self.membership.members:
             # They may have come, or be known to be gone, before this.
-            if self.peers.connected(member.number, Purpose.LETTERS):
+            if self.peers.connected(member.number, ConnectionPurpose.LETTERS):
                 self.queues.connected(member.number)
             if member.number in self.raft.groups.suspected:
                 self.queues.suspected(member.number)
@@ -283,17 +283,17 @@ class Cluster:
 
         The catalog already has the state of the folder.
         """
-        surroundings = self._surroundings
+        node_context = self._node_context
         self.system = SystemNode(
             self.membership.number,
-            surroundings,
-            surroundings.passwords,
+            node_context,
+            node_context.passwords,
             self._data,
             self.raft,
             self._send_of_system,
         )
         system = self.system.system
-        system.decided_within_ms = surroundings.config.cluster_decide_ms
+        system.decided_within_ms = node_context.config.cluster_decide_ms
         system.is_open = self._is_open
         system.has_leader = lambda queue: self.queues.lanes.leader_of(queue) is not None
         self._catalog.on_nodes = self._nodes_changed
@@ -320,7 +320,7 @@ class Cluster:
             if mine is not None and group not in self._ending:
                 spec = replace(queue.spec, settings=queue.effective.settings)
                 self.queues.member_begun(group, handle, queues.start(spec), lambda: self._term(group))
-        elif cast("QuorumInLog", handle.member.keeper).member_id != mine:
+        elif cast("QuorumInLog", handle.member.backend).member_id != mine:
             if (vhost := self._catalog.find_vhost(queue.vhost)) is not None:
                 vhost.member_gone(queue)
             task = self.queues.member_gone(group, handle)
@@ -365,10 +365,10 @@ class Cluster:
         started = NodeStarted(self.name, self._data.incarnation, at.host, at.port, __version__, carried_out())
         await self.system.caught_up(started, self._missing, self._check_membership)
         if self.membership.number == FIRST:
-            config, propose = self._surroundings.config, self.system.propose
+            config, propose = self._node_context.config, self.system.propose
             self._nursery.start_soon(declare_when_whole, config, self._catalog, propose)
 
-    async def let_in_by(self, written: str) -> Membership:
+    async def let_in_by(self, written: str) -> ClusterIdentity:
         """Ask a node of another cluster to let this one in, which is alone and goes on until it is.
         `written`: the other's name, if the list of nodes has it, or ``NAME=HOST:PORT``. Returns as what this
         node shall begin anew. Raises `RefusedError` if it is not let in.
@@ -405,7 +405,7 @@ class Cluster:
             at = self._listed.get(member.name, member.address)
             try:
                 answer = await self.peers.ask_address((at.host, at.port), question, LOOK_S)
-            except Refused as refusal:
+            except HelloRefused as refusal:
                 if refusal.reason.startswith(OTHER_VERSION):
                     raise ClusterRefused(str(refusal)) from refusal
                 # Said, and no more: it may be that one which is of another cluster now, and the rest go on.
@@ -458,10 +458,10 @@ class Cluster:
         there = {member.number for member in members}
         for gone in [each for each in self.membership.members if each.number not in there]:
             self.peers.forget(gone.number)
-            self._surroundings.clock_watch.others.forget(gone.number)
+            self._node_context.clock_watch.others.forget(gone.number)
         if members != self.membership.members:
             me = self.membership
-            self.membership = Membership(me.cluster, me.number, me.name, members)
+            self.membership = ClusterIdentity(me.cluster, me.number, me.name, members)
 
     def _use_version(self) -> None:
         cluster = self._catalog.cluster
@@ -476,8 +476,8 @@ class Cluster:
         try:
             self._check_version()
         except ClusterRefused as refusal:
-            self._surroundings.failure = refusal
-            self._surroundings.over.set()
+            self._node_context.failure = refusal
+            self._node_context.over.set()
 
     def _check_version(self) -> None:
         reason = why_not(self.name, carried_out(), self._used) if self._used else None
@@ -485,7 +485,7 @@ class Cluster:
             raise ClusterRefused(reason)
 
     def _is_open(self, owner: Owner) -> bool:
-        return owner.connection in self._surroundings.connections
+        return owner.connection in self._node_context.connections
 
     # --- questions of other nodes -------------------------------------------------------------------
 
@@ -529,23 +529,25 @@ class Cluster:
             raise RefusedError(NAME_TAKEN, f"the cluster has a node '{name}' already")
         assert isinstance(known, NodeFacts)
         known = self._catalog.nodes.get(name, known)
-        return Membership(self.membership.cluster, known.number, name, self.membership.members).document()
+        return ClusterIdentity(
+            self.membership.cluster, known.number, name, self.membership.members
+        ).document()
 
     # --- what other nodes tell ----------------------------------------------------------------------
 
     def admit(self, hello: Hello) -> str | None:
         return None
 
-    def frames(self, node: int, purpose: Purpose, frames: Sequence[Frame]) -> None:
+    def frames(self, node: int, purpose: ConnectionPurpose, frames: Sequence[PeerFrame]) -> None:
         try:
             self._frames(node, purpose, frames)
         except StorageError as error:  # of this node's own disk: there is nothing wrong with the frames
             self._on_storage_failed(error)
 
-    def _frames(self, node: int, purpose: Purpose, frames: Sequence[Frame]) -> None:
-        if purpose is Purpose.RAFT:
+    def _frames(self, node: int, purpose: ConnectionPurpose, frames: Sequence[PeerFrame]) -> None:
+        if purpose is ConnectionPurpose.RAFT:
             self.raft.received(node, frames)
-        elif purpose is Purpose.BULK:
+        elif purpose is ConnectionPurpose.BULK:
             for frame in frames:
                 if frame.group != SYSTEM_GROUP:
                     self.snapshots.received(node, frame.kind, frame.group, frame.body)
@@ -561,14 +563,14 @@ class Cluster:
             if proposed and self.system is not None:
                 self.system.system.proposed(node, proposed)
 
-    def connected(self, node: int, purpose: Purpose) -> None:
-        if purpose is Purpose.LETTERS and self.queues is not None:
+    def connected(self, node: int, purpose: ConnectionPurpose) -> None:
+        if purpose is ConnectionPurpose.LETTERS and self.queues is not None:
             self.queues.connected(node)
 
-    def disconnected(self, node: int, purpose: Purpose) -> None:
-        if purpose is Purpose.RAFT:
+    def disconnected(self, node: int, purpose: ConnectionPurpose) -> None:
+        if purpose is ConnectionPurpose.RAFT:
             self.raft.disconnected(node)
-        elif purpose is Purpose.BULK:
+        elif purpose is ConnectionPurpose.BULK:
             self.snapshots.disconnected(node)
             if self.system is not None:
                 self.system.disconnected(node)
@@ -578,7 +580,7 @@ class Cluster:
             self._early.pop(node, None)
 
     def _on_storage_failed(self, error: StorageError) -> None:
-        journal = self._surroundings.journal_task
+        journal = self._node_context.journal_task
         if journal is None:
             raise error
         journal.failed(error)
@@ -588,7 +590,7 @@ class Cluster:
             self.raft.groups.suspect(node)
         except StorageError as error:
             self._on_storage_failed(error)
-        self.news.lost(node)
+        self.notifications.lost(node)
         if self.queues is not None:
             self.queues.suspected(node)
         if self.system is not None:
@@ -599,28 +601,28 @@ class Cluster:
             self.raft.groups.heard(node)
         except StorageError as error:
             self._on_storage_failed(error)
-        self.news.heard(node, self.facts.get(node, {}))
+        self.notifications.heard(node, self.facts.get(node, {}))
         if self.queues is not None:
             self.queues.heard(node, incarnation)
         if self.system is not None:
             self.system.system.node_up(node)
 
     def heartbeat(self) -> Document:
-        return self.news.told()
+        return self.notifications.told()
 
     def clock_ms(self) -> int:
-        return self._surroundings.clock.now_ms()
+        return self._node_context.clock.now_ms()
 
     def clock_told(self, node: int, clock_ms: int) -> None:
-        self._surroundings.clock_watch.others.heard(node, clock_ms - self.clock_ms())
+        self._node_context.clock_watch.others.heard(node, clock_ms - self.clock_ms())
 
     def told(self, node: int, facts: Document) -> None:
         self.facts[node] = facts
         if node not in self.raft.groups.suspected:
-            self.news.heard(node, facts)
+            self.notifications.heard(node, facts)
 
     def unsynced_ms(self) -> int:
-        journal = self._surroundings.journal_task
+        journal = self._node_context.journal_task
         began = None if journal is None else journal.committer.began
         return 0 if began is None else int((trio.current_time() - began) * 1000)
 
@@ -630,12 +632,12 @@ class Cluster:
     # --- ways to other nodes --------------------------------------------------------------------------
 
     def _send_to_group(self, node: int, group: int, message: bytes) -> None:
-        self.peers.send(node, Purpose.RAFT, FrameKind.RAFT, group, (message,))
+        self.peers.send(node, ConnectionPurpose.RAFT, FrameKind.RAFT, group, (message,))
 
     def _send_state(self, node: int, kind: FrameKind, group: int, body: bytes) -> bool:
-        return self.peers.send(node, Purpose.BULK, kind, group, (body,))
+        return self.peers.send(node, ConnectionPurpose.BULK, kind, group, (body,))
 
-    def _send_of_system(self, node: int, purpose: Purpose, kind: FrameKind, body: bytes) -> bool:
+    def _send_of_system(self, node: int, purpose: ConnectionPurpose, kind: FrameKind, body: bytes) -> bool:
         return self.peers.send(node, purpose, kind, SYSTEM_GROUP, (body,))
 
 

@@ -9,7 +9,7 @@ from typing import Final
 
 import trio
 
-from amqp10broker.cluster.hello import Refused
+from amqp10broker.cluster.hello import HelloRefused
 from amqp10broker.config import Config
 from amqp10broker.errors import ConfigError
 from amqp10broker.runtime.cluster.peer_complaints import Complaints
@@ -118,7 +118,7 @@ class ClusterListener:
         try:
             transport = await self._wires.wrap(sock, address, dials=False)
             await self._serve(transport, proved)
-        except (OSError, trio.BrokenResourceError, Refused) as error:
+        except (OSError, trio.BrokenResourceError, HelloRefused) as error:
             self._complaints.warn("connection of a node refused", host, why(error))
         finally:
             proved()

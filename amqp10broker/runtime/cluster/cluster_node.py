@@ -13,26 +13,26 @@ from amqp10broker.metadata.queue import DeclaredQueue
 from amqp10broker.operations.cluster_node import GroupSeen, MemberState
 from amqp10broker.runtime.cluster.member_states import state_of
 from amqp10broker.runtime.connections.connections import Connections
-from amqp10broker.runtime.connections.listeners import Doors
+from amqp10broker.runtime.connections.listeners import Listeners
 from amqp10broker.runtime.queues.queue_task import QueueTask
 
 if TYPE_CHECKING:
-    from amqp10broker.cluster.bootstrap import Membership as OfCluster
+    from amqp10broker.cluster.bootstrap import ClusterIdentity as OfCluster
     from amqp10broker.cluster.member import Member
-    from amqp10broker.cluster.membership import Membership
+    from amqp10broker.cluster.membership import MemberRole
     from amqp10broker.queues.quorum.durability import QuorumInLog
 
 MAINTENANCE: Final = "Node was put into maintenance mode"
 """What clients hear when the node is drained; RabbitMQ's words."""
 
 
-class Served(Protocol):
-    """The parts of the broker that maintenance takes out of service. `doors`: its sockets; None before it
-    serves.
+class ServedBroker(Protocol):
+    """The parts of the broker that maintenance takes out of service. `broker_listeners`: its sockets; None
+    before it serves.
     """
 
     connections: Connections
-    doors: Doors | None
+    broker_listeners: Listeners | None
     addresses: list[tuple[str, int]]
     tls_addresses: list[tuple[str, int]]
     http_addresses: list[tuple[str, int]]
@@ -44,14 +44,14 @@ class Served(Protocol):
     def alarms(self) -> frozenset[str]: ...
 
 
-def stop_serving(broker: Served) -> None:
+def stop_serving(broker: ServedBroker) -> None:
     """Accept no clients, and close the connections that there are."""
-    if broker.doors is not None:
-        broker.doors.shut()
+    if broker.broker_listeners is not None:
+        broker.broker_listeners.shut()
     broker.connections.turn_out(MAINTENANCE)
 
 
-def client_listeners(broker: Served) -> list[tuple[str, str, int]]:
+def client_listeners(broker: ServedBroker) -> list[tuple[str, str, int]]:
     """Where clients find it: see `ClusterNode.listeners`."""
     by_protocol = (
         ("amqp", broker.addresses),
@@ -61,17 +61,17 @@ def client_listeners(broker: Served) -> list[tuple[str, str, int]]:
     return [(protocol, host, port) for protocol, addresses in by_protocol for host, port in addresses]
 
 
-def _over_http(broker: Served) -> list[str]:
+def _over_http(broker: ServedBroker) -> list[str]:
     scheme = "https" if broker.config.http_tls else "http"
     return [scheme, f"{scheme}/web-amqp"] if broker.config.websocket else [scheme]
 
 
-async def serve_again(broker: Served) -> None:
+async def serve_again(broker: ServedBroker) -> None:
     """Accept clients as before. Raises `OSError` or `ConfigError` if another program has an address
     by now.
     """
-    if broker.doors is not None:
-        await broker.doors.reopen(broker.config)
+    if broker.broker_listeners is not None:
+        await broker.broker_listeners.reopen(broker.config)
 
 
 class NodeAlone:
@@ -81,7 +81,7 @@ class NodeAlone:
     target_size = 1
     rebalancing = False
 
-    def __init__(self, broker: Served) -> None:
+    def __init__(self, broker: ServedBroker) -> None:
         self._broker = broker
 
     async def run(self) -> None:
@@ -109,7 +109,7 @@ class NodeAlone:
         self,
         queue: DeclaredQueue,
         node: int,
-        membership: Membership,
+        membership: MemberRole,
         timeout_s: float,
         *,
         among_voters: bool = False,
@@ -132,10 +132,10 @@ class NodeAlone:
 
     def _state(self, queue: DeclaredQueue | None) -> MemberState:
         handle = None if queue is None else queue.handle
-        if not isinstance(handle, QueueTask) or not handle.keeper.by_log:
+        if not isinstance(handle, QueueTask) or not handle.backend.by_log:
             return MemberState("leader", "voter")  # in memory there is no log
 
-        return state_of(cast("Member | None", cast("QuorumInLog", handle.keeper).member))
+        return state_of(cast("Member | None", cast("QuorumInLog", handle.backend).member))
 
     async def drain(self) -> None:
         stop_serving(self._broker)

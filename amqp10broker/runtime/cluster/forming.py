@@ -13,17 +13,17 @@ import trio
 from amqp10broker import __version__
 from amqp10broker.cluster.bootstrap import (
     Address,
+    ClusterIdentity,
     ClusterRefused,
-    Found,
-    Heard,
+    FoundCluster,
     Join,
     MemberAt,
-    Membership,
-    Wait,
+    NodeAnswer,
+    WaitForNodes,
     next_step,
     taken,
 )
-from amqp10broker.cluster.hello import Refused
+from amqp10broker.cluster.hello import HelloRefused
 from amqp10broker.errors import BrokerError, PreconditionFailed, RefusedError, Unavailable
 from amqp10broker.queues.machine_version import carried_out
 from amqp10broker.runtime.log import Log
@@ -45,7 +45,7 @@ FIRST: Final = 1
 """The number of the node that founds."""
 
 
-class Ask(Protocol):
+class AskNode(Protocol):
     """Query a node by its address."""
 
     async def __call__(
@@ -59,7 +59,7 @@ class Former:
         name: str,
         at: Address,
         listed: Mapping[str, Address],
-        ask: Ask,
+        ask: AskNode,
         new_id: Callable[[], str],
         *,
         has_data: bool,
@@ -72,7 +72,7 @@ class Former:
         self._has_data = has_data
         self._said = ""
 
-    async def find(self) -> Membership:
+    async def find(self) -> ClusterIdentity:
         """Repeat until this node is in a cluster. Raises `ClusterRefused` if it cannot be, with the
         remedy.
         """
@@ -80,16 +80,16 @@ class Former:
         while True:
             heard = await self._look()
             step = next_step(self._name, tuple(self._listed), heard, has_data=self._has_data)
-            if isinstance(step, Found):
+            if isinstance(step, FoundCluster):
                 _log.info("a cluster begins with this node", node=self._name)
                 me = MemberAt(FIRST, self._name, self._at)
-                return Membership(self._new_id(), FIRST, self._name, (me,))
+                return ClusterIdentity(self._new_id(), FIRST, self._name, (me,))
             if isinstance(step, Join):
                 membership = await self._join(step.by)
                 if membership is not None:
                     _log.info("joined a cluster", node=self._name, by=step.by, number=membership.number)
                     return membership
-                step = Wait((step.by,), f"node '{step.by}' cannot let this node in yet: {self._said}")
+                step = WaitForNodes((step.by,), f"node '{step.by}' cannot let this node in yet: {self._said}")
             now = trio.current_time()
             if now - started > PATIENCE_S:
                 raise ClusterRefused(
@@ -101,8 +101,8 @@ class Former:
                 _log.warning("waiting for other nodes", names=", ".join(step.names), reason=step.why)
             await trio.sleep(LOOK_EACH_S)
 
-    async def _look(self) -> dict[str, Heard]:
-        heard: dict[str, Heard] = {}
+    async def _look(self) -> dict[str, NodeAnswer]:
+        heard: dict[str, NodeAnswer] = {}
         refused: list[str] = []
         async with trio.open_nursery() as nursery:
             for name, address in self._listed.items():
@@ -113,19 +113,19 @@ class Former:
         return heard
 
     async def _look_at(
-        self, name: str, address: Address, heard: dict[str, Heard], refused: list[str]
+        self, name: str, address: Address, heard: dict[str, NodeAnswer], refused: list[str]
     ) -> None:
         try:
             answer = await self._ask(
                 (address.host, address.port), {"what": "look", "name": self._name}, LOOK_S
             )
-            found = Heard(
+            found = NodeAnswer(
                 str(answer["name"]),
                 None if answer["cluster"] is None else str(answer["cluster"]),
                 bool(answer["taken"]),
                 tuple(map(str, answer["names"])),
             )
-        except Refused as error:
+        except HelloRefused as error:
             refused.append(f"node '{name}' at {address}: {error}")
         except (BrokerError, KeyError, TypeError):
             return
@@ -137,10 +137,10 @@ class Former:
                 )
             heard[name] = found
 
-    async def _join(self, by: str) -> Membership | None:
+    async def _join(self, by: str) -> ClusterIdentity | None:
         try:
             return await _asked_to_join(self._ask, self._listed[by], self._name, self._at)
-        except Refused as error:
+        except HelloRefused as error:
             raise ClusterRefused(f"node '{by}' at {self._listed[by]}: {error}") from error
         except RefusedError as error:
             if error.resource == NAME_TAKEN:
@@ -155,7 +155,7 @@ NAME_TAKEN: Final = "name of a node"
 """Resource of the refusal of a node that wants to join under a name that there is."""
 
 
-async def let_in(ask: Ask, by: str, where: Address, name: str, at: Address) -> Membership:
+async def let_in(ask: AskNode, by: str, where: Address, name: str, at: Address) -> ClusterIdentity:
     """Ask a node to let this one into its cluster; nothing is changed here. Raises `PreconditionFailed` if it
     is not let in, or the other cannot be reached, and `Unavailable` if the other's cluster cannot decide it
     now.
@@ -178,7 +178,7 @@ async def let_in(ask: Ask, by: str, where: Address, name: str, at: Address) -> M
         raise PreconditionFailed(resource, f"node '{by}' at {where} has not answered as a node") from error
 
 
-async def _asked_to_join(ask: Ask, where: Address, name: str, at: Address) -> Membership:
+async def _asked_to_join(ask: AskNode, where: Address, name: str, at: Address) -> ClusterIdentity:
     question = {
         "what": "join",
         "name": name,
@@ -187,4 +187,4 @@ async def _asked_to_join(ask: Ask, where: Address, name: str, at: Address) -> Me
         "version": __version__,
         "machines": list(carried_out()),
     }
-    return Membership.of(await ask((where.host, where.port), question, JOIN_S))
+    return ClusterIdentity.of(await ask((where.host, where.port), question, JOIN_S))

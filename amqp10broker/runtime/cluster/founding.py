@@ -16,11 +16,11 @@ import trio
 from amqp10broker import __version__
 from amqp10broker.auth.passwords import Passwords
 from amqp10broker.cluster import system_store
-from amqp10broker.cluster.bootstrap import Membership, founded, target_size
+from amqp10broker.cluster.bootstrap import ClusterIdentity, founded, target_size
 from amqp10broker.cluster.ids import member_id
 from amqp10broker.config import Config
 from amqp10broker.errors import BrokerError
-from amqp10broker.metadata.catalog import Catalog, Request
+from amqp10broker.metadata.catalog import Catalog, CatalogRequest
 from amqp10broker.metadata.definitions_due import DUE_LATER, DeclareDue
 from amqp10broker.metadata.nodes import ClusterFacts, NodeFacts
 from amqp10broker.metadata.queue import QueueSpec
@@ -33,7 +33,7 @@ from amqp10broker.runtime.journal.data import OF_THE_NODE, Data
 from amqp10broker.runtime.journal.definitions_file import due_now, tell_left_out
 from amqp10broker.runtime.log import Log
 from amqp10broker.runtime.queues.handles import InlineQueue
-from amqp10broker.runtime.queues.reply_registry import Askers
+from amqp10broker.runtime.queues.reply_registry import ReplyRegistry
 
 _log = Log("amqp10broker.cluster")
 
@@ -41,7 +41,7 @@ LOOK_EACH_S: Final = 0.25
 AGAIN_S: Final = 10.0
 
 
-def prepare_folder(data: Data, config: Config, membership: Membership) -> None:
+def prepare_folder(data: Data, config: Config, membership: ClusterIdentity) -> None:
     """Have a folder hold a member of the metadata's group. Nothing happens if it does. Waits for the disk.
     Raises `StorageError` or `RefusedError` if it cannot be written, and `ConfigError` if the definitions file
     cannot be read or holds something that cannot be.
@@ -83,7 +83,7 @@ def prepare_folder(data: Data, config: Config, membership: Membership) -> None:
 async def declare_when_whole(
     config: Config,
     catalog: Catalog,
-    propose: Callable[[Request[Any]], Awaitable[Any]],
+    propose: Callable[[CatalogRequest[Any]], Awaitable[Any]],
 ) -> None:
     """Declare the queues of the founder's configuration once the expected number of nodes runs.
 
@@ -111,4 +111,4 @@ class NoQueues:
     """Runs no queues: the catalog is made only to be kept."""
 
     def start_queue(self, queue: QueueSpec) -> InlineQueue:
-        return InlineQueue(VolatileQueue(queue.name), Askers())
+        return InlineQueue(VolatileQueue(queue.name), ReplyRegistry())

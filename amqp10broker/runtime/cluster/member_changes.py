@@ -17,14 +17,14 @@ from amqp10broker.cluster.ids import node_of
 from amqp10broker.cluster.member import Member
 from amqp10broker.cluster.membership import (
     Adding,
-    Declare,
+    DeclareMembers,
     Goal,
     Hand,
-    Membership,
+    MemberRole,
+    MembershipAction,
     Moved,
     Removing,
     Step,
-    Verdict,
     is_promotable,
     new_member,
     next_step,
@@ -33,7 +33,7 @@ from amqp10broker.cluster.membership import (
     standing_of,
 )
 from amqp10broker.errors import RefusedError, Unavailable
-from amqp10broker.metadata.catalog import Catalog, Request
+from amqp10broker.metadata.catalog import Catalog, CatalogRequest
 from amqp10broker.metadata.node_requests import SetMembers
 from amqp10broker.metadata.queue import DeclaredQueue
 from amqp10broker.operations.members import change_not_permitted, last_node, refused
@@ -54,7 +54,7 @@ TAKE_BACK_S: Final = 5.0
 class Proposing(Protocol):
     """Has a request decided, and waits for it (`Cluster.propose`)."""
 
-    def __call__(self, request: Request[Any]) -> Awaitable[Any]: ...
+    def __call__(self, request: CatalogRequest[Any]) -> Awaitable[Any]: ...
 
 
 class MemberChanges:
@@ -68,7 +68,7 @@ class MemberChanges:
     # --- what is asked ------------------------------------------------------------------------------
 
     async def add(
-        self, queue: DeclaredQueue, node: int, membership: Membership, timeout_s: float, *, among_voters: bool
+        self, queue: DeclaredQueue, node: int, membership: MemberRole, timeout_s: float, *, among_voters: bool
     ) -> int:
         """Add a member; see `ClusterNode.add_member`.
 
@@ -82,7 +82,7 @@ class MemberChanges:
             raise refused(queue, "non_voters_found", "a member of it is still to become a voter")
         there = [each for each in (*queue.members, *member.raft.config.members) if node_of(each) == node]
         wanted = there[0] if there else new_member(node, member.raft.last, membership)
-        goal = Adding(wanted, as_voter=membership is Membership.VOTER)
+        goal = Adding(wanted, as_voter=membership is MemberRole.VOTER)
         with self._only(queue, member):
             try:
                 await self._carried_out(queue, goal, timeout_s)
@@ -122,9 +122,9 @@ class MemberChanges:
                 if member is None:
                     raise MovedAway
                 step = next_step(goal, standing_of(member, queue.members, self._groups.suspected))
-                if step is Verdict.DONE:
+                if step is MembershipAction.DONE:
                     return
-                if step is Verdict.LAST_NODE:
+                if step is MembershipAction.LAST_NODE:
                     raise last_node(queue)
                 if isinstance(step, Moved):
                     raise MovedAway
@@ -135,7 +135,7 @@ class MemberChanges:
 
     async def _made(self, queue: DeclaredQueue, member: Member, step: Step) -> None:
         match step:
-            case Declare(members):
+            case DeclareMembers(members):
                 request = SetMembers(queue.vhost, queue.name, queue.number, members)
                 if not await self._propose(request):
                     raise MovedAway  # the queue was deleted; its member ends in a moment
@@ -187,7 +187,7 @@ class MemberChanges:
 
     async def _repaired(self, queue: DeclaredQueue, member: Member) -> None:
         step = repair(standing_of(member, queue.members, self._groups.suspected))
-        if isinstance(step, Verdict):
+        if isinstance(step, MembershipAction):
             return
         _log.info("members of a queue are put right", queue=queue.name, vhost=queue.vhost, step=str(step))
         with _OneAtATime(self._under_way, queue.number):

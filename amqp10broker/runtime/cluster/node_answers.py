@@ -9,7 +9,7 @@ from typing import Any
 
 from amqp10broker.cluster.asking import Document
 from amqp10broker.cluster.groups import Groups
-from amqp10broker.cluster.membership import Membership
+from amqp10broker.cluster.membership import MemberRole
 from amqp10broker.errors import RefusedError
 from amqp10broker.metadata.catalog import Catalog
 from amqp10broker.operations.table import OPERATIONS
@@ -49,7 +49,7 @@ class NodeAnswers:
                     size = await self._changes.add(
                         queue,
                         where,
-                        Membership(question["membership"]),
+                        MemberRole(question["membership"]),
                         timeout_s,
                         among_voters=bool(question["among_voters"]),
                     )

@@ -19,7 +19,7 @@ class Telling(Protocol):
     resource_monitor: ResourceMonitor
 
 
-class NodeNews:
+class NodeNotifications:
     def __init__(self, broker: Telling) -> None:
         self._broker = broker
 
@@ -31,12 +31,12 @@ class NodeNews:
             "usage": broker.catalog.usage.limited(broker.catalog.vhosts.values(), broker.catalog.users),
         }
 
-    def heard(self, node: int, news: Mapping[str, Any]) -> None:
+    def heard(self, node: int, notifications: Mapping[str, Any]) -> None:
         """Replace the shared state of another node."""
-        alarms = news.get("alarms")
+        alarms = notifications.get("alarms")
         known = [each for each in alarms if isinstance(each, str)] if isinstance(alarms, list) else []
         self._broker.resource_monitor.hear(node, frozenset(known))
-        usage = news.get("usage")
+        usage = notifications.get("usage")
         self._broker.catalog.usage.hear(node, usage if isinstance(usage, dict) else {})
 
     def lost(self, node: int) -> None:

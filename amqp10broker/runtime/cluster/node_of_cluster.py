@@ -12,10 +12,10 @@ from typing import Any, Final
 import trio
 
 from amqp10broker.cluster.asking import Document
-from amqp10broker.cluster.bootstrap import Membership as OfCluster
+from amqp10broker.cluster.bootstrap import ClusterIdentity as OfCluster
 from amqp10broker.cluster.bootstrap import target_size
 from amqp10broker.cluster.ids import SYSTEM_GROUP, node_of
-from amqp10broker.cluster.membership import Membership, is_promotable
+from amqp10broker.cluster.membership import MemberRole, is_promotable
 from amqp10broker.errors import PeerUnreachable, RefusedError, Unavailable
 from amqp10broker.metadata.node_requests import SetDraining, SetMembers
 from amqp10broker.metadata.queue import DeclaredQueue
@@ -88,7 +88,7 @@ class NodeOfCluster:
         return self._cluster.leaderless.found()
 
     def alarms(self) -> Mapping[int, Collection[str]]:
-        return self._cluster.news.alarms(self.number)
+        return self._cluster.notifications.alarms(self.number)
 
     def listeners(self) -> Sequence[tuple[str, str, int]]:
         at = self._cluster.address
@@ -113,7 +113,7 @@ class NodeOfCluster:
         self,
         queue: DeclaredQueue,
         node: int,
-        membership: Membership,
+        membership: MemberRole,
         timeout_s: float,
         *,
         among_voters: bool = False,

@@ -19,7 +19,7 @@ from amqp10broker.cluster.lane_table import LANE_KINDS, Lanes
 from amqp10broker.cluster.lanes import NO_LEADER_MS, LaneClient
 from amqp10broker.cluster.letters_codec import BadLetter
 from amqp10broker.cluster.reply_queues import REPLY_KINDS, ReplyQueues
-from amqp10broker.cluster.wire import Frame, FrameKind, Purpose
+from amqp10broker.cluster.wire import ConnectionPurpose, FrameKind, PeerFrame
 from amqp10broker.metadata.queue import DeclaredQueue, QueueSpec
 from amqp10broker.metadata.queue_kind import QUORUM
 from amqp10broker.metadata.vhost import VirtualHost
@@ -28,8 +28,8 @@ from amqp10broker.runtime.cluster.peers import Peers
 from amqp10broker.runtime.log import Log
 from amqp10broker.runtime.queues.handles import InlineQueue
 from amqp10broker.runtime.queues.queue_task import QueueTask
-from amqp10broker.runtime.queues.remote_queue import Led, RemoteQueue
-from amqp10broker.runtime.queues.reply_registry import Askers
+from amqp10broker.runtime.queues.remote_queue import LedMember, RemoteQueue
+from amqp10broker.runtime.queues.reply_registry import ReplyRegistry
 
 if TYPE_CHECKING:
     from amqp10broker.queues.quorum.durability import QuorumInLog
@@ -48,7 +48,7 @@ class _Ways:
         self.up: dict[int, None] = {}
 
     def send(self, node: int, kind: FrameKind, group: int, body: Sequence[bytes]) -> bool:
-        return self._peers.send(node, Purpose.LETTERS, kind, group, body)
+        return self._peers.send(node, ConnectionPurpose.LETTERS, kind, group, body)
 
     def waiting_bytes(self, node: int) -> int:
         return self._peers.backlog_bytes(node)
@@ -65,23 +65,25 @@ class NodeQueues:
         self,
         node: int,
         peers: Peers,
-        askers: Askers,
+        reply_registry: ReplyRegistry,
         now_ms: Callable[[], int],
         name_of: Callable[[int], str],
         find_vhost: Callable[[str], VirtualHost | None],
     ) -> None:
-        self._askers = askers
+        self._reply_registry = reply_registry
         self._name_of = name_of
         self._ways = _Ways(peers)
         self._gone: set[int] = set()
-        self.lanes = Lanes(node, askers.incarnation, self._ways, askers.post, askers.is_open, now_ms)
+        self.lanes = Lanes(
+            node, reply_registry.incarnation, self._ways, reply_registry.post, reply_registry.is_open, now_ms
+        )
         self.wait_ms = NO_LEADER_MS
         self.replies = ReplyQueues(
             node,
             lambda: self.lanes.incarnations,
             self._ways,
             find_vhost,
-            lambda queue: InlineQueue(queue, askers),
+            lambda queue: InlineQueue(queue, reply_registry),
             lambda: secrets.token_urlsafe(16),
         )
 
@@ -99,7 +101,7 @@ class NodeQueues:
         if task is not None:
             server = HomeServer(group, task, lanes)
             lanes.servers[group] = server
-            task.teller = server.tell
+            task.notify = server.tell
             return task
         reachable = lanes.reachable(spec.home)
         client = HomeClient(spec.name, group, spec.home, lanes, reachable=reachable)
@@ -115,12 +117,12 @@ class NodeQueues:
         return RemoteQueue(client, task, self._name_of)
 
     def _serve_group(self, group: int, task: QueueTask, term: Callable[[], int]) -> None:
-        server = LaneServer(group, Led(task), self.lanes)
+        server = LaneServer(group, LedMember(task), self.lanes)
         self.lanes.servers[group] = server
-        task.teller = server.tell
-        keeper = cast("QuorumInLog", task.keeper)
-        keeper.on_lead = lambda leads: server.lead(term()) if leads else server.follow()
-        keeper.lanes.on_refused, keeper.lanes.on_room = server.refused, server.room
+        task.notify = server.tell
+        backend = cast("QuorumInLog", task.backend)
+        backend.on_lead = lambda leads: server.lead(term()) if leads else server.follow()
+        backend.lanes.on_refused, backend.lanes.on_room = server.refused, server.room
 
     def make_volatile(
         self, vhost: VirtualHost, connection: object, allowed: Callable[[str], None]
@@ -129,7 +131,9 @@ class NodeQueues:
         name = self.replies.new_name()
         allowed(name)
         gone = partial(self.replies.closed, vhost.name, name)
-        queue = vhost.add_volatile(name, connection, InlineQueue(VolatileQueue(name), self._askers, gone))
+        queue = vhost.add_volatile(
+            name, connection, InlineQueue(VolatileQueue(name), self._reply_registry, gone)
+        )
         self.replies.opened(vhost.name, name)
         return queue
 
@@ -143,7 +147,7 @@ class NodeQueues:
         task, queue.member = queue.member, None
         self.lanes.servers.pop(group, None)
         if task is not None:
-            task.teller = lambda effects, index: None
+            task.notify = lambda effects, index: None
         return task
 
     def sweep(self, declared: Collection[int]) -> None:
@@ -159,7 +163,7 @@ class NodeQueues:
 
     # --- other nodes --------------------------------------------------------------------------------
 
-    def frames(self, node: int, frames: Sequence[Frame]) -> None:
+    def frames(self, node: int, frames: Sequence[PeerFrame]) -> None:
         """Frames of one read have come by the connection for letters; those of other kinds are passed over.
         Raises `BadLetter` if one of them cannot be read; the connection must end.
         """

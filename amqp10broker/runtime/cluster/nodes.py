@@ -1,4 +1,4 @@
-"""The present state of the other nodes as this node sees it (`metadata.whereabouts`)."""
+"""The present state of the other nodes as this node sees it (`metadata.node_directory`)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from amqp10broker.metadata.queue import DeclaredQueue
 from amqp10broker.metadata.vhost import VirtualHost
 
 
-class Whereabouts:
+class ClusterDirectory:
     def __init__(
         self, me: int, liveness: Liveness, lanes: Lanes, replies: ReplyQueues, groups: Groups
     ) -> None:

@@ -16,7 +16,7 @@ from amqp10broker.cluster.asking import (
     read_document,
 )
 from amqp10broker.cluster.frames import BadFrame, encode
-from amqp10broker.cluster.wire import Frame, FrameKind
+from amqp10broker.cluster.wire import FrameKind, PeerFrame
 from amqp10broker.errors import BrokerError, LimitExceeded, PeerUnreachable, RefusedError
 from amqp10broker.runtime.cluster.peer_events import PeerEvents
 from amqp10broker.runtime.cluster.peer_link import PeerLink
@@ -73,7 +73,7 @@ class Calls:
             del self._waiting[number]
         raise PeerUnreachable(f"node '{name}' has not answered within {timeout_s:g} s")
 
-    def answered(self, link: PeerLink, frame: Frame) -> None:
+    def answered(self, link: PeerLink, frame: PeerFrame) -> None:
         """Handle an answer; drop it if its caller has gone. Raises `BadDocument` if it is malformed."""
         waiting = self._waiting.get(frame.group)
         if waiting is not None and waiting.link is link:
@@ -89,7 +89,7 @@ class Calls:
             if waiting.link is link:
                 waiting.over.set()
 
-    def asked(self, link: PeerLink, frame: Frame, nursery: trio.Nursery) -> None:
+    def asked(self, link: PeerLink, frame: PeerFrame, nursery: trio.Nursery) -> None:
         """Answer a request in a task of the nursery. Raises `BadDocument` if the request is not valid, and
         `BadFrame` if the answers to others are not read.
         """

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from amqp10broker.cluster.asking import Document
 from amqp10broker.cluster.hello import Hello
-from amqp10broker.cluster.wire import Frame, Purpose
+from amqp10broker.cluster.wire import ConnectionPurpose, PeerFrame
 
 
 class PeerEvents(Protocol):
@@ -15,13 +15,13 @@ class PeerEvents(Protocol):
     send.
     """
 
-    def frames(self, node: int, purpose: Purpose, frames: Sequence[Frame]) -> None:
+    def frames(self, node: int, purpose: ConnectionPurpose, frames: Sequence[PeerFrame]) -> None:
         """All frames of one read; heartbeats, questions and answers are taken out."""
 
-    def connected(self, node: int, purpose: Purpose) -> None:
+    def connected(self, node: int, purpose: ConnectionPurpose) -> None:
         """A connection exists. After a restart of the node, all older ones were reported as disconnected."""
 
-    def disconnected(self, node: int, purpose: Purpose) -> None:
+    def disconnected(self, node: int, purpose: ConnectionPurpose) -> None:
         """A connection is lost, with its unsent frames. Another one may be reported at once."""
 
     def suspected(self, node: int) -> None:

@@ -16,13 +16,13 @@ from amqp10broker.cluster.hello import (
     NONCE_BYTES,
     START_BYTES,
     Acquaintances,
-    Greeting,
     Hello,
+    HelloRefused,
     Identity,
     Judge,
-    Refused,
+    PeerGreeting,
 )
-from amqp10broker.cluster.wire import Frame, FrameKind, Purpose
+from amqp10broker.cluster.wire import ConnectionPurpose, FrameKind, PeerFrame
 from amqp10broker.errors import BrokerError, PeerUnreachable
 from amqp10broker.runtime.cluster.peer_calls import Calls
 from amqp10broker.runtime.cluster.peer_complaints import Complaints
@@ -38,7 +38,7 @@ QUESTION_S: Final = 300.0
 LOST: Final = (OSError, trio.BrokenResourceError, trio.ClosedResourceError)
 
 
-class Doors:
+class PeerGreeter:
     def __init__(
         self,
         identity: Callable[[], Identity],
@@ -58,12 +58,12 @@ class Doors:
         self._dial = dial
         self._start = secrets.token_bytes(START_BYTES)
 
-    async def meet(self, transport: Transport, proved: Callable[[], None]) -> Greeting | None:
+    async def meet(self, transport: Transport, proved: Callable[[], None]) -> PeerGreeting | None:
         """Greet one that has come. Returns none: it was refused, or lost."""
-        greeting = self._greeting(Purpose.QUESTION, self.judge, transport, dials=False)
+        greeting = self._greeting(ConnectionPurpose.QUESTION, self.judge, transport, dials=False)
         try:
             await greet(transport, greeting)
-        except (Refused, *LOST) as error:
+        except (HelloRefused, *LOST) as error:
             name = greeting.peer.name if greeting.peer is not None else None
             self._complaints.warn("connection of a node refused", transport.host, why(error), says_it_is=name)
             await close(transport.stream)
@@ -75,8 +75,8 @@ class Doors:
         return greeting
 
     async def visit(
-        self, node: int, name: str, address: Address, purpose: Purpose
-    ) -> tuple[Transport, Greeting] | None:
+        self, node: int, name: str, address: Address, purpose: ConnectionPurpose
+    ) -> tuple[Transport, PeerGreeting] | None:
         """Dial a node that is known, and greet it. Returns none: it was refused, or cannot be reached."""
 
         def judge(hello: Hello) -> str | None:
@@ -89,14 +89,14 @@ class Doors:
                 )
             return self.judge(hello)
 
-        who = f"{peer_text(address)} ('{name}')"
+        login = f"{peer_text(address)} ('{name}')"
         transport: Transport | None = None
         try:
             transport = await self._dial(address)
             greeting = self._greeting(purpose, judge, transport, dials=True)
             await greet(transport, greeting)
-        except (Refused, *LOST) as error:
-            self._complaints.warn("cannot connect to a node", who, why(error))
+        except (HelloRefused, *LOST) as error:
+            self._complaints.warn("cannot connect to a node", login, why(error))
             if transport is not None:
                 await close(transport.stream)
             return None
@@ -104,7 +104,7 @@ class Doors:
             if transport is not None:
                 await close(transport.stream)
             raise
-        self._complaints.forget(who)
+        self._complaints.forget(login)
         return transport, greeting
 
     async def ask(
@@ -118,7 +118,9 @@ class Doors:
         try:
             with trio.move_on_after(timeout_s):
                 transport = await self._dial(address)
-                greeting = self._greeting(Purpose.QUESTION, judge, transport, dials=True, identity=identity)
+                greeting = self._greeting(
+                    ConnectionPurpose.QUESTION, judge, transport, dials=True, identity=identity
+                )
                 await greet(transport, greeting)
                 return await self._ask(transport, greeting, question, timeout_s)
             raise PeerUnreachable(f"{place} has not answered within {timeout_s:g} s")
@@ -128,12 +130,12 @@ class Doors:
             if transport is not None:
                 await close(transport.stream)
 
-    async def answer(self, transport: Transport, greeting: Greeting) -> None:
+    async def answer(self, transport: Transport, greeting: PeerGreeting) -> None:
         """Serve a connection for questions until it is over."""
         assert greeting.peer is not None
         async with trio.open_nursery() as nursery:
 
-            def frames(link: PeerLink, frames: Sequence[Frame]) -> None:
+            def frames(link: PeerLink, frames: Sequence[PeerFrame]) -> None:
                 for frame in frames:
                     if frame.kind is not FrameKind.REQUEST:
                         raise BadFrame(f"a frame of kind {frame.kind} on a connection for questions")
@@ -152,9 +154,9 @@ class Doors:
         return self._acquaintances.judge(self._identity(), hello)
 
     async def _ask(
-        self, transport: Transport, greeting: Greeting, question: Document, timeout_s: float
+        self, transport: Transport, greeting: PeerGreeting, question: Document, timeout_s: float
     ) -> Document:
-        def frames(link: PeerLink, frames: Sequence[Frame]) -> None:
+        def frames(link: PeerLink, frames: Sequence[PeerFrame]) -> None:
             for frame in frames:
                 if frame.kind is not FrameKind.RESPONSE:
                     raise BadFrame(f"a frame of kind {frame.kind} where an answer is awaited")
@@ -182,8 +184,8 @@ class Doors:
     def _question_link(
         self,
         transport: Transport,
-        greeting: Greeting,
-        frames: Callable[[PeerLink, Sequence[Frame]], None],
+        greeting: PeerGreeting,
+        frames: Callable[[PeerLink, Sequence[PeerFrame]], None],
     ) -> PeerLink:
         assert greeting.peer is not None
         return PeerLink(
@@ -192,12 +194,12 @@ class Doors:
 
     def _greeting(
         self,
-        purpose: Purpose,
+        purpose: ConnectionPurpose,
         judge: Judge,
         transport: Transport,
         *,
         dials: bool,
         identity: Identity | None = None,
-    ) -> Greeting:
+    ) -> PeerGreeting:
         own = Hello(identity or self._identity(), purpose, self._start, secrets.token_bytes(NONCE_BYTES))
-        return Greeting(own, self._secret, judge, dials=dials, binding=transport.binding)
+        return PeerGreeting(own, self._secret, judge, dials=dials, binding=transport.binding)

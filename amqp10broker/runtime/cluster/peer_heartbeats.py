@@ -10,7 +10,14 @@ import trio
 from amqp10broker.cluster.asking import Document, encode_document, read_document
 from amqp10broker.cluster.frames import encode
 from amqp10broker.cluster.hello import Identity
-from amqp10broker.cluster.liveness import HAND_OVER_MS, Heartbeat, Liveness, News, Suspected, read_heartbeat
+from amqp10broker.cluster.liveness import (
+    HAND_OVER_MS,
+    Liveness,
+    News,
+    NodeHeartbeat,
+    Suspected,
+    read_heartbeat,
+)
 from amqp10broker.cluster.wire import FrameKind
 from amqp10broker.runtime.cluster.peer_events import PeerEvents
 from amqp10broker.runtime.cluster.peer_link import PeerLink
@@ -72,7 +79,7 @@ class Heart:
         if self._version and link.facts_told != told:
             facts = encode_document({**self._facts, CLOCK: self._events.clock_ms()})
             link.facts_told = told
-        beat = Heartbeat(
+        beat = NodeHeartbeat(
             self._identity().incarnation, self._events.unsynced_ms(), self._liveness.hears, facts
         )
         link.put(encode(FrameKind.HEARTBEAT, 0, [beat.encode()]), first=True)
@@ -101,9 +108,9 @@ class Heart:
         """A connection for groups is over."""
         self.tell(self._liveness.lost(link.peer.node))
 
-    def tell(self, news: Iterable[News]) -> None:
+    def tell(self, notifications: Iterable[News]) -> None:
         """Notify the rest of the node."""
-        for each in news:
+        for each in notifications:
             if isinstance(each, Suspected):
                 _log.warning("node is not alive", node=self._name_of(each.node))
                 self._events.suspected(each.node)

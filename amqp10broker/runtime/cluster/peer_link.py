@@ -9,7 +9,7 @@ import trio
 
 from amqp10broker.cluster.frames import BODY_BYTES_MAX, Decoder
 from amqp10broker.cluster.hello import Hello
-from amqp10broker.cluster.wire import Frame
+from amqp10broker.cluster.wire import PeerFrame
 from amqp10broker.errors import BrokerError
 from amqp10broker.runtime.cluster.peer_streams import close
 from amqp10broker.runtime.connections.socket_transport import SocketTransport, Stream
@@ -36,7 +36,7 @@ class PeerLink:
         stream: Stream,
         peer: Hello,
         rest: bytes,
-        on_frames: Callable[[PeerLink, Sequence[Frame]], None],
+        on_frames: Callable[[PeerLink, Sequence[PeerFrame]], None],
         *,
         body_bytes_max: int = BODY_BYTES_MAX,
     ) -> None:
@@ -143,7 +143,7 @@ class PeerLink:
             )
             self.close(str(error))
 
-    def _take(self, frames: Sequence[Frame]) -> None:
+    def _take(self, frames: Sequence[PeerFrame]) -> None:
         self.read_at = self._now()
         if self._over:  # that was told already
             return

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 import trio
 
 from amqp10broker.auth.tls import MutualTls
-from amqp10broker.cluster.hello import MESSAGE_BYTES_MAX, Greeting, Refused
+from amqp10broker.cluster.hello import MESSAGE_BYTES_MAX, HelloRefused, PeerGreeting
 from amqp10broker.errors import BrokerError
 from amqp10broker.runtime.connections.socket_transport import SocketTransport, Stream
 from amqp10broker.runtime.connections.sockets import Address, is_loopback, peer_text
@@ -93,7 +93,7 @@ class Wires:
             _watch(sock)
             if self._tls is None:
                 if not (self._plaintext or is_loopback(host)):
-                    raise Refused(f"{peer_text(address)} {PLAIN}")
+                    raise HelloRefused(f"{peer_text(address)} {PLAIN}")
                 return Transport(SocketTransport(sock), b"", host)
         except BaseException:
             sock.close()
@@ -119,7 +119,7 @@ class Wires:
             raise
 
 
-async def greet(transport: Transport, greeting: Greeting) -> None:
+async def greet(transport: Transport, greeting: PeerGreeting) -> None:
     """Authenticate both sides; afterwards `greeting.peer` is authentic.
 
     Raises:

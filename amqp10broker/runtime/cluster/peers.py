@@ -16,21 +16,21 @@ import trio
 
 from amqp10broker.cluster.asking import Document
 from amqp10broker.cluster.frames import BadFrame, encode
-from amqp10broker.cluster.hello import Acquaintances, Greeting, Identity
+from amqp10broker.cluster.hello import Acquaintances, Identity, PeerGreeting
 from amqp10broker.cluster.liveness import Liveness
-from amqp10broker.cluster.wire import Frame, FrameKind, Purpose
+from amqp10broker.cluster.wire import ConnectionPurpose, FrameKind, PeerFrame
 from amqp10broker.errors import PeerUnreachable
 from amqp10broker.runtime.cluster.cluster_listener import ClusterListener
 from amqp10broker.runtime.cluster.peer_calls import Calls
 from amqp10broker.runtime.cluster.peer_complaints import Complaints
 from amqp10broker.runtime.cluster.peer_events import PeerEvents
-from amqp10broker.runtime.cluster.peer_greeting import Doors
+from amqp10broker.runtime.cluster.peer_greeting import PeerGreeter
 from amqp10broker.runtime.cluster.peer_heartbeats import Heart
 from amqp10broker.runtime.cluster.peer_link import PeerLink
 from amqp10broker.runtime.cluster.peer_streams import Dial, Transport, Wires, close
 from amqp10broker.runtime.connections.sockets import Address
 
-LINKS: Final = (Purpose.RAFT, Purpose.LETTERS, Purpose.BULK)
+LINKS: Final = (ConnectionPurpose.RAFT, ConnectionPurpose.LETTERS, ConnectionPurpose.BULK)
 RAFT_BYTES_MAX: Final = 8 * 1024 * 1024
 """Bytes of messages of groups that may wait for a node: what is beyond is dropped, `raft` sends it again."""
 BULK_BYTES_MAX: Final = 1024 * 1024
@@ -43,7 +43,7 @@ class _Peer:
     def __init__(self, name: str, address: Address) -> None:
         self.name = name
         self.address = address
-        self.links: dict[Purpose, PeerLink] = {}
+        self.links: dict[ConnectionPurpose, PeerLink] = {}
         self.dialing = trio.CancelScope()
 
 
@@ -64,7 +64,7 @@ class Peers:
         wires: Wires | None = None,
         dial: Dial | None = None,
         suspect_ms: int = 1_000,
-        chance: Callable[[], float] = random.random,
+        random_source: Callable[[], float] = random.random,
     ) -> None:
         """Start without connections.
 
@@ -75,13 +75,13 @@ class Peers:
         """
         self._identity = identity
         self._events = events
-        self._chance = chance
+        self._random_source = random_source
         self._peers: dict[int, _Peer] = {}
         self._acquaintances = Acquaintances()
         self._calls = Calls(events)
         complaints = Complaints()
         wires = wires or Wires()
-        self._doors = Doors(
+        self._broker_listeners = PeerGreeter(
             self._own, secret, self._acquaintances, events, self._calls, complaints, dial or wires.dial
         )
         self._listener = ClusterListener(sockets, wires, complaints, self.serve)
@@ -111,8 +111,8 @@ class Peers:
             peer.name, peer.address = name, address
             return
         self._peers[node] = _Peer(name, address)
-        for news in self.liveness.know(node):
-            self._events.suspected(news.node)
+        for notifications in self.liveness.know(node):
+            self._events.suspected(notifications.node)
         self._begin_dialing(node)
 
     def forget(self, node: int) -> None:
@@ -127,18 +127,20 @@ class Peers:
         self._acquaintances.forget(node)
         self.liveness.forget(node)
 
-    def connected(self, node: int, purpose: Purpose) -> bool:
+    def connected(self, node: int, purpose: ConnectionPurpose) -> bool:
         """Whether there is a connection."""
         return self._link(node, purpose) is not None
 
-    def backlog_bytes(self, node: int, purpose: Purpose = Purpose.LETTERS) -> int:
+    def backlog_bytes(self, node: int, purpose: ConnectionPurpose = ConnectionPurpose.LETTERS) -> int:
         """Bytes that wait to be sent; 0 without a connection."""
         link = self._link(node, purpose)
         return 0 if link is None else link.backlog_bytes
 
     # -- sending
 
-    def send(self, node: int, purpose: Purpose, kind: FrameKind, group: int, body: Sequence[bytes]) -> bool:
+    def send(
+        self, node: int, purpose: ConnectionPurpose, kind: FrameKind, group: int, body: Sequence[bytes]
+    ) -> bool:
         """Send a frame without waiting. All frames of one step are sent together. Returns false if there is
         no connection, or too much waits on it for groups: the frame was dropped. True: it is sent unless the
         connection is lost, which is reported then. Raises `ValueError` if the body is above
@@ -147,7 +149,7 @@ class Peers:
         link = self._link(node, purpose)
         if link is None:
             return False
-        waits = link.backlog_bytes if purpose is Purpose.RAFT else 0
+        waits = link.backlog_bytes if purpose is ConnectionPurpose.RAFT else 0
         # One that is larger by itself goes when nothing waits: it could never be sent otherwise.
         if waits and waits + sum(map(len, body)) > RAFT_BYTES_MAX:
             self.dropped += 1
@@ -159,7 +161,7 @@ class Peers:
         """Send a part of a state when there is room. Returns false: there is no connection, or it was lost
         while room was awaited.
         """
-        link = self._link(node, Purpose.BULK)
+        link = self._link(node, ConnectionPurpose.BULK)
         if link is None or not await link.wait_room(BULK_BYTES_MAX):
             return False
         link.put(encode(kind, group, body))
@@ -172,7 +174,7 @@ class Peers:
             PeerUnreachable: it is not connected, or does not answer in time.
             RefusedError: as the other node raised it.
         """
-        link = self._link(node, Purpose.LETTERS)
+        link = self._link(node, ConnectionPurpose.LETTERS)
         if link is None:
             peer = self._peers.get(node)
             name = f"node '{peer.name}'" if peer is not None else f"node number {node}"
@@ -193,7 +195,7 @@ class Peers:
             Refused: one of the two does not talk to the other; the message is one line for people.
             RefusedError: as the other node raised it.
         """
-        return await self._doors.ask(address, question, timeout_s, identity or self._identity)
+        return await self._broker_listeners.ask(address, question, timeout_s, identity or self._identity)
 
     # -- running
 
@@ -213,11 +215,11 @@ class Peers:
 
     async def serve(self, transport: Transport, proved: Callable[[], None]) -> None:
         """Serve one connection that has come, from its greeting to its end."""
-        greeting = await self._doors.meet(transport, proved)
+        greeting = await self._broker_listeners.meet(transport, proved)
         if greeting is None or greeting.peer is None:
             return
-        if greeting.peer.purpose is Purpose.QUESTION:
-            await self._doors.answer(transport, greeting)
+        if greeting.peer.purpose is ConnectionPurpose.QUESTION:
+            await self._broker_listeners.answer(transport, greeting)
         else:
             await self._run_link(transport, greeting)
 
@@ -231,25 +233,25 @@ class Peers:
                 for purpose in LINKS:
                     nursery.start_soon(self._dial_forever, node, peer, purpose)
 
-    async def _dial_forever(self, node: int, peer: _Peer, purpose: Purpose) -> None:
+    async def _dial_forever(self, node: int, peer: _Peer, purpose: ConnectionPurpose) -> None:
         first, longest = BACK_OFF_S
         pause = first
         while True:
-            met = await self._doors.visit(node, peer.name, peer.address, purpose)
+            met = await self._broker_listeners.visit(node, peer.name, peer.address, purpose)
             if met is not None:
                 began = trio.current_time()
                 await self._run_link(*met)
                 if trio.current_time() - began >= longest:
                     pause = first
-            await trio.sleep(pause * (0.5 + self._chance() / 2))
+            await trio.sleep(pause * (0.5 + self._random_source() / 2))
             pause = min(2 * pause, longest)
 
-    async def _run_link(self, transport: Transport, greeting: Greeting) -> None:
+    async def _run_link(self, transport: Transport, greeting: PeerGreeting) -> None:
         hello = greeting.peer
         assert hello is not None
         peer = self._peers.get(hello.node)
         # It may have been forgotten, or have started anew, since it was judged.
-        if peer is None or self._doors.judge(hello) is not None:
+        if peer is None or self._broker_listeners.judge(hello) is not None:
             await close(transport.stream)
             return
         if self._acquaintances.proved(hello):
@@ -260,24 +262,24 @@ class Peers:
         link = PeerLink(transport.stream, hello, greeting.rest, self._frames)
         peer.links[hello.purpose] = link
         self._events.connected(hello.node, hello.purpose)
-        if hello.purpose is Purpose.RAFT:
+        if hello.purpose is ConnectionPurpose.RAFT:
             self._heart.beat(link)
         try:
             await link.run()
         finally:
             self._drop(link, link.end)
 
-    def _frames(self, link: PeerLink, frames: Sequence[Frame]) -> None:
+    def _frames(self, link: PeerLink, frames: Sequence[PeerFrame]) -> None:
         node, purpose = link.peer.node, link.peer.purpose
-        others: list[Frame] = []
+        others: list[PeerFrame] = []
         for frame in frames:
             kind = frame.kind
             if kind is FrameKind.HEARTBEAT:
-                if purpose is not Purpose.RAFT:
+                if purpose is not ConnectionPurpose.RAFT:
                     raise BadFrame("a heartbeat on a connection that is not for groups")
                 self._heart.received(link, frame.body)
             elif kind is FrameKind.REQUEST or kind is FrameKind.RESPONSE:
-                if purpose is not Purpose.LETTERS or self._nursery is None:
+                if purpose is not ConnectionPurpose.LETTERS or self._nursery is None:
                     raise BadFrame("a question on a connection that is not for letters")
                 if kind is FrameKind.REQUEST:
                     self._calls.asked(link, frame, self._nursery)
@@ -286,7 +288,7 @@ class Peers:
             else:
                 others.append(frame)
         if others:
-            if purpose is Purpose.RAFT:
+            if purpose is ConnectionPurpose.RAFT:
                 self._heart.seen(link)
             self._events.frames(node, purpose, others)
 
@@ -298,12 +300,12 @@ class Peers:
     def _own(self) -> Identity:
         return self._identity
 
-    def _link(self, node: int, purpose: Purpose) -> PeerLink | None:
+    def _link(self, node: int, purpose: ConnectionPurpose) -> PeerLink | None:
         peer = self._peers.get(node)
         return None if peer is None else peer.links.get(purpose)
 
     def _raft_links(self) -> list[PeerLink]:
-        links = (peer.links.get(Purpose.RAFT) for peer in self._peers.values())
+        links = (peer.links.get(ConnectionPurpose.RAFT) for peer in self._peers.values())
         return [link for link in links if link is not None]
 
     def _silent(self, node: int) -> None:
@@ -318,5 +320,5 @@ class Peers:
         del self._peers[node].links[purpose]
         self._calls.lost(link)
         self._events.disconnected(node, purpose)
-        if purpose is Purpose.RAFT:
+        if purpose is ConnectionPurpose.RAFT:
             self._heart.lost(link)

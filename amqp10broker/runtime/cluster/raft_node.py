@@ -9,7 +9,7 @@ import trio
 
 from amqp10broker.cluster.groups import Groups
 from amqp10broker.cluster.ids import node_of
-from amqp10broker.cluster.wire import Frame, FrameKind
+from amqp10broker.cluster.wire import FrameKind, PeerFrame
 from amqp10broker.errors import StorageError
 from amqp10broker.raft.messages import Message
 
@@ -68,7 +68,7 @@ class RaftNode:
 
     # --- what comes from other nodes ----------------------------------------------------------------
 
-    def received(self, node: int, frames: Sequence[Frame]) -> None:
+    def received(self, node: int, frames: Sequence[PeerFrame]) -> None:
         """Frames of one read: those of groups are worked off. Raises `BadBytes` if one cannot be read; the
         connection that it came by is of no use any more.
         """
@@ -102,10 +102,10 @@ class RaftNode:
             return
         for peer in member.raft.config.members:
             if node_of(peer) == node:
-                news = member.heard if there else member.suspect
-                news(peer)
+                notifications = member.heard if there else member.suspect
+                notifications(peer)
         if there and member.raft.status.leader is None:
-            member.hasten()  # the one that was the first to begin stands for election
+            member.release_reader()  # the one that was the first to begin stands for election
         member.advance()
 
 

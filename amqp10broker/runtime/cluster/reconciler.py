@@ -10,7 +10,7 @@ import trio
 
 from amqp10broker.cluster.groups import Groups
 from amqp10broker.cluster.ids import node_of
-from amqp10broker.cluster.membership import Membership
+from amqp10broker.cluster.membership import MemberRole
 from amqp10broker.cluster.reconcile import Grow, NodeState, Reconciling, Schedule, next_change, target_size
 from amqp10broker.config import Config
 from amqp10broker.errors import RefusedError
@@ -81,7 +81,7 @@ class Reconciler:
                 self._nodes(),
                 target,
                 auto_remove=self._settings.auto_remove,
-                chance=random.random,
+                random_source=random.random,
             )
             if change is None:
                 if len(queue.members) < target:
@@ -106,7 +106,7 @@ class Reconciler:
     async def _change(self, queue: DeclaredQueue, node: int, *, grow: bool) -> None:
         try:
             if grow:
-                kind = Membership.PROMOTABLE
+                kind = MemberRole.PROMOTABLE
                 await self._changes.add(queue, node, kind, CHANGE_S, among_voters=True)
             else:
                 await self._changes.remove(queue, node, CHANGE_S)

@@ -18,9 +18,9 @@ from amqp10broker.cluster.member import Member
 from amqp10broker.cluster.system import System
 from amqp10broker.cluster.system_members import next_change
 from amqp10broker.cluster.system_store import SystemStore
-from amqp10broker.cluster.wire import Frame, FrameKind, Purpose
+from amqp10broker.cluster.wire import ConnectionPurpose, FrameKind, PeerFrame
 from amqp10broker.errors import BrokerError
-from amqp10broker.metadata.catalog import Request
+from amqp10broker.metadata.catalog import CatalogRequest
 from amqp10broker.metadata.node_requests import NodeStarted, RaiseMachines, newest_of_all
 from amqp10broker.metadata.proposing import LATER, Decided
 from amqp10broker.queues.commands import RequestRef
@@ -28,14 +28,14 @@ from amqp10broker.raft.codec import encode_message
 from amqp10broker.raft.errors import ChangeRefused, NotLeader, NotReady
 from amqp10broker.raft.messages import InstallSnapshot
 from amqp10broker.runtime.cluster.raft_node import RaftNode, now_ms
-from amqp10broker.runtime.context import Surroundings
+from amqp10broker.runtime.context import BrokerContext
 from amqp10broker.runtime.journal.data import Data
 from amqp10broker.runtime.log import Log
 from amqp10broker.runtime.mailbox import Mailbox
 
 _log = Log("amqp10broker.cluster")
 
-SendFrame = Callable[[int, Purpose, FrameKind, bytes], bool]
+SendFrame = Callable[[int, ConnectionPurpose, FrameKind, bytes], bool]
 """Sends a frame of the group to a node; False: there is no way to it."""
 
 CATCH_UP_S: Final = 300.0
@@ -49,7 +49,7 @@ class SystemNode:
     def __init__(
         self,
         number: int,
-        surroundings: Surroundings,
+        node_context: BrokerContext,
         passwords: Passwords,
         data: Data,
         raft: RaftNode,
@@ -63,8 +63,8 @@ class SystemNode:
         self._sent_states: dict[int, tuple[int, int]] = {}
         self._lost_states: set[int] = set()
         self._raising_to = 0
-        self._catalog = surroundings.catalog
-        self._askers = surroundings.askers
+        self._catalog = node_context.catalog
+        self._reply_registry = node_context.reply_registry
         self._incarnation = data.incarnation
         store = SystemStore(data.catalog_log)
         self.system = System(
@@ -73,15 +73,15 @@ class SystemNode:
             store,
             self._catalog,
             passwords.exportable,
-            send=lambda node, data: send(node, Purpose.LETTERS, FrameKind.PROPOSE, data),
-            tell=self._askers.tell,
+            send=lambda node, data: send(node, ConnectionPurpose.LETTERS, FrameKind.PROPOSE, data),
+            tell=self._reply_registry.tell,
             now_ms=now_ms,
         )
         self.member = Member(SYSTEM_GROUP, member_id(number), store, self.system, raft.groups, random.random)
         self.system.member = self.member
         self.system.on_snapshot_wanted = self._send_state
         self.system.on_deadline = raft.awaken
-        self.system.is_asking = self._askers.is_open
+        self.system.is_asking = self._reply_registry.is_open
         self._catalog.decide = self.system.see_to
         raft.groups.add(self.member)
         raft.give_turns(lambda: self.system.deadline, self._turn)
@@ -115,12 +115,12 @@ class SystemNode:
                     "waiting for a majority of the cluster before clients are served", names=missing()
                 )
 
-    async def propose(self, request: Request[Any]) -> Any:
+    async def propose(self, request: CatalogRequest[Any]) -> Any:
         """Have a request decided, and wait for it. Raises `RefusedError` if it is refused, or not decided
         within 30 s.
         """
         mailbox: Mailbox[Any] = Mailbox()
-        reply_to = self._askers.open("cluster", mailbox)
+        reply_to = self._reply_registry.open("cluster", mailbox)
         try:
             ref: RequestRef = reply_to.request()
             answer = self.system.propose(request, ref)
@@ -130,7 +130,7 @@ class SystemNode:
                         return letter.result()
             return answer
         finally:
-            self._askers.close(reply_to)
+            self._reply_registry.close(reply_to)
             mailbox.close()
 
     # --- states -------------------------------------------------------------------------------------
@@ -139,16 +139,16 @@ class SystemNode:
         message = InstallSnapshot(self.member.me, to, self.member.raft.status.term, self.system.snapshot())
         node = node_of(to)
         self._sent_states[node] = to, message.snapshot.point.index
-        if not self._send(node, Purpose.BULK, FrameKind.SNAPSHOT, encode_message(message)):
+        if not self._send(node, ConnectionPurpose.BULK, FrameKind.SNAPSHOT, encode_message(message)):
             # The member is not to be called while it says what it wants.
             self._lost_states.add(node)
             self._raft.awaken()
 
-    def received(self, node: int, frame: Frame) -> None:
+    def received(self, node: int, frame: PeerFrame) -> None:
         """The state of the group's leader has come, or a member has got ours."""
         if frame.kind is FrameKind.SNAPSHOT:
             self._raft.groups.received(node, [(SYSTEM_GROUP, frame.body)])
-            self._send(node, Purpose.BULK, FrameKind.SNAPSHOT_ANSWER, b"")
+            self._send(node, ConnectionPurpose.BULK, FrameKind.SNAPSHOT_ANSWER, b"")
         else:
             self._state_sent(node, arrived=True)
 

@@ -10,11 +10,11 @@ from amqp10broker.protocols.amqp091.content import ContentOpened
 from amqp10broker.protocols.amqp091.errors import Amqp091Error
 from amqp10broker.runtime.clock import WallClock
 from amqp10broker.runtime.connections.session import READS_MAX
-from amqp10broker.runtime.connections.writer import Lane
+from amqp10broker.runtime.connections.writer import OutputBuffer
 from amqp10broker.runtime.mailbox import Bound, Mailbox
 from amqp10broker.runtime.queues.handles import Unposted, begin_to_post, post_mail, post_more
 from amqp10broker.sessions.amqp091.channel import BrokerChannel, ChannelState
-from amqp10broker.sessions.amqp091.credit_flow import CreditFlowSettings, Sender
+from amqp10broker.sessions.amqp091.credit_flow import CreditFlowSettings, CreditSender
 from amqp10broker.sessions.mail import Frames, SessionLetter
 from amqp10broker.sessions.session_step import write
 
@@ -44,7 +44,7 @@ class RunningChannel:
         self,
         service: BrokerChannel,
         inbox: Mailbox[SessionLetter],
-        lane: Lane,
+        lane: OutputBuffer,
         flow: CreditFlowSettings,
         clock: WallClock,
     ) -> None:
@@ -52,7 +52,7 @@ class RunningChannel:
         self.service = service
         self.inbox = inbox
         self.reads = Bound(READS_MAX)
-        self.credit = Sender(flow)
+        self.credit = CreditSender(flow)
         self.lane = lane
         self.on_wake: Callable[[], None] | None = None
         self.on_turn: Callable[[], None] | None = None

@@ -21,14 +21,14 @@ from amqp10broker.protocols.amqp091.events import ChannelItems, ConnectionEvent
 from amqp10broker.runtime.connections.channel import RunningChannel
 from amqp10broker.runtime.connections.connection_shell import ConnectionShell
 from amqp10broker.runtime.connections.parts import RunningParts
-from amqp10broker.runtime.context import ConnectionSurroundings
+from amqp10broker.runtime.context import ConnectionContext
 from amqp10broker.runtime.mailbox import Mailbox
 from amqp10broker.runtime.queues.commits import SessionCommits
 from amqp10broker.sessions.amqp091.channel import ChannelState
 from amqp10broker.sessions.amqp091.context import ChannelContext
 from amqp10broker.sessions.amqp091.credit_flow import CreditFlowSettings, contents_of
 from amqp10broker.sessions.amqp091.status import channel_view
-from amqp10broker.sessions.circumstances import Circumstances
+from amqp10broker.sessions.circumstances import WaitContext
 from amqp10broker.sessions.mail import AccessChanged, AlarmChanged, ConfigChanged, Frames, SessionLetter
 from amqp10broker.sessions.moment import Moment
 
@@ -41,14 +41,14 @@ class Channels(RunningParts[RunningChannel]):
 
     def __init__(
         self,
-        surroundings: ConnectionSurroundings,
+        node_context: ConnectionContext,
         connection: ConnectionShell[ConnectionEvent, Amqp091Error, RunningChannel],
         engine: Engine,
     ) -> None:
-        super().__init__(surroundings, connection)
+        super().__init__(node_context, connection)
         self._engine = engine
         self.unfinished = engine.unfinished
-        self._flow = CreditFlowSettings.of(surroundings.config)
+        self._flow = CreditFlowSettings.of(node_context.config)
         self._held_until = -FLOW_SHOWN_S
         # The one that the reader waits for, for its credit or until it has taken its mail; and since when.
         self._waited_for: RunningChannel | None = None
@@ -72,21 +72,21 @@ class Channels(RunningParts[RunningChannel]):
             for _, channel in sorted(self.by_number.items())
         )
 
-    def around(self, channel: RunningChannel) -> Circumstances:
+    def around(self, channel: RunningChannel) -> WaitContext:
         """Return the present activity of the connection for one of its channels."""
         other = self._waited_for
-        return self._circumstances(channel.lane)._replace(
+        return self._wait_context(channel.lane)._replace(
             reader_credit=channel.credit.credit,
             holds_reader=self.held_by is channel,
             held_by=None if other is None or other is channel else f"channel {other.service.number}",
-            held_ms=self._surroundings.clock.ms_at(self._waits_at),
+            held_ms=self._node_context.clock.ms_at(self._waits_at),
         )
 
     # --- alarms -----------------------------------------------------------------------------------
 
     async def wait_out_alarm(self) -> None:
-        while self._surroundings.alarms and self._publishes:
-            low = " & ".join(f"low on {name}" for name in sorted(self._surroundings.alarms, reverse=True))
+        while self._node_context.alarms and self._publishes:
+            low = " & ".join(f"low on {name}" for name in sorted(self._node_context.alarms, reverse=True))
             told = self._engine.blocked(low)
             self._connection.flush()
             await self._wait_for_no_alarm()
@@ -122,7 +122,7 @@ class Channels(RunningParts[RunningChannel]):
         channel = self._channel(number)
         batch: list[object] = []
         for item in items:
-            if self._surroundings.alarms and contents_of(item):
+            if self._node_context.alarms and contents_of(item):
                 self._published = True
             rest: Item | None = item
             while channel is not None and rest is not None:
@@ -166,8 +166,8 @@ class Channels(RunningParts[RunningChannel]):
                 return None
             channel = lasting
         channel.reads.add()
-        relay = self._surroundings.askers.relay
-        relay.open = self._connection.goes_on
+        relay = self._node_context.reply_registry.relay
+        relay.open = self._connection.run_inline
         if not channel.inbox.put(Frames(batch)):
             channel.reads.done()
         relay.carry()
@@ -195,7 +195,7 @@ class Channels(RunningParts[RunningChannel]):
             self._waited_for = None
 
     def _start_channel(self, number: int) -> RunningChannel | None:
-        surroundings, connection, engine = self._surroundings, self._connection, self._engine
+        node_context, connection, engine = self._node_context, self._connection, self._engine
         limit = engine.channel_max
         if len(self.by_number) >= limit:
             text = f"number of channels opened ({limit}) has reached the negotiated channel_max ({limit})"
@@ -207,27 +207,27 @@ class Channels(RunningParts[RunningChannel]):
             error = AmqpHardError(ReplyCode.NOT_ALLOWED, refusal.description, 20, 10)
             connection.fail(error, channel=number)
             return None
-        inbox: Mailbox[SessionLetter] = Mailbox(surroundings.askers.relay)
+        inbox: Mailbox[SessionLetter] = Mailbox(node_context.reply_registry.relay)
         reply_to = self._address(number, inbox)
         context = ChannelContext(
-            catalog=surroundings.catalog,
+            catalog=node_context.catalog,
             vhost=connection.home,
-            propose=surroundings.propose,
+            propose=node_context.propose,
             access=self._access(),
-            config=surroundings.config,
+            config=node_context.config,
             reply_to=reply_to,
             user=connection.user,
             connection=connection.owner,
             capabilities=engine.capabilities,
             frame_max=engine.frame_max,
-            new_id=surroundings.new_id,
-            volatile=surroundings.make_volatile,
+            new_id=node_context.new_id,
+            volatile=node_context.make_volatile,
             log=connection.log,
-            moment=Moment(surroundings.clock.now_ms(), self.measures),
-            commits=SessionCommits(inbox, surroundings.journal_task),
+            moment=Moment(node_context.clock.now_ms(), self.measures),
+            commits=SessionCommits(inbox, node_context.journal_task),
         )
-        service = surroundings.channel_type(number, context)
-        channel = RunningChannel(service, inbox, self._lane(inbox), self._flow, surroundings.clock)
+        service = node_context.channel_type(number, context)
+        channel = RunningChannel(service, inbox, self._lane(inbox), self._flow, node_context.clock)
         self._start(number, channel, reply_to, counted=True)
         return channel
 

@@ -34,13 +34,13 @@ from amqp10broker.runtime.connections.channels091 import Channels
 from amqp10broker.runtime.connections.connection_shell import CREDENTIAL_EXPIRED, ConnectionShell
 from amqp10broker.runtime.connections.read_budget import PORTION
 from amqp10broker.runtime.connections.socket_transport import Stream
-from amqp10broker.runtime.connections.vhost_slot import Membership
-from amqp10broker.runtime.context import ConnectionSurroundings
+from amqp10broker.runtime.connections.vhost_slot import VhostSlot
+from amqp10broker.runtime.context import ConnectionContext
 from amqp10broker.sessions.amqp091.open import login_refused, server_properties
 from amqp10broker.sessions.diagnosis.waits import Wait
 
 
-class Connection091(ConnectionShell[ConnectionEvent, Amqp091Error, RunningChannel]):
+class ConnectionTask091(ConnectionShell[ConnectionEvent, Amqp091Error, RunningChannel]):
     protocol = "AMQP 0-9-1"
     heartbeat = HEARTBEAT
     open_state = ConnectionState.RUNNING
@@ -50,7 +50,7 @@ class Connection091(ConnectionShell[ConnectionEvent, Amqp091Error, RunningChanne
 
     def __init__(
         self,
-        surroundings: ConnectionSurroundings,
+        node_context: ConnectionContext,
         stream: Stream,
         number: int,
         peer: str,
@@ -59,12 +59,12 @@ class Connection091(ConnectionShell[ConnectionEvent, Amqp091Error, RunningChanne
         first_bytes: bytes = b"",
     ) -> None:
         engine = Engine(
-            content_bytes_max=surroundings.config.max_message_size_bytes,
-            unfinished_bytes_max=surroundings.config.unfinished_bytes_max,
+            content_bytes_max=node_context.config.max_message_size_bytes,
+            unfinished_bytes_max=node_context.config.unfinished_bytes_max,
             frames_singly_max=PORTION,
         )
-        self._channels = Channels(surroundings, self, engine)
-        super().__init__(surroundings, stream, number, peer, origin, first_bytes, engine, self._channels)
+        self._channels = Channels(node_context, self, engine)
+        super().__init__(node_context, stream, number, peer, origin, first_bytes, engine, self._channels)
         self._mechanism = ""
 
     @property
@@ -82,10 +82,10 @@ class Connection091(ConnectionShell[ConnectionEvent, Amqp091Error, RunningChanne
     # --- life -------------------------------------------------------------------------------------
 
     async def greet(self) -> None:
-        surroundings = self._surroundings
-        cluster = surroundings.catalog.cluster_name(surroundings.container_id)
+        node_context = self._node_context
+        cluster = node_context.catalog.cluster_name(node_context.container_id)
         self.engine.start(
-            [each.value for each in self._surroundings.authenticator.offered(self.origin)],
+            [each.value for each in self._node_context.authenticator.offered(self.origin)],
             server_properties=server_properties(cluster, __version__, f"Python {platform.python_version()}"),
         )
         self.flush()
@@ -109,7 +109,7 @@ class Connection091(ConnectionShell[ConnectionEvent, Amqp091Error, RunningChanne
                 case ChannelItems():
                     await self._channels.pass_on(event)
                 case StartOkReceived():
-                    authenticator = self._surroundings.authenticator
+                    authenticator = self._node_context.authenticator
                     self._authentication = authenticator.begin(self.origin, data_with_outcome=False)
                     self._mechanism = event.mechanism
                     await self.log_in(self._authentication.start(event.mechanism, event.response))
@@ -133,7 +133,7 @@ class Connection091(ConnectionShell[ConnectionEvent, Amqp091Error, RunningChanne
                     assert_never(event)
 
     def answer_login(self, step: Success | Challenge | Failure | Unverified) -> None:
-        config = self._surroundings.config
+        config = self._node_context.config
         match step:
             case Success():
                 self.engine.tune(
@@ -162,9 +162,9 @@ class Connection091(ConnectionShell[ConnectionEvent, Amqp091Error, RunningChanne
         self.line.end = "by the broker: login refused"
 
     def _open(self, event: OpenReceived) -> None:
-        catalog = self._surroundings.catalog
+        catalog = self._node_context.catalog
         try:
-            self.member = Membership.enter(catalog, event.vhost, self.credential.grants, self.owner)
+            self.member = VhostSlot.enter(catalog, event.vhost, self.credential.grants, self.owner)
         except (NotAllowed, NotFound) as refusal:
             fault = AmqpHardError(ReplyCode.NOT_ALLOWED, refusal.description, 10, 40)
             self.engine.fail(fault)
@@ -179,7 +179,7 @@ class Connection091(ConnectionShell[ConnectionEvent, Amqp091Error, RunningChanne
             # Two intervals of silence are too many; ours are sent after half of one.
             self.start_heartbeats(IdleTimer(2000 * heartbeat_s, 1000 * heartbeat_s, trio.current_time()))
 
-    def fall_silent(self) -> None:
+    def on_idle_timeout(self) -> None:
         timeout_s = self.engine.heartbeat_s
         self.line.end = f"by the broker: missed heartbeats from client, timeout: {timeout_s}s"
         self.log.warning("missed heartbeats from client", timeout_s=timeout_s)
@@ -216,7 +216,7 @@ class Connection091(ConnectionShell[ConnectionEvent, Amqp091Error, RunningChanne
             return self.engine.state.name.lower()
         if self._channels.no_alarm is not None:
             return "blocked"
-        if self._surroundings.alarms:
+        if self._node_context.alarms:
             return "blocking"
         if self._channels.flows:
             return "flow"

@@ -32,8 +32,8 @@ from amqp10broker.runtime.connections.read_budget import PORTION
 from amqp10broker.runtime.connections.session import RunningSession
 from amqp10broker.runtime.connections.sessions10 import Sessions
 from amqp10broker.runtime.connections.socket_transport import Stream
-from amqp10broker.runtime.connections.vhost_slot import Container, Membership
-from amqp10broker.runtime.context import ConnectionSurroundings
+from amqp10broker.runtime.connections.vhost_slot import Container, VhostSlot
+from amqp10broker.runtime.context import ConnectionContext
 from amqp10broker.sessions.amqp10.open import (
     check_open,
     is_of_jms,
@@ -56,7 +56,7 @@ class Connection10(ConnectionShell[ConnectionEvent, AmqpError, RunningSession]):
 
     def __init__(
         self,
-        surroundings: ConnectionSurroundings,
+        node_context: ConnectionContext,
         stream: Stream,
         number: int,
         peer: str,
@@ -64,16 +64,16 @@ class Connection10(ConnectionShell[ConnectionEvent, AmqpError, RunningSession]):
         origin: Peer,
         first_bytes: bytes = b"",
     ) -> None:
-        config = surroundings.config
+        config = node_context.config
         engine = Connection(
             server=True,
             frame_size_max=config.max_frame_size_bytes,
             channel_max=config.session_max_per_connection - 1,
-            mechanisms=tuple(each.value for each in surroundings.authenticator.offered(origin)),
+            mechanisms=tuple(each.value for each in node_context.authenticator.offered(origin)),
             frames_singly_max=PORTION,
         )
-        self._sessions = Sessions(surroundings, self, engine)
-        super().__init__(surroundings, stream, number, peer, origin, first_bytes, engine, self._sessions)
+        self._sessions = Sessions(node_context, self, engine)
+        super().__init__(node_context, stream, number, peer, origin, first_bytes, engine, self._sessions)
         self._stopped_by: AmqpError | None = None
 
     @property
@@ -89,24 +89,24 @@ class Connection10(ConnectionShell[ConnectionEvent, AmqpError, RunningSession]):
             await self._refuse(self._refused)
 
     async def _refuse(self, fault: AmqpError) -> None:
-        surroundings = self._surroundings
+        node_context = self._node_context
         if fault.condition != Condition.INVALID_FIELD:
             # Trying names of virtual hosts has to be as slow as guessing passwords.
-            delay_s = surroundings.config.auth_failure_delay_ms / 1000
-            await surroundings.logins.hold(self.origin.address, delay_s)
+            delay_s = node_context.config.auth_failure_delay_ms / 1000
+            await node_context.logins.hold(self.origin.address, delay_s)
         opened = self.engine.remote_open
         assert opened is not None
         if is_of_rabbitmq(opened):
             self.give_up()
             return
         properties = {**self._open_properties(opened), ESTABLISHMENT_FAILED: True}
-        self.engine.open(surroundings.container_id, properties=properties)
+        self.engine.open(node_context.container_id, properties=properties)
         self.engine.fail(fault)
         self.flush()
 
     def _open_properties(self, opened: Open) -> dict[Any, Any]:
-        ours = self._surroundings.container_id
-        cluster = self._surroundings.catalog.cluster_name(ours)
+        ours = self._node_context.container_id
+        cluster = self._node_context.catalog.cluster_name(ours)
         return open_properties(opened, ours, cluster, __version__, f"Python {platform.python_version()}")
 
     def answer_login(self, step: Success | Challenge | Failure | Unverified) -> None:
@@ -126,15 +126,15 @@ class Connection10(ConnectionShell[ConnectionEvent, AmqpError, RunningSession]):
         return "sasl-outcome auth"
 
     def _open(self, event: OpenReceived) -> None:
-        surroundings = self._surroundings
-        config = surroundings.config
+        node_context = self._node_context
+        config = node_context.config
         opened = event.performative
         name = vhost_of(opened, config.default_vhost)
-        fault = check_open(name, self.credential.grants, surroundings.catalog)
+        fault = check_open(name, self.credential.grants, node_context.catalog)
         if fault is None:
             try:
-                self.member = Membership.enter(
-                    *(surroundings.catalog, name, self.credential.grants, self.owner),
+                self.member = VhostSlot.enter(
+                    *(node_context.catalog, name, self.credential.grants, self.owner),
                     container=Container(opened.container_id, sole=wants_sole_connection(opened)),
                 )
             except NotAllowed as refusal:  # checked by now: what is left are limits
@@ -147,9 +147,9 @@ class Connection10(ConnectionShell[ConnectionEvent, AmqpError, RunningSession]):
             return
         self._sessions.of_jms = is_of_jms(opened)
         self.engine.open(
-            surroundings.container_id,
+            node_context.container_id,
             idle_time_out_ms=config.idle_timeout_ms // 2 or None,
-            offered_capabilities=offered_capabilities(opened, alone=surroundings.catalog.alone),
+            offered_capabilities=offered_capabilities(opened, alone=node_context.catalog.alone),
             properties=self._open_properties(opened),
         )
         self.flush()
@@ -167,7 +167,7 @@ class Connection10(ConnectionShell[ConnectionEvent, AmqpError, RunningSession]):
                 case BeginReceived():
                     await self._sessions.begin(event)
                 case SaslInitReceived():
-                    self._authentication = self._surroundings.authenticator.begin(self.origin)
+                    self._authentication = self._node_context.authenticator.begin(self.origin)
                     await self.log_in(self._authentication.start(event.mechanism, event.initial_response))
                 case SaslResponseReceived():
                     await self.go_on_with_login(event.response)
@@ -195,10 +195,10 @@ class Connection10(ConnectionShell[ConnectionEvent, AmqpError, RunningSession]):
     def fault_of_ours(self, error: Exception) -> AmqpError:
         return AmqpConnectionError(Condition.INTERNAL_ERROR, f"Session error: {type(error).__name__}")
 
-    def fall_silent(self) -> None:
+    def on_idle_timeout(self) -> None:
         text = "no frame received from client within idle timeout threshold"
         error = AmqpConnectionError(Condition.RESOURCE_LIMIT_EXCEEDED, text)
-        self.fail(error, timeout_ms=self._surroundings.config.idle_timeout_ms)
+        self.fail(error, timeout_ms=self._node_context.config.idle_timeout_ms)
 
     def expel(self, reason: str) -> None:
         self.fail(AmqpConnectionError(Condition.UNAUTHORIZED_ACCESS, reason))

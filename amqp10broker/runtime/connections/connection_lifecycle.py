@@ -23,7 +23,7 @@ import trio
 
 from amqp10broker.runtime.connections.socket_transport import Stream
 from amqp10broker.runtime.connections.websocket_transport import WebSocketTransport
-from amqp10broker.runtime.connections.writer import Lane, Writer
+from amqp10broker.runtime.connections.writer import OutputBuffer, Writer
 from amqp10broker.runtime.log import Log
 
 _log = Log("amqp10broker.connection")
@@ -82,7 +82,7 @@ class ConnectionLifecycle:
     def __init__(self, stream: Stream, first_bytes: bytes, writer_buffer_bytes: int) -> None:
         self.stream = stream
         self.writer = Writer(stream)
-        self.lane = Lane(self.writer, None, writer_buffer_bytes)
+        self.lane = OutputBuffer(self.writer, None, writer_buffer_bytes)
         self.reading = trio.CancelScope()
         self.end = "by the client"
         self.bytes_received = 0

@@ -15,7 +15,7 @@ from amqp10broker.runtime.log import Log
 _log = Log("amqp10broker.connection")
 
 
-class Client(Protocol):
+class LoggedClient(Protocol):
     """The fields of a connection in a log entry."""
 
     number: int
@@ -34,7 +34,7 @@ class ConnectionLog:
 
     __slots__ = ("_catalog", "_client", "_limits", "last_error")
 
-    def __init__(self, client: Client, limits: LogLimits, catalog: Catalog) -> None:
+    def __init__(self, client: LoggedClient, limits: LogLimits, catalog: Catalog) -> None:
         self._client = client
         self._limits = limits
         self._catalog = catalog
@@ -64,30 +64,30 @@ class ConnectionLog:
         self._write(_log.info, "entries", event, details)
 
     def _write(self, write: Callable[..., None], kind: str, event: str, details: Mapping[str, Any]) -> None:
-        limits, who = self._limits, self.who()
+        limits, login = self._limits, self.login()
         if self._client.user:
-            limits.write(write, (kind, self._client.number), event, about=who, **{**who, **details})
+            limits.write(write, (kind, self._client.number), event, about=login, **{**login, **details})
         else:
             host = host_of(self._client.peer)
-            limits.write(write, (kind, host), event, about={"peer": host}, **{**who, **details})
+            limits.write(write, (kind, host), event, about={"peer": host}, **{**login, **details})
 
     def error(self, event: str, **details: Any) -> None:
         """Write a fault of ours, however many there are; `exc_info` carries its cause."""
-        _log.error(event, **{**self.who(), **details})
+        _log.error(event, **{**self.login(), **details})
 
     def release(self) -> None:
         """The connection is over, and its end is written: let go of it."""
         del self._client
 
-    def who(self) -> dict[str, Any]:
+    def login(self) -> dict[str, Any]:
         """Fields by which entries name the connection, as far as they are known."""
         client = self._client
-        who: dict[str, Any] = {"connection": client.number, "peer": client.peer}
+        login: dict[str, Any] = {"connection": client.number, "peer": client.peer}
         if client.user:
-            who["user"] = client.user
+            login["user"] = client.user
         if client.vhost:
-            who["vhost"] = client.vhost
-        return who
+            login["vhost"] = client.vhost
+        return login
 
 
 def host_of(peer: str) -> str:

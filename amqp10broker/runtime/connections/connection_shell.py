@@ -30,13 +30,13 @@ from amqp10broker.runtime.connections.connection_lifecycle import (
 )
 from amqp10broker.runtime.connections.connection_log import ConnectionLog
 from amqp10broker.runtime.connections.credential import Credential
-from amqp10broker.runtime.connections.read_budget import Turn
+from amqp10broker.runtime.connections.read_budget import ReadBudget
 from amqp10broker.runtime.connections.session import RunningSession
 from amqp10broker.runtime.connections.socket_transport import Stream
-from amqp10broker.runtime.connections.vhost_slot import Membership
-from amqp10broker.runtime.context import ConnectionSurroundings
+from amqp10broker.runtime.connections.vhost_slot import VhostSlot
+from amqp10broker.runtime.context import ConnectionContext
 from amqp10broker.runtime.queues.relay import LITTLE_BYTES, OTHERS_MAX
-from amqp10broker.sessions.circumstances import Circumstances
+from amqp10broker.sessions.circumstances import WaitContext
 from amqp10broker.sessions.counters import ClientCounters
 from amqp10broker.sessions.mail import ACCESS_CHANGED, AccessChanged, AlarmChanged, ConfigChanged, Stop
 from amqp10broker.sessions.measures import Measures
@@ -99,7 +99,7 @@ class Parts(Protocol[PartT]):
 
     def counted(self) -> ClientCounters: ...
 
-    def around(self, part: PartT, /) -> Circumstances: ...
+    def around(self, part: PartT, /) -> WaitContext: ...
 
     async def wait_out_alarm(self) -> None: ...
 
@@ -128,7 +128,7 @@ class ConnectionShell(Speaker, Generic[Event, Fault, PartT]):
 
     def __init__(
         self,
-        surroundings: ConnectionSurroundings,
+        node_context: ConnectionContext,
         stream: Stream,
         number: int,
         peer: str,
@@ -137,24 +137,24 @@ class ConnectionShell(Speaker, Generic[Event, Fault, PartT]):
         engine: Engine[Event, Fault],
         parts: Parts[PartT],
     ) -> None:
-        self._surroundings = surroundings
+        self._node_context = node_context
         self._authentication: Authentication | None = None
-        self._began_ms = surroundings.clock.now_ms()
+        self._began_ms = node_context.clock.now_ms()
         self._refused: Fault | None = None
         self._given_up = False
         self._parts = parts
         self.number = number
-        self.owner = Owner(surroundings.askers.node, surroundings.askers.incarnation, number)
+        self.owner = Owner(node_context.reply_registry.node, node_context.reply_registry.incarnation, number)
         self.peer = peer
         self.origin = origin
         self.user = ""
-        self.credential = Credential(surroundings, origin)
+        self.credential = Credential(node_context, origin)
         self.engine = engine
-        self.line = ConnectionLifecycle(stream, first_bytes, surroundings.config.writer_buffer_bytes)
-        self.log = ConnectionLog(self, surroundings.log_limits, surroundings.catalog)
-        self.member: Membership | None = None
-        self.turn = Turn()
-        self.goes_on = False
+        self.line = ConnectionLifecycle(stream, first_bytes, node_context.config.writer_buffer_bytes)
+        self.log = ConnectionLog(self, node_context.log_limits, node_context.catalog)
+        self.member: VhostSlot | None = None
+        self.turn = ReadBudget()
+        self.run_inline = False
         self._read_as = 0
 
     @property
@@ -220,7 +220,7 @@ class ConnectionShell(Speaker, Generic[Event, Fault, PartT]):
         """Of its sessions or channels."""
         return self._parts.measures
 
-    def around(self, part: PartT) -> Circumstances:
+    def around(self, part: PartT) -> WaitContext:
         """Return its present activity for one of its sessions or channels."""
         return self._parts.around(part)
 
@@ -259,7 +259,7 @@ class ConnectionShell(Speaker, Generic[Event, Fault, PartT]):
         """Close the connection because the user's token has ended."""
 
     @abstractmethod
-    def fall_silent(self) -> None:
+    def on_idle_timeout(self) -> None:
         """Nothing has come for too long: end it."""
 
     # --- life -------------------------------------------------------------------------------------
@@ -313,7 +313,7 @@ class ConnectionShell(Speaker, Generic[Event, Fault, PartT]):
 
     async def _take(self, data: bytes) -> None:
         self.turn.begin()
-        self.goes_on = len(data) <= LITTLE_BYTES and self._few_others()
+        self.run_inline = len(data) <= LITTLE_BYTES and self._few_others()
         frames = self.engine.frames_read
         await self.dispatch(self.engine.receive(data))
         while self.engine.more:
@@ -324,7 +324,7 @@ class ConnectionShell(Speaker, Generic[Event, Fault, PartT]):
 
     def _few_others(self) -> bool:
         # Whether few others were given little since this one was, so that theirs would hardly be a batch.
-        relay = self._surroundings.askers.relay
+        relay = self._node_context.reply_registry.relay
         last, relay.reads = self._read_as, relay.reads + 1
         self._read_as = relay.reads
         return relay.reads - last <= 1 + OTHERS_MAX
@@ -343,7 +343,7 @@ class ConnectionShell(Speaker, Generic[Event, Fault, PartT]):
 
     async def shake_hands(self) -> None:
         """From the first byte to the answer to open, within the time allowed."""
-        timeout_ms = self._surroundings.config.handshake_timeout_ms
+        timeout_ms = self._node_context.config.handshake_timeout_ms
         with trio.move_on_after(timeout_ms / 1000) as limit:
             while not self.is_open and self.engine.state not in self.closed_states:
                 data = await self.line.receive()
@@ -372,23 +372,23 @@ class ConnectionShell(Speaker, Generic[Event, Fault, PartT]):
 
     async def log_in(self, step: Step) -> None:
         """One step of the login, with the time that it takes."""
-        surroundings = self._surroundings
+        node_context = self._node_context
         assert self._authentication is not None
-        answer = await surroundings.logins.settle(self._authentication, step, self.origin.address)
+        answer = await node_context.logins.settle(self._authentication, step, self.origin.address)
         if isinstance(answer, Success | Failure):
-            surroundings.logins.attempts.count(self.protocol, succeeded=isinstance(answer, Success))
+            node_context.logins.attempts.count(self.protocol, succeeded=isinstance(answer, Success))
         if isinstance(answer, Success):
             self.user = answer.user
             self.credential.take(answer)
-            self._parts.unfinished.within = surroundings.unfinished.of(answer.user)
+            self._parts.unfinished.within = node_context.unfinished.of(answer.user)
             if self.credential.is_token:
                 self.line.start_companion(self._end_with_token)
-            surroundings.logged_in(self.number)
+            node_context.logged_in(self.number)
         elif not isinstance(answer, Challenge):
             if isinstance(answer, Failure):
                 self.log.login_failed(answer, text=self.refusal_text())
-            await surroundings.logins.hold(
-                self.origin.address, surroundings.config.auth_failure_delay_ms / 1000
+            await node_context.logins.hold(
+                self.origin.address, node_context.config.auth_failure_delay_ms / 1000
             )
         self.answer_login(answer)
 
@@ -438,7 +438,7 @@ class ConnectionShell(Speaker, Generic[Event, Fault, PartT]):
             if heartbeat:
                 line.lane.put([self.heartbeat])
             if expired:
-                self.fall_silent()
+                self.on_idle_timeout()
                 return
 
     def flush(self) -> None:

@@ -14,11 +14,11 @@ from amqp10broker.dataclass import dataclass
 from amqp10broker.metadata.catalog import Catalog
 from amqp10broker.metadata.queue import DeclaredQueue
 from amqp10broker.operations.snapshot import ConnectionView, QueueView, SummaryView, TotalsView, WaitingView
-from amqp10broker.runtime.connections.connection091 import Connection091
+from amqp10broker.runtime.connections.connection091 import ConnectionTask091
 from amqp10broker.runtime.connections.connection10 import Connection10
 from amqp10broker.runtime.connections.connection_lifecycle import LINGER_BYTES_MAX, READ_BYTES
 from amqp10broker.runtime.connections.socket_transport import Stream
-from amqp10broker.runtime.context import Surroundings
+from amqp10broker.runtime.context import BrokerContext
 from amqp10broker.runtime.log import Log
 from amqp10broker.sessions.counters import ClientCounters, Totals, Whose
 from amqp10broker.sessions.diagnosis.survey import Selection, Survey
@@ -28,14 +28,14 @@ from amqp10broker.sessions.overview import queue_view
 
 _log = Log("amqp10broker.connection")
 
-Connection: TypeAlias = Connection10 | Connection091
+Connection: TypeAlias = Connection10 | ConnectionTask091
 
 PARTS_AT_ONCE: Final = 100
 """Connections, and what is in them, that are looked at before others have their turn: a few milliseconds. One
 connection is looked at as a whole."""
 
 
-class Turns:
+class LoopYield:
     """Lets others have theirs while many connections are looked at."""
 
     __slots__ = ("_parts",)
@@ -53,7 +53,7 @@ class Turns:
 
 
 @dataclass(slots=True)
-class Past:
+class ClosedConnections:
     """Of connections that have ended."""
 
     connections: int = 0
@@ -75,7 +75,7 @@ class Connections(dict[int, Connection]):
         self._catalog = catalog
         self._numbers = count(1)
         self._totals = Totals()
-        self.past = Past()
+        self.past = ClosedConnections()
         self.greetings: set[trio.CancelScope] = set()
         self.lingering: dict[trio.CancelScope, None] = {}
         self.stopping = False
@@ -170,7 +170,7 @@ class Connections(dict[int, Connection]):
         None: all.
         """
         found: list[ConnectionView] = []
-        turns = Turns()
+        turns = LoopYield()
         for number in sorted(number for number in self if number > after):
             if len(found) == most:
                 break
@@ -190,7 +190,7 @@ async def what_waits(
 ) -> tuple[SummaryView, Sequence[WaitingView]]:
     """Return the requested diagnosis of connections and queues, in portions."""
     survey = Survey(selection, len(connections))
-    turns = Turns()
+    turns = LoopYield()
     for connection in list(connections.values()):
         if connection.member is not None and selection.wants(connection.number, connection.user):
             view = connection.view()
@@ -204,7 +204,7 @@ async def what_waits(
     return survey.summary(survey.queues(counted)), survey.waiting()
 
 
-class Occupied(Surroundings, Protocol):
+class Occupied(BrokerContext, Protocol):
     """Surroundings with connections in them: for what looks at those from above."""
 
     connections: Connections

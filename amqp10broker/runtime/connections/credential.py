@@ -7,13 +7,13 @@ import trio
 from amqp10broker.auth.grants import CatalogGrants
 from amqp10broker.auth.login import Challenge, Mechanism, Peer, Success
 from amqp10broker.auth.token_scopes import TokenGrants
-from amqp10broker.runtime.context import ConnectionSurroundings
+from amqp10broker.runtime.context import ConnectionContext
 
 
 class Credential:
-    def __init__(self, surroundings: ConnectionSurroundings, origin: Peer) -> None:
-        self.grants: CatalogGrants | TokenGrants = CatalogGrants(surroundings.catalog.users, "")
-        self._surroundings = surroundings
+    def __init__(self, node_context: ConnectionContext, origin: Peer) -> None:
+        self.grants: CatalogGrants | TokenGrants = CatalogGrants(node_context.catalog.users, "")
+        self._node_context = node_context
         self._origin = origin
         self._renewed = trio.Event()
 
@@ -24,7 +24,7 @@ class Credential:
 
     def take(self, success: Success) -> None:
         """The client has logged in."""
-        self.grants = success.token or CatalogGrants(self._surroundings.catalog.users, success.user)
+        self.grants = success.token or CatalogGrants(self._node_context.catalog.users, success.user)
 
     async def over(self) -> None:
         """Wait until the token ends, or the last that the client has brought."""
@@ -36,7 +36,7 @@ class Credential:
                 continue
             # Authorities cut `exp` to whole seconds, so the present second is not cut either, as in RabbitMQ:
             # a token that ends in three seconds lasts so long.
-            clock = self._surroundings.clock
+            clock = self._node_context.clock
             ends_ms = int(ends * 1000) + clock.now_ms() % 1000
             with trio.move_on_at(clock.trio_time(ends_ms)) as limit:
                 await self._renewed.wait()
@@ -49,10 +49,10 @@ class Credential:
         """
         grants = self.grants
         assert isinstance(grants, TokenGrants), "a password needs no renewal"
-        surroundings = self._surroundings
-        authentication = surroundings.authenticator.begin(self._origin)
+        node_context = self._node_context
+        authentication = node_context.authenticator.begin(self._origin)
         step = authentication.start(Mechanism.PLAIN.value, b"\0\0" + token)
-        answer = await surroundings.logins.settle(authentication, step, self._origin.address)
+        answer = await node_context.logins.settle(authentication, step, self._origin.address)
         if not isinstance(answer, Success):
             return "it is no answer" if isinstance(answer, Challenge) else answer.reason
         if answer.token is None or answer.user != grants.user:

@@ -13,7 +13,7 @@ from amqp10broker.auth.login_queue import turn_address
 from amqp10broker.auth.tls import CertificateUser, certificate_user
 from amqp10broker.dataclass import dataclass
 from amqp10broker.protocols.preface import HEADER_BYTES, Protocol, answer
-from amqp10broker.runtime.connections.connection091 import Connection091
+from amqp10broker.runtime.connections.connection091 import ConnectionTask091
 from amqp10broker.runtime.connections.connection10 import Connection10
 from amqp10broker.runtime.connections.connection_lifecycle import READ_BYTES
 from amqp10broker.runtime.connections.connection_log import host_of
@@ -27,7 +27,7 @@ from amqp10broker.runtime.connections.sockets import (
     peer_text,
 )
 from amqp10broker.runtime.connections.websocket_transport import WebSocketTransport
-from amqp10broker.runtime.context import ConnectionSurroundings
+from amqp10broker.runtime.context import ConnectionContext
 from amqp10broker.runtime.log import Log
 from amqp10broker.runtime.observe.resource_monitor import ResourceMonitor
 from amqp10broker.runtime.observe.tracing import Tracing
@@ -56,13 +56,13 @@ class Listener:
 
     def __init__(
         self,
-        surroundings: ConnectionSurroundings,
+        node_context: ConnectionContext,
         connections: Connections,
         tracing: Tracing,
         watches: Watches,
         monitor: ResourceMonitor,
     ) -> None:
-        self._surroundings = surroundings
+        self._node_context = node_context
         self._connections = connections
         self._tracing = tracing
         self._watches = watches
@@ -90,11 +90,11 @@ class Listener:
 
     def has_room_for(self, peer: str, turn: str) -> bool:
         """Whether a client may connect, as far as that depends on others; logs a warning if not."""
-        maximum = self._surroundings.config.connection_max
+        maximum = self._node_context.config.connection_max
         if not self._connections.has_room(maximum):
             self._warn("connection refused: connection_max is reached", peer, connection_max=maximum)
             return False
-        return not self._surroundings.logins.turns_away(turn)
+        return not self._node_context.logins.turns_away(turn)
 
     async def serve_socket(self, sock: socket.socket, address: Address, tls: ssl.SSLContext | None) -> None:
         """One accepted connection from beginning to end."""
@@ -114,7 +114,7 @@ class Listener:
         encrypted = await self._encrypt(sock, tls, peer)
         if encrypted is None:
             return
-        user_from = CertificateUser(self._surroundings.config.tls_user_from)
+        user_from = CertificateUser(self._node_context.config.tls_user_from)
         user = certificate_user(encrypted.getpeercert(), user_from)
         origin = Peer(loopback, turn, tls=True, certificate_user=user, local=local, transport="tls")
         await self.serve_stream(encrypted, peer, origin)
@@ -135,7 +135,7 @@ class Listener:
             if self._connections.stopping:  # accepted a moment before the end
                 scope.cancel()
             try:
-                with trio.move_on_after(self._surroundings.config.handshake_timeout_ms / 1000):
+                with trio.move_on_after(self._node_context.config.handshake_timeout_ms / 1000):
                     await stream.do_handshake()
                     return stream
             except trio.BrokenResourceError as error:
@@ -175,15 +175,15 @@ class Listener:
         stream = greeted.stream
         if isinstance(stream, WebSocketTransport):
             stream.speaks(greeted.protocol)
-        elif self._surroundings.faulty_stream is not None:
-            return self._surroundings.faulty_stream(stream, greeted.protocol, number)
+        elif self._node_context.faulty_stream is not None:
+            return self._node_context.faulty_stream(stream, greeted.protocol, number)
         return stream
 
     async def _serve(self, greeted: Greeted, stream: Stream, number: int, peer: str) -> float:
         # Serve a client until its connection is over; returns for how many seconds its socket lingers.
-        kind = Connection10 if greeted.protocol is Protocol.AMQP_10 else Connection091
+        kind = Connection10 if greeted.protocol is Protocol.AMQP_10 else ConnectionTask091
         connection = kind(
-            *(self._surroundings, stream, number, peer),
+            *(self._node_context, stream, number, peer),
             origin=greeted.origin,
             first_bytes=greeted.first_bytes,
         )
@@ -209,7 +209,7 @@ class Listener:
                 return None
             self._connections.greetings.add(scope)
             try:
-                with trio.move_on_after(self._surroundings.config.handshake_timeout_ms / 1000) as limit:
+                with trio.move_on_after(self._node_context.config.handshake_timeout_ms / 1000) as limit:
                     return await self._read_header(stream, number, peer, origin)
                 if limit.cancelled_caught:
                     self._warn(
@@ -217,7 +217,7 @@ class Listener:
                         peer,
                         connection=number,
                         state="START",
-                        timeout_ms=self._surroundings.config.handshake_timeout_ms,
+                        timeout_ms=self._node_context.config.handshake_timeout_ms,
                     )
             except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
                 _log.debug("connection lost before its protocol header", peer=peer, reason=str(error))
@@ -233,7 +233,7 @@ class Listener:
             if not received:
                 return None
             data += received
-            if on_port and self._surroundings.config.websocket_on_port:
+            if on_port and self._node_context.config.websocket_on_port:
                 if data.startswith(HTTP_BEGINS):
                     return await self._go_over(stream, number, peer, origin, data)
                 if HTTP_BEGINS.startswith(data):
@@ -255,8 +255,8 @@ class Listener:
         from amqp10broker.runtime.connections.websocket_upgrade import WebSocketDoor, only_websocket
 
         # It has been given room as it was accepted.
-        door = WebSocketDoor(self._surroundings.config, lambda: True)
-        came = await door.serve(stream, peer, origin, run=only_websocket, first_bytes=data)
+        broker_api = WebSocketDoor(self._node_context.config, lambda: True)
+        came = await broker_api.serve(stream, peer, origin, run=only_websocket, first_bytes=data)
         if came is None:
             return None
         websocket, origin = came
@@ -271,7 +271,7 @@ class Listener:
 
     def _warn(self, event: str, peer: str, **details: object) -> None:
         host = host_of(peer)
-        limits = self._surroundings.log_limits
+        limits = self._node_context.log_limits
         limits.write(_log.warning, ("warnings", host), event, about={"peer": host}, peer=peer, **details)
 
 

@@ -14,7 +14,7 @@ from amqp10broker.runtime.connections.socket_transport import Stream
 from amqp10broker.runtime.connections.sockets import BoundSockets, addresses_of
 
 
-class Doors:
+class Listeners:
     def __init__(self, listener: Listener, sockets: BoundSockets, connections: trio.Nursery) -> None:
         self._listener = listener
         self._sockets = sockets

@@ -21,7 +21,7 @@ from amqp10broker.auth.login import (
     Success,
     Unverified,
 )
-from amqp10broker.auth.login_queue import Turn, Turns
+from amqp10broker.auth.login_queue import LoginQueue, Turn
 from amqp10broker.auth.passwords import Passwords
 from amqp10broker.config import Config
 from amqp10broker.metadata.users import Users
@@ -77,7 +77,7 @@ class Logins:
 
     def __init__(self) -> None:
         self.attempts = Attempts()
-        self._turns: Turns[_Verification] = Turns()
+        self._turns: LoginQueue[_Verification] = LoginQueue()
         self._more = trio.Event()
         self._held: Counter[str] = Counter()
         # Addresses of which the log has told that they are turned away.

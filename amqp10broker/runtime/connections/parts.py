@@ -14,10 +14,10 @@ from amqp10broker.auth.authorise import Access
 from amqp10broker.auth.grants import account_of
 from amqp10broker.queues.commands import ReplyTo
 from amqp10broker.runtime.connections.connection_shell import ConnectionShell, PartT
-from amqp10broker.runtime.connections.writer import Lane
-from amqp10broker.runtime.context import ConnectionSurroundings
+from amqp10broker.runtime.connections.writer import OutputBuffer
+from amqp10broker.runtime.context import ConnectionContext
 from amqp10broker.runtime.mailbox import Mailbox
-from amqp10broker.sessions.circumstances import Circumstances
+from amqp10broker.sessions.circumstances import WaitContext
 from amqp10broker.sessions.counters import ClientCounters
 from amqp10broker.sessions.mail import AccessChanged, AlarmChanged, ConfigChanged, SessionLetter
 from amqp10broker.sessions.measures import Measures
@@ -34,10 +34,8 @@ class RunningParts(ABC, Generic[PartT]):
     word: ClassVar[str]
     """What it is, in the log and in the names of those that ask queues."""
 
-    def __init__(
-        self, surroundings: ConnectionSurroundings, connection: ConnectionShell[Any, Any, PartT]
-    ) -> None:
-        self._surroundings = surroundings
+    def __init__(self, node_context: ConnectionContext, connection: ConnectionShell[Any, Any, PartT]) -> None:
+        self._node_context = node_context
         self._connection = connection
         self._gone = ClientCounters()
         self.by_number: dict[int, PartT] = {}
@@ -77,15 +75,15 @@ class RunningParts(ABC, Generic[PartT]):
         connection = self._connection
         return Access(connection.credential.grants, connection.vhost)
 
-    def _circumstances(self, lane: Lane) -> Circumstances:
-        clock, writer = self._surroundings.clock, self._connection.line.writer
+    def _wait_context(self, lane: OutputBuffer) -> WaitContext:
+        clock, writer = self._node_context.clock, self._connection.line.writer
         waits = writer.waiting_bytes and not writer.broken
-        return Circumstances(
+        return WaitContext(
             clock.now_ms(),
             writer_blocked=lane.blocked,
             writer_ms=clock.ms_at(writer.waiting_since) if waits else None,
             writer_bytes=writer.waiting_bytes,
-            alarms=tuple(sorted(self._surroundings.alarms)),
+            alarms=tuple(sorted(self._node_context.alarms)),
             blocked_ms=None if self.no_alarm is None else clock.ms_at(self._blocked_at),
         )
 
@@ -97,25 +95,27 @@ class RunningParts(ABC, Generic[PartT]):
             self.no_alarm = None
 
     def _count(self) -> None:
-        catalog = self._surroundings.catalog
+        catalog = self._node_context.catalog
         catalog.usage.open_channel(account_of(self._connection.credential.grants))
 
     def _address(self, number: int, inbox: Mailbox[SessionLetter]) -> ReplyTo:
         label = f"connection {self._connection.number}, {self.word} {number}"
-        return self._surroundings.askers.open(label, inbox)
+        return self._node_context.reply_registry.open(label, inbox)
 
-    def _lane(self, inbox: Mailbox[SessionLetter]) -> Lane:
-        return Lane(self._connection.line.writer, inbox, self._surroundings.config.writer_buffer_bytes)
+    def _lane(self, inbox: Mailbox[SessionLetter]) -> OutputBuffer:
+        return OutputBuffer(
+            self._connection.line.writer, inbox, self._node_context.config.writer_buffer_bytes
+        )
 
     def _start(self, number: int, part: PartT, reply_to: ReplyTo, *, counted: bool) -> None:
         self.begun += 1
         self.by_number[number] = part
         self.working.add(part)
-        self._surroundings.part_begun(self._connection.number, number)
+        self._node_context.part_begun(self._connection.number, number)
         self._connection.line.start_part(self._run_part, number, part, reply_to, counted)
 
     async def _run_part(self, number: int, part: PartT, reply_to: ReplyTo, counted: bool) -> None:
-        connection, surroundings = self._connection, self._surroundings
+        connection, node_context = self._connection, self._node_context
         try:
             await self._work(number, part)
         except Exception as error:
@@ -123,9 +123,9 @@ class RunningParts(ABC, Generic[PartT]):
         finally:
             self.working.discard(part)
             self._gone.add(part.service.counted())
-            surroundings.askers.close(reply_to)
+            node_context.reply_registry.close(reply_to)
             if counted:
-                surroundings.catalog.usage.close_channel(connection.user)
+                node_context.catalog.usage.close_channel(connection.user)
             if self.by_number.get(number) is part:
                 # What the client still sends on it is for nobody.
                 del self.by_number[number]

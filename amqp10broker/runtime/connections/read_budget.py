@@ -31,7 +31,7 @@ _HEAVY_METHODS: Final = frozenset((ChannelOpen, ChannelClose))
 _NOT_LIGHT: Final = _HEAVY_ITEMS | {MethodFrame}
 
 
-class Turn:
+class ReadBudget:
     """One reader's turn. `left`: what may still be handed over in it; at 0 or below it is over."""
 
     __slots__ = ("left",)

@@ -8,7 +8,7 @@ import trio
 
 from amqp10broker.protocols.amqp10.errors import AmqpError
 from amqp10broker.runtime.clock import WallClock
-from amqp10broker.runtime.connections.writer import Lane
+from amqp10broker.runtime.connections.writer import OutputBuffer
 from amqp10broker.runtime.mailbox import Bound, Mailbox
 from amqp10broker.runtime.queues.handles import Unposted, begin_to_post, post_mail, post_more
 from amqp10broker.sessions.amqp10.session import BrokerSession
@@ -43,7 +43,7 @@ class RunningSession:
     )
 
     def __init__(
-        self, service: BrokerSession, inbox: Mailbox[SessionLetter], lane: Lane, clock: WallClock
+        self, service: BrokerSession, inbox: Mailbox[SessionLetter], lane: OutputBuffer, clock: WallClock
     ) -> None:
         self.service = service
         self._clock = clock
@@ -86,7 +86,7 @@ class RunningSession:
                 if isinstance(letter, Frames):
                     self.reads.done()
                 else:
-                    service.hear_last(letter)
+                    service.handle_undelivered(letter)
             post_mail(service.take_mail())
 
     def _turn(self, letters: list[SessionLetter]) -> None:

@@ -20,13 +20,13 @@ from amqp10broker.runtime.connections.connection_shell import ConnectionShell
 from amqp10broker.runtime.connections.parts import RunningParts
 from amqp10broker.runtime.connections.read_budget import HEAVY
 from amqp10broker.runtime.connections.session import RunningSession
-from amqp10broker.runtime.context import ConnectionSurroundings
+from amqp10broker.runtime.context import ConnectionContext
 from amqp10broker.runtime.mailbox import Bound, Mailbox
 from amqp10broker.runtime.queues.commits import SessionCommits
 from amqp10broker.sessions.amqp10.names import LinkNames
 from amqp10broker.sessions.amqp10.status import session_view
 from amqp10broker.sessions.amqp10.transactions import TransactionNumbers, Transactions
-from amqp10broker.sessions.circumstances import Circumstances
+from amqp10broker.sessions.circumstances import WaitContext
 from amqp10broker.sessions.context import SessionContext
 from amqp10broker.sessions.mail import TRANSACTIONS_DUE, Frames, LinkStolen, SessionLetter, Stop
 from amqp10broker.sessions.moment import Moment
@@ -44,12 +44,12 @@ class Sessions(RunningParts[RunningSession]):
 
     def __init__(
         self,
-        surroundings: ConnectionSurroundings,
+        node_context: ConnectionContext,
         connection: ConnectionShell[ConnectionEvent, AmqpError, RunningSession],
         engine: Connection,
     ) -> None:
-        super().__init__(surroundings, connection)
-        config = surroundings.config
+        super().__init__(node_context, connection)
+        config = node_context.config
         self._engine = engine
         self.of_jms = False
         self._names = LinkNames()
@@ -77,29 +77,29 @@ class Sessions(RunningParts[RunningSession]):
             for _, session in sorted(self.by_number.items())
         )
 
-    def around(self, session: RunningSession) -> Circumstances:
+    def around(self, session: RunningSession) -> WaitContext:
         """Return the present activity of the connection for one of its sessions."""
         held = self.held_by
-        return self._circumstances(session.lane)._replace(
+        return self._wait_context(session.lane)._replace(
             held_by=None if held is None or held is session else f"session {self._held_channel}",
-            held_ms=self._surroundings.clock.ms_at(self._held_at),
+            held_ms=self._node_context.clock.ms_at(self._held_at),
         )
 
     async def pass_on(self, event: FramesReceived) -> None:
         """Give a session what the client sent on it, as much in one turn as others can wait for."""
-        turn, relay = self._connection.turn, self._surroundings.askers.relay
+        turn, relay = self._connection.turn, self._node_context.reply_registry.relay
         session = self.by_number.get(event.channel)
         if event.ended:
             self.by_number.pop(event.channel, None)
         if session is None:
             return
-        if self._surroundings.alarms:
+        if self._node_context.alarms:
             self._excess_bytes += payload_bytes(event.items)
         for items in turn.portions(event.items):
             if session.reads.full:
                 await self._wait_for(session, session.reads)
             session.reads.add()
-            relay.open = self._connection.goes_on
+            relay.open = self._connection.run_inline
             if not session.inbox.put(Frames(items)):
                 session.reads.done()
             relay.carry()
@@ -107,7 +107,7 @@ class Sessions(RunningParts[RunningSession]):
                 await self._connection.let_others()
 
     async def wait_out_alarm(self) -> None:
-        while self._surroundings.alarms and self._excess_bytes > EXCESS_BYTES_MAX:
+        while self._node_context.alarms and self._excess_bytes > EXCESS_BYTES_MAX:
             await self._wait_for_no_alarm()
 
     def alarm_over(self) -> None:
@@ -133,52 +133,52 @@ class Sessions(RunningParts[RunningSession]):
         self.held_by = None
 
     def _begin(self, event: BeginReceived) -> None:
-        surroundings, connection = self._surroundings, self._connection
-        inbox: Mailbox[SessionLetter] = Mailbox(surroundings.askers.relay)
+        node_context, connection = self._node_context, self._connection
+        inbox: Mailbox[SessionLetter] = Mailbox(node_context.reply_registry.relay)
         if self._numbers is None:
             self._numbers = TransactionNumbers(connection.number)
-        moment = Moment(surroundings.clock.now_ms(), self.measures)
+        moment = Moment(node_context.clock.now_ms(), self.measures)
         transactions = Transactions(
             self._numbers,
             moment,
-            timeout_ms=surroundings.config.transaction_timeout_ms,
+            timeout_ms=node_context.config.transaction_timeout_ms,
             watch=lambda: self._watch_time(inbox, transactions),
         )
         reply_to = self._address(event.channel, inbox)
         context = SessionContext(
-            catalog=surroundings.catalog,
+            catalog=node_context.catalog,
             vhost=connection.home,
             access=self._access(),
-            config=surroundings.config,
+            config=node_context.config,
             reply_to=reply_to,
             user=connection.user,
             container_id=connection.client_name,
             of_jms=self.of_jms,
             names=self._names,
             tell_stolen=lambda link: inbox.put(LinkStolen(link)),
-            propose=surroundings.propose,
+            propose=node_context.propose,
             connection=connection.owner,
-            new_id=surroundings.new_id,
-            volatile=surroundings.make_volatile,
-            node=surroundings.config.node_name or surroundings.container_id,
+            new_id=node_context.new_id,
+            volatile=node_context.make_volatile,
+            node=node_context.config.node_name or node_context.container_id,
             log=connection.log,
             offer_token=partial(self._offer_token, inbox),
             moment=moment,
             transactions=transactions,
-            commits=SessionCommits(inbox, surroundings.journal_task),
-            kept=surroundings.kept,
+            commits=SessionCommits(inbox, node_context.journal_task),
+            kept=node_context.kept,
             tell=inbox.put,
-            is_memory_tight=surroundings.is_memory_tight,
+            is_memory_tight=node_context.is_memory_tight,
         )
-        service = surroundings.session_type(
+        service = node_context.session_type(
             event.channel,
             event.performative,
             context,
             frame_size_max=self._engine.frame_size_max,
-            alarm=bool(surroundings.alarms),
+            alarm=bool(node_context.alarms),
             unfinished=self.unfinished,
         )
-        session = RunningSession(service, inbox, self._lane(inbox), surroundings.clock)
+        session = RunningSession(service, inbox, self._lane(inbox), node_context.clock)
         counted = True
         try:
             self._count()
@@ -197,7 +197,7 @@ class Sessions(RunningParts[RunningSession]):
             inbox.put(Decided(ref))
 
     def release(self) -> None:
-        self._surroundings.kept.let_run(self._names)
+        self._node_context.kept.let_run(self._names)
         super().release()
 
     async def _work(self, number: int, part: RunningSession) -> None:
@@ -218,7 +218,7 @@ class Sessions(RunningParts[RunningSession]):
     async def _tell_overdue(self, first_ms: int | None) -> None:
         # While the time of a transaction runs. All run equally long: a later one is due later. It outlives
         # the one that started it, which is due at `first_ms`: most are discharged before this begins.
-        clock = self._surroundings.clock
+        clock = self._node_context.clock
         due = [] if first_ms is None else [first_ms]
         while self._timed:
             if due:

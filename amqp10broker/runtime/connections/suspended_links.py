@@ -12,11 +12,11 @@ from amqp10broker.protocols.amqp10.errors import AmqpError
 from amqp10broker.protocols.amqp10.performatives import Target
 from amqp10broker.queues.commands import ReplyTo
 from amqp10broker.queues.durable_links import KeptLinksInJournal
-from amqp10broker.runtime.context import Surroundings
+from amqp10broker.runtime.context import BrokerContext
 from amqp10broker.runtime.journal.journal_task import JournalTask
 from amqp10broker.runtime.log import Log
 from amqp10broker.runtime.queues.handles import post_mail
-from amqp10broker.sessions.amqp10.kept import Kept, KeptLinks, Mail, survivor
+from amqp10broker.sessions.amqp10.kept import KeptLinks, Mail, SuspendedLink, survivor
 from amqp10broker.sessions.amqp10.kept_consumer import KeptConsumer
 from amqp10broker.sessions.amqp10.kept_publisher import KeptPublisher
 
@@ -26,28 +26,28 @@ _log = Log("amqp10broker.keeping")
 class SuspendedLinks:
     """The broker around `KeptLinks`, and the task that looks at what has run out."""
 
-    def __init__(self, surroundings: Surroundings) -> None:
-        self._surroundings = surroundings
+    def __init__(self, node_context: BrokerContext) -> None:
+        self._node_context = node_context
         self._sooner = trio.Event()
         self.links = KeptLinks(self)
 
-    def open(self, label: str, box: Kept) -> ReplyTo:
-        return self._surroundings.askers.open(label, box)
+    def open(self, label: str, box: SuspendedLink) -> ReplyTo:
+        return self._node_context.reply_registry.open(label, box)
 
     def close(self, reply_to: ReplyTo) -> None:
-        self._surroundings.askers.close(reply_to)
+        self._node_context.reply_registry.close(reply_to)
 
     def post(self, mail: Mail) -> None:
         post_mail(mail)
 
     def now_ms(self) -> int:
-        return self._surroundings.clock.now_ms()
+        return self._node_context.clock.now_ms()
 
     def timer_started(self) -> None:
         self._sooner.set()
 
     def has_account(self, user: str) -> bool:
-        return user in self._surroundings.catalog.users
+        return user in self._node_context.catalog.users
 
     def left(self, key: PlanKey) -> None:
         """A user or a virtual host has been deleted (`Catalog.on_left`)."""
@@ -71,7 +71,7 @@ class SuspendedLinks:
         Raises:
             DamagedFile: what it had of one cannot be understood.
         """
-        records, vhosts = self.links.records, self._surroundings.catalog.vhosts
+        records, vhosts = self.links.records, self._node_context.catalog.vhosts
         if records is None:
             return
         for number, document, tags in records.found():
@@ -86,7 +86,7 @@ class SuspendedLinks:
             if found.key.vhost not in vhosts or (found.account and not self.has_account(found.key.user)):
                 records.end(number)
                 continue
-            kept: Kept
+            kept: SuspendedLink
             if isinstance(found.terminus, Target):
                 kept = KeptPublisher(found.key, self, found.terminus)
                 kept.restore(tags)
@@ -102,7 +102,7 @@ class SuspendedLinks:
         while True:
             self._sooner = trio.Event()
             due_ms = self.links.deadline_ms
-            due = math.inf if due_ms is None else self._surroundings.clock.trio_time(due_ms)
+            due = math.inf if due_ms is None else self._node_context.clock.trio_time(due_ms)
             with trio.move_on_at(due):
                 await self._sooner.wait()
             self.links.expire()

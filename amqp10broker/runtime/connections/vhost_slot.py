@@ -21,7 +21,7 @@ class Container(NamedTuple):
     """It wants to be the only connection of that id."""
 
 
-class Membership:
+class VhostSlot:
     """One open connection in one virtual host."""
 
     __slots__ = ("_catalog", "_container", "_entry", "_grants", "_left", "_owner", "vhost")

@@ -7,7 +7,7 @@ from dataclasses import replace
 from http import HTTPStatus
 from typing import Final, TypeAlias
 
-from amqp10broker.api.messages import Answer, Refused, Request
+from amqp10broker.api.messages import HttpRequest, HttpResponse, RequestRefused
 from amqp10broker.api.websocket import accept
 from amqp10broker.auth.login import Peer
 from amqp10broker.config import Config
@@ -58,18 +58,18 @@ class WebSocketDoor:
             origin, loopback=loopback, transport="websocket"
         )
 
-    def _switch(self, request: Request) -> Iterable[tuple[str, str]]:
+    def _switch(self, request: HttpRequest) -> Iterable[tuple[str, str]]:
         accepted = accept(request, self._origins)
         if not self._has_room():
             reason = "the broker takes no more connections at present"
-            raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, "unavailable", reason)
+            raise RequestRefused(HTTPStatus.SERVICE_UNAVAILABLE, "unavailable", reason)
         self._foreign = accepted.foreign
         return accepted.headers
 
 
-async def only_websocket(_: Request, __: ReadBody) -> Answer:
+async def only_websocket(_: HttpRequest, __: ReadBody) -> HttpResponse:
     """The answer to a request at a port where there is nothing but WebSocket."""
-    refusal = Refused(
+    refusal = RequestRefused(
         HTTPStatus.UPGRADE_REQUIRED,
         "upgrade_required",
         "at this port is AMQP, also over WebSocket; the HTTP API has a port of its own",

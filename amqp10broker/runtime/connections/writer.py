@@ -1,7 +1,7 @@
 """The writer of one connection: joins what waits into one send.
 
 Sessions do not wait for it when they have answers to give; they stop making *transfers* while
-`budget_bytes` of theirs are not sent (`Lane.room`), so that a 16 MiB message on one session is never
+`budget_bytes` of theirs are not sent (`OutputBuffer.room`), so that a 16 MiB message on one session is never
 more than one frame ahead of another session's. Only a client that keeps asking and does not read
 makes its sessions wait here, and through them its reader: its own TCP pushes it back.
 """
@@ -29,13 +29,13 @@ class Write:
 
     __slots__ = ("lane", "pieces", "transfer_bytes")
 
-    def __init__(self, lane: Lane, pieces: Sequence[bytes | memoryview], transfer_bytes: int) -> None:
+    def __init__(self, lane: OutputBuffer, pieces: Sequence[bytes | memoryview], transfer_bytes: int) -> None:
         self.lane = lane
         self.pieces = pieces
         self.transfer_bytes = transfer_bytes
 
 
-class Lane:
+class OutputBuffer:
     """One session's way to the writer (or the connection's own, for open and close)."""
 
     __slots__ = (
@@ -124,7 +124,7 @@ class Writer:
         self._direct = stream if isinstance(stream, SocketTransport) else None
         self._mailbox: Mailbox[tuple[Write, int]] = Mailbox()
         # Of which something waits here, as far as is known: that of a session that has ended must not stay.
-        self._lanes: set[Lane] = set()
+        self._lanes: set[OutputBuffer] = set()
         self._idle = False
         self.bytes_sent = 0
         self.waiting_bytes = 0
@@ -242,9 +242,9 @@ class Writer:
 
     def _speak(self) -> None:
         if not self.broken:
-            self._mailbox.put((Write(Lane(self, None, 0), [b""], 0), 0))
+            self._mailbox.put((Write(OutputBuffer(self, None, 0), [b""], 0), 0))
 
-    def finish(self, lane: Lane) -> None:
+    def finish(self, lane: OutputBuffer) -> None:
         """Let `run` return when everything put so far has been sent."""
         if not self.broken:
             self._mailbox.put((Write(lane, [], 0), 0))

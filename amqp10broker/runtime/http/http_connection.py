@@ -18,7 +18,7 @@ import h11
 import trio
 
 from amqp10broker.api.front import BODY_BYTES_MAX, check_framing, compressed, too_large, wants_gzip
-from amqp10broker.api.messages import Answer, Feed, Refused, Request
+from amqp10broker.api.messages import Feed, HttpRequest, HttpResponse, RequestRefused
 from amqp10broker.api.refusals import fault
 from amqp10broker.api.websocket import asks_for_websocket
 from amqp10broker.dataclass import dataclass
@@ -53,10 +53,10 @@ STRANGERS_BYTES_MAX: Final = 1_048_576
 ReadBody: TypeAlias = Callable[[int | None], Awaitable[bytes]]
 """Reads the request's body, which counts until the request is answered. It is given how many bytes that of a
 client that is not logged in may have; None for others."""
-RunRequest: TypeAlias = Callable[[Request, ReadBody], Awaitable[Answer]]
+RunRequest: TypeAlias = Callable[[HttpRequest, ReadBody], Awaitable[HttpResponse]]
 """Is given the request without its body."""
-Switch: TypeAlias = Callable[[Request], Iterable[tuple[str, str]]]
-"""Gives the headers of the answer to a request for a WebSocket; raises `Refused` if there is none."""
+Switch: TypeAlias = Callable[[HttpRequest], Iterable[tuple[str, str]]]
+"""Gives the headers of the answer to a request for a WebSocket; raises `RequestRefused` if there is none."""
 
 
 class Bodies:
@@ -82,7 +82,7 @@ class Bodies:
             self._all > max(BODIES_BYTES_MAX, one_max) or (stranger and self._strangers > STRANGERS_BYTES_MAX)
         ):
             reason = "the bodies of other requests fill the room that there is: try again later"
-            raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, "unavailable", reason)
+            raise RequestRefused(HTTPStatus.SERVICE_UNAVAILABLE, "unavailable", reason)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,19 +159,19 @@ class HttpConnection:
             chunked = any(name == b"transfer-encoding" for name, _ in head.headers)
             self._piece_bytes = _HEAD_PIECE_BYTES if chunked else READ_BYTES
             try:
-                request = Request.read(head.method, head.target, list(head.headers))
+                request = HttpRequest.read(head.method, head.target, list(head.headers))
                 if self._switch is not None and asks_for_websocket(list(head.headers), head.http_version):
                     await self._body(0)
                     await self._go_over(self._switch(request))
                     return False
                 answer = await self._answer(request)
-            except Refused as refusal:
+            except RequestRefused as refusal:
                 answer = refusal.answer
             self._skip_body()
         except h11.RemoteProtocolError as error:
             reason = f"this is no request of HTTP/1.1: {error}"
-            answer = Refused(error.error_status_hint, "bad_request", reason).answer
-        except Refused as refusal:
+            answer = RequestRefused(error.error_status_hint, "bad_request", reason).answer
+        except RequestRefused as refusal:
             answer = refusal.answer
         finally:
             self._forget_body()
@@ -205,7 +205,9 @@ class HttpConnection:
             size = len(event.target) + sum(len(name) + len(value) + 4 for name, value in event.headers)
             if size > HEAD_BYTES_MAX:
                 status = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
-                raise Refused(status, "bad_request", f"the headers have more than {HEAD_BYTES_MAX} bytes")
+                raise RequestRefused(
+                    status, "bad_request", f"the headers have more than {HEAD_BYTES_MAX} bytes"
+                )
             return event
         raise _too_slow("its line and headers", self._limits.head_s)
 
@@ -277,10 +279,10 @@ class HttpConnection:
 
     # --- out ----------------------------------------------------------------------------------------
 
-    async def _answer(self, request: Request) -> Answer:
+    async def _answer(self, request: HttpRequest) -> HttpResponse:
         try:
             answer = await self._run(request, self._body)
-        except (Refused, h11.RemoteProtocolError, _Gone):
+        except (RequestRefused, h11.RemoteProtocolError, _Gone):
             raise
         except Exception as error:
             _log.error("request failed by a fault in the broker", peer=self._peer, exc_info=error)
@@ -291,7 +293,7 @@ class HttpConnection:
             return compressed(answer)
         return await trio.to_thread.run_sync(compressed, answer)
 
-    async def _send(self, answer: Answer, *, bodyless: bool) -> None:
+    async def _send(self, answer: HttpResponse, *, bodyless: bool) -> None:
         headers = [(name, value) for name, value in answer.headers]
         headers.append(("date", formatdate(usegmt=True)))
         if answer.status not in (HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED):
@@ -312,7 +314,7 @@ class HttpConnection:
             data += engine.send(h11.Data(data=body[start : start + PIECE_BYTES])) or b""
         yield data + (engine.send(h11.EndOfMessage()) or b"")
 
-    async def _send_feed(self, answer: Answer, feed: Feed) -> None:
+    async def _send_feed(self, answer: HttpResponse, feed: Feed) -> None:
         # Send an answer while it is made, until it ends or the client goes. What the client sends meanwhile
         # is dropped: the connection ends with this answer.
         headers = [*answer.headers, ("date", formatdate(usegmt=True)), ("connection", "close")]
@@ -358,17 +360,17 @@ class HttpConnection:
             raise _Gone("the client does not take its answer")
 
 
-def _too_many_headers() -> Refused:
+def _too_many_headers() -> RequestRefused:
     status = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
-    return Refused(status, "bad_request", f"there are more than {HEADERS_MAX} headers: send fewer")
+    return RequestRefused(status, "bad_request", f"there are more than {HEADERS_MAX} headers: send fewer")
 
 
-def _bad_chunks(why: str) -> Refused:
-    return Refused(HTTPStatus.BAD_REQUEST, "bad_request", f"the body is cut too small: {why}")
+def _bad_chunks(why: str) -> RequestRefused:
+    return RequestRefused(HTTPStatus.BAD_REQUEST, "bad_request", f"the body is cut too small: {why}")
 
 
-def _too_slow(what: str, seconds: float) -> Refused:
-    return Refused(
+def _too_slow(what: str, seconds: float) -> RequestRefused:
+    return RequestRefused(
         HTTPStatus.REQUEST_TIMEOUT,
         "request_timeout",
         f"{what} did not come within {seconds:g} s: send faster",

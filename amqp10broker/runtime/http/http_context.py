@@ -11,42 +11,42 @@ from typing import Any
 
 import trio
 
-from amqp10broker.api.samples import Samples
+from amqp10broker.api.samples import RateSamples
 from amqp10broker.auth.attempts import Attempts
 from amqp10broker.auth.authorise import Access
 from amqp10broker.config.effective import effective
 from amqp10broker.errors import BrokerError
 from amqp10broker.message.message import Message
 from amqp10broker.metadata.catalog import Catalog
-from amqp10broker.observe.metrics.wanted import Wanted
+from amqp10broker.observe.metrics.wanted import ScrapeRequest
 from amqp10broker.operations.inspection import CertificateSeen
 from amqp10broker.operations.snapshot import ConnectionView, NodeView, view_of
-from amqp10broker.queues.commands import ReplyTo, Verdict
+from amqp10broker.queues.commands import DeliveryOutcome, ReplyTo
 from amqp10broker.runtime.admin.inspection import certificates
-from amqp10broker.runtime.admin.node import Served
+from amqp10broker.runtime.admin.node import AdministeredBroker
 from amqp10broker.runtime.admin.operations import Actor, run_operation
-from amqp10broker.runtime.connections.connections import Turns
+from amqp10broker.runtime.connections.connections import LoopYield
 from amqp10broker.runtime.connections.login import run_slow
 from amqp10broker.runtime.http.http_live import Lives, Start
 from amqp10broker.runtime.http.page_files import PageFiles
 from amqp10broker.runtime.log import Log
 from amqp10broker.runtime.observe.metrics import text_of
 from amqp10broker.runtime.observe.metrics_source import open_fds
-from amqp10broker.runtime.queues.background_jobs import post, run_errand
+from amqp10broker.runtime.queues.background_jobs import post, run_job
 from amqp10broker.sessions.errands import GetSome, PublishOne, check_gettable
 
 _log = Log("amqp10broker.http")
 
 
 class BrokerDoor:
-    """The broker as endpoints see it: see the protocol `api.calls.Door`."""
+    """The broker as endpoints see it: see the protocol `api.calls.BrokerApi`."""
 
-    def __init__(self, broker: Served, start: Start, lives: Lives) -> None:
+    def __init__(self, broker: AdministeredBroker, start: Start, lives: Lives) -> None:
         self._broker = broker
         self._start = start
         self.follow = lives.open
         self.page_file = PageFiles().find
-        self.samples = Samples(broker.config.collect_statistics_interval_ms)
+        self.samples = RateSamples(broker.config.collect_statistics_interval_ms)
 
     @property
     def catalog(self) -> Catalog:
@@ -103,13 +103,13 @@ class BrokerDoor:
             return ()
         told = await self.run("connections", {"where": "elsewhere"}, vhost=None, user="", access=None)
         found: list[ConnectionView] = []
-        turns = Turns()
+        turns = LoopYield()
         for each in told:
             found.append(view_of(ConnectionView, each))
             await turns.after(found[-1])
         return found
 
-    async def metrics(self, wanted: Wanted) -> bytes:
+    async def metrics(self, wanted: ScrapeRequest) -> bytes:
         return await text_of(self._broker, wanted)
 
     def random(self, size: int) -> bytes:
@@ -137,10 +137,10 @@ class BrokerDoor:
                 size_max=broker.config.max_message_size_bytes,
             )
 
-        return (await run_errand(broker.askers, f"user '{access.user}' over HTTP", begin)).routed
+        return (await run_job(broker.reply_registry, f"user '{access.user}' over HTTP", begin)).routed
 
     async def get(
-        self, access: Access, queue: str, most: int, verdict: Verdict
+        self, access: Access, queue: str, most: int, delivery_outcome: DeliveryOutcome
     ) -> tuple[Sequence[Message], int]:
         access.read("queue", queue)
         vhost = self._broker.catalog.lookup_vhost(access.vhost)
@@ -148,9 +148,9 @@ class BrokerDoor:
         check_gettable(found)
 
         def begin(reply_to: ReplyTo) -> GetSome:
-            return GetSome(found, reply_to, post, most, verdict)
+            return GetSome(found, reply_to, post, most, delivery_outcome)
 
-        got = await run_errand(self._broker.askers, f"user '{access.user}' over HTTP", begin)
+        got = await run_job(self._broker.reply_registry, f"user '{access.user}' over HTTP", begin)
         return got.messages, got.behind
 
     def begin(self, operation: str, given: Mapping[str, Any], *, user: str) -> None:

@@ -10,14 +10,14 @@ from typing import Any, Final, Protocol, TypeAlias
 import trio
 
 from amqp10broker.api.live import Latest, event, refusal_of, refused_event
-from amqp10broker.api.messages import Answer, Request
+from amqp10broker.api.messages import HttpRequest, HttpResponse
 from amqp10broker.auth.grants import Grants
 from amqp10broker.dataclass import dataclass
 
 REFUSED_S: Final = 5.0
 """So long a path that was refused is left alone at least: what is too large to be told is dear to make."""
 
-Look: TypeAlias = Callable[[Request, Grants], Awaitable[Answer]]
+Look: TypeAlias = Callable[[HttpRequest, Grants], Awaitable[HttpResponse]]
 """Runs a GET for a user, with the rights that it has then. It never raises."""
 
 
@@ -31,7 +31,7 @@ class Follower(Protocol):
 class Shared:
     """A path that is evaluated for the followers of one user."""
 
-    def __init__(self, look: Look, request: Request, grants: Grants, every_s: float) -> None:
+    def __init__(self, look: Look, request: HttpRequest, grants: Grants, every_s: float) -> None:
         self.latest = Latest()
         self.followers: set[Follower] = set()
         self._look = look
@@ -58,7 +58,7 @@ class Shared:
 
 
 @dataclass(eq=False, slots=True)
-class Standing:
+class FollowerState:
     """A client's side of a shared path: the state that it has."""
 
     shared: Shared
@@ -93,7 +93,7 @@ class Onward:
         self,
         follower: Follower,
         look: Look,
-        request: Request,
+        request: HttpRequest,
         place: int,
         onward: tuple[str, str],
         every_s: float,

@@ -17,7 +17,7 @@ from amqp10broker.auth.login_queue import turn_address
 from amqp10broker.auth.tls import CertificateUser, certificate_user
 from amqp10broker.config import Config
 from amqp10broker.errors import ConfigError
-from amqp10broker.runtime.admin.node import Served
+from amqp10broker.runtime.admin.node import AdministeredBroker
 from amqp10broker.runtime.connections.socket_transport import SocketTransport, Stream
 from amqp10broker.runtime.connections.sockets import (
     BACKLOG,
@@ -69,7 +69,7 @@ class HttpListener:
             _load(websocket=config.websocket and not self._metrics)
         self.addresses = addresses_of(self._sockets)
 
-    async def run(self, broker: Served) -> None:
+    async def run(self, broker: AdministeredBroker) -> None:
         """Serve the clients that come, until cancelled."""
 
         def taken(sock: socket.socket, address: Address) -> None:
@@ -113,21 +113,23 @@ class HttpListener:
         for sock in self._sockets:
             sock.close()
 
-    async def _serve(self, broker: Served, sock: socket.socket, address: Address) -> None:
+    async def _serve(self, broker: AdministeredBroker, sock: socket.socket, address: Address) -> None:
         peer = peer_text(address)
-        goes_on = False
+        run_inline = False
         try:
-            goes_on = await self._serve_socket(broker, sock, address, peer)
+            run_inline = await self._serve_socket(broker, sock, address, peer)
         except (OSError, trio.BrokenResourceError) as error:
             _log.debug("HTTP connection lost", peer=peer, reason=str(error.__cause__ or error))
         except Exception as error:
             _log.error("HTTP connection failed by a fault in the broker", peer=peer, exc_info=error)
         finally:
             self._open -= 1
-            if not goes_on:
+            if not run_inline:
                 sock.close()
 
-    async def _serve_socket(self, broker: Served, sock: socket.socket, address: Address, peer: str) -> bool:
+    async def _serve_socket(
+        self, broker: AdministeredBroker, sock: socket.socket, address: Address, peer: str
+    ) -> bool:
         origin = Peer(
             *(is_loopback(address[0]), turn_address(address[0])),
             tls=self._tls is not None,
@@ -148,7 +150,7 @@ class HttpListener:
         user = certificate_user(stream.getpeercert(), CertificateUser(broker.config.tls_user_from))
         return await self.serve_stream(broker, stream, peer, replace(origin, certificate_user=user))
 
-    async def serve_stream(self, broker: Served, stream: Stream, peer: str, origin: Peer) -> bool:
+    async def serve_stream(self, broker: AdministeredBroker, stream: Stream, peer: str, origin: Peer) -> bool:
         """Serve any stream as a client's HTTP connection. `stream`: the transport; closed when this returns,
         unless it goes on as a connection of AMQP.
         """
@@ -159,25 +161,29 @@ class HttpListener:
         finally:
             self.serving -= 1
 
-    async def _serve_requests(self, broker: Served, stream: Stream, peer: str, origin: Peer) -> bool:
+    async def _serve_requests(
+        self, broker: AdministeredBroker, stream: Stream, peer: str, origin: Peer
+    ) -> bool:
         from amqp10broker.runtime.http.http_api import HttpApi
         from amqp10broker.runtime.http.http_connection import HttpConnection
 
         if self._api is None:
             self._api = HttpApi(broker, self._start, metrics=self._metrics)
         limits, answering = self._api.limits, self._api.answering(origin, peer)
-        doors = broker.doors
-        if self._metrics or doors is None or not broker.config.websocket:
+        broker_listeners = broker.broker_listeners
+        if self._metrics or broker_listeners is None or not broker.config.websocket:
             await HttpConnection(stream, peer, answering, limits).serve()
             return False
         from amqp10broker.runtime.connections.websocket_upgrade import WebSocketDoor
 
-        door = WebSocketDoor(broker.config, partial(doors.has_room_for, peer, origin.address))
-        came = await door.serve(stream, peer, origin, run=answering, limits=limits)
+        broker_api = WebSocketDoor(
+            broker.config, partial(broker_listeners.has_room_for, peer, origin.address)
+        )
+        came = await broker_api.serve(stream, peer, origin, run=answering, limits=limits)
         if came is None:
             return False
         websocket, origin = came
-        doors.take(websocket, peer, origin)
+        broker_listeners.take(websocket, peer, origin)
         return True
 
 

@@ -15,10 +15,10 @@ from typing import Final, TypeAlias
 import trio
 
 from amqp10broker.api.live import HEARTBEAT, Following
-from amqp10broker.api.messages import Refused, Request, Send
+from amqp10broker.api.messages import HttpRequest, RequestRefused, Send
 from amqp10broker.auth.grants import CatalogGrants, Grants
 from amqp10broker.auth.token_scopes import TokenGrants
-from amqp10broker.runtime.http.http_followed import Look, Onward, Shared, Standing
+from amqp10broker.runtime.http.http_followed import FollowerState, Look, Onward, Shared
 
 STREAMS_MAX: Final = 250
 STREAMS_OF_USER_MAX: Final = 50
@@ -34,7 +34,7 @@ class _Stream:
 
     def __init__(self, lives: Lives, grants: Grants) -> None:
         self.grants = grants
-        self.followed: list[Standing | Onward] = []
+        self.followed: list[FollowerState | Onward] = []
         self._lives = lives
         self._woken = trio.Event()
 
@@ -64,7 +64,7 @@ class Lives:
     def __init__(
         self,
         look: Look,
-        onward: Callable[[Request], tuple[str, str] | None],
+        onward: Callable[[HttpRequest], tuple[str, str] | None],
         start: Start,
         now_ms: Callable[[], int],
     ) -> None:
@@ -92,14 +92,14 @@ class Lives:
         if self._open.total() >= STREAMS_MAX or self._open[user] >= STREAMS_OF_USER_MAX:
             most = f"{STREAMS_OF_USER_MAX} of a user, {STREAMS_MAX} in all"
             reason = f"too many streams are open ({most}): close some, or ask for the paths one by one"
-            raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, "unavailable", reason)
+            raise RequestRefused(HTTPStatus.SERVICE_UNAVAILABLE, "unavailable", reason)
         self._open[user] += 1
         stream = _Stream(self, grants)
         every_s = following.interval_ms / 1000
         for place, request in enumerate(following.paths):
             onward = self._onward(request)
             if onward is None:
-                stream.followed.append(Standing(self._share(request, grants, every_s, stream), place))
+                stream.followed.append(FollowerState(self._share(request, grants, every_s, stream), place))
             else:
                 own = Onward(stream, self._look, request, place, onward, every_s)
                 stream.followed.append(own)
@@ -123,7 +123,7 @@ class Lives:
         ends = grants.expires_at if isinstance(grants, TokenGrants) else None
         return grants.account is not None and (ends is None or self._now_ms() < ends * 1000)
 
-    def _share(self, request: Request, grants: Grants, every_s: float, stream: _Stream) -> Shared:
+    def _share(self, request: HttpRequest, grants: Grants, every_s: float, stream: _Stream) -> Shared:
         # Tokens of one user may allow different things.
         whose = grants.user if isinstance(grants, CatalogGrants) else grants
         key = (whose, every_s, request.segments, tuple(request.pairs))

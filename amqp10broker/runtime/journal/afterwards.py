@@ -14,7 +14,7 @@ from amqp10broker.runtime.journal.data import Data
 from amqp10broker.storage.disk import OsDisk
 
 if TYPE_CHECKING:
-    from amqp10broker.cluster.bootstrap import Membership
+    from amqp10broker.cluster.bootstrap import ClusterIdentity
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class Afterwards:
     goes on as its member; None: the node is blank, and ends.
     """
 
-    membership: Membership | None
+    membership: ClusterIdentity | None
 
     def carry_out(self, path: str) -> None:
         """Empty the folder, and note in it of which cluster the node is. Waits for the disk. Raises

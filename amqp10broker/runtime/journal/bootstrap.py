@@ -83,7 +83,7 @@ def bootstrap(
         ConfigError: the definitions file cannot be read or holds something that cannot be.
     """
     again = given is not None
-    before = _Known(None, {}) if given is None else _Known(catalog, given)
+    before = _EarlierCatalog(None, {}) if given is None else _EarlierCatalog(catalog, given)
     wanted = not again or config.default_vhost != VHOST or bool(config.queues)
     if wanted and catalog.find_vhost(config.default_vhost) is None:
         catalog.propose(AddVhost(VhostFacts(config.default_vhost)))
@@ -142,7 +142,7 @@ def _patterns(catalog: Catalog) -> Iterator[tuple[str, str]]:
             yield f"policy '{policy.name}' in vhost '{name}'", policy.pattern
 
 
-class _Known:
+class _EarlierCatalog:
     """The content of a catalog before the configuration was applied."""
 
     def __init__(self, catalog: Catalog | None, given: Mapping[str, str]) -> None:
@@ -171,7 +171,7 @@ class _Known:
 
 
 def _bootstrap_users(
-    catalog: Catalog, config: Config, passwords: Passwords, before: _Known, *, again: bool
+    catalog: Catalog, config: Config, passwords: Passwords, before: _EarlierCatalog, *, again: bool
 ) -> frozenset[str]:
     default = config.users == DEFAULT_USERS
     if default and not again and len(catalog.users):

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
-from amqp10broker.cluster.bootstrap import Membership
+from amqp10broker.cluster.bootstrap import ClusterIdentity
 from amqp10broker.cluster.ids import is_first, node_of
 from amqp10broker.cluster.system_store import SystemStore, is_member, left_alone
 from amqp10broker.errors import ConfigError, StorageError
@@ -29,7 +29,7 @@ from amqp10broker.queues.volatile import VolatileQueue
 from amqp10broker.raft.errors import BadBytes
 from amqp10broker.runtime.journal.data import FURNISHED, MEMBERSHIP, OF_THE_NODE, last_incarnation
 from amqp10broker.runtime.queues.handles import InlineQueue
-from amqp10broker.runtime.queues.reply_registry import Askers
+from amqp10broker.runtime.queues.reply_registry import ReplyRegistry
 from amqp10broker.storage.record import RECORD_BYTES, Record
 
 _NOW_MS: Final = 0
@@ -97,7 +97,7 @@ class _Host:
 
     def start_queue(self, queue: QueueSpec) -> InlineQueue:
         self.specs.append(queue)
-        return InlineQueue(VolatileQueue(queue.name), Askers())
+        return InlineQueue(VolatileQueue(queue.name), ReplyRegistry())
 
 
 class _Entries:
@@ -124,7 +124,7 @@ class _Entries:
 
 def _of_cluster(path: str, log: _Entries) -> tuple[int, list[tuple[Key, Value]]]:
     try:
-        number = Membership.of(log.get(MEMBERSHIP)).number
+        number = ClusterIdentity.of(log.get(MEMBERSHIP)).number
         SystemStore(log)
         return number, left_alone(log)
     except (BadBytes, KeyError, TypeError, ValueError) as error:

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
-from amqp10broker.cluster.bootstrap import Membership
+from amqp10broker.cluster.bootstrap import ClusterIdentity
 from amqp10broker.cluster.system_store import left_alone
 from amqp10broker.errors import RefusedError, StorageError
 from amqp10broker.metadata.catalog import Catalog
@@ -27,7 +27,7 @@ from amqp10broker.storage.disk import Disk, OsDisk
 from amqp10broker.storage.folder import DataFolder, open_data_folder, remove_contents
 
 if TYPE_CHECKING:
-    from amqp10broker.cluster.bootstrap import Membership
+    from amqp10broker.cluster.bootstrap import ClusterIdentity
 
 _log = Log("amqp10broker.data")
 
@@ -93,7 +93,7 @@ class Data:
         return self.catalog_log.get(FURNISHED) is not None
 
     @property
-    def membership(self) -> Membership | None:
+    def membership(self) -> ClusterIdentity | None:
         """Return this node's cluster membership; None without one. Raises `StorageError` if the record is
         malformed.
         """
@@ -102,7 +102,7 @@ class Data:
             return None
 
         try:
-            return Membership.of(found)
+            return ClusterIdentity.of(found)
         except (KeyError, TypeError, ValueError) as error:
             raise StorageError(
                 self.catalog_log.path,
@@ -115,7 +115,7 @@ class Data:
         """Other nodes with numbers up to this one are lost for good; 0: none is."""
         return int(self.catalog_log.get(LOST) or 0)
 
-    def belong(self, membership: Membership) -> None:
+    def belong(self, membership: ClusterIdentity) -> None:
         """This node is of a cluster from now on, also after a loss of power. Waits for the disk. Raises
         `StorageError` if it cannot be kept.
         """

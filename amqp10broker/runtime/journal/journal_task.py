@@ -20,7 +20,7 @@ import trio
 from amqp10broker.errors import BrokerError, DiskFull, StorageError
 from amqp10broker.operations.snapshot import JournalView
 from amqp10broker.queues.classic.journal_store import ClassicStore
-from amqp10broker.queues.outlook import Progress
+from amqp10broker.queues.outlook import QueueProgress
 from amqp10broker.queues.spool import Spool
 from amqp10broker.runtime.clock import WallClock
 from amqp10broker.runtime.journal.committer import Committer
@@ -56,7 +56,7 @@ SOON_S: Final = 0.2
 classic queues, and messages that were confirmed when they were written."""
 
 
-class Kept(Protocol):
+class JournalOwner(Protocol):
     """The records of a queue in the journal."""
 
     group: int
@@ -95,7 +95,7 @@ class JournalTask:
         self.recovered = trio.Event()
         self._turns = trio.CapacityLimiter(RECOVERING_MAX)
         self._turns_of_new = trio.CapacityLimiter(RECOVERING_MAX)
-        self._kept: dict[int, Kept] = {}
+        self._kept: dict[int, JournalOwner] = {}
         self._abandoned: set[int] = set()
 
     def write_early(self) -> int:
@@ -152,7 +152,7 @@ class JournalTask:
         """
         return self._turns_of_new if self.recovered.is_set() else self._turns
 
-    def add(self, kept: Kept) -> None:
+    def add(self, kept: JournalOwner) -> None:
         """Another kind of queue keeps something."""
         self._kept[kept.group] = kept
 
@@ -227,7 +227,7 @@ class JournalTask:
         self.recovered.set()
 
     def _hand_out(self, batch: Sequence[Record]) -> int:
-        kept: Kept | None = None
+        kept: JournalOwner | None = None
         start = of_deleted_queues = 0
         group = -1
         for index in range(len(batch) + 1):
@@ -266,11 +266,11 @@ class JournalTask:
         self.committer.wake()
         await self.committer.wait_durable(self.journal.ticket)
 
-    def progress(self, *, busy: bool, waits: bool) -> Progress:
+    def progress(self, *, busy: bool, waits: bool) -> QueueProgress:
         if not self.recovered.is_set():
-            return Progress(busy, recovering=True)
+            return QueueProgress(busy, recovering=True)
         committer = self.committer
-        return Progress(
+        return QueueProgress(
             busy,
             sync_ms=self._clock.ms_at(committer.began) if waits and committer.began is not None else None,
             full_ms=self._clock.ms_at(committer.full_at) if waits and committer.full else None,

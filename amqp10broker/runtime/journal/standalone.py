@@ -13,10 +13,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from amqp10broker.cluster.bootstrap import Membership
+from amqp10broker.cluster.bootstrap import ClusterIdentity
 from amqp10broker.cluster.ids import member_id, node_of
 from amqp10broker.cluster.system_store import SystemStore, begin_anew, is_member
-from amqp10broker.cluster.transactions import Transaction, Value
+from amqp10broker.cluster.transactions import CatalogTransaction, Value
 from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import BrokerError
 from amqp10broker.metadata.catalog import Catalog
@@ -45,7 +45,7 @@ class Standalone:
     only. `highest`: numbers of nodes up to this one are lost, but its own.
     """
 
-    membership: Membership
+    membership: ClusterIdentity
     lost: tuple[str, ...]
     kept: int
     gone: tuple[tuple[str, str], ...]
@@ -86,7 +86,7 @@ def standalone(data: Data, new_id: Callable[[], str]) -> Standalone:
     gone = [(vhost.name, queue.name) for vhost in catalog.vhosts.values() for queue in vhost if lost(queue)]
     others = sorted(node.name for node in catalog.nodes.values() if node.number != me)
     dropped = {*keys_of_queues_where(catalog, lost), *(("node", name) for name in others)}
-    membership = Membership(
+    membership = ClusterIdentity(
         new_id(), me, before.name, tuple(each for each in before.members if each.number == me)
     )
     highest = catalog.highest_node + UNHEARD_OF
@@ -108,7 +108,7 @@ def _last_state(store: SystemStore) -> dict[Key, Value]:
         for run in store.read(at, store.stored.last, _READ_BYTES):
             if run.kind is Kind.COMMAND:
                 for index, payload in enumerate(run.payloads, run.first):
-                    store.machine.apply(index, Transaction.decode(payload))
+                    store.machine.apply(index, CatalogTransaction.decode(payload))
             at = run.last + 1
     return dict(store.machine.entries())
 

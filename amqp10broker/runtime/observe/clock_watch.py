@@ -26,7 +26,7 @@ class Ahead(Protocol):
     def ahead_ms(self, now_ms: int, /) -> int: ...
 
 
-class ClockSurroundings(Protocol):
+class ClockContext(Protocol):
     """The context of the clock watch in the broker."""
 
     clock: WallClock
@@ -36,15 +36,15 @@ class ClockSurroundings(Protocol):
 class ClockWatch:
     """Of one node. `queues`: those that it leads whose time was ahead when it began to."""
 
-    def __init__(self, surroundings: ClockSurroundings) -> None:
-        self._surroundings = surroundings
+    def __init__(self, node_context: ClockContext) -> None:
+        self._node_context = node_context
         self._began_s = _apart_s()
         self.others = Clocks()
         self.queues: set[Ahead] = set()
 
     def notes(self) -> dict[str, str]:
         """Return a sentence for each present fault, by its subject."""
-        catalog, now_ms = self._surroundings.catalog, self._surroundings.clock.now_ms()
+        catalog, now_ms = self._node_context.catalog, self._node_context.clock.now_ms()
         found = self.others.notes({node.number: node.name for node in catalog.nodes.values()})
         ahead = {queue: queue.ahead_ms(now_ms) for queue in self.queues}
         self.queues.difference_update(queue for queue, ahead_ms in ahead.items() if not ahead_ms)

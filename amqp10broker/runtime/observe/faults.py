@@ -36,24 +36,24 @@ class Faulty(NamedTuple):
     faulty_stream: Callable[..., Stream]
 
 
-def faulty(surroundings: Occupied) -> Faulty:
+def faulty(node_context: Occupied) -> Faulty:
     """Return the parts of a broker in test mode."""
 
     def client_of(owner: object) -> str:
         assert isinstance(owner, Owner)
-        return surroundings.connections[owner.connection].client_name
+        return node_context.connections[owner.connection].client_name
 
     def whose(connection: int) -> tuple[str, str]:
-        found = surroundings.connections.get(connection)
+        found = node_context.connections.get(connection)
         return ("", "") if found is None else (found.vhost, found.client_name)
 
     # A broker has askers when it runs.
-    faults = Faults(lambda effects: surroundings.askers.post(effects), client_of)
-    news = News()
-    faults.changed = news.tell
+    faults = Faults(lambda effects: node_context.reply_registry.post(effects), client_of)
+    notifications = News()
+    faults.changed = notifications.tell
 
     def stream_of(stream: Stream, protocol: Protocol, connection: int) -> Stream:
-        return FaultyStream(stream, protocol, connection, faults, news, partial(whose, connection))
+        return FaultyStream(stream, protocol, connection, faults, notifications, partial(whose, connection))
 
     return Faulty(faults, partial(FaultySession, faults), partial(FaultyChannel, faults), stream_of)
 
@@ -81,7 +81,7 @@ class FaultyStream:
         protocol: Protocol,
         number: int,
         faults: Faults,
-        news: News,
+        notifications: News,
         whose: Callable[[], tuple[str, str]],
     ) -> None:
         """Behave as the inner stream while no fault is on. `whose`: returns its virtual host and its client's
@@ -91,7 +91,7 @@ class FaultyStream:
         self._is_10 = protocol is Protocol.AMQP_10
         self._number = number
         self._faults = faults
-        self._news = news
+        self._notifications = notifications
         self._whose = whose
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
@@ -126,7 +126,7 @@ class FaultyStream:
             fault.bytes += size
         try:
             while self._on(FaultKind.HOLD_BYTES):
-                await self._news.wait()
+                await self._notifications.wait()
         finally:
             for fault in held:
                 fault.bytes -= size

@@ -42,13 +42,13 @@ class FlowSampler:
 
     def __init__(
         self,
-        surroundings: Occupied,
+        node_context: Occupied,
         emit: Emit,
         on_crash: Callable[[Exception], None],
         on_queue: Callable[[int, DeclaredQueue], None],
         on_link: Callable[[LinkName], None],
     ) -> None:
-        self._surroundings = surroundings
+        self._node_context = node_context
         self._emit = emit
         self._on_crash = on_crash
         self._on_queue = on_queue
@@ -69,7 +69,7 @@ class FlowSampler:
         """Count what exists already from now on."""
         now_ns, _ = self._set_times()
         self._process = ProcessObserver(self._emit, now_ns, processor_ns=time.process_time_ns())
-        for connection in self._surroundings.connections.values():
+        for connection in self._node_context.connections.values():
             line = connection.line
             self._connections[connection] = ConnectionObserver(
                 *(connection.number, self._emit, now_ns),
@@ -114,7 +114,7 @@ class FlowSampler:
 
     def _steps(self, *, whole: bool) -> Iterator[None]:
         self.count += 1
-        for connection in list(self._surroundings.connections.values()):
+        for connection in list(self._node_context.connections.values()):
             self._look_at(connection, whole=whole)
             yield
         self._look_at_the_rest(whole=whole)
@@ -170,7 +170,7 @@ class FlowSampler:
 
     def _look_at_the_rest(self, *, whole: bool) -> None:
         now_ns, ts_ns = self._set_times()
-        connections = self._surroundings.connections
+        connections = self._node_context.connections
         if len(self._connections) > len(connections):
             for connection in [each for each in self._connections if each.number not in connections]:
                 self.protocols.add(_protocol_of(connection))
@@ -224,7 +224,7 @@ class FlowSampler:
     # --- queues -----------------------------------------------------------------------------------
 
     def _look_at_queues(self, *, whole: bool) -> Iterator[None]:
-        queues = list(self._surroundings.catalog)
+        queues = list(self._node_context.catalog)
         for first in range(0, len(queues), QUEUES_A_STEP):
             now_ns, ts_ns = self._set_times()
             for queue in queues[first : first + QUEUES_A_STEP]:

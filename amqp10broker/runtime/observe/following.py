@@ -11,8 +11,8 @@ from amqp10broker.operations.snapshot import FollowedView, WatchView
 from amqp10broker.runtime.connections.channel import RunningChannel
 from amqp10broker.runtime.connections.session import RunningSession
 from amqp10broker.sessions.amqp091.channel import ChannelState
-from amqp10broker.sessions.amqp10.consumer import Consumer
-from amqp10broker.sessions.amqp10.publisher import Publisher
+from amqp10broker.sessions.amqp10.consumer import LinkConsumer
+from amqp10broker.sessions.amqp10.publisher import LinkPublisher
 
 FOLLOWED_MAX: Final = 256
 """Links and channels of one virtual host that are watched; each may keep ten megabytes."""
@@ -38,12 +38,14 @@ class Followed:
         self.begun += 1
         return True
 
-    def new_links(self, session: RunningSession) -> Iterator[tuple[str, Consumer | Publisher]]:
+    def new_links(self, session: RunningSession) -> Iterator[tuple[str, LinkConsumer | LinkPublisher]]:
         """Links that are attached and not watched yet, each with the role of its client."""
         service = session.service
         if service.over:
             del self.parts[session]
-        ends: list[tuple[str, Consumer | Publisher]] = [("receiver", each) for each in service.consumers]
+        ends: list[tuple[str, LinkConsumer | LinkPublisher]] = [
+            ("receiver", each) for each in service.consumers
+        ]
         ends += [("sender", each) for each in service.publishers]
         for role, end in ends:
             # Its watch keeps a link alive, so that no other has its id.

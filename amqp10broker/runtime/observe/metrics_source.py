@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, cast
 
 from amqp10broker.metadata.catalog import Catalog
 from amqp10broker.metadata.queue import DeclaredQueue
-from amqp10broker.observe.metrics.gather import PROTOCOLS, Connected, Node, Past
+from amqp10broker.observe.metrics.gather import PROTOCOLS, Connected, NodeState, Past
 from amqp10broker.operations.cluster_node import MemberState
-from amqp10broker.runtime.admin.node import Served
+from amqp10broker.runtime.admin.node import AdministeredBroker
 from amqp10broker.runtime.cluster.member_states import state_of
 from amqp10broker.runtime.queues.queue_task import QueueTask
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from amqp10broker.queues.quorum.durability import QuorumInLog
 
 
-async def source_of(broker: Served, client_version: str = "") -> MetricsSource:
+async def source_of(broker: AdministeredBroker, client_version: str = "") -> MetricsSource:
     """Return the source of metrics of a broker. `client_version`: of the library that writes the text for
     Prometheus; empty: no text is written.
     """
@@ -33,7 +33,9 @@ async def source_of(broker: Served, client_version: str = "") -> MetricsSource:
 
 
 class MetricsSource:
-    def __init__(self, broker: Served, coordination: MemberState | None, client_version: str) -> None:
+    def __init__(
+        self, broker: AdministeredBroker, coordination: MemberState | None, client_version: str
+    ) -> None:
         self._broker = broker
         self._coordination = coordination
         self._client_version = client_version
@@ -51,12 +53,12 @@ class MetricsSource:
         tried = self._broker.logins.attempts.all()
         return {PROTOCOLS.get(name, name): (each.succeeded, each.failed) for name, each in tried.items()}
 
-    def node(self) -> Node:
+    def node(self) -> NodeState:
         broker = self._broker
         facts = broker.node_view()
         cluster, memory, disk = broker.catalog.cluster, facts.resources.memory, facts.resources.disk
         name = broker.config.node_name or broker.container_id
-        return Node(
+        return NodeState(
             name=name,
             cluster=name if cluster is None else cluster.name,
             cluster_id=broker.container_id if cluster is None else cluster.id,
@@ -93,24 +95,24 @@ class MetricsSource:
 
     def member(self, queue: DeclaredQueue) -> MemberState | None:
         handle = queue.handle
-        if not isinstance(handle, QueueTask) or not handle.keeper.by_log:
+        if not isinstance(handle, QueueTask) or not handle.backend.by_log:
             return None
 
-        return state_of(cast("Member | None", cast("QuorumInLog", handle.keeper).member))
+        return state_of(cast("Member | None", cast("QuorumInLog", handle.backend).member))
 
     def is_here(self, queue: DeclaredQueue) -> bool:
         catalog = self._broker.catalog
-        if catalog.whereabouts is None:
+        if catalog.node_directory is None:
             return True
         leader = catalog.leader_of(queue)
         return leader is not None and leader.number == self._broker.as_member.number
 
     def _peers_lost(self) -> int:
         catalog = self._broker.catalog
-        whereabouts = catalog.whereabouts
-        if whereabouts is None:
+        node_directory = catalog.node_directory
+        if node_directory is None:
             return 0
-        return sum(not whereabouts.runs(node.number) for node in catalog.nodes.values())
+        return sum(not node_directory.runs(node.number) for node in catalog.nodes.values())
 
 
 def open_fds() -> int | None:

@@ -23,12 +23,12 @@ from amqp10broker import __version__
 from amqp10broker.config import Config, FlowSettings
 from amqp10broker.dataclass import dataclass
 from amqp10broker.metadata.queue import DeclaredQueue
-from amqp10broker.observe.flow_events.ring import Ring
+from amqp10broker.observe.flow_events.ring import EventRing
 from amqp10broker.observe.flow_events.schema import PACK
 from amqp10broker.observe.recording.errors import RecordingError
 from amqp10broker.observe.recording.link_names import LinkName
 from amqp10broker.observe.recording.names import check_run_name, numbered
-from amqp10broker.observe.recording.runs import Run, new_run_id
+from amqp10broker.observe.recording.runs import RunRecord, new_run_id
 from amqp10broker.operations.snapshot import RecordingFailed, RecordingView
 from amqp10broker.runtime.connections.channel import RunningChannel
 from amqp10broker.runtime.connections.connections import Connection, Occupied
@@ -71,7 +71,9 @@ class Recorder:
     ``events``, ``events_written``, ``events_lost``; None if it did not.
     """
 
-    def __init__(self, surroundings: Occupied, recording: Recording, *, ring: Ring | None = None) -> None:
+    def __init__(
+        self, node_context: Occupied, recording: Recording, *, ring: EventRing | None = None
+    ) -> None:
         try:
             first = None if recording.run_id is None else check_run_name(recording.run_id)
         except ValueError as error:
@@ -80,15 +82,15 @@ class Recorder:
         self.run_id = self._name = first or new_run_id("broker")
         self.ended = trio.Event()
         self.failed: RecordingFailed | None = None
-        self._surroundings = surroundings
-        self._ring = ring or Ring()
+        self._node_context = node_context
+        self._ring = ring or EventRing()
         self._number = 1  # behind the name
         self._runs = 1
         self._runs_begun = 0  # that the helper has answered
         self._repetitions: Counter[FlowSettings] = Counter()
         self._protocols_told = 0
-        self._row = self._new_row(self._name, surroundings.config)
-        self._repetitions[surroundings.config.flow] += 1
+        self._row = self._new_row(self._name, node_context.config)
+        self._repetitions[node_context.config.flow] += 1
         self._processor_before_ns = time.process_time_ns()
         self._before_ns = time.monotonic_ns()
         self._dropped_before = 0
@@ -99,7 +101,7 @@ class Recorder:
         self._stopping = trio.Event()
         self._links: list[LinkName] = []
         self._links_named = 0
-        self._looks = FlowSampler(surroundings, self._ring.add, self.crash, self._name_queue, self._name_link)
+        self._looks = FlowSampler(node_context, self._ring.add, self.crash, self._name_queue, self._name_link)
 
     # --- life -------------------------------------------------------------------------------------
 
@@ -160,7 +162,7 @@ class Recorder:
         self._looks.detach()
         if self.failed is None:
             try:
-                with trio.move_on_after(_end_s(self._surroundings)) as limit:
+                with trio.move_on_after(_end_s(self._node_context)) as limit:
                     self._put_events()
                     self._put(END, json.dumps({"ended_ns": ts_ns}).encode())
                     while self._backlog:
@@ -256,8 +258,8 @@ class Recorder:
         self._protocols_told = 0
         self._backlog.append((RUN, json.dumps(asdict(self._row)).encode(), dropped))
 
-    def _new_row(self, run_id: str, config: Config) -> Run:
-        return Run(
+    def _new_row(self, run_id: str, config: Config) -> RunRecord:
+        return RunRecord(
             run_id=run_id,
             benchmark="broker",
             case="",
@@ -372,5 +374,5 @@ def machine_text() -> str:
     )
 
 
-def _end_s(surroundings: Occupied) -> float:
-    return max(1.0, surroundings.config.shutdown_timeout_ms / 1000)
+def _end_s(node_context: Occupied) -> float:
+    return max(1.0, node_context.config.shutdown_timeout_ms / 1000)

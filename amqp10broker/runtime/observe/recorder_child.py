@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from amqp10broker.observe.recording.link_names import NamesFile
     from amqp10broker.observe.recording.parquet import EventWriter
-    from amqp10broker.observe.recording.runs import Run
+    from amqp10broker.observe.recording.runs import RunRecord
     from amqp10broker.observe.recording.sinks import Sink
 
 FRAME = struct.Struct("<BIq")
@@ -50,7 +50,7 @@ class Scribe:
     def __init__(self, recording: str) -> None:
         self.dropped = 0
         self._recording = recording
-        self._run: Run | None = None
+        self._run: RunRecord | None = None
         self._writer: EventWriter | None = None
         self._room: Sink | None = None
         self._last_ts_ns = 0
@@ -77,9 +77,9 @@ class Scribe:
         """
         from amqp10broker.observe.recording.link_names import NamesFile
         from amqp10broker.observe.recording.parquet import EventWriter
-        from amqp10broker.observe.recording.runs import Run, claim_run, keep_room
+        from amqp10broker.observe.recording.runs import RunRecord, claim_run, keep_room
 
-        run = Run(**row)
+        run = RunRecord(**row)
         if self._run is not None:
             self.finish(run.began_ns)
         number = self._number + 1 if run.run_id == self._name else 1

@@ -26,8 +26,8 @@ class Recordings:
     (`Recorder.failed`), until another one begins; None if it did not.
     """
 
-    def __init__(self, surroundings: Occupied) -> None:
-        self._surroundings = surroundings
+    def __init__(self, node_context: Occupied) -> None:
+        self._node_context = node_context
         self._nursery: trio.Nursery | None = None
         self._starting = False
         self.recorder: Recorder | None = None
@@ -38,7 +38,7 @@ class Recordings:
         """Allow recordings inside the block, and begin at once if so configured. Raises `BrokerError` if that
         fails.
         """
-        config = self._surroundings.config
+        config = self._node_context.config
         failure: Exception | None = None
         async with trio.open_nursery() as self._nursery:
             try:
@@ -67,7 +67,7 @@ class Recordings:
         self._starting = True
         try:
             recorder = Recorder(
-                self._surroundings, Recording(os.path.join(os.getcwd(), folder), every_ms, run_id)
+                self._node_context, Recording(os.path.join(os.getcwd(), folder), every_ms, run_id)
             )
             await recorder.open()
             self.recorder, self.failed = recorder, None

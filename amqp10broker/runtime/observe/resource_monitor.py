@@ -36,7 +36,7 @@ LIMITS: Final[Mapping[str, Resource]] = {
 """The settings that say when an alarm begins; both may be changed while running."""
 
 
-class AlarmSurroundings(Protocol):
+class AlarmContext(Protocol):
     """The context of the monitor in the broker."""
 
     clock: WallClock
@@ -53,10 +53,10 @@ class ResourceMonitor:
     names of those that are on at other nodes of the cluster; they hold publishers back, too.
     """
 
-    def __init__(self, surroundings: AlarmSurroundings, meter: Meter) -> None:
+    def __init__(self, node_context: AlarmContext, meter: Meter) -> None:
         self.alarms = Alarms()
         self.elsewhere: dict[int, frozenset[str]] = {}
-        self._surroundings = surroundings
+        self._node_context = node_context
         self._meter = meter
         self._readings = ResourceReadings(meter, self.alarms)
         self._woken = trio.Event()
@@ -70,7 +70,7 @@ class ResourceMonitor:
     def start(self) -> None:
         """Compute the limits and measure for the first time, before clients may connect."""
         for resource in Resource:
-            self._readings.learn_limit(resource, self._surroundings.config)
+            self._readings.learn_limit(resource, self._node_context.config)
         self.check()
         self._tidying.look(trio.current_time(), self._used_bytes, 0)
 
@@ -80,7 +80,7 @@ class ResourceMonitor:
         while True:
             self._woken = trio.Event()
             # Once more when the last has gone: only then can be told what they have left behind.
-            connected = self._surroundings.connections or self._surroundings.http_clients
+            connected = self._node_context.connections or self._node_context.http_clients
             if connected or self.alarms or self._untidy or awake:
                 awake = bool(connected)
                 with trio.move_on_after(self._checked() / 1000):
@@ -99,10 +99,10 @@ class ResourceMonitor:
         """Measure once, and raise or clear what follows from it. Returns milliseconds until it has to be done
         again.
         """
-        now_ms = self._surroundings.clock.now_ms()
+        now_ms = self._node_context.clock.now_ms()
         pauses = []
         for resource in Resource:
-            reading = self._readings.read(resource, self._surroundings.config)
+            reading = self._readings.read(resource, self._node_context.config)
             change = self.alarms.judge(resource, reading, now_ms)
             if change is not None:
                 self._tell(change)
@@ -116,7 +116,7 @@ class ResourceMonitor:
         try:
             pause_ms = self.check()
             self._untidy = self._tidying.look(
-                trio.current_time(), self._used_bytes, len(self._surroundings.connections)
+                trio.current_time(), self._used_bytes, len(self._node_context.connections)
             )
             return pause_ms
         except Exception as error:
@@ -132,7 +132,7 @@ class ResourceMonitor:
         if name not in set(Resource):
             raise ValueError(f"no alarm '{name}': there are {' and '.join(sorted(Resource))}")
         resource = Resource(name)
-        if self.alarms.put(resource, cause, on=on, now_ms=self._surroundings.clock.now_ms()):
+        if self.alarms.put(resource, cause, on=on, now_ms=self._node_context.clock.now_ms()):
             self._tell(Change(resource, cause, on, None))
         self.wake()
 
@@ -149,8 +149,8 @@ class ResourceMonitor:
             raise ConfigError(source, "is no text", setting.allowed)
         setting.check(written, source)
         changes: dict[str, Any] = {name: written}
-        self._surroundings.config = replace(self._surroundings.config, **changes)
-        self._readings.learn_limit(resource, self._surroundings.config)
+        self._node_context.config = replace(self._node_context.config, **changes)
+        self._readings.learn_limit(resource, self._node_context.config)
         _log.info("setting changed", name=name, value=written, limit_bytes=self._readings.limits[resource])
         self.check()
         self._woken.set()  # the next measurement may be due earlier
@@ -160,7 +160,7 @@ class ResourceMonitor:
 
     def view(self) -> ResourcesView:
         """Memory and disk, measured now."""
-        config = self._surroundings.config
+        config = self._node_context.config
         memory = self._view_of(Resource.MEMORY, config.vm_memory_high_watermark)
         disk = self._view_of(Resource.DISK, disk_setting(config))
         return ResourcesView(
@@ -181,7 +181,7 @@ class ResourceMonitor:
             since=None if since is None else since.isoformat(timespec="seconds"),
             on_for_s=None
             if since_ms is None
-            else max(0, self._surroundings.clock.now_ms() - since_ms) / 1000,
+            else max(0, self._node_context.clock.now_ms() - since_ms) / 1000,
         )
 
     def _tell(self, change: Change) -> None:
@@ -211,8 +211,8 @@ class ResourceMonitor:
         self._hold_back()
 
     def _hold_back(self) -> None:
-        surroundings = self._surroundings
-        before = bool(surroundings.alarms)
-        surroundings.alarms = self.alarms.names().union(*self.elsewhere.values())
-        if before != bool(surroundings.alarms):
-            surroundings.connections.tell(AlarmChanged(bool(surroundings.alarms)))
+        node_context = self._node_context
+        before = bool(node_context.alarms)
+        node_context.alarms = self.alarms.names().union(*self.elsewhere.values())
+        if before != bool(node_context.alarms):
+            node_context.connections.tell(AlarmChanged(bool(node_context.alarms)))

@@ -7,7 +7,7 @@ from typing import Final
 
 from amqp10broker.config import Config
 from amqp10broker.config.amounts import disk_limit, memory_watermark
-from amqp10broker.operations.alarms import Alarms, Reading, Resource
+from amqp10broker.operations.alarms import Alarms, Measurement, Resource
 from amqp10broker.runtime.log import Log
 from amqp10broker.runtime.observe.meters import Meter
 
@@ -55,13 +55,13 @@ class ResourceReadings:
                 setting=setting,
             )
 
-    def read(self, resource: Resource, config: Config) -> Reading:
+    def read(self, resource: Resource, config: Config) -> Measurement:
         limit = self.limits[resource]
         if limit is None:
-            return Reading(None, None)
+            return Measurement(None, None)
         value = self._memory_used(limit) if resource is Resource.MEMORY else self.disk_free(config)
         self._complain(resource, unknown=value is None)
-        return Reading(value, limit)
+        return Measurement(value, limit)
 
     def _memory_used(self, limit: int) -> int | None:
         used = self._meter.memory_used()

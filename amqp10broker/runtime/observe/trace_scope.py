@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from fnmatch import fnmatchcase
 from typing import Any, Final
 
-from amqp10broker.observe.frames.reader import Frame
+from amqp10broker.observe.frames.reader import TracedFrame
 from amqp10broker.protocols.amqp091.methods import BasicPublish, ChannelCloseOk
 from amqp10broker.protocols.amqp10.performatives import (
     Attach,
@@ -69,7 +69,7 @@ class LinkScope:
             if handle is not None:
                 self._handles.add(("->", channel, handle))
 
-    def shows(self, arrow: str, frame: Frame) -> bool:
+    def shows(self, arrow: str, frame: TracedFrame) -> bool:
         """Whether a frame is shown; it must be called with each, in order."""
         channel = frame.channel
         match frame.body:
@@ -134,7 +134,7 @@ class ChannelScope:
         if any(self._matches(queue_address(queue)) for queue in queues):
             self._channels.add(channel)
 
-    def shows(self, arrow: str, frame: Frame) -> bool:
+    def shows(self, arrow: str, frame: TracedFrame) -> bool:
         """Whether a frame is shown; it must be called with each, in order."""
         channel, method = frame.channel, frame.body
         content = (arrow, channel)

@@ -82,7 +82,7 @@ class StreamSink:
         self.ended: str | None = None
         self._lines: deque[str] = deque()
         self._left_out = 0
-        self._news = trio.Event()
+        self._notifications = trio.Event()
 
     def write(self, number: int, peer: str, lines: Sequence[str]) -> None:
         self.put(stamped(number, lines))
@@ -91,21 +91,21 @@ class StreamSink:
         room = LINES_WAITING_MAX - len(self._lines)
         self._left_out += max(len(lines) - room, 0)
         self._lines.extend(lines[:room])
-        self._news.set()
+        self._notifications.set()
 
     def close(self, reason: str) -> None:
         if self.ended is None:
             self.ended = reason
-        self._news.set()
+        self._notifications.set()
 
     async def take(self) -> tuple[list[str], int]:
         """Wait for lines, or the end. Returns the lines, and the number of later lines that were dropped."""
-        await self._news.wait()
+        await self._notifications.wait()
         lines, left_out = list(self._lines), self._left_out
         self._lines.clear()
         self._left_out = 0
         if self.ended is None:
-            self._news = trio.Event()
+            self._notifications = trio.Event()
         return lines, left_out
 
 

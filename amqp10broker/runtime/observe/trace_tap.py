@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import field
 
 from amqp10broker.dataclass import dataclass
-from amqp10broker.observe.frames.reader import Frame, FrameReader
+from amqp10broker.observe.frames.reader import FrameSplitter, TracedFrame
 from amqp10broker.observe.frames.records import (
     ARROWS,
     Direction,
     Ended,
-    Known,
+    KnownLink,
     Listening,
     Role,
     ended_line,
@@ -20,18 +20,18 @@ from amqp10broker.observe.frames.records import (
     known_line,
     listening_line,
 )
-from amqp10broker.operations.node import Sink
+from amqp10broker.operations.node import TraceSink
 from amqp10broker.operations.snapshot import TraceView
 from amqp10broker.protocols.preface import Protocol
 from amqp10broker.runtime.connections.connection10 import Connection10
 from amqp10broker.runtime.connections.connections import Connection
 from amqp10broker.runtime.observe.trace_scope import ChannelScope, LinkScope, Matches
-from amqp10broker.sessions.amqp10.consumer import Consumer
-from amqp10broker.sessions.amqp10.publisher import Publisher
+from amqp10broker.sessions.amqp10.consumer import LinkConsumer
+from amqp10broker.sessions.amqp10.publisher import LinkPublisher
 
 
 @dataclass(slots=True)
-class Target:
+class TraceTarget:
     """The subject of a trace. `address`: only frames of this address; None: all of a connection.
     `connection`: the number of the one connection that is meant, if it is one.
     """
@@ -45,8 +45,8 @@ class Target:
 @dataclass(eq=False, slots=True)
 class Trace:
     what: str
-    target: Target
-    sink: Sink
+    target: TraceTarget
+    sink: TraceSink
     place: str
     frames: bool = False
     lines: int = field(default=0)
@@ -70,8 +70,8 @@ class ConnectionTap:
         self._connection = connection
         protocol = Protocol.AMQP_10 if isinstance(connection, Connection10) else Protocol.AMQP_091
         rest = b"" if begins else connection.engine.unread
-        self._in = FrameReader(protocol, rest, logged_in=not begins)
-        self._out = FrameReader(protocol, logged_in=not begins)
+        self._in = FrameSplitter(protocol, rest, logged_in=not begins)
+        self._out = FrameSplitter(protocol, logged_in=not begins)
 
     def add(self, trace: Trace, *, begins: bool = False) -> None:
         """Listen for another trace too, from the connection's first byte on if it `begins`."""
@@ -118,7 +118,7 @@ class ConnectionTap:
             if trace.frames:
                 trace.put([ended_line(record)])
 
-    def _write(self, direction: Direction, frames: list[Frame]) -> None:
+    def _write(self, direction: Direction, frames: list[TracedFrame]) -> None:
         if not frames:
             return
         arrow, at_ns = ARROWS[direction], time.time_ns()
@@ -144,7 +144,7 @@ def _scope(connection: Connection, matches: Matches) -> LinkScope | ChannelScope
         return channels
     links = LinkScope(matches)
     for number, session in connection.parts.items():
-        ends: list[Consumer | Publisher] = [*session.service.consumers, *session.service.publishers]
+        ends: list[LinkConsumer | LinkPublisher] = [*session.service.consumers, *session.service.publishers]
         for end in ends:
             # A consumer's address may be a name of the client's; its queue is what both mean.
             names = (end.address, end.queue.name if end.queue is not None else None)
@@ -152,11 +152,11 @@ def _scope(connection: Connection, matches: Matches) -> LinkScope | ChannelScope
     return links
 
 
-def _known(connection: Connection, at_ns: int) -> Iterator[Known]:
+def _known(connection: Connection, at_ns: int) -> Iterator[KnownLink]:
     if not isinstance(connection, Connection10):
         for number, channel in connection.parts.items():
             for tag, consumer in channel.service.consuming.consumers.items():
-                yield Known(at_ns, connection.number, number, "receiver", tag, consumer.queue.name)
+                yield KnownLink(at_ns, connection.number, number, "receiver", tag, consumer.queue.name)
         return
     for number, session in connection.parts.items():
         for receiver in session.service.consumers:
@@ -166,10 +166,10 @@ def _known(connection: Connection, at_ns: int) -> Iterator[Known]:
 
 
 def _known_link(
-    connection: Connection, at_ns: int, channel: int, role: Role, end: Consumer | Publisher
-) -> Known:
+    connection: Connection, at_ns: int, channel: int, role: Role, end: LinkConsumer | LinkPublisher
+) -> KnownLink:
     link = end.link
-    return Known(
+    return KnownLink(
         at_ns,
         connection.number,
         channel,

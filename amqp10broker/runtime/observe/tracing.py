@@ -16,7 +16,7 @@ from amqp10broker.errors import NotAllowed, NotFound, StorageError
 from amqp10broker.metadata.users import Users
 from amqp10broker.observe.frames.records import first_line
 from amqp10broker.observe.frames.words10 import header_text
-from amqp10broker.operations.node import Sink
+from amqp10broker.operations.node import TraceSink
 from amqp10broker.operations.snapshot import TraceView
 from amqp10broker.protocols.preface import AMQP_091_HEADER
 from amqp10broker.runtime.connections.connection10 import Connection10
@@ -24,14 +24,14 @@ from amqp10broker.runtime.connections.connections import Connection, Connections
 from amqp10broker.runtime.log import Log
 from amqp10broker.runtime.observe.trace_scope import matching
 from amqp10broker.runtime.observe.trace_sinks import FileSink, LogSink
-from amqp10broker.runtime.observe.trace_tap import ConnectionTap, Target, Trace
+from amqp10broker.runtime.observe.trace_tap import ConnectionTap, Trace, TraceTarget
 
 _log = Log("amqp10broker.trace")
 
 EVERYTHING: Final = "everything"
 RECORDED: Final = "recorded frames"
 """What the configuration has recorded; ``trace`` can end it."""
-_ALL: Final = Target(EVERYTHING, lambda connection: True)
+_ALL: Final = TraceTarget(EVERYTHING, lambda connection: True)
 GONE: Final = "the connection has ended"
 
 
@@ -46,7 +46,7 @@ class Tracing:
         if everything:
             self._traces[EVERYTHING] = Trace(EVERYTHING, _ALL, LogSink(), "the log")
 
-    def begin(self, what: str, sink: Sink, place: str, *, frames: bool = False) -> Trace:
+    def begin(self, what: str, sink: TraceSink, place: str, *, frames: bool = False) -> Trace:
         """Trace a connection, a user or an address from now on. `what`: a connection's number, a user's name,
         a peer's address (host, or host:port), the address of links (``/queues/orders``, with ``*`` and
         ``?``), or ``everything``. Raises `NotFound` if there is nothing of that kind, and `NotAllowed` if it
@@ -84,7 +84,7 @@ class Tracing:
         path = os.path.join(folder, f"frames-{begun}-{os.getpid()}.jsonl")
         self.record_into(RECORDED, FileSink(path), path)
 
-    def record_into(self, what: str, sink: Sink, place: str) -> None:
+    def record_into(self, what: str, sink: TraceSink, place: str) -> None:
         """Record all frames from now on."""
         self._begin(Trace(what, _ALL, sink, place, frames=True))
 
@@ -141,20 +141,20 @@ class Tracing:
         if trace not in tap.traces:
             tap.add(trace, begins=begins)
 
-    def _target(self, what: str) -> Target:
+    def _target(self, what: str) -> TraceTarget:
         if what == EVERYTHING:
             return _ALL
         if what.isdecimal() and int(what) in self._connections:
             number = int(what)
             connection = self._connections[number]
             text = f"connection {number} (user {connection.user or '-'}, from {connection.peer})"
-            return Target(text, lambda each: each is connection, connection=number)
+            return TraceTarget(text, lambda each: each is connection, connection=number)
         if what.startswith("/"):
-            return Target(f"address {what}", lambda connection: True, matching(what))
+            return TraceTarget(f"address {what}", lambda connection: True, matching(what))
         if what in self._users:
-            return Target(f"user {what}", lambda connection: connection.user == what)
+            return TraceTarget(f"user {what}", lambda connection: connection.user == what)
         if _is_host(what):
-            return Target(f"peer {what}", lambda connection: what in _ways_to_say(connection.peer))
+            return TraceTarget(f"peer {what}", lambda connection: what in _ways_to_say(connection.peer))
         raise NotFound(
             "trace",
             f"'{what}' is no connection's number, no user, and no address: see 'amqp10broker "

@@ -10,21 +10,21 @@ from amqp10broker.observe.frames import words091
 from amqp10broker.observe.frames.words10 import describe
 from amqp10broker.observe.timeline.channel_ring import ChannelMark, ChannelRing
 from amqp10broker.observe.timeline.records import Mark
-from amqp10broker.observe.timeline.ring import Ring
+from amqp10broker.observe.timeline.ring import FrameRing
 from amqp10broker.operations.snapshot import WatchView
 from amqp10broker.runtime.connections.channel import RunningChannel
-from amqp10broker.runtime.connections.connection091 import Connection091
+from amqp10broker.runtime.connections.connection091 import ConnectionTask091
 from amqp10broker.runtime.connections.connection10 import Connection10
 from amqp10broker.runtime.connections.session import RunningSession
 from amqp10broker.sessions.amqp091.channel import ChannelState
-from amqp10broker.sessions.amqp091.consumer import Consumer as Consumer091
-from amqp10broker.sessions.amqp10.consumer import Consumer
-from amqp10broker.sessions.amqp10.publisher import Publisher
+from amqp10broker.sessions.amqp091.consumer import ChannelConsumer as Consumer091
+from amqp10broker.sessions.amqp10.consumer import LinkConsumer
+from amqp10broker.sessions.amqp10.publisher import LinkPublisher
 
 
 def find_link(
     connection: Connection10, name: str | None, channel: int | None, role: str | None
-) -> tuple[str, RunningSession, Consumer | Publisher]:
+) -> tuple[str, RunningSession, LinkConsumer | LinkPublisher]:
     """An attached link: its client's role, its session, and what has it.
 
     Raises:
@@ -35,7 +35,7 @@ def find_link(
     number = connection.number
     if name is None:
         raise BadRequest("watch", f"connection {number} speaks AMQP 1.0: name one of its links")
-    found: list[tuple[str, RunningSession, Consumer | Publisher]] = []
+    found: list[tuple[str, RunningSession, LinkConsumer | LinkPublisher]] = []
     for session in connection.parts.values():
         if channel in (None, session.service.session.channel):
             found += [("receiver", session, each) for each in session.service.consumers]
@@ -56,7 +56,7 @@ def find_link(
 
 
 def find_channel(
-    connection: Connection091, tag: str | None, channel: int | None
+    connection: ConnectionTask091, tag: str | None, channel: int | None
 ) -> tuple[RunningChannel, Consumer091 | None]:
     """An open channel, and one consumer of it if there is a tag. Raises `BadRequest` if the channel has no
     number, and `NotFound` if there is none.
@@ -80,11 +80,11 @@ def find_channel(
 
 
 def look_at_link(
-    session: RunningSession, end: Consumer | Publisher, connection: Connection10
+    session: RunningSession, end: LinkConsumer | LinkPublisher, connection: Connection10
 ) -> Callable[[], Mark]:
     """Return the function that reads a link's queue credit and its writer."""
     writer, lane = connection.line.writer, session.lane
-    if isinstance(end, Consumer):
+    if isinstance(end, LinkConsumer):
         credit = end.credit
         return lambda: (
             *(credit.granted, credit.waiting, writer.waiting_bytes, lane.blocked),
@@ -94,12 +94,12 @@ def look_at_link(
     return lambda: (0, 0, writer.waiting_bytes, lane.blocked, limited.limit, _why(end))
 
 
-def _why(end: Consumer | Publisher) -> str | None:
+def _why(end: LinkConsumer | LinkPublisher) -> str | None:
     return None if end.auto is None else end.auto.auto.why
 
 
 def look_at_channel(
-    channel: RunningChannel, connection: Connection091, consumer: Consumer091 | None
+    channel: RunningChannel, connection: ConnectionTask091, consumer: Consumer091 | None
 ) -> Callable[[], ChannelMark]:
     """Return the function that reads a channel's reader credit, writer, and consumer's queue credit."""
     writer, lane, reader = connection.line.writer, channel.lane, channel.credit
@@ -123,11 +123,11 @@ def watch_of_link(
     connection: Connection10,
     role: str,
     session: RunningSession,
-    end: Consumer | Publisher,
-) -> tuple[WatchView, Ring]:
+    end: LinkConsumer | LinkPublisher,
+) -> tuple[WatchView, FrameRing]:
     """Return the view of a new watch of this number, and the receiver of the link's frames."""
     engine, link = session.service.session, end.link
-    ring = Ring(engine, link, look_at_link(session, end, connection), now_ns, describe, on_segment)
+    ring = FrameRing(engine, link, look_at_link(session, end, connection), now_ns, describe, on_segment)
     queue = None if end.queue is None else end.queue.name
     whose = watch, connection.number, connection.user, engine.channel
     times = now_ns(), time.time_ns(), connection.client_name
@@ -138,7 +138,7 @@ def watch_of_channel(
     watch: int,
     now_ns: Callable[[], int],
     on_segment: Callable[[], None],
-    connection: Connection091,
+    connection: ConnectionTask091,
     channel: RunningChannel,
     consumer: Consumer091 | None,
 ) -> tuple[WatchView, ChannelRing]:

@@ -15,19 +15,19 @@ from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import NotAllowed, NotFound
 from amqp10broker.observe.timeline.channel_ring import ChannelRing
 from amqp10broker.observe.timeline.document import timeline
-from amqp10broker.observe.timeline.ring import Ring
+from amqp10broker.observe.timeline.ring import FrameRing
 from amqp10broker.observe.timeline.taps import Taps
 from amqp10broker.operations.snapshot import FollowedView, WatchView
 from amqp10broker.runtime.connections.channel import RunningChannel
-from amqp10broker.runtime.connections.connection091 import Connection091
+from amqp10broker.runtime.connections.connection091 import ConnectionTask091
 from amqp10broker.runtime.connections.connection10 import Connection10
 from amqp10broker.runtime.connections.connections import Connection, Connections
 from amqp10broker.runtime.connections.session import RunningSession
 from amqp10broker.runtime.observe.following import Followed
 from amqp10broker.runtime.observe.watched import find_channel, find_link, watch_of_channel, watch_of_link
-from amqp10broker.sessions.amqp091.consumer import Consumer as Consumer091
-from amqp10broker.sessions.amqp10.consumer import Consumer
-from amqp10broker.sessions.amqp10.publisher import Publisher
+from amqp10broker.sessions.amqp091.consumer import ChannelConsumer as Consumer091
+from amqp10broker.sessions.amqp10.consumer import LinkConsumer
+from amqp10broker.sessions.amqp10.publisher import LinkPublisher
 
 WATCHES_MAX: Final = 32
 LEASE_NS: Final = 60_000_000_000
@@ -43,7 +43,7 @@ class Watch:
 
     number: int
     view: WatchView
-    ring: Ring | ChannelRing
+    ring: FrameRing | ChannelRing
     part: RunningSession | RunningChannel
     watchers: int
     asked_ns: int
@@ -100,7 +100,7 @@ class Watches:
     def _add(
         self,
         view: WatchView,
-        ring: Ring | ChannelRing,
+        ring: FrameRing | ChannelRing,
         part: RunningSession | RunningChannel,
         followed: Followed | None = None,
     ) -> None:
@@ -203,7 +203,7 @@ class Watches:
             return
         rings = [each.ring for each in self._watches.values() if each.part is part and not each.ring.ended]
         if isinstance(part, RunningSession):
-            of_links = [ring for ring in rings if isinstance(ring, Ring)]
+            of_links = [ring for ring in rings if isinstance(ring, FrameRing)]
             tap = None if not of_links else of_links[0] if len(of_links) == 1 else Taps(of_links)
             part.service.session.tap = tap
         else:
@@ -230,14 +230,14 @@ class Watches:
         self._listen(watch.part)
 
     def _link(
-        self, connection: Connection10, role: str, session: RunningSession, end: Consumer | Publisher
-    ) -> tuple[WatchView, Ring, RunningSession]:
+        self, connection: Connection10, role: str, session: RunningSession, end: LinkConsumer | LinkPublisher
+    ) -> tuple[WatchView, FrameRing, RunningSession]:
         number = self._last + 1
         beginning = number, self._now_ns, lambda: self._look_after(number)
         return *watch_of_link(*beginning, connection, role, session, end), session
 
     def _channel(
-        self, connection: Connection091, part: RunningChannel, consumer: Consumer091 | None
+        self, connection: ConnectionTask091, part: RunningChannel, consumer: Consumer091 | None
     ) -> tuple[WatchView, ChannelRing, RunningChannel]:
         number = self._last + 1
         beginning = number, self._now_ns, lambda: self._look_after(number)

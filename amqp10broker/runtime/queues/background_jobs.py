@@ -1,4 +1,4 @@
-"""Errands at queues (`sessions.errands`), run by a living broker."""
+"""Errands at queues (`sessions.jobs`), run by a living broker."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ from amqp10broker.errors import BrokerError
 from amqp10broker.metadata.queue import QueueHandle
 from amqp10broker.queues.commands import Command, ReplyTo
 from amqp10broker.runtime.mailbox import Mailbox
-from amqp10broker.runtime.queues.reply_registry import Askers
-from amqp10broker.sessions.errands import Errand
+from amqp10broker.runtime.queues.reply_registry import ReplyRegistry
+from amqp10broker.sessions.errands import BackgroundJob
 from amqp10broker.sessions.mail import SessionLetter
 
-E = TypeVar("E", bound=Errand)
+E = TypeVar("E", bound=BackgroundJob)
 
 ANSWER_S: Final = 15.0
 """How long a queue may take for anything that it tells."""
 
 
-async def run_errand(askers: Askers, label: str, begin: Callable[[ReplyTo], E]) -> E:
+async def run_job(reply_registry: ReplyRegistry, label: str, begin: Callable[[ReplyTo], E]) -> E:
     """Run an errand to its end. Raises a `RefusedError` subclass with the reason, or `BrokerError` if a queue
     has not answered.
     """
     mailbox: Mailbox[SessionLetter] = Mailbox()
-    address = askers.open(label, mailbox)
+    address = reply_registry.open(label, mailbox)
     try:
-        errand = begin(address)
+        job = begin(address)
         try:
-            await _heard_out(errand, mailbox)
+            await _heard_out(job, mailbox)
         finally:
-            errand.end()
+            job.end()
     finally:
-        askers.close(address)
+        reply_registry.close(address)
         mailbox.close()
-    return errand
+    return job
 
 
 def post(handle: QueueHandle, command: Command) -> None:
@@ -44,8 +44,8 @@ def post(handle: QueueHandle, command: Command) -> None:
     handle.post(command)
 
 
-async def _heard_out(errand: Errand, mailbox: Mailbox[SessionLetter]) -> None:
-    while not errand.done:
+async def _heard_out(job: BackgroundJob, mailbox: Mailbox[SessionLetter]) -> None:
+    while not job.done:
         with trio.move_on_after(ANSWER_S) as patience:
             letters = await mailbox.take_all()
         if patience.cancelled_caught:
@@ -53,4 +53,4 @@ async def _heard_out(errand: Errand, mailbox: Mailbox[SessionLetter]) -> None:
         for letter in letters:
             if isinstance(letter, list):
                 for effect in letter:
-                    errand.hear(effect)
+                    job.hear(effect)

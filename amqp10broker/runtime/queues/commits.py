@@ -41,7 +41,7 @@ class SessionCommits:
 
     def takes(self, handle: QueueHandle) -> bool:
         task = handle.task if isinstance(handle, Participant) else None
-        return task is not None and task.keeper.transacts
+        return task is not None and task.backend.transacts
 
     def commit(
         self,
@@ -66,7 +66,7 @@ class SessionCommits:
         if why is not None:
             return why
         there = {handle: part for handle, part in work.items() if not part[0].queue.deleted}
-        kept = any(task.keeper.kept for task, _ in there.values())
+        kept = any(task.backend.kept for task, _ in there.values())
         journal = None if self._journal_task is None or not kept else self._journal_task.journal
         with nullcontext() if journal is None else journal.together():
             for each, (_, commands) in there.items():
@@ -92,16 +92,16 @@ class SessionCommits:
         size = 0
         for task, commands in work:
             publishes = [command for command in commands if isinstance(command, Publish)]
-            name, keeper = task.queue.name, task.keeper
+            name, backend = task.queue.name, task.backend
             messages = [*chain.from_iterable(publish.messages for publish in publishes)]
             if not task.begun.is_set() or task.failed or (publishes and task.queue.deleted):
                 return f"queue '{name}' was deleted, or has broken down"
             bytes_ = _bytes_of(commands)
-            if not task.queue.deleted and not keeper.takes_part(bytes_):
+            if not task.queue.deleted and not backend.takes_part(bytes_):
                 return f"queue '{name}' cannot write at present"
             if publishes and not task.queue.has_room_for(messages):
                 return NoRoom(f"queue '{name}' would exceed its maximum length")
-            if keeper.kept:
+            if backend.kept:
                 size += bytes_
         if not size or self._journal_task is None or not self._journal_task.journal.reserves:
             return None

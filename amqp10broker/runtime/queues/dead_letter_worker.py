@@ -11,12 +11,12 @@ import trio
 from amqp10broker.dataclass import dataclass
 from amqp10broker.metadata.catalog import Catalog
 from amqp10broker.queues.commands import Command, Configure, Purge
-from amqp10broker.queues.effects import Confirmed, Effect, Rejected, Unconfirmed
+from amqp10broker.queues.effects import Confirmed, Effect, PublishRejected, Unconfirmed
 from amqp10broker.queues.settings import QueueSettings
 from amqp10broker.runtime.clock import WallClock
 from amqp10broker.runtime.log import Log
 from amqp10broker.runtime.mailbox import Mailbox
-from amqp10broker.runtime.queues.reply_registry import Askers
+from amqp10broker.runtime.queues.reply_registry import ReplyRegistry
 from amqp10broker.sessions.at_least_once_dead_letters import (
     RETRY_MS,
     DeadLetter,
@@ -51,11 +51,11 @@ class Forgotten:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class QueueEnded:
     pass
 
 
-WorkerLetter = list[Effect] | Offered | Redirected | Forgotten | Ended
+WorkerLetter = list[Effect] | Offered | Redirected | Forgotten | QueueEnded
 
 
 class DeadLetterWorker:
@@ -71,7 +71,7 @@ class DeadLetterWorker:
         queue: str,
         destination: DeadLetterTarget,
         settle: Callable[[Sequence[int]], None],
-        askers: Askers,
+        reply_registry: ReplyRegistry,
         clock: WallClock,
         *,
         retry_ms: int = RETRY_MS,
@@ -85,8 +85,8 @@ class DeadLetterWorker:
         self._settle = settle
         self._clock = clock
         self._mailbox: Mailbox[WorkerLetter] = Mailbox()
-        self._askers = askers
-        self._reply_to = askers.open(f"dead letters of {queue}", self._mailbox)
+        self._reply_registry = reply_registry
+        self._reply_to = reply_registry.open(f"dead letters of {queue}", self._mailbox)
         self._forwarding = Forwarding(queue, destination, self._reply_to, retry_ms=retry_ms)
         self._unrouted_logged = False
 
@@ -109,14 +109,14 @@ class DeadLetterWorker:
 
     def end(self) -> None:
         """The queue is gone: stop."""
-        self._mailbox.put(Ended())
+        self._mailbox.put(QueueEnded())
 
     async def run(self) -> None:
         """Work until ended or cancelled."""
         try:
             await self._work_on()
         finally:
-            self._askers.close(self._reply_to)
+            self._reply_registry.close(self._reply_to)
 
     async def _work_on(self) -> None:
         while True:
@@ -126,7 +126,7 @@ class DeadLetterWorker:
             with trio.move_on_at(until):
                 letters = await self._mailbox.take_all()
             for letter in letters:
-                if isinstance(letter, Ended):
+                if isinstance(letter, QueueEnded):
                     self._mailbox.close()
                     return
                 self._work(letter)
@@ -143,7 +143,7 @@ class DeadLetterWorker:
                     if isinstance(effect, Confirmed):
                         done += forwarding.confirmed(effect)
                     else:
-                        assert isinstance(effect, Rejected | Unconfirmed), effect
+                        assert isinstance(effect, PublishRejected | Unconfirmed), effect
                         forwarding.refused(effect)
                 if done:
                     self._settle(done)

@@ -10,7 +10,7 @@ from amqp10broker.queues.commands import Publish
 from amqp10broker.queues.effects import DeadLetters
 from amqp10broker.runtime.clock import WallClock
 from amqp10broker.runtime.log import Log
-from amqp10broker.runtime.queues.reply_registry import Askers
+from amqp10broker.runtime.queues.reply_registry import ReplyRegistry
 from amqp10broker.sessions.dead_letters import route_dead_letters
 
 _log = Log("amqp10broker.dead_letter")
@@ -22,10 +22,10 @@ _CYCLES_MAX: Final = 1000
 class DeadLetterOffice:
     """Hands on what queues give up, at most once."""
 
-    def __init__(self, catalog: Catalog, askers: Askers, clock: WallClock) -> None:
+    def __init__(self, catalog: Catalog, reply_registry: ReplyRegistry, clock: WallClock) -> None:
         self._catalog = catalog
         self._clock = clock
-        self._publisher = askers.open("dead letters").publisher()
+        self._publisher = reply_registry.open("dead letters").publisher()
         self._cycles: set[tuple[str, str, str]] = set()
 
     def post(self, vhost: str, queue: str, batches: Iterable[DeadLetters]) -> None:

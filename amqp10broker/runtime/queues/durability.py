@@ -21,16 +21,16 @@ from amqp10broker.queues import machine_version
 from amqp10broker.queues.classic.durability import ClassicInJournal
 from amqp10broker.queues.classic.journal_store import ClassicStore
 from amqp10broker.queues.classic.queue import ClassicQueue
-from amqp10broker.queues.durability import Keeper
+from amqp10broker.queues.durability import DurabilityBackend
 from amqp10broker.queues.quorum.durability import GroupMember, QuorumInLog, QuorumInMemory
 from amqp10broker.queues.quorum.log_store import FOUNDER, QuorumStore
 from amqp10broker.queues.quorum.queue import QuorumQueue
 from amqp10broker.queues.settings import ConfirmWhen
 from amqp10broker.queues.spool import SpoolPacks
 from amqp10broker.queues.stream.commits import StreamCommits
-from amqp10broker.queues.stream.durability import StreamKeeper
+from amqp10broker.queues.stream.durability import StreamBackend
 from amqp10broker.queues.stream.queue import StreamQueue
-from amqp10broker.runtime.context import Surroundings
+from amqp10broker.runtime.context import BrokerContext
 from amqp10broker.runtime.journal.journal_task import JournalTask
 from amqp10broker.runtime.log import Log
 from amqp10broker.runtime.observe.clock_watch import ClockWatch
@@ -49,7 +49,7 @@ COMMIT_WAIT_MS: Final = 100
 only carry it out, and sessions hear of it from the leader."""
 
 
-class QueueSurroundings(Surroundings, Protocol):
+class QueueContext(BrokerContext, Protocol):
     dead_letters: DeadLetterOffice
     clock_watch: ClockWatch
 
@@ -57,52 +57,52 @@ class QueueSurroundings(Surroundings, Protocol):
         """Give an alarm a cause, or take it away."""
 
 
-class Keepers:
+class Backends:
     """Makes them, for all queues of a broker."""
 
     def __init__(
         self,
-        surroundings: QueueSurroundings,
+        node_context: QueueContext,
         groups: Groups | None = None,
         snapshots: Snapshots | None = None,
     ) -> None:
         """Make keepers for queues of one node. `groups`: the node's groups; None: it is in no cluster.
         `snapshots`: states on their way to and from other nodes; None: it is in no cluster.
         """
-        self._surroundings = surroundings
+        self._node_context = node_context
         self._groups = groups
         self._snapshots = snapshots
-        self._full_streams: set[Keeper[Any]] = set()
+        self._full_streams: set[DurabilityBackend[Any]] = set()
         self._makers = {CLASSIC.name: self._classic, QUORUM.name: self._quorum, STREAM.name: self._stream}
 
-    def make(self, spec: QueueSpec, journal_task: JournalTask | None) -> Keeper[Any]:
+    def make(self, spec: QueueSpec, journal_task: JournalTask | None) -> DurabilityBackend[Any]:
         """Make one, that has yet to begin. `journal_task`: where it keeps messages; None: in memory."""
         return self._makers[spec.type](spec, journal_task)
 
-    def _classic(self, spec: QueueSpec, journal_task: JournalTask | None) -> Keeper[Any]:
+    def _classic(self, spec: QueueSpec, journal_task: JournalTask | None) -> DurabilityBackend[Any]:
         if journal_task is None:
-            return Keeper(self._classic_queue(spec, None))
+            return DurabilityBackend(self._classic_queue(spec, None))
         store = journal_task.classic(spec.number)
         return ClassicInJournal(
             lambda before: self._classic_queue(spec, store, before),
             journal_task,
             store,
-            ConfirmWhen(self._surroundings.config.classic_confirm),
+            ConfirmWhen(self._node_context.config.classic_confirm),
         )
 
-    def _quorum(self, spec: QueueSpec, journal_task: JournalTask | None) -> Keeper[Any]:
+    def _quorum(self, spec: QueueSpec, journal_task: JournalTask | None) -> DurabilityBackend[Any]:
 
-        queue = QuorumQueue(spec.name, settings=spec.settings, now_ms=self._surroundings.clock.now_ms())
-        queue.browsers.scan_max = self._surroundings.config.selector_scan_max
+        queue = QuorumQueue(spec.name, settings=spec.settings, now_ms=self._node_context.clock.now_ms())
+        queue.browsers.scan_max = self._node_context.config.selector_scan_max
         if journal_task is None:
             queue.version = machine_version.NEWEST  # nobody else carries out what it is told
             return QuorumInMemory(queue)
         if self._groups is None:
             # Without a cluster each group is of one, which sends nothing.
-            self._groups = Groups(self._surroundings.clock.now_ms, lambda *_: None)
+            self._groups = Groups(self._node_context.clock.now_ms, lambda *_: None)
         groups, snapshots = self._groups, self._snapshots
-        askers = self._surroundings.askers
-        me = next((member for member in spec.members if node_of(member) == askers.node), FOUNDER)
+        reply_registry = self._node_context.reply_registry
+        me = next((member for member in spec.members if node_of(member) == reply_registry.node), FOUNDER)
         store = QuorumStore(
             spec.number,
             spec.name,
@@ -112,8 +112,8 @@ class Keepers:
             me=me,
             members=[member for member in spec.members if is_first(member)],
             joins=not is_first(me),
-            node=askers.node,
-            incarnation=askers.incarnation,
+            node=reply_registry.node,
+            incarnation=reply_registry.incarnation,
         )
         journal_task.add(store)
 
@@ -127,25 +127,25 @@ class Keepers:
             groups.add(member)
             return member
 
-        watch = self._surroundings.clock_watch
-        keeper = QuorumInLog(queue, journal_task, store, begin, snapshots, watch.others)
-        keeper.on_ahead = watch.queues.add
+        watch = self._node_context.clock_watch
+        backend = QuorumInLog(queue, journal_task, store, begin, snapshots, watch.others)
+        backend.on_ahead = watch.queues.add
         if snapshots is not None:
-            catalog = self._surroundings.catalog
-            keeper.usable = lambda: 0 if catalog.cluster is None else catalog.cluster.version
-        return keeper
+            catalog = self._node_context.catalog
+            backend.usable = lambda: 0 if catalog.cluster is None else catalog.cluster.version
+        return backend
 
-    def _stream(self, spec: QueueSpec, journal_task: JournalTask | None) -> Keeper[Any]:
+    def _stream(self, spec: QueueSpec, journal_task: JournalTask | None) -> DurabilityBackend[Any]:
 
         log = StreamLog(MemoryShelf() if journal_task is None else journal_task.stream(spec.number))
         queue = StreamQueue(spec.name, log, settings=spec.settings)
         if journal_task is None:
-            return StreamKeeper(queue, log, None, self._on_stream_full)
+            return StreamBackend(queue, log, None, self._on_stream_full)
         parts = StreamCommits(spec.number, journal_task.journal)
         journal_task.add(parts)
-        return StreamKeeper(queue, log, journal_task.stream_syncs, self._on_stream_full, journal_task, parts)
+        return StreamBackend(queue, log, journal_task.stream_syncs, self._on_stream_full, journal_task, parts)
 
-    def _on_stream_full(self, stream: Keeper[Any], error: DiskFull | None) -> None:
+    def _on_stream_full(self, stream: DurabilityBackend[Any], error: DiskFull | None) -> None:
         name = stream.queue.name
         if error is not None:
             _log.error("no room for what was published to a stream", queue=name, reason=str(error))
@@ -153,7 +153,7 @@ class Keepers:
         else:
             _log.warning("there is room again for a stream", queue=name)
             self._full_streams.discard(stream)
-        self._surroundings.set_alarm("disk", on=bool(self._full_streams), cause=AlarmCause.STREAMS)
+        self._node_context.set_alarm("disk", on=bool(self._full_streams), cause=AlarmCause.STREAMS)
 
     def _classic_queue(
         self, spec: QueueSpec, store: ClassicStore | None, before: ClassicQueue | None = None
@@ -164,8 +164,8 @@ class Keepers:
             auto_delete=spec.auto_delete,
             settings=spec.settings if before is None else before.settings,
             store=store,
-            now_ms=self._surroundings.clock.now_ms(),
+            now_ms=self._node_context.clock.now_ms(),
             counters=None if before is None else before.counters,
             selector=selector_in(spec.arguments),
-            scan_max=self._surroundings.config.selector_scan_max,
+            scan_max=self._node_context.config.selector_scan_max,
         )

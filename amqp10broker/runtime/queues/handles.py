@@ -12,11 +12,11 @@ from typing import Final
 from amqp10broker.metadata.queue import QueueHandle
 from amqp10broker.queues.commands import Command, joined
 from amqp10broker.queues.counters import QueueCounters
-from amqp10broker.queues.figures import QueueFigures, QueueWeight
+from amqp10broker.queues.figures import QueueStats, QueueWeight
 from amqp10broker.queues.machine import QueueMachine
-from amqp10broker.queues.outlook import UP_TO_DATE, Outlook, Progress
+from amqp10broker.queues.outlook import UP_TO_DATE, QueueProgress, QueueStatus
 from amqp10broker.queues.volatile import VolatileQueue
-from amqp10broker.runtime.queues.reply_registry import Askers
+from amqp10broker.runtime.queues.reply_registry import ReplyRegistry
 from amqp10broker.sessions.mail import QueueLetter
 
 POSTED_MAX: Final = 256
@@ -70,10 +70,12 @@ class InlineQueue(OwnQueue):
     For queues that hold nothing (direct reply-to), so that they need no turn of their own.
     """
 
-    __slots__ = ("_askers", "_gone", "_queue")
+    __slots__ = ("_gone", "_queue", "_reply_registry")
 
-    def __init__(self, queue: VolatileQueue, askers: Askers, gone: Callable[[], None] = lambda: None) -> None:
-        self._askers = askers
+    def __init__(
+        self, queue: VolatileQueue, reply_registry: ReplyRegistry, gone: Callable[[], None] = lambda: None
+    ) -> None:
+        self._reply_registry = reply_registry
         self._queue = queue
         self._gone = gone
 
@@ -85,21 +87,21 @@ class InlineQueue(OwnQueue):
         there = not self._queue.deleted
         for command in commands:
             self._queue.apply(command, 0)
-        self._askers.post(self._queue.take_effects())
+        self._reply_registry.post(self._queue.take_effects())
         if there and self._queue.deleted:
             self._gone()
 
-    def outlook(self) -> Outlook:
-        return self._queue.outlook()
+    def queue_status(self) -> QueueStatus:
+        return self._queue.queue_status()
 
-    def progress(self) -> Progress:
+    def progress(self) -> QueueProgress:
         return UP_TO_DATE
 
     @property
     def counters(self) -> QueueCounters:
         return self._queue.counters
 
-    def figures(self) -> QueueFigures:
+    def figures(self) -> QueueStats:
         return self._queue.figures()
 
 

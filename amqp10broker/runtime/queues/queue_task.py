@@ -1,7 +1,7 @@
 """The task of one queue of any kind: commands in, the machine applied, effects out.
 
 A step takes all waiting commands, lets the machine execute them, stores the decisions, and publishes the
-effects. Storage, and so the time of publication, is up to its `Keeper`.
+effects. Storage, and so the time of publication, is up to its `DurabilityBackend`.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ import trio
 
 from amqp10broker.queues.commands import TICK, Command, Delete, PeerId, Publish
 from amqp10broker.queues.counters import QueueCounters
-from amqp10broker.queues.durability import Keeper
+from amqp10broker.queues.durability import DurabilityBackend
 from amqp10broker.queues.effects import DeadLetters, Effect, Unconfirmed
-from amqp10broker.queues.figures import QueueFigures
+from amqp10broker.queues.figures import QueueStats
 from amqp10broker.queues.machine import QueueMachine
-from amqp10broker.queues.outlook import Outlook, Progress
+from amqp10broker.queues.outlook import QueueProgress, QueueStatus
 from amqp10broker.runtime.clock import WallClock
 from amqp10broker.runtime.journal.journal_task import JournalTask
 from amqp10broker.runtime.log import Log
 from amqp10broker.runtime.mailbox import Mailbox
 from amqp10broker.runtime.queues.dead_letter_worker import AtLeastOnce, DeadLetterWorker
 from amqp10broker.runtime.queues.handles import LetterBox, OwnQueue
-from amqp10broker.runtime.queues.reply_registry import Askers
+from amqp10broker.runtime.queues.reply_registry import ReplyRegistry
 from amqp10broker.sessions.at_least_once_dead_letters import DeadLetterTarget
 from amqp10broker.sessions.mail import QueueLetter
 
@@ -57,12 +57,11 @@ class Participant(LetterBox):
 
 class QueueTask(OwnQueue, Participant):
     """A queue and its task; also the `QueueHandle` of sessions. `begun`: set when it has what it had before
-    the start, or a fault has ended it. `teller`: in a cluster, receives the effects instead of this node's
+    the start, or a fault has ended it. `notify`: in a cluster, receives the effects instead of this node's
     sessions, with the index of the last entry that made them, 0 without a log.
     """
 
     __slots__ = (
-        "_askers",
         "_at_least_once",
         "_at_work",
         "_awaiting",
@@ -75,21 +74,22 @@ class QueueTask(OwnQueue, Participant):
         "_mailbox",
         "_on_dead_letters",
         "_on_deleted",
-        "_outlook",
         "_own_files",
+        "_queue_status",
+        "_reply_registry",
         "_silent",
         "_start_worker",
         "_taking_up",
         "_turns",
+        "backend",
         "begun",
-        "keeper",
-        "teller",
+        "notify",
     )
 
     def __init__(
         self,
-        keeper: Keeper[Any],
-        askers: Askers,
+        backend: DurabilityBackend[Any],
+        reply_registry: ReplyRegistry,
         clock: WallClock,
         on_deleted: Callable[[QueueTask], None],
         on_dead_letters: Callable[[Sequence[DeadLetters]], None],
@@ -108,14 +108,14 @@ class QueueTask(OwnQueue, Participant):
             confirm_delay_ms: fault injection: every batch takes this long to commit, as if each waited for a
                 disk.
         """
-        self.keeper = keeper
+        self.backend = backend
         self.begun = trio.Event()
         # Commits that wait until it can take part.
         self._awaiting: list[Callable[[], None]] = []
         # Its first turn has come, or somebody has begun for it, which its task then need not.
         self._taking_up = self._early = False
-        self.teller: Callable[[Mapping[PeerId, list[Effect]], int], None] | None = None
-        self._askers = askers
+        self.notify: Callable[[Mapping[PeerId, list[Effect]], int], None] | None = None
+        self._reply_registry = reply_registry
         self._clock = clock
         self._on_deleted = on_deleted
         self._on_dead_letters = on_dead_letters
@@ -126,23 +126,23 @@ class QueueTask(OwnQueue, Participant):
         self._silent = False
         self._start_worker = start_worker
         self._delay_s = confirm_delay_ms / 1000
-        self._mailbox: Mailbox[QueueLetter] = Mailbox(askers.relay)
+        self._mailbox: Mailbox[QueueLetter] = Mailbox(reply_registry.relay)
         self._at_work: list[Command] = []
         self._due_ms: int | None = None
         # What a commit has met that was carried out from elsewhere.
         self._fault: Exception | None = None
-        self._outlook: Outlook | None = None
-        keeper.wake, keeper.hand_over = self._wake, self._hand_over
+        self._queue_status: QueueStatus | None = None
+        backend.wake, backend.hand_over = self._wake, self._hand_over
 
     @property
     def queue(self) -> QueueMachine:
-        machine: QueueMachine = self.keeper.queue
+        machine: QueueMachine = self.backend.queue
         return machine
 
     @property
     def busy(self) -> bool:
         """Whether commands wait, or effects are not published."""
-        return self._mailbox.waiting > 0 or bool(self._at_work) or self.keeper.busy
+        return self._mailbox.waiting > 0 or bool(self._at_work) or self.backend.busy
 
     def post_all(self, commands: QueueLetter) -> None:
         if not self._mailbox.put(commands) and not self._silent:
@@ -155,19 +155,19 @@ class QueueTask(OwnQueue, Participant):
                     self._forget()
             self._tell_at_once()
 
-    def outlook(self) -> Outlook:
-        if self._outlook is None:
-            self._outlook = self.keeper.outlook()
-        return self._outlook
+    def queue_status(self) -> QueueStatus:
+        if self._queue_status is None:
+            self._queue_status = self.backend.queue_status()
+        return self._queue_status
 
-    def progress(self) -> Progress:
-        return self.keeper.progress(busy=self._mailbox.waiting > 0 or bool(self._at_work))
+    def progress(self) -> QueueProgress:
+        return self.backend.progress(busy=self._mailbox.waiting > 0 or bool(self._at_work))
 
     @property
     def counters(self) -> QueueCounters:
         return self.queue.counters
 
-    def figures(self) -> QueueFigures:
+    def figures(self) -> QueueStats:
         return self.queue.figures()
 
     # --- the task ---------------------------------------------------------------------------------
@@ -182,12 +182,12 @@ class QueueTask(OwnQueue, Participant):
             try:
                 await self._recover()
             finally:
-                self._outlook = None
+                self._queue_status = None
                 self.begun.set()
                 self._tell_awaiting()
             await self._work()
         finally:
-            self.keeper.close()
+            self.backend.close()
         self._end()
 
     async def _recover(self) -> None:
@@ -200,7 +200,7 @@ class QueueTask(OwnQueue, Participant):
         if self._own_files:
             await self._take_up()
             await self._journal_task.recovered.wait()
-            self.keeper.go_on()
+            self.backend.go_on()
             return
         await self._journal_task.recovered.wait()
         async with self._turns:
@@ -213,12 +213,12 @@ class QueueTask(OwnQueue, Participant):
 
     def _begin_early(self) -> None:
         journal_task = self._journal_task
-        if self._taking_up or self._own_files or self.keeper.by_log:
+        if self._taking_up or self._own_files or self.backend.by_log:
             return
         if journal_task is not None and not journal_task.recovered.is_set():
             return
         self._taking_up = True
-        for _ in self.keeper.recover(self._clock.now_ms()):
+        for _ in self.backend.recover(self._clock.now_ms()):
             pass  # a new one has nothing to read
         self._early = True
         self.begun.set()
@@ -226,7 +226,7 @@ class QueueTask(OwnQueue, Participant):
     async def _take_up(self) -> None:
         self._taking_up = True
         read = 0
-        for step in self.keeper.recover(self._clock.now_ms()):
+        for step in self.backend.recover(self._clock.now_ms()):
             read += step
             await trio.lowlevel.checkpoint()
         if read:
@@ -252,38 +252,38 @@ class QueueTask(OwnQueue, Participant):
             if self._delay_s and any(type(command) is Publish for command in commands):
                 await trio.sleep(self._delay_s)
             self._tell()
-            if self.keeper.queue.deleted:
+            if self.backend.queue.deleted:
                 return
 
     def _at_once(self, letters: list[QueueLetter]) -> bool:
         self._check_fault()
         self._decide(_joined(letters))
         self._tell()
-        return not self.keeper.queue.deleted and self._deadline() == self._due_ms
+        return not self.backend.queue.deleted and self._deadline() == self._due_ms
 
     def _decide(self, commands: list[Command]) -> None:
-        keeper = self.keeper
+        backend = self.backend
         now_ms = self._clock.now_ms()
-        self._at_work = commands = keeper.admission.admitted(commands, now_ms)
+        self._at_work = commands = backend.admission.admitted(commands, now_ms)
         if self._due_ms is not None and self._due_ms <= now_ms:
             commands = [*commands, TICK]
-        self._outlook = None
-        keeper.carry_out(commands, now_ms)
-        if keeper.by_log:
+        self._queue_status = None
+        backend.carry_out(commands, now_ms)
+        if backend.by_log:
             self._at_work = []
-        gone = keeper.queue.deleted
+        gone = backend.queue.deleted
         if gone:
             self._forget()
-        keeper.keep(now_ms)
-        if keeper.queue.deleted and not gone:
+        backend.keep(now_ms)
+        if backend.queue.deleted and not gone:
             self._forget()
         self._look_after_dead_letters(commands)
 
     def _tell(self) -> None:
-        self.keeper.tell()
+        self.backend.tell()
         if self._awaiting:
             self._tell_awaiting()
-        self._outlook = None
+        self._queue_status = None
         self._at_work = []
 
     # --- for one who commits a transaction, between two awaits of the task ------------------------------
@@ -304,29 +304,29 @@ class QueueTask(OwnQueue, Participant):
             if (
                 not self.begun.is_set()
                 or self.queue.deleted
-                or not (self._mailbox.waiting or self.keeper.by_log)
+                or not (self._mailbox.waiting or self.backend.by_log)
             ):
                 return
             if self._mailbox.waiting:
                 self._decide(self.take_put())
-            self._hasten()
+            self._release_reader()
             self._tell()
         except Exception as error:
             self._fault = error
         self._wake()
 
-    def _hasten(self) -> None:
-        keeper = self.keeper
-        keeper.hasten()
+    def _release_reader(self) -> None:
+        backend = self.backend
+        backend.release_reader()
         self._look_after_dead_letters([])
-        if keeper.queue.deleted:
+        if backend.queue.deleted:
             self._forget()
 
     @property
     def starting(self) -> bool:
         if self.failed or self.queue.deleted:
             return False
-        return not self.begun.is_set() or self.keeper.starting
+        return not self.begun.is_set() or self.backend.starting
 
     def when_started(self, then: Callable[[], None]) -> None:
         """Have a function called when it can take part in a commit, or never will."""
@@ -345,9 +345,9 @@ class QueueTask(OwnQueue, Participant):
 
     def decide_within(self, commands: list[Command]) -> None:
         self._at_work = commands
-        self._outlook = None
+        self._queue_status = None
         try:
-            self.keeper.carry_out_part(commands, self._clock.now_ms())
+            self.backend.carry_out_part(commands, self._clock.now_ms())
             self._look_after_dead_letters(commands)
         except Exception as error:
             # It is the queue's own fault, and not that of the one who commits: its task ends of it.
@@ -370,8 +370,8 @@ class QueueTask(OwnQueue, Participant):
     def _look_after_dead_letters(self, commands: list[Command]) -> None:
         if self._at_least_once is None:
             return
-        if self.keeper.tells:
-            self._at_least_once.look_after(self.keeper.carried_out(commands), self.keeper.queue)
+        if self.backend.tells:
+            self._at_least_once.look_after(self.backend.carried_out(commands), self.backend.queue)
         else:
             # Who leads now forwards what has not arrived.
             self._at_least_once.end()
@@ -394,10 +394,10 @@ class QueueTask(OwnQueue, Participant):
 
     def _deadline(self) -> int | None:
         # When something is due, milliseconds since 1970; 0: now; None: nothing is.
-        own, keepers = self.keeper.deadline(), self.keeper.due_ms
-        if own is None or keepers is None:
-            return keepers if own is None else own
-        return min(own, keepers)
+        own, backends = self.backend.deadline(), self.backend.due_ms
+        if own is None or backends is None:
+            return backends if own is None else own
+        return min(own, backends)
 
     def _wake(self) -> None:
         self._mailbox.put([])
@@ -417,11 +417,11 @@ class QueueTask(OwnQueue, Participant):
         if dead:
             if self._at_least_once is None:
                 self._at_least_once = AtLeastOnce(lambda destination: self._start_worker(self, destination))
-            self._at_least_once.offer(dead, self.keeper.queue.settings)
-        if self.teller is None:
-            self._askers.post(effects)
+            self._at_least_once.offer(dead, self.backend.queue.settings)
+        if self.notify is None:
+            self._reply_registry.post(effects)
         else:
-            self.teller(effects, index)
+            self.notify(effects, index)
 
     def _tell_at_once(self) -> None:
         self._hand_over(self.queue.take_effects(), self.queue.take_dead_letters())
@@ -430,61 +430,61 @@ class QueueTask(OwnQueue, Participant):
 
     def _forget(self) -> None:
         self._on_deleted(self)
-        self.keeper.delete()
+        self.backend.delete()
 
     def storage_failed(self) -> None:
         """Storage has failed: notify waiting callers."""
-        self.keeper.storage_failed()
-        for each in self.keeper.admission.take():
+        self.backend.storage_failed()
+        for each in self.backend.admission.take():
             refused = Unconfirmed(each.publisher, each.ids, each.settled, failed=True, queue=self.queue.name)
-            self._askers.post({each.publisher.reply_to: [refused]})
+            self._reply_registry.post({each.publisher.reply_to: [refused]})
         self._tell_awaiting()
 
     def finish(self) -> None:
         """The task is over because the broker stops: what was put before is still decided and kept."""
-        keeper = self.keeper
-        if not keeper.recovered or keeper.queue.deleted:
+        backend = self.backend
+        if not backend.recovered or backend.queue.deleted:
             return  # what is in the mailbox is about messages that have not been read, or are no more
         # Other nodes are connected for a moment yet. What they send now cannot be kept: nothing answers it.
         self._silent = True
         commands = [command for letter in self._mailbox.close() for command in letter]
         now_ms = self._clock.now_ms()
-        keeper.carry_out(keeper.admission.admitted(commands, now_ms), now_ms)
-        gone = keeper.queue.deleted
+        backend.carry_out(backend.admission.admitted(commands, now_ms), now_ms)
+        gone = backend.queue.deleted
         if gone:
-            keeper.delete()
-        keeper.keep(now_ms)
-        if keeper.queue.deleted and not gone:
-            keeper.delete()
+            backend.delete()
+        backend.keep(now_ms)
+        if backend.queue.deleted and not gone:
+            backend.delete()
 
-    def begin_again(self) -> None:
+    def restart(self) -> None:
         """Replace an untrusted state by another one, from storage."""
         self.queue.break_down(self._at_work)
         self._tell_at_once()
         self._at_work = []
-        self.keeper.begin_again()
+        self.backend.restart()
 
     def fail(self) -> None:
         """Abandon an untrusted state: end as if deleted, so that links are notified.
 
         If other members have the queue, they continue with it, without notification.
         """
-        if self.keeper.shared:
+        if self.backend.shared:
             self._silent = True
-            self.keeper.abandon()
+            self.backend.abandon()
             self._end()
             return
-        at_work = [*self.keeper.unheard(), *self._at_work, *self.keeper.admission.take()]
-        self.keeper.abandon()
+        at_work = [*self.backend.unanswered(), *self._at_work, *self.backend.admission.take()]
+        self.backend.abandon()
         self.queue.break_down(at_work)
         self._tell_at_once()
         self._end()
 
     def _end(self) -> None:
-        self.keeper.end()
+        self.backend.end()
         if self._at_least_once is not None:
             self._at_least_once.end()
-        waiting: list[Command] = [*self.keeper.admission.take()]
+        waiting: list[Command] = [*self.backend.admission.take()]
         for commands in (waiting, *self._mailbox.close()):
             self.post_all(commands)
         self._tell_awaiting()

@@ -23,7 +23,7 @@ from amqp10broker.runtime.clock import utc_text
 from amqp10broker.runtime.journal.journal_task import JournalTask
 from amqp10broker.runtime.log import Log
 from amqp10broker.runtime.queues.dead_letter_worker import DeadLetterWorker
-from amqp10broker.runtime.queues.durability import Keepers, QueueSurroundings
+from amqp10broker.runtime.queues.durability import Backends, QueueContext
 from amqp10broker.runtime.queues.queue_task import QueueTask
 from amqp10broker.sessions.at_least_once_dead_letters import DeadLetterTarget
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _log = Log("amqp10broker.queues")
 
 
-class Cluster(Protocol):
+class QueueCluster(Protocol):
     """The node's cluster as queues see it."""
 
     raft: RaftNode
@@ -79,19 +79,19 @@ class Queues:
 
     def __init__(
         self,
-        surroundings: QueueSurroundings,
+        node_context: QueueContext,
         nursery: trio.Nursery,
         journal_task: JournalTask | None,
-        cluster: Cluster | None = None,
+        cluster: QueueCluster | None = None,
     ) -> None:
         self.journal_task = journal_task
-        self._surroundings = surroundings
+        self._node_context = node_context
         self._nursery = nursery
         self._running: set[QueueTask] = set()
         if cluster is None:
-            self._keepers = Keepers(surroundings)
+            self._backends = Backends(node_context)
         else:
-            self._keepers = Keepers(surroundings, cluster.raft.groups, cluster.snapshots)
+            self._backends = Backends(node_context, cluster.raft.groups, cluster.snapshots)
         self._slips: set[str] = set()
         self._closed = False
         self._leaving: dict[QueueTask, Callable[[], None]] = {}
@@ -105,18 +105,18 @@ class Queues:
         for warning in spec.warnings:
             _log.warning(warning, vhost=spec.vhost)
         self._warn_of_slip(spec)
-        surroundings = self._surroundings
+        node_context = self._node_context
         journal_task = self.journal_task if spec.lasting and spec.number else None
         running = QueueTask(
-            self._keepers.make(spec, journal_task),
-            surroundings.askers,
-            surroundings.clock,
+            self._backends.make(spec, journal_task),
+            node_context.reply_registry,
+            node_context.clock,
             lambda gone: self._forget(spec, gone),
-            lambda given_up: surroundings.dead_letters.post(spec.vhost, spec.name, given_up),
+            lambda given_up: node_context.dead_letters.post(spec.vhost, spec.name, given_up),
             lambda running, destination: self._start_worker(spec, running, destination),
             journal_task=journal_task,
             own_files=KINDS[spec.type].own_files,
-            confirm_delay_ms=surroundings.config.fault_injection.confirm_delay_ms_for(spec.name),
+            confirm_delay_ms=node_context.config.fault_injection.confirm_delay_ms_for(spec.name),
         )
         # One that is declared elsewhere while this broker stops begins at its next start.
         if not self._closed:
@@ -140,7 +140,7 @@ class Queues:
     async def begun(self, *, replicated: bool = True) -> None:
         """Wait until every queue has what it had before the start, or a fault has ended it."""
         for running in list(self._running):
-            if replicated or not running.keeper.by_log:
+            if replicated or not running.backend.by_log:
                 await running.begun.wait()
 
     async def settle(self) -> None:
@@ -167,15 +167,15 @@ class Queues:
         def settle(keys: Sequence[int]) -> None:
             queue.post_all(cast("list[Command]", [DlxSettle(keys)]))
 
-        surroundings = self._surroundings
+        node_context = self._node_context
         worker = DeadLetterWorker(
-            surroundings.catalog,
+            node_context.catalog,
             spec.vhost,
             spec.name,
             destination,
             settle,
-            surroundings.askers,
-            surroundings.clock,
+            node_context.reply_registry,
+            node_context.clock,
         )
         self._nursery.start_soon(self._run_worker, spec, worker, name=f"dead letters of {spec.name}")
         return worker
@@ -225,7 +225,7 @@ class Queues:
     def _after_fault(
         self, spec: QueueSpec, running: QueueTask, faults: list[float], error: Exception
     ) -> bool:
-        after = AFTER_FAULT[spec.type, running.keeper.kept]
+        after = AFTER_FAULT[spec.type, running.backend.kept]
         now = trio.current_time()
         if after is AfterFault.AGAIN and len(faults) == RESTARTS_MAX and now - faults[0] < RESTARTS_S:
             after = AfterFault.DOWN
@@ -239,7 +239,7 @@ class Queues:
             exc_info=error,
         )
         if after is AfterFault.AGAIN:
-            running.begin_again()
+            running.restart()
             return True
         if after is AfterFault.GONE:
             self._forget(spec, running)
@@ -247,7 +247,7 @@ class Queues:
         return False
 
     def _note(self, spec: QueueSpec, error: Exception) -> None:
-        vhost = self._surroundings.catalog.find_vhost(spec.vhost)
+        vhost = self._node_context.catalog.find_vhost(spec.vhost)
         declared = None if vhost is None else vhost.find(spec.name)
         if declared is not None:
             text = f"{type(error).__name__}; the log has its cause"
@@ -258,4 +258,4 @@ class Queues:
     def _forget(self, spec: QueueSpec, running: QueueTask) -> None:
         if running in self._leaving:
             return  # only this node's part of it is
-        self._surroundings.catalog.see_to(QueueEnded(spec.vhost, spec.name, spec.number or running))
+        self._node_context.catalog.see_to(QueueEnded(spec.vhost, spec.name, spec.number or running))

@@ -24,7 +24,7 @@ OTHERS_MAX: Final = 1
 """Reads of other connections between two of one: with more, tasks make batches of what all of them sent."""
 
 
-class Waiting(Protocol):
+class WaitingMailbox(Protocol):
     """A mailbox whose owner waits for messages."""
 
     def work(self) -> None:
@@ -40,9 +40,9 @@ class Relay:
     def __init__(self) -> None:
         self.open = False
         self.reads = 0
-        self._due: list[Waiting] = []
+        self._due: list[WaitingMailbox] = []
 
-    def add(self, mailbox: Waiting) -> None:
+    def add(self, mailbox: WaitingMailbox) -> None:
         """Add an owner with a new message; once until it has run."""
         self._due.append(mailbox)
 

@@ -10,8 +10,8 @@ from amqp10broker.cluster.lane_table import Client
 from amqp10broker.cluster.lanes import LaneClient
 from amqp10broker.queues.commands import Command, Configure, Delete, Touch
 from amqp10broker.queues.counters import QueueCounters
-from amqp10broker.queues.figures import QueueFigures, QueueWeight
-from amqp10broker.queues.outlook import UP_TO_DATE, Outlook, Progress
+from amqp10broker.queues.figures import QueueStats, QueueWeight
+from amqp10broker.queues.outlook import UP_TO_DATE, QueueProgress, QueueStatus
 from amqp10broker.runtime.queues.queue_task import Participant, QueueTask
 from amqp10broker.sessions.mail import QueueLetter
 
@@ -77,34 +77,34 @@ class RemoteQueue(Participant):
             return self._name_of(client.home)
         return None
 
-    def outlook(self) -> Outlook:
+    def queue_status(self) -> QueueStatus:
         if self.member is not None:
-            return self.member.outlook()
+            return self.member.queue_status()
         # Whether anything ever came only the queue knows.
-        return Outlook(self.client.available, max(1, self.client.available), {})
+        return QueueStatus(self.client.available, max(1, self.client.available), {})
 
-    def progress(self) -> Progress:
+    def progress(self) -> QueueProgress:
         since_ms = self.client.unled_ms
         if since_ms is not None:
-            return Progress(unled_ms=since_ms)
+            return QueueProgress(unled_ms=since_ms)
         if self.client.full_ms is not None:
-            return Progress(full_ms=self.client.full_ms)
+            return QueueProgress(full_ms=self.client.full_ms)
         return UP_TO_DATE if self.member is None else self.member.progress()
 
     @property
     def counters(self) -> QueueCounters:
         return _NOTHING if self.member is None else self.member.counters
 
-    def figures(self) -> QueueFigures:
+    def figures(self) -> QueueStats:
         if self.member is not None:
             return self.member.figures()
-        return QueueFigures(messages_ready=self.client.available, consumers=self.client.consumers)
+        return QueueStats(messages_ready=self.client.available, consumers=self.client.consumers)
 
     def weight(self) -> QueueWeight | None:
         return None if self.member is None else self.member.weight()
 
 
-class Led:
+class LedMember:
     """A member's task, as its `LaneServer` has it."""
 
     __slots__ = ("_task",)
@@ -118,10 +118,10 @@ class Led:
 
     @property
     def ahead(self) -> bool:
-        return cast("QuorumInLog", self._task.keeper).ahead
+        return cast("QuorumInLog", self._task.backend).ahead
 
     def done(self, node: int, incarnation: int) -> int:
-        return cast("QuorumInLog", self._task.keeper).done(node, incarnation)
+        return cast("QuorumInLog", self._task.backend).done(node, incarnation)
 
     def post_all(self, commands: list[QuorumCommand]) -> None:
         self._task.post_all(cast("list[Command]", commands))

@@ -19,7 +19,7 @@ class EffectBox(Protocol):
         """Put a letter, never waiting; False when it was not taken."""
 
 
-class Askers:
+class ReplyRegistry:
     """The sessions, channels and others that may ask queues, from `open` to `close`. `relay`: by which
     letters to them and to queues are carried out at once.
     """

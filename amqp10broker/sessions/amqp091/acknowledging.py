@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from amqp10broker.protocols.amqp091 import methods
 from amqp10broker.protocols.amqp091.errors import AmqpHardError, ReplyCode
-from amqp10broker.queues.commands import Verdict
-from amqp10broker.sessions.amqp091.consumer import Consumer
+from amqp10broker.queues.commands import DeliveryOutcome
+from amqp10broker.sessions.amqp091.consumer import ChannelConsumer
 from amqp10broker.sessions.amqp091.consuming import Held
 from amqp10broker.sessions.amqp091.part import Channel
 
@@ -17,19 +17,21 @@ class Acknowledging:
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
-        self._in_tx: list[tuple[Held, Verdict]] = []
+        self._in_tx: list[tuple[Held, DeliveryOutcome]] = []
 
     def acks(self, tags: Sequence[tuple[int, bool]]) -> None:
-        self._settle(tags, Verdict.ACCEPT)
+        self._settle(tags, DeliveryOutcome.ACCEPT)
 
     def nack(self, method: methods.BasicNack) -> None:
         # Not counted as a failed delivery (RabbitMQ 4.3), neither requeued nor given up; basic.reject is.
-        verdict = Verdict.REQUEUE if method.requeue else Verdict.DISCARD
-        self._settle([(method.delivery_tag, method.multiple)], verdict)
+        delivery_outcome = DeliveryOutcome.REQUEUE if method.requeue else DeliveryOutcome.DISCARD
+        self._settle([(method.delivery_tag, method.multiple)], delivery_outcome)
 
     def reject(self, method: methods.BasicReject) -> None:
-        verdict = Verdict.REQUEUE_FAILED if method.requeue else Verdict.DISCARD_FAILED
-        self._settle([(method.delivery_tag, False)], verdict)
+        delivery_outcome = (
+            DeliveryOutcome.REQUEUE_FAILED if method.requeue else DeliveryOutcome.DISCARD_FAILED
+        )
+        self._settle([(method.delivery_tag, False)], delivery_outcome)
 
     def recover(self, method: methods.BasicRecover) -> None:
         self._recover_all(method.requeue)
@@ -44,7 +46,7 @@ class Acknowledging:
             raise AmqpHardError(ReplyCode.NOT_IMPLEMENTED, "requeue=false")
         self._channel.consuming.recover()
 
-    def _settle(self, tags: Sequence[tuple[int, bool]], verdict: Verdict) -> None:
+    def _settle(self, tags: Sequence[tuple[int, bool]], delivery_outcome: DeliveryOutcome) -> None:
         channel = self._channel
         taken: list[Held] = []
         try:
@@ -52,21 +54,21 @@ class Acknowledging:
         finally:
             # Acknowledgements before an unknown tag remain valid.
             if channel.publishing.transactional:
-                self._in_tx.extend((held, verdict) for held in taken)
+                self._in_tx.extend((held, delivery_outcome) for held in taken)
             elif taken:
-                channel.consuming.settle(taken, verdict)
+                channel.consuming.settle(taken, delivery_outcome)
 
     # --- transactions -----------------------------------------------------------------------------
 
-    def uncommitted(self, consumer: Consumer) -> int:
+    def uncommitted(self, consumer: ChannelConsumer) -> int:
         return sum(len(held.keys) for held, _ in self._in_tx if held.consumer is consumer)
 
     def commit(self) -> None:
         settled, self._in_tx = self._in_tx, []
-        for verdict in Verdict:
-            held = [part for part, its in settled if its is verdict]
+        for delivery_outcome in DeliveryOutcome:
+            held = [part for part, its in settled if its is delivery_outcome]
             if held:
-                self._channel.consuming.settle(held, verdict)
+                self._channel.consuming.settle(held, delivery_outcome)
 
     def rollback(self) -> None:
         self._channel.consuming.put_back([held for held, _ in self._in_tx])

@@ -20,7 +20,7 @@ from amqp10broker.message.message import Message
 from amqp10broker.metadata.last_error import LastError
 from amqp10broker.metadata.proposing import Decided
 from amqp10broker.metadata.queue import QueueHandle
-from amqp10broker.operations.caller import Ask, Wait
+from amqp10broker.operations.caller import QueueQuestion, WaitForDecision
 from amqp10broker.operations.operations import perform
 from amqp10broker.protocols.amqp091 import methods
 from amqp10broker.protocols.amqp091.content import ContentOpened
@@ -38,9 +38,9 @@ from amqp10broker.queues.effects import (
     CreditReply,
     Deliver,
     Effect,
+    PublishRejected,
     QueueDeleted,
     QueueDown,
-    Rejected,
     Settled,
     Subscribed,
     SubscribeRefused,
@@ -48,9 +48,9 @@ from amqp10broker.queues.effects import (
     Unconfirmed,
 )
 from amqp10broker.sessions.amqp091.acknowledging import Acknowledging
-from amqp10broker.sessions.amqp091.consuming import Consuming
+from amqp10broker.sessions.amqp091.consuming import ChannelConsumers
 from amqp10broker.sessions.amqp091.context import ChannelContext
-from amqp10broker.sessions.amqp091.credit_flow import CreditFlowSettings, Receiver
+from amqp10broker.sessions.amqp091.credit_flow import CreditFlowSettings, CreditReceiver
 from amqp10broker.sessions.amqp091.declaring import Declaring
 from amqp10broker.sessions.amqp091.errors import to_amqp091
 from amqp10broker.sessions.amqp091.fetching import Fetching
@@ -111,11 +111,11 @@ class BrokerChannel:
         self.last_error: LastError | None = None
         self._counters = ClientCounters()
         flow = CreditFlowSettings.of(context.config)
-        self._received = Receiver(flow)
+        self._received = CreditReceiver(flow)
         self._reset()
 
     def _reset(self) -> None:
-        self.consuming = Consuming(self.number, self.context, self.post, self._counters)
+        self.consuming = ChannelConsumers(self.number, self.context, self.post, self._counters)
         self.acknowledging = Acknowledging(self)
         self.modes = Modes(self, self.acknowledging)
         self.declaring = Declaring(self)
@@ -284,10 +284,10 @@ class BrokerChannel:
         self._carry(perform(self.declaring.caller(), operation, given), then)
 
     def _carry(self, result: Any, then: Callable[[Any], None]) -> None:
-        # An operation returns `Ask` or `Wait` until it has its result.
-        if isinstance(result, Ask):
+        # An operation returns `QueueQuestion` or `WaitForDecision` until it has its result.
+        if isinstance(result, QueueQuestion):
             self.ask(result.handle, result.command, lambda answer: self._carry(result.then(answer), then))
-        elif isinstance(result, Wait):
+        elif isinstance(result, WaitForDecision):
             self._request = result.ref
             self._then = lambda decided: self._carry(result.then(decided), then)
             self.pause()
@@ -463,7 +463,7 @@ class BrokerChannel:
 
     def _on_effect(self, effect: Effect) -> None:
         match effect:
-            case Confirmed() | Unconfirmed() | Rejected():
+            case Confirmed() | Unconfirmed() | PublishRejected():
                 self._guarded(self.modes.on_confirmed, effect)
             case Deliver():
                 self.consuming.on_deliver(effect)

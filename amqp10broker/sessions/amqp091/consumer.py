@@ -15,9 +15,9 @@ from amqp10broker.dataclass import dataclass
 from amqp10broker.message.message import Message
 from amqp10broker.metadata.queue import DeclaredQueue
 from amqp10broker.protocols.serial import MASK
-from amqp10broker.queues.commands import ConsumerRef, Settle, Verdict
+from amqp10broker.queues.commands import ConsumerRef, DeliveryOutcome, Settle
 from amqp10broker.queues.effects import CreditReply, Deliver
-from amqp10broker.sessions.amqp091.times import ConsumerTimes
+from amqp10broker.sessions.amqp091.times import ChannelConsumerTimes
 from amqp10broker.sessions.moment import Moment
 from amqp10broker.sessions.queue_credit import QueueCredit
 
@@ -26,7 +26,7 @@ UNSENT_MAX: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class ConsumerTerms:
     """The parameters of a consumer.
 
     Attributes:
@@ -44,15 +44,15 @@ class Terms:
     arguments: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
 
-class Consumer:
+class ChannelConsumer:
     """A consumer of basic.consume, or a fetcher for basic.get."""
 
     __slots__ = ("credit", "keys", "messages", "terms", "times", "unacked")
 
-    def __init__(self, terms: Terms, credit: QueueCredit, moment: Moment) -> None:
+    def __init__(self, terms: ConsumerTerms, credit: QueueCredit, moment: Moment) -> None:
         self.terms = terms
         self.credit = credit
-        self.times = ConsumerTimes(moment)
+        self.times = ChannelConsumerTimes(moment)
         self.unacked = 0
         self.keys: list[int] = []
         self.messages: list[Message] = []
@@ -133,11 +133,11 @@ class Consumer:
         self.credit.sent(len(keys))
         return keys, messages
 
-    def settle(self, keys: Sequence[int], verdict: Verdict) -> None:
+    def settle(self, keys: Sequence[int], delivery_outcome: DeliveryOutcome) -> None:
         prefetch = self.terms.prefetch
         self.times.settled(was_full=0 < prefetch <= self.holds)
         self.unacked -= len(keys)
-        self.credit.post(Settle(self.credit.ref, keys, verdict))
+        self.credit.post(Settle(self.credit.ref, keys, delivery_outcome))
 
     def give_back(self) -> None:
         """Return waiting deliveries, and those on their way, to their places in the queue."""
@@ -156,7 +156,7 @@ class Consumer:
         """Leave with the channel: everything goes back, and unacknowledged deliveries count as failed."""
         keys, messages = self._take_all()
         self.credit.drop(len(keys))
-        self.credit.leave(keys, messages, Verdict.REQUEUE_FAILED)
+        self.credit.leave(keys, messages, DeliveryOutcome.REQUEUE_FAILED)
 
     def _take_all(self) -> tuple[list[int], list[Message]]:
         taken = self.keys, self.messages

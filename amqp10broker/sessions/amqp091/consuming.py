@@ -10,9 +10,9 @@ from amqp10broker.message.message import Message
 from amqp10broker.metadata.queue import DeclaredQueue
 from amqp10broker.protocols.amqp091.deliver import DeliverEncoder
 from amqp10broker.protocols.amqp091.delivery_tags import Taken, Unacked
-from amqp10broker.queues.commands import ConsumerRef, Subscribe, Verdict
+from amqp10broker.queues.commands import ConsumerRef, DeliveryOutcome, Subscribe
 from amqp10broker.queues.effects import CreditReply, Deliver
-from amqp10broker.sessions.amqp091.consumer import Consumer, Terms
+from amqp10broker.sessions.amqp091.consumer import ChannelConsumer, ConsumerTerms
 from amqp10broker.sessions.amqp091.consumer_arguments import ConsumerOptions
 from amqp10broker.sessions.amqp091.context import ChannelContext, Post
 from amqp10broker.sessions.amqp091.tap import ChannelTap
@@ -22,11 +22,11 @@ from amqp10broker.sessions.queue_credit import Mode, QueueCredit
 OVERHEAD_BYTES: Final = 64
 """The frames of a delivery without its content, in bytes, for the writer's budget."""
 
-Held = Taken[Consumer, int]
+Held = Taken[ChannelConsumer, int]
 """Deliveries that the client held: their consumer, and the queue's keys for them."""
 
 
-class Consuming:
+class ChannelConsumers:
     """The consumers of a channel's client. `prefetch`: basic.qos for consumers to come; 0: no limit."""
 
     def __init__(self, number: int, context: ChannelContext, post: Post, counters: ClientCounters) -> None:
@@ -34,10 +34,10 @@ class Consuming:
         self._number = number
         self._context = context
         self._post = post
-        self._by_ref: dict[ConsumerRef, Consumer] = {}
-        self._encoders: dict[Consumer, DeliverEncoder] = {}
-        self._fetchers: dict[tuple[DeclaredQueue, bool], Consumer] = {}
-        self.held: Unacked[Consumer, int] = Unacked()
+        self._by_ref: dict[ConsumerRef, ChannelConsumer] = {}
+        self._encoders: dict[ChannelConsumer, DeliverEncoder] = {}
+        self._fetchers: dict[tuple[DeclaredQueue, bool], ChannelConsumer] = {}
+        self.held: Unacked[ChannelConsumer, int] = Unacked()
         # Deliveries with an outcome that no queue has: those in `held`, and those that a transaction has
         # acknowledged and not committed.
         self._unsettled = 0
@@ -46,10 +46,10 @@ class Consuming:
         self._made = 0
         # Of thousands of consumers few have anything to do in one step: those that have changed since they
         # were last topped up, and those with deliveries to write.
-        self._stirred: dict[Consumer, None] = {}
-        self._unsent: dict[Consumer, None] = {}
+        self._stirred: dict[ChannelConsumer, None] = {}
+        self._unsent: dict[ChannelConsumer, None] = {}
         self._global_prefetch = 0
-        self.consumers: dict[str, Consumer] = {}
+        self.consumers: dict[str, ChannelConsumer] = {}
         self.prefetch = 0
         self.moved_ms = context.moment.ms
         self.taps: tuple[ChannelTap, ...] = ()
@@ -58,15 +58,15 @@ class Consuming:
 
     def subscribe(
         self, tag: str, queue: DeclaredQueue, *, no_ack: bool, exclusive: bool, options: ConsumerOptions
-    ) -> Consumer:
+    ) -> ChannelConsumer:
         reply_to = self._context.reply_to
         ref = reply_to.consumer()
         self._made += 1
         prefetch = 0 if no_ack else self.prefetch
-        terms = Terms(no_ack, tag, self._made, prefetch, options.timeout_ms, exclusive, options.given)
+        terms = ConsumerTerms(no_ack, tag, self._made, prefetch, options.timeout_ms, exclusive, options.given)
         mode = Mode.DELIVERED_SETTLED if no_ack else Mode.DELIVERED
         credit = QueueCredit(queue, ref, self._post, mode)
-        consumer = Consumer(terms, credit, self._context.moment)
+        consumer = ChannelConsumer(terms, credit, self._context.moment)
         self._by_ref[ref] = consumer
         filters = options.filters
         subscribe = Subscribe(
@@ -83,12 +83,12 @@ class Consuming:
         self._post(queue.handle, subscribe)
         return consumer
 
-    def start(self, consumer: Consumer) -> None:
+    def start(self, consumer: ChannelConsumer) -> None:
         self.consumers[consumer.terms.tag] = consumer
         self._encoders[consumer] = DeliverEncoder(self._number, consumer.terms.tag, self._context.frame_max)
         consumer.request(self._global_room())
 
-    def cancel(self, tag: str) -> Consumer | None:
+    def cancel(self, tag: str) -> ChannelConsumer | None:
         consumer = self.consumers.pop(tag, None)
         if consumer is not None:
             consumer.cancel()
@@ -97,7 +97,7 @@ class Consuming:
             self._forget_if_idle(consumer)
         return consumer
 
-    def forget(self, ref: ConsumerRef) -> Consumer | None:
+    def forget(self, ref: ConsumerRef) -> ChannelConsumer | None:
         """Remove a consumer; acknowledgements of its deliveries are still accepted."""
         consumer = self._by_ref.pop(ref, None)
         if consumer is None:
@@ -114,20 +114,20 @@ class Consuming:
         return consumer
 
     @property
-    def lasting(self) -> list[Consumer]:
+    def lasting(self) -> list[ChannelConsumer]:
         """The consumers that have not been cancelled, including those that wait for their queue's answer."""
         return [each for each in self._by_ref.values() if each.terms.tag and not each.cancelled]
 
-    def find(self, ref: ConsumerRef) -> Consumer | None:
+    def find(self, ref: ConsumerRef) -> ChannelConsumer | None:
         return self._by_ref.get(ref)
 
-    def fetch(self, queue: DeclaredQueue, *, no_ack: bool) -> Consumer:
+    def fetch(self, queue: DeclaredQueue, *, no_ack: bool) -> ChannelConsumer:
         fetcher = self._fetchers.get((queue, no_ack))
         if fetcher is None:
             reply_to = self._context.reply_to
             ref = reply_to.consumer()
             credit = QueueCredit(queue, ref, self._post, Mode.GOT_SETTLED if no_ack else Mode.GOT)
-            fetcher = Consumer(Terms(no_ack), credit, self._context.moment)
+            fetcher = ChannelConsumer(ConsumerTerms(no_ack), credit, self._context.moment)
             self._fetchers[queue, no_ack] = fetcher
             self._by_ref[ref] = fetcher
             name = reply_to.name_of("consumer (basic.get)")
@@ -135,7 +135,7 @@ class Consuming:
         fetcher.fetch()
         return fetcher
 
-    def take_fetched(self, fetcher: Consumer) -> tuple[int, Message] | None:
+    def take_fetched(self, fetcher: ChannelConsumer) -> tuple[int, Message] | None:
         """Return the message of a fetch with its delivery tag; None if there was none."""
         keys, messages = fetcher.take(1)
         if not keys:
@@ -148,7 +148,7 @@ class Consuming:
             self._unsettled += 1
         return tag, messages[0]
 
-    def _forget_if_idle(self, consumer: Consumer) -> None:
+    def _forget_if_idle(self, consumer: ChannelConsumer) -> None:
         if consumer.cancelled and not consumer.unacked:
             self._by_ref.pop(consumer.ref, None)
             consumer.credit.retire(self._counters)
@@ -163,7 +163,7 @@ class Consuming:
             if consumer.keys and consumer.terms.tag:
                 self._unsent[consumer] = None
 
-    def on_reply(self, effect: CreditReply) -> Consumer | None:
+    def on_reply(self, effect: CreditReply) -> ChannelConsumer | None:
         """Handle the answer of a queue to a request; return the consumer that made it."""
         consumer = self._by_ref.get(effect.consumer)
         if consumer is not None:
@@ -232,7 +232,7 @@ class Consuming:
         self._hold_to_global_limit()
         return spent
 
-    def _write_of(self, consumer: Consumer, budget_bytes: int, out: list[bytes | memoryview]) -> int:
+    def _write_of(self, consumer: ChannelConsumer, budget_bytes: int, out: list[bytes | memoryview]) -> int:
         count = 0
         spent = 0
         for head, body in consumer.messages:
@@ -272,26 +272,28 @@ class Consuming:
     def put_back(self, held: Sequence[Held]) -> None:
         self.held.restore(held)
 
-    def settle(self, held: Sequence[Held], verdict: Verdict) -> None:
+    def settle(self, held: Sequence[Held], delivery_outcome: DeliveryOutcome) -> None:
         if len(held) == 1:
-            self._settle_one(held[0].consumer, held[0].keys, verdict)
+            self._settle_one(held[0].consumer, held[0].keys, delivery_outcome)
             return
-        by_consumer: dict[Consumer, list[int]] = {}
+        by_consumer: dict[ChannelConsumer, list[int]] = {}
         for part in held:
             by_consumer.setdefault(part.consumer, []).extend(part.keys)
         for consumer, keys in by_consumer.items():
-            self._settle_one(consumer, keys, verdict)
+            self._settle_one(consumer, keys, delivery_outcome)
 
-    def _settle_one(self, consumer: Consumer, keys: Sequence[int], verdict: Verdict) -> None:
-        consumer.credit.counters.settled(verdict, len(keys))
-        consumer.settle(keys, verdict)
+    def _settle_one(
+        self, consumer: ChannelConsumer, keys: Sequence[int], delivery_outcome: DeliveryOutcome
+    ) -> None:
+        consumer.credit.counters.settled(delivery_outcome, len(keys))
+        consumer.settle(keys, delivery_outcome)
         self._stirred[consumer] = None
         self._unsettled -= len(keys)
         if consumer.cancelled:
             self._forget_if_idle(consumer)
 
     def recover(self) -> None:
-        self.settle(self.held.take_all(), Verdict.REQUEUE)
+        self.settle(self.held.take_all(), DeliveryOutcome.REQUEUE)
 
     def close(self) -> None:
         for consumer in self._all():
@@ -306,7 +308,7 @@ class Consuming:
         self.held = Unacked()
         self._unsettled = 0
 
-    def _all(self) -> Iterator[Consumer]:
+    def _all(self) -> Iterator[ChannelConsumer]:
         # Cancelled consumers come last: their deliveries are older, and queues sort them anyway.
         return iter(list(self._by_ref.values()))
 
@@ -318,5 +320,5 @@ class Consuming:
         return len(self.held)
 
 
-def _number(consumer: Consumer) -> int:
+def _number(consumer: ChannelConsumer) -> int:
     return consumer.terms.number

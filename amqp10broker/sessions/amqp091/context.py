@@ -12,7 +12,7 @@ from amqp10broker.metadata.catalog import Catalog
 from amqp10broker.metadata.proposing import Propose
 from amqp10broker.metadata.vhost import VirtualHost
 from amqp10broker.queues.commands import ReplyTo
-from amqp10broker.sessions.commits import Commits
+from amqp10broker.sessions.commits import QueueCommits
 from amqp10broker.sessions.context import ClientLog, MakeVolatile, OnUnroutable, Post
 from amqp10broker.sessions.moment import Moment
 
@@ -44,5 +44,5 @@ class ChannelContext:
     volatile: MakeVolatile
     log: ClientLog
     moment: Moment = field(default_factory=Moment)
-    commits: Commits | None = None
+    commits: QueueCommits | None = None
     on_unroutable: OnUnroutable = lambda messages: None

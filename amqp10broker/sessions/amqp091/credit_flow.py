@@ -29,7 +29,7 @@ class CreditFlowSettings:
         return cls(initial, min(config.credit_flow_more_after, initial))
 
 
-class Sender:
+class CreditSender:
     """The sending end of one pair; `credit` is below 0 when it had to finish what it had begun."""
 
     __slots__ = ("credit",)
@@ -54,7 +54,7 @@ class Sender:
         return now, rest
 
 
-class Receiver:
+class CreditReceiver:
     """The receiving end of one pair: counts handled messages and returns credit."""
 
     __slots__ = ("_handled", "_more_after")

@@ -8,7 +8,7 @@ from amqp10broker.protocols.amqp091 import methods
 from amqp10broker.protocols.amqp091.deliver import get_ok_frames
 from amqp10broker.queues.commands import ConsumerRef
 from amqp10broker.queues.effects import CreditReply, QueueDeleted, QueueDown, SubscribeRefused
-from amqp10broker.sessions.amqp091.consumer import Consumer
+from amqp10broker.sessions.amqp091.consumer import ChannelConsumer
 from amqp10broker.sessions.amqp091.part import Channel, usable
 from amqp10broker.sessions.errands import check_gettable
 
@@ -18,7 +18,7 @@ class Fetching:
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
-        self._fetcher: Consumer | None = None
+        self._fetcher: ChannelConsumer | None = None
 
     def get(self, method: methods.BasicGet) -> None:
         channel = self._channel
@@ -29,7 +29,7 @@ class Fetching:
         self._fetcher = channel.consuming.fetch(queue, no_ack=method.no_ack)
         channel.pause()
 
-    def on_reply(self, fetcher: Consumer, reply: CreditReply) -> None:
+    def on_reply(self, fetcher: ChannelConsumer, reply: CreditReply) -> None:
         if fetcher is not self._fetcher:
             return
         self._fetcher = None
@@ -62,7 +62,7 @@ class Fetching:
         if fetcher is not None:
             raise fetcher.queue.inaccessible()
 
-    def _end(self, ref: ConsumerRef) -> Consumer | None:
+    def _end(self, ref: ConsumerRef) -> ChannelConsumer | None:
         # None if the client waits for another fetcher, or for none.
         fetcher = self._fetcher
         if fetcher is None or fetcher.ref != ref:

@@ -8,7 +8,7 @@ from amqp10broker.metadata.queue import QueueHandle
 from amqp10broker.protocols.amqp091 import methods
 from amqp10broker.protocols.amqp091.errors import AmqpChannelError, ReplyCode
 from amqp10broker.queues.commands import Command, Publish, RequestRef, Settle
-from amqp10broker.queues.effects import Confirmed, Rejected, Unconfirmed
+from amqp10broker.queues.effects import Confirmed, PublishRejected, Unconfirmed
 from amqp10broker.sessions.amqp091.acknowledging import Acknowledging
 from amqp10broker.sessions.amqp091.part import Channel
 from amqp10broker.sessions.commits import NotYet
@@ -107,7 +107,7 @@ class Modes:
         if not self._channel.publishing.transactional:
             raise AmqpChannelError(ReplyCode.PRECONDITION_FAILED, "channel is not transactional")
 
-    def on_confirmed(self, effect: Confirmed | Unconfirmed | Rejected) -> None:
+    def on_confirmed(self, effect: Confirmed | Unconfirmed | PublishRejected) -> None:
         """Handle the answer of a queue; raise `AmqpChannelError` if it refused messages of a commit."""
         channel = self._channel
         publishing = channel.publishing
@@ -115,7 +115,7 @@ class Modes:
             failed = False
         else:
             # A queue that was deleted before it could confirm counts as one that has.
-            failed = isinstance(effect, Rejected) or effect.failed
+            failed = isinstance(effect, PublishRejected) or effect.failed
         publishing.on_confirmed(effect.publisher, effect.ids, settled=effect.settled, failed=failed)
         if self._committing and self._parked is None and publishing.committed:
             self._committing = False

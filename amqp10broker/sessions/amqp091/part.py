@@ -10,7 +10,7 @@ from amqp10broker.metadata.queue import DeclaredQueue, QueueHandle
 from amqp10broker.protocols.amqp091.methods import Method
 from amqp10broker.queues.commands import Command, RequestRef
 from amqp10broker.queues.effects import Answer
-from amqp10broker.sessions.amqp091.consuming import Consuming
+from amqp10broker.sessions.amqp091.consuming import ChannelConsumers
 from amqp10broker.sessions.amqp091.context import ChannelContext
 from amqp10broker.sessions.amqp091.publishing import Publishing
 
@@ -21,7 +21,7 @@ class Channel(Protocol):
     number: int
     context: ChannelContext
     mail: list[tuple[QueueHandle, Command]]
-    consuming: Consuming
+    consuming: ChannelConsumers
     publishing: Publishing
 
     def write(self, method: Method) -> None: ...

@@ -21,7 +21,7 @@ from amqp10broker.queues.commands import Publish, PublisherRef, ReplyTo
 from amqp10broker.routing.declaration import DIRECT_REPLY_TO
 from amqp10broker.routing.exchange import Exchange
 from amqp10broker.sessions.amqp091.context import ChannelContext, Post
-from amqp10broker.sessions.amqp091.credit_flow import CreditFlowSettings, Receiver, Sender
+from amqp10broker.sessions.amqp091.credit_flow import CreditFlowSettings, CreditReceiver, CreditSender
 from amqp10broker.sessions.counters import ClientCounters
 from amqp10broker.sessions.routes import Route, Routes
 
@@ -33,7 +33,7 @@ OUTLETS_MAX: Final = 1024
 _Head = tuple[bytes, Sequence[str]]
 
 
-class Outlet:
+class QueueOutlet:
     """One queue to which this channel publishes.
 
     Attributes:
@@ -45,8 +45,8 @@ class Outlet:
     def __init__(self, queue: DeclaredQueue, reply_to: ReplyTo, settings: CreditFlowSettings) -> None:
         self.queue = queue
         self.ref = reply_to.publisher()
-        self.sender = Sender(settings)
-        self.receiver = Receiver(settings)
+        self.sender = CreditSender(settings)
+        self.receiver = CreditReceiver(settings)
         self.outstanding = 0
 
 
@@ -86,9 +86,9 @@ class Publishing:
         self._counters = counters
         self._flow = CreditFlowSettings.of(context.config)
         self._routes = Routes(context.vhost, context.access)
-        self._outlets: dict[DeclaredQueue, Outlet] = {}
-        self._by_ref: dict[PublisherRef, Outlet] = {}
-        self._held_by: set[Outlet] = set()
+        self._outlets: dict[DeclaredQueue, QueueOutlet] = {}
+        self._by_ref: dict[PublisherRef, QueueOutlet] = {}
+        self._held_by: set[QueueOutlet] = set()
         self._tracker = ConfirmTracker()
         self.next_seq = 1
         self._before_confirms = 0
@@ -104,7 +104,7 @@ class Publishing:
         return bool(self._held_by)
 
     @property
-    def held_by(self) -> list[Outlet]:
+    def held_by(self) -> list[QueueOutlet]:
         """The queues that hold the channel up, the one with the most unconfirmed messages first."""
         return sorted(self._held_by, key=lambda outlet: -outlet.outstanding)
 
@@ -269,14 +269,14 @@ class Publishing:
             self._held_by.add(outlet)
         self._post(queue.handle, Publish(outlet.ref, ids, messages, settled=not self.confirming))
 
-    def _open_outlet(self, queue: DeclaredQueue) -> Outlet:
+    def _open_outlet(self, queue: DeclaredQueue) -> QueueOutlet:
         if len(self._outlets) >= OUTLETS_MAX:
             # For a server that answers to many short-lived queues: those without unconfirmed messages are
             # dropped.
             for outlet in [each for each in self._outlets.values() if not each.outstanding]:
                 del self._outlets[outlet.queue]
                 del self._by_ref[outlet.ref]
-        outlet = self._outlets[queue] = Outlet(queue, self._context.reply_to, self._flow)
+        outlet = self._outlets[queue] = QueueOutlet(queue, self._context.reply_to, self._flow)
         self._by_ref[outlet.ref] = outlet
         return outlet
 

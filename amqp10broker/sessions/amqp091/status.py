@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from amqp10broker.operations.snapshot import ChannelView, ConsumerView
 from amqp10broker.sessions.amqp091.channel import BrokerChannel
-from amqp10broker.sessions.circumstances import Circumstances
+from amqp10broker.sessions.circumstances import WaitContext
 from amqp10broker.sessions.diagnosis.why_channel import why_channel_waits, why_consumer_waits
 
 
-def channel_view(channel: BrokerChannel, around: Circumstances) -> ChannelView:
+def channel_view(channel: BrokerChannel, around: WaitContext) -> ChannelView:
     publishing, consuming = channel.publishing, channel.consuming
     consumers = tuple(
         ConsumerView(

@@ -16,7 +16,7 @@ from amqp10broker.queues.effects import (
     TimedOut,
 )
 from amqp10broker.routing.declaration import DIRECT_REPLY_TO
-from amqp10broker.sessions.amqp091.consumer import Consumer
+from amqp10broker.sessions.amqp091.consumer import ChannelConsumer
 from amqp10broker.sessions.amqp091.consumer_arguments import (
     DEFAULT_OPTIONS,
     check_stream_consumer,
@@ -33,7 +33,7 @@ class Subscribing:
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
         self._context = channel.context
-        self._asked: dict[ConsumerRef, tuple[Consumer, bool]] = {}
+        self._asked: dict[ConsumerRef, tuple[ChannelConsumer, bool]] = {}
         self._reply_queue: DeclaredQueue | None = None
         self._reply_tag = ""
 
@@ -193,11 +193,11 @@ class Subscribing:
         if consumer is not None and lasted and consumer.terms.tag:
             self._tell_cancelled(consumer, "consumer cancelled: its queue's node is down or inaccessible")
 
-    def cancel_for_us(self, consumer: Consumer, reason: str) -> None:
+    def cancel_for_us(self, consumer: ChannelConsumer, reason: str) -> None:
         self._channel.consuming.cancel(consumer.terms.tag)
         self._tell_cancelled(consumer, f"consumer cancelled: {reason}")
 
-    def _tell_cancelled(self, consumer: Consumer, event: str) -> None:
+    def _tell_cancelled(self, consumer: ChannelConsumer, event: str) -> None:
         # Notifies the client, if it supports that, and the log.
         told = CANCEL_NOTIFY in self._context.capabilities
         if told:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from amqp10broker.protocols.amqp091.methods import Method
-from amqp10broker.sessions.amqp091.consumer import Consumer
+from amqp10broker.sessions.amqp091.consumer import ChannelConsumer
 
 
 class ChannelTap(Protocol):
@@ -20,5 +20,5 @@ class ChannelTap(Protocol):
     def sent_content(self, frames: bytes) -> None:
         """Handle a method that was written with its content. Its effect is complete."""
 
-    def delivered(self, consumer: Consumer, first_tag: int, deliveries: int) -> None:
+    def delivered(self, consumer: ChannelConsumer, first_tag: int, deliveries: int) -> None:
         """Handle deliveries of a consumer before they are written, with tags that follow the first."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from amqp10broker.sessions.moment import Moment
 
 
-class ConsumerTimes:
+class ChannelConsumerTimes:
     """The times of one consumer. `settled_ms`: the client's last decision; None: there was none."""
 
     __slots__ = ("_moment", "_room_ms", "asked_ms", "moved_ms", "settled_ms")

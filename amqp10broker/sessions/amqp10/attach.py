@@ -23,7 +23,7 @@ from amqp10broker.errors import (
     ResourceLocked,
 )
 from amqp10broker.message.filters.filters import from_amqp10
-from amqp10broker.metadata.catalog import Request
+from amqp10broker.metadata.catalog import CatalogRequest
 from amqp10broker.metadata.proposing import Decided
 from amqp10broker.metadata.queue import DeclaredQueue, QueueType
 from amqp10broker.metadata.queue_kind import CLASSIC, KINDS, VOLATILE_KIND, QueueKind
@@ -46,7 +46,7 @@ from amqp10broker.protocols.amqp10.performatives import (
 )
 from amqp10broker.protocols.amqp10.types import Symbol
 from amqp10broker.queues import machine_version
-from amqp10broker.queues.commands import Verdict
+from amqp10broker.queues.commands import DeliveryOutcome
 from amqp10broker.routing.address import (
     TOPIC_EXCHANGE,
     TOPICS,
@@ -60,7 +60,7 @@ from amqp10broker.routing.address import (
     topic_address,
 )
 from amqp10broker.routing.declaration import stripped
-from amqp10broker.sessions.amqp10.outcomes import default_verdict
+from amqp10broker.sessions.amqp10.outcomes import default_delivery_outcome
 from amqp10broker.sessions.context import SessionContext
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-Steps = Generator[Request[Any], Decided, T]
+Steps = Generator[CatalogRequest[Any], Decided, T]
 """A generator that yields declarations of queues, is sent the decision on each, and returns a plan."""
 
 OUTCOMES: Final = (
@@ -126,7 +126,7 @@ class SourcePlan:
 
     queue: DeclaredQueue
     source: Source
-    default_verdict: Verdict
+    default_delivery_outcome: DeliveryOutcome
     dynamic: bool
     priority: int
     timeout_ms: int | None
@@ -166,7 +166,7 @@ def plan_source(attach: Attach, context: SessionContext) -> Steps[SourcePlan]:
         )
     assert isinstance(source, Source)
     outcomes = outcomes_of(source)
-    verdict = default_verdict(source.default_outcome)
+    delivery_outcome = default_delivery_outcome(source.default_outcome)
     # Checked before a queue is made, which a refusal would leave behind.
     priority = whole_number(attach, PRIORITY) or 0
     dynamic = source.dynamic
@@ -212,7 +212,9 @@ def plan_source(attach: Attach, context: SessionContext) -> Steps[SourcePlan]:
         capabilities=_dynamic_capabilities(queue) if dynamic else _capabilities(source, queue),
         **KEPT,
     )
-    plan = SourcePlan(queue, reply, verdict, dynamic, priority, _timeout(attach, queue), browse=browse)
+    plan = SourcePlan(
+        queue, reply, delivery_outcome, dynamic, priority, _timeout(attach, queue), browse=browse
+    )
     if filter_set is not None:
         plan = replace(plan, filters=filter_set.filters)
     _check_alone(plan, context)

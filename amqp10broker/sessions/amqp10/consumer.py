@@ -31,7 +31,7 @@ from amqp10broker.protocols.amqp10.link import SenderLink
 from amqp10broker.protocols.amqp10.performatives import Declared, Flow, Received, TransactionalState
 from amqp10broker.protocols.amqp10.resumption import Resume, SenderPlan
 from amqp10broker.protocols.amqp10.session import Session
-from amqp10broker.queues.commands import ConsumerRef, Settle, Verdict
+from amqp10broker.queues.commands import ConsumerRef, DeliveryOutcome, Settle
 from amqp10broker.queues.effects import ActiveChanged, CreditReply, Deliver, Settled, TimedOut
 from amqp10broker.sessions.amqp10.acquisition import Aborted, Acquisition
 from amqp10broker.sessions.amqp10.auto_credit import AutoQueueCredit
@@ -58,7 +58,7 @@ class ConsumerTerms:
     """
 
     address: str
-    default_verdict: Verdict
+    default_delivery_outcome: DeliveryOutcome
     exclusive_queue: bool = False
     resuming: bool = False
     browses: bool = False
@@ -70,11 +70,11 @@ class ConsumerTerms:
 class ConsumerLinks(Protocol):
     """The services of a session's links that a consumer uses."""
 
-    def drop_consumer(self, consumer: Consumer, unsent: Sequence[tuple[int, Parts]]) -> None:
+    def drop_consumer(self, consumer: LinkConsumer, unsent: Sequence[tuple[int, Parts]]) -> None:
         """Remove a consumer after its link has ended, and make it `leave`."""
 
 
-class Consumer:
+class LinkConsumer:
     """One consuming link.
 
     Attributes:
@@ -230,8 +230,8 @@ class Consumer:
         found = [unsettled[number][1] for number in ids]
         keys, _, _ = self._decisions.without_expired(found, list(ids))
         if keys:
-            self.credit.counters.settled(Verdict.REQUEUE, len(keys))
-            self.credit.post(Settle(self.credit.ref, keys, Verdict.REQUEUE))
+            self.credit.counters.settled(DeliveryOutcome.REQUEUE, len(keys))
+            self.credit.post(Settle(self.credit.ref, keys, DeliveryOutcome.REQUEUE))
         partial = self.link.partial
         half = None if partial is None else partial.delivery_id
         self._settle([number for number in ids if number != half], RELEASED)
@@ -250,7 +250,7 @@ class Consumer:
             return
         if self._transactions:
             self._transactions.decided_outside(self.ref, event.keys)
-        decision = decide(event.state, settled=event.settled, default=self.terms.default_verdict)
+        decision = decide(event.state, settled=event.settled, default=self.terms.default_delivery_outcome)
         if decision is None:
             return
         kind = self.credit.kind
@@ -261,14 +261,16 @@ class Consumer:
             if not keys:
                 # The queue does not wait for any of them; but it delivers nothing more until it receives a
                 # command.
-                self.credit.post(Settle(self.credit.ref, (), Verdict.ACCEPT))
-        self.credit.counters.settled(decision.verdict, len(keys))
+                self.credit.post(Settle(self.credit.ref, (), DeliveryOutcome.ACCEPT))
+        self.credit.counters.settled(decision.delivery_outcome, len(keys))
         self.times.settled()
         answer = kind.answers_settlements and not event.settled and bool(keys)
         if keys:
             annotations = decision.annotations if kind.keeps_annotations else b""
             self.credit.post(
-                Settle(self.credit.ref, keys, decision.verdict, annotations=annotations, answer=answer)
+                Settle(
+                    self.credit.ref, keys, decision.delivery_outcome, annotations=annotations, answer=answer
+                )
             )
         if answer:
             self._decisions.wait(ids, event.state)
@@ -283,7 +285,7 @@ class Consumer:
         if not self._transacts(self.queue):
             raise AmqpLinkError(Condition.NOT_IMPLEMENTED, no_part_text(self.queue))
         outcome = state.outcome
-        decision = decide(outcome, settled=event.settled, default=self.terms.default_verdict)
+        decision = decide(outcome, settled=event.settled, default=self.terms.default_delivery_outcome)
         assert decision is not None
         assert not isinstance(outcome, Declared), "it is no decision, and was refused"
         other = self._transactions.decided_elsewhere(transaction, self.ref, event.keys)
@@ -299,9 +301,9 @@ class Consumer:
             transaction.fail(self._taken_back)
             if not event.settled:
                 self._settle(expired, RELEASED)
-            self.credit.post(Settle(self.credit.ref, (), Verdict.ACCEPT))
+            self.credit.post(Settle(self.credit.ref, (), DeliveryOutcome.ACCEPT))
         for key, number in zip(keys, ids, strict=True):
-            retired = Retired(self, number, decision.verdict, outcome, event.settled, annotations)
+            retired = Retired(self, number, decision.delivery_outcome, outcome, event.settled, annotations)
             self._transactions.retire(transaction, key, retired)
 
     @property
@@ -309,11 +311,11 @@ class Consumer:
         return f"a delivery of link '{self.link.name}' was held for too long, and is another consumer's"
 
     @property
-    def default_verdict(self) -> Verdict:
-        return self.terms.default_verdict
+    def default_delivery_outcome(self) -> DeliveryOutcome:
+        return self.terms.default_delivery_outcome
 
-    def decided(self, verdict: Verdict, ids: Sequence[int], outcome: Outcome | None) -> None:
-        self.credit.counters.settled(verdict, 1)
+    def decided(self, delivery_outcome: DeliveryOutcome, ids: Sequence[int], outcome: Outcome | None) -> None:
+        self.credit.counters.settled(delivery_outcome, 1)
         self.times.settled()
         unsettled = self._session.outbound.unsettled
         self._settle([number for number in ids if number in unsettled], outcome)
@@ -403,7 +405,7 @@ class Consumer:
         self._decisions.expire(self._session.settling.tell_sent(self.link, expired, RELEASED))
         if self._transactions.taken_back(self.ref, keys, self._taken_back):
             # The client has decided on some, and sends nothing more about those that it has settled.
-            self.credit.post(Settle(self.credit.ref, (), Verdict.ACCEPT))
+            self.credit.post(Settle(self.credit.ref, (), DeliveryOutcome.ACCEPT))
         if self.kept is not None:
             self.kept.forget(expired)
         never_sent = self.link.discard(expired)
@@ -427,9 +429,9 @@ class Consumer:
             self._acquisition.on_aborted(marker)
             return
         assert isinstance(marker, ActiveChanged)
-        news = self._flows.take_active(active=marker.active)
-        if news is not None:
-            self._send_flow(news)
+        notifications = self._flows.take_active(active=marker.active)
+        if notifications is not None:
+            self._send_flow(notifications)
 
     def _act_on_reply(self, reply: CreditReply) -> None:
         if not self.credit.answered(reply):
@@ -463,8 +465,8 @@ class Consumer:
         for _ in range(self._flows.take()):
             self._send_flow()
 
-    def _send_flow(self, news: Properties | None = None) -> None:
-        self._session.send_flow(self.link, available=self.credit.available, properties=news)
+    def _send_flow(self, notifications: Properties | None = None) -> None:
+        self._session.send_flow(self.link, available=self.credit.available, properties=notifications)
 
     # --- to the queue -----------------------------------------------------------------------------
 
@@ -528,7 +530,7 @@ class Consumer:
                 resumed.append(ResumedDelivery(key, message, state=begin, settled=False))
         if back:
             kept.forget(back)
-            self.credit.post(Settle(self.ref, back, Verdict.REQUEUE))
+            self.credit.post(Settle(self.ref, back, DeliveryOutcome.REQUEUE))
         if self.tells_active and kept.active is not None:
             self._in_turn(ActiveChanged(self.ref, kept.active))
         if resumed:
@@ -536,15 +538,17 @@ class Consumer:
 
     def _decide_resumed(self, key: int, state: Any, resumed: list[ResumedDelivery]) -> None:
         # The client is notified that the broker has settled the delivery.
-        decision = decide(state, settled=True, default=self.terms.default_verdict)
+        decision = decide(state, settled=True, default=self.terms.default_delivery_outcome)
         assert decision is not None
         assert self.kept is not None
         self.kept.forget((key,))
         kind = self.credit.kind
-        self.credit.counters.settled(decision.verdict, 1)
+        self.credit.counters.settled(decision.delivery_outcome, 1)
         annotations = decision.annotations if kind.keeps_annotations else b""
         answer = kind.answers_settlements
-        self.credit.post(Settle(self.ref, [key], decision.verdict, annotations=annotations, answer=answer))
+        self.credit.post(
+            Settle(self.ref, [key], decision.delivery_outcome, annotations=annotations, answer=answer)
+        )
         (self._resumed if answer else resumed).append(ResumedDelivery(key, state=state, settled=True))
 
     def _resume_durable(self) -> None:
@@ -565,29 +569,31 @@ class Consumer:
             self._transactions.lost(self.ref, f"link '{self.link.name}', which is kept, was suspended")
         self._return(unsent)
         stale = self._decisions.undurable + len(self._resumed)
-        kept.suspended(self.credit, self.terms.default_verdict, stale)
+        kept.suspended(self.credit, self.terms.default_delivery_outcome, stale)
 
     def on_detached(self, unsent: Sequence[tuple[int, Parts]]) -> None:
         self._links.drop_consumer(self, unsent)
 
     def leave(self, unsent: Sequence[tuple[int, Message]], *, lost: bool) -> None:
         """Leave the queue; what is held goes back or gets the default outcome, as failed if `lost`."""
-        verdict = self.terms.default_verdict
+        delivery_outcome = self.terms.default_delivery_outcome
         bound = self._transactions.bound(self.ref)
         if bound and self.kept is None:
-            self._leave_later(unsent, bound, verdict)
+            self._leave_later(unsent, bound, delivery_outcome)
             return
         if bound:
             self._transactions.lost(self.ref, f"link '{self.link.name}', which was kept, has ended")
-        if lost and verdict is Verdict.REQUEUE and self.credit.kind.counts_lost_as_failed:
-            verdict = Verdict.REQUEUE_FAILED
-        self.credit.leave([key for key, _ in unsent], [message for _, message in unsent], verdict)
+        if lost and delivery_outcome is DeliveryOutcome.REQUEUE and self.credit.kind.counts_lost_as_failed:
+            delivery_outcome = DeliveryOutcome.REQUEUE_FAILED
+        self.credit.leave([key for key, _ in unsent], [message for _, message in unsent], delivery_outcome)
 
-    def _leave_later(self, unsent: Sequence[tuple[int, Message]], bound: set[int], verdict: Verdict) -> None:
+    def _leave_later(
+        self, unsent: Sequence[tuple[int, Message]], bound: set[int], delivery_outcome: DeliveryOutcome
+    ) -> None:
         # Deliveries on which transactions have decided stay until these end; all others go back now.
         self._return(unsent)
         left = [key for key in self.link.left if key not in bound]
         if left:
-            self.credit.post(Settle(self.ref, left, verdict))
+            self.credit.post(Settle(self.ref, left, delivery_outcome))
         self.credit.cancel()
-        self._transactions.leaves(self.ref, lambda: self.credit.leave((), (), verdict))
+        self._transactions.leaves(self.ref, lambda: self.credit.leave((), (), delivery_outcome))

@@ -31,7 +31,7 @@ from amqp10broker.protocols.amqp10.types import Described, Symbol, ULong
 from amqp10broker.queues.commands import Command, RequestRef
 from amqp10broker.sessions.amqp10.attach import rcv_settle_mode
 from amqp10broker.sessions.amqp10.transactions import Transaction, Transactions
-from amqp10broker.sessions.commits import Commits, NotYet
+from amqp10broker.sessions.commits import NotYet, QueueCommits
 from amqp10broker.sessions.context import Post, SessionContext
 
 CAPABILITIES: Final = (Symbol("amqp:local-transactions"), Symbol("amqp:multi-txns-per-ssn"))
@@ -59,7 +59,7 @@ class Aborting:
 _Outcome = tuple[RequestRef | None, State, Transaction | None]
 
 
-class Coordinator:
+class CoordinatorLink:
     """One control link of a client."""
 
     __slots__ = (
@@ -82,7 +82,7 @@ class Coordinator:
         link: ReceiverLink,
         attach: Attach,
         context: SessionContext,
-        commits: Commits,
+        commits: QueueCommits,
         *,
         post: Post,
         take_mail: Callable[[], list[tuple[QueueHandle, Command]]],

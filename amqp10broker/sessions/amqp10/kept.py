@@ -29,7 +29,7 @@ from amqp10broker.protocols.amqp10.performatives import (
 )
 from amqp10broker.protocols.amqp10.types import Symbol
 from amqp10broker.queues.commands import Command, PeerId, ReplyTo
-from amqp10broker.queues.effects import Answer, Confirmed, Effect, QueueDeleted, Rejected, Unconfirmed
+from amqp10broker.queues.effects import Answer, Confirmed, Effect, PublishRejected, QueueDeleted, Unconfirmed
 from amqp10broker.sessions.mail import LinkStolen, SessionLetter
 
 Mail = list[tuple[QueueHandle, Command]]
@@ -59,7 +59,7 @@ class Key(NamedTuple):
     consumes: bool
 
 
-class Terms(NamedTuple):
+class SuspensionTerms(NamedTuple):
     """How long a suspended link is held, and how much of it survives a restart of the broker."""
 
     policy: Symbol
@@ -71,10 +71,10 @@ class Terms(NamedTuple):
 
 
 class Survivor(NamedTuple):
-    """The state of a link that a restart reads from `Kept.document`."""
+    """The state of a link that a restart reads from `SuspendedLink.document`."""
 
     key: Key
-    terms: Terms
+    terms: SuspensionTerms
     deadline_ms: int | None
     terminus: Source | Target
     account: bool = False
@@ -92,7 +92,7 @@ def survivor(document: bytes) -> Survivor:
         raise ValueError(f"{found.NAME} is no terminus")
     key = Key(vhost, user, container, name, consumes)
     # The first documents of this format end here.
-    return Survivor(key, Terms(Symbol(policy), timeout_s, durable), deadline_ms, found, any(more))
+    return Survivor(key, SuspensionTerms(Symbol(policy), timeout_s, durable), deadline_ms, found, any(more))
 
 
 class Records(Protocol):
@@ -114,7 +114,7 @@ class Records(Protocol):
         """Return number, document and tags of each link that the start has read."""
 
 
-def terms_for(terminus: Source | Target, config: Config) -> Terms | None:
+def terms_for(terminus: Source | Target, config: Config) -> SuspensionTerms | None:
     """Return the terms granted to a client that requests a link which survives; None if it did not.
 
     A timeout beyond the largest allowed is lowered to it. So is "never" where a largest is configured; its
@@ -123,16 +123,20 @@ def terms_for(terminus: Source | Target, config: Config) -> Terms | None:
     most = config.suspended_link_timeout_max_s
     policy = terminus.expiry_policy
     if policy == TerminusExpiryPolicy.NEVER:
-        return Terms(TerminusExpiryPolicy.CONNECTION_CLOSE, most) if most else Terms(policy, 0)
+        return (
+            SuspensionTerms(TerminusExpiryPolicy.CONNECTION_CLOSE, most)
+            if most
+            else SuspensionTerms(policy, 0)
+        )
     if not terminus.timeout and policy != TerminusExpiryPolicy.CONNECTION_CLOSE:
         return None
-    return Terms(policy, min(terminus.timeout, most) if most else terminus.timeout)
+    return SuspensionTerms(policy, min(terminus.timeout, most) if most else terminus.timeout)
 
 
 class Host(Protocol):
     """The services of the broker that `KeptLinks` uses."""
 
-    def open(self, label: str, box: Kept) -> ReplyTo:
+    def open(self, label: str, box: SuspendedLink) -> ReplyTo:
         """Open a reply address for a link; the answers of queues to it go into the box."""
 
     def close(self, reply_to: ReplyTo) -> None:
@@ -151,7 +155,7 @@ class Host(Protocol):
         """Return whether the catalog has this user. Users of tokens are never in it."""
 
 
-class Kept(ABC):
+class SuspendedLink(ABC):
     """One link that survives its session.
 
     Attributes:
@@ -184,7 +188,7 @@ class Kept(ABC):
     def __init__(self, key: Key, host: Host) -> None:
         self.key = key
         self.account = host.has_account(key.user)
-        self.terms = Terms(TerminusExpiryPolicy.LINK_DETACH, 0)
+        self.terms = SuspensionTerms(TerminusExpiryPolicy.LINK_DETACH, 0)
         self.reply_to = host.open(LABEL, self)
         self.link: SenderLink | ReceiverLink | None = None
         self.tell: Tell | None = None
@@ -256,8 +260,8 @@ class KeptLinks:
     def __init__(self, host: Host) -> None:
         self.host = host
         self.records: Records | None = None
-        self._links: dict[Key, Kept] = {}
-        self._by_peer: dict[PeerId, Kept] = {}
+        self._links: dict[Key, SuspendedLink] = {}
+        self._by_peer: dict[PeerId, SuspendedLink] = {}
         self._of_user: Counter[str] = Counter()
         self._bytes_of_user: Counter[str] = Counter()
         self._last_number = 0
@@ -265,16 +269,16 @@ class KeptLinks:
     def __len__(self) -> int:
         return len(self._links)
 
-    def __iter__(self) -> Iterator[Kept]:
+    def __iter__(self) -> Iterator[SuspendedLink]:
         return iter(self._links.values())
 
-    def find(self, key: Key) -> Kept | None:
+    def find(self, key: Key) -> SuspendedLink | None:
         return self._links.get(key)
 
-    def of(self, effect: Effect) -> Kept | None:
+    def of(self, effect: Effect) -> SuspendedLink | None:
         """Return the link to which the effect of a queue is addressed."""
         match effect:
-            case Confirmed() | Unconfirmed() | Rejected():
+            case Confirmed() | Unconfirmed() | PublishRejected():
                 peer = effect.publisher.reply_to
             case QueueDeleted():
                 peer = effect.ref.reply_to
@@ -300,7 +304,7 @@ class KeptLinks:
         if not self._bytes_of_user[user]:
             del self._bytes_of_user[user]
 
-    def add(self, kept: Kept, number: int | None = None) -> None:
+    def add(self, kept: SuspendedLink, number: int | None = None) -> None:
         """Add a link with a new key; `number` is the one that it had before a restart."""
         assert kept.key not in self._links
         kept.number = self._last_number + 1 if number is None else number
@@ -309,7 +313,9 @@ class KeptLinks:
         self._by_peer[kept.reply_to.id] = kept
         self._of_user[kept.key.user] += 1
 
-    def attach(self, kept: Kept, terms: Terms, link: SenderLink | ReceiverLink, tell: Tell) -> None:
+    def attach(
+        self, kept: SuspendedLink, terms: SuspensionTerms, link: SenderLink | ReceiverLink, tell: Tell
+    ) -> None:
         kept.terms, kept.link, kept.tell, kept.stays = terms, link, tell, False
         kept.since_ms = kept.deadline_ms = kept.lingers = None
         before, kept.records = kept.records, self.records if terms.durable else None
@@ -318,7 +324,9 @@ class KeptLinks:
         elif before is not None:
             before.end(kept.number)
 
-    def restore(self, kept: Kept, number: int, terms: Terms, deadline_ms: int | None) -> None:
+    def restore(
+        self, kept: SuspendedLink, number: int, terms: SuspensionTerms, deadline_ms: int | None
+    ) -> None:
         """Add a suspended link after a restart; `deadline_ms` is None if its timer had not started."""
         self.add(kept, number)
         kept.terms, kept.records = terms, self.records
@@ -329,7 +337,7 @@ class KeptLinks:
             kept.deadline_ms = deadline_ms
             self.host.timer_started()
 
-    def suspend(self, kept: Kept, lingers: object) -> None:
+    def suspend(self, kept: SuspendedLink, lingers: object) -> None:
         """Suspend a link; the end of `lingers` starts its timer (`let_run`), None starts it now."""
         kept.link = kept.tell = None
         kept.since_ms = self.host.now_ms()
@@ -351,14 +359,14 @@ class KeptLinks:
                 kept.lingers = None
                 self._start(kept)
 
-    def _start(self, kept: Kept) -> None:
+    def _start(self, kept: SuspendedLink) -> None:
         if kept.terms.policy == TerminusExpiryPolicy.NEVER:
             return
         kept.deadline_ms = self.host.now_ms() + kept.terms.timeout_s * 1000
         kept.write()
         self.host.timer_started()
 
-    def end(self, kept: Kept) -> Mail:
+    def end(self, kept: SuspendedLink) -> Mail:
         if self._links.get(kept.key) is not kept:
             return []
         del self._links[kept.key]
@@ -396,7 +404,7 @@ class KeptLinks:
         raise NotFound(f"suspended link {number}", f"no link of number {number} is suspended")
 
     @staticmethod
-    def _forget_records(kept: Kept) -> None:
+    def _forget_records(kept: SuspendedLink) -> None:
         if kept.records is not None:
             kept.records.end(kept.number)
             kept.records = None
@@ -410,7 +418,7 @@ class KeptLinks:
         """Return the first `most` suspended links for the management API; all if it is None."""
         return tuple(map(self._view, islice((each for each in self if each.link is None), most)))
 
-    def _view(self, kept: Kept) -> SuspendedLinkView:
+    def _view(self, kept: SuspendedLink) -> SuspendedLinkView:
         now, since, due = self.host.now_ms(), kept.since_ms, kept.deadline_ms
         return SuspendedLinkView(
             link=kept.number,

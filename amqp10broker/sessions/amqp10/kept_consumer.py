@@ -14,7 +14,7 @@ from amqp10broker.protocols.amqp10.delivery import Parts
 from amqp10broker.protocols.amqp10.performatives import Source
 from amqp10broker.protocols.amqp10.resumption import UNSETTLED_ENTRIES_MAX
 from amqp10broker.protocols.amqp10.transfer import delivery_tag
-from amqp10broker.queues.commands import ConsumerRef, Settle, Unsubscribe, Verdict
+from amqp10broker.queues.commands import ConsumerRef, DeliveryOutcome, Settle, Unsubscribe
 from amqp10broker.queues.effects import (
     ActiveChanged,
     Effect,
@@ -24,13 +24,13 @@ from amqp10broker.queues.effects import (
     SubscribeRefused,
     TimedOut,
 )
-from amqp10broker.sessions.amqp10.kept import Kept, KeptLinks, Key, Mail
+from amqp10broker.sessions.amqp10.kept import KeptLinks, Key, Mail, SuspendedLink
 
 if TYPE_CHECKING:
     from amqp10broker.sessions.queue_credit import QueueCredit
 
 
-class KeptConsumer(Kept):
+class KeptConsumer(SuspendedLink):
     """A link on which a client receives.
 
     Attributes:
@@ -45,7 +45,7 @@ class KeptConsumer(Kept):
         "_links",
         "active",
         "credit",
-        "default_verdict",
+        "default_delivery_outcome",
         "held",
         "ref",
         "source",
@@ -60,7 +60,7 @@ class KeptConsumer(Kept):
         self.ref: ConsumerRef = self.reply_to.consumer()
         self.held: dict[int, Parts | None] = {}
         self.credit: QueueCredit | None = None
-        self.default_verdict = Verdict.REQUEUE
+        self.default_delivery_outcome = DeliveryOutcome.REQUEUE
         self.stale = 0
         self.active: bool | None = None
 
@@ -99,15 +99,15 @@ class KeptConsumer(Kept):
         self._bytes -= size
         self._links.release(self.key.user, size)
 
-    def suspended(self, credit: QueueCredit, verdict: Verdict, stale: int) -> None:
+    def suspended(self, credit: QueueCredit, delivery_outcome: DeliveryOutcome, stale: int) -> None:
         """Take over the state of an end that has gone, and that has returned its unsent deliveries."""
-        self.credit, self.default_verdict = credit, verdict
+        self.credit, self.default_delivery_outcome = credit, delivery_outcome
         self.stale += stale
         # An attach may not list more.
         excess = list(self.held)[UNSETTLED_ENTRIES_MAX:]
         if excess:
             self.forget(excess)
-            credit.post(Settle(self.ref, excess, Verdict.REQUEUE))
+            credit.post(Settle(self.ref, excess, DeliveryOutcome.REQUEUE))
 
     # --- suspended --------------------------------------------------------------------------------
 
@@ -131,8 +131,8 @@ class KeptConsumer(Kept):
         credit = self.credit
         if credit is None:
             return []
-        verdict = self.default_verdict
-        if verdict is Verdict.REQUEUE and credit.kind.counts_lost_as_failed:
-            verdict = Verdict.REQUEUE_FAILED
+        delivery_outcome = self.default_delivery_outcome
+        if delivery_outcome is DeliveryOutcome.REQUEUE and credit.kind.counts_lost_as_failed:
+            delivery_outcome = DeliveryOutcome.REQUEUE_FAILED
         over: list[Any] = []
-        return [(credit.queue.handle, Unsubscribe(self.ref, over, over, credit.seen, verdict))]
+        return [(credit.queue.handle, Unsubscribe(self.ref, over, over, credit.seen, delivery_outcome))]

@@ -20,8 +20,8 @@ from amqp10broker.protocols.amqp10.resumption import (
     unsettled_map,
 )
 from amqp10broker.queues.commands import PublisherRef
-from amqp10broker.queues.effects import Confirmed, Effect, Rejected, Unconfirmed
-from amqp10broker.sessions.amqp10.kept import Host, Kept, Key, Mail
+from amqp10broker.queues.effects import Confirmed, Effect, PublishRejected, Unconfirmed
+from amqp10broker.sessions.amqp10.kept import Host, Key, Mail, SuspendedLink
 from amqp10broker.sessions.amqp10.tally import Tally, outcome_of
 
 
@@ -39,14 +39,14 @@ class Entry:
         self.posted = False
 
 
-class Teller(Protocol):
+class Notify(Protocol):
     """The end of the link in a session."""
 
     def tell_late(self, entry: Entry, number: int) -> None:
         """Send the outcome of a delivery that was sent before the link was suspended."""
 
 
-class KeptPublisher(Kept):
+class KeptPublisher(SuspendedLink):
     """A link on which a client sends; `entries` are by delivery-tag, in order of arrival."""
 
     __slots__ = ("_flights", "_most", "_told", "entries", "publisher", "target")
@@ -55,7 +55,7 @@ class KeptPublisher(Kept):
         super().__init__(key, host)
         self.target = target
         self.entries: dict[bytes, Entry] = {}
-        self.publisher: Teller | None = None
+        self.publisher: Notify | None = None
         self._most = 0
         # Of each end that it had: deliveries that queues have not answered, by delivery-id.
         self._flights: dict[PublisherRef, tuple[Tally, dict[int, Entry]]] = {}
@@ -95,7 +95,7 @@ class KeptPublisher(Kept):
 
     # --- attaching and suspending -----------------------------------------------------------------
 
-    def attached(self, publisher: Teller, ref: PublisherRef, tally: Tally) -> None:
+    def attached(self, publisher: Notify, ref: PublisherRef, tally: Tally) -> None:
         """Attach another end, which publishes under this reference."""
         self.publisher = publisher
         self._flights[ref] = tally, {}
@@ -212,7 +212,7 @@ class KeptPublisher(Kept):
     # --- from queues ------------------------------------------------------------------------------
 
     def take(self, effect: Effect) -> None:
-        if not isinstance(effect, Confirmed | Unconfirmed | Rejected):
+        if not isinstance(effect, Confirmed | Unconfirmed | PublishRejected):
             return
         tally, flight = self._flights.get(effect.publisher, (None, {}))
         if tally is None:

@@ -12,7 +12,7 @@ from amqp10broker.auth.authorise import Kind
 from amqp10broker.config.records import INCOMING_WINDOW
 from amqp10broker.config.settings import AUTO
 from amqp10broker.errors import PermissionDenied, RefusedError
-from amqp10broker.metadata.catalog import Request
+from amqp10broker.metadata.catalog import CatalogRequest
 from amqp10broker.metadata.proposing import LATER, Decided
 from amqp10broker.metadata.queue import DeclaredQueue, QueueHandle
 from amqp10broker.metadata.queue_requests import DeclareQueue, DeleteQueue, QueueEnded
@@ -47,12 +47,12 @@ from amqp10broker.queues.commands import (
 from amqp10broker.queues.effects import Effect, QueueDeleted, QueueDown, Refusal, SubscribeRefused, TimedOut
 from amqp10broker.sessions.amqp10.attach import SourcePlan, Steps, TargetPlan, plan_target, rcv_settle_mode
 from amqp10broker.sessions.amqp10.auto_credit import AutoCredit, AutoQueueCredit
-from amqp10broker.sessions.amqp10.consumer import Consumer, ConsumerTerms
-from amqp10broker.sessions.amqp10.kept import Kept, Key, Terms, terms_for
+from amqp10broker.sessions.amqp10.consumer import ConsumerTerms, LinkConsumer
+from amqp10broker.sessions.amqp10.kept import Key, SuspendedLink, SuspensionTerms, terms_for
 from amqp10broker.sessions.amqp10.kept_consumer import KeptConsumer
 from amqp10broker.sessions.amqp10.kept_publisher import KeptPublisher
 from amqp10broker.sessions.amqp10.link_owner import LinkOwners
-from amqp10broker.sessions.amqp10.publisher import Publisher
+from amqp10broker.sessions.amqp10.publisher import LinkPublisher
 from amqp10broker.sessions.amqp10.topics import plan_receiver
 from amqp10broker.sessions.auto_limit import AutoLimit, Bounds
 from amqp10broker.sessions.commits import Part
@@ -69,9 +69,9 @@ fits into the unsettled map with which its client comes back.
 """
 
 
-class Waiting(NamedTuple):
+class WaitingAttach(NamedTuple):
     link: SenderLink | ReceiverLink
-    request: Request[Any]
+    request: CatalogRequest[Any]
     then: Callable[[Decided], None]
 
 
@@ -93,9 +93,9 @@ class ClientLinks:
         self._take_mail = take_mail
         self._routes = Routes(context.vhost, context.access, context.container_id)
         self._gone = ClientCounters()
-        self.consumers: dict[ConsumerRef, Consumer] = {}
-        self.publishers: dict[PublisherRef, Publisher] = {}
-        self._waiting: dict[RequestRef, Waiting] = {}
+        self.consumers: dict[ConsumerRef, LinkConsumer] = {}
+        self.publishers: dict[PublisherRef, LinkPublisher] = {}
+        self._waiting: dict[RequestRef, WaitingAttach] = {}
         # Attaches of kept links that still have an end elsewhere.
         self._claimed: dict[SenderLink | ReceiverLink, Attach] = {}
         # Functions that accept consumers when their queues have answered.
@@ -130,7 +130,7 @@ class ClientLinks:
             return
 
     def propose(
-        self, link: SenderLink | ReceiverLink, request: Request[Any], then: Callable[[Decided], None]
+        self, link: SenderLink | ReceiverLink, request: CatalogRequest[Any], then: Callable[[Decided], None]
     ) -> Decided | None:
         ref = self._context.reply_to.request()
         try:
@@ -139,7 +139,7 @@ class ClientLinks:
             return Decided(ref, refusal=refusal)
         if answer is not LATER:
             return Decided(ref, answer)
-        self._waiting[ref] = Waiting(link, request, then)
+        self._waiting[ref] = WaitingAttach(link, request, then)
         self._session.held.hold(link)
         return None
 
@@ -147,7 +147,7 @@ class ClientLinks:
     def undecided(self) -> bool:
         return bool(self._waiting)
 
-    def take_waiting(self, ref: RequestRef) -> Waiting | None:
+    def take_waiting(self, ref: RequestRef) -> WaitingAttach | None:
         return self._waiting.pop(ref, None)
 
     def waits(self, link: SenderLink | ReceiverLink) -> bool:
@@ -201,7 +201,7 @@ class ClientLinks:
         settled = attach.snd_settle_mode == SenderSettleMode.SETTLED
         consumer_terms = ConsumerTerms(
             address,
-            plan.default_verdict,
+            plan.default_delivery_outcome,
             plan.dynamic,
             resuming=incomplete,
             browses=plan.browse,
@@ -210,7 +210,7 @@ class ClientLinks:
             exclusive=plan.exclusive,
         )
         mode = Mode.DELIVERED_SETTLED if settled else Mode.DELIVERED
-        consumer = Consumer(
+        consumer = LinkConsumer(
             self._session,
             link,
             QueueCredit(plan.queue, ref, self._post, mode) if before is None else before.renewed(self._post),
@@ -285,7 +285,7 @@ class ClientLinks:
         ref = (self._context.reply_to if kept is None else kept.reply_to).publisher()
         address = plan.target.address
         settings = self._context.flow_for(address)
-        publisher = Publisher(
+        publisher = LinkPublisher(
             self._session,
             link,
             plan.queue,
@@ -326,7 +326,7 @@ class ClientLinks:
         consumes = isinstance(link, SenderLink)
         return Key(context.vhost.name, context.user, context.container_id, link.name, consumes)
 
-    def _kept(self, link: SenderLink | ReceiverLink) -> Kept | None:
+    def _kept(self, link: SenderLink | ReceiverLink) -> SuspendedLink | None:
         kept = self._context.kept
         return None if kept is None else kept.find(self._key(link))
 
@@ -356,7 +356,7 @@ class ClientLinks:
             lasts = lasts and exchange.durable
         return TerminusDurability.UNSETTLED_STATE if lasts else TerminusDurability.NONE
 
-    def _terms(self, link: SenderLink | ReceiverLink, terminus: Any, survives: int) -> Terms | None:
+    def _terms(self, link: SenderLink | ReceiverLink, terminus: Any, survives: int) -> SuspensionTerms | None:
         # None: the link is not kept. Then the kept state of its name ends.
         kept, config = self._context.kept, self._context.config
         if kept is None:
@@ -369,7 +369,7 @@ class ClientLinks:
         return None
 
     def _keep_publisher(
-        self, link: ReceiverLink, attach: Attach, terms: Terms
+        self, link: ReceiverLink, attach: Attach, terms: SuspensionTerms
     ) -> tuple[KeptPublisher, dict[bytes, State] | None]:
         # The map is our unsettled state if the link is resumed.
         links = self._context.kept
@@ -389,7 +389,7 @@ class ClientLinks:
         return kept, unsettled
 
     def _keep_consumer(
-        self, link: SenderLink, attach: Attach, terms: Terms, plan: SourcePlan
+        self, link: SenderLink, attach: Attach, terms: SuspensionTerms, plan: SourcePlan
     ) -> tuple[KeptConsumer, QueueCredit | None]:
         # The credit is that of the earlier end if the link is resumed.
         links, source = self._context.kept, attach.source
@@ -406,7 +406,7 @@ class ClientLinks:
         links.attach(kept, terms, link, self._context.tell)
         return kept, before
 
-    def _end_kept(self, there: Kept | None) -> None:
+    def _end_kept(self, there: SuspendedLink | None) -> None:
         # The commands for queues leave with this session's others.
         if there is not None and self._context.kept is not None:
             for handle, command in self._context.kept.end(there):
@@ -421,7 +421,7 @@ class ClientLinks:
             why = f"a delivery of queue '{effect.queue}' was held for too long, and is another consumer's"
             self._context.transactions.taken_back(effect.consumer, effect.keys, why)
 
-    def _leave_kept(self, kept: Kept, *, lost: bool) -> None:
+    def _leave_kept(self, kept: SuspendedLink, *, lost: bool) -> None:
         # The link is suspended, or ends with its end.
         links = self._context.kept
         assert links is not None
@@ -439,7 +439,7 @@ class ClientLinks:
     def on_left(self, link: SenderLink | ReceiverLink) -> None:
         """Note that the client detaches a link without closing it. The caller ends the link next."""
         owner = self._owners.find(link)
-        kept = owner.kept if isinstance(owner, Publisher | Consumer) else None
+        kept = owner.kept if isinstance(owner, LinkPublisher | LinkConsumer) else None
         if kept is not None:
             kept.stays = True
 
@@ -455,7 +455,7 @@ class ClientLinks:
             self._set_queue_credit(consumer)
         self._resize_window()
 
-    def _set_credit_limit(self, publisher: Publisher) -> None:
+    def _set_credit_limit(self, publisher: LinkPublisher) -> None:
         settings, credit = publisher.settings, publisher.link.credit
         if settings.max_link_credit != AUTO:
             publisher.auto = None
@@ -467,7 +467,7 @@ class ClientLinks:
             publisher.auto = AutoCredit(credit, limit, partial(self._top_up, publisher))
         credit.limit = settings.link_credit if publisher.auto is None else publisher.auto.auto.limit
 
-    def _set_queue_credit(self, consumer: Consumer) -> None:
+    def _set_queue_credit(self, consumer: LinkConsumer) -> None:
         settings = consumer.settings
         if settings.max_queue_credit != AUTO:
             consumer.auto = None
@@ -481,7 +481,7 @@ class ClientLinks:
         bounds = Bounds(base, most, context.config.auto_credit_max_bytes)
         return AutoLimit(bounds, context.moment.ms, context.is_memory_tight)
 
-    def _top_up(self, publisher: Publisher) -> None:
+    def _top_up(self, publisher: LinkPublisher) -> None:
         self._resize_window()
         if publisher.link.attached:
             self._session.inbound.top_up(publisher.link)
@@ -545,7 +545,7 @@ class ClientLinks:
     def on_closed(self, link: SenderLink | ReceiverLink) -> None:
         """Note that the client closes a link. The caller ends the link next."""
         owner = self._owners.find(link)
-        if isinstance(owner, Consumer):
+        if isinstance(owner, LinkConsumer):
             owner.closed = True
 
     def detach(self, link: SenderLink | ReceiverLink, fault: AmqpLinkError) -> None:
@@ -583,7 +583,7 @@ class ClientLinks:
 
     def on_queue_deleted(self, effect: QueueDeleted) -> None:
         ref = effect.ref
-        end: Consumer | Publisher | None
+        end: LinkConsumer | LinkPublisher | None
         end = (
             self.consumers.pop(ref, None) if isinstance(ref, ConsumerRef) else self.publishers.pop(ref, None)
         )
@@ -591,7 +591,7 @@ class ClientLinks:
             self.on_late(effect)
             return
         self._let_go(end)
-        if isinstance(end, Publisher):
+        if isinstance(end, LinkPublisher):
             end.release_unsettled()
         self._end_kept(end.kept)
         text = f"queue '{effect.queue}' in vhost '{self._context.vhost.name}' was deleted"
@@ -629,7 +629,7 @@ class ClientLinks:
         self._end(consumer.link, AmqpLinkError(Condition.ILLEGAL_STATE, text))
 
     def drop_consumer(
-        self, consumer: Consumer, unsent: Sequence[tuple[int, Parts]], *, lost: bool = False
+        self, consumer: LinkConsumer, unsent: Sequence[tuple[int, Parts]], *, lost: bool = False
     ) -> None:
         """Remove a consumer after its link has ended; `lost` if with its session or connection."""
         if self.consumers.pop(consumer.ref, None) is None:
@@ -653,7 +653,7 @@ class ClientLinks:
             # Unless others share it; the answer is not needed.
             self._post(queue.handle, Delete(self._context.reply_to.request(), if_unused=True))
 
-    def drop_publisher(self, publisher: Publisher, *, lost: bool = False) -> None:
+    def drop_publisher(self, publisher: LinkPublisher, *, lost: bool = False) -> None:
         if self.publishers.pop(publisher.ref, None) is None:
             return
         self._let_go(publisher)
@@ -667,9 +667,9 @@ class ClientLinks:
         if publisher.exclusive_queue and made is not None:
             self._delete(made)
 
-    def _let_go(self, end: Consumer | Publisher) -> None:
+    def _let_go(self, end: LinkConsumer | LinkPublisher) -> None:
         self._owners.take(end.link)
-        if isinstance(end, Consumer):
+        if isinstance(end, LinkConsumer):
             self._accept.pop(end.ref, None)
             end.end_acquisition()
             end.credit.retire(self._gone)

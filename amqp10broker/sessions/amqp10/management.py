@@ -24,7 +24,7 @@ from amqp10broker.operations.amqp_node import (
     Outcome,
     Responded,
     TokenOffered,
-    Waiting,
+    WaitingChange,
     handle_request,
 )
 from amqp10broker.operations.caller import Caller
@@ -296,7 +296,7 @@ class ManagementLinks:
             return offered.accepted
         ref = self._reply_to.request()
         self._offer_token(offered.token, ref)
-        return Waiting(ref, lambda decided: offered.accepted)
+        return WaitingChange(ref, lambda decided: offered.accepted)
 
     def _go_on(self, pair: Pair, reply: Reply, outcome: Outcome) -> None:
         match outcome:
@@ -307,7 +307,7 @@ class ManagementLinks:
                 request = self._reply_to.request()
                 self._asked[request] = (pair, reply, outcome.respond)
                 self._post(outcome.handle, outcome.command(request))
-            case Waiting():
+            case WaitingChange():
                 self._undecided = outcome.ref
                 self._asked[outcome.ref] = (pair, reply, outcome.respond)
             case _:

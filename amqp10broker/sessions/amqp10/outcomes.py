@@ -9,7 +9,7 @@ from amqp10broker.protocols.amqp10.encoder import encode
 from amqp10broker.protocols.amqp10.errors import AmqpLinkError, AmqpSessionError, Condition
 from amqp10broker.protocols.amqp10.performatives import Accepted, Flow, Modified, Rejected, Released
 from amqp10broker.protocols.amqp10.types import Symbol
-from amqp10broker.queues.commands import Verdict
+from amqp10broker.queues.commands import DeliveryOutcome
 
 _TXN_ID: Final = Symbol("txn-id")
 
@@ -18,11 +18,11 @@ _TXN_ID: Final = Symbol("txn-id")
 class Decision:
     """A decision; `annotations` is an encoded map for the message-annotations, or empty."""
 
-    verdict: Verdict
+    delivery_outcome: DeliveryOutcome
     annotations: bytes = b""
 
 
-def decide(state: Any, *, settled: bool, default: Verdict) -> Decision | None:
+def decide(state: Any, *, settled: bool, default: DeliveryOutcome) -> Decision | None:
     """Translate a client's disposition. `state`: of the delivery; None if the client did not set it. Returns
     None when the disposition contains no decision. Raises `AmqpLinkError` if annotations that clients may not
     set, and `AmqpSessionError` if the state is not one that a receiver may set.
@@ -38,12 +38,12 @@ def decide(state: Any, *, settled: bool, default: Verdict) -> Decision | None:
                 "with x-",
             )
         annotations = encode(state.message_annotations)
-    verdict = to_verdict(state)
-    if verdict is None:
+    delivery_outcome = to_outcome(state)
+    if delivery_outcome is None:
         raise AmqpSessionError(
             Condition.INVALID_FIELD, f"Unrecognised state: {type(state).__name__.lower()} in DISPOSITION"
         )
-    return Decision(verdict, annotations)
+    return Decision(delivery_outcome, annotations)
 
 
 def transaction_named(flow: Flow) -> bytes | None:
@@ -62,25 +62,25 @@ def check_no_transaction(flow: Flow) -> None:
         raise AmqpLinkError(Condition.NOT_IMPLEMENTED, text)
 
 
-def default_verdict(outcome: Any) -> Verdict:
+def default_delivery_outcome(outcome: Any) -> DeliveryOutcome:
     """Return the decision on a delivery settled without an outcome (3.5.3): released by default."""
-    return to_verdict(outcome) or Verdict.REQUEUE
+    return to_outcome(outcome) or DeliveryOutcome.REQUEUE
 
 
-def to_verdict(state: Any) -> Verdict | None:
+def to_outcome(state: Any) -> DeliveryOutcome | None:
     """Translate a delivery state; None when it is not an outcome."""
     match state:
         case Accepted():
-            return Verdict.ACCEPT
+            return DeliveryOutcome.ACCEPT
         case Rejected():
             # "delivery-count is incremented" (3.4.2): the consumer of the dead letter sees it.
-            return Verdict.DISCARD_FAILED
+            return DeliveryOutcome.DISCARD_FAILED
         case Released():
-            return Verdict.REQUEUE
+            return DeliveryOutcome.REQUEUE
         case Modified(undeliverable_here=True):
             # As RabbitMQ: the message is not offered to other consumers either, but dead-lettered.
-            return Verdict.DISCARD_FAILED if state.delivery_failed else Verdict.DISCARD
+            return DeliveryOutcome.DISCARD_FAILED if state.delivery_failed else DeliveryOutcome.DISCARD
         case Modified():
-            return Verdict.REQUEUE_FAILED if state.delivery_failed else Verdict.REQUEUE
+            return DeliveryOutcome.REQUEUE_FAILED if state.delivery_failed else DeliveryOutcome.REQUEUE
         case _:
             return None

@@ -18,7 +18,7 @@ from amqp10broker.errors import AccessRefused, NotFound, PermissionDenied, Refus
 from amqp10broker.message.amqp10 import to_at_start
 from amqp10broker.message.message import Message, MessageReader
 from amqp10broker.message.routing_headers import routing_headers
-from amqp10broker.metadata.catalog import Request
+from amqp10broker.metadata.catalog import CatalogRequest
 from amqp10broker.metadata.last_error import LastError
 from amqp10broker.metadata.proposing import Decided
 from amqp10broker.metadata.queue import DeclaredQueue
@@ -44,7 +44,7 @@ from amqp10broker.protocols.amqp10.performatives import (
 from amqp10broker.protocols.amqp10.resumption import Arrival, on_resumed
 from amqp10broker.protocols.amqp10.session import Session
 from amqp10broker.queues.commands import AttachPublisher, DetachPublisher, Publish, PublisherRef
-from amqp10broker.queues.effects import Rejected as Refused
+from amqp10broker.queues.effects import PublishRejected as Refused
 from amqp10broker.queues.effects import Unconfirmed
 from amqp10broker.routing.address import (
     Address,
@@ -82,7 +82,7 @@ _CONTENT: Final = itemgetter(1)
 class PublisherLinks(Protocol):
     """The services of a session's links that a publisher uses."""
 
-    def drop_publisher(self, publisher: Publisher) -> None:
+    def drop_publisher(self, publisher: LinkPublisher) -> None:
         """Remove a publisher after its link has ended, and make it `leave`."""
 
     def transacts(self, queue: DeclaredQueue) -> bool:
@@ -92,7 +92,7 @@ class PublisherLinks(Protocol):
         """Carry out parts in one step, behind all that was posted; see `sessions.commits.Commits`."""
 
     def propose(
-        self, link: SenderLink | ReceiverLink, request: Request[Any], then: Callable[[Decided], None]
+        self, link: SenderLink | ReceiverLink, request: CatalogRequest[Any], then: Callable[[Decided], None]
     ) -> Decided | None:
         """Propose the declaration of a queue for a link. Returns the decision; None if it comes later, to
         `then`. The link is held until then, so that later frames do not overtake those that wait.
@@ -112,7 +112,7 @@ class Way(NamedTuple):
     """Unroutable messages are accepted: a topic without subscribers."""
 
 
-class Publisher:
+class LinkPublisher:
     """One publishing link.
 
     Attributes:

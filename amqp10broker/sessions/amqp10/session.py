@@ -2,8 +2,8 @@
 queues come out.
 
 Drives the engine (`protocols.amqp10.session.Session`) and dispatches its events to the owners of links
-(`link_owner.py`): each `Publisher` and `Consumer`, and both ends of each pair of management links. The steps
-in which it runs are defined in `sessions/session_step.py`.
+(`link_owner.py`): each `LinkPublisher` and `LinkConsumer`, and both ends of each pair of management links.
+The steps in which it runs are defined in `sessions/session_step.py`.
 """
 
 from __future__ import annotations
@@ -49,22 +49,22 @@ from amqp10broker.queues.effects import (
     CreditReply,
     Deliver,
     Effect,
+    PublishRejected,
     QueueDeleted,
     QueueDown,
-    Rejected,
     Settled,
     Subscribed,
     SubscribeRefused,
     TimedOut,
     Unconfirmed,
 )
-from amqp10broker.sessions.amqp10.consumer import Consumer
-from amqp10broker.sessions.amqp10.coordinator import Coordinator as ControlLink
+from amqp10broker.sessions.amqp10.consumer import LinkConsumer
+from amqp10broker.sessions.amqp10.coordinator import CoordinatorLink as ControlLink
 from amqp10broker.sessions.amqp10.faults import log_fault, log_operation
 from amqp10broker.sessions.amqp10.link_owner import LinkOwners
 from amqp10broker.sessions.amqp10.links import ClientLinks
 from amqp10broker.sessions.amqp10.management import ManagementLinks, is_management
-from amqp10broker.sessions.amqp10.publisher import Publisher
+from amqp10broker.sessions.amqp10.publisher import LinkPublisher
 from amqp10broker.sessions.amqp10.transactions import ConflictError, Transaction
 from amqp10broker.sessions.context import SessionContext
 from amqp10broker.sessions.counters import ClientCounters
@@ -202,7 +202,7 @@ class BrokerSession:
         for handle in handles:
             link = session.links.by_remote.get(handle)
             owner = self._owners.receivers.get(link) if isinstance(link, ReceiverLink) else None
-            queue = owner.only_queue if isinstance(owner, Publisher) else None
+            queue = owner.only_queue if isinstance(owner, LinkPublisher) else None
             if queue is None or queue in queues:
                 return items
             queues.add(queue)
@@ -243,7 +243,7 @@ class BrokerSession:
                     consumer = self.links.consumers.get(effect.consumer)
                     if consumer is not None:
                         consumer.on_reply(effect)
-                case Unconfirmed() | Rejected():
+                case Unconfirmed() | PublishRejected():
                     publisher = self.links.publishers.get(effect.publisher)
                     if publisher is not None:
                         publisher.on_refused(effect)
@@ -282,7 +282,7 @@ class BrokerSession:
         if self.session.held.by_remote:
             self._resume()
 
-    def hear_last(self, letter: SessionLetter) -> None:
+    def handle_undelivered(self, letter: SessionLetter) -> None:
         """Handle an event that was still waiting when the session had ended."""
         if isinstance(letter, list):
             for effect in letter:
@@ -375,11 +375,11 @@ class BrokerSession:
         return self.session.take_output()
 
     @property
-    def consumers(self) -> Iterable[Consumer]:
+    def consumers(self) -> Iterable[LinkConsumer]:
         return self.links.consumers.values()
 
     @property
-    def publishers(self) -> Iterable[Publisher]:
+    def publishers(self) -> Iterable[LinkPublisher]:
         return self.links.publishers.values()
 
     @property
@@ -441,15 +441,15 @@ class BrokerSession:
                 # The client settles what was answered (rcv-settle-mode second), or what was not: the engine
                 # has removed it, and for a link that is not kept nothing more is to be done.
                 settler = self._owners.receivers.get(event.link)
-                if event.settled and isinstance(settler, Publisher):
+                if event.settled and isinstance(settler, LinkPublisher):
                     settler.on_settled(event.delivery_ids)
             case DeliveryResumed():
                 resumer = self._owners.receivers.get(event.link)
-                if isinstance(resumer, Publisher):
+                if isinstance(resumer, LinkPublisher):
                     self._tell(event.link, resumer.on_resumed, event)
             case DeliveryBegun():
                 beginner = self._owners.receivers.get(event.link)
-                if isinstance(beginner, Publisher):
+                if isinstance(beginner, LinkPublisher):
                     self._tell(event.link, beginner.on_begun, event)
             case LinkAttached():
                 raise AssertionError("the broker attaches no links of its own")
@@ -546,10 +546,10 @@ class BrokerSession:
             self.links.detach(transaction.control, AmqpLinkError(Condition.TRANSACTION_TIMEOUT, text))
         transactions.watch()
 
-    def _tell(self, link: SenderLink | ReceiverLink, method: Callable[[T], None], news: T) -> None:
+    def _tell(self, link: SenderLink | ReceiverLink, method: Callable[[T], None], notifications: T) -> None:
         # The owner is made if the link has none. The link or the session ends with an error that is raised.
         try:
-            method(news)
+            method(notifications)
         except AmqpLinkError as error:
             self.links.detach(link, error)
         except ConflictError as error:

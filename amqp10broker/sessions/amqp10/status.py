@@ -8,10 +8,10 @@ from typing import Any, Final
 
 from amqp10broker.operations.snapshot import LinkView, SessionView, TransactionView
 from amqp10broker.queues.counters import CONSUMING
-from amqp10broker.sessions.amqp10.consumer import Consumer
-from amqp10broker.sessions.amqp10.publisher import Publisher
+from amqp10broker.sessions.amqp10.consumer import LinkConsumer
+from amqp10broker.sessions.amqp10.publisher import LinkPublisher
 from amqp10broker.sessions.amqp10.session import BrokerSession
-from amqp10broker.sessions.circumstances import Circumstances
+from amqp10broker.sessions.circumstances import WaitContext
 from amqp10broker.sessions.counters import PUBLISHING, ClientCounters
 from amqp10broker.sessions.diagnosis.why_consumer import why_consumer_waits
 from amqp10broker.sessions.diagnosis.why_publisher import why_publisher_waits
@@ -19,7 +19,7 @@ from amqp10broker.sessions.diagnosis.why_publisher import why_publisher_waits
 _LINK: Final = itemgetter(0)
 
 
-def session_view(broker_session: BrokerSession, around: Circumstances) -> SessionView:
+def session_view(broker_session: BrokerSession, around: WaitContext) -> SessionView:
     session = broker_session.session
     consumers = list(broker_session.consumers)
     unsettled = Counter(map(_LINK, session.outbound.unsettled.values()))
@@ -58,7 +58,7 @@ def session_view(broker_session: BrokerSession, around: Circumstances) -> Sessio
 
 
 def _consumer_view(
-    broker_session: BrokerSession, consumer: Consumer, around: Circumstances, unsettled: int
+    broker_session: BrokerSession, consumer: LinkConsumer, around: WaitContext, unsettled: int
 ) -> LinkView:
     link = consumer.link
     auto = None if consumer.auto is None else consumer.auto.auto
@@ -89,7 +89,7 @@ def _consumer_view(
     )
 
 
-def _publisher_view(broker_session: BrokerSession, publisher: Publisher, around: Circumstances) -> LinkView:
+def _publisher_view(broker_session: BrokerSession, publisher: LinkPublisher, around: WaitContext) -> LinkView:
     link = publisher.link
     auto = None if publisher.auto is None else publisher.auto.auto
     waiting = why_publisher_waits(broker_session, publisher, around)

@@ -11,7 +11,7 @@ from amqp10broker.protocols.amqp10.faults import to_error
 from amqp10broker.protocols.amqp10.performatives import Rejected
 from amqp10broker.protocols.amqp10.types import Symbol
 from amqp10broker.queues.effects import Confirmed, Unconfirmed
-from amqp10broker.queues.effects import Rejected as Refused
+from amqp10broker.queues.effects import PublishRejected as Refused
 
 
 class Tally:

@@ -39,7 +39,7 @@ from amqp10broker.sessions.amqp10.attach import (
     to_amqp_error,
     whole_number,
 )
-from amqp10broker.sessions.amqp10.outcomes import default_verdict
+from amqp10broker.sessions.amqp10.outcomes import default_delivery_outcome
 from amqp10broker.sessions.context import SessionContext
 
 SHARED: Final = Symbol("shared")
@@ -73,7 +73,7 @@ def plan_receiver(attach: Attach, context: SessionContext) -> Steps[SourcePlan]:
 
 
 def _subscribe(attach: Attach, source: Source, topic: str, context: SessionContext) -> Steps[SourcePlan]:
-    outcomes, verdict = outcomes_of(source), default_verdict(source.default_outcome)
+    outcomes, delivery_outcome = outcomes_of(source), default_delivery_outcome(source.default_outcome)
     priority = whole_number(attach, PRIORITY) or 0
     selector, no_local = _filters(source)
     wanted = _wanted(attach, source, topic, context)
@@ -108,7 +108,7 @@ def _subscribe(attach: Attach, source: Source, topic: str, context: SessionConte
     return SourcePlan(
         queue,
         reply,
-        verdict,
+        delivery_outcome,
         dynamic=wanted.name is None,
         priority=priority,
         timeout_ms=None,
@@ -193,9 +193,9 @@ def _come_back(
         capabilities=(TOPIC, *_sharing(subscription)),
         **_STAYS,
     )
-    verdict = default_verdict(None)
+    delivery_outcome = default_delivery_outcome(None)
     priority = whole_number(attach, PRIORITY) or 0
-    plan = SourcePlan(queue, reply, verdict, dynamic=False, priority=priority, timeout_ms=None)
+    plan = SourcePlan(queue, reply, delivery_outcome, dynamic=False, priority=priority, timeout_ms=None)
     return replace(plan, subscription=subscription, exclusive=True)
 
 

@@ -15,7 +15,7 @@ from amqp10broker.metadata.queue import DeclaredQueue
 from amqp10broker.protocols.amqp10.disposition import Outcome
 from amqp10broker.protocols.amqp10.faults import unknown_transaction
 from amqp10broker.protocols.amqp10.link import ReceiverLink
-from amqp10broker.queues.commands import ConsumerRef, Publish, PublisherRef, Settle, Verdict
+from amqp10broker.queues.commands import ConsumerRef, DeliveryOutcome, Publish, PublisherRef, Settle
 from amqp10broker.sessions.commits import Part
 from amqp10broker.sessions.moment import Moment
 
@@ -31,10 +31,10 @@ class Holder(Protocol):
     def queue(self) -> DeclaredQueue: ...
 
     @property
-    def default_verdict(self) -> Verdict:
+    def default_delivery_outcome(self) -> DeliveryOutcome:
         """The decision on a delivery that was settled in a transaction that is rolled back."""
 
-    def decided(self, verdict: Verdict, ids: Sequence[int], outcome: Outcome | None) -> None:
+    def decided(self, delivery_outcome: DeliveryOutcome, ids: Sequence[int], outcome: Outcome | None) -> None:
         """Handle a decision that a commit has applied. `ids`: of the delivery if the client has not settled
         it and is to be notified now; else empty.
         """
@@ -45,7 +45,7 @@ class Retired(NamedTuple):
 
     holder: Holder
     delivery_id: int
-    verdict: Verdict
+    delivery_outcome: DeliveryOutcome
     outcome: Outcome | None
     settled: bool
     annotations: bytes = b""
@@ -132,14 +132,14 @@ class Transaction:
             (queue.handle, Publish(ref, range(len(messages)), messages, True))
             for queue, messages in by_queue.items()
         ]
-        keys: dict[tuple[ConsumerRef, Verdict, bytes], list[int]] = {}
+        keys: dict[tuple[ConsumerRef, DeliveryOutcome, bytes], list[int]] = {}
         queues: dict[ConsumerRef, DeclaredQueue] = {}
         for (holder, key), retired in self._retired.items():
-            keys.setdefault((holder, retired.verdict, retired.annotations), []).append(key)
+            keys.setdefault((holder, retired.delivery_outcome, retired.annotations), []).append(key)
             queues[holder] = retired.holder.queue
         parts += [
-            (queues[holder].handle, Settle(holder, numbers, verdict, annotations=annotations))
-            for (holder, verdict, annotations), numbers in keys.items()
+            (queues[holder].handle, Settle(holder, numbers, delivery_outcome, annotations=annotations))
+            for (holder, delivery_outcome, annotations), numbers in keys.items()
         ]
         return parts
 
@@ -147,7 +147,7 @@ class Transaction:
         """Notify the holders of a commit: clients get the outcomes of what they have not settled."""
         for retired in self._retired.values():
             ids = [] if retired.settled else [retired.delivery_id]
-            retired.holder.decided(retired.verdict, ids, retired.outcome)
+            retired.holder.decided(retired.delivery_outcome, ids, retired.outcome)
 
     def undone(self) -> list[Part]:
         """Return the parts of a rollback: deliveries that the client has settled get the default outcome.
@@ -159,7 +159,7 @@ class Transaction:
             if retired.settled:
                 keys.setdefault(ref, (retired.holder, []))[1].append(key)
         return [
-            (holder.queue.handle, Settle(ref, numbers, holder.default_verdict))
+            (holder.queue.handle, Settle(ref, numbers, holder.default_delivery_outcome))
             for ref, (holder, numbers) in keys.items()
         ]
 

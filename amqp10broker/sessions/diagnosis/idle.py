@@ -9,8 +9,8 @@ from __future__ import annotations
 from amqp10broker.metadata.queue import DeclaredQueue
 from amqp10broker.metadata.vhost import VirtualHost
 from amqp10broker.queues.commands import ConsumerRef
-from amqp10broker.queues.effects import Reason
-from amqp10broker.queues.outlook import Outlook, Part, Progress, Reading
+from amqp10broker.queues.effects import DeadLetterReason
+from amqp10broker.queues.outlook import ConsumerStatus, QueueProgress, QueueStatus, StreamReading
 from amqp10broker.routing.exchange import Destination
 from amqp10broker.sessions.diagnosis.waits import NO_WAIT, Wait, Waiting, count, seconds
 
@@ -19,55 +19,57 @@ def idle_wait(queue: DeclaredQueue, ref: ConsumerRef) -> Wait | None:
     """Return only the code of the wait, which is cheaper than `why_idle`."""
     if queue.handle.progress().unled_ms is not None:
         return Wait.NO_LEADER
-    outlook = queue.handle.outlook()
-    own = outlook.parts.get(ref)
+    queue_status = queue.handle.queue_status()
+    own = queue_status.parts.get(ref)
     if own is not None and own.away:
         return Wait.NO_LEADER
     if own is not None and own.silent:
         return Wait.TIMED_OUT
     browses = own is not None and own.browses
-    if outlook.single and outlook.active is not None and outlook.active != ref and not browses:
+    if queue_status.single and queue_status.active is not None and queue_status.active != ref and not browses:
         return Wait.NOT_ACTIVE
     if own is not None and own.quiescing:
         return Wait.NOT_ACTIVE
     if queue.kind.replays:
-        return _stream_wait(outlook, outlook.readings.get(ref))
-    if outlook.ready:
+        return _stream_wait(queue_status, queue_status.readings.get(ref))
+    if queue_status.ready:
         # Otherwise the queue will come to it.
         rests = own is not None and own.looking is not None and own.looking.rests
         return Wait.NO_MESSAGE_MATCHES if rests else None
-    return _queue_wait(outlook, ref, own, volatile=queue.kind.volatile)
+    return _queue_wait(queue_status, ref, own, volatile=queue.kind.volatile)
 
 
-def _queue_wait(outlook: Outlook, ref: ConsumerRef, own: Part | None, *, volatile: bool) -> Wait:
-    if outlook.unsynced:
+def _queue_wait(
+    queue_status: QueueStatus, ref: ConsumerRef, own: ConsumerStatus | None, *, volatile: bool
+) -> Wait:
+    if queue_status.unsynced:
         return Wait.MESSAGES_NOT_SYNCED
-    if outlook.arrived and outlook.ahead_of(ref) is not None:
+    if queue_status.arrived and queue_status.ahead_of(ref) is not None:
         return Wait.LOWER_PRIORITY
-    held = sum(each.held for each in outlook.parts.values())
+    held = sum(each.held for each in queue_status.parts.values())
     if held:
         mine = 0 if own is None else own.held
         return Wait.UNSETTLED_HERE if mine > held - mine else Wait.UNSETTLED_ELSEWHERE
-    if outlook.delayed:
+    if queue_status.delayed:
         return Wait.MESSAGES_DELAYED
-    counters = outlook.counters
-    if not (outlook.arrived or counters.rejected or volatile):
+    counters = queue_status.counters
+    if not (queue_status.arrived or counters.rejected or volatile):
         return Wait.QUEUE_EMPTY_NOTHING_ROUTED
-    expired_ms = outlook.expired_ms
-    if expired_ms is not None and expired_ms >= (outlook.delivered_ms or 0):
+    expired_ms = queue_status.expired_ms
+    if expired_ms is not None and expired_ms >= (queue_status.delivered_ms or 0):
         return Wait.QUEUE_EMPTY_EXPIRED
     return Wait.QUEUE_EMPTY
 
 
-def _stream_wait(outlook: Outlook, reading: Reading | None) -> Wait | None:
-    end = outlook.next_offset
+def _stream_wait(queue_status: QueueStatus, reading: StreamReading | None) -> Wait | None:
+    end = queue_status.next_offset
     if reading is None or end is None:
         return None
     if reading.end is not None and reading.position >= reading.end:
         return Wait.STREAM_END if reading.passed else Wait.FILTER_PASSED_NONE
     if reading.position < end:
         return None
-    if outlook.unsynced:
+    if queue_status.unsynced:
         return Wait.MESSAGES_NOT_SYNCED
     if not end:
         return Wait.QUEUE_EMPTY_NOTHING_ROUTED
@@ -84,13 +86,13 @@ def why_idle(
     if wait is None:
         return NO_WAIT
     since_ms = idle_ms
-    outlook = queue.handle.outlook()
-    if wait is Wait.MESSAGES_NOT_SYNCED and outlook.unsynced_ms is not None:
-        since_ms = max(since_ms, outlook.unsynced_ms)
+    queue_status = queue.handle.queue_status()
+    if wait is Wait.MESSAGES_NOT_SYNCED and queue_status.unsynced_ms is not None:
+        since_ms = max(since_ms, queue_status.unsynced_ms)
     elif wait is Wait.NO_LEADER:
         since_ms = queue.handle.progress().unled_ms or since_ms
     elif wait is Wait.UNSETTLED_HERE:
-        since_ms = max(since_ms, outlook.parts[ref].held_ms)
+        since_ms = max(since_ms, queue_status.parts[ref].held_ms)
     return Waiting(wait, _Sentence(queue, ref, now_ms, vhost).of(wait), now_ms - since_ms)
 
 
@@ -101,11 +103,11 @@ class _Sentence:
         self._now_ms = now_ms
         self._vhost = vhost
         self._name = f"{queue.kind.noun} '{queue.name}'"
-        self._outlook = queue.handle.outlook()
-        self._own = self._outlook.parts.get(ref)
+        self._queue_status = queue.handle.queue_status()
+        self._own = self._queue_status.parts.get(ref)
 
     def of(self, wait: Wait) -> str:
-        outlook = self._outlook
+        queue_status = self._queue_status
         match wait:
             case Wait.TIMED_OUT:
                 return (
@@ -126,7 +128,8 @@ class _Sentence:
                 return self._not_active()
             case Wait.MESSAGES_NOT_SYNCED:
                 return (
-                    f"{self._name} holds {count(outlook.unsynced, 'message')} back until the disk has them"
+                    f"{self._name} holds {count(queue_status.unsynced, 'message')} back "
+                    "until the disk has them"
                     f"{storage_text(self._queue.handle.progress(), self._now_ms)}"
                 )
             case Wait.LOWER_PRIORITY:
@@ -134,9 +137,9 @@ class _Sentence:
             case Wait.UNSETTLED_HERE | Wait.UNSETTLED_ELSEWHERE:
                 return self._unsettled(here=wait is Wait.UNSETTLED_HERE)
             case Wait.MESSAGES_DELAYED:
-                due_ms = outlook.delayed_until_ms or 0
+                due_ms = queue_status.delayed_until_ms or 0
                 return (
-                    f"{count(outlook.delayed, 'message')} of {self._name} {self._later}, "
+                    f"{count(queue_status.delayed, 'message')} of {self._name} {self._later}, "
                     f"the first in {seconds(due_ms - self._now_ms)}"
                 )
             case Wait.QUEUE_EMPTY_NOTHING_ROUTED:
@@ -145,15 +148,15 @@ class _Sentence:
                     f"{self._bound()}"
                 )
             case Wait.QUEUE_EMPTY_EXPIRED:
-                expired = outlook.counters.lost[Reason.EXPIRED]
+                expired = queue_status.counters.lost[DeadLetterReason.EXPIRED]
                 return (
                     f"{self._name} is empty: {count(expired, 'message')} expired in it, the last "
-                    f"{self._for(outlook.expired_ms or 0)} ago"
+                    f"{self._for(queue_status.expired_ms or 0)} ago"
                 )
             case Wait.NO_MESSAGE_MATCHES:
                 return self._none_matches()
             case Wait.STREAM_END | Wait.FILTER_PASSED_NONE:
-                return self._at_end(outlook.readings[self._ref])
+                return self._at_end(queue_status.readings[self._ref])
             case _:
                 return self._empty()
 
@@ -161,25 +164,25 @@ class _Sentence:
         return seconds(self._now_ms - since_ms)
 
     def _not_active(self) -> str:
-        outlook, own = self._outlook, self._own
+        queue_status, own = self._queue_status, self._own
         if own is not None and own.quiescing:
             return (
                 f"a consumer of higher priority becomes the active one of {self._name} when this one has "
                 f"settled what it holds: {self._held(own)}"
             )
-        assert outlook.active is not None
-        active = outlook.parts[outlook.active]
+        assert queue_status.active is not None
+        active = queue_status.parts[queue_status.active]
         why = f"{self._name} has a single active consumer, and that is {active.name}"
         if active.held:
             why += f", which holds {self._held(active)}"
         if not active.credit:
             why += "; it takes no more at present: see why it waits"
-        elif not outlook.ready:
+        elif not queue_status.ready:
             why += "; it would take the next message, there is none ready"
         return why
 
     def _lower_priority(self) -> str:
-        ahead = self._outlook.ahead_of(self._ref)
+        ahead = self._queue_status.ahead_of(self._ref)
         assert ahead is not None
         assert self._own is not None
         return (
@@ -188,7 +191,7 @@ class _Sentence:
         )
 
     def _unsettled(self, *, here: bool) -> str:
-        holders = self._outlook.holders()
+        holders = self._queue_status.holders()
         total = sum(each.held for each in holders)
         mine = 0 if self._own is None else self._own.held
         others = [each for each in holders if each.ref != self._ref]
@@ -213,23 +216,23 @@ class _Sentence:
     @property
     def _later(self) -> str:
         # A quorum queue delays returns, too, not only delayed messages.
-        returns = self._outlook.delayed_returns == self._outlook.delayed
+        returns = self._queue_status.delayed_returns == self._queue_status.delayed
         return "came back to be tried again later" if returns else "may not be delivered before their time"
 
     def _not_ready(self) -> str:
         # Messages that the queue delivers later, or never.
-        outlook, text = self._outlook, ""
-        if outlook.delayed:
-            due_ms = (outlook.delayed_until_ms or 0) - self._now_ms
-            text = f": {outlook.delayed} {self._later}, the first in {seconds(due_ms)}"
-        if outlook.dead:
-            text += f"; its dead-letter exchange has not taken {count(outlook.dead, 'dead message')} yet"
+        queue_status, text = self._queue_status, ""
+        if queue_status.delayed:
+            due_ms = (queue_status.delayed_until_ms or 0) - self._now_ms
+            text = f": {queue_status.delayed} {self._later}, the first in {seconds(due_ms)}"
+        if queue_status.dead:
+            text += f"; its dead-letter exchange has not taken {count(queue_status.dead, 'dead message')} yet"
         return text
 
-    def _held(self, part: Part) -> str:
+    def _held(self, part: ConsumerStatus) -> str:
         return f"{count(part.held, 'unsettled delivery')}{self._since(part)}"
 
-    def _since(self, part: Part) -> str:
+    def _since(self, part: ConsumerStatus) -> str:
         text = f" for {self._for(part.held_ms)}"
         if part.settled_ms is None:
             return f"{text} (it has never settled any)"
@@ -244,22 +247,25 @@ class _Sentence:
         return f"it is bound to {' and '.join(map(repr, exchanges[:3]))}{more}"
 
     def _empty(self) -> str:
-        outlook = self._outlook
+        queue_status = self._queue_status
         why = f"{self._name} has no ready message"
-        if outlook.dead:
-            why += f"; its dead-letter exchange has not taken {count(outlook.dead, 'dead message')} yet"
-        dropped, rejected = outlook.counters.lost[Reason.MAXLEN], outlook.counters.rejected
+        if queue_status.dead:
+            why += f"; its dead-letter exchange has not taken {count(queue_status.dead, 'dead message')} yet"
+        dropped, rejected = (
+            queue_status.counters.lost[DeadLetterReason.MAXLEN],
+            queue_status.counters.rejected,
+        )
         if dropped or rejected:
             why += f"; its length limit has dropped {dropped} and rejected {rejected}"
-        if outlook.delivered_ms is not None:
-            why += f", the last one was handed out {self._for(outlook.delivered_ms)} ago"
+        if queue_status.delivered_ms is not None:
+            why += f", the last one was handed out {self._for(queue_status.delivered_ms)} ago"
         return why
 
     def _none_matches(self) -> str:
-        outlook, own = self._outlook, self._own
+        queue_status, own = self._queue_status, self._own
         assert own is not None
         assert own.looking is not None
-        ready = f"{count(outlook.ready, 'message')} ready in {self._name}"
+        ready = f"{count(queue_status.ready, 'message')} ready in {self._name}"
         looking = own.looking
         done = "was shown" if own.browses else "got"
         if looking.selects:
@@ -267,10 +273,10 @@ class _Sentence:
             return f"no message matches: {ready}; it looked at {looked_at}, and {done} {looking.passed}"
         return f"it browses, and has been shown all there is: {ready}; it {done} {looking.passed}"
 
-    def _at_end(self, reading: Reading) -> str:
+    def _at_end(self, reading: StreamReading) -> str:
         if reading.end is not None and reading.position >= reading.end:
             return f"its filter wants nothing from offset {reading.end} on, and it has read up to there"
-        end = self._outlook.next_offset
+        end = self._queue_status.next_offset
         looked_at = count(reading.looked_at, "message")
         if reading.filtered and reading.looked_at and not reading.passed:
             return f"its filter passed 0 of {looked_at}; it is at the end of {self._name} (offset {end})"
@@ -282,7 +288,7 @@ class _Sentence:
         return why
 
 
-def storage_text(progress: Progress, now_ms: int) -> str:
+def storage_text(progress: QueueProgress, now_ms: int) -> str:
     """Return why a queue's storage does not progress, as the end of a sentence."""
     if progress.unled_ms is not None:
         return f": the queue has had no leader here for {seconds(now_ms - progress.unled_ms)}"
@@ -295,7 +301,7 @@ def storage_text(progress: Progress, now_ms: int) -> str:
     return ""
 
 
-def _and_others(holders: list[Part]) -> str:
+def _and_others(holders: list[ConsumerStatus]) -> str:
     if len(holders) < 2:
         return ""
     return f" and {count(len(holders) - 1, 'other consumer')}"

@@ -90,7 +90,7 @@ class Selection:
         """Return whether a connection may contain selected parts."""
         return self.connection in (None, number) and self.user in (None, user)
 
-    def takes(self, part: _Part) -> bool:
+    def takes(self, part: _SurveyedPart) -> bool:
         if self.queue is not None and not any(fnmatchcase(each or "", self.queue) for each in part.queues):
             return False
         if self.link is not None and not fnmatchcase(part.name or "", self.link):
@@ -114,7 +114,7 @@ KINDS: Final = ("link", "consumer", "channel")
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
+class _SurveyedPart:
     kind: str
     channel: int
     view: LinkView | ChannelView | ConsumerView
@@ -208,15 +208,15 @@ class Survey:
         return selection.of_parts or selection.connection is not None or selection.user is not None
 
 
-def _parts(connection: ConnectionView) -> Iterator[_Part]:
+def _parts(connection: ConnectionView) -> Iterator[_SurveyedPart]:
     for session in connection.sessions:
         for link in session.links:
-            yield _Part("link", session.channel, link, link.name, (link.queue,))
+            yield _SurveyedPart("link", session.channel, link, link.name, (link.queue,))
     for channel in connection.channels:
         queues = tuple(consumer.queue for consumer in channel.consumers)
-        yield _Part("channel", channel.number, channel, None, queues)
+        yield _SurveyedPart("channel", channel.number, channel, None, queues)
         for consumer in channel.consumers:
-            yield _Part("consumer", channel.number, consumer, consumer.tag, (consumer.queue,))
+            yield _SurveyedPart("consumer", channel.number, consumer, consumer.tag, (consumer.queue,))
 
 
 def _fullness(queue: QueueView) -> tuple[bool, int]:
@@ -224,7 +224,7 @@ def _fullness(queue: QueueView) -> tuple[bool, int]:
     return figures.full, figures.messages_ready + figures.messages_unsettled + (figures.messages_dlx or 0)
 
 
-def _line(connection: ConnectionView, part: _Part) -> WaitingView:
+def _line(connection: ConnectionView, part: _SurveyedPart) -> WaitingView:
     view = part.view
     wait = _BY_CODE[view.wait.waits or ""]
     return WaitingView(

@@ -9,8 +9,8 @@ from dataclasses import replace
 from typing import Final
 
 from amqp10broker.sessions.amqp091.channel import BrokerChannel
-from amqp10broker.sessions.amqp091.consumer import Consumer
-from amqp10broker.sessions.circumstances import Circumstances
+from amqp10broker.sessions.amqp091.consumer import ChannelConsumer
+from amqp10broker.sessions.circumstances import WaitContext
 from amqp10broker.sessions.diagnosis.idle import idle_wait, storage_text, why_idle
 from amqp10broker.sessions.diagnosis.waits import NO_WAIT, Wait, Waiting, count, seconds
 
@@ -24,7 +24,7 @@ QUEUES_SHOWN: Final = 3
 # --- channels -------------------------------------------------------------------------------------
 
 
-def channel_wait(channel: BrokerChannel, around: Circumstances) -> Wait | None:
+def channel_wait(channel: BrokerChannel, around: WaitContext) -> Wait | None:
     if around.blocked_ms is not None:
         return Wait.BLOCKED_BY_ALARM
     if around.holds_reader and (channel.publishing.blocked or not channel.busy):
@@ -36,7 +36,7 @@ def channel_wait(channel: BrokerChannel, around: Circumstances) -> Wait | None:
     return Wait.WRITER_BLOCKED if around.writer_blocked or around.stuck else None
 
 
-def why_channel_waits(channel: BrokerChannel, around: Circumstances) -> Waiting:
+def why_channel_waits(channel: BrokerChannel, around: WaitContext) -> Waiting:
     """Return why a channel waits, with the evidence and since when."""
     wait = channel_wait(channel, around)
     match wait:
@@ -77,7 +77,7 @@ def _held_up(channel: BrokerChannel, now_ms: int) -> str:
             f"queue '{outlet.queue.name}' has not confirmed {count(outlet.outstanding, 'message')} of this "
             "channel and its credit_flow is used up"
         )
-        unconfirmed_ms = handle.outlook().unconfirmed_ms
+        unconfirmed_ms = handle.queue_status().unconfirmed_ms
         if unconfirmed_ms is not None:
             text += f"; its oldest unconfirmed message waits for {seconds(now_ms - unconfirmed_ms)}"
         because = storage_text(handle.progress(), now_ms)
@@ -105,12 +105,12 @@ def _in_flight(channel: BrokerChannel, now_ms: int) -> str:
     return why
 
 
-def _writer(around: Circumstances) -> str:
+def _writer(around: WaitContext) -> str:
     waiting = count(around.writer_bytes, "byte")
     return f"the client does not read its socket: {waiting} wait for it, and deliveries behind them"
 
 
-def _turn(channel: BrokerChannel, around: Circumstances) -> str:
+def _turn(channel: BrokerChannel, around: WaitContext) -> str:
     publishing = channel.publishing
     if not publishing.published:
         return ""
@@ -123,16 +123,16 @@ def _turn(channel: BrokerChannel, around: Circumstances) -> str:
 # --- consumers ------------------------------------------------------------------------------------
 
 
-def consumer_wait(channel: BrokerChannel, consumer: Consumer, around: Circumstances) -> Wait | None:
+def consumer_wait(channel: BrokerChannel, consumer: ChannelConsumer, around: WaitContext) -> Wait | None:
     wait = _near_wait(channel, consumer, around)
     if wait is None and not consumer.unsent:
         wait = idle_wait(consumer.queue, consumer.ref)
     if wait in _ENDED_BY_THE_CLIENT:
-        return _unheard(channel, around) or wait
+        return _unanswered(channel, around) or wait
     return wait
 
 
-def _near_wait(channel: BrokerChannel, consumer: Consumer, around: Circumstances) -> Wait | None:
+def _near_wait(channel: BrokerChannel, consumer: ChannelConsumer, around: WaitContext) -> Wait | None:
     # Causes that do not involve the queue.
     if around.stuck or (consumer.unsent and around.writer_blocked):
         return Wait.WRITER_BLOCKED
@@ -146,7 +146,7 @@ def _near_wait(channel: BrokerChannel, consumer: Consumer, around: Circumstances
     return None
 
 
-def _unheard(channel: BrokerChannel, around: Circumstances) -> Wait | None:
+def _unanswered(channel: BrokerChannel, around: WaitContext) -> Wait | None:
     # Why acknowledgements of the client are not handled.
     wait = channel_wait(channel, around)
     if wait is Wait.WRITER_BLOCKED or (wait is Wait.METHOD_IN_FLIGHT and not channel.backlog):
@@ -154,7 +154,7 @@ def _unheard(channel: BrokerChannel, around: Circumstances) -> Wait | None:
     return wait
 
 
-def why_consumer_waits(channel: BrokerChannel, consumer: Consumer, around: Circumstances) -> Waiting:
+def why_consumer_waits(channel: BrokerChannel, consumer: ChannelConsumer, around: WaitContext) -> Waiting:
     """Return why a consumer waits, with the evidence and since when."""
     wait = consumer_wait(channel, consumer, around)
     now_ms = around.now_ms
@@ -197,14 +197,14 @@ def why_consumer_waits(channel: BrokerChannel, consumer: Consumer, around: Circu
     return Waiting(wait, why, None if since_ms is None else now_ms - since_ms)
 
 
-def _uncommitted(channel: BrokerChannel, consumer: Consumer) -> str:
+def _uncommitted(channel: BrokerChannel, consumer: ChannelConsumer) -> str:
     number = channel.acknowledging.uncommitted(consumer)
     if not number:
         return ""
     return f"; the client has decided on {number} of them in a transaction and not committed it"
 
 
-def _prefetch(channel: BrokerChannel, consumer: Consumer, now_ms: int) -> str:
+def _prefetch(channel: BrokerChannel, consumer: ChannelConsumer, now_ms: int) -> str:
     of = "that it may have unacknowledged (basic.qos)"
     if not consumer.terms.prefetch:
         of = f"that a consumer of a {consumer.queue.kind.name} queue may have without basic.qos"
@@ -217,7 +217,7 @@ def _prefetch(channel: BrokerChannel, consumer: Consumer, now_ms: int) -> str:
     return f"{why}; the client acknowledged last {seconds(now_ms - consumer.times.settled_ms)} ago"
 
 
-def _ready(consumer: Consumer) -> str:
+def _ready(consumer: ChannelConsumer) -> str:
     queue = consumer.queue
     if queue.kind.replays:
         return f"stream '{queue.name}' goes on when it does"

@@ -7,9 +7,9 @@ from typing import Final
 from amqp10broker.protocols.amqp10.credit import Grant, Spent
 from amqp10broker.protocols.amqp10.link import LinkState
 from amqp10broker.protocols.amqp10.performatives import SenderSettleMode
-from amqp10broker.sessions.amqp10.consumer import Consumer
+from amqp10broker.sessions.amqp10.consumer import LinkConsumer
 from amqp10broker.sessions.amqp10.session import BrokerSession
-from amqp10broker.sessions.circumstances import Circumstances
+from amqp10broker.sessions.circumstances import WaitContext
 from amqp10broker.sessions.diagnosis.idle import idle_wait, storage_text, why_idle
 from amqp10broker.sessions.diagnosis.waits import NO_WAIT, Wait, Waiting, count, seconds
 
@@ -29,7 +29,7 @@ _ENDED_BY_THE_CLIENT: Final = frozenset(
 )
 
 
-def consumer_wait(broker_session: BrokerSession, consumer: Consumer, around: Circumstances) -> Wait | None:
+def consumer_wait(broker_session: BrokerSession, consumer: LinkConsumer, around: WaitContext) -> Wait | None:
     """Return only the code of the wait, which is cheaper than `why_consumer_waits`."""
     wait = _near_wait(broker_session, consumer, around)
     if wait is None and not consumer.unsent and consumer.link.partial is None:
@@ -42,7 +42,7 @@ def consumer_wait(broker_session: BrokerSession, consumer: Consumer, around: Cir
     return wait
 
 
-def why_consumer_waits(broker_session: BrokerSession, consumer: Consumer, around: Circumstances) -> Waiting:
+def why_consumer_waits(broker_session: BrokerSession, consumer: LinkConsumer, around: WaitContext) -> Waiting:
     """Return why a consumer waits, the nearest cause first; session and consumer are only read."""
     wait = consumer_wait(broker_session, consumer, around)
     now_ms, times = around.now_ms, consumer.times
@@ -107,7 +107,7 @@ def why_consumer_waits(broker_session: BrokerSession, consumer: Consumer, around
     return Waiting(wait, why, now_ms - since_ms)
 
 
-def _near_wait(broker_session: BrokerSession, consumer: Consumer, around: Circumstances) -> Wait | None:
+def _near_wait(broker_session: BrokerSession, consumer: LinkConsumer, around: WaitContext) -> Wait | None:
     link = consumer.link
     credit = link.credit
     if consumer.unsent or link.partial is not None:
@@ -129,18 +129,18 @@ def _near_wait(broker_session: BrokerSession, consumer: Consumer, around: Circum
     return Wait.UNSETTLED_INCOMPLETE if consumer.terms.resuming else None
 
 
-def _queue(consumer: Consumer) -> str:
+def _queue(consumer: LinkConsumer) -> str:
     return f"queue '{consumer.queue.name}'"
 
 
-def _progress(consumer: Consumer, now_ms: int) -> str:
+def _progress(consumer: LinkConsumer, now_ms: int) -> str:
     return storage_text(consumer.queue.handle.progress(), now_ms)
 
 
 # --- no credit ------------------------------------------------------------------------------------
 
 
-def _no_credit(consumer: Consumer, around: Circumstances) -> str:
+def _no_credit(consumer: LinkConsumer, around: WaitContext) -> str:
     credit, times = consumer.link.credit, consumer.times
     last, granted = credit.last, credit.granted
     match credit.spent:

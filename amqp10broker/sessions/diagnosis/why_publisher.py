@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from amqp10broker.queues.outlook import Progress
-from amqp10broker.sessions.amqp10.publisher import Publisher
+from amqp10broker.queues.outlook import QueueProgress
+from amqp10broker.sessions.amqp10.publisher import LinkPublisher
 from amqp10broker.sessions.amqp10.session import BrokerSession
-from amqp10broker.sessions.circumstances import Circumstances
+from amqp10broker.sessions.circumstances import WaitContext
 from amqp10broker.sessions.diagnosis.idle import storage_text
 from amqp10broker.sessions.diagnosis.waits import STUCK_MS, Wait, Waiting, count, seconds
 
 
-def publisher_wait(broker_session: BrokerSession, publisher: Publisher, around: Circumstances) -> Wait | None:
+def publisher_wait(
+    broker_session: BrokerSession, publisher: LinkPublisher, around: WaitContext
+) -> Wait | None:
     """Return the code of a publisher's wait; None if credit and window are open and the client could send."""
     credit = publisher.link.credit
     withheld = credit.link_credit == 0 and credit.withheld
@@ -38,7 +40,7 @@ def publisher_wait(broker_session: BrokerSession, publisher: Publisher, around: 
 
 
 def why_publisher_waits(
-    broker_session: BrokerSession, publisher: Publisher, around: Circumstances
+    broker_session: BrokerSession, publisher: LinkPublisher, around: WaitContext
 ) -> Waiting:
     wait = publisher_wait(broker_session, publisher, around)
     now_ms, times = around.now_ms, publisher.times
@@ -82,10 +84,10 @@ def why_publisher_waits(
     return Waiting(wait, why, now_ms - since_ms)
 
 
-def _withheld(publisher: Publisher, now_ms: int) -> str:
+def _withheld(publisher: LinkPublisher, now_ms: int) -> str:
     credit = publisher.link.credit
     queues = publisher.queues
-    behind = [(each, each.handle.outlook(), each.handle.progress()) for each in queues]
+    behind = [(each, each.handle.queue_status(), each.handle.progress()) for each in queues]
     behind = [each for each in behind if each[1].unconfirmed or _holds_up(each[2])]
     named = [queue for queue, _, _ in behind] or queues
     where = ", ".join(f"queue '{queue.name}'" for queue in named[:3]) or "their queues"
@@ -94,27 +96,27 @@ def _withheld(publisher: Publisher, now_ms: int) -> str:
     why = f"{credit.outstanding} deliveries are not confirmed by {where}, max_link_credit is {credit.limit}"
     if publisher.auto is not None:
         why += f" (auto: {publisher.auto.auto.why})"
-    for queue, outlook, progress in behind[:3]:
-        if outlook.unconfirmed and outlook.unconfirmed_ms is not None:
+    for queue, queue_status, progress in behind[:3]:
+        if queue_status.unconfirmed and queue_status.unconfirmed_ms is not None:
             why += (
-                f"; queue '{queue.name}' has {outlook.unconfirmed} unconfirmed, the oldest for "
-                f"{seconds(now_ms - outlook.unconfirmed_ms)}{_because(progress, now_ms)}"
+                f"; queue '{queue.name}' has {queue_status.unconfirmed} unconfirmed, the oldest for "
+                f"{seconds(now_ms - queue_status.unconfirmed_ms)}{_because(progress, now_ms)}"
             )
         else:
             why += f"; queue '{queue.name}' has not come to them{_because(progress, now_ms)}"
     return why
 
 
-def _holds_up(progress: Progress) -> bool:
+def _holds_up(progress: QueueProgress) -> bool:
     return progress.busy or progress.recovering or progress.unled_ms is not None
 
 
-def _because(progress: Progress, now_ms: int) -> str:
+def _because(progress: QueueProgress, now_ms: int) -> str:
     text = storage_text(progress, now_ms)
     return f", because{text[1:]}" if text else ""
 
 
-def _turn(broker_session: BrokerSession, publisher: Publisher, around: Circumstances) -> str:
+def _turn(broker_session: BrokerSession, publisher: LinkPublisher, around: WaitContext) -> str:
     credit, times = publisher.link.credit, publisher.times
     why = f"its turn: {count(credit.link_credit, 'credit')}, window open"
     why += f" ({count(broker_session.session.incoming.advertised, 'frame')})"

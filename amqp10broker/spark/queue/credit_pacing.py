@@ -22,7 +22,7 @@ GROWTH: Final = 8
 MESSAGE_COST_BYTES: Final = 256
 
 
-class Grants:
+class CreditPacing:
     """The credit of one link. `held_bytes` is the weight of the messages kept in this segment."""
 
     def __init__(self, credit_max: int, room_bytes: int = SEGMENT_BYTES_MAX) -> None:

@@ -21,7 +21,7 @@ from amqp10broker.protocols.amqp10.types import Described, Symbol
 from amqp10broker.spark.connection import OFFSET_SPEC, dial, with_retries
 from amqp10broker.spark.errors import QueueUnusable
 from amqp10broker.spark.options import QueueOptions
-from amqp10broker.spark.queue.credit_pacing import Grants
+from amqp10broker.spark.queue.credit_pacing import CreditPacing
 
 # After such a silence the broker may have closed the connection: a new one is opened.
 IDLE_S: Final = 15.0
@@ -40,7 +40,7 @@ class QueueLink:
         self._client: Client | None = None
         self._receiver: BulkReceiver | None = None
         self._used_at = 0.0
-        self._grants = Grants(options.link_credit)
+        self._grants = CreditPacing(options.link_credit)
 
     def count(self) -> int | None:
         # Raises SparkSourceError if the broker is away for too long or refuses.

@@ -27,7 +27,7 @@ PART_MAX: Final = 1000
 
 
 @dataclass(slots=True)
-class _Part:
+class _RowBatch:
     first_row: int
     payloads: Sequence[bytes]
     keys: range
@@ -48,7 +48,7 @@ class Sending:
         self._address = address
         self._client: Client | None = None
         self._sender: Sender | None = None
-        self._under_way: deque[_Part] = deque()
+        self._under_way: deque[_RowBatch] = deque()
         self._rows = 0
         self._patience = RetryBudget(options.connection.retry_timeout_s)
 
@@ -73,7 +73,7 @@ class Sending:
         for start in range(0, len(payloads), size):
             part = payloads[start : start + size]
             self._settle_down_to(limit - len(part))
-            self._under_way.append(_Part(self._rows, part, range(0)))
+            self._under_way.append(_RowBatch(self._rows, part, range(0)))
             self._rows += len(part)
             self._retrying(self._hand_over_last)
 
@@ -95,7 +95,7 @@ class Sending:
         if not part.keys:  # already sent on a new connection
             self._hand_over(part, sender)
 
-    def _hand_over(self, part: _Part, sender: Sender) -> None:
+    def _hand_over(self, part: _RowBatch, sender: Sender) -> None:
         try:
             part.keys = sender.end.send(part.payloads)
         except MessageTooLargeError as error:
@@ -131,7 +131,7 @@ class Sending:
                 pass  # as long as some arrive, others are awaited
         self._take(part, sender)
 
-    def _take(self, part: _Part, sender: Sender) -> None:
+    def _take(self, part: _RowBatch, sender: Sender) -> None:
         outcomes = sender.end.take_outcomes(part.keys)
         self._under_way.popleft()
         self._patience.progress()

@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class StreamBounds:
     """The offsets of a stream. `next`: of the message that will be published next; `first` if the stream is
     empty. `declaration_id`: another one if the stream was deleted and declared again; None if the broker does
     not provide it, as RabbitMQ.
@@ -53,7 +53,7 @@ class Bounds:
 class StreamEnds(Protocol):
     """A source of a stream's bounds."""
 
-    def bounds(self) -> Bounds:
+    def bounds(self) -> StreamBounds:
         """Return the current bounds. Raises `ClientError` if the connection or its session or link
         has ended.
         """
@@ -64,9 +64,9 @@ class ManagedEnds:
         self._management = management
         self._stream = stream
 
-    def bounds(self) -> Bounds:
+    def bounds(self) -> StreamBounds:
         answer = queue_entry(self._management, self._stream)
-        return Bounds(
+        return StreamBounds(
             int(answer["first_offset"]),
             int(answer["next_offset"]),
             dense=True,
@@ -82,10 +82,10 @@ class ProbedEnds:
         self._stream = stream
         self._timeout_s = timeout_s
 
-    def bounds(self) -> Bounds:
+    def bounds(self) -> StreamBounds:
         first = self.offset_at("first")
         if first is None:
-            return Bounds(0, 0, dense=False)
+            return StreamBounds(0, 0, dense=False)
         receiver = attach(self._client, self._stream, "last")
         last = first
         while not receiver.exhausted:
@@ -93,7 +93,7 @@ class ProbedEnds:
             for payload in receiver.take()[-1:]:
                 last = offset_of(payload)
         receiver.detach()
-        return Bounds(first, last + 1, dense=False)
+        return StreamBounds(first, last + 1, dense=False)
 
     def offset_at(self, spec: str | Timestamp) -> int | None:
         """Return the offset of the first message for an offset specification, None if none arrives."""
@@ -202,7 +202,7 @@ class Questions:
         self._ends: StreamEnds | None = None
         self._asked_at = float("-inf")
 
-    def bounds(self) -> Bounds:
+    def bounds(self) -> StreamBounds:
         """Return the current bounds of the stream. Raises `SparkSourceError` if the broker cannot be reached,
         or does not have such a stream.
         """

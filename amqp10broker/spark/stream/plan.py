@@ -14,7 +14,7 @@ from typing import Final
 from amqp10broker.spark.errors import OptionError, QueueUnusable
 from amqp10broker.spark.option_values import StartKind
 from amqp10broker.spark.options import StreamOptions
-from amqp10broker.spark.stream.bounds import Bounds, Questions
+from amqp10broker.spark.stream.bounds import Questions, StreamBounds
 from amqp10broker.spark.stream.offsets import Cut, StreamOffset
 from amqp10broker.spark.stream.range import StreamRange, report_loss, split
 
@@ -22,7 +22,7 @@ from amqp10broker.spark.stream.range import StreamRange, report_loss, split
 ROWS_WORTH_A_TASK: Final = 10_000
 
 
-def first_offset(options: StreamOptions, bounds: Bounds, questions: Questions) -> int:
+def first_offset(options: StreamOptions, bounds: StreamBounds, questions: Questions) -> int:
     """Return the offset that the options mean by their start. Raises `OptionError` if it is an offset behind
     the stream's end.
     """
@@ -53,7 +53,7 @@ def declared_again(options: StreamOptions, position: int) -> QueueUnusable:
     )
 
 
-def plan(options: StreamOptions, start: int, end: int, bounds: Bounds) -> list[StreamRange]:
+def plan(options: StreamOptions, start: int, end: int, bounds: StreamBounds) -> list[StreamRange]:
     """Return ranges for tasks; messages removed by retention are reported here, before any task runs. Raises
     `DataLost` if messages were removed and `failOnDataLoss` is true.
     """
@@ -74,7 +74,7 @@ def pieces_wanted(options: StreamOptions, start: int, end: int) -> int:
     return min(os.cpu_count() or 1, -(-(end - start) // ROWS_WORTH_A_TASK))
 
 
-def recut(options: StreamOptions, cut: Cut, end: int, bounds: Bounds) -> list[StreamRange]:
+def recut(options: StreamOptions, cut: Cut, end: int, bounds: StreamBounds) -> list[StreamRange]:
     """Return the pieces of a batch as they were planned, without the offsets that retention has removed.
 
     A piece that was removed stays as an empty one, so that the others keep their numbers. The rest of a piece

@@ -30,7 +30,7 @@ from amqp10broker.spark.options import StreamOptions
 from amqp10broker.spark.retry import RetryBudget
 from amqp10broker.spark.row_layouts import RowDecoder
 from amqp10broker.spark.schema import COLUMNS
-from amqp10broker.spark.stream.bounds import Bounds, StreamEnds, attach, ends_of, ends_there, offset_of
+from amqp10broker.spark.stream.bounds import StreamBounds, StreamEnds, attach, ends_of, ends_there, offset_of
 
 # An Arrow batch ends at this size even below `arrowBatchSize` rows, so that large messages fit.
 BATCH_BYTES_MAX: Final = 32_000_000
@@ -169,7 +169,7 @@ class _Reading:
             self._lost(end - bounds.next, f"the stream ends at {bounds.next}")
         self.position = end
 
-    def _check_retention(self) -> Bounds:
+    def _check_retention(self) -> StreamBounds:
         bounds = self._bounds()
         if bounds.first > self._whole_to and self._whole_to < self._piece.end:
             upto = min(bounds.first, self._piece.end)
@@ -251,7 +251,7 @@ class _Reading:
                 "or raise the option idleTimeout"
             )
 
-    def _bounds(self) -> Bounds:
+    def _bounds(self) -> StreamBounds:
         if self._ends is None:
             self._ends = ends_of(self._client, self._options.stream, self._options.idle_timeout_s)
         return self._ends.bounds()

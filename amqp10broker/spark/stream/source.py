@@ -27,7 +27,7 @@ from pyspark.sql.streaming.datasource import (
 
 from amqp10broker.spark.errors import OptionError, QueueUnusable
 from amqp10broker.spark.options import StreamOptions
-from amqp10broker.spark.stream.bounds import Bounds, Questions
+from amqp10broker.spark.stream.bounds import Questions, StreamBounds
 from amqp10broker.spark.stream.offsets import Cut, StreamOffset, read_offset
 from amqp10broker.spark.stream.plan import all_gone, declared_again, first_offset, pieces_wanted, plan, recut
 from amqp10broker.spark.stream.pushdown import Pushed, push
@@ -192,7 +192,7 @@ class StreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def stop(self) -> None:
         self._questions.close()
 
-    def _bounds(self) -> Bounds:
+    def _bounds(self) -> StreamBounds:
         bounds = self._questions.bounds()
         self._latest = bounds.next
         return bounds

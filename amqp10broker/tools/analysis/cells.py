@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from amqp10broker.dataclass import dataclass
-from amqp10broker.observe.flow_events.schema import CHANNEL_HANDLE, EVENTS, FIELDS, Kind
+from amqp10broker.observe.flow_events.schema import CHANNEL_HANDLE, EVENTS, FIELDS, EventKind
 from amqp10broker.tools.analysis.histogram import BUCKETS_AN_OCTAVE, ZERO_BUCKET
 
 if TYPE_CHECKING:
@@ -22,17 +22,27 @@ if TYPE_CHECKING:
 
 # `value_ns` is the time since the same object was last observed.
 ELAPSED_KINDS: Final = (
-    Kind.LINK_IN, Kind.LINK_OUT, Kind.CONNECTION_IN, Kind.CONNECTION_OUT, Kind.CLIENT_SENT,
-    Kind.CLIENT_RECEIVED, Kind.QUEUE, Kind.PROCESS,
+    EventKind.LINK_IN, EventKind.LINK_OUT, EventKind.CONNECTION_IN, EventKind.CONNECTION_OUT,
+    EventKind.CLIENT_SENT, EventKind.CLIENT_RECEIVED, EventKind.QUEUE, EventKind.PROCESS,
 )  # fmt: skip
 # `value_ns` is the latency of each of the n messages.
-LATENCY_KINDS: Final = (Kind.CONFIRM, Kind.SETTLE, Kind.CLIENT_CONFIRM, Kind.CLIENT_DELIVERY)
+LATENCY_KINDS: Final = (
+    EventKind.CONFIRM,
+    EventKind.SETTLE,
+    EventKind.CLIENT_CONFIRM,
+    EventKind.CLIENT_DELIVERY,
+)
 # `channel` is the number of a stream of the load generator.
-STREAM_KINDS: Final = (Kind.CLIENT_CONFIRM, Kind.CLIENT_DELIVERY, Kind.CLIENT_SENT, Kind.CLIENT_RECEIVED)
+STREAM_KINDS: Final = (
+    EventKind.CLIENT_CONFIRM,
+    EventKind.CLIENT_DELIVERY,
+    EventKind.CLIENT_SENT,
+    EventKind.CLIENT_RECEIVED,
+)
 # `handle` determines the protocol.
-LINK_KINDS: Final = (Kind.LINK_IN, Kind.LINK_OUT)
+LINK_KINDS: Final = (EventKind.LINK_IN, EventKind.LINK_OUT)
 # `queue_depth` is of the object itself, not of the queue of a link.
-DEPTH_KINDS: Final = (Kind.QUEUE, Kind.CONNECTION_OUT)
+DEPTH_KINDS: Final = (EventKind.QUEUE, EventKind.CONNECTION_OUT)
 KEYS: Final = ("run_id", "kind", "reason", "stream", "bucket", "amqp091")
 _NS: Final = 1_000_000_000
 _ROUNDING: Final = 1e-9
@@ -184,7 +194,7 @@ def collect(cells: DataFrame) -> list[Cell]:
     )
 
 
-def _is(kinds: Iterable[Kind]) -> Column:
+def _is(kinds: Iterable[EventKind]) -> Column:
     from pyspark.sql import functions as F
 
     return F.col("kind").isin([int(kind) for kind in kinds])

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from amqp10broker.dataclass import dataclass
 from amqp10broker.observe.flow_events.schema import CONFIGURATION
-from amqp10broker.tools.analysis.figures import Configuration, Measured, RunFigures, Stall
+from amqp10broker.tools.analysis.figures import Configuration, Measured, RunStats, Stall
 from amqp10broker.tools.analysis.histogram import merge
 from amqp10broker.tools.analysis.statistics import Estimate, estimate, scatter
 
@@ -24,7 +24,7 @@ Settings = tuple[int | None, ...]
 DEFAULTS: Final = (170, 400, 256)
 """The broker's defaults for the three of `SETTINGS`."""
 GROUP: Final = tuple(name for name in CONFIGURATION if name not in (*SETTINGS, "rate_limit_per_s"))
-METRICS: Final = tuple(each.name for each in fields(RunFigures) if str(each.type).endswith("| None"))
+METRICS: Final = tuple(each.name for each in fields(RunStats) if str(each.type).endswith("| None"))
 """Figures of a run that are estimated over repetitions."""
 
 
@@ -33,7 +33,7 @@ class ConfigurationFigures:
     """All repetitions of one configuration."""
 
     configuration: Configuration
-    runs: tuple[RunFigures, ...]
+    runs: tuple[RunStats, ...]
     estimates: Mapping[str, Estimate]
     stalls: Mapping[tuple[str, str], float]
     histograms: Mapping[str, Mapping[int, int]]

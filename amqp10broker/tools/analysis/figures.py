@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from amqp10broker.dataclass import dataclass
-from amqp10broker.observe.flow_events.schema import CONFIGURATION, GENERAL, NO_REASON, REASONS, Kind
+from amqp10broker.observe.flow_events.schema import CONFIGURATION, GENERAL, NO_REASON, REASONS, EventKind
 from amqp10broker.tools.analysis.cells import STREAM_KINDS, Cell
 from amqp10broker.tools.analysis.histogram import Counts, merge, quantiles
 
@@ -24,15 +24,19 @@ CONFIRM: Final = "confirm"
 END_TO_END: Final = "end to end"
 SETTLE: Final = "settle"
 # By the kind of event that reports the wait.
-SIDES: Final = {Kind.LINK_IN: "publishers", Kind.LINK_OUT: "consumers", Kind.CONNECTION_IN: "connections"}
+SIDES: Final = {
+    EventKind.LINK_IN: "publishers",
+    EventKind.LINK_OUT: "consumers",
+    EventKind.CONNECTION_IN: "connections",
+}
 # The first that was recorded counts: a client measures the whole path.
-CONFIRM_KINDS: Final = (Kind.CLIENT_CONFIRM, Kind.CONFIRM)
+CONFIRM_KINDS: Final = (EventKind.CLIENT_CONFIRM, EventKind.CONFIRM)
 _NS: Final = 1e9
 _MS: Final = 1e6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunFigures:
+class RunStats:
     """The figures of one run. Rates are messages per second, utilisations and shares 0 to 1. `complete`:
     False while it was still being recorded: it counts up to its last event.
     """
@@ -94,7 +98,7 @@ class Stall:
 
 
 @dataclass(frozen=True, slots=True)
-class StreamFigures:
+class StreamStats:
     """One stream of a load generator, such as the fast one of two_senders."""
 
     run_id: str
@@ -120,9 +124,9 @@ class Measured:
     `SETTLE`, as far as recorded.
     """
 
-    figures: RunFigures
+    figures: RunStats
     stalls: tuple[Stall, ...]
-    streams: tuple[StreamFigures, ...]
+    streams: tuple[StreamStats, ...]
     histograms: Mapping[str, Counts]
 
 
@@ -134,50 +138,50 @@ def measure(run: Mapping[str, Any], cells: Sequence[Cell]) -> Measured:
     own = run["run_id"], tuple(run[name] for name in CONFIGURATION)
     sums = Sums(cells, duration_s)
     confirm = sums.first(*CONFIRM_KINDS)
-    wanted = {CONFIRM: confirm, END_TO_END: Kind.CLIENT_DELIVERY, SETTLE: Kind.SETTLE}
+    wanted = {CONFIRM: confirm, END_TO_END: EventKind.CLIENT_DELIVERY, SETTLE: EventKind.SETTLE}
     histograms = {name: counts for name, kind in wanted.items() if (counts := sums.counts(kind))}
     streams = tuple(_streams(own, _stream_names(run), cells, duration_s))
     stalls = tuple(_stalls(own, sums))
     throughput, source = _throughput(sums, streams)
-    cores = sums.share(Kind.PROCESS)
+    cores = sums.share(EventKind.PROCESS)
     # AMQP 0-9-1 has neither link credit nor session windows. Recordings of a benchmark have one protocol for
     # the whole run; a broker in use has clients of both, and its events distinguish them.
     granted = Sums([] if run["protocol"] == "amqp091" else [c for c in cells if not c.amqp091], duration_s)
-    figures = RunFigures(
+    figures = RunStats(
         run_id=own[0],
         configuration=own[1],
         repetition=run["repetition"] or 0,
         complete=ended is not None,
         duration_s=duration_s,
         events=sum(cell.events for cell in cells),
-        events_dropped=max(run["events_dropped"] or 0, sums.n(Kind.DROPPED) or 0),
+        events_dropped=max(run["events_dropped"] or 0, sums.n(EventKind.DROPPED) or 0),
         throughput_per_s=throughput,
         throughput_source=source,
-        sent_per_s=sums.rate(Kind.CLIENT_SENT),
-        confirmed_per_s=sums.rate(Kind.CLIENT_CONFIRM),
-        received_per_s=sums.rate(Kind.CLIENT_RECEIVED),
-        broker_in_per_s=sums.rate(Kind.LINK_IN),
-        broker_out_per_s=sums.rate(Kind.LINK_OUT),
-        confirm_source={Kind.CLIENT_CONFIRM: "client", Kind.CONFIRM: "broker", None: ""}[confirm],
+        sent_per_s=sums.rate(EventKind.CLIENT_SENT),
+        confirmed_per_s=sums.rate(EventKind.CLIENT_CONFIRM),
+        received_per_s=sums.rate(EventKind.CLIENT_RECEIVED),
+        broker_in_per_s=sums.rate(EventKind.LINK_IN),
+        broker_out_per_s=sums.rate(EventKind.LINK_OUT),
+        confirm_source={EventKind.CLIENT_CONFIRM: "client", EventKind.CONFIRM: "broker", None: ""}[confirm],
         **percentiles("confirm", histograms.get(CONFIRM, {}), "p50", "p99", "p999"),
         **percentiles("end_to_end", histograms.get(END_TO_END, {}), "p50", "p99", "p999"),
-        publisher_link_s=sums.elapsed_s(Kind.LINK_IN),
-        publisher_stall_share=_stall_share(stalls, SIDES[Kind.LINK_IN]),
-        consumer_link_s=sums.elapsed_s(Kind.LINK_OUT),
-        consumer_stall_share=_stall_share(stalls, SIDES[Kind.LINK_OUT]),
-        credit_utilisation=_used(granted.mean(Kind.LINK_IN, "credit_s"), run["max_link_credit"]),
+        publisher_link_s=sums.elapsed_s(EventKind.LINK_IN),
+        publisher_stall_share=_stall_share(stalls, SIDES[EventKind.LINK_IN]),
+        consumer_link_s=sums.elapsed_s(EventKind.LINK_OUT),
+        consumer_stall_share=_stall_share(stalls, SIDES[EventKind.LINK_OUT]),
+        credit_utilisation=_used(granted.mean(EventKind.LINK_IN, "credit_s"), run["max_link_credit"]),
         consumer_credit_utilisation=_used(
-            granted.mean(Kind.LINK_OUT, "credit_s"), granted.top(Kind.LINK_OUT, "link_credit_max")
+            granted.mean(EventKind.LINK_OUT, "credit_s"), granted.top(EventKind.LINK_OUT, "link_credit_max")
         ),
-        window_utilisation=_used(granted.mean(Kind.LINK_IN, "window_s"), run["max_incoming_window"]),
+        window_utilisation=_used(granted.mean(EventKind.LINK_IN, "window_s"), run["max_incoming_window"]),
         queue_credit_utilisation=_used(
-            granted.mean(Kind.LINK_OUT, "queue_credit_s"), run["max_queue_credit"]
+            granted.mean(EventKind.LINK_OUT, "queue_credit_s"), run["max_queue_credit"]
         ),
-        unconfirmed_mean=sums.mean(Kind.LINK_IN, "queue_credit_s"),
-        queue_depth_mean=sums.mean(Kind.QUEUE, "depth_s"),
-        queue_depth_max=sums.top(Kind.QUEUE, "depth_max"),
-        write_buffer_max_bytes=sums.top(Kind.CONNECTION_OUT, "depth_max"),
-        memory_max_bytes=sums.top(Kind.PROCESS, "bytes_max"),
+        unconfirmed_mean=sums.mean(EventKind.LINK_IN, "queue_credit_s"),
+        queue_depth_mean=sums.mean(EventKind.QUEUE, "depth_s"),
+        queue_depth_max=sums.top(EventKind.QUEUE, "depth_max"),
+        write_buffer_max_bytes=sums.top(EventKind.CONNECTION_OUT, "depth_max"),
+        memory_max_bytes=sums.top(EventKind.PROCESS, "bytes_max"),
         cpu_cores=cores,
         cpu_us_per_message=cores / throughput * 1e6 if cores is not None and throughput else None,
     )
@@ -193,41 +197,41 @@ class Sums:
             self._cells.setdefault(cell.kind, []).append(cell)
         self._duration_s = duration_s
 
-    def _of(self, kind: Kind | None) -> list[Cell]:
+    def _of(self, kind: EventKind | None) -> list[Cell]:
         return [] if kind is None else self._cells.get(kind, [])
 
-    def first(self, *kinds: Kind) -> Kind | None:
+    def first(self, *kinds: EventKind) -> EventKind | None:
         return next((kind for kind in kinds if self._of(kind)), None)
 
-    def n(self, kind: Kind | None) -> int | None:
+    def n(self, kind: EventKind | None) -> int | None:
         found = self._of(kind)
         return sum(cell.n for cell in found) if found else None
 
-    def rate(self, *kinds: Kind) -> float | None:
+    def rate(self, *kinds: EventKind) -> float | None:
         """Return messages per second of the first kind recorded; None if none was, or no time passed."""
         count = self.n(self.first(*kinds))
         return None if count is None or self._duration_s <= 0 else count / self._duration_s
 
-    def elapsed_s(self, kind: Kind) -> float:
+    def elapsed_s(self, kind: EventKind) -> float:
         return sum(cell.elapsed_ns for cell in self._of(kind)) / _NS
 
-    def share(self, kind: Kind) -> float | None:
+    def share(self, kind: EventKind) -> float | None:
         """Return the quotient of n in ns and elapsed time."""
         elapsed_s = self.elapsed_s(kind)
         return (self.n(kind) or 0) / _NS / elapsed_s if elapsed_s else None
 
-    def mean(self, kind: Kind, column: str) -> float | None:
+    def mean(self, kind: EventKind, column: str) -> float | None:
         elapsed_s = self.elapsed_s(kind)
         total: float = sum(getattr(cell, column) for cell in self._of(kind))
         return total / elapsed_s if elapsed_s else None
 
-    def top(self, kind: Kind, column: str) -> int | None:
+    def top(self, kind: EventKind, column: str) -> int | None:
         return max((getattr(cell, column) for cell in self._of(kind)), default=None)
 
-    def counts(self, kind: Kind | None) -> Counts:
+    def counts(self, kind: EventKind | None) -> Counts:
         return merge({cell.bucket: cell.n} for cell in self._of(kind) if cell.bucket is not None and cell.n)
 
-    def waits(self, kind: Kind) -> dict[int, int]:
+    def waits(self, kind: EventKind) -> dict[int, int]:
         found: dict[int, int] = {}
         for cell in self._of(kind):
             reason = general_reason(cell.reason)
@@ -235,15 +239,18 @@ class Sums:
         return found
 
 
-def _throughput(sums: Sums, streams: Iterable[StreamFigures]) -> tuple[float | None, str]:
+def _throughput(sums: Sums, streams: Iterable[StreamStats]) -> tuple[float | None, str]:
     # Messages at the last stage that was recorded.
-    received = sums.rate(Kind.CLIENT_RECEIVED)
+    received = sums.rate(EventKind.CLIENT_RECEIVED)
     if received is not None:
         return received, "messages that clients received"
     sent = [stream.rate_per_s for stream in streams if stream.rate_per_s is not None]
     if sent:
         return sum(sent), "messages that clients had confirmed (a stream without confirms: sent)"
-    for kind, text in ((Kind.LINK_OUT, "deliveries that the broker wrote"), (Kind.LINK_IN, "deliveries in")):
+    for kind, text in (
+        (EventKind.LINK_OUT, "deliveries that the broker wrote"),
+        (EventKind.LINK_IN, "deliveries in"),
+    ):
         found = sums.rate(kind)
         if found is not None:
             return found, text
@@ -268,19 +275,19 @@ def in_milliseconds(values_ns: Iterable[float | None]) -> list[float | None]:
 
 def _streams(
     own: _Own, names: Mapping[int, str], cells: Sequence[Cell], duration_s: float
-) -> Iterator[StreamFigures]:
+) -> Iterator[StreamStats]:
     kept = [cell for cell in cells if cell.kind in STREAM_KINDS]
     for number in sorted({cell.stream for cell in kept}):
         sums = Sums([cell for cell in kept if cell.stream == number], duration_s)
-        yield StreamFigures(
+        yield StreamStats(
             own[0],
             own[1],
             names.get(number, str(number)),
-            sums.rate(Kind.CLIENT_SENT),
-            sums.rate(Kind.CLIENT_CONFIRM),
-            sums.rate(Kind.CLIENT_RECEIVED),
-            **percentiles("confirm", sums.counts(Kind.CLIENT_CONFIRM), "p50", "p99"),
-            **percentiles("end_to_end", sums.counts(Kind.CLIENT_DELIVERY), "p50", "p99"),
+            sums.rate(EventKind.CLIENT_SENT),
+            sums.rate(EventKind.CLIENT_CONFIRM),
+            sums.rate(EventKind.CLIENT_RECEIVED),
+            **percentiles("confirm", sums.counts(EventKind.CLIENT_CONFIRM), "p50", "p99"),
+            **percentiles("end_to_end", sums.counts(EventKind.CLIENT_DELIVERY), "p50", "p99"),
         )
 
 

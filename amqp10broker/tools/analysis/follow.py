@@ -22,7 +22,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
 from amqp10broker.dataclass import dataclass
-from amqp10broker.observe.flow_events.schema import EVENTS, NOT_HELD_UP, RUNS, Kind
+from amqp10broker.observe.flow_events.schema import EVENTS, NOT_HELD_UP, RUNS, EventKind
 from amqp10broker.observe.recording.errors import NotARecording
 from amqp10broker.tools.analysis.cells import Cell, aggregate, cells_of, event_type, read_events, uncut
 from amqp10broker.tools.analysis.errors import FollowFailed, OutputNotWritable
@@ -31,7 +31,7 @@ from amqp10broker.tools.analysis.figures import CONFIRM_KINDS, SIDES, Sums, perc
 from amqp10broker.tools.analysis.final_windows import Ending, first_open_s
 from amqp10broker.tools.analysis.inputs import check_layout
 from amqp10broker.tools.analysis.job import make_folder
-from amqp10broker.tools.analysis.progress import Progress
+from amqp10broker.tools.analysis.progress import ProgressLines
 from amqp10broker.tools.analysis.tables import columns_of, schema_of
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ _NS: Final = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class SecondWindow:
     """One second of one run. `in_per_s`: deliveries from publishers; messages sent by clients if the broker's
     links were not recorded. `stall_reason`: the reason of most link time spent waiting, except for consumers
     of empty queues.
@@ -76,28 +76,28 @@ class Window:
     dropped: int
 
 
-def window_of(run_id: str, start_s: int, cells: Sequence[Cell]) -> Window:
+def window_of(run_id: str, start_s: int, cells: Sequence[Cell]) -> SecondWindow:
     sums = Sums(cells, _WINDOW_S)
     side, reason, share = _main_stall(sums)
-    return Window(
+    return SecondWindow(
         run_id,
         start_s,
         sum(cell.events for cell in cells),
-        sums.rate(Kind.LINK_IN, Kind.CLIENT_SENT),
-        sums.rate(Kind.LINK_OUT, Kind.CLIENT_RECEIVED),
+        sums.rate(EventKind.LINK_IN, EventKind.CLIENT_SENT),
+        sums.rate(EventKind.LINK_OUT, EventKind.CLIENT_RECEIVED),
         side,
         reason,
         share,
         **percentiles("confirm", sums.counts(sums.first(*CONFIRM_KINDS)), "p50", "p99"),
-        **percentiles("end_to_end", sums.counts(Kind.CLIENT_DELIVERY), "p50", "p99"),
-        dropped=sums.n(Kind.DROPPED) or 0,
+        **percentiles("end_to_end", sums.counts(EventKind.CLIENT_DELIVERY), "p50", "p99"),
+        dropped=sums.n(EventKind.DROPPED) or 0,
     )
 
 
 def _main_stall(sums: Sums) -> tuple[str, str, float | None]:
     # Side, reason and share of link time of the main obstacle; None as share if there are no links.
     found: tuple[str, str, float | None] = ("", "", None)
-    for kind in (Kind.LINK_IN, Kind.LINK_OUT):
+    for kind in (EventKind.LINK_IN, EventKind.LINK_OUT):
         waits = sums.waits(kind)
         total = sum(waits.values())
         if total and found[2] is None:
@@ -113,7 +113,7 @@ def _figure(value: float | None) -> str:
     return "-" if value is None else f"{value:,.0f}"
 
 
-def line_of(window: Window) -> str:
+def line_of(window: SecondWindow) -> str:
     at = f"{window.start_s // 3600 % 24:02}:{window.start_s // 60 % 60:02}:{window.start_s % 60:02}"
     parts = [f"{at} {window.run_id}: in {_figure(window.in_per_s)}/s, out {_figure(window.out_per_s)}/s"]
     if window.stall_share is not None:
@@ -130,7 +130,7 @@ def line_of(window: Window) -> str:
     return ", ".join(parts)
 
 
-def windows_of(columns: dict[str, list[Any]]) -> list[Window]:
+def windows_of(columns: dict[str, list[Any]]) -> list[SecondWindow]:
     groups: dict[tuple[int, str], list[Cell]] = {}
     for start_s, cell in zip(columns["start_s"], cells_of(columns), strict=True):
         groups.setdefault((start_s, cell.run_id), []).append(cell)
@@ -154,7 +154,7 @@ def follow(
     folder: Path,
     output: Path,
     spark: SparkSession,
-    progress: Progress,
+    progress: ProgressLines,
     *,
     tell: Callable[[str], None],
     late_s: int = LATE_S,
@@ -182,9 +182,9 @@ def follow(
             progress.say("ended; nothing was recorded")
             return
         make_folder(output / WINDOWS)
-        keeper = _Keeper(output / WINDOWS, tell)
+        backend = _Keeper(output / WINDOWS, tell)
         with explained(folder):
-            query = start(folder, output, spark, keeper.keep, late_s=late_s, available_now=available_now)
+            query = start(folder, output, spark, backend.keep, late_s=late_s, available_now=available_now)
         progress.say(
             f"following {folder}; a second is told when the events are {late_s} s further; ctrl-C ends it"
         )
@@ -198,7 +198,7 @@ def follow(
                 )
                 if ending.due(idle=open_s is not None) and open_s is not None:
                     with explained(folder):
-                        keeper.close(spark, folder, open_s)
+                        backend.close(spark, folder, open_s)
                     progress.say("all runs have ended, and all of them is told; ctrl-C ends it")
                     all_told = True
         except BaseException:
@@ -208,8 +208,8 @@ def follow(
         if query.isActive:
             progress.say("ending; ctrl-C again does not wait for what is being read")
             _stop(query)
-    if keeper.failed is not None and not isinstance(keeper.failed, spark_errors()):
-        raise keeper.failed
+    if backend.failed is not None and not isinstance(backend.failed, spark_errors()):
+        raise backend.failed
     if failed is not None:
         raise FollowFailed(*place_and_problem(folder, str(failed))) from failed
     if asked.is_set():
@@ -344,7 +344,7 @@ def read_seconds(path: Path) -> set[tuple[str, int]]:
     return set(zip(columns["run_id"], columns["start_s"], strict=True))
 
 
-def keep_windows(path: Path, windows: Iterable[Window]) -> bool:
+def keep_windows(path: Path, windows: Iterable[SecondWindow]) -> bool:
     """Write windows into a file, none if there are none; return whether the file is new.
 
     A batch that Spark repeats after a crash has the same number and the same windows, and replaces its file.
@@ -356,7 +356,7 @@ def keep_windows(path: Path, windows: Iterable[Window]) -> bool:
     known = path.exists()
     if not rows:
         return False
-    schema = schema_of({"run_id": "string"} | columns_of(Window))
+    schema = schema_of({"run_id": "string"} | columns_of(SecondWindow))
     growing = path.with_name(f"_{path.name}")
     pq.write_table(pa.Table.from_pylist(rows, schema=schema), str(growing), compression="zstd")
     os.replace(growing, path)

@@ -19,7 +19,7 @@ _READERS: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Recording:
+class RecordingData:
     """The contents of a recording. `runs`: rows by the names of `schema.RUN_FIELDS`, in order of their
     beginnings; only those with events.
     """
@@ -36,7 +36,7 @@ class Recording:
         return [(run["run_id"], run["began_ns"], run["ended_ns"]) for run in self.runs]
 
 
-def find_recording(folder: Path) -> Recording:
+def find_recording(folder: Path) -> RecordingData:
     """Find the runs and files of a recording, without reading its events.
 
     Raises:
@@ -54,7 +54,7 @@ def find_recording(folder: Path) -> Recording:
     known = [path for run_id, paths in files.items() if run_id in rows for path in paths]
     if not known:
         raise NotARecording(str(folder), f"no run of {RUNS} has events in {EVENTS}")
-    return Recording(
+    return RecordingData(
         folder,
         tuple(row for run_id, row in rows.items() if run_id in files),
         len(known),

@@ -14,9 +14,9 @@ from amqp10broker.tools.analysis.configurations import configurations, groups
 from amqp10broker.tools.analysis.errors import NothingToAnalyse, OutputNotWritable
 from amqp10broker.tools.analysis.failures import explained
 from amqp10broker.tools.analysis.figures import Measured, measure
-from amqp10broker.tools.analysis.inputs import Recording, find_recording
-from amqp10broker.tools.analysis.progress import Progress
-from amqp10broker.tools.analysis.recommend import Aim, Recommendation, Undecided, recommend_all
+from amqp10broker.tools.analysis.inputs import RecordingData, find_recording
+from amqp10broker.tools.analysis.progress import ProgressLines
+from amqp10broker.tools.analysis.recommend import Aim, NoRecommendation, Recommendation, recommend_all
 from amqp10broker.tools.analysis.report import Analysed, comparisons, report
 from amqp10broker.tools.analysis.tables import tables_of, write_tables
 from amqp10broker.tools.analysis.waits import find_waits, name_waits
@@ -32,12 +32,12 @@ REPORT: Final = "report.html"
 class Result:
     report: Path
     files: tuple[Path, ...]
-    recommended: tuple[Recommendation | Undecided, ...]
+    recommended: tuple[Recommendation | NoRecommendation, ...]
     events: int
     runs: int
 
 
-def analyse(folder: Path, output: Path, aim: Aim, spark: SparkSession, progress: Progress) -> Result:
+def analyse(folder: Path, output: Path, aim: Aim, spark: SparkSession, progress: ProgressLines) -> Result:
     """Analyse a recording, and write the report and the tables.
 
     Args:
@@ -76,25 +76,30 @@ def analyse(folder: Path, output: Path, aim: Aim, spark: SparkSession, progress:
     return Result(output / REPORT, (output / REPORT, *files), tuple(recommended), events, len(recording.runs))
 
 
-def sum_up(recording: Recording, spark: SparkSession, progress: Progress) -> list[Cell]:
+def sum_up(recording: RecordingData, spark: SparkSession, progress: ProgressLines) -> list[Cell]:
     """Return all cells of all runs, by the pass over the events."""
     return _asked(recording, spark, progress, lambda events: collect(aggregate(events)))
 
 
-def look_for_waits(recording: Recording, spark: SparkSession, progress: Progress) -> list[tuple[Any, ...]]:
+def look_for_waits(
+    recording: RecordingData, spark: SparkSession, progress: ProgressLines
+) -> list[tuple[Any, ...]]:
     """Return the longest waits of single links, as rows of `waits.find_waits`."""
     return _asked(recording, spark, progress, find_waits)
 
 
 def _asked(
-    recording: Recording, spark: SparkSession, progress: Progress, question: Callable[[DataFrame], list[_Row]]
+    recording: RecordingData,
+    spark: SparkSession,
+    progress: ProgressLines,
+    question: Callable[[DataFrame], list[_Row]],
 ) -> list[_Row]:
     events = cut(read_events(spark, recording.folder), recording.spans)
     with explained(recording.folder), progress.watching(spark):
         return question(events)
 
 
-def measure_all(recording: Recording, cells: Sequence[Cell]) -> list[Measured]:
+def measure_all(recording: RecordingData, cells: Sequence[Cell]) -> list[Measured]:
     by_run: dict[str, list[Cell]] = {}
     for cell in cells:
         by_run.setdefault(cell.run_id, []).append(cell)

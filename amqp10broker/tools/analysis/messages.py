@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from amqp10broker.tools.analysis.recommend import Recommendation, Undecided, undecided, written
+from amqp10broker.tools.analysis.recommend import NoRecommendation, Recommendation, undecided, written
 
 
-def all_told(found: Sequence[Recommendation | Undecided]) -> str:
+def all_told(found: Sequence[Recommendation | NoRecommendation]) -> str:
     """Return all recommendations as text; groups without one for the same reason are joined."""
     texts = [told(one) for one in found if isinstance(one, Recommendation)]
     for reason, groups in undecided(found).items():
@@ -15,10 +15,10 @@ def all_told(found: Sequence[Recommendation | Undecided]) -> str:
     return "".join(f"{text}\n\n" for text in texts).rstrip("\n") + "\n"
 
 
-def told(one: Recommendation | Undecided) -> str:
+def told(one: Recommendation | NoRecommendation) -> str:
     """Return one recommendation as text: settings, reason, certainty, and options to paste."""
     head = f"{one.group}\n  for the {one.aim}:"
-    if isinstance(one, Undecided):
+    if isinstance(one, NoRecommendation):
         return f"{head} no recommendation: {one.reason}"
     known = one.chosen_figure
     half = known.half_width

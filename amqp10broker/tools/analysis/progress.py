@@ -21,7 +21,7 @@ _SAY_S: Final = 3.0
 _SILENT_S: Final = 8.0
 
 
-class Progress:
+class ProgressLines:
     """Writes lines with the time since the start. `stream`: None for no output."""
 
     def __init__(self, stream: TextIO | None) -> None:
@@ -53,7 +53,7 @@ class Progress:
 
     def _watch(self, spark: SparkSession, ended: threading.Event) -> None:
         tracker = spark.sparkContext.statusTracker()
-        parts = Parts()
+        parts = TaskProgress()
         told, last = "", time.monotonic()
         while not ended.wait(_LOOK_S):
             stages = map(tracker.getStageInfo, tracker.getActiveStageIds())
@@ -68,7 +68,7 @@ class Progress:
                 told, last = text, time.monotonic()
 
 
-class Parts:
+class TaskProgress:
     """Counts Spark's tasks that are done; the count never decreases.
 
     Spark reports only active stages. So each stage that was seen is kept, and counts as done when it is no

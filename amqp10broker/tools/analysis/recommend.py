@@ -121,7 +121,7 @@ class Recommendation:
 
 
 @dataclass(frozen=True, slots=True)
-class Undecided:
+class NoRecommendation:
     """A group without a recommendation, and the reason."""
 
     group: str
@@ -155,7 +155,7 @@ _LATENCIES: Final = (
 
 def recommend_all(
     groups: Iterable[Sequence[ConfigurationFigures]], aim: Aim
-) -> list[Recommendation | Undecided]:
+) -> list[Recommendation | NoRecommendation]:
     """Return one recommendation, or the reason for none, for each group."""
     found = []
     for members in groups:
@@ -166,10 +166,10 @@ def recommend_all(
     return found
 
 
-def undecided(found: Iterable[Recommendation | Undecided]) -> dict[str, list[str]]:
+def undecided(found: Iterable[Recommendation | NoRecommendation]) -> dict[str, list[str]]:
     by_reason: dict[str, list[str]] = {}
     for one in found:
-        if isinstance(one, Undecided):
+        if isinstance(one, NoRecommendation):
             by_reason.setdefault(one.reason, []).append(one.group)
     return by_reason
 
@@ -188,15 +188,15 @@ def candidate_of(figures: ConfigurationFigures) -> Candidate:
     )
 
 
-def recommend(group: str, candidates: Sequence[Candidate], aim: Aim) -> Recommendation | Undecided:
+def recommend(group: str, candidates: Sequence[Candidate], aim: Aim) -> Recommendation | NoRecommendation:
     """Recommend the smallest settings that serve the aim as well as the best."""
     measured = [one for one in candidates if one.throughput_per_s]
     if not measured:
-        return Undecided(group, aim.describe(), "no run of it has a throughput")
+        return NoRecommendation(group, aim.describe(), "no run of it has a throughput")
     settings = {one.settings for one in measured}
     if len(settings) == 1:
         reason = f"only {measured[0].name()} was measured, so there is nothing to choose from"
-        return Undecided(group, aim.describe(), reason)
+        return NoRecommendation(group, aim.describe(), reason)
     match aim.kind:
         case "throughput":
             pool, weak = _at_full_speed(measured)
@@ -207,7 +207,7 @@ def recommend(group: str, candidates: Sequence[Candidate], aim: Aim) -> Recommen
             return _for_memory(group, measured, aim)
 
 
-def _for_latency(group: str, measured: list[Candidate], aim: Aim) -> Recommendation | Undecided:
+def _for_latency(group: str, measured: list[Candidate], aim: Aim) -> Recommendation | NoRecommendation:
     wanted = aim.rate_per_s or 0.0
     at_rate = [one for one in measured if one.rate_limit_per_s and _near(one.rate_limit_per_s, wanted)]
     sustain = [one for one in at_rate or measured if _THROUGHPUT.mean(one) >= SUSTAINED * wanted]
@@ -216,10 +216,10 @@ def _for_latency(group: str, measured: list[Candidate], aim: Aim) -> Recommendat
     if not able:
         top = max(_THROUGHPUT.mean(one) for one in at_rate or measured)
         reason = f"no setting sustains that rate; the most was {top:,.0f}/s"
-        return Undecided(group, aim.describe(), "; ".join([reason, *unsure]))
+        return NoRecommendation(group, aim.describe(), "; ".join([reason, *unsure]))
     figure = next((one for one in _LATENCIES if all(one.values(each) for each in able)), None)
     if figure is None:
-        return Undecided(group, aim.describe(), "latencies were not recorded for every setting")
+        return NoRecommendation(group, aim.describe(), "latencies were not recorded for every setting")
     settings = {one.settings for one in at_rate or measured}
     reasons = [f"{len(able)} of {len(settings)} settings sustain {wanted:,.0f}/s"]
     weak = unsure
@@ -231,18 +231,18 @@ def _for_latency(group: str, measured: list[Candidate], aim: Aim) -> Recommendat
     return _choose(group, aim, figure, able, measured, reasons, weak)
 
 
-def _for_memory(group: str, measured: list[Candidate], aim: Aim) -> Recommendation | Undecided:
+def _for_memory(group: str, measured: list[Candidate], aim: Aim) -> Recommendation | NoRecommendation:
     pool, weak = _at_full_speed(measured)
     most = max(_THROUGHPUT.mean(one) for one in pool)
-    keepers = [one for one in pool if _THROUGHPUT.mean(one) >= aim.keep * most]
+    backends = [one for one in pool if _THROUGHPUT.mean(one) >= aim.keep * most]
     reasons = [
-        f"{len(keepers)} of {len(pool)} settings keep {aim.keep:.0%} of the best {most:,.0f} messages/s"
+        f"{len(backends)} of {len(pool)} settings keep {aim.keep:.0%} of the best {most:,.0f} messages/s"
     ]
     weak += _unsure_of_share(pool, most, aim.keep)
-    if not all(one.memory_bytes for one in keepers):
+    if not all(one.memory_bytes for one in backends):
         weak.append("resident memory was not recorded for all of them: the smallest settings are taken")
         return _choose(group, aim, _THROUGHPUT, pool, measured, reasons, weak, give_up=1 - aim.keep)
-    return _choose(group, aim, _MEMORY, keepers, measured, reasons, weak)
+    return _choose(group, aim, _MEMORY, backends, measured, reasons, weak)
 
 
 def _unsure_of_rate(tried: Sequence[Candidate], wanted: float) -> list[str]:

@@ -27,9 +27,9 @@ from amqp10broker.tools.analysis.configurations import (
 )
 from amqp10broker.tools.analysis.drawing import as_svg, plain, style
 from amqp10broker.tools.analysis.figures import Measured
-from amqp10broker.tools.analysis.inputs import Recording
+from amqp10broker.tools.analysis.inputs import RecordingData
 from amqp10broker.tools.analysis.pictures import Swept
-from amqp10broker.tools.analysis.recommend import Recommendation, Undecided, undecided, written
+from amqp10broker.tools.analysis.recommend import NoRecommendation, Recommendation, undecided, written
 from amqp10broker.tools.analysis.statistics import Estimate
 from amqp10broker.tools.analysis.waits import LinkWait
 
@@ -60,10 +60,10 @@ class Analysed:
     waits first.
     """
 
-    recording: Recording
+    recording: RecordingData
     measured: Sequence[Measured]
     groups: Sequence[Sequence[ConfigurationFigures]]
-    recommended: Sequence[Recommendation | Undecided]
+    recommended: Sequence[Recommendation | NoRecommendation]
     aim: str
     waits: Sequence[LinkWait]
 
@@ -85,7 +85,7 @@ class _Table(NamedTuple):
     chosen: Sequence[int] = ()
 
 
-class _Part(NamedTuple):
+class _ReportSection(NamedTuple):
     heading: str | None
     pictures: list[_Picture]
     tables: tuple[_Table, ...]
@@ -93,7 +93,7 @@ class _Part(NamedTuple):
 
 class _Section(NamedTuple):
     heading: str
-    parts: list[_Part]
+    parts: list[_ReportSection]
 
 
 def report(analysed: Analysed, say: Callable[[str], None] = lambda text: None) -> str:
@@ -150,7 +150,7 @@ def _so_many(number: int, what: str) -> str:
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
-def _machines(recording: Recording) -> str:
+def _machines(recording: RecordingData) -> str:
     machines, versions = (
         sorted({run[name] for run in recording.runs if run[name]}) for name in ("machine", "broker_version")
     )
@@ -162,7 +162,7 @@ def _waits(analysed: Analysed) -> _Table:
     began = {run["run_id"]: run["began_ns"] for run in analysed.recording.runs}
     rows = [
         [
-            wait.who,
+            wait.login,
             wait.address or "-",
             " / ".join(part for part in (wait.user, wait.client) if part) or "-",
             wait.reason,
@@ -207,9 +207,9 @@ def _sections(analysed: Analysed, say: Callable[[str], None]) -> Iterator[_Secti
 def _rates(
     analysed: Analysed,
     members: Sequence[ConfigurationFigures],
-    one: Recommendation | Undecided,
+    one: Recommendation | NoRecommendation,
     numbers: Iterator[int],
-) -> Iterator[_Part]:
+) -> Iterator[_ReportSection]:
     def limit(each: ConfigurationFigures) -> tuple[bool, float]:
         rate = each["rate_limit_per_s"]
         return rate is not None, rate or 0.0
@@ -224,7 +224,9 @@ def _rates(
         recommended = isinstance(one, Recommendation) and one.chosen.rate_limit_per_s == rate
         chosen = one.chosen.settings if isinstance(one, Recommendation) and recommended else None
         made = _drawn(_pictures(own, chosen), numbers)
-        yield _Part(heading, made, (_configurations_table(own, chosen), _streams_table(analysed, own)))
+        yield _ReportSection(
+            heading, made, (_configurations_table(own, chosen), _streams_table(analysed, own))
+        )
 
 
 def _drawn(wanted: Iterable[_Picture], numbers: Iterator[int]) -> list[_Picture]:
@@ -262,7 +264,9 @@ def _pictures(members: Sequence[ConfigurationFigures], chosen: Settings | None) 
     )
 
 
-def _cases(analysed: Analysed, members: Sequence[ConfigurationFigures], numbers: Iterator[int]) -> _Part:
+def _cases(
+    analysed: Analysed, members: Sequence[ConfigurationFigures], numbers: Iterator[int]
+) -> _ReportSection:
     # Configurations of one benchmark without varied settings.
     labels = case_names(members)
     wanted = (
@@ -273,7 +277,7 @@ def _cases(analysed: Analysed, members: Sequence[ConfigurationFigures], numbers:
         ),
     )
     tables = _configurations_table(members, None, labels), _streams_table(analysed, members)
-    return _Part(None, _drawn(wanted, numbers), tables)
+    return _ReportSection(None, _drawn(wanted, numbers), tables)
 
 
 def case_names(members: Sequence[ConfigurationFigures]) -> list[str]:

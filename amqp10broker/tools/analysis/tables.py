@@ -23,13 +23,13 @@ from amqp10broker.tools.analysis.configurations import (
 from amqp10broker.tools.analysis.figures import (
     Configuration,
     Measured,
-    RunFigures,
+    RunStats,
     Stall,
-    StreamFigures,
+    StreamStats,
     in_milliseconds,
 )
 from amqp10broker.tools.analysis.histogram import quantiles
-from amqp10broker.tools.analysis.recommend import Recommendation, Undecided
+from amqp10broker.tools.analysis.recommend import NoRecommendation, Recommendation
 from amqp10broker.tools.analysis.waits import LinkWait
 
 Row = dict[str, Any]
@@ -68,13 +68,13 @@ _BEST: Final = {f"best_{name}": "int64" for name in SETTINGS}
 _RUN: Final = {"run_id": "string", **_NAMED}
 
 TABLES: Final[Mapping[str, Columns]] = {
-    "runs": _RUN | columns_of(RunFigures),
+    "runs": _RUN | columns_of(RunStats),
     "configurations": _NAMED
     | {"repetitions": "int64"}
     | {f"{metric}{end}": "double" for metric in METRICS for end in _ENDS},
     "stalls": _RUN | columns_of(Stall),
     "configuration_stalls": _NAMED | {"repetitions": "int64"} | columns_of(Stall),
-    "streams": _RUN | columns_of(StreamFigures),
+    "streams": _RUN | columns_of(StreamStats),
     "waits": {"run_id": "string"} | columns_of(LinkWait),
     "latencies": _NAMED | {"latency": "string", "share": "double", "ms": "double", "messages": "int64"},
     "comparison": _NAMED | _BEST | columns_of(Compared) | {"relative": "double"},
@@ -91,7 +91,7 @@ def tables_of(
     measured: Sequence[Measured],
     found: Sequence[ConfigurationFigures],
     compared: Sequence[Compared],
-    recommended: Sequence[Recommendation | Undecided],
+    recommended: Sequence[Recommendation | NoRecommendation],
     waits: Sequence[LinkWait],
 ) -> dict[str, list[Row]]:
     """Return the rows of all `TABLES`, by name."""
@@ -137,9 +137,9 @@ def _harmless(row: Row) -> Row:
     }
 
 
-def recommendation_row(one: Recommendation | Undecided, member: ConfigurationFigures) -> Row:
+def recommendation_row(one: Recommendation | NoRecommendation, member: ConfigurationFigures) -> Row:
     row: Row = {"group": one.group, "aim": one.aim, **dict(zip(GROUP, member.group, strict=True))}
-    if isinstance(one, Undecided):
+    if isinstance(one, NoRecommendation):
         return {**row, "reasons": one.reason}
     return {
         **row,

@@ -14,8 +14,8 @@ from functools import reduce
 from typing import TYPE_CHECKING, Any, Final
 
 from amqp10broker.dataclass import dataclass
-from amqp10broker.observe.flow_events.schema import GENERAL, NOT_HELD_UP, Kind
-from amqp10broker.observe.recording.link_names import LinkNames
+from amqp10broker.observe.flow_events.schema import GENERAL, NOT_HELD_UP, EventKind
+from amqp10broker.observe.recording.link_names import LinkNameIndex
 from amqp10broker.tools.analysis.figures import reason_name
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class LinkWait:
     seconds: float
 
     @property
-    def who(self) -> str:
+    def login(self) -> str:
         numbers = f"connection {self.connection}, channel {self.channel}"
         if self.link is None:
             return f"{self.side}, {numbers}, handle {self.handle}"
@@ -64,7 +64,7 @@ def find_waits(events: DataFrame) -> list[tuple[Any, ...]]:
     general = _general("reason")
     began = F.col("ts_ns") - F.col("value_ns")
     span = F.struct(F.col("value_ns").alias("length"), began.alias("began"), F.col("ts_ns").alias("ended"))
-    links = F.col("kind").isin(int(Kind.LINK_IN), int(Kind.LINK_OUT))
+    links = F.col("kind").isin(int(EventKind.LINK_IN), int(EventKind.LINK_OUT))
     held = ~general.isin(list(NOT_HELD_UP))
     seconds = (
         events.where(links & held & (F.col("n") == 0) & (F.col("elapsed_ns") > 0))
@@ -98,16 +98,16 @@ def find_waits(events: DataFrame) -> list[tuple[Any, ...]]:
     return list(zip(*(longest[name] for name in _WAIT), strict=True))
 
 
-def name_waits(rows: Iterable[Sequence[Any]], names: Mapping[str, LinkNames]) -> list[LinkWait]:
+def name_waits(rows: Iterable[Sequence[Any]], names: Mapping[str, LinkNameIndex]) -> list[LinkWait]:
     return [_named(row, names.get(row[0])) for row in rows]
 
 
-def _named(row: Sequence[Any], names: LinkNames | None) -> LinkWait:
+def _named(row: Sequence[Any], names: LinkNameIndex | None) -> LinkWait:
     run_id, kind, connection, channel, handle, _, began_ns, ended_ns, reason = row
     name = None if names is None else names.find((kind, connection, channel, handle), began_ns)
     return LinkWait(
         run_id=run_id,
-        side="publisher" if kind == Kind.LINK_IN else "consumer",
+        side="publisher" if kind == EventKind.LINK_IN else "consumer",
         **{each: getattr(name, each, None) for each in ("link", "address", "client", "user", "vhost")},
         connection=connection,
         channel=channel,

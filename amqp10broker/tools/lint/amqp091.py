@@ -7,7 +7,7 @@ from dataclasses import field
 from typing import Final
 
 from amqp10broker.dataclass import dataclass
-from amqp10broker.observe.frames.records import Known, Recorded
+from amqp10broker.observe.frames.records import KnownLink, RecordedFrame
 from amqp10broker.protocols.amqp091.errors import AmqpHardError
 from amqp10broker.protocols.amqp091.methods import (
     FRAME_HEADER,
@@ -34,7 +34,7 @@ from amqp10broker.protocols.amqp091.methods import (
 from amqp10broker.protocols.amqp091.properties import decode_properties
 from amqp10broker.tools.lint import rules
 from amqp10broker.tools.lint.findings import Book, Evidence, Rule, evidence_of
-from amqp10broker.tools.lint.habits import Settling
+from amqp10broker.tools.lint.habits import SettlingHabit
 
 # Not caused by the client: the broker stops, or an operator has closed the connection.
 CONNECTION_FORCED: Final = 320
@@ -44,7 +44,7 @@ _PROPERTIES_AT: Final = _FRAME_BYTES + 12
 
 
 @dataclass(slots=True, eq=False)
-class _Consumer:
+class _LintedConsumer:
     # `settling` and `persistent` are of its deliveries; `known`: its consume was recorded.
 
     tag: str
@@ -52,7 +52,7 @@ class _Consumer:
     no_ack: bool
     last: Evidence
     known: bool = True
-    settling: Settling = field(default_factory=Settling)
+    settling: SettlingHabit = field(default_factory=SettlingHabit)
     persistent: int = 0
 
 
@@ -63,12 +63,12 @@ class _Channel:
     confirms: bool = False
     transacts: bool = False
     unconfirmed: int = 0
-    asked: deque[_Consumer] = field(default_factory=deque)
-    consumers: dict[str, _Consumer] = field(default_factory=dict)
-    fetcher: _Consumer | None = None
+    asked: deque[_LintedConsumer] = field(default_factory=deque)
+    consumers: dict[str, _LintedConsumer] = field(default_factory=dict)
+    fetcher: _LintedConsumer | None = None
     fetches_no_ack: deque[bool] = field(default_factory=deque)
-    got: dict[int, _Consumer] = field(default_factory=dict)
-    header_of: _Consumer | None = None
+    got: dict[int, _LintedConsumer] = field(default_factory=dict)
+    header_of: _LintedConsumer | None = None
 
 
 class Client091:
@@ -81,12 +81,12 @@ class Client091:
         self._returned: dict[tuple[str, str], int] = {}
         self._now_ns = 0
 
-    def know(self, known: Known) -> None:
+    def know(self, known: KnownLink) -> None:
         evidence = Evidence(known.at_ns, f"the consumer '{known.name}' was there already")
-        consumer = _Consumer(known.name, known.address or "", False, evidence, known=False)
+        consumer = _LintedConsumer(known.name, known.address or "", False, evidence, known=False)
         self._channel(known.channel).consumers[known.name] = consumer
 
-    def take(self, record: Recorded) -> None:
+    def take(self, record: RecordedFrame) -> None:
         self._now_ns = record.at_ns
         body, number = record.frame.body, record.frame.channel
         channel = self._channel(number)
@@ -107,7 +107,7 @@ class Client091:
 
     # --- of the client ----------------------------------------------------------------------------
 
-    def _received(self, channel: _Channel, body: object, record: Recorded) -> None:
+    def _received(self, channel: _Channel, body: object, record: RecordedFrame) -> None:
         match body:
             case BasicPublish():
                 self._publish(channel, body, record)
@@ -137,7 +137,7 @@ class Client091:
             case _:
                 pass
 
-    def _publish(self, channel: _Channel, publish: BasicPublish, record: Recorded) -> None:
+    def _publish(self, channel: _Channel, publish: BasicPublish, record: RecordedFrame) -> None:
         key = publish.exchange, publish.routing_key
         if self._returned.get(key, 0) >= rules.FEW:
             where = f"exchange '{key[0]}', routing key '{key[1]}', channel {channel.number}"
@@ -146,10 +146,10 @@ class Client091:
         channel.header_of = None
 
     def _settle(
-        self, channel: _Channel, tag: int, multiple: bool, gives_back: bool, record: Recorded
+        self, channel: _Channel, tag: int, multiple: bool, gives_back: bool, record: RecordedFrame
     ) -> None:
         tags = [each for each in channel.got if each <= tag or not tag] if multiple else [tag]
-        touched: set[_Consumer] = set()
+        touched: set[_LintedConsumer] = set()
         for each in tags:
             consumer = channel.got.pop(each, None)
             if consumer is not None:
@@ -160,8 +160,8 @@ class Client091:
             for rule, said in consumer.settling.faults():
                 self._note(rule, self._where(channel, consumer), said, record)
 
-    def _consume(self, channel: _Channel, consume: BasicConsume, record: Recorded) -> None:
-        consumer = _Consumer(consume.consumer_tag, consume.queue, consume.no_ack, evidence_of(record))
+    def _consume(self, channel: _Channel, consume: BasicConsume, record: RecordedFrame) -> None:
+        consumer = _LintedConsumer(consume.consumer_tag, consume.queue, consume.no_ack, evidence_of(record))
         if consume.no_wait:
             channel.consumers[consume.consumer_tag] = consumer
         else:
@@ -169,7 +169,7 @@ class Client091:
 
     # --- of the broker ----------------------------------------------------------------------------
 
-    def _sent(self, channel: _Channel, body: object, record: Recorded) -> None:
+    def _sent(self, channel: _Channel, body: object, record: RecordedFrame) -> None:
         match body:
             case BasicDeliver():
                 consumer = channel.consumers.get(body.consumer_tag)
@@ -178,7 +178,7 @@ class Client091:
             case BasicGetOk():
                 fetcher = channel.fetcher
                 if fetcher is None:
-                    fetcher = channel.fetcher = _Consumer("", "", False, evidence_of(record))
+                    fetcher = channel.fetcher = _LintedConsumer("", "", False, evidence_of(record))
                 no_ack = channel.fetches_no_ack.popleft() if channel.fetches_no_ack else False
                 self._deliver(channel, fetcher, body.delivery_tag, no_ack, record)
             case BasicGetEmpty():
@@ -208,7 +208,7 @@ class Client091:
                 pass
 
     def _deliver(
-        self, channel: _Channel, consumer: _Consumer, tag: int, no_ack: bool, record: Recorded
+        self, channel: _Channel, consumer: _LintedConsumer, tag: int, no_ack: bool, record: RecordedFrame
     ) -> None:
         channel.header_of = consumer
         if no_ack or not consumer.known:
@@ -218,7 +218,7 @@ class Client091:
 
     # --- contents ---------------------------------------------------------------------------------
 
-    def _content(self, channel: _Channel, record: Recorded) -> None:
+    def _content(self, channel: _Channel, record: RecordedFrame) -> None:
         # A header or a body; only the properties of a header matter.
         data = record.frame.data
         if data[:1] != bytes((FRAME_HEADER,)):
@@ -237,7 +237,7 @@ class Client091:
                 said = f"{consumer.persistent} persistent messages without acknowledgement"
                 self._note(rules.AUTO_ACK, self._where(channel, consumer), said, record)
 
-    def _published_persistent(self, channel: _Channel, record: Recorded) -> None:
+    def _published_persistent(self, channel: _Channel, record: RecordedFrame) -> None:
         if channel.confirms or channel.transacts or not channel.began:
             return
         channel.unconfirmed += 1
@@ -247,7 +247,7 @@ class Client091:
 
     # --- ends -------------------------------------------------------------------------------------
 
-    def _end_consumer(self, channel: _Channel, consumer: _Consumer | None) -> None:
+    def _end_consumer(self, channel: _Channel, consumer: _LintedConsumer | None) -> None:
         if consumer is None:
             return
         for rule, said in consumer.settling.at_the_end(self._now_ns):
@@ -261,10 +261,10 @@ class Client091:
             self._end_consumer(channel, consumer)
 
     @staticmethod
-    def _where(channel: _Channel, consumer: _Consumer) -> str:
+    def _where(channel: _Channel, consumer: _LintedConsumer) -> str:
         if not consumer.queue and not consumer.tag:
             return f"basic.get of channel {channel.number}"
         return f"consumer '{consumer.tag}' of {consumer.queue or 'no queue'}, channel {channel.number}"
 
-    def _note(self, rule: Rule, where: str, said: str, record: Recorded) -> None:
+    def _note(self, rule: Rule, where: str, said: str, record: RecordedFrame) -> None:
         self._book.note(rule, self._number, where, said, evidence_of(record))

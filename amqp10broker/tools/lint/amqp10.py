@@ -7,7 +7,7 @@ from dataclasses import field
 from typing import Final
 
 from amqp10broker.dataclass import dataclass
-from amqp10broker.observe.frames.records import Known, Recorded
+from amqp10broker.observe.frames.records import KnownLink, RecordedFrame
 from amqp10broker.protocols.amqp10.performatives import (
     Accepted,
     Attach,
@@ -29,7 +29,7 @@ from amqp10broker.protocols.amqp10.performatives import (
 from amqp10broker.protocols.serial import add, diff, limit_left
 from amqp10broker.tools.lint import rules
 from amqp10broker.tools.lint.findings import Book, Evidence, Rule, evidence_of
-from amqp10broker.tools.lint.habits import Settling, seconds
+from amqp10broker.tools.lint.habits import SettlingHabit, seconds
 from amqp10broker.tools.lint.rules import SECOND_NS
 
 _CONDITIONS: Final = {
@@ -44,7 +44,7 @@ _BACK: Final = (Released, Modified, Rejected)
 
 
 @dataclass(slots=True, eq=False)
-class _Link:
+class _LintedLink:
     # `last` is the last frame about the link; `carried` counts messages; `known`: its attach was recorded,
     # and so were all its frames.
 
@@ -56,7 +56,7 @@ class _Link:
 
 
 @dataclass(slots=True, eq=False)
-class _Receiver(_Link):
+class _Receiver(_LintedLink):
     """A link on which the client receives. `granted`: delivery-count and link-credit of the last flow; None
     without one. `idle_ns`: when it had used its credit and settled all; None otherwise.
     """
@@ -65,12 +65,12 @@ class _Receiver(_Link):
     delivery_count: int = 0
     granted: tuple[int, int] | None = None
     grants: int = 0
-    settling: Settling = field(default_factory=Settling)
+    settling: SettlingHabit = field(default_factory=SettlingHabit)
     idle_ns: int | None = None
 
 
 @dataclass(slots=True, eq=False)
-class _Sender(_Link):
+class _Sender(_LintedLink):
     """A link on which the client sends."""
 
     tags: set[bytes] = field(default_factory=set)
@@ -85,9 +85,9 @@ class _Session:
     # `incoming`: links by the client's handle; `outgoing`: by the broker's.
 
     channel: int
-    incoming: dict[int, _Link] = field(default_factory=dict)
-    outgoing: dict[int, _Link] = field(default_factory=dict)
-    asked: dict[tuple[str, bool], _Link] = field(default_factory=dict)
+    incoming: dict[int, _LintedLink] = field(default_factory=dict)
+    outgoing: dict[int, _LintedLink] = field(default_factory=dict)
+    asked: dict[tuple[str, bool], _LintedLink] = field(default_factory=dict)
     sent: dict[int, _Receiver] = field(default_factory=dict)
     came: dict[int, tuple[_Sender, bytes]] = field(default_factory=dict)
     next_outgoing: int | None = None
@@ -107,7 +107,7 @@ class Client10:
         self._answered: dict[int, _Session] = {}
         self._now_ns = 0
 
-    def know(self, known: Known) -> None:
+    def know(self, known: KnownLink) -> None:
         session = self._sessions.setdefault(known.channel, _Session(known.channel))
         self._answered.setdefault(known.channel, session)
         evidence = Evidence(known.at_ns, f"the {known.role} '{known.name}' was there already")
@@ -120,7 +120,7 @@ class Client10:
         if known.remote_handle is not None:
             session.incoming[known.remote_handle] = link
 
-    def take(self, record: Recorded) -> None:
+    def take(self, record: RecordedFrame) -> None:
         self._now_ns = record.at_ns
         frame = record.frame
         if record.direction == "in":
@@ -135,7 +135,7 @@ class Client10:
 
     # --- of the client ----------------------------------------------------------------------------
 
-    def _received(self, channel: int, body: object, record: Recorded) -> None:
+    def _received(self, channel: int, body: object, record: RecordedFrame) -> None:
         if isinstance(body, Open):
             if not body.idle_time_out:
                 self._note(rules.NO_HEARTBEAT, "", "its open has no idle-time-out", record)
@@ -164,7 +164,7 @@ class Client10:
             case _:
                 pass
 
-    def _attach(self, session: _Session, attach: Attach, record: Recorded) -> None:
+    def _attach(self, session: _Session, attach: Attach, record: RecordedFrame) -> None:
         evidence = evidence_of(record)
         if _MANAGEMENT in (_address(attach.source), _address(attach.target)):
             return  # requests and replies, one at a time
@@ -172,13 +172,13 @@ class Client10:
             target = attach.target
             sender = _Sender(attach.name, _address(target), evidence)
             sender.of_transactions = isinstance(target, Coordinator)
-            link: _Link = sender
+            link: _LintedLink = sender
         else:
             link = _Receiver(attach.name, _address(attach.source), evidence)
         session.incoming[attach.handle] = link
         session.asked[attach.name, bool(attach.role)] = link
 
-    def _flow(self, session: _Session, flow: Flow, record: Recorded) -> None:
+    def _flow(self, session: _Session, flow: Flow, record: RecordedFrame) -> None:
         session.window = flow.next_incoming_id or 0, flow.incoming_window
         if session.shut_ns is not None and self._window_left(session):
             session.shut_ns = session.shut = None
@@ -196,7 +196,7 @@ class Client10:
         if flow.link_credit:
             link.idle_ns = None
 
-    def _transfer(self, session: _Session, transfer: Transfer, record: Recorded) -> None:
+    def _transfer(self, session: _Session, transfer: Transfer, record: RecordedFrame) -> None:
         link = session.incoming.get(transfer.handle)
         if not isinstance(link, _Sender) or link.of_transactions:
             return
@@ -205,7 +205,9 @@ class Client10:
             self._begin_delivery(session, link, transfer, record)
         link.whole = not transfer.more or transfer.aborted
 
-    def _begin_delivery(self, session: _Session, link: _Sender, transfer: Transfer, record: Recorded) -> None:
+    def _begin_delivery(
+        self, session: _Session, link: _Sender, transfer: Transfer, record: RecordedFrame
+    ) -> None:
         where = self._where(session, link)
         link.carried += 1
         if link.refused >= rules.FEW:
@@ -226,7 +228,7 @@ class Client10:
         if number is not None:
             session.came[number] = link, tag or b""
 
-    def _settle(self, session: _Session, disposition: Disposition, record: Recorded) -> None:
+    def _settle(self, session: _Session, disposition: Disposition, record: RecordedFrame) -> None:
         last = disposition.first if disposition.last is None else disposition.last
         count = diff(last, disposition.first) + 1
         touched: set[_Receiver] = set()
@@ -248,13 +250,13 @@ class Client10:
             if not link.settling.held and self._left(link) == 0:
                 link.idle_ns = record.at_ns
 
-    def _judge_settling(self, settling: Settling, where: str, record: Recorded) -> None:
+    def _judge_settling(self, settling: SettlingHabit, where: str, record: RecordedFrame) -> None:
         for rule, said in settling.faults():
             self._note(rule, where, said, record)
 
     # --- of the broker ----------------------------------------------------------------------------
 
-    def _sent(self, channel: int, body: object, record: Recorded) -> None:
+    def _sent(self, channel: int, body: object, record: RecordedFrame) -> None:
         if isinstance(body, Begin):
             session = self._sessions.get(channel if body.remote_channel is None else body.remote_channel)
             if session is not None:
@@ -302,7 +304,7 @@ class Client10:
         else:
             link.address = link.address or _address(attach.target)
 
-    def _delivered(self, session: _Session, transfer: Transfer, record: Recorded) -> None:
+    def _delivered(self, session: _Session, transfer: Transfer, record: RecordedFrame) -> None:
         if session.next_outgoing is not None:
             session.next_outgoing = add(session.next_outgoing, 1)
             if session.shut_ns is None and not self._window_left(session):
@@ -343,14 +345,14 @@ class Client10:
 
     # --- ends -------------------------------------------------------------------------------------
 
-    def _ended(self, where: str, error: Error | None, record: Recorded) -> None:
+    def _ended(self, where: str, error: Error | None, record: RecordedFrame) -> None:
         if error is None or (error.description or "").startswith(_FORCED):
             return
         rule = _CONDITIONS.get(error.condition, rules.ENDED_BY_ERROR)
         text = f": {error.description}" if error.description else ""
         self._note(rule, where, f"{error.condition}{text}", record)
 
-    def _end_link(self, session: _Session, link: _Link | None) -> None:
+    def _end_link(self, session: _Session, link: _LintedLink | None) -> None:
         if link is None:
             return
         for links in (session.incoming, session.outgoing):
@@ -401,11 +403,11 @@ class Client10:
         return limit_left(*session.window, session.next_outgoing)
 
     @staticmethod
-    def _where(session: _Session, link: _Link) -> str:
+    def _where(session: _Session, link: _LintedLink) -> str:
         role = "sender" if isinstance(link, _Sender) else "receiver"
         return f"{role} '{link.name}' of {link.address or 'no address'}, session {session.channel}"
 
-    def _note(self, rule: Rule, where: str, said: str, record: Recorded) -> None:
+    def _note(self, rule: Rule, where: str, said: str, record: RecordedFrame) -> None:
         self._book.note(rule, self._number, where, said, evidence_of(record))
 
 

@@ -8,7 +8,7 @@ from enum import Enum
 from typing import Final
 
 from amqp10broker.dataclass import dataclass
-from amqp10broker.observe.frames.records import Recorded
+from amqp10broker.observe.frames.records import RecordedFrame
 
 # The first frames of a finding, which are shown.
 EVIDENCE_MAX: Final = 3
@@ -40,7 +40,7 @@ class Evidence:
     text: str
 
 
-def evidence_of(record: Recorded) -> Evidence:
+def evidence_of(record: RecordedFrame) -> Evidence:
     return Evidence(record.at_ns, record.text)
 
 

@@ -9,7 +9,7 @@ from amqp10broker.tools.lint.findings import Rule
 from amqp10broker.tools.lint.rules import SECOND_NS
 
 
-class Settling:
+class SettlingHabit:
     """How one consumer settles.
 
     `held` has the unsettled deliveries, oldest first: number and time of sending.

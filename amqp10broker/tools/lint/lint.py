@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from amqp10broker.observe.frames.records import Ended, Known, Listening, Record
+from amqp10broker.observe.frames.records import Ended, KnownLink, Listening, Record
 from amqp10broker.protocols.preface import Protocol
 from amqp10broker.tools.lint.amqp091 import Client091
 from amqp10broker.tools.lint.amqp10 import Client10
@@ -31,7 +31,7 @@ class Lint:
         client = self._clients.get(record.connection)
         if client is None:
             return
-        if isinstance(record, Known):
+        if isinstance(record, KnownLink):
             client.know(record)
         elif isinstance(record, Ended):
             self._end(record.connection)

@@ -16,15 +16,15 @@ from amqp10broker.dataclass import dataclass
 from amqp10broker.protocols import serial
 from amqp10broker.protocols.amqp10.performatives import Begin, Disposition, Flow, Role, Transfer
 from amqp10broker.protocols.preface import Protocol
-from amqp10broker.tools.replay.ledger10 import Ledger10, Link, Session, within
-from amqp10broker.tools.replay.pace import FREE_MIN, Reason, allowed_at, rate_of
-from amqp10broker.tools.replay.script import Part
+from amqp10broker.tools.replay.ledger10 import Ledger10, LedgerLink, LedgerSession, within
+from amqp10broker.tools.replay.pace import FREE_MIN, PublisherWait, allowed_at, rate_of
+from amqp10broker.tools.replay.script import RecordedConnection
 
 _NS: Final = 1e9
 
 
 @dataclass(frozen=True, slots=True)
-class Grant:
+class RecordedGrant:
     """A flow of the client with a credit."""
 
     at: float
@@ -34,16 +34,16 @@ class Grant:
 
 
 @dataclass(eq=False, slots=True)
-class Consumer:
+class RecordedConsumer:
     """A recorded link on which a client receives. Times are in seconds. `finished`: time of outcomes of the
     client, and the number of deliveries with one by then. `window_used_up`: the client's incoming-window
     reached 0.
     """
 
-    link: Link
+    link: LedgerLink
     sent: list[float] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)
-    grants: list[Grant] = field(default_factory=list)
+    grants: list[RecordedGrant] = field(default_factory=list)
     finished: list[tuple[float, int]] = field(default_factory=list)
     settled: bool = False
     drains: bool = False
@@ -77,7 +77,7 @@ class Consumer:
         count = 0 if body.delivery_count is None else serial.diff(body.delivery_count, self.link.base)
         done = self.finished[-1][1] if self.finished else 0
         unfinished = 0 if self.settled else max(0, count - done)
-        self.grants.append(Grant(at, count, body.link_credit or 0, unfinished))
+        self.grants.append(RecordedGrant(at, count, body.link_credit or 0, unfinished))
         self.drains = self.drains or body.drain
 
     def finish(self, at: float, deliveries: int) -> None:
@@ -105,18 +105,18 @@ class Work:
     renew_at: float
     bound: float
     by_finish: bool
-    waits: dict[Reason, float]
+    waits: dict[PublisherWait, float]
     work_seen: bool
     supply_seen: bool
 
 
-def consumers(part: Part) -> list[Consumer]:
+def consumers(part: RecordedConnection) -> list[RecordedConsumer]:
     """Return the links of a recorded connection on which the client receives."""
     if part.protocol is not Protocol.AMQP_10:
         return []
     ledger = Ledger10()
-    found: dict[Link, Consumer] = {}
-    windows: dict[Session, int] = {}
+    found: dict[LedgerLink, RecordedConsumer] = {}
+    windows: dict[LedgerSession, int] = {}
     for step in part.steps:
         body, channel, at = step.frame.body, step.frame.channel, step.at_ns / _NS
         if not step.sent:
@@ -133,7 +133,7 @@ def consumers(part: Part) -> list[Consumer]:
             continue
         session = ledger.sessions.get(channel)
         if isinstance(body, Disposition) and body.role is Role.RECEIVER and session is not None:
-            done: dict[Link, int] = {}
+            done: dict[LedgerLink, int] = {}
             for number in within(session.got, body.first, body.last):
                 link = session.got[number][0]
                 done[link] = done.get(link, 0) + 1
@@ -152,11 +152,11 @@ def consumers(part: Part) -> list[Consumer]:
                 windows[session] = body.incoming_window - under_way
             link = None if body.handle is None else session.links.get(body.handle)
             if link is not None and not link.sends and not link.left_out and body.link_credit is not None:
-                found.setdefault(link, Consumer(link)).flow(at, body)
+                found.setdefault(link, RecordedConsumer(link)).flow(at, body)
     return list(found.values())
 
 
-def round_trip_s(found: Sequence[Consumer]) -> float | None:
+def round_trip_s(found: Sequence[RecordedConsumer]) -> float | None:
     """Return the shortest time from a delivery to a flow that counts it, or its outcome; None if there is
     none.
     """
@@ -169,11 +169,11 @@ def round_trip_s(found: Sequence[Consumer]) -> float | None:
     return max(0.0, min(times)) if times else None
 
 
-def work_of(consumer: Consumer, round_trip: float) -> Work:
+def work_of(consumer: RecordedConsumer, round_trip: float) -> Work:
     """Measure a consumer with at least two deliveries and a grant."""
     own_s, idle_s, work_seen = _own(consumer, round_trip)
     sent = consumer.sent
-    waits = dict.fromkeys(Reason, 0.0)
+    waits = dict.fromkeys(PublisherWait, 0.0)
     limits = [(grant.at, grant.count + grant.credit) for grant in consumer.grants]
     allowed = allowed_at(limits, [place + 1 for place in range(len(sent))])
     worked = {
@@ -188,9 +188,9 @@ def work_of(consumer: Consumer, round_trip: float) -> Work:
         at = allowed[place]
         wait = 0.0 if at is None else min(gap, max(0.0, at - sent[place - 1]))
         work = min(wait, worked.get(at or 0.0, 0.0))
-        waits[Reason.WORK] += work
-        waits[Reason.CREDIT] += wait - work
-        waits[Reason.SUPPLY] += gap - wait
+        waits[PublisherWait.WORK] += work
+        waits[PublisherWait.CREDIT] += wait - work
+        waits[PublisherWait.SUPPLY] += gap - wait
         (late if wait else free).append(gap - wait)
     supply_seen = len(free) >= FREE_MIN * len(sent)
     renewals = [
@@ -222,14 +222,14 @@ def _renew_at(left: int, credit: int) -> float:
     return 1.0 if left >= credit - 1 > 0 else left / credit
 
 
-def _bound(renewals: Sequence[Grant], credit: int) -> float:
+def _bound(renewals: Sequence[RecordedGrant], credit: int) -> float:
     # A client that never granted less than all was not limited by a bound: it is that of our engine, or
     # higher.
     seen = max(((each.unfinished + each.credit) / credit for each in renewals), default=1.0)
     return max(1.0, seen) if any(each.credit < credit for each in renewals) else max(2.0, seen)
 
 
-def _own(consumer: Consumer, round_trip: float) -> tuple[float, float, bool]:
+def _own(consumer: RecordedConsumer, round_trip: float) -> tuple[float, float, bool]:
     # Seconds of work per message; seconds after a wait for the next; whether the recording shows the first.
     spent, free, idle = 0.0, 0, []
     sent = consumer.sent

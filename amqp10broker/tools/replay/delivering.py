@@ -8,12 +8,12 @@ from itertools import count
 
 from amqp10broker.dataclass import dataclass
 from amqp10broker.protocols.amqp10.credit import INITIAL_DELIVERY_COUNT, ReceiverCredit, SenderCredit
-from amqp10broker.tools.replay.pace import Reason, rate_of
-from amqp10broker.tools.replay.simulation import Run
+from amqp10broker.tools.replay.pace import PublisherWait, rate_of
+from amqp10broker.tools.replay.simulation import SimulationResult
 
 
 @dataclass(frozen=True, slots=True)
-class Consuming:
+class ConsumerModel:
     """The behaviour of a consumer in the simulation, from `consumers.Work`. `sizes` repeats in a cycle."""
 
     own_s: float
@@ -24,7 +24,7 @@ class Consuming:
     sizes: Sequence[int]
 
 
-def deliver(habits: Consuming, *, credit: int, round_trip_s: float, messages: int) -> Run:
+def deliver(habits: ConsumerModel, *, credit: int, round_trip_s: float, messages: int) -> SimulationResult:
     """Simulate a broker that always has a message, at its pace, until it has delivered `messages` messages.
     `messages`: at least 2.
     """
@@ -34,7 +34,7 @@ def deliver(habits: Consuming, *, credit: int, round_trip_s: float, messages: in
 class Delivering:
     """The simulation of one link, as `deliver` describes it."""
 
-    def __init__(self, habits: Consuming, credit: int, way_s: float) -> None:
+    def __init__(self, habits: ConsumerModel, credit: int, way_s: float) -> None:
         self._habits = habits
         self._credit = credit
         self._way_s = way_s
@@ -49,7 +49,7 @@ class Delivering:
         self._busy_until = 0.0
         self._ready_at = 0.0
         self._waits_since: float | None = None
-        self._waits = dict.fromkeys(Reason, 0.0)
+        self._waits = dict.fromkeys(PublisherWait, 0.0)
         self._settled = self._held = self._held_bytes = self._held_max = self._held_bytes_max = 0
 
     def told(self, at: float, kind: str, content: tuple[float, ...]) -> None:
@@ -57,12 +57,12 @@ class Delivering:
         nothing; or bytes.
         """
 
-    def run(self, messages: int) -> Run:
+    def run(self, messages: int) -> SimulationResult:
         self._grant(0.0, self._credit)
         while self._events and len(self._sent) < messages:
             now, _, kind, content = heappop(self._events)
             self._take(now, kind, content)
-        return Run(rate_of(self._sent), self._waits, self._held_max, self._held_bytes_max)
+        return SimulationResult(rate_of(self._sent), self._waits, self._held_max, self._held_bytes_max)
 
     def _later(self, at: float, kind: str, *content: float) -> None:
         heappush(self._events, (at, next(self._numbers), kind, content))
@@ -105,8 +105,8 @@ class Delivering:
         if self._waits_since is not None:
             wait = now - self._waits_since
             work = min(wait, worked)
-            self._waits[Reason.WORK] += work
-            self._waits[Reason.CREDIT] += wait - work
+            self._waits[PublisherWait.WORK] += work
+            self._waits[PublisherWait.CREDIT] += wait - work
             self._waits_since = None
         if not self._sending.link_credit:
             self._waits_since = now
@@ -120,7 +120,7 @@ class Delivering:
         self._held_max = max(self._held_max, self._held)
         self._held_bytes_max = max(self._held_bytes_max, self._held_bytes)
         self._later(now + self._way_s, "delivery")
-        self._waits[Reason.SUPPLY] += self._habits.supply_s
+        self._waits[PublisherWait.SUPPLY] += self._habits.supply_s
         self._ready_at = now + self._habits.supply_s
         self._later(self._ready_at, "ready")
 

@@ -11,7 +11,7 @@ from amqp10broker.dataclass import dataclass
 K = TypeVar("K", bound=Hashable)
 
 
-class Kind(Enum):
+class DifferenceKind(Enum):
     # A message has another outcome, confirm or answer.
     OUTCOME = "outcome"
     # A link, session, channel or connection ended differently.
@@ -26,7 +26,7 @@ class Kind(Enum):
 class Difference:
     """One difference, or several of a kind at one place."""
 
-    kind: Kind
+    kind: DifferenceKind
     connection: int
     where: str
     said: str

@@ -9,20 +9,20 @@ from typing import Final
 from amqp10broker.dataclass import dataclass
 from amqp10broker.protocols.preface import Protocol
 from amqp10broker.tools.replay import consumers as receiving
-from amqp10broker.tools.replay.consumers import Consumer, Work, work_of
-from amqp10broker.tools.replay.delivering import Consuming, deliver
+from amqp10broker.tools.replay.consumers import RecordedConsumer, Work, work_of
+from amqp10broker.tools.replay.delivering import ConsumerModel, deliver
 from amqp10broker.tools.replay.pace import (
     MESSAGES_MIN,
     Pace,
-    Publisher,
-    Reason,
-    Recorded,
+    PublisherWait,
+    RecordedPublisher,
+    RecordedSession,
     pace_of,
     publishers,
     round_trip_s,
 )
-from amqp10broker.tools.replay.script import Part, Script
-from amqp10broker.tools.replay.simulation import Habits, Run, simulate
+from amqp10broker.tools.replay.script import RecordedConnection, Script
+from amqp10broker.tools.replay.simulation import Habits, SimulationResult, simulate
 
 # A model with a larger error for the recording itself is rejected.
 OFF: Final = 0.15
@@ -64,23 +64,23 @@ class Forecast:
     credit: int
     window: int | None
     round_trip_s: float
-    waits: dict[Reason, float]
-    check: Run
-    run: Run
+    waits: dict[PublisherWait, float]
+    check: SimulationResult
+    run: SimulationResult
     unknown: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownSession:
     """The publishers of one session of a recording, independent of requested settings."""
 
     connection: int
     over: str
-    publishers: tuple[Publisher, ...]
+    publishers: tuple[RecordedPublisher, ...]
     paces: tuple[Pace, ...]
     window: int
     round_trip_s: float
-    checks: tuple[Run, ...]
+    checks: tuple[SimulationResult, ...]
 
     def forecasts(self, asked: Settings) -> Iterator[Forecast]:
         credits = [_credit(publisher) for publisher in self.publishers]
@@ -119,10 +119,10 @@ class KnownConsumer:
 
     connection: int
     over: str
-    consumer: Consumer
+    consumer: RecordedConsumer
     work: Work
     round_trip_s: float
-    check: Run
+    check: SimulationResult
 
     def forecasts(self, asked: Settings) -> Iterator[Forecast]:
         consumer, work = self.consumer, self.work
@@ -149,9 +149,9 @@ class KnownConsumer:
         )
 
 
-def known(script: Script) -> tuple[list[Known | KnownConsumer], list[str]]:
+def known(script: Script) -> tuple[list[KnownSession | KnownConsumer], list[str]]:
     """Return the publishers and consumers of a recording, and sentences on those without a forecast."""
-    found: list[Known | KnownConsumer] = []
+    found: list[KnownSession | KnownConsumer] = []
     without = list(script.left_out)
     for part in script.parts:
         if part.protocol is Protocol.AMQP_091:
@@ -183,8 +183,8 @@ def forecasts(script: Script, asked: Settings) -> tuple[list[Forecast], list[str
 
 
 def _of_session(
-    part: Part, session: Recorded, round_trip: float | None, without: list[str]
-) -> Iterator[Known]:
+    part: RecordedConnection, session: RecordedSession, round_trip: float | None, without: list[str]
+) -> Iterator[KnownSession]:
     spoken = []
     for publisher in session.publishers:
         if len(publisher.arrivals) >= MESSAGES_MIN and round_trip is not None:
@@ -200,29 +200,29 @@ def _of_session(
     paces = [pace_of(publisher, round_trip) for publisher in spoken]
     credit, window = max(map(_credit, spoken)), session.session.window
     checks = _simulated(spoken, paces, credit, window, round_trip)
-    yield Known(part.number, part.over, tuple(spoken), tuple(paces), window, round_trip, tuple(checks))
+    yield KnownSession(part.number, part.over, tuple(spoken), tuple(paces), window, round_trip, tuple(checks))
 
 
 def _of_consumer(
-    part: Part, consumer: Consumer, round_trip: float | None, without: list[str]
+    part: RecordedConnection, consumer: RecordedConsumer, round_trip: float | None, without: list[str]
 ) -> Iterator[KnownConsumer]:
-    who = f"connection {part.number}, {consumer.link}"
+    login = f"connection {part.number}, {consumer.link}"
     if consumer.drains:
         without.append(
-            f"{who}: it drains, that is, asks for messages when it wants some; why then, is not told"
+            f"{login}: it drains, that is, asks for messages when it wants some; why then, is not told"
         )
     elif round_trip is None or len(consumer.sent) < MESSAGES_MIN:
         got = f"{len(consumer.sent)} messages"
-        without.append(f"{who}: {got}, and {MESSAGES_MIN} are needed to know its pace")
+        without.append(f"{login}: {got}, and {MESSAGES_MIN} are needed to know its pace")
     else:
         work = work_of(consumer, round_trip)
         check = _delivered(consumer, work, consumer.credit, round_trip)
         yield KnownConsumer(part.number, part.over, consumer, work, round_trip, check)
 
 
-def _delivered(consumer: Consumer, work: Work, credit: int, round_trip: float) -> Run:
+def _delivered(consumer: RecordedConsumer, work: Work, credit: int, round_trip: float) -> SimulationResult:
     return deliver(
-        Consuming(work.own_s, work.supply_s, work.renew_at, work.bound, work.by_finish, consumer.sizes),
+        ConsumerModel(work.own_s, work.supply_s, work.renew_at, work.bound, work.by_finish, consumer.sizes),
         credit=credit,
         round_trip_s=round_trip + work.reaction_s,
         messages=_messages(credit),
@@ -233,13 +233,13 @@ def _messages(credit: int) -> int:
     return min(_MESSAGES_MAX, max(_MESSAGES_MIN, _ROUNDS * credit))
 
 
-def _credit(publisher: Publisher) -> int:
+def _credit(publisher: RecordedPublisher) -> int:
     return publisher.link.first_credit or 1
 
 
 def _simulated(
-    spoken: Sequence[Publisher], paces: Sequence[Pace], credit: int, window: int, round_trip: float
-) -> list[Run]:
+    spoken: Sequence[RecordedPublisher], paces: Sequence[Pace], credit: int, window: int, round_trip: float
+) -> list[SimulationResult]:
     # A wait for an answer includes the reaction of the other side, by its average.
     reaction = fmean(pace.reaction_s for pace in paces)
     return simulate(
@@ -251,7 +251,7 @@ def _simulated(
     )
 
 
-def _habits(publisher: Publisher, pace: Pace) -> Habits:
+def _habits(publisher: RecordedPublisher, pace: Pace) -> Habits:
     return Habits(
         pace.own_s,
         pace.limit,
@@ -262,9 +262,11 @@ def _habits(publisher: Publisher, pace: Pace) -> Habits:
     )
 
 
-def _unknown(publisher: Publisher, pace: Pace, check: Run, run: Run) -> Iterator[str]:
+def _unknown(
+    publisher: RecordedPublisher, pace: Pace, check: SimulationResult, run: SimulationResult
+) -> Iterator[str]:
     yield from _not_believed(publisher.rate, check)
-    waited = pace.waits[Reason.CREDIT] + pace.waits[Reason.WINDOW]
+    waited = pace.waits[PublisherWait.CREDIT] + pace.waits[PublisherWait.WINDOW]
     if pace.limit is None and waited > OFF * sum(pace.waits.values()):
         yield (
             "the client was held up by credit or window: whether it has a limit of its own above that, is "
@@ -285,7 +287,9 @@ def _unknown(publisher: Publisher, pace: Pace, check: Run, run: Run) -> Iterator
         )
 
 
-def _unknown_of_consumer(consumer: Consumer, work: Work, check: Run, run: Run) -> Iterator[str]:
+def _unknown_of_consumer(
+    consumer: RecordedConsumer, work: Work, check: SimulationResult, run: SimulationResult
+) -> Iterator[str]:
     yield from _not_believed(consumer.rate, check)
     if not work.work_seen:
         yield (
@@ -297,7 +301,7 @@ def _unknown_of_consumer(consumer: Consumer, work: Work, check: Run, run: Run) -
             "nearly every delivery waited for credit: how fast queue and broker are when it need not, is not "
             "to be seen"
         )
-    elif work.waits[Reason.SUPPLY] > OFF * sum(work.waits.values()):
+    elif work.waits[PublisherWait.SUPPLY] > OFF * sum(work.waits.values()):
         yield (
             "there was credit and nothing was delivered at times: whether the queue was empty or the broker "
             "busy, is not to be seen, and it is taken to stay so"
@@ -307,7 +311,7 @@ def _unknown_of_consumer(consumer: Consumer, work: Work, check: Run, run: Run) -
     yield from _faster(consumer.sent, run)
 
 
-def _not_believed(rate: float, check: Run) -> Iterator[str]:
+def _not_believed(rate: float, check: SimulationResult) -> Iterator[str]:
     if not rate / (1 + OFF) <= check.rate <= rate * (1 + OFF):
         yield (
             f"with the settings of the recording the model comes to {check.rate:.0f} messages/s, and not to "
@@ -326,7 +330,7 @@ def _of_the_way(over: str) -> Iterator[str]:
 _BURST: Final = 25
 
 
-def _faster(times: Sequence[float], run: Run) -> Iterator[str]:
+def _faster(times: Sequence[float], run: SimulationResult) -> Iterator[str]:
     took = [after - at for at, after in zip(times, times[_BURST:], strict=False) if after > at]
     fastest = _BURST / min(took) if took else float("inf")
     if run.rate > fastest:

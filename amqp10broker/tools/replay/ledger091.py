@@ -42,7 +42,7 @@ _MESSAGES: Final = (BasicDeliver, BasicGetOk, BasicGetEmpty, BasicAck, BasicNack
 
 
 @dataclass(eq=False, slots=True)
-class Consumer:
+class LedgerConsumer:
     """One consumer, or all deliveries of a channel by basic.get."""
 
     queue: str
@@ -56,7 +56,7 @@ class Consumer:
 
 
 @dataclass(eq=False, slots=True)
-class Channel:
+class LedgerChannel:
     """One channel. `published`: messages so far; with confirms this is the number of the last one."""
 
     number: int
@@ -69,16 +69,16 @@ class Channel:
     replies: list[str] = field(default_factory=list)
     gets: dict[int, str] = field(default_factory=dict)
     names: list[str] = field(default_factory=list)
-    consumers: list[Consumer] = field(default_factory=list)
-    tags: dict[int, tuple[Consumer, int]] = field(default_factory=dict)
+    consumers: list[LedgerConsumer] = field(default_factory=list)
+    tags: dict[int, tuple[LedgerConsumer, int]] = field(default_factory=dict)
     unsettled: dict[int, None] = field(default_factory=dict)
     stopped: bool = False
-    _by_tag: dict[str, Consumer] = field(default_factory=dict)
-    _unnamed: list[Consumer] = field(default_factory=list)
+    _by_tag: dict[str, LedgerConsumer] = field(default_factory=dict)
+    _unnamed: list[LedgerConsumer] = field(default_factory=list)
     _getting: list[bool] = field(default_factory=list)
     _naming: list[bool] = field(default_factory=list)
     _unconfirmed: dict[int, None] = field(default_factory=dict)
-    _got: Consumer | None = None
+    _got: LedgerConsumer | None = None
 
     def __str__(self) -> str:
         return f"channel {self.number}"
@@ -94,7 +94,7 @@ class Channel:
             case QueueDeclare() if not method.no_wait:
                 self._naming.append(not method.queue)
             case BasicConsume():
-                consumer = Consumer(method.queue, method.consumer_tag, method.no_ack)
+                consumer = LedgerConsumer(method.queue, method.consumer_tag, method.no_ack)
                 self.consumers.append(consumer)
                 if method.consumer_tag:
                     self._by_tag[method.consumer_tag] = consumer
@@ -126,7 +126,7 @@ class Channel:
                     self._delivered(consumer, method.delivery_tag, consumer.no_ack)
             case BasicGetOk():
                 if self._got is None:
-                    self._got = Consumer("basic.get")
+                    self._got = LedgerConsumer("basic.get")
                 self._delivered(
                     self._got, method.delivery_tag, self._getting.pop(0) if self._getting else False
                 )
@@ -168,16 +168,16 @@ class Channel:
             case _:
                 pass
 
-    def _delivered(self, consumer: Consumer, tag: int, no_ack: bool) -> None:
+    def _delivered(self, consumer: LedgerConsumer, tag: int, no_ack: bool) -> None:
         self.tags[tag] = (consumer, len(consumer.ids))
         consumer.ids.append(tag)
         if not no_ack:
             self.unsettled[tag] = None
 
     @property
-    def got(self) -> Consumer:
+    def got(self) -> LedgerConsumer:
         if self._got is None:
-            self._got = Consumer("basic.get")
+            self._got = LedgerConsumer("basic.get")
         return self._got
 
     def _confirmed(self, method: BasicAck | BasicNack) -> None:
@@ -207,15 +207,15 @@ class Ledger091:
         self.closed = False
         self.error: str | None = None
         self.blocked = False
-        self.channels: dict[int, Channel] = {}
-        self.all_channels: list[Channel] = []
+        self.channels: dict[int, LedgerChannel] = {}
+        self.all_channels: list[LedgerChannel] = []
         self.answers = 0
 
-    def sent(self, number: int, method: Any) -> Channel | None:
+    def sent(self, number: int, method: Any) -> LedgerChannel | None:
         """Record a method of the client; return the channel that it opens."""
         match method:
             case ChannelOpen():
-                channel = self.channels[number] = Channel(number)
+                channel = self.channels[number] = LedgerChannel(number)
                 self.all_channels.append(channel)
                 return channel
             case ConnectionClose():

@@ -37,7 +37,7 @@ MANAGEMENT: Final = "/management"
 
 
 @dataclass(eq=False, slots=True)
-class Link:
+class LedgerLink:
     """One link. `error`: of the broker's detach; "" without one, None without a detach. `limit`: deliveries
     that the credit of the client's sender allows, counted from the first.
     """
@@ -79,7 +79,7 @@ class Link:
 
 
 @dataclass(eq=False, slots=True)
-class Session:
+class LedgerSession:
     """One session. `error`: of the broker's end; "" without one, None without an end."""
 
     channel: int
@@ -89,11 +89,11 @@ class Session:
     gone: bool = False
     error: str | None = None
     next_incoming: int = 0
-    links: dict[int, Link] = field(default_factory=dict)
-    all_links: list[Link] = field(default_factory=list)
-    own: dict[int, Link] = field(default_factory=dict)
-    got: dict[int, tuple[Link, int]] = field(default_factory=dict)
-    remote_links: dict[int, Link] = field(default_factory=dict)
+    links: dict[int, LedgerLink] = field(default_factory=dict)
+    all_links: list[LedgerLink] = field(default_factory=list)
+    own: dict[int, LedgerLink] = field(default_factory=dict)
+    got: dict[int, tuple[LedgerLink, int]] = field(default_factory=dict)
+    remote_links: dict[int, LedgerLink] = field(default_factory=dict)
     _granted: tuple[int, int] = (0, 0)
 
     def __str__(self) -> str:
@@ -117,23 +117,23 @@ class Ledger10:
         self.opened: Open | None = None
         self.closing = False
         self.error: str | None = None
-        self.sessions: dict[int, Session] = {}
-        self.all_sessions: list[Session] = []
+        self.sessions: dict[int, LedgerSession] = {}
+        self.all_sessions: list[LedgerSession] = []
         self.answers = 0
-        self._remote: dict[int, Session] = {}
+        self._remote: dict[int, LedgerSession] = {}
 
     @property
     def frame_size_max(self) -> int:
         """Return the largest frame that the broker accepts, in bytes."""
         return MIN_MAX_FRAME_SIZE if self.opened is None else self.opened.max_frame_size
 
-    def remote(self, channel: int) -> Session | None:
+    def remote(self, channel: int) -> LedgerSession | None:
         return self._remote.get(channel)
 
-    def sent(self, channel: int, body: Any) -> Session | Link | None:
+    def sent(self, channel: int, body: Any) -> LedgerSession | LedgerLink | None:
         """Record a frame of the client; return the session or link that it begins."""
         if isinstance(body, Begin):
-            session = self.sessions[channel] = Session(channel, body.next_outgoing_id)
+            session = self.sessions[channel] = LedgerSession(channel, body.next_outgoing_id)
             session.grant(body.next_outgoing_id, 0)
             self.all_sessions.append(session)
             return session
@@ -218,7 +218,7 @@ class Ledger10:
             case _:
                 pass
 
-    def _attach(self, session: Session, body: Attach) -> Link:
+    def _attach(self, session: LedgerSession, body: Attach) -> LedgerLink:
         sends = body.role is Role.SENDER
         end = body.target if sends else body.source
         address = getattr(end, "address", None)
@@ -232,14 +232,14 @@ class Ledger10:
             left_out = (
                 "a sender whose messages name their address: they do it in contents, which were not recorded"
             )
-        link = Link(body.name, sends, str(address or ""), dynamic, body.handle, left_out)
+        link = LedgerLink(body.name, sends, str(address or ""), dynamic, body.handle, left_out)
         if sends:
             link.base = body.initial_delivery_count or 0
         session.links[body.handle] = link
         session.all_links.append(link)
         return link
 
-    def _attached(self, session: Session, body: Attach) -> None:
+    def _attached(self, session: LedgerSession, body: Attach) -> None:
         sends = body.role is Role.RECEIVER
         link = next(
             (
@@ -260,13 +260,13 @@ class Ledger10:
             link.base = body.initial_delivery_count or 0
         self.answers += not link.left_out
 
-    def _transfer(self, session: Session, body: Transfer) -> None:
+    def _transfer(self, session: LedgerSession, body: Transfer) -> None:
         session.next_incoming = serial.add(session.next_incoming, 1)
         link = session.remote_links.get(body.handle)
         if link is not None and link.carry(body):
             session.got[link.ids[-1]] = (link, link.begun - 1)
 
-    def _flow(self, session: Session, body: Flow) -> None:
+    def _flow(self, session: LedgerSession, body: Flow) -> None:
         session.grant(body.next_incoming_id, body.incoming_window)
         link = None if body.handle is None else session.remote_links.get(body.handle)
         if link is None:
@@ -282,7 +282,7 @@ class Ledger10:
         count = link.base if body.delivery_count is None else body.delivery_count
         link.limit = serial.diff(count, link.base) + credit
 
-    def _outcomes(self, session: Session, body: Disposition) -> None:
+    def _outcomes(self, session: LedgerSession, body: Disposition) -> None:
         outcome = outcome_text(body.state, settled=body.settled)
         for number in within(session.own, body.first, body.last):
             session.own[number].outcomes[number] = outcome

@@ -16,9 +16,9 @@ from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import BrokerError
 from amqp10broker.observe.frames.records import NoFrames, Record, read_lines
 from amqp10broker.tools.replay.forecast import Forecast, Settings, known
-from amqp10broker.tools.replay.pace import Reason
+from amqp10broker.tools.replay.pace import PublisherWait
 from amqp10broker.tools.replay.script import read_script
-from amqp10broker.tools.replay.simulation import Run
+from amqp10broker.tools.replay.simulation import SimulationResult
 
 # Of the files of ``serve --record-frames``.
 SUFFIX: Final = ".jsonl"
@@ -29,7 +29,7 @@ class NoRecordings(BrokerError):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Forecasts:
     """The forecasts for one recording. `problem`: why the recording is unusable; None if it is usable."""
 
     recording: str
@@ -40,7 +40,7 @@ class Answer:
 
 def answer(
     recording: str, records: Iterable[Record], settings: Sequence[Settings], connection: int | None = None
-) -> Answer:
+) -> Forecasts:
     """Forecast one recording with each of the settings. `connection`: this one alone; None for all. Raises
     `NoFrames` if it is not a recording.
     """
@@ -50,10 +50,10 @@ def answer(
         # By link, and of each link by setting.
         for of_link in zip(*(each.forecasts(asked) for asked in settings), strict=True):
             forecasts += zip(settings, of_link, strict=True)
-    return Answer(recording, forecasts, without)
+    return Forecasts(recording, forecasts, without)
 
 
-def answer_of_file(path: str, settings: Sequence[Settings], connection: int | None = None) -> Answer:
+def answer_of_file(path: str, settings: Sequence[Settings], connection: int | None = None) -> Forecasts:
     """Forecast one file; a file that is unreadable or not a recording gives an answer with a problem.
 
     Args:
@@ -63,9 +63,9 @@ def answer_of_file(path: str, settings: Sequence[Settings], connection: int | No
         with open(path, encoding="utf-8", errors="replace") as lines:
             return answer(path, read_lines(lines), settings, connection)
     except OSError as error:
-        return Answer(path, problem=f"it cannot be read: {error.strerror}")
+        return Forecasts(path, problem=f"it cannot be read: {error.strerror}")
     except NoFrames as error:
-        return Answer(path, problem=str(error))
+        return Forecasts(path, problem=str(error))
 
 
 def files_of(names: Sequence[str]) -> list[str]:
@@ -98,7 +98,9 @@ def grid(
     return [Settings(*each) for each in product(*several)]  # type: ignore[arg-type]
 
 
-_WAITS: Final[Mapping[Reason, str]] = {reason: f"waits_{reason.name.lower()}" for reason in Reason}
+_WAITS: Final[Mapping[PublisherWait, str]] = {
+    reason: f"waits_{reason.name.lower()}" for reason in PublisherWait
+}
 COLUMNS: Final = (
     *("recording", "connection", "link", "messages"),
     *("recorded_rate", "recorded_link_credit", "recorded_incoming_window", "recorded_round_trip_ms"),
@@ -107,7 +109,7 @@ COLUMNS: Final = (
 )
 
 
-def table_rows(one: Answer) -> Iterator[dict[str, Any]]:
+def table_rows(one: Forecasts) -> Iterator[dict[str, Any]]:
     """Yield rows with all `COLUMNS`: first the forecasts, then rows with ``no_forecast`` alone."""
     for asked, forecast in one.forecasts:
         yield dict.fromkeys(COLUMNS) | _row(one.recording, asked, forecast)
@@ -139,7 +141,7 @@ def _row(recording: str, asked: Settings, forecast: Forecast) -> dict[str, Any]:
     }
 
 
-def shares(run: Run) -> dict[Reason, float]:
+def shares(run: SimulationResult) -> dict[PublisherWait, float]:
     whole = sum(run.waits.values()) or 1.0
     return {reason: wait / whole for reason, wait in run.waits.items()}
 

@@ -18,8 +18,8 @@ from typing import Final
 from amqp10broker.dataclass import dataclass
 from amqp10broker.protocols.amqp10.performatives import Disposition, Flow, Role, Transfer
 from amqp10broker.protocols.preface import Protocol
-from amqp10broker.tools.replay.ledger10 import Ledger10, Link, Session, within
-from amqp10broker.tools.replay.script import Part
+from amqp10broker.tools.replay.ledger10 import Ledger10, LedgerLink, LedgerSession, within
+from amqp10broker.tools.replay.script import RecordedConnection
 
 # Fewer messages give no forecast.
 MESSAGES_MIN: Final = 50
@@ -32,7 +32,7 @@ _HABIT: Final = 0.5
 _NS: Final = 1e9
 
 
-class Reason(Enum):
+class PublisherWait(Enum):
     """The reasons for which a publisher waits, or, from credit on, a delivery to a consumer."""
 
     CREDIT = "link-credit"
@@ -44,7 +44,7 @@ class Reason(Enum):
 
 
 @dataclass(eq=False, slots=True)
-class Publisher:
+class RecordedPublisher:
     """A recorded link on which a client sends. Times are in seconds.
 
     Attributes:
@@ -53,8 +53,8 @@ class Publisher:
         confirm_s: time from each message's arrival to its outcome, if there was one.
     """
 
-    link: Link
-    session: Recorded
+    link: LedgerLink
+    session: RecordedSession
     arrivals: list[float] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)
     frames: list[int] = field(default_factory=list)
@@ -93,13 +93,13 @@ class Publisher:
 
 
 @dataclass(eq=False, slots=True)
-class Recorded:
+class RecordedSession:
     """A recorded session with its publishers. `windows`: time of each opening of the broker's window, and the
     transfers that it allowed since the begin.
     """
 
-    session: Session
-    publishers: list[Publisher] = field(default_factory=list)
+    session: LedgerSession
+    publishers: list[RecordedPublisher] = field(default_factory=list)
     transfers: int = 0
     windows: list[tuple[float, int]] = field(default_factory=list)
 
@@ -119,7 +119,7 @@ class Pace:
     own_s: float
     reaction_s: float
     limit: int | None
-    waits: dict[Reason, float]
+    waits: dict[PublisherWait, float]
     seen: bool
 
 
@@ -131,13 +131,13 @@ def rate_of(arrivals: Sequence[float]) -> float:
     return (len(arrivals) - bisect_right(arrivals, arrivals[0])) / took if took > 0 else float("inf")
 
 
-def publishers(part: Part) -> list[Recorded]:
+def publishers(part: RecordedConnection) -> list[RecordedSession]:
     """Return the sessions of a recorded connection with publishers that can be forecast."""
     if part.protocol is not Protocol.AMQP_10:
         return []
     ledger = Ledger10()
-    sessions: dict[Session, Recorded] = {}
-    links: dict[Link, Publisher] = {}
+    sessions: dict[LedgerSession, RecordedSession] = {}
+    links: dict[LedgerLink, RecordedPublisher] = {}
     for step in part.steps:
         body, channel, at = step.frame.body, step.frame.channel, step.at_ns / _NS
         if step.sent:
@@ -145,12 +145,12 @@ def publishers(part: Part) -> list[Recorded]:
             session = ledger.sessions.get(channel)
             if not isinstance(body, Transfer) or session is None:
                 continue
-            recorded = sessions.setdefault(session, Recorded(session))
+            recorded = sessions.setdefault(session, RecordedSession(session))
             recorded.transfers += 1
             link = session.links.get(body.handle)
             if link is not None and link.sends and not link.left_out:
                 if link not in links:
-                    links[link] = Publisher(link, recorded)
+                    links[link] = RecordedPublisher(link, recorded)
                     recorded.publishers.append(links[link])
                 links[link].carry(at, step.frame.payload_bytes, body, recorded.transfers)
             continue
@@ -159,18 +159,18 @@ def publishers(part: Part) -> list[Recorded]:
         session = ledger.remote(channel)
         if session is None:
             continue
-        recorded = sessions.setdefault(session, Recorded(session))
+        recorded = sessions.setdefault(session, RecordedSession(session))
         recorded.windows.append((at, recorded.transfers + session.window_left))
         if isinstance(body, Flow):
             for link in session.all_links:
                 if link.sends and link.attached and not link.left_out:
                     if link not in links:
-                        links[link] = Publisher(link, recorded)
+                        links[link] = RecordedPublisher(link, recorded)
                         recorded.publishers.append(links[link])
                     if link.limit > before.get(link, 0):
                         links[link].grants.append((at, link.limit))
         elif isinstance(body, Disposition) and body.role is Role.RECEIVER:
-            numbers: dict[Link, list[int]] = {}
+            numbers: dict[LedgerLink, list[int]] = {}
             for number in within(session.own, body.first, body.last):
                 numbers.setdefault(session.own[number], []).append(number)
             for link, ids in numbers.items():
@@ -179,7 +179,7 @@ def publishers(part: Part) -> list[Recorded]:
     return list(sessions.values())
 
 
-def round_trip_s(recorded: Sequence[Publisher]) -> float | None:
+def round_trip_s(recorded: Sequence[RecordedPublisher]) -> float | None:
     """Return the shortest time from a grant to the first message that needed it; None if there is none."""
     times = [
         publisher.arrivals[needed] - at
@@ -190,16 +190,16 @@ def round_trip_s(recorded: Sequence[Publisher]) -> float | None:
     return max(0.0, min(times)) if times else None
 
 
-def _needed(publisher: Publisher) -> list[tuple[int, float]]:
+def _needed(publisher: RecordedPublisher) -> list[tuple[int, float]]:
     # The first message that needs each grant, and the time of the grant.
     limits = [(0.0, 0), *publisher.grants]
     return [(before, at) for (_, before), (at, now) in pairwise(limits) if now > before]
 
 
-def pace_of(publisher: Publisher, round_trip: float) -> Pace:
+def pace_of(publisher: RecordedPublisher, round_trip: float) -> Pace:
     """Measure a publisher with at least two messages."""
     arrivals = publisher.arrivals
-    waits = dict.fromkeys(Reason, 0.0)
+    waits = dict.fromkeys(PublisherWait, 0.0)
     free: list[float] = []
     held_up: list[float] = []
     credit = allowed_at(publisher.grants, [place + 1 for place in range(len(arrivals))])
@@ -212,17 +212,17 @@ def pace_of(publisher: Publisher, round_trip: float) -> Pace:
     )
     for place in range(1, len(arrivals)):
         gap = arrivals[place] - arrivals[place - 1]
-        known = {Reason.CREDIT: credit[place], Reason.WINDOW: window[place]}
+        known = {PublisherWait.CREDIT: credit[place], PublisherWait.WINDOW: window[place]}
         if limit is not None:
-            known[Reason.OWN_LIMIT] = answered[place]
+            known[PublisherWait.OWN_LIMIT] = answered[place]
         late = {
             reason: min(gap, max(0.0, at + round_trip - arrivals[place - 1]))
             for reason, at in known.items()
             if at is not None
         }
-        reason, wait = max(late.items(), key=lambda each: each[1], default=(Reason.ITSELF, 0.0))
+        reason, wait = max(late.items(), key=lambda each: each[1], default=(PublisherWait.ITSELF, 0.0))
         waits[reason] += wait
-        waits[Reason.ITSELF] += gap - wait
+        waits[PublisherWait.ITSELF] += gap - wait
         (held_up if wait else free).append(gap - wait)
     # If every message waited, the client's own speed is unknown.
     seen = len(free) >= FREE_MIN * len(arrivals)
@@ -241,7 +241,7 @@ def allowed_at(allowances: Sequence[tuple[float, int]], numbers: Sequence[int]) 
     return found
 
 
-def _own_limit(publisher: Publisher, round_trip: float) -> int | None:
+def _own_limit(publisher: RecordedPublisher, round_trip: float) -> int | None:
     # The limit of messages without outcome, if it is the main reason of waits.
     if publisher.settled or not publisher.confirms:
         return None

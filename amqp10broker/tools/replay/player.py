@@ -7,15 +7,15 @@ from collections.abc import Iterator
 from dataclasses import field
 
 from amqp10broker.dataclass import dataclass
-from amqp10broker.observe.frames.reader import Frame, FrameReader
+from amqp10broker.observe.frames.reader import FrameSplitter, TracedFrame
 from amqp10broker.protocols.amqp091.methods import ConnectionClose
 from amqp10broker.protocols.amqp10.performatives import Close
-from amqp10broker.tools.replay.differences import Difference, Kind
-from amqp10broker.tools.replay.script import Part, Step
+from amqp10broker.tools.replay.differences import Difference, DifferenceKind
+from amqp10broker.tools.replay.script import RecordedConnection, Step
 
 
 @dataclass(frozen=True, slots=True)
-class Login:
+class ReplayLogin:
     """The credentials of all replayed connections. `vhost`: replaces the recorded one; None to use that."""
 
     user: str
@@ -29,11 +29,11 @@ class Player(ABC):
     `over`: why nothing more can be played; None during the replay.
     """
 
-    part: Part
-    reader: FrameReader
+    part: RecordedConnection
+    reader: FrameSplitter
     controls: list[tuple[int, bool]]
 
-    def __init__(self, part: Part, login: Login) -> None:
+    def __init__(self, part: RecordedConnection, login: ReplayLogin) -> None:
         self.part = part
         self.login = login
         self.place = 0
@@ -85,9 +85,9 @@ class Player(ABC):
         if self.over is not None:
             left = sum(step.sent for step in self.part.steps[self.place :])
             rest = f"; {left} frames of the client were left" if left else ""
-            yield self.difference(Kind.ERROR, "", f"{self.over}{rest}")
+            yield self.difference(DifferenceKind.ERROR, "", f"{self.over}{rest}")
 
-    def difference(self, kind: Kind, where: object, said: str) -> Difference:
+    def difference(self, kind: DifferenceKind, where: object, said: str) -> Difference:
         return Difference(kind, self.part.number, str(where), said)
 
     @property
@@ -112,7 +112,7 @@ class Player(ABC):
         """Process a step of the recorded broker."""
 
     @abstractmethod
-    def take(self, frame: Frame) -> None:
+    def take(self, frame: TracedFrame) -> None:
         """Process a frame of this broker."""
 
     @abstractmethod

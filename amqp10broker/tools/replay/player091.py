@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import fields, replace
 from typing import Any, Final
 
-from amqp10broker.observe.frames.reader import Frame, FrameReader
+from amqp10broker.observe.frames.reader import FrameSplitter, TracedFrame
 from amqp10broker.protocols.amqp091.framing import (
     END,
     FRAME_MIN_SIZE,
@@ -38,10 +38,10 @@ from amqp10broker.protocols.amqp091.methods import (
     Method,
 )
 from amqp10broker.protocols.preface import AMQP_091_HEADER, Protocol
-from amqp10broker.tools.replay.differences import Difference, Kind, other_end, otherwise
-from amqp10broker.tools.replay.ledger091 import Channel, Consumer, Ledger091
-from amqp10broker.tools.replay.player import Login, Player
-from amqp10broker.tools.replay.script import Part, Step
+from amqp10broker.tools.replay.differences import Difference, DifferenceKind, other_end, otherwise
+from amqp10broker.tools.replay.ledger091 import Ledger091, LedgerChannel, LedgerConsumer
+from amqp10broker.tools.replay.player import Player, ReplayLogin
+from amqp10broker.tools.replay.script import RecordedConnection, Step
 
 _ACCESS_REFUSED: Final = 403
 _MESSAGES: Final = (BasicPublish, BasicAck, BasicNack, BasicReject, BasicGet)
@@ -56,14 +56,14 @@ _MADE_HERE: Final = (
 
 
 class Player091(Player):
-    def __init__(self, part: Part, login: Login) -> None:
+    def __init__(self, part: RecordedConnection, login: ReplayLogin) -> None:
         super().__init__(part, login)
-        self.reader = FrameReader(Protocol.AMQP_091)
+        self.reader = FrameSplitter(Protocol.AMQP_091)
         self.ready = True
         self._was = Ledger091()
         self._now = Ledger091()
-        self._channels: dict[Channel, Channel] = {}
-        self._given_up: set[Channel | Ledger091] = set()
+        self._channels: dict[LedgerChannel, LedgerChannel] = {}
+        self._given_up: set[LedgerChannel | Ledger091] = set()
         self._frame_max = FRAME_MIN_SIZE
         self._heartbeat_s = 0
         self._publishing: dict[int, bool] = {}
@@ -87,7 +87,7 @@ class Player091(Player):
     def hear(self, step: Step) -> None:
         self._was.came(step.frame.channel, step.frame.body)
 
-    def take(self, frame: Frame) -> None:
+    def take(self, frame: TracedFrame) -> None:
         if frame.channel < 0:
             self.over = f"the broker does not speak AMQP 0-9-1: {frame.said}"
             return
@@ -150,7 +150,7 @@ class Player091(Player):
                 pass
         return None
 
-    def _channel_owes(self, was: Channel, now: Channel | None) -> str | None:
+    def _channel_owes(self, was: LedgerChannel, now: LedgerChannel | None) -> str | None:
         if now is None or was in self._given_up or (now.gone and not was.gone):
             return None
         if len(now.replies) < len(was.replies):
@@ -269,7 +269,7 @@ class Player091(Player):
                 given[field.name] = tags[value]
         return replace(method, **given) if given else method
 
-    def _content(self, number: int, frame: Frame) -> None:
+    def _content(self, number: int, frame: TracedFrame) -> None:
         if not self._publishing.get(number):
             return
         if frame.data[0] != FRAME_BODY:
@@ -281,7 +281,11 @@ class Player091(Player):
             self._send(HEADER.pack(FRAME_BODY, number, size) + bytes(size) + END)
 
     def _settle(
-        self, was: Channel, now: Channel, body: BasicAck | BasicNack | BasicReject, tags: list[int]
+        self,
+        was: LedgerChannel,
+        now: LedgerChannel,
+        body: BasicAck | BasicNack | BasicReject,
+        tags: list[int],
     ) -> None:
         # The same deliveries, with their current tags.
         mine: list[int] = []
@@ -320,49 +324,49 @@ class Player091(Player):
     def differences(self) -> Iterator[Difference]:
         yield from self.ends()
         if self.over is None and (said := other_end(self._was.error, self._now.error)):
-            yield self.difference(Kind.ERROR, "", said)
+            yield self.difference(DifferenceKind.ERROR, "", said)
         for channel in self._was.all_channels:
             if channel in self._channels:
                 yield from self._of_channel(channel, self._channels[channel])
 
-    def _of_channel(self, was: Channel, now: Channel) -> Iterator[Difference]:
+    def _of_channel(self, was: LedgerChannel, now: LedgerChannel) -> Iterator[Difference]:
         if said := other_end(was.error, now.error):
-            yield self.difference(Kind.ERROR, was, said)
+            yield self.difference(DifferenceKind.ERROR, was, said)
         for said in otherwise(was.outcomes, now.outcomes, "message"):
-            yield self.difference(Kind.OUTCOME, was, said)
+            yield self.difference(DifferenceKind.OUTCOME, was, said)
         for said in otherwise(was.gets, now.gets, "basic.get"):
-            yield self.difference(Kind.OUTCOME, was, said)
+            yield self.difference(DifferenceKind.OUTCOME, was, said)
         for reply in sorted(was.returned.keys() | now.returned.keys()):
             before, after = was.returned.get(reply, 0), now.returned.get(reply, 0)
             if before != after:
                 said = f"{before} messages were returned with {reply} in the recording, {after} now"
-                yield self.difference(Kind.OUTCOME, was, said)
+                yield self.difference(DifferenceKind.OUTCOME, was, said)
         if self.over is not None or now.error is not None:
             return  # the lost connection explains what is missing
         for reply in was.replies[len(now.replies) :]:
-            yield self.difference(Kind.MISSING, was, f"{reply} did not come")
+            yield self.difference(DifferenceKind.MISSING, was, f"{reply} did not come")
         if missing := len(was.outcomes.keys() - now.outcomes.keys()):
             yield self.difference(
-                Kind.MISSING, was, f"{missing} of {len(was.outcomes)} confirms did not come"
+                DifferenceKind.MISSING, was, f"{missing} of {len(was.outcomes)} confirms did not come"
             )
         for consumer in was.consumers:
             other = _same(consumer, was, now)
             if (missing := len(consumer.ids) - len(other.ids)) > 0:
                 said = f"{missing} of {len(consumer.ids)} messages did not come"
-                yield self.difference(Kind.MISSING, f"{consumer} on {was}", said)
+                yield self.difference(DifferenceKind.MISSING, f"{consumer} on {was}", said)
             if consumer.cancelled != other.cancelled:
                 said = "cancelled by the broker " + ("now" if other.cancelled else "in the recording alone")
-                yield self.difference(Kind.ERROR, f"{consumer} on {was}", said)
+                yield self.difference(DifferenceKind.ERROR, f"{consumer} on {was}", said)
 
 
-def _same(consumer: Consumer, was: Channel, now: Channel) -> Consumer:
+def _same(consumer: LedgerConsumer, was: LedgerChannel, now: LedgerChannel) -> LedgerConsumer:
     if consumer is was.got:
         return now.got
     place = was.consumers.index(consumer)
-    return now.consumers[place] if place < len(now.consumers) else Consumer(consumer.queue)
+    return now.consumers[place] if place < len(now.consumers) else LedgerConsumer(consumer.queue)
 
 
-def _look_through(part: Part) -> list[tuple[int, bool]]:
+def _look_through(part: RecordedConnection) -> list[tuple[int, bool]]:
     # Returns the places of frames that begin or end something, and of answers, and whether the client sent
     # each.
     ledger = Ledger091()

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Final
 
-from amqp10broker.observe.frames.reader import Frame, FrameReader
+from amqp10broker.observe.frames.reader import FrameSplitter, TracedFrame
 from amqp10broker.protocols import serial
 from amqp10broker.protocols.amqp10.frames import FRAME_HEADER_BYTES, HEARTBEAT, TYPE_SASL, encode_frame
 from amqp10broker.protocols.amqp10.performatives import (
@@ -28,26 +28,26 @@ from amqp10broker.protocols.amqp10.performatives import (
 )
 from amqp10broker.protocols.amqp10.types import Symbol
 from amqp10broker.protocols.preface import AMQP_10_HEADER, SASL_HEADER, Protocol
-from amqp10broker.tools.replay.differences import Difference, Kind, other_end, otherwise
-from amqp10broker.tools.replay.ledger10 import Ledger10, Link, Session, error_text, within
-from amqp10broker.tools.replay.player import Login, Player
-from amqp10broker.tools.replay.script import Part, Step
+from amqp10broker.tools.replay.differences import Difference, DifferenceKind, other_end, otherwise
+from amqp10broker.tools.replay.ledger10 import Ledger10, LedgerLink, LedgerSession, error_text, within
+from amqp10broker.tools.replay.player import Player, ReplayLogin
+from amqp10broker.tools.replay.script import RecordedConnection, Step
 
 _STRUCTURE: Final = (Open, Begin, Attach, Detach, End, Close)
 _SENT_WITHOUT: Final = "messages of transactions are sent without them"
 
 
 class Player10(Player):
-    def __init__(self, part: Part, login: Login) -> None:
+    def __init__(self, part: RecordedConnection, login: ReplayLogin) -> None:
         super().__init__(part, login)
-        self.reader = FrameReader(Protocol.AMQP_10)
+        self.reader = FrameSplitter(Protocol.AMQP_10)
         self.ready = False
         self._was = Ledger10()
         self._now = Ledger10()
-        self._sessions: dict[Session, Session] = {}
-        self._links: dict[Link, Link] = {}
-        self._given_up: set[Link | Session | Ledger10] = set()
-        self._unsent: dict[Link, set[int]] = {}
+        self._sessions: dict[LedgerSession, LedgerSession] = {}
+        self._links: dict[LedgerLink, LedgerLink] = {}
+        self._given_up: set[LedgerLink | LedgerSession | Ledger10] = set()
+        self._unsent: dict[LedgerLink, set[int]] = {}
         self._closing = False
         self.controls, self._lengths = _look_through(part)
 
@@ -70,7 +70,7 @@ class Player10(Player):
     def hear(self, step: Step) -> None:
         self._was.came(step.frame.channel, step.frame.body)
 
-    def take(self, frame: Frame) -> None:
+    def take(self, frame: TracedFrame) -> None:
         body = frame.body
         match body:
             case SaslMechanisms():
@@ -154,7 +154,7 @@ class Player10(Player):
                 pass
         return None
 
-    def _link_lacks(self, step: Step, was: Link, session: Session) -> str | None:
+    def _link_lacks(self, step: Step, was: LedgerLink, session: LedgerSession) -> str | None:
         now, body = self._links.get(was), step.frame.body
         if now is None or now.gone:
             return None
@@ -178,7 +178,7 @@ class Player10(Player):
                 pass
         return None
 
-    def _settling_lacks(self, was: Session, now: Session, body: Disposition) -> str | None:
+    def _settling_lacks(self, was: LedgerSession, now: LedgerSession, body: Disposition) -> str | None:
         if body.role is Role.SENDER:
             return None
         for number in within(was.got, body.first, body.last):
@@ -190,7 +190,7 @@ class Player10(Player):
                 return f"delivery {place + 1} of {link}"
         return None
 
-    def _link_owes(self, was: Link, now: Link | None) -> str | None:
+    def _link_owes(self, was: LedgerLink, now: LedgerLink | None) -> str | None:
         if now is None or was in self._given_up or (now.gone and not was.gone):
             return None
         if was.attached and not now.attached:
@@ -207,7 +207,7 @@ class Player10(Player):
             return f"the broker's detach of {was}"
         return None
 
-    def _session_owes(self, was: Session, now: Session | None) -> str | None:
+    def _session_owes(self, was: LedgerSession, now: LedgerSession | None) -> str | None:
         if now is None or now.gone or was in self._given_up:
             return None
         if was.begun and not now.begun:
@@ -278,13 +278,13 @@ class Player10(Player):
             case Close():
                 self._say_as_it_was(frame)
             case Begin():
-                assert isinstance(began, Session)
+                assert isinstance(began, LedgerSession)
                 self._sessions[began] = self._now.sent(channel, body)  # type: ignore[assignment]
                 self._send(frame.data)
             case _ if was is None or now is None or now.gone:
                 return
             case Attach():
-                assert isinstance(began, Link)
+                assert isinstance(began, LedgerLink)
                 if began.left_out:
                     self.left_out[began.left_out] = None
                     return
@@ -316,7 +316,7 @@ class Player10(Player):
                 given[name] = replace(end, address=chosen[address])
         return replace(body, **given) if given else body
 
-    def _flow(self, was: Session, now: Session, body: Flow) -> None:
+    def _flow(self, was: LedgerSession, now: LedgerSession, body: Flow) -> None:
         # With current counts; credit and windows as recorded.
         given: dict[str, Any] = {"next_outgoing_id": now.next_outgoing}
         if now.begun:
@@ -338,7 +338,7 @@ class Player10(Player):
                     given["delivery_count"] = serial.add(other.base, other.begun)
         self._say(now.channel, replace(body, **given))
 
-    def _transfer(self, step: Step, was: Session, now: Session, body: Transfer) -> None:
+    def _transfer(self, step: Step, was: LedgerSession, now: LedgerSession, body: Transfer) -> None:
         link = was.links.get(body.handle)
         other = None if link is None else self._links.get(link)
         if link is None or other is None or other.gone:
@@ -368,7 +368,7 @@ class Player10(Player):
             self._now.sent(now.channel, piece)
             self._send(encode_frame(now.channel, piece.encode() + payload[start : start + room]))
 
-    def _settle(self, was: Session, now: Session, body: Disposition) -> None:
+    def _settle(self, was: LedgerSession, now: LedgerSession, body: Disposition) -> None:
         if isinstance(body.state, TransactionalState):
             self.left_out[_SENT_WITHOUT] = None
             body = replace(body, state=body.state.outcome)
@@ -388,7 +388,7 @@ class Player10(Player):
         self._now.sent(channel, body)
         self._send(encode_frame(channel, body.encode()))
 
-    def _say_as_it_was(self, frame: Frame) -> None:
+    def _say_as_it_was(self, frame: TracedFrame) -> None:
         self._now.sent(frame.channel, frame.body)
         self._send(frame.data)
 
@@ -407,47 +407,47 @@ class Player10(Player):
         was, now = self._was, self._now
         yield from self.ends()
         if self.over is None and (said := other_end(was.error or None, now.error or None)):
-            yield self.difference(Kind.ERROR, "", said)
+            yield self.difference(DifferenceKind.ERROR, "", said)
         for session in was.all_sessions:
             other = self._sessions.get(session)
             if other is None:
                 continue
             if said := other_end(session.error, other.error):
-                yield self.difference(Kind.ERROR, session, said)
+                yield self.difference(DifferenceKind.ERROR, session, said)
             if session.begun and other.begun and session.window != other.window:
                 said = f"incoming-window {session.window} in the recording, {other.window} now"
-                yield self.difference(Kind.CREDIT, session, said)
+                yield self.difference(DifferenceKind.CREDIT, session, said)
             for link in session.all_links:
                 if link in self._links:
                     yield from self._of_link(link, self._links[link])
 
-    def _of_link(self, was: Link, now: Link) -> Iterator[Difference]:
+    def _of_link(self, was: LedgerLink, now: LedgerLink) -> Iterator[Difference]:
         if said := other_end(was.error, now.error):
-            yield self.difference(Kind.ERROR, was, said)
+            yield self.difference(DifferenceKind.ERROR, was, said)
         if was.attached and not now.attached:
-            yield self.difference(Kind.MISSING, was, "the broker did not attach it")
+            yield self.difference(DifferenceKind.MISSING, was, "the broker did not attach it")
         unsent = self._unsent.get(was, ())
         if unsent:
             said = f"{len(unsent)} of {was.begun} messages were not sent: no credit or window came for them"
-            yield self.difference(Kind.CREDIT, was, said)
+            yield self.difference(DifferenceKind.CREDIT, was, said)
         if None not in (was.first_credit, now.first_credit) and was.first_credit != now.first_credit:
             said = f"credit {was.first_credit} at first in the recording, {now.first_credit} now"
-            yield self.difference(Kind.CREDIT, was, said)
+            yield self.difference(DifferenceKind.CREDIT, was, said)
         for said in otherwise(was.outcomes, now.outcomes, "message"):
-            yield self.difference(Kind.OUTCOME, was, said)
+            yield self.difference(DifferenceKind.OUTCOME, was, said)
         if self.over is not None or now.error is not None:
             return  # the lost connection explains what is missing
         missing = sum(1 for each in was.outcomes if each not in now.outcomes and each not in unsent)
         if missing:
             yield self.difference(
-                Kind.MISSING, was, f"{missing} of {len(was.outcomes)} outcomes did not come"
+                DifferenceKind.MISSING, was, f"{missing} of {len(was.outcomes)} outcomes did not come"
             )
         if not was.sends and now.whole < was.whole:
             said = f"{was.whole - now.whole} of {was.whole} messages did not come"
-            yield self.difference(Kind.MISSING, was, said)
+            yield self.difference(DifferenceKind.MISSING, was, said)
         if now.drained < was.drained:
             said = f"{was.drained - now.drained} of {was.drained} drains were not answered"
-            yield self.difference(Kind.MISSING, was, said)
+            yield self.difference(DifferenceKind.MISSING, was, said)
 
 
 def content(offset: int, size: int, whole: int) -> bytes:
@@ -463,7 +463,7 @@ def content(offset: int, size: int, whole: int) -> bytes:
     return head[offset : offset + size] + bytes(max(0, min(size, offset + size - len(head))))
 
 
-def _look_through(part: Part) -> tuple[list[tuple[int, bool]], dict[int, tuple[int, int]]]:
+def _look_through(part: RecordedConnection) -> tuple[list[tuple[int, bool]], dict[int, tuple[int, int]]]:
     # Returns the frames that begin or end something, and for each transfer its offset in its message and the
     # length of the message.
     ledger = Ledger10()

@@ -12,7 +12,7 @@ from typing import Final
 
 from amqp10broker.protocols.preface import Protocol
 from amqp10broker.tools.replay.differences import Difference
-from amqp10broker.tools.replay.player import Login, Player
+from amqp10broker.tools.replay.player import Player, ReplayLogin
 from amqp10broker.tools.replay.player091 import Player091
 from amqp10broker.tools.replay.player10 import Player10
 from amqp10broker.tools.replay.script import Script
@@ -63,7 +63,9 @@ class _Order:
 class Replay:
     """The replay of all connections of a recording; `players` has one for each."""
 
-    def __init__(self, script: Script, login: Login, *, fast: bool = False, patience_s: float = 10.0) -> None:
+    def __init__(
+        self, script: Script, login: ReplayLogin, *, fast: bool = False, patience_s: float = 10.0
+    ) -> None:
         self._script = script
         self._fast = fast
         self._patience_s = patience_s

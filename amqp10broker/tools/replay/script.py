@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import field
 
 from amqp10broker.dataclass import dataclass
-from amqp10broker.observe.frames.reader import Frame
-from amqp10broker.observe.frames.records import Ended, Known, Listening, Record, Recorded
+from amqp10broker.observe.frames.reader import TracedFrame
+from amqp10broker.observe.frames.records import Ended, KnownLink, Listening, Record, RecordedFrame
 from amqp10broker.protocols.amqp091.methods import ConnectionOpen
 from amqp10broker.protocols.amqp10.performatives import Open
 from amqp10broker.protocols.preface import Protocol
@@ -20,11 +20,11 @@ class Step:
     index: int
     at_ns: int
     sent: bool
-    frame: Frame
+    frame: TracedFrame
 
 
 @dataclass(slots=True)
-class Part:
+class RecordedConnection:
     """One connection of a recording. `steps`: its frames in order, without protocol headers, SASL frames and
     heartbeats, which the player creates. `unreadable`: frames of the client that could not be decoded; they
     are not played.
@@ -42,7 +42,7 @@ class Part:
 class Script:
     """The playable connections, in the order of their beginnings, and sentences on the others."""
 
-    parts: list[Part] = field(default_factory=list)
+    parts: list[RecordedConnection] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
 
     @property
@@ -58,7 +58,7 @@ def read_script(records: Iterable[Record], connection: int | None = None) -> Scr
     """Collect the playable connections of a recording. `connection`: this one alone; None for all. Raises
     `NoFrames` if it is not a recording.
     """
-    parts: dict[int, Part] = {}
+    parts: dict[int, RecordedConnection] = {}
     script = Script()
     for index, record in enumerate(records):
         if connection not in (None, record.connection):
@@ -67,7 +67,7 @@ def read_script(records: Iterable[Record], connection: int | None = None) -> Scr
             case Listening():
                 parts.pop(record.connection, None)
                 if record.begins:
-                    part = parts[record.connection] = Part(record.connection, record.protocol)
+                    part = parts[record.connection] = RecordedConnection(record.connection, record.protocol)
                     part.over = _over(record)
                     script.parts.append(part)
                 else:
@@ -75,13 +75,13 @@ def read_script(records: Iterable[Record], connection: int | None = None) -> Scr
                         f"connection {record.connection} was there when the recording began: what its client "
                         "had done before is not known"
                     )
-            case Recorded():
+            case RecordedFrame():
                 _take(parts.get(record.connection), index, record)
             case Ended():
                 ended = parts.pop(record.connection, None)
                 if ended is not None:
                     ended.ended = True
-            case Known():
+            case KnownLink():
                 pass  # of a connection that is omitted
     script.left_out += [
         f"connection {part.number} did not come as far as open, or frames of one address alone were recorded"
@@ -98,7 +98,7 @@ def _over(record: Listening) -> str:
     return "TLS" if record.tls else "TCP"
 
 
-def _take(part: Part | None, index: int, record: Recorded) -> None:
+def _take(part: RecordedConnection | None, index: int, record: RecordedFrame) -> None:
     if part is None:
         return
     frame = record.frame
@@ -109,10 +109,10 @@ def _take(part: Part | None, index: int, record: Recorded) -> None:
         part.unreadable += 1
 
 
-def _silent(part: Part, frame: Frame) -> bool:
+def _silent(part: RecordedConnection, frame: TracedFrame) -> bool:
     # An empty frame or heartbeat; without a body it may also be a content header or body.
     return part.protocol is Protocol.AMQP_10 or frame.said == "heartbeat"
 
 
-def _opens(part: Part) -> bool:
+def _opens(part: RecordedConnection) -> bool:
     return any(step.sent and isinstance(step.frame.body, Open | ConnectionOpen) for step in part.steps)

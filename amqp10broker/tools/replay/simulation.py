@@ -11,7 +11,7 @@ from amqp10broker.dataclass import dataclass
 from amqp10broker.protocols.amqp10.credit import INITIAL_DELIVERY_COUNT, ReceiverCredit, SenderCredit
 from amqp10broker.protocols.amqp10.performatives import Flow
 from amqp10broker.protocols.amqp10.windows import OUTGOING_WINDOW, IncomingWindow, OutgoingWindow
-from amqp10broker.tools.replay.pace import Reason, rate_of
+from amqp10broker.tools.replay.pace import PublisherWait, rate_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,26 +29,26 @@ class Habits:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class SimulationResult:
     """The result of a simulation for one publisher or consumer."""
 
     rate: float
-    waits: dict[Reason, float]
+    waits: dict[PublisherWait, float]
     held: int
     held_bytes: int
 
 
 @dataclass(slots=True)
-class _Link:
+class _SimulatedLink:
     habits: Habits
     credit: SenderCredit
     granting: ReceiverCredit
-    waits: dict[Reason, float] = field(default_factory=lambda: dict.fromkeys(Reason, 0.0))
+    waits: dict[PublisherWait, float] = field(default_factory=lambda: dict.fromkeys(PublisherWait, 0.0))
     sent: int = 0
     known: int = 0
     ready_at: float = 0.0
     waits_since: float | None = None
-    reason: Reason = Reason.ITSELF
+    reason: PublisherWait = PublisherWait.ITSELF
     arrivals: list[float] = field(default_factory=list)
     held: int = 0
     held_bytes: int = 0
@@ -58,7 +58,7 @@ class _Link:
 
 def simulate(
     publishers: Sequence[Habits], *, max_link_credit: int, window: int, round_trip_s: float, messages: int
-) -> list[Run]:
+) -> list[SimulationResult]:
     """Simulate the publishers of one session until one of them has sent `messages` messages.
 
     The broker processes each message at once; the time to its outcome does not depend on anything else.
@@ -72,7 +72,8 @@ class Simulation:
 
     def __init__(self, publishers: Sequence[Habits], credit: int, window: int, way_s: float) -> None:
         self._links = [
-            _Link(each, SenderCredit(), ReceiverCredit(INITIAL_DELIVERY_COUNT, credit)) for each in publishers
+            _SimulatedLink(each, SenderCredit(), ReceiverCredit(INITIAL_DELIVERY_COUNT, credit))
+            for each in publishers
         ]
         self._outgoing = OutgoingWindow()
         self._incoming = IncomingWindow(window)
@@ -87,7 +88,7 @@ class Simulation:
         delivery-count and link-credit; or next-incoming-id and incoming-window.
         """
 
-    def run(self, messages: int) -> list[Run]:
+    def run(self, messages: int) -> list[SimulationResult]:
         for number, link in enumerate(self._links):
             link.granting.top_up()
             self._grant(0.0, number)
@@ -141,11 +142,11 @@ class Simulation:
         frames = habits.frames[link.sent % len(habits.frames)]
         reason = None
         if not link.credit.link_credit:
-            reason = Reason.CREDIT
+            reason = PublisherWait.CREDIT
         elif habits.limit is not None and link.sent - link.known >= habits.limit:
-            reason = Reason.OWN_LIMIT
+            reason = PublisherWait.OWN_LIMIT
         elif self._outgoing.remote_incoming_window < frames:
-            reason = Reason.WINDOW
+            reason = PublisherWait.WINDOW
         if link.waits_since is not None:
             link.waits[link.reason] += now - link.waits_since
             link.waits_since = None
@@ -157,7 +158,7 @@ class Simulation:
         size = habits.sizes[link.sent % len(habits.sizes)]
         self._later(now + self._way_s, "transfer", number, (frames, size))
         link.sent += 1
-        link.waits[Reason.ITSELF] += habits.own_s
+        link.waits[PublisherWait.ITSELF] += habits.own_s
         link.ready_at = now + habits.own_s
         self._later(link.ready_at, "ready", number)
 
@@ -192,5 +193,5 @@ class Simulation:
             granting.granted = None
 
 
-def _run_of(link: _Link) -> Run:
-    return Run(rate_of(link.arrivals), link.waits, link.held_max, link.held_bytes_max)
+def _run_of(link: _SimulatedLink) -> SimulationResult:
+    return SimulationResult(rate_of(link.arrivals), link.waits, link.held_max, link.held_bytes_max)

@@ -7,7 +7,7 @@ from amqp10broker.protocols.amqp091.errors import (
     AmqpHardError,
     DecodeError,
     ReplyCode,
-    Scope,
+    ReplyScope,
     cut_reply_text,
     scope_of,
 )
@@ -42,4 +42,4 @@ def test_bytes_that_cannot_be_read_are_a_syntax_error() -> None:
 
 def test_an_unknown_code_ends_the_connection() -> None:
     """The careful reading of a code that the specification does not have."""
-    assert scope_of(599) is Scope.CONNECTION
+    assert scope_of(599) is ReplyScope.CONNECTION

@@ -8,7 +8,7 @@ import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 from amqp10broker.protocols.amqp091 import methods
-from amqp10broker.protocols.amqp091.errors import ReplyCode, Scope, scope_of
+from amqp10broker.protocols.amqp091.errors import ReplyCode, ReplyScope, scope_of
 
 ROOT = Path(__file__).parents[3]
 GENERATOR = ROOT / ".ci" / "generate_methods.py"
@@ -70,4 +70,4 @@ def test_every_reply_code_of_the_definitions_has_its_name_and_scope() -> None:
     assert {code.name: int(code) for code in ReplyCode} == {n: value for n, (value, _) in specified.items()}
     for value, scope in specified.values():
         if scope is not None:
-            assert scope_of(value) is (Scope.CHANNEL if scope == "soft-error" else Scope.CONNECTION)
+            assert scope_of(value) is (ReplyScope.CHANNEL if scope == "soft-error" else ReplyScope.CONNECTION)

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from amqp10broker.observe.flow_events.schema import CHANNEL_HANDLE, FIELDS, NO_CREDIT, PACK, Kind
+from amqp10broker.observe.flow_events.schema import CHANNEL_HANDLE, FIELDS, NO_CREDIT, PACK, EventKind
 from amqp10broker.observe.recording.parquet import EventWriter
-from amqp10broker.observe.recording.runs import Run, write_run
+from amqp10broker.observe.recording.runs import RunRecord, write_run
 from amqp10broker.sessions.diagnosis.waits import Wait
 from amqp10broker.tools.analysis.configurations import METRICS, compare, configurations, groups
 from amqp10broker.tools.analysis.figures import Measured
@@ -20,7 +20,7 @@ from tests.support.flow_oracle import measured
 
 BEGAN = 1_790_000_000_000_000_000
 S = 1_000_000_000
-RUN = Run(
+RUN = RunRecord(
     run_id="r1",
     benchmark="sweep",
     began_ns=BEGAN,
@@ -32,13 +32,13 @@ RUN = Run(
 )
 
 
-def event(at_s: float, kind: Kind, **values: int) -> bytes:
+def event(at_s: float, kind: EventKind, **values: int) -> bytes:
     """One packed event, so many seconds after the run began."""
     columns = {"ts_ns": BEGAN + round(at_s * S), "kind": int(kind), **values}
     return PACK.pack(*(columns.get(field.name, 0) for field in FIELDS))
 
 
-def figures(folder: Path, events: Iterable[bytes], run: Run = RUN) -> Measured:
+def figures(folder: Path, events: Iterable[bytes], run: RunRecord = RUN) -> Measured:
     """Record the events and measure their run."""
     with EventWriter(folder, run.run_id) as writer:
         for each in events:
@@ -50,7 +50,7 @@ def figures(folder: Path, events: Iterable[bytes], run: Run = RUN) -> Measured:
 def test_warm_up_and_what_comes_after_the_end_do_not_count(tmp_path: Path) -> None:
     """An event belongs to the run by its time; both ends belong to it."""
     sent = [(-0.1, 1000), (0.0, 1), (5.0, 10), (10.0, 100), (10.1, 1000)]
-    found = figures(tmp_path, [event(at, Kind.CLIENT_RECEIVED, n=n, value_ns=S) for at, n in sent])
+    found = figures(tmp_path, [event(at, EventKind.CLIENT_RECEIVED, n=n, value_ns=S) for at, n in sent])
     assert found.figures.throughput_per_s == pytest.approx(111 / 10)
     assert found.figures.events == 3
 
@@ -58,9 +58,9 @@ def test_warm_up_and_what_comes_after_the_end_do_not_count(tmp_path: Path) -> No
 def test_elapsed_time_counts_with_the_part_inside_the_run(tmp_path: Path) -> None:
     """A link that waits across the ends of the run is cut there, and not left out."""
     waits = [
-        event(2, Kind.LINK_IN, value_ns=5 * S, reason=Wait.CREDIT_WITHHELD.number, link_credit=0),
-        event(8, Kind.LINK_IN, value_ns=6 * S, link_credit=100),
-        event(14, Kind.LINK_IN, value_ns=6 * S, reason=NO_CREDIT, link_credit=50, n=7),
+        event(2, EventKind.LINK_IN, value_ns=5 * S, reason=Wait.CREDIT_WITHHELD.number, link_credit=0),
+        event(8, EventKind.LINK_IN, value_ns=6 * S, link_credit=100),
+        event(14, EventKind.LINK_IN, value_ns=6 * S, reason=NO_CREDIT, link_credit=50, n=7),
     ]
     found = figures(tmp_path, waits)
     stalls = {stall.reason: stall.seconds for stall in found.stalls}
@@ -75,7 +75,9 @@ def test_elapsed_time_counts_with_the_part_inside_the_run(tmp_path: Path) -> Non
 def test_a_run_that_is_still_recorded_counts_up_to_its_last_event(tmp_path: Path) -> None:
     """There is no end yet."""
     run = replace(RUN, ended_ns=None)
-    found = figures(tmp_path, [event(at, Kind.CLIENT_RECEIVED, n=50, value_ns=S) for at in (1, 2, 4)], run)
+    found = figures(
+        tmp_path, [event(at, EventKind.CLIENT_RECEIVED, n=50, value_ns=S) for at in (1, 2, 4)], run
+    )
     assert found.figures.complete is False
     assert found.figures.duration_s == pytest.approx(4)
     assert found.figures.throughput_per_s == pytest.approx(150 / 4)
@@ -83,11 +85,11 @@ def test_a_run_that_is_still_recorded_counts_up_to_its_last_event(tmp_path: Path
 
 def test_throughput_is_what_came_furthest(tmp_path: Path) -> None:
     """Received, else confirmed or sent by stream, else out of the broker, else into it."""
-    into = event(1, Kind.LINK_IN, n=400, value_ns=S)
-    out = event(1, Kind.LINK_OUT, n=300, value_ns=S)
-    sent = [event(1, Kind.CLIENT_SENT, n=200, value_ns=S, channel=stream) for stream in (0, 1)]
-    confirmed = event(1, Kind.CLIENT_CONFIRM, n=150, value_ns=S, channel=1)
-    received = event(1, Kind.CLIENT_RECEIVED, n=100, value_ns=S)
+    into = event(1, EventKind.LINK_IN, n=400, value_ns=S)
+    out = event(1, EventKind.LINK_OUT, n=300, value_ns=S)
+    sent = [event(1, EventKind.CLIENT_SENT, n=200, value_ns=S, channel=stream) for stream in (0, 1)]
+    confirmed = event(1, EventKind.CLIENT_CONFIRM, n=150, value_ns=S, channel=1)
+    received = event(1, EventKind.CLIENT_RECEIVED, n=100, value_ns=S)
     steps = [([into], 40), ([out], 30), (sent, 40), ([confirmed], 35), ([received], 10)]
     known: list[bytes] = []
     for number, (more, rate) in enumerate(steps):
@@ -100,7 +102,7 @@ def test_streams_are_figured_apart_and_named_by_the_run(tmp_path: Path) -> None:
     """The fast and the slow one of two_senders."""
     run = replace(RUN, settings=json.dumps({"streams": ["fast", "slow"]}))
     events = [
-        event(1, Kind.CLIENT_CONFIRM, n=n, value_ns=ms * 1_000_000, channel=stream)
+        event(1, EventKind.CLIENT_CONFIRM, n=n, value_ns=ms * 1_000_000, channel=stream)
         for stream, n, ms in ((0, 900, 1), (1, 90, 50))
     ]
     found = figures(tmp_path, events, run)
@@ -116,14 +118,14 @@ def test_streams_are_figured_apart_and_named_by_the_run(tmp_path: Path) -> None:
 def test_streams_without_a_name_have_their_number(tmp_path: Path, settings: str) -> None:
     """Settings are written by others."""
     run = replace(RUN, settings=settings)
-    found = figures(tmp_path, [event(1, Kind.CLIENT_SENT, n=5, value_ns=S, channel=3)], run)
+    found = figures(tmp_path, [event(1, EventKind.CLIENT_SENT, n=5, value_ns=S, channel=3)], run)
     assert [one.stream for one in found.streams] == ["3"]
 
 
 def test_confirm_latency_is_the_clients_if_it_wrote_it_down(tmp_path: Path) -> None:
     """Else the broker's own."""
-    broker = event(1, Kind.CONFIRM, n=10, value_ns=1_000_000)
-    client = event(1, Kind.CLIENT_CONFIRM, n=10, value_ns=8_000_000)
+    broker = event(1, EventKind.CONFIRM, n=10, value_ns=1_000_000)
+    client = event(1, EventKind.CLIENT_CONFIRM, n=10, value_ns=8_000_000)
     alone = figures(tmp_path / "a", [broker]).figures
     both = figures(tmp_path / "b", [broker, client]).figures
     assert (alone.confirm_source, both.confirm_source) == ("broker", "client")
@@ -133,8 +135,8 @@ def test_confirm_latency_is_the_clients_if_it_wrote_it_down(tmp_path: Path) -> N
 
 def test_latencies_are_weighted_by_messages(tmp_path: Path) -> None:
     """One event of 990 messages, ten of one."""
-    events = [event(1, Kind.CLIENT_DELIVERY, n=990, value_ns=1_000_000)]
-    events += [event(1, Kind.CLIENT_DELIVERY, n=1, value_ns=64_000_000)] * 10
+    events = [event(1, EventKind.CLIENT_DELIVERY, n=990, value_ns=1_000_000)]
+    events += [event(1, EventKind.CLIENT_DELIVERY, n=1, value_ns=64_000_000)] * 10
     found = figures(tmp_path, events).figures
     assert found.end_to_end_p99_ms == pytest.approx(1, rel=0.045)
     assert found.end_to_end_p999_ms == pytest.approx(64, rel=0.045)
@@ -143,12 +145,12 @@ def test_latencies_are_weighted_by_messages(tmp_path: Path) -> None:
 def test_memory_processor_time_queue_and_buffers(tmp_path: Path) -> None:
     """Maxima, means, and processor time by the messages of the throughput."""
     events = [
-        event(1, Kind.PROCESS, bytes=50_000_000, n=S // 2, value_ns=S),
-        event(2, Kind.PROCESS, bytes=60_000_000, n=S, value_ns=S),
-        event(2, Kind.QUEUE, queue_depth=10, handle=1, value_ns=S),
-        event(2, Kind.QUEUE, queue_depth=30, handle=2, value_ns=S),
-        event(2, Kind.CONNECTION_OUT, queue_depth=4096, value_ns=S),
-        event(2, Kind.CLIENT_RECEIVED, n=1_000_000, value_ns=S),
+        event(1, EventKind.PROCESS, bytes=50_000_000, n=S // 2, value_ns=S),
+        event(2, EventKind.PROCESS, bytes=60_000_000, n=S, value_ns=S),
+        event(2, EventKind.QUEUE, queue_depth=10, handle=1, value_ns=S),
+        event(2, EventKind.QUEUE, queue_depth=30, handle=2, value_ns=S),
+        event(2, EventKind.CONNECTION_OUT, queue_depth=4096, value_ns=S),
+        event(2, EventKind.CLIENT_RECEIVED, n=1_000_000, value_ns=S),
     ]
     found = figures(tmp_path, events).figures
     assert found.memory_max_bytes == 60_000_000
@@ -161,12 +163,12 @@ def test_memory_processor_time_queue_and_buffers(tmp_path: Path) -> None:
 def test_the_depth_of_queues_is_a_mean_over_time(tmp_path: Path) -> None:
     """A burst of changes in a tenth of a second has many events, and a tenth of a second's weight."""
     burst = [
-        event(5 + number / 100, Kind.QUEUE, queue_depth=1000, handle=1, value_ns=S // 100)
+        event(5 + number / 100, EventKind.QUEUE, queue_depth=1000, handle=1, value_ns=S // 100)
         for number in range(1, 11)
     ]
-    quiet = [event(at, Kind.QUEUE, handle=1, value_ns=S) for at in (1, 2, 3, 4, 5)]
+    quiet = [event(at, EventKind.QUEUE, handle=1, value_ns=S) for at in (1, 2, 3, 4, 5)]
     # It began before the run did: the part inside counts.
-    other = event(4.9, Kind.QUEUE, handle=2, queue_depth=50, value_ns=9 * S)
+    other = event(4.9, EventKind.QUEUE, handle=2, queue_depth=50, value_ns=9 * S)
     found = figures(tmp_path, [*quiet, *burst, other]).figures
     assert found.queue_depth_mean == pytest.approx((0.1 * 1000 + 4.9 * 50) / 10)
     assert found.queue_depth_max == 1000
@@ -175,9 +177,9 @@ def test_the_depth_of_queues_is_a_mean_over_time(tmp_path: Path) -> None:
 def test_windows_and_queue_credit_used(tmp_path: Path) -> None:
     """Of the limits of the run; of a consumer's credit, of the most it had."""
     events = [
-        event(1, Kind.LINK_IN, value_ns=S, incoming_window=100, queue_credit=30),
-        event(1, Kind.LINK_OUT, value_ns=S, queue_credit=64, link_credit=20),
-        event(2, Kind.LINK_OUT, value_ns=S, queue_credit=64, link_credit=40),
+        event(1, EventKind.LINK_IN, value_ns=S, incoming_window=100, queue_credit=30),
+        event(1, EventKind.LINK_OUT, value_ns=S, queue_credit=64, link_credit=20),
+        event(2, EventKind.LINK_OUT, value_ns=S, queue_credit=64, link_credit=40),
     ]
     found = figures(tmp_path, events).figures
     assert found.window_utilisation == pytest.approx(0.75)
@@ -189,7 +191,7 @@ def test_windows_and_queue_credit_used(tmp_path: Path) -> None:
 def test_amqp_0_9_1_has_no_credit_to_use_up(tmp_path: Path) -> None:
     """Its channels are in the same columns, with zeros."""
     run = replace(RUN, protocol="amqp091")
-    found = figures(tmp_path, [event(1, Kind.LINK_IN, value_ns=S, n=5)], run).figures
+    found = figures(tmp_path, [event(1, EventKind.LINK_IN, value_ns=S, n=5)], run).figures
     assert found.credit_utilisation is None
     assert found.window_utilisation is None
     assert found.broker_in_per_s == pytest.approx(0.5)
@@ -200,18 +202,18 @@ def test_clients_of_both_protocols_are_told_apart_by_their_links(tmp_path: Path)
     run = replace(RUN, protocol=None)
     channel = {"handle": CHANNEL_HANDLE, "value_ns": S}
     old = [
-        event(1, Kind.LINK_IN, **channel, link_credit=900, queue_credit=10),
-        event(1, Kind.LINK_OUT, **channel, link_credit=5000, queue_credit=0),
+        event(1, EventKind.LINK_IN, **channel, link_credit=900, queue_credit=10),
+        event(1, EventKind.LINK_OUT, **channel, link_credit=5000, queue_credit=0),
     ]
     alone = figures(tmp_path / "a", old, run).figures
     names = [name for name in METRICS if name.endswith("utilisation")]
     assert {getattr(alone, name) for name in names} == {None}
     new = [
-        event(1, Kind.LINK_IN, value_ns=S, link_credit=25, incoming_window=100, queue_credit=30),
-        event(1, Kind.LINK_OUT, value_ns=S, link_credit=10, queue_credit=64),
+        event(1, EventKind.LINK_IN, value_ns=S, link_credit=25, incoming_window=100, queue_credit=30),
+        event(1, EventKind.LINK_OUT, value_ns=S, link_credit=10, queue_credit=64),
         # Closed windows and no credit are zeros, too, and these do count.
-        event(2, Kind.LINK_IN, value_ns=S, queue_credit=20),
-        event(2, Kind.LINK_OUT, value_ns=S, link_credit=20, queue_credit=0),
+        event(2, EventKind.LINK_IN, value_ns=S, queue_credit=20),
+        event(2, EventKind.LINK_OUT, value_ns=S, link_credit=20, queue_credit=0),
     ]
     both = figures(tmp_path / "b", [*old, *new], run).figures
     assert both.credit_utilisation == pytest.approx(1 - 25 / 2 / 100)
@@ -224,7 +226,7 @@ def test_clients_of_both_protocols_are_told_apart_by_their_links(tmp_path: Path)
 
 def test_what_was_not_recorded_is_not_zero(tmp_path: Path) -> None:
     """None, so that nobody recommends it."""
-    found = figures(tmp_path, [event(1, Kind.DROPPED, n=12)]).figures
+    found = figures(tmp_path, [event(1, EventKind.DROPPED, n=12)]).figures
     unknown: dict[str, Any] = {name: getattr(found, name) for name in METRICS}
     assert set(unknown.values()) == {None}
     assert found.events_dropped == 12
@@ -233,7 +235,7 @@ def test_what_was_not_recorded_is_not_zero(tmp_path: Path) -> None:
 
 def test_a_reason_of_a_later_version_keeps_its_number(tmp_path: Path) -> None:
     """Numbers are for ever, names come with versions."""
-    found = figures(tmp_path, [event(1, Kind.LINK_IN, value_ns=S, reason=77)])
+    found = figures(tmp_path, [event(1, EventKind.LINK_IN, value_ns=S, reason=77)])
     assert [stall.reason for stall in found.stalls] == ["reason 77"]
 
 
@@ -241,9 +243,9 @@ def test_repetitions_are_taken_together_and_other_settings_apart(tmp_path: Path)
     """By the columns of a configuration; groups differ in settings and rate limit alone."""
     for number, (credit, n) in enumerate(((100, 900), (100, 1100), (50, 400))):
         run = replace(RUN, run_id=f"r{number}", repetition=number, max_link_credit=credit)
-        figures(tmp_path, [event(1, Kind.CLIENT_RECEIVED, n=n, value_ns=S)], run)
+        figures(tmp_path, [event(1, EventKind.CLIENT_RECEIVED, n=n, value_ns=S)], run)
     other = replace(RUN, run_id="other", message_size_bytes=10)
-    figures(tmp_path, [event(1, Kind.CLIENT_RECEIVED, n=1, value_ns=S)], other)
+    figures(tmp_path, [event(1, EventKind.CLIENT_RECEIVED, n=1, value_ns=S)], other)
     found = configurations(measured(tmp_path)[1])
     assert [(each["max_link_credit"], each.values("throughput_per_s")) for each in found] == [
         (50, (40.0,)),

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from amqp10broker.tools.analysis.progress import Parts
+from amqp10broker.tools.analysis.progress import TaskProgress
 
 
 def test_it_never_runs_backwards() -> None:
     """Spark forgets a stage that is done; its tasks stay done, and further stages make the whole larger."""
-    parts = Parts()
+    parts = TaskProgress()
     told = []
     for active in ([(0, 3, 10)], [(0, 9, 10), (1, 0, 4)], [(1, 2, 4)], [], [(2, 0, 1)], [(2, 1, 1)]):
         parts.see(active)
@@ -24,7 +24,7 @@ def test_it_never_runs_backwards() -> None:
 
 def test_a_task_that_is_repeated_takes_nothing_back() -> None:
     """Spark counts a stage's tasks anew when one was lost."""
-    parts = Parts()
+    parts = TaskProgress()
     parts.see([(0, 7, 10)])
     parts.see([(0, 2, 10)])
     assert parts.text() == "reading: 7 of 10 parts done"
@@ -32,4 +32,4 @@ def test_a_task_that_is_repeated_takes_nothing_back() -> None:
 
 def test_before_there_is_a_stage_something_is_said() -> None:
     """Planning may take its time."""
-    assert Parts().text() == "reading: Spark prepares"
+    assert TaskProgress().text() == "reading: Spark prepares"

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 import pytest
 
 from amqp10broker.config import FlowSettings
-from amqp10broker.observe.flow_events.schema import RUN_FIELDS, Kind
+from amqp10broker.observe.flow_events.schema import RUN_FIELDS, EventKind
 from amqp10broker.tools.analysis.cells import Cell
 from amqp10broker.tools.analysis.configurations import DEFAULTS, SETTINGS, configurations, groups
 from amqp10broker.tools.analysis.figures import Measured, measure
@@ -16,8 +16,8 @@ from amqp10broker.tools.analysis.messages import all_told, told
 from amqp10broker.tools.analysis.recommend import (
     Aim,
     Candidate,
+    NoRecommendation,
     Recommendation,
-    Undecided,
     recommend,
     recommend_all,
 )
@@ -38,7 +38,7 @@ def candidates(
     ]
 
 
-def chosen(found: Recommendation | Undecided) -> Recommendation:
+def chosen(found: Recommendation | NoRecommendation) -> Recommendation:
     """It must be one."""
     assert isinstance(found, Recommendation), found
     return found
@@ -203,14 +203,14 @@ def test_confirms_serve_where_no_deliveries_were_timed() -> None:
 def test_a_rate_that_nothing_sustains_is_said() -> None:
     """With the most that was reached."""
     found = recommend("g", candidates(knee, scatter=(0.0,)), Aim("latency", 90_000))
-    assert isinstance(found, Undecided)
+    assert isinstance(found, NoRecommendation)
     assert found.reason == "no setting sustains that rate; the most was 60,000/s"
 
 
 def test_latencies_that_were_not_recorded_are_said() -> None:
     """There is throughput alone."""
     found = recommend("g", candidates(knee), Aim("latency", 10_000))
-    assert isinstance(found, Undecided)
+    assert isinstance(found, NoRecommendation)
     assert "not recorded" in found.reason
 
 
@@ -297,7 +297,7 @@ def test_noise_that_hides_whether_anything_sustains_the_rate_is_said() -> None:
     found = recommend(
         "g", [at_rate(50, (90.0, 70.0, 110.0), 1.0), at_rate(170, (20.0, 20.0), 1.0)], Aim("latency", 100)
     )
-    assert isinstance(found, Undecided)
+    assert isinstance(found, NoRecommendation)
     assert found.reason == (
         "no setting sustains that rate; the most was 90/s; noise hides whether these sustain 100/s: "
         "50 / 400 / 256 at 100/s (90 ± 50/s)"
@@ -310,7 +310,7 @@ def of_run(benchmark: str, credit: int, per_s: float) -> Measured:
         "run_id": f"r{credit}", "benchmark": benchmark, "case": "", "began_ns": 0, "ended_ns": 10**9,
         "max_link_credit": credit, "max_incoming_window": 400, "max_queue_credit": 256, "settings": "{}",
     }  # fmt: skip
-    sums = dict.fromkeys(Cell.__dataclass_fields__, 0) | {"kind": int(Kind.LINK_OUT), "n": round(per_s)}
+    sums = dict.fromkeys(Cell.__dataclass_fields__, 0) | {"kind": int(EventKind.LINK_OUT), "n": round(per_s)}
     return measure(row, [Cell(**{**sums, "run_id": row["run_id"], "bucket": None, "amqp091": False})])  # type: ignore[arg-type]
 
 
@@ -371,14 +371,14 @@ def test_groups_without_a_choice_are_told_together() -> None:
 def test_without_a_throughput_there_is_no_recommendation(pool: list[Candidate]) -> None:
     """Nothing was counted."""
     found = recommend("g", pool, Aim())
-    assert isinstance(found, Undecided)
+    assert isinstance(found, NoRecommendation)
     assert "no recommendation" in told(found)
 
 
 def test_a_single_setting_is_no_choice() -> None:
     """It is named, and not recommended."""
     found = recommend("g", [Candidate((170, 400, 256), (5.0, 6.0))], Aim())
-    assert isinstance(found, Undecided)
+    assert isinstance(found, NoRecommendation)
     assert "only 170 / 400 / 256 was measured" in found.reason
 
 

@@ -17,7 +17,7 @@ import pytest
 from amqp10broker.observe.flow_events.schema import CONFIGURATION
 from amqp10broker.observe.recording.runs import write_run
 from amqp10broker.tools.analysis.configurations import compare, configurations, describe_settings, groups
-from amqp10broker.tools.analysis.recommend import Aim, Recommendation, Undecided, recommend_all
+from amqp10broker.tools.analysis.recommend import Aim, NoRecommendation, Recommendation, recommend_all
 from amqp10broker.tools.analysis.report import Analysed, comparisons, report
 from amqp10broker.tools.analysis.tables import tables_of, write_tables
 from amqp10broker.tools.analysis.waits import LinkWait
@@ -54,12 +54,12 @@ def analysed(folder: Path, aim: Aim | None = None) -> Analysed:
         "began_ns": found.runs[0]["began_ns"] + 1_500_000_000,
     }
     named = {"link": "a <b> & c", "address": "/queues/q", "client": "shop", "user": "ann", "vhost": "/"}
-    nobody = dict.fromkeys(named)
+    none_there = dict.fromkeys(named)
     waits = [
         LinkWait(
-            run_id=found.runs[0]["run_id"], side="publisher", reason="no credit", seconds=s, **who, **where
+            run_id=found.runs[0]["run_id"], side="publisher", reason="no credit", seconds=s, **login, **where
         )
-        for s, who in ((7.25, named), (1.5, nobody))
+        for s, login in ((7.25, named), (1.5, none_there))
     ]
     return Analysed(found, runs, together, recommend_all(together, chosen), chosen.describe(), waits)
 
@@ -95,7 +95,7 @@ def test_the_planted_optimum_is_recommended(known: Analysed) -> None:
 
 def test_what_cannot_be_chosen_is_not_recommended(known: Analysed) -> None:
     """two_senders was run with one setting."""
-    (found,) = [one for one in known.recommended if isinstance(one, Undecided)]
+    (found,) = [one for one in known.recommended if isinstance(one, NoRecommendation)]
     assert found.group.startswith("two_senders")
 
 

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from amqp10broker.api.fields import flag, integer, read_object, require, table, text
-from amqp10broker.api.messages import Refused
+from amqp10broker.api.messages import RequestRefused
 
 
 def reason(act: Callable[[], Any]) -> str:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RequestRefused) as refused:
         act()
     assert refused.value.answer.status == 400
     body = json.loads(refused.value.answer.body)

@@ -10,18 +10,18 @@ import pytest
 from amqp10broker.api.cors import Cors
 from amqp10broker.api.front import Front, Visit, compressed, too_large, wants_gzip
 from amqp10broker.api.front import takes as takes_types
-from amqp10broker.api.messages import Answer, Refused, Request
+from amqp10broker.api.messages import HttpRequest, HttpResponse, RequestRefused
 from amqp10broker.api.rights import Tag
-from amqp10broker.api.routes import Endpoint, Route, Router
+from amqp10broker.api.routes import Endpoint, HttpRoute, Router
 
 ROUTES = [
-    Route(
+    HttpRoute(
         "/api/queues/{vhost}/{name}",
         {"GET": Endpoint(Tag.MANAGEMENT, "get"), "PUT": Endpoint(Tag.MANAGEMENT, "put")},
     ),
-    Route("/api/users", {"GET": Endpoint(Tag.ADMINISTRATOR, "users")}),
-    Route("/api/login", {"POST": Endpoint(None, "login", forms=("application/x-www-form-urlencoded",))}),
-    Route("/api/queues", {"POST": Endpoint(Tag.MANAGEMENT, "post")}),
+    HttpRoute("/api/users", {"GET": Endpoint(Tag.ADMINISTRATOR, "users")}),
+    HttpRoute("/api/login", {"POST": Endpoint(None, "login", forms=("application/x-www-form-urlencoded",))}),
+    HttpRoute("/api/queues", {"POST": Endpoint(Tag.MANAGEMENT, "post")}),
 ]
 PAGE = "https://page.example"
 
@@ -30,9 +30,9 @@ def front(*origins: str) -> Front[str]:
     return Front(Router(ROUTES), Cors(origins))
 
 
-def request(method: str, target: str, **headers: str) -> Request:
+def request(method: str, target: str, **headers: str) -> HttpRequest:
     pairs = ((name.replace("_", "-").encode(), value.encode()) for name, value in headers.items())
-    return Request.read(method.encode(), target.encode(), pairs)
+    return HttpRequest.read(method.encode(), target.encode(), pairs)
 
 
 def visit(method: str, target: str, **headers: str) -> Visit[str]:
@@ -41,9 +41,9 @@ def visit(method: str, target: str, **headers: str) -> Visit[str]:
     return found
 
 
-def answered(method: str, target: str, *origins: str, **headers: str) -> Answer:
+def answered(method: str, target: str, *origins: str, **headers: str) -> HttpResponse:
     found = front(*origins).enter(request(method, target, **headers))
-    assert isinstance(found, Answer)
+    assert isinstance(found, HttpResponse)
     return found
 
 
@@ -74,7 +74,7 @@ def test_options_needs_no_login_and_lists_the_methods() -> None:
 
 def test_every_answer_carries_the_same_headers() -> None:
     found = visit("GET", "/api/users")
-    left = front().leave(found.request, found.route, Answer.of_json([]))
+    left = front().leave(found.request, found.route, HttpResponse.of_json([]))
     for answer in (
         left,
         answered("GET", "/no"),
@@ -96,7 +96,7 @@ def changed(**headers: str) -> int:
     """The status of a change with these headers; 0 if it has found its endpoint."""
     asked = request("POST", "/api/queues", host="broker:15672", **headers)
     found = front("https://listed.example").enter(asked)
-    return found.status if isinstance(found, Answer) else 0
+    return found.status if isinstance(found, HttpResponse) else 0
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def test_a_form_posts_where_forms_are_taken_and_anything_may_be_read() -> None:
 
 def test_a_tag_that_is_missing_is_refused() -> None:
     front().admit(visit("GET", "/api/users"), {"administrator"})
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RequestRefused) as refused:
         front().admit(visit("GET", "/api/users"), {"management"})
     assert refused.value.answer.status == 401
 
@@ -144,7 +144,7 @@ def test_an_endpoint_without_a_tag_is_for_everybody() -> None:
 
 
 def test_a_client_that_takes_no_json_gets_an_empty_answer() -> None:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RequestRefused) as refused:
         front().admit(visit("GET", "/api/users", accept="text/html"), {"administrator"})
     assert (refused.value.answer.status, refused.value.answer.body) == (406, b"")
 
@@ -173,14 +173,14 @@ def test_what_a_client_takes(accept: str | None, takes: bool) -> None:
     [("gzip", True), ("deflate, gzip;q=0.1", True), ("*", True), ("gzip;q=0, *", False), ("br", False)],
 )
 def test_a_body_is_compressed_for_a_client_that_takes_it(encodings: str, wants: bool) -> None:
-    answer = Answer.of_json(["x" * 400])
+    answer = HttpResponse.of_json(["x" * 400])
     assert wants_gzip(request("GET", "/", accept_encoding=encodings), answer) is wants
-    assert not wants_gzip(request("GET", "/", accept_encoding=encodings), Answer.of_json(["x"]))
+    assert not wants_gzip(request("GET", "/", accept_encoding=encodings), HttpResponse.of_json(["x"]))
     assert not wants_gzip(request("GET", "/"), answer)
 
 
 def test_a_compressed_body_is_gzip_of_the_plain_one() -> None:
-    plain = Answer.of_json(["x" * 400])
+    plain = HttpResponse.of_json(["x" * 400])
     packed = compressed(plain)
     assert zlib.decompress(packed.body, 16 + zlib.MAX_WBITS) == plain.body
     assert len(packed.body) < len(plain.body)
@@ -197,7 +197,7 @@ def test_a_body_that_is_too_large_is_told_the_limit() -> None:
 # --- other origins --------------------------------------------------------------------------------
 
 
-def granted(answer: Answer) -> dict[str, str]:
+def granted(answer: HttpResponse) -> dict[str, str]:
     return {name: value for name, value in answer.headers if name.startswith("access-control-")}
 
 
@@ -207,7 +207,7 @@ def test_a_listed_origin_may_read_every_answer_with_its_login() -> None:
         "access-control-allow-credentials": "true",
     }
     found = visit("GET", "/api/users", origin=PAGE)
-    assert granted(front(PAGE).leave(found.request, found.route, Answer(200)))
+    assert granted(front(PAGE).leave(found.request, found.route, HttpResponse(200)))
 
 
 def test_a_star_lets_every_origin_read_without_a_login() -> None:

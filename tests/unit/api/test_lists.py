@@ -11,8 +11,8 @@ import pytest
 import trio
 
 from amqp10broker.api import long_lists
-from amqp10broker.api.lists import Listing
-from amqp10broker.api.messages import Refused
+from amqp10broker.api.lists import ListQuery
+from amqp10broker.api.messages import RequestRefused
 from amqp10broker.errors import InvalidArgument
 
 QUEUES: list[dict[str, Any]] = [
@@ -33,7 +33,7 @@ class _Door:
 
 
 def list_of(items: list[dict[str, Any]], query: dict[str, str], *, paged: bool = True) -> Any:
-    call: Any = SimpleNamespace(request=SimpleNamespace(query=query), door=_Door())
+    call: Any = SimpleNamespace(request=SimpleNamespace(query=query), broker_api=_Door())
     return json.loads(trio.run(partial(long_lists.listed, call, items, paged=paged)).body)
 
 
@@ -46,7 +46,7 @@ def names(items: Any) -> list[str]:
 
 
 def refusal(**query: str) -> tuple[int, dict[str, Any]]:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RequestRefused) as refused:
         listed(**query)
     return refused.value.answer.status, json.loads(refused.value.answer.body)
 
@@ -85,7 +85,7 @@ def test_an_unknown_key_leaves_the_order() -> None:
 
 def test_values_of_several_types_have_an_order() -> None:
     items = [{"v": "s"}, {"v": {"a": 1}}, {"v": True}, {"v": None}, {"v": 1.5}, {}]
-    assert Listing(sort="v").shown(items) == [
+    assert ListQuery(sort="v").shown(items) == [
         {},
         {"v": 1.5},
         {"v": None},
@@ -156,10 +156,10 @@ def test_an_expression_is_searched_for_in_so_many_steps_of_all_names() -> None:
 
 
 def test_others_run_while_names_are_searched() -> None:
-    door, hostile = _Door(), [{"name": "a" * 254 + "!"} for _ in range(100)]
-    listing = Listing.read({"page": "1", "name": "^([a-z]+\\.?)+$", "use_regex": "true"}, paged=True)
-    trio.run(listing.found, hostile, door.pause)
-    assert door.pauses >= 3
+    broker_api, hostile = _Door(), [{"name": "a" * 254 + "!"} for _ in range(100)]
+    listing = ListQuery.read({"page": "1", "name": "^([a-z]+\\.?)+$", "use_regex": "true"}, paged=True)
+    trio.run(listing.found, hostile, broker_api.pause)
+    assert broker_api.pauses >= 3
 
 
 def test_sorting_comes_before_paging_and_columns_after() -> None:

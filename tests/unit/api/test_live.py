@@ -9,11 +9,11 @@ import pytest
 
 from amqp10broker.api.differences import difference
 from amqp10broker.api.live import BODY_BYTES_MAX, Following, Latest, refusal_of, refused_event
-from amqp10broker.api.messages import Answer, Refused, Request
+from amqp10broker.api.messages import HttpRequest, HttpResponse, RequestRefused
 
 
 def read(query: str, interval_ms: int = 5000) -> Following:
-    return Following.read(Request.read(b"GET", b"/api/live?" + query.encode(), []), interval_ms)
+    return Following.read(HttpRequest.read(b"GET", b"/api/live?" + query.encode(), []), interval_ms)
 
 
 def test_paths_are_requests_with_their_own_queries() -> None:
@@ -38,7 +38,7 @@ def test_paths_are_requests_with_their_own_queries() -> None:
     ],
 )
 def test_what_cannot_be_followed_is_refused(query: str, reason: str) -> None:
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(RequestRefused) as caught:
         read(query)
     assert caught.value.answer.status == 400
     assert reason in json.loads(caught.value.answer.body)["reason"]
@@ -55,12 +55,12 @@ def many(count: int) -> list[dict[str, Any]]:
 
 def test_the_first_value_is_told_whole_and_then_what_changes() -> None:
     latest = Latest()
-    assert latest.heard(Answer.of_json({"items": many(50), "page": 1}))
+    assert latest.heard(HttpResponse.of_json({"items": many(50), "page": 1}))
     first = latest.value
     assert told(latest.told(3, None, anything=False)) == ("whole", {"id": 3, "value": first})
-    assert not latest.heard(Answer.of_json({"page": 1, "items": many(50)}))
+    assert not latest.heard(HttpResponse.of_json({"page": 1, "items": many(50)}))
     after = {"items": [*many(49), {"name": "new", "vhost": "/", "messages": 7}], "page": 1}
-    assert latest.heard(Answer.of_json(after))
+    assert latest.heard(HttpResponse.of_json(after))
     name, data = told(latest.told(3, first, anything=True))
     assert name == "delta"
     assert data == {"id": 3, "change": difference(first, after)}
@@ -70,10 +70,12 @@ def test_the_first_value_is_told_whole_and_then_what_changes() -> None:
 
 def test_one_who_has_missed_some_values_hears_of_all_changes_at_once() -> None:
     latest = Latest()
-    latest.heard(Answer.of_json(many(50)))
+    latest.heard(HttpResponse.of_json(many(50)))
     old = latest.value
     for messages in (100, 200):
-        latest.heard(Answer.of_json([{**each, "messages": messages} for each in many(2)] + many(50)[2:]))
+        latest.heard(
+            HttpResponse.of_json([{**each, "messages": messages} for each in many(2)] + many(50)[2:])
+        )
     name, data = told(latest.told(0, old, anything=True))
     assert (name, data["change"]) == ("delta", difference(old, latest.value))
     assert len(data["change"]["rows"]) == 2
@@ -81,16 +83,16 @@ def test_one_who_has_missed_some_values_hears_of_all_changes_at_once() -> None:
 
 def test_a_difference_that_is_longer_than_the_whole_is_not_told() -> None:
     latest = Latest()
-    latest.heard(Answer.of_json(many(3)))
+    latest.heard(HttpResponse.of_json(many(3)))
     old = latest.value
-    latest.heard(Answer.of_json([]))
+    latest.heard(HttpResponse.of_json([]))
     assert told(latest.told(0, old, anything=True))[0] == "whole"
 
 
 def test_a_refusal_is_news_once_and_what_was_known_is_forgotten() -> None:
-    refusal = Refused(404, "not_found", "it is gone").answer
+    refusal = RequestRefused(404, "not_found", "it is gone").answer
     latest = Latest()
-    latest.heard(Answer.of_json([1]))
+    latest.heard(HttpResponse.of_json([1]))
     assert latest.heard(refusal)
     assert not latest.heard(refusal)
     assert latest.refusal is not None
@@ -98,15 +100,15 @@ def test_a_refusal_is_news_once_and_what_was_known_is_forgotten() -> None:
         "refused",
         {"id": 1, "status": 404, "error": "not_found", "reason": "it is gone"},
     )
-    assert latest.heard(Answer.of_json([1]))
+    assert latest.heard(HttpResponse.of_json([1]))
     assert told(latest.told(1, None, anything=False))[0] == "whole"
 
 
 def test_what_is_too_large_or_no_json_is_refused() -> None:
-    large = refusal_of(Answer.of_json("x" * BODY_BYTES_MAX))
+    large = refusal_of(HttpResponse.of_json("x" * BODY_BYTES_MAX))
     assert large is not None
     assert "follow a page of it" in large["reason"]
-    other = refusal_of(Answer(200, (("content-type", "text/plain"),), b"x"))
+    other = refusal_of(HttpResponse(200, (("content-type", "text/plain"),), b"x"))
     assert other is not None
     assert "as JSON" in other["reason"]
-    assert refusal_of(Answer(405)) == {"status": 405, "error": "", "reason": "Method Not Allowed"}
+    assert refusal_of(HttpResponse(405)) == {"status": 405, "error": "", "reason": "Method Not Allowed"}

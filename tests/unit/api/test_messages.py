@@ -6,29 +6,29 @@ import json
 
 import pytest
 
-from amqp10broker.api.messages import Answer, Refused, Request
+from amqp10broker.api.messages import HttpRequest, HttpResponse, RequestRefused
 
 
 def test_a_path_is_split_at_its_slashes_and_then_decoded() -> None:
-    request = Request.read(b"GET", b"/api/queues/%2F/a%2Fb%20c/", ())
+    request = HttpRequest.read(b"GET", b"/api/queues/%2F/a%2Fb%20c/", ())
     assert request.segments == ("api", "queues", "/", "a/b c")
 
 
 def test_a_name_in_a_path_is_decoded_once() -> None:
-    assert Request.read(b"GET", b"/api/bindings/order.%2523", ()).segments[-1] == "order.%23"
+    assert HttpRequest.read(b"GET", b"/api/bindings/order.%2523", ()).segments[-1] == "order.%23"
 
 
 def test_an_empty_part_between_slashes_stays() -> None:
-    request = Request.read(b"POST", b"/api/exchanges/%2F//publish", ())
+    request = HttpRequest.read(b"POST", b"/api/exchanges/%2F//publish", ())
     assert request.segments == ("api", "exchanges", "/", "", "publish")
 
 
 def test_the_target_of_a_proxys_client_is_its_path() -> None:
-    assert Request.read(b"GET", b"http://host:15672/api/overview?a=1", ()).segments == ("api", "overview")
+    assert HttpRequest.read(b"GET", b"http://host:15672/api/overview?a=1", ()).segments == ("api", "overview")
 
 
 def test_the_last_of_equal_parameters_counts_and_blank_ones_stay() -> None:
-    assert Request.read(b"GET", b"/?page=1&name=&page=2&q=a+b", ()).query == {
+    assert HttpRequest.read(b"GET", b"/?page=1&name=&page=2&q=a+b", ()).query == {
         "page": "2",
         "name": "",
         "q": "a b",
@@ -36,7 +36,7 @@ def test_the_last_of_equal_parameters_counts_and_blank_ones_stay() -> None:
 
 
 def test_values_of_a_repeated_header_are_joined() -> None:
-    request = Request.read(b"GET", b"/", ((b"accept", b"a/b"), (b"host", b"h"), (b"accept", b"c/d")))
+    request = HttpRequest.read(b"GET", b"/", ((b"accept", b"a/b"), (b"host", b"h"), (b"accept", b"c/d")))
     assert request.headers == {"accept": "a/b, c/d", "host": "h"}
 
 
@@ -52,19 +52,19 @@ def test_values_of_a_repeated_header_are_joined() -> None:
     ],
 )
 def test_a_target_that_cannot_be_read_is_refused(target: bytes) -> None:
-    with pytest.raises(Refused) as refused:
-        Request.read(b"GET", target, ())
+    with pytest.raises(RequestRefused) as refused:
+        HttpRequest.read(b"GET", target, ())
     assert refused.value.answer.status == 400
     assert json.loads(refused.value.answer.body)["error"] == "bad_request"
 
 
 def test_a_refusal_has_an_error_and_a_reason_that_is_a_string() -> None:
-    answer = Refused(404, "not_found", "vhost_not_found").answer
+    answer = RequestRefused(404, "not_found", "vhost_not_found").answer
     assert json.loads(answer.body) == {"error": "not_found", "reason": "vhost_not_found"}
     assert answer.headers == (("content-type", "application/json"),)
 
 
 def test_json_says_names_in_utf_8_and_has_no_infinity() -> None:
-    assert Answer.of_json({"name": "größe"}).body == '{"name":"größe"}'.encode()
+    assert HttpResponse.of_json({"name": "größe"}).body == '{"name":"größe"}'.encode()
     with pytest.raises(ValueError):
-        Answer.of_json(float("inf"))
+        HttpResponse.of_json(float("inf"))

@@ -7,16 +7,16 @@ import pytest
 from amqp10broker.api.cors import Cors
 from amqp10broker.api.endpoints.page import ROUTES
 from amqp10broker.api.front import Front, Visit
-from amqp10broker.api.messages import Answer, Request
+from amqp10broker.api.messages import HttpRequest, HttpResponse
 from amqp10broker.api.routes import Router
 from amqp10broker.api.static_files import PageFile, answer_of, kind_of, to_folder
 
 FILE = PageFile("text/css; charset=utf-8", b"p {}", "0123abcd")
 
 
-def asked(target: str, method: str = "GET", **headers: str) -> Request:
+def asked(target: str, method: str = "GET", **headers: str) -> HttpRequest:
     pairs = ((name.replace("_", "-").encode(), value.encode()) for name, value in headers.items())
-    return Request.read(method.encode(), target.encode(), pairs)
+    return HttpRequest.read(method.encode(), target.encode(), pairs)
 
 
 def front(*prefix: str) -> Front[object]:
@@ -84,9 +84,9 @@ def test_files_are_below_the_prefix_and_only_read(target: str) -> None:
     assert isinstance(below.enter(asked(f"/at/place{target}")), Visit)
     assert isinstance(below.enter(asked(f"/at/place{target}", "HEAD")), Visit)
     outside = below.enter(asked(target))
-    assert isinstance(outside, Answer)
+    assert isinstance(outside, HttpResponse)
     assert outside.status == 404
     refused = below.enter(asked(f"/at/place{target}", "POST"))
-    assert isinstance(refused, Answer)
+    assert isinstance(refused, HttpResponse)
     assert refused.status == 405
     assert dict(refused.headers)["allow"] == "HEAD, GET, OPTIONS"

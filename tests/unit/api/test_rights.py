@@ -7,7 +7,7 @@ from base64 import b64encode
 
 import pytest
 
-from amqp10broker.api.messages import Answer, Refused
+from amqp10broker.api.messages import HttpResponse, RequestRefused
 from amqp10broker.api.rights import NOT_LOGGED_IN, Credentials, Tag, check_tag, credentials
 
 
@@ -36,7 +36,7 @@ def test_a_client_without_login_is_asked_for_one() -> None:
 
 @pytest.mark.parametrize("header", ["Basic ", "Basic ***", basic(b"no colon"), "Basic YW5u=OmE="])
 def test_a_login_that_cannot_be_read_is_a_bad_request(header: str) -> None:
-    assert credentials(header) == Answer(400)
+    assert credentials(header) == HttpResponse(400)
 
 
 def test_a_bearer_token_is_a_password_without_a_name() -> None:
@@ -46,7 +46,7 @@ def test_a_bearer_token_is_a_password_without_a_name() -> None:
 
 def test_another_scheme_is_a_wrong_login_without_a_question() -> None:
     answer = credentials("Digest username=ann")
-    assert isinstance(answer, Answer)
+    assert isinstance(answer, HttpResponse)
     assert answer.status == 401
     assert json.loads(answer.body) == {"error": "not_authorized", "reason": "Not_Authorized"}
     assert dict(answer.headers).get("www-authenticate") is None
@@ -67,7 +67,7 @@ def test_which_tag_suffices_for_which(wanted: Tag, may: str) -> None:
         if letter in may:
             check_tag(wanted, {tag, "another"})
         else:
-            with pytest.raises(Refused) as refused:
+            with pytest.raises(RequestRefused) as refused:
                 check_tag(wanted, {tag})
             assert refused.value.answer.status == 401
 
@@ -83,6 +83,6 @@ def test_which_tag_suffices_for_which(wanted: Tag, may: str) -> None:
     ],
 )
 def test_the_refusal_says_what_is_missing(wanted: Tag, tags: tuple[str, ...], reason: str) -> None:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RequestRefused) as refused:
         check_tag(wanted, tags)
     assert json.loads(refused.value.answer.body) == {"error": "not_authorised", "reason": reason}

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from amqp10broker.api.rights import Tag
-from amqp10broker.api.routes import Endpoint, Route, Router
+from amqp10broker.api.routes import Endpoint, HttpRoute, Router
 
 
-def route(pattern: str, *methods: str) -> Route[str]:
-    return Route(pattern, {method: Endpoint(Tag.MANAGEMENT, pattern) for method in methods})
+def route(pattern: str, *methods: str) -> HttpRoute[str]:
+    return HttpRoute(pattern, {method: Endpoint(Tag.MANAGEMENT, pattern) for method in methods})
 
 
 QUEUE = route("/api/queues/{vhost}/{name}", "GET", "PUT", "DELETE")
@@ -31,7 +31,7 @@ ROUTER = Router([QUEUES, QUEUE, DETAILED, CHANNELS, USER])
     ],
 )
 def test_of_two_patterns_the_one_that_says_more_counts(
-    segments: tuple[str, ...], expected: Route[str], values: dict[str, str]
+    segments: tuple[str, ...], expected: HttpRoute[str], values: dict[str, str]
 ) -> None:
     assert ROUTER.find(segments) == (expected, values)
 

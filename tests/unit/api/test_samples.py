@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 
 from amqp10broker.api import samples as module
-from amqp10broker.api.messages import Refused
-from amqp10broker.api.samples import KEPT_MS, SAMPLES_MAX, Samples, Series, Span, rated
+from amqp10broker.api.messages import RequestRefused
+from amqp10broker.api.samples import KEPT_MS, SAMPLES_MAX, RateSamples, Series, Span, rated
 
 INTERVAL_MS = 5_000
 
 
 def looked(*looks: tuple[int, int]) -> Series:
     """An object with a value x, by looks at it: milliseconds and the value."""
-    samples = Samples(INTERVAL_MS)
+    samples = RateSamples(INTERVAL_MS)
     for now_ms, value in looks:
         series = samples.look("key", now_ms, {"x": value})
     return series
@@ -39,7 +39,7 @@ def test_looks_within_an_interval_are_one() -> None:
 
 
 def test_a_counter_that_is_new_was_nothing_before() -> None:
-    samples = Samples(INTERVAL_MS)
+    samples = RateSamples(INTERVAL_MS)
     samples.look("key", 0, {})
     series = samples.look("key", 5_000, {"x": 5})
     assert rated({"x": 5}, series, None) == {"x": 5, "x_details": {"rate": 1.0}}
@@ -87,7 +87,7 @@ def test_samples_are_bounded_and_lie_farther_apart_the_older_they_are() -> None:
 def test_objects_that_nobody_looks_at_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "OBJECTS_MAX", 3)
     monkeypatch.setattr(module, "MANY", 2)
-    samples = Samples(INTERVAL_MS)
+    samples = RateSamples(INTERVAL_MS)
     for now_ms in range(0, 5 * INTERVAL_MS, INTERVAL_MS):
         for key in "abcd":
             samples.look(key, now_ms, {"x": now_ms})
@@ -113,6 +113,6 @@ def test_a_history_is_asked_for_by_age_and_step(query: dict[str, str], span: Any
 
 
 def test_a_history_of_too_many_points_is_refused() -> None:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RequestRefused) as refused:
         Span.read({"lengths_age": "2000", "lengths_incr": "1"}, "lengths")
     assert "lengths_age holds more than" in json.loads(refused.value.answer.body)["reason"]

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from amqp10broker.api.messages import Refused, Request
-from amqp10broker.api.websocket import Accepted, accept, asks_for_websocket
+from amqp10broker.api.messages import HttpRequest, RequestRefused
+from amqp10broker.api.websocket import AcceptedUpgrade, accept, asks_for_websocket
 
 ANY = ("*",)
 HEADERS = {
@@ -23,10 +23,10 @@ HEADERS = {
 
 def asked(
     origins: tuple[str, ...] = ANY, *, method: str = "GET", body: bytes = b"", **headers: Any
-) -> Accepted:
+) -> AcceptedUpgrade:
     given = {name.replace("_", "-"): value for name, value in headers.items()}
     left = {name: value for name, value in {**HEADERS, **given}.items() if value is not None}
-    return accept(Request(method, ("any", "path"), headers=left, body=body), origins)
+    return accept(HttpRequest(method, ("any", "path"), headers=left, body=body), origins)
 
 
 def test_the_answer_is_that_of_the_standards_example() -> None:
@@ -65,7 +65,7 @@ def test_amqp_is_chosen_among_what_the_client_speaks(protocols: str, chosen: str
     ],
 )
 def test_what_is_wrong_is_told(changed: dict[str, Any], status: int, says: str) -> None:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RequestRefused) as refused:
         asked(**changed)
     answer = refused.value.answer
     assert answer.status == status
@@ -79,7 +79,7 @@ def test_origins_that_are_named_may_and_others_may_not() -> None:
     for origin in (None, *named):
         assert not asked(named, origin=origin).foreign
     for origin in ("https://other.example", "null", "", "http://shop.example", "https://shop.example:8443"):
-        with pytest.raises(Refused) as refused:
+        with pytest.raises(RequestRefused) as refused:
             asked(named, origin=origin)
         assert refused.value.answer.status == 403
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from amqp10broker.auth import login_queue as module
-from amqp10broker.auth.login_queue import WAITING_MAX, WAITING_PER_ADDRESS_MAX, Turn, Turns, turn_address
+from amqp10broker.auth.login_queue import WAITING_MAX, WAITING_PER_ADDRESS_MAX, LoginQueue, Turn, turn_address
 
 
 class Line:
     """Turns whose work is a sentence, and which of them were refused."""
 
     def __init__(self) -> None:
-        self.turns: Turns[str] = Turns()
+        self.turns: LoginQueue[str] = LoginQueue()
         self.refused: list[str] = []
         self._keys = 0
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 
-from amqp10broker.observe.flow_events.schema import FIELDS, PACK, Kind
+from amqp10broker.observe.flow_events.schema import FIELDS, PACK, EventKind
 from benchmarks import spec
 from benchmarks.client_events import SAMPLE_NS, ClientEvents, ClientRecorder, payload_bytes_of, wall_offset_ns
 from benchmarks.pace import Pace
@@ -27,7 +27,7 @@ def told(events: ClientEvents | bytes) -> list[dict[str, int]]:
 def test_an_event_is_told_in_wall_clock_time_and_with_the_number_of_its_stream() -> None:
     """The columns are those of the schema; what a client does not know is 0."""
     events = ClientEvents(OFFSET_NS)
-    assert events.add(5, Kind.CLIENT_SENT, 3, 10, 7, 1000) == OFFSET_NS + 5
+    assert events.add(5, EventKind.CLIENT_SENT, 3, 10, 7, 1000) == OFFSET_NS + 5
     assert told(events) == [
         {"ts_ns": OFFSET_NS + 5, "kind": 11, "channel": 3, "n": 10, "bytes": 1000, "value_ns": 7}
     ]
@@ -37,7 +37,7 @@ def test_what_does_not_fit_is_counted_and_dropped() -> None:
     """The bound is one of events, and the first ones are kept."""
     events = ClientEvents(0, limit=2)
     for at in range(5):
-        events.add(at + 1, Kind.CLIENT_SENT, 0, 1, 1)
+        events.add(at + 1, EventKind.CLIENT_SENT, 0, 1, 1)
     assert [one["ts_ns"] for one in told(events)] == [1, 2]
     assert events.dropped == 3
 
@@ -146,9 +146,9 @@ def test_the_events_of_a_window_add_up_to_what_its_edges_counted() -> None:
     assert (first.wall_ns, second.wall_ns) == (OFFSET_NS + 2000, OFFSET_NS + 4000)
     assert second.counts == (Counts(11, 0, 0, 0, 0), Counts(0, 0, 0, 8, 0))
     inside = [one for one in told(recorded.events) if first.wall_ns < one["ts_ns"] <= second.wall_ns]
-    assert sum(one.get("n", 0) for one in inside if one["kind"] == Kind.CLIENT_SENT) == 11 - 5
-    assert sum(one.get("n", 0) for one in inside if one["kind"] == Kind.CLIENT_RECEIVED) == 8 - 1
-    assert sum(one.get("bytes", 0) for one in inside if one["kind"] == Kind.CLIENT_SENT) == 60
-    sent = [one for one in told(recorded.events) if one["kind"] == Kind.CLIENT_SENT]
+    assert sum(one.get("n", 0) for one in inside if one["kind"] == EventKind.CLIENT_SENT) == 11 - 5
+    assert sum(one.get("n", 0) for one in inside if one["kind"] == EventKind.CLIENT_RECEIVED) == 8 - 1
+    assert sum(one.get("bytes", 0) for one in inside if one["kind"] == EventKind.CLIENT_SENT) == 60
+    sent = [one for one in told(recorded.events) if one["kind"] == EventKind.CLIENT_SENT]
     assert sum(one["value_ns"] for one in sent) == 5000 - 1000, "elapsed times leave no gap"
     assert sum(one.get("n", 0) for one in sent) == recorded.totals[0].published == 12

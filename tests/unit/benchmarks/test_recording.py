@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from amqp10broker.observe.flow_events.schema import EVENTS, PACK, RUN_FIELDS, RUNS, Kind
+from amqp10broker.observe.flow_events.schema import EVENTS, PACK, RUN_FIELDS, RUNS, EventKind
 from amqp10broker.observe.recording.parquet import EventWriter, read_events
-from amqp10broker.observe.recording.runs import Run, read_run, read_runs, write_run
+from amqp10broker.observe.recording.runs import RunRecord, read_run, read_runs, write_run
 from benchmarks import spec
 from benchmarks.broker_process import BrokerSettings
 from benchmarks.client_events import ClientEvents, Edge, Recorded
@@ -37,12 +37,12 @@ def load_of(*connections: spec.Connection) -> spec.Load:
 def recorded(dropped: int = 0) -> Recorded:
     """Return what a load process hands over: two events and a window between them."""
     events = ClientEvents(0)
-    events.add(1000, Kind.CLIENT_SENT, 0, 3, 10, 36)
-    events.add(2000, Kind.CLIENT_SENT, 0, 4, 10, 48)
+    events.add(1000, EventKind.CLIENT_SENT, 0, 3, 10, 36)
+    events.add(2000, EventKind.CLIENT_SENT, 0, 4, 10, 48)
     return Recorded(events.packed(), dropped, (Edge(1000, (SOME,)), Edge(2000, (MORE,))), (MORE,))
 
 
-def write(run: RecordedRun, settings: BrokerSettings = SETTINGS, what: spec.Load | None = None) -> Run:
+def write(run: RecordedRun, settings: BrokerSettings = SETTINGS, what: spec.Load | None = None) -> RunRecord:
     """Write a run with plain figures."""
     return run.write(
         what or load_of(), recorded(2), settings, {"case": "c", "cpu_us": 4.5}, queue_type="classic"
@@ -55,7 +55,7 @@ def test_the_row_has_a_value_in_every_column(tmp_path: Path) -> None:
     run = recording.begin("publish and consume")
     write_run(
         tmp_path,
-        Run(run_id=run.run_id, benchmark="broker", began_ns=1, events_dropped=5, broker_version="0.1"),
+        RunRecord(run_id=run.run_id, benchmark="broker", began_ns=1, events_dropped=5, broker_version="0.1"),
     )
     row = write(run)
     assert read_run(tmp_path, run.run_id) == row

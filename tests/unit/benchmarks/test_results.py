@@ -64,13 +64,13 @@ def test_percentiles_are_those_of_the_sorted_samples() -> None:
     assert Latency.of([]) is None
 
 
-@pytest.mark.parametrize(("cost", "verdict"), [(4.9, "yes"), (5.1, "**no**")])
-def test_a_target_is_judged_by_the_brokers_row(cost: float, verdict: str) -> None:
+@pytest.mark.parametrize(("cost", "delivery_outcome"), [(4.9, "yes"), (5.1, "**no**")])
+def test_a_target_is_judged_by_the_brokers_row(cost: float, delivery_outcome: str) -> None:
     """The floor's row does not count."""
     rows = [sample("publish unsettled", 0.1, "floor"), sample("publish unsettled", cost)]
     lines = report.target_lines([document("publish", rows)])
     (line,) = [one for one in lines if one[0].startswith("publish: publish, unsettled")]
-    assert line[2] == verdict
+    assert line[2] == delivery_outcome
 
 
 def test_isolation_is_judged_by_amqp_10_and_likeness_by_0_9_1() -> None:

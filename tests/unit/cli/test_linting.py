@@ -10,9 +10,9 @@ import pytest
 from amqp10broker.cli.main import main
 from amqp10broker.observe.frames.records import (
     Ended,
-    Known,
+    KnownLink,
     Listening,
-    Recorded,
+    RecordedFrame,
     ended_line,
     first_line,
     frame_line,
@@ -27,18 +27,18 @@ def written(path: Path, *, idle_time_out: int | None) -> str:
     """A recording of a client that opens a connection."""
     tape = Tape(number=7)
     tape.came(open_frame(container_id="c", idle_time_out=idle_time_out))
-    tape.records.append(Known(0, 7, 0, "sender", "out", "/queues/q", 0, 0))
+    tape.records.append(KnownLink(0, 7, 0, "sender", "out", "/queues/q", 0, 0))
     tape.ended()
     lines = [first_line()]
     for record in tape.records:
         match record:
             case Listening():
                 lines.append(listening_line(record))
-            case Known():
+            case KnownLink():
                 lines.append(known_line(record))
             case Ended():
                 lines.append(ended_line(record))
-            case Recorded():
+            case RecordedFrame():
                 lines.append(frame_line(7, record.at_ns, record.direction, record.frame))
     path.write_text("".join(f"{line}\n" for line in lines))
     return str(path)

@@ -17,7 +17,7 @@ from amqp10broker.client.errors import (
 )
 from amqp10broker.client.message import data_message
 from amqp10broker.client.options import ClientOptions
-from amqp10broker.client.trio import Client, over
+from amqp10broker.client.trio import TrioClient, over
 from amqp10broker.protocols.amqp10.performatives import Accepted
 from amqp10broker.runtime.broker import Broker
 from tests.support.logins import verify_passwords_at_once  # noqa: F401 - a fixture for every test
@@ -33,7 +33,7 @@ async def broker(autojump_clock: MockClock) -> AsyncIterator[Broker]:
 
 
 @asynccontextmanager
-async def client_of(broker: Broker, **options: Any) -> AsyncIterator[Client]:
+async def client_of(broker: Broker, **options: Any) -> AsyncIterator[TrioClient]:
     ours, theirs = memory_stream_pair()
     broker.serve(theirs, peer="client")
     async with over(ours, **{**GUEST, **options}) as client:
@@ -151,7 +151,7 @@ async def test_flush_tells_that_the_connection_is_lost(autojump_clock: MockClock
     """Or settled messages would be taken for written."""
     ours, theirs = memory_stream_pair()
     await theirs.aclose()
-    client = Client(ours, ClientCore(ClientOptions()))
+    client = TrioClient(ours, ClientCore(ClientOptions()))
     client.core.start(None, None)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(client.run_reader)

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from amqp10broker.cluster.balance import Led, Move, is_critical, next_move, share
+from amqp10broker.cluster.balance import BalancedQueue, Move, is_critical, next_move, share
 
 
-def balanced(queues: list[Led], nodes: set[int]) -> tuple[list[Led], int]:
+def balanced(queues: list[BalancedQueue], nodes: set[int]) -> tuple[list[BalancedQueue], int]:
     """Make the transfers that are planned; the queues then, and how many there were."""
     count = 0
     while (move := next_move(queues, nodes)) is not None:
@@ -27,7 +27,7 @@ def balanced(queues: list[Led], nodes: set[int]) -> tuple[list[Led], int]:
     return queues, count
 
 
-def leaders(queues: list[Led], node: int) -> int:
+def leaders(queues: list[BalancedQueue], node: int) -> int:
     """How many queues a node leads."""
     return sum(queue.leader == node for queue in queues)
 
@@ -40,7 +40,7 @@ def test_share_is_rounded_up() -> None:
 
 def test_a_crowded_node_gives_away_what_is_above_its_share() -> None:
     """No node that runs and is not drained leads more than its share."""
-    queues = [Led(group, 1, (2, 3)) for group in range(1, 8)]
+    queues = [BalancedQueue(group, 1, (2, 3)) for group in range(1, 8)]
     moved, count = balanced(queues, {1, 2, 3})
     assert [leaders(moved, node) for node in (1, 2, 3)] == [3, 2, 2]
     assert count == 4
@@ -48,20 +48,23 @@ def test_a_crowded_node_gives_away_what_is_above_its_share() -> None:
 
 def test_nothing_is_moved_where_nobody_has_too_many() -> None:
     """Equal already, or a difference of one."""
-    assert next_move([Led(1, 1, (2,)), Led(2, 2, (1,)), Led(3, 2, (1,))], {1, 2}) is None
+    assert (
+        next_move([BalancedQueue(1, 1, (2,)), BalancedQueue(2, 2, (1,)), BalancedQueue(3, 2, (1,))], {1, 2})
+        is None
+    )
     assert next_move([], {1, 2}) is None
 
 
 def test_a_drained_node_gives_away_all_that_others_can_take() -> None:
     """It has no share."""
-    queues = [Led(1, 1, (2, 3)), Led(2, 1, (2,)), Led(3, 1, ())]
+    queues = [BalancedQueue(1, 1, (2, 3)), BalancedQueue(2, 1, (2,)), BalancedQueue(3, 1, ())]
     moved, _ = balanced(queues, {2, 3})
     assert leaders(moved, 1) == 1, "of which it is the only member"
 
 
 def test_another_queue_goes_on_first_where_that_is_the_only_way() -> None:
     """Node 1 can only give to node 2, which has its share, and can give to node 3."""
-    queues = [Led(1, 1, (2,)), Led(2, 1, (2,)), Led(3, 2, (3,))]
+    queues = [BalancedQueue(1, 1, (2,)), BalancedQueue(2, 1, (2,)), BalancedQueue(3, 2, (3,))]
     assert next_move(queues, {1, 2, 3}) == Move(3, 3)
     moved, count = balanced(queues, {1, 2, 3})
     assert [leaders(moved, node) for node in (1, 2, 3)] == [1, 1, 1]
@@ -70,26 +73,26 @@ def test_another_queue_goes_on_first_where_that_is_the_only_way() -> None:
 
 def test_what_could_not_be_moved_is_left_alone() -> None:
     """A transfer that failed is not tried again in the same run."""
-    queues = [Led(1, 1, (2,)), Led(2, 1, (2,))]
+    queues = [BalancedQueue(1, 1, (2,)), BalancedQueue(2, 1, (2,))]
     assert next_move(queues, {1, 2}) == Move(1, 2)
     assert next_move(queues, {1, 2}, stuck={1}) == Move(2, 2)
     assert next_move(queues, {1, 2}, stuck={1, 2}) is None
 
 
 @st.composite
-def clusters(draw: st.DrawFn) -> tuple[list[Led], set[int]]:
+def clusters(draw: st.DrawFn) -> tuple[list[BalancedQueue], set[int]]:
     """Queues with members on any nodes."""
     count = draw(st.integers(1, 5))
     numbers = range(1, count + 1)
     queues = []
     for group in range(draw(st.integers(0, 12))):
         held = draw(st.lists(st.sampled_from(numbers), min_size=1, unique=True))
-        queues.append(Led(group, held[0], tuple(held[1:])))
+        queues.append(BalancedQueue(group, held[0], tuple(held[1:])))
     return queues, set(draw(st.lists(st.sampled_from(numbers), min_size=1, unique=True)))
 
 
 @given(clusters())
-def test_it_ends_as_equal_as_it_can_be(cluster: tuple[list[Led], set[int]]) -> None:
+def test_it_ends_as_equal_as_it_can_be(cluster: tuple[list[BalancedQueue], set[int]]) -> None:
     """No node is above the share unless its queues have nowhere to go (Hall's condition, by trying)."""
     queues, nodes = cluster
     assume(all(queue.leader in nodes for queue in queues))

@@ -6,13 +6,13 @@ import pytest
 
 from amqp10broker.cluster.bootstrap import (
     Address,
+    ClusterIdentity,
     ClusterRefused,
-    Found,
-    Heard,
+    FoundCluster,
     Join,
     MemberAt,
-    Membership,
-    Wait,
+    NodeAnswer,
+    WaitForNodes,
     check_name,
     check_still_member,
     founded,
@@ -28,12 +28,12 @@ from amqp10broker.metadata.plan import CLUSTER, NODE_NUMBERS
 LIST = ("a", "b", "c")
 
 
-def heard(*nodes: Heard) -> dict[str, Heard]:
+def heard(*nodes: NodeAnswer) -> dict[str, NodeAnswer]:
     return {each.name: each for each in nodes}
 
 
-def alone(*names: str) -> dict[str, Heard]:
-    return heard(*(Heard(name, None) for name in names))
+def alone(*names: str) -> dict[str, NodeAnswer]:
+    return heard(*(NodeAnswer(name, None) for name in names))
 
 
 # --- founding -------------------------------------------------------------------------------------
@@ -41,25 +41,25 @@ def alone(*names: str) -> dict[str, Heard]:
 
 def test_the_first_of_the_list_founds_when_a_majority_of_it_has_no_cluster() -> None:
     waits = next_step("a", LIST, {}, has_data=False)
-    assert isinstance(waits, Wait)
+    assert isinstance(waits, WaitForNodes)
     assert waits.names == ("b", "c")
     assert waits.why == "2 of 3 nodes of the list must be up to found a cluster"
-    assert next_step("a", LIST, alone("c"), has_data=False) == Found()
+    assert next_step("a", LIST, alone("c"), has_data=False) == FoundCluster()
 
 
 def test_of_five_two_others_are_needed() -> None:
     five = ("a", "b", "c", "d", "e")
-    assert isinstance(next_step("a", five, alone("e"), has_data=False), Wait)
-    assert next_step("a", five, alone("e", "b"), has_data=False) == Found()
+    assert isinstance(next_step("a", five, alone("e"), has_data=False), WaitForNodes)
+    assert next_step("a", five, alone("e", "b"), has_data=False) == FoundCluster()
 
 
 def test_the_founder_keeps_the_data_it_had_as_a_single_node() -> None:
-    assert next_step("a", LIST, alone("b"), has_data=True) == Found()
+    assert next_step("a", LIST, alone("b"), has_data=True) == FoundCluster()
 
 
 @pytest.mark.parametrize("listed", [(), ("a",)])
 def test_a_node_alone_is_a_cluster_at_once(listed: tuple[str, ...]) -> None:
-    assert next_step("a", listed, {}, has_data=True) == Found()
+    assert next_step("a", listed, {}, has_data=True) == FoundCluster()
 
 
 def test_a_cluster_is_whole_with_as_many_nodes_as_its_list_has_if_nothing_else_is_said() -> None:
@@ -70,13 +70,13 @@ def test_a_cluster_is_whole_with_as_many_nodes_as_its_list_has_if_nothing_else_i
 
 def test_no_other_node_ever_founds() -> None:
     waits = next_step("b", LIST, alone("c"), has_data=False)
-    assert waits == Wait(("a",), "node 'a', the first of the list, founds the cluster")
+    assert waits == WaitForNodes(("a",), "node 'a', the first of the list, founds the cluster")
     waits = next_step("b", LIST, alone("a", "c"), has_data=False)
-    assert waits == Wait(("a",), "node 'a', the first of the list, has no cluster yet")
+    assert waits == WaitForNodes(("a",), "node 'a', the first of the list, has no cluster yet")
 
 
 def test_a_founder_whose_disk_is_new_joins_the_cluster_that_there_is() -> None:
-    cluster = heard(Heard("b", "id", names=("b", "c")), Heard("c", None))
+    cluster = heard(NodeAnswer("b", "id", names=("b", "c")), NodeAnswer("c", None))
     assert next_step("a", LIST, cluster, has_data=False) == Join("b")
 
 
@@ -84,28 +84,28 @@ def test_a_founder_whose_disk_is_new_joins_the_cluster_that_there_is() -> None:
 
 
 def test_a_node_joins_the_first_that_is_in_a_cluster() -> None:
-    assert next_step("c", LIST, heard(Heard("a", "id", names=("a",))), has_data=False) == Join("a")
+    assert next_step("c", LIST, heard(NodeAnswer("a", "id", names=("a",))), has_data=False) == Join("a")
 
 
 def test_a_node_that_is_not_in_its_list_joins_by_it() -> None:
-    assert next_step("d", LIST, heard(Heard("b", "id")), has_data=False) == Join("b")
-    assert isinstance(next_step("d", LIST, alone("a", "b", "c"), has_data=False), Wait)
+    assert next_step("d", LIST, heard(NodeAnswer("b", "id")), has_data=False) == Join("b")
+    assert isinstance(next_step("d", LIST, alone("a", "b", "c"), has_data=False), WaitForNodes)
 
 
 def test_a_joiner_with_data_is_refused_and_hears_what_to_do() -> None:
     with pytest.raises(ClusterRefused, match="start it once with --discard-my-data"):
-        next_step("c", LIST, heard(Heard("a", "id")), has_data=True)
+        next_step("c", LIST, heard(NodeAnswer("a", "id")), has_data=True)
 
 
 @pytest.mark.parametrize("name", ["a", "b"])
 def test_an_emptied_node_under_its_old_name_is_refused(name: str) -> None:
     with pytest.raises(ClusterRefused, match=f"forget-cluster-node {name}' at node 'c'"):
-        next_step(name, LIST, heard(Heard("c", "id", taken=True)), has_data=False)
+        next_step(name, LIST, heard(NodeAnswer("c", "id", taken=True)), has_data=False)
 
 
 def test_a_list_of_two_clusters_is_refused() -> None:
     with pytest.raises(ClusterRefused, match="'a' is in one and 'b' is in two"):
-        next_step("c", LIST, heard(Heard("a", "one"), Heard("b", "two")), has_data=False)
+        next_step("c", LIST, heard(NodeAnswer("a", "one"), NodeAnswer("b", "two")), has_data=False)
 
 
 # --- what is written by people, and into the folder -----------------------------------------------
@@ -142,8 +142,8 @@ def test_a_name_is_one_of_a_folder(name: str) -> None:
 
 def test_a_membership_comes_back_from_the_folder() -> None:
     members = (MemberAt(1, "a", Address("h", 1)), MemberAt(2, "b", Address("h", 2)))
-    membership = Membership("id", 2, "b", members)
-    assert Membership.of(membership.document()) == membership
+    membership = ClusterIdentity("id", 2, "b", members)
+    assert ClusterIdentity.of(membership.document()) == membership
 
 
 A_MEMBER = {"number": "1", "name": "a", "host": "h", "port": 1}
@@ -159,7 +159,7 @@ A_MEMBER = {"number": "1", "name": "a", "host": "h", "port": 1}
 )
 def test_what_is_no_membership_is_not_taken_for_one(document: dict[str, object]) -> None:
     with pytest.raises((KeyError, TypeError, ValueError)):
-        Membership.of(document)
+        ClusterIdentity.of(document)
 
 
 def test_a_founder_keeps_its_queues_which_are_at_its_node_then() -> None:
@@ -184,7 +184,7 @@ def test_a_founder_keeps_its_queues_which_are_at_its_node_then() -> None:
 
 
 def test_a_forgotten_node_finds_out_and_a_node_that_others_do_not_know_yet_waits() -> None:
-    me = Membership("id", 3, "c", ())
+    me = ClusterIdentity("id", 3, "c", ())
     told = {"cluster": "id", "name": "a", "numbers": [1, 2], "highest": 3}
     with pytest.raises(ClusterRefused, match="it was forgotten; give it an empty folder"):
         check_still_member(me, told)

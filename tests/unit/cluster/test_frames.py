@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amqp10broker.cluster.frames import BODY_BYTES_MAX, BadFrame, Decoder, encode
-from amqp10broker.cluster.wire import Frame, FrameKind
+from amqp10broker.cluster.wire import FrameKind, PeerFrame
 
 FRAMES = st.builds(
-    Frame,
+    PeerFrame,
     st.sampled_from(FrameKind),
     st.integers(0, 2**32 - 1),
     st.binary(max_size=300),
@@ -21,7 +21,7 @@ FRAMES = st.builds(
 )
 
 
-def encoded(frames: list[Frame]) -> bytes:
+def encoded(frames: list[PeerFrame]) -> bytes:
     return b"".join(
         piece for frame in frames for piece in encode(frame.kind, frame.group, [frame.body], frame.flags)
     )
@@ -37,14 +37,14 @@ def raw(kind: int, body: bytes, *, length: int | None = None) -> bytes:
 def test_layout_is_the_documented_one() -> None:
     """Length, kind, flags, group, body, checksum: little-endian."""
     assert b"".join(encode(FrameKind.LETTER, 7, [b"ab", b"", b"c"])) == raw(16, b"abc")
-    assert Decoder().feed(raw(16, b"abc")) == [Frame(FrameKind.LETTER, 7, b"abc")]
+    assert Decoder().feed(raw(16, b"abc")) == [PeerFrame(FrameKind.LETTER, 7, b"abc")]
 
 
 @given(st.lists(FRAMES, max_size=8), st.lists(st.integers(1, 80), min_size=1))
-def test_frames_come_out_as_they_went_in(frames: list[Frame], portions: list[int]) -> None:
+def test_frames_come_out_as_they_went_in(frames: list[PeerFrame], portions: list[int]) -> None:
     """However the bytes are cut into reads."""
     data, decoder = encoded(frames), Decoder()
-    out: list[Frame] = []
+    out: list[PeerFrame] = []
     at = turn = 0
     while at < len(data):
         size = portions[turn % len(portions)]
@@ -56,7 +56,7 @@ def test_frames_come_out_as_they_went_in(frames: list[Frame], portions: list[int
 
 @given(st.lists(FRAMES, min_size=1, max_size=4), st.data())
 def test_truncated_bytes_give_only_the_frames_that_are_whole(
-    frames: list[Frame], data: st.DataObject
+    frames: list[PeerFrame], data: st.DataObject
 ) -> None:
     """The rest waits, and is no more than came."""
     whole = encoded(frames)
@@ -69,7 +69,9 @@ def test_truncated_bytes_give_only_the_frames_that_are_whole(
 
 
 @given(st.lists(FRAMES, min_size=1, max_size=4), st.data())
-def test_a_flipped_bit_is_never_taken_for_something_else(frames: list[Frame], data: st.DataObject) -> None:
+def test_a_flipped_bit_is_never_taken_for_something_else(
+    frames: list[PeerFrame], data: st.DataObject
+) -> None:
     """The connection ends, or more bytes are awaited; no frame comes out that did not go in."""
     whole = bytearray(encoded(frames))
     at = data.draw(st.integers(0, len(whole) - 1))

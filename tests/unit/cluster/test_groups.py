@@ -229,13 +229,13 @@ def test_the_first_member_of_a_new_group_asks_before_those_that_were_there() -> 
 def test_every_member_is_told_all_news_in_order(steps: list[tuple[str, int]], members: int) -> None:
     """Whenever turns come between."""
     node = Node(members)
-    news = []
+    notifications = []
     for what, about in steps:
         if what == "turn":
             node.groups.tick()
             continue
-        news.append((what, about))
+        notifications.append((what, about))
         (node.groups.suspect if what == "suspect" else node.groups.heard)(about)
     node.run()
     for member in node.members:
-        assert member.log == [(what, member_id(about)) for what, about in news]
+        assert member.log == [(what, member_id(about)) for what, about in notifications]

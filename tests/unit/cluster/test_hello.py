@@ -18,20 +18,22 @@ from amqp10broker.cluster.hello import (
     UNREADABLE,
     WRONG_SECRET,
     Acquaintances,
-    Greeting,
     Hello,
+    HelloRefused,
     Identity,
-    Refused,
+    PeerGreeting,
     read_hello,
 )
-from amqp10broker.cluster.wire import Purpose
+from amqp10broker.cluster.wire import ConnectionPurpose
 
 SECRET = b"the secret of the cluster"
 A = Identity(1, "a", 5, "cluster-1")
 B = Identity(2, "b", 9, "cluster-1")
 
 
-def hello(identity: Identity, token: bytes = b"", purpose: Purpose = Purpose.RAFT) -> Hello:
+def hello(
+    identity: Identity, token: bytes = b"", purpose: ConnectionPurpose = ConnectionPurpose.RAFT
+) -> Hello:
     token = token or identity.name.encode()
     return Hello(identity, purpose, token.ljust(16, b"s"), token.ljust(32, b"n"))
 
@@ -46,14 +48,14 @@ def pair(
     *,
     secrets: tuple[bytes, bytes] = (SECRET, SECRET),
     bindings: tuple[bytes, bytes] = (b"", b""),
-) -> tuple[Greeting, Greeting]:
+) -> tuple[PeerGreeting, PeerGreeting]:
     return (
-        Greeting(hello(dialer), secrets[0], welcome, dials=True, binding=bindings[0]),
-        Greeting(hello(listener), secrets[1], welcome, dials=False, binding=bindings[1]),
+        PeerGreeting(hello(dialer), secrets[0], welcome, dials=True, binding=bindings[0]),
+        PeerGreeting(hello(listener), secrets[1], welcome, dials=False, binding=bindings[1]),
     )
 
 
-def exchange(dialer: Greeting, listener: Greeting) -> tuple[Refused | None, Refused | None]:
+def exchange(dialer: PeerGreeting, listener: PeerGreeting) -> tuple[HelloRefused | None, HelloRefused | None]:
     """All that they say to each other; the refusals of dialer and listener."""
     sides, refusals = (dialer, listener), [None, None]
     to, data = 1, dialer.begin()
@@ -68,9 +70,9 @@ def test_both_sides_know_each_other_in_the_end() -> None:
     dialer, listener = pair()
     answer, _ = listener.received(dialer.begin())
     proof, _ = dialer.received(answer)
-    verdict, _ = listener.received(proof)
+    delivery_outcome, _ = listener.received(proof)
     assert not dialer.done
-    last, _ = dialer.received(verdict)
+    last, _ = dialer.received(delivery_outcome)
     assert dialer.done
     assert not listener.done
     assert listener.received(last + b"frames") == (b"", None)
@@ -132,10 +134,10 @@ def test_stranger_gets_no_proof_of_the_listener() -> None:
     dialer, listener = pair(secrets=(b"guess", SECRET))
     answer, _ = listener.received(dialer.begin())
     proof, _ = dialer.received(answer)
-    verdict, refused = listener.received(proof)
+    delivery_outcome, refused = listener.received(proof)
     assert refused is not None
-    assert verdict[3:4] == b"\1"
-    assert verdict[4:36] == bytes(32)
+    assert delivery_outcome[3:4] == b"\1"
+    assert delivery_outcome[4:36] == bytes(32)
 
 
 def test_own_echo_is_refused() -> None:
@@ -163,7 +165,7 @@ def test_replayed_greeting_is_refused() -> None:
     dialer, listener = pair()
     answer, _ = listener.received(opening := dialer.begin())
     proof, _ = dialer.received(answer)
-    again = Greeting(hello(B, b"later"), SECRET, welcome, dials=False)
+    again = PeerGreeting(hello(B, b"later"), SECRET, welcome, dials=False)
     again.received(opening)
     _, refused = again.received(proof)
     assert refused is not None
@@ -192,8 +194,8 @@ def test_reason_of_the_judge_is_told_to_both(dials: bool) -> None:
         return "the name is taken"
 
     judges = (refuse, welcome) if dials else (welcome, refuse)
-    dialer = Greeting(hello(A), SECRET, judges[0], dials=True)
-    listener = Greeting(hello(B), SECRET, judges[1], dials=False)
+    dialer = PeerGreeting(hello(A), SECRET, judges[0], dials=True)
+    listener = PeerGreeting(hello(B), SECRET, judges[1], dials=False)
     refusals = exchange(dialer, listener)
     own, other = (0, 1) if dials else (1, 0)
     assert str(refusals[own]) == "the name is taken"
@@ -210,16 +212,16 @@ def test_judge_is_not_asked_about_a_stranger() -> None:
         asked.append(peer)
         return None
 
-    dialer = Greeting(hello(A), b"guess", judge, dials=True)
-    listener = Greeting(hello(B), SECRET, judge, dials=False)
+    dialer = PeerGreeting(hello(A), b"guess", judge, dials=True)
+    listener = PeerGreeting(hello(B), SECRET, judge, dials=False)
     exchange(dialer, listener)
     assert asked == []
 
 
 def test_own_address_is_found() -> None:
     """A node that dials itself is told so."""
-    dialer = Greeting(hello(A), SECRET, welcome, dials=True)
-    listener = Greeting(replace(hello(A), nonce=b"m" * 32), SECRET, welcome, dials=False)
+    dialer = PeerGreeting(hello(A), SECRET, welcome, dials=True)
+    listener = PeerGreeting(replace(hello(A), nonce=b"m" * 32), SECRET, welcome, dials=False)
     at_dialer, at_listener = exchange(dialer, listener)
     assert str(at_listener) == OWN_ADDRESS
     assert str(at_dialer) == f"refused by the other node: {OWN_ADDRESS}"
@@ -227,7 +229,7 @@ def test_own_address_is_found() -> None:
 
 def test_versions_without_a_common_one_are_refused() -> None:
     """Before anything behind them is read: a later version may say hello otherwise."""
-    with pytest.raises(Refused, match="versions 7 to 9 .* this one 1 to 1: upgrade the older"):
+    with pytest.raises(HelloRefused, match="versions 7 to 9 .* this one 1 to 1: upgrade the older"):
         read_hello(MAGIC + bytes((7, 9)) + b"whatever")
 
 
@@ -244,7 +246,8 @@ def test_nodes_whose_machines_do_not_fit_refuse_each_other_with_both_ranges() ->
     new = replace(hello(used), machines=(1, 2))
     for dialer, listener in ((old, new), (new, old)):
         at_dialer, at_listener = exchange(
-            Greeting(dialer, SECRET, welcome, dials=True), Greeting(listener, SECRET, welcome, dials=False)
+            PeerGreeting(dialer, SECRET, welcome, dials=True),
+            PeerGreeting(listener, SECRET, welcome, dials=False),
         )
         reason = (
             "versions do not fit: node 'b' carries out machine versions 1 to 1, and the cluster uses version "
@@ -259,8 +262,8 @@ def test_nodes_of_an_upgrade_welcome_each_other() -> None:
     new = replace(hello(replace(A, used=1)), machines=(1, 2))
     for old in (replace(B, used=1), replace(B, node=0, cluster="", used=0)):
         greetings = (
-            Greeting(replace(hello(old), machines=(1, 1)), SECRET, welcome, dials=True),
-            Greeting(new, SECRET, welcome, dials=False),
+            PeerGreeting(replace(hello(old), machines=(1, 1)), SECRET, welcome, dials=True),
+            PeerGreeting(new, SECRET, welcome, dials=False),
         )
         assert exchange(*greetings) == (None, None)
     assert read_hello(new.encode()) == new
@@ -280,9 +283,9 @@ def test_random_bytes_are_refused_or_awaited(data: bytes) -> None:
 @given(st.binary(max_size=200))
 def test_random_content_is_no_hello(content: bytes) -> None:
     """It is refused and nothing else is raised."""
-    with pytest.raises(Refused):
+    with pytest.raises(HelloRefused):
         read_hello(content)
-    with pytest.raises(Refused):
+    with pytest.raises(HelloRefused):
         read_hello(MAGIC + b"\1\1" + content[:90])
 
 
@@ -291,9 +294,9 @@ def test_cut_hello_is_refused(data: st.DataObject) -> None:
     """At whatever byte."""
     whole = hello(B).encode()
     cut = data.draw(st.integers(0, len(whole) - 1))
-    with pytest.raises(Refused):
+    with pytest.raises(HelloRefused):
         read_hello(whole[:cut])
-    with pytest.raises(Refused, match=UNREADABLE):
+    with pytest.raises(HelloRefused, match=UNREADABLE):
         read_hello(whole + b"x")
 
 
@@ -316,7 +319,7 @@ def test_a_flipped_bit_in_the_greeting_is_never_welcomed(step: int, data: st.Dat
 
 def test_name_that_cannot_be_printed_is_refused() -> None:
     """Names stand in logs and listings."""
-    with pytest.raises(Refused, match=UNREADABLE):
+    with pytest.raises(HelloRefused, match=UNREADABLE):
         read_hello(hello(replace(A, name="a\nb")).encode())
 
 
@@ -350,7 +353,7 @@ def test_member_is_welcome() -> None:
 def test_another_cluster_is_refused() -> None:
     """For whatever purpose."""
     other = replace(B, cluster="cluster-2")
-    for purpose in Purpose:
+    for purpose in ConnectionPurpose:
         reason = judged(A, hello(other, purpose=purpose))
         assert reason is not None
         assert "node 'b' belongs to cluster cluster-2, node 'a' to cluster cluster-1" in reason
@@ -359,7 +362,7 @@ def test_another_cluster_is_refused() -> None:
 def test_node_without_a_cluster_may_only_ask() -> None:
     """It has to join first."""
     new = Identity(0, "d", 1)
-    assert judged(A, hello(new, purpose=Purpose.QUESTION)) is None
+    assert judged(A, hello(new, purpose=ConnectionPurpose.QUESTION)) is None
     for joining in (new, replace(new, cluster=A.cluster)):
         assert judged(A, hello(joining)) == "node 'd' and 'a' are not both members of the cluster yet"
 
@@ -400,7 +403,7 @@ def test_same_incarnation_of_another_process_is_an_old_copy() -> None:
     first = hello(B)
     assert acquaintances.judge(A, first) is None
     assert acquaintances.proved(first)
-    assert acquaintances.judge(A, replace(first, purpose=Purpose.BULK, nonce=b"x" * 32)) is None
+    assert acquaintances.judge(A, replace(first, purpose=ConnectionPurpose.BULK, nonce=b"x" * 32)) is None
     assert not acquaintances.proved(first)
     reason = acquaintances.judge(A, replace(first, start=b"another process!"))
     assert reason is not None

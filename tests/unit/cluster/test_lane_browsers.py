@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from amqp10broker.cluster.lane_messages import Browse, LeaderIs, LetterBatch, Told
+from amqp10broker.cluster.lane_messages import Browse, LeaderIs, LetterBatch, RemoteEffects
 from amqp10broker.cluster.lanes import NO_LEADER_MS, LaneClient
 from amqp10broker.queues import commands as c
 from amqp10broker.queues import effects as e
@@ -20,7 +20,7 @@ def asked(port: Port) -> list[c.Command]:
 
 def tell(client: LaneClient, effect: e.Effect, to: int) -> None:
     """The leader says this."""
-    client.told(2, Told(to, 1, 1, {PEER: [effect]}))
+    client.told(2, RemoteEffects(to, 1, 1, {PEER: [effect]}))
 
 
 def shown(epoch: int, *keys: int, at: int) -> e.Deliver:
@@ -107,8 +107,8 @@ def test_what_was_given_back_is_shown_again_by_the_next_leader() -> None:
 
 def test_decisions_of_a_browser_are_answered_by_its_node() -> None:
     client, port, _ = browsing()
-    client.post_all([c.Settle(CONSUMER, [1], c.Verdict.ACCEPT, answer=True)])
-    client.post_all([c.Settle(CONSUMER, [1], c.Verdict.ACCEPT)])
+    client.post_all([c.Settle(CONSUMER, [1], c.DeliveryOutcome.ACCEPT, answer=True)])
+    client.post_all([c.Settle(CONSUMER, [1], c.DeliveryOutcome.ACCEPT)])
     (settled,) = port.take()
     assert isinstance(settled, e.Settled)
     assert asked(port) == []
@@ -134,7 +134,7 @@ def test_a_browser_waits_for_a_leader_for_as_long_as_others_do() -> None:
 
 def test_who_has_gone_does_not_come_anew() -> None:
     client, port, _ = browsing()
-    client.post_all([c.Unsubscribe(CONSUMER, (), (), 0, c.Verdict.REQUEUE)])
+    client.post_all([c.Unsubscribe(CONSUMER, (), (), 0, c.DeliveryOutcome.REQUEUE)])
     port.sent.clear()
     client.leader_is(2, LeaderIs(client.term + 1))
     answer(client, port, last=1)

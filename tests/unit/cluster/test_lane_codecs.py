@@ -18,7 +18,14 @@ from amqp10broker.cluster.effects_codec import (
     encode_resumed,
     encode_told,
 )
-from amqp10broker.cluster.lane_messages import Browse, LeaderIs, LetterBatch, Resume, Resumed, Told
+from amqp10broker.cluster.lane_messages import (
+    Browse,
+    LeaderIs,
+    LetterBatch,
+    RemoteEffects,
+    RemoteResumed,
+    ResumeRemote,
+)
 from amqp10broker.cluster.letters_codec import (
     BadLetter,
     decode_browse,
@@ -48,7 +55,7 @@ numbers = st.lists(u64, max_size=5) | st.builds(
     lambda first, count: list(range(first, first + count)), st.integers(0, 1000), st.integers(0, 5)
 )
 names = st.text(max_size=8)
-verdicts = st.sampled_from(c.Verdict)
+delivery_outcomes = st.sampled_from(c.DeliveryOutcome)
 
 
 def with_messages(build: Callable[[Any, Any], Any]) -> st.SearchStrategy[Any]:
@@ -63,11 +70,11 @@ def drawn(build: Callable[..., Any], *args: st.SearchStrategy[Any]) -> st.Search
 
 
 COMMANDS: st.SearchStrategy[c.Command] = st.one_of(
-    drawn(lambda who, settled, ids, all_: c.Publish(who, ids, all_, settled), publishers, st.booleans()),
+    drawn(lambda login, settled, ids, all_: c.Publish(login, ids, all_, settled), publishers, st.booleans()),
     st.builds(c.Credit, consumers, u32, u64, st.booleans(), u64, u64),
-    st.builds(c.Settle, consumers, numbers, verdicts, st.binary(max_size=5), st.booleans()),
+    st.builds(c.Settle, consumers, numbers, delivery_outcomes, st.binary(max_size=5), st.booleans()),
     drawn(
-        lambda who, count, seen, epoch, keys, all_: c.GiveBack(who, keys, all_, count, seen, epoch),
+        lambda login, count, seen, epoch, keys, all_: c.GiveBack(login, keys, all_, count, seen, epoch),
         consumers, u32, u64, u64,
     ),
     st.builds(
@@ -77,8 +84,8 @@ COMMANDS: st.SearchStrategy[c.Command] = st.one_of(
     ),
     st.builds(c.Cancel, consumers),
     drawn(
-        lambda who, seen, verdict, keys, all_: c.Unsubscribe(who, keys, all_, seen, verdict),
-        consumers, u64, verdicts,
+        lambda login, seen, outcome, keys, all_: c.Unsubscribe(login, keys, all_, seen, outcome),
+        consumers, u64, delivery_outcomes,
     ),
     st.builds(c.AttachPublisher, publishers),
     st.builds(c.DetachPublisher, publishers),
@@ -89,8 +96,8 @@ COMMANDS: st.SearchStrategy[c.Command] = st.one_of(
 )  # fmt: skip
 
 DELIVERIES = drawn(
-    lambda who, epoch, spent, again, shown, keys, all_: e.Deliver(
-        who, keys, all_, epoch, spent, again, shown
+    lambda login, epoch, spent, again, shown, keys, all_: e.Deliver(
+        login, keys, all_, epoch, spent, again, shown
     ),
     consumers, u64, st.booleans(), st.booleans(), st.just(()) | st.tuples(u64, u64, u64, u64),
 )  # fmt: skip
@@ -98,7 +105,7 @@ DELIVERIES = drawn(
 EFFECTS: st.SearchStrategy[e.Effect] = st.one_of(
     st.builds(e.Confirmed, publishers, numbers, st.booleans()),
     st.builds(e.Unconfirmed, publishers, numbers, st.booleans(), st.booleans(), names),
-    st.builds(e.Rejected, publishers, numbers, st.booleans(), names),
+    st.builds(e.PublishRejected, publishers, numbers, st.booleans(), names),
     DELIVERIES,
     st.builds(e.Settled, consumers, numbers),
     st.builds(e.CreditReply, consumers, u32, u64, u64, st.booleans(), u64),
@@ -175,7 +182,7 @@ BROWSES = st.builds(
             ),
             st.builds(c.Credit, consumers, u32, u64, st.booleans(), u64, u64),
             st.builds(c.GiveBack, consumers, numbers, st.just([]), u32, u64, u64),
-            st.builds(c.Unsubscribe, consumers, numbers, st.just([]), u64, verdicts),
+            st.builds(c.Unsubscribe, consumers, numbers, st.just([]), u64, delivery_outcomes),
         ),
         min_size=1,
         max_size=5,
@@ -206,13 +213,13 @@ def test_nobody_asks_as_a_browser_who_is_none(commands: list[c.Command]) -> None
 
 @given(st.lists(EFFECTS, max_size=5), u32, u64, u64)
 def test_effects_come_back_as_they_went(effects: list[e.Effect], token: int, index: int, done: int) -> None:
-    told = Told(token, index, done, by_session(effects))
+    told = RemoteEffects(token, index, done, by_session(effects))
     assert plain(decode_told(b"".join(encode_told(told)))) == plain(told)
 
 
 @given(st.dictionaries(st.builds(c.ConsumerRef, st.just(PEER), u64), u64, max_size=4), u32, u64)
 def test_what_was_heard_comes_back_as_it_went(seen: dict[c.ConsumerRef, int], token: int, heard: int) -> None:
-    resume = Resume(token, PEER.incarnation, heard, 7, seen)
+    resume = ResumeRemote(token, PEER.incarnation, heard, 7, seen)
     assert plain(decode_resume(b"".join(encode_resume(resume)), PEER.node)) == plain(resume)
 
 
@@ -225,7 +232,7 @@ def test_what_was_heard_comes_back_as_it_went(seen: dict[c.ConsumerRef, int], to
 def test_a_state_comes_back_as_it_went(
     kept: list[e.Effect], deliveries: list[e.Deliver], facts: dict[c.ConsumerRef, ConsumerFacts], gone: bool
 ) -> None:
-    resumed = Resumed(1, 2, 3, gone, kept, deliveries, facts)
+    resumed = RemoteResumed(1, 2, 3, gone, kept, deliveries, facts)
     assert plain(decode_resumed(b"".join(encode_resumed(resumed)))) == plain(resumed)
 
 
@@ -263,9 +270,9 @@ def test_damaged_letters_are_read_or_refused(
 def test_damaged_effects_are_read_or_refused(
     effects: list[e.Effect], changes: list[tuple[int, int]], end: int
 ) -> None:
-    told = Told(1, 2, 3, by_session(effects))
+    told = RemoteEffects(1, 2, 3, by_session(effects))
     damaged(b"".join(encode_told(told)), changes, end, decode_told)
-    resumed = Resumed(1, 2, 3, False, effects, [], {})
+    resumed = RemoteResumed(1, 2, 3, False, effects, [], {})
     damaged(b"".join(encode_resumed(resumed)), changes, end, decode_resumed)
 
 
@@ -316,7 +323,7 @@ def test_a_subscription_to_a_stream_says_which_messages_it_wants() -> None:
 def test_more_deliveries_than_a_batch_holds_go_as_several() -> None:
     keys = range(BATCH_MAX + 1)
     deliver = e.Deliver(c.ConsumerRef(PEER, 1), keys, [(b"\0", b"")] * len(keys), 0, True)
-    told = decode_told(b"".join(encode_told(Told(1, 1, 1, {PEER: [deliver]}))))
+    told = decode_told(b"".join(encode_told(RemoteEffects(1, 1, 1, {PEER: [deliver]}))))
     parts = told.effects[PEER]
     assert [(len(each.keys), each.spent) for each in parts if isinstance(each, e.Deliver)] == [
         (BATCH_MAX, False),

@@ -6,7 +6,14 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from amqp10broker.cluster.lane_messages import LaneMessage, LeaderIs, LetterBatch, Resume, Resumed, Told
+from amqp10broker.cluster.lane_messages import (
+    LaneMessage,
+    LeaderIs,
+    LetterBatch,
+    RemoteEffects,
+    RemoteResumed,
+    ResumeRemote,
+)
 from amqp10broker.cluster.lane_server import LaneServer
 from amqp10broker.queues.commands import Credit, GiveBack, PeerId, Publish, ReplyTo, Subscribe, Tick
 from amqp10broker.queues.effects import Effect
@@ -59,10 +66,10 @@ class Node:
             self.machine.apply(command, self.now)
         self.server.tell(self.machine.take_effects(), self.index)
 
-    def answers(self) -> list[Resumed]:
+    def answers(self) -> list[RemoteResumed]:
         """To who asked how things stand, since the last call."""
         sent, self.sent = self.sent, []
-        return [each for each in sent if isinstance(each, Resumed)]
+        return [each for each in sent if isinstance(each, RemoteResumed)]
 
 
 def test_letters_under_way_are_carried_out_before_a_node_hears_what_it_missed() -> None:
@@ -70,19 +77,23 @@ def test_letters_under_way_are_carried_out_before_a_node_hears_what_it_missed() 
     node = Node()
     server = node.server
     ref = SESSION.consumer()
-    server.resume(2, Resume(1, 1, 0, 1, {}))
+    server.resume(2, ResumeRemote(1, 1, 0, 1, {}))
     publish = Publish(SESSION.publisher(), [1, 2], [message("a"), message("b")], False)
     server.received(2, LetterBatch(1, 1, 0, [publish, Subscribe(ref, False), Credit(ref, 0, 2, False, 0)]))
     node.carry_out()
     node.now = 1000
     node.carry_out(Tick())
-    assert [type(each) for each in node.sent if not isinstance(each, LeaderIs)] == [Resumed, Told, Told]
+    assert [type(each) for each in node.sent if not isinstance(each, LeaderIs)] == [
+        RemoteResumed,
+        RemoteEffects,
+        RemoteEffects,
+    ]
     node.answers()
     # Nothing of it reached the node, which gives back, and loses touch.
     server.received(2, LetterBatch(1, 4, 0, [GiveBack(ref, [], [], 0, 0, 1)]))
     server.node_down(2)
     server.node_up(2)
-    server.resume(2, Resume(2, 1, 0, 4, {ref: 0}))
+    server.resume(2, ResumeRemote(2, 1, 0, 4, {ref: 0}))
     assert not node.answers()
     node.carry_out()
     (answer,) = node.answers()
@@ -91,7 +102,7 @@ def test_letters_under_way_are_carried_out_before_a_node_hears_what_it_missed() 
     server.received(2, LetterBatch(2, 5, 2, [Credit(ref, 0, 1, False, 0)]))
     node.carry_out()
     (told,) = node.sent
-    assert isinstance(told, Told)
+    assert isinstance(told, RemoteEffects)
     assert (told.token, told.done) == (2, 5)
 
 
@@ -99,14 +110,14 @@ def test_no_node_hears_of_what_is_carried_out_and_not_committed() -> None:
     """Neither that its letters are done, nor how things stand when it asks, also again."""
     node = Node()
     server = node.server
-    server.resume(2, Resume(1, 1, 0, 1, {}))
+    server.resume(2, ResumeRemote(1, 1, 0, 1, {}))
     node.answers()
     server.received(2, LetterBatch(1, 1, 0, [Publish(SESSION.publisher(), [1], [message("a")], False)]))
     node.ahead = True
     node.carry_out()
-    assert [told.done for told in node.sent if isinstance(told, Told)] == [0]
+    assert [told.done for told in node.sent if isinstance(told, RemoteEffects)] == [0]
     for _ in range(2):
-        server.resume(2, Resume(2, 1, 0, 1, {}))
+        server.resume(2, ResumeRemote(2, 1, 0, 1, {}))
         server.tell({}, 1)
         assert not node.answers()
     node.ahead = False
@@ -119,10 +130,10 @@ def test_a_lane_of_an_older_start_is_not_taken_up() -> None:
     """What it asks came late: the node has started anew, and its sessions of then are gone."""
     node = Node()
     node.incarnations = {1: 1, 2: 6}
-    node.server.resume(2, Resume(1, 5, 0, 1, {}))
+    node.server.resume(2, ResumeRemote(1, 5, 0, 1, {}))
     assert not node.answers()
     assert not node.posted
-    node.server.resume(2, Resume(1, 6, 0, 1, {}))
+    node.server.resume(2, ResumeRemote(1, 6, 0, 1, {}))
     assert [each.token for each in node.answers()] == [1]
 
 
@@ -131,15 +142,15 @@ def test_who_waits_for_its_letters_is_answered_when_it_asks_again_and_not_when_i
     node = Node()
     server = node.server
     publish = Publish(SESSION.publisher(), [1], [message("a")], False)
-    for resume in (Resume(1, 1, 0, 1, {}), Resume(2, 1, 0, 1, {})):
+    for resume in (ResumeRemote(1, 1, 0, 1, {}), ResumeRemote(2, 1, 0, 1, {})):
         server.resume(2, resume)
         if resume.token == 1:
             server.received(2, LetterBatch(1, 1, 0, [publish]))
             assert [each.token for each in node.answers()] == [1]
     assert not node.answers()
-    server.resume(2, Resume(2, 1, 0, 1, {}))
+    server.resume(2, ResumeRemote(2, 1, 0, 1, {}))
     assert [each.token for each in node.answers()] == [2], "it does not wait for ever"
-    server.resume(2, Resume(3, 1, 0, 1, {}))
+    server.resume(2, ResumeRemote(3, 1, 0, 1, {}))
     if lost == "way":
         server.node_down(2)
     else:
@@ -151,7 +162,7 @@ def test_who_waits_for_its_letters_is_answered_when_it_asks_again_and_not_when_i
 def with_a_consumer() -> Node:
     """Of the other node, with a lane that has resumed."""
     node = Node()
-    node.server.resume(2, Resume(1, 1, 0, 1, {}))
+    node.server.resume(2, ResumeRemote(1, 1, 0, 1, {}))
     node.server.received(2, LetterBatch(1, 1, 0, [Subscribe(SESSION.consumer(), False)]))
     node.carry_out()
     return node
@@ -180,7 +191,7 @@ def test_a_lane_that_resumes_ends_a_suspicion_that_is_not_carried_out_yet() -> N
     node = with_a_consumer()
     see(node, suspected=True)
     node.suspected = frozenset()
-    node.server.resume(2, Resume(2, 1, 0, 2, {SESSION.consumer(): 0}))
+    node.server.resume(2, ResumeRemote(2, 1, 0, 2, {SESSION.consumer(): 0}))
     node.carry_out()
     assert not node.machine.suspects
 
@@ -199,7 +210,7 @@ def test_the_next_leader_puts_right_what_the_one_before_saw() -> None:
 def test_a_node_that_was_suspected_has_a_lane_again_when_its_consumers_go_on() -> None:
     """With an open lane and a consumer that the queue passes over nobody there could say why it waits."""
     node = with_a_consumer()
-    server, (ref,) = node.server, node.machine.outlook().parts
+    server, (ref,) = node.server, node.machine.queue_status().parts
     server.received(2, LetterBatch(1, 2, 0, [Credit(ref, 0, 5, False, 0)]))
     node.carry_out()
     see(node, suspected=True)
@@ -209,11 +220,11 @@ def test_a_node_that_was_suspected_has_a_lane_again_when_its_consumers_go_on() -
     node.answers()
     server.node_up(2)
     for _ in range(2):
-        server.resume(2, Resume(2, 1, 0, 3, {ref: 0}))
+        server.resume(2, ResumeRemote(2, 1, 0, 3, {ref: 0}))
         assert not node.answers(), "it is suspected still"
     see(node, suspected=False)
     assert not node.answers(), "the end of the suspicion is not carried out"
     node.carry_out()
     (answer,) = node.answers()
     assert [len(each.keys) for each in answer.deliveries] == [1]
-    assert not node.machine.outlook().parts[ref].away
+    assert not node.machine.queue_status().parts[ref].away

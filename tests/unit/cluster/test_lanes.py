@@ -7,7 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 import pytest
 
 from amqp10broker.cluster.home_lane import OPENING_MS, HomeClient
-from amqp10broker.cluster.lane_messages import LaneMessage, LeaderIs, LetterBatch, Resume, Resumed, Told
+from amqp10broker.cluster.lane_messages import (
+    LaneMessage,
+    LeaderIs,
+    LetterBatch,
+    RemoteEffects,
+    RemoteResumed,
+    ResumeRemote,
+)
 from amqp10broker.cluster.lane_server import HomeServer
 from amqp10broker.cluster.lanes import ASK_AGAIN_MS, LAST_WORDS_MS, NO_COUNTS_MS, NO_LEADER_MS, LaneClient
 from amqp10broker.queues import commands as c
@@ -80,20 +87,20 @@ def lane(*, opened: bool = False) -> tuple[LaneClient, Port]:
         client.leader_is(2, LeaderIs(5))
         client.post_all([c.AttachPublisher(PUBLISHER)])
         answer(client, port, last=0)
-        client.told(2, Told(token(port), 1, 1))
+        client.told(2, RemoteEffects(token(port), 1, 1))
         port.sent.clear()
     return client, port
 
 
 def token(port: Port) -> int:
-    """Of the last `Resume`."""
-    return [each.token for each in port.sent if isinstance(each, Resume)][-1]
+    """Of the last `ResumeRemote`."""
+    return [each.token for each in port.sent if isinstance(each, ResumeRemote)][-1]
 
 
 def answer(client: LaneClient, port: Port, last: int, index: int = 0, **given: object) -> None:
-    """The leader's answer to the last `Resume`."""
+    """The leader's answer to the last `ResumeRemote`."""
     state: dict[str, object] = {"deleted": False, "kept": (), "deliveries": (), "consumers": {}} | given
-    client.resumed(2, Resumed(token(port), index, last, **state))  # type: ignore[arg-type]
+    client.resumed(2, RemoteResumed(token(port), index, last, **state))  # type: ignore[arg-type]
 
 
 def letters(port: Port) -> list[tuple[int, c.Command]]:
@@ -122,7 +129,7 @@ def test_letters_wait_for_a_leader_and_go_in_order() -> None:
     client.post_all([publish(2)])
     assert not port.sent
     client.leader_is(2, LeaderIs(5))
-    assert [type(each) for each in port.sent] == [Resume]
+    assert [type(each) for each in port.sent] == [ResumeRemote]
     answer(client, port, last=0)
     assert [number for number, _ in letters(port)] == [1, 2]
 
@@ -147,13 +154,15 @@ def test_what_was_carried_out_is_confirmed_but_for_what_was_refused() -> None:
     assert (client.leader, client.last_leader) == (None, 2)
     client.leader_is(3, LeaderIs(6))
     assert (client.leader, client.last_leader) == (3, 3)
-    rejected = e.Rejected(PUBLISHER, (3,), False, "q")
-    resumed = Resumed(token(port), 9, 2, False, [rejected], (), {})
+    rejected = e.PublishRejected(PUBLISHER, (3,), False, "q")
+    resumed = RemoteResumed(token(port), 9, 2, False, [rejected], (), {})
     client.resumed(3, resumed)
     heard = [
-        (type(each), list(each.ids)) for each in port.take() if isinstance(each, e.Confirmed | e.Rejected)
+        (type(each), list(each.ids))
+        for each in port.take()
+        if isinstance(each, e.Confirmed | e.PublishRejected)
     ]
-    assert heard == [(e.Rejected, [3]), (e.Confirmed, [1, 2])]
+    assert heard == [(e.PublishRejected, [3]), (e.Confirmed, [1, 2])]
     assert [number for number, _ in letters(port)][-1] == 3
     assert client.heard == 9
 
@@ -163,7 +172,7 @@ def test_what_an_old_leader_says_late_is_not_heard() -> None:
     client.post_all([publish(1)])
     before = client._token
     client.leader_is(3, LeaderIs(6))
-    client.told(2, Told(before, 3, 2, {PEER: [e.Confirmed(PUBLISHER, (1,), False)]}))
+    client.told(2, RemoteEffects(before, 3, 2, {PEER: [e.Confirmed(PUBLISHER, (1,), False)]}))
     assert not port.take()
     client.leader_is(2, LeaderIs(5))
     assert client.leader == 3
@@ -179,7 +188,7 @@ def test_a_subscription_waits_30_s_for_a_leader_and_leaves_no_consumer() -> None
     client.leader_is(2, LeaderIs(5))
     answer(client, port, last=0)
     assert [type(command) for _, command in letters(port)] == [c.Subscribe, c.Unsubscribe]
-    client.told(2, Told(token(port), 1, 2, {PEER: [e.Subscribed(CONSUMER)]}))
+    client.told(2, RemoteEffects(token(port), 1, 2, {PEER: [e.Subscribed(CONSUMER)]}))
     assert not port.take()
     assert not client.consumers
 
@@ -194,7 +203,7 @@ def test_a_question_waits_for_a_leader_but_not_for_ever() -> None:
     assert port.take() == [e.Answer(purge, 0, 0, e.Refusal.NO_LEADER)]
     client.leader_is(2, LeaderIs(5))
     answer(client, port, last=0)
-    client.told(2, Told(token(port), 1, 2, {PEER: [e.Answer(REQUEST, 1, 0), e.Answer(purge, 1, 0)]}))
+    client.told(2, RemoteEffects(token(port), 1, 2, {PEER: [e.Answer(REQUEST, 1, 0), e.Answer(purge, 1, 0)]}))
     assert not port.take()
 
 
@@ -214,7 +223,7 @@ def test_the_first_publish_of_a_publisher_waits_for_a_leader_as_all_others_do() 
 def test_publishes_of_a_known_publisher_wait_for_ever() -> None:
     client, port = lane(opened=True)
     client.post_all([publish(1)])
-    client.told(2, Told(client._token, 2, 2, {PEER: [e.Confirmed(PUBLISHER, (1,), False)]}))
+    client.told(2, RemoteEffects(client._token, 2, 2, {PEER: [e.Confirmed(PUBLISHER, (1,), False)]}))
     client.node_down(2)
     client.post_all([publish(2)])
     port.take()
@@ -299,9 +308,9 @@ def test_what_was_refused_is_not_answered_again() -> None:
         e.CreditReply(CONSUMER, 1, 0, 5, False, 0),
         e.Answer(REQUEST, 2, 1),
         e.QueueDeleted(CONSUMER, "q"),
-        e.Rejected(PUBLISHER, [2], False, "q"),
+        e.PublishRejected(PUBLISHER, [2], False, "q"),
     ]
-    client.told(2, Told(0, 0, 4, {PEER: late}))
+    client.told(2, RemoteEffects(0, 0, 4, {PEER: late}))
     (confirmed,) = port.take()
     assert isinstance(confirmed, e.Confirmed)
     assert confirmed.ids == [3]
@@ -313,7 +322,7 @@ def test_when_the_home_is_lost_publishers_are_refused_and_consumers_end() -> Non
     client.post_all(
         [c.AttachPublisher(PUBLISHER), c.Subscribe(CONSUMER, False), publish(1, 2), c.Inspect(REQUEST)]
     )
-    client.told(2, Told(0, 0, 4, {PEER: [e.Confirmed(PUBLISHER, (1,), False)]}))
+    client.told(2, RemoteEffects(0, 0, 4, {PEER: [e.Confirmed(PUBLISHER, (1,), False)]}))
     port.take()
     client.node_down(2)
     assert port.take() == [
@@ -329,7 +338,7 @@ def test_when_the_home_is_lost_publishers_are_refused_and_consumers_end() -> Non
     port.sent.clear()
     client.leader_is(2, LeaderIs(0))
     # The home may not have noticed: it forgets what it has of this node first.
-    assert isinstance(port.sent[0], Resume)
+    assert isinstance(port.sent[0], ResumeRemote)
     assert [command for _, command in letters(port)] == [c.AttachPublisher(PUBLISHER)]
 
 
@@ -355,7 +364,7 @@ def suspect(server: HomeServer, port: Port) -> None:
     [
         lambda server, port: server.node_down(2),
         suspect,
-        lambda server, port: server.resume(2, Resume(0, 0, 0, 1, {})),
+        lambda server, port: server.resume(2, ResumeRemote(0, 0, 0, 1, {})),
     ],
     ids=["disconnected", "suspected", "begins anew"],
 )
@@ -373,7 +382,7 @@ def test_a_node_that_is_lost_has_lost_its_connection_to_the_queue(
     lose(server, port)
     assert queue.letters == [
         c.DetachPublisher(publisher),
-        c.Unsubscribe(there, (), (), 2, c.Verdict.REQUEUE),
+        c.Unsubscribe(there, (), (), 2, c.DeliveryOutcome.REQUEUE),
     ]
 
 
@@ -382,16 +391,16 @@ def test_a_consumer_that_was_cancelled_is_forgotten_when_it_holds_nothing() -> N
     client, port = home()
     client.leader_is(2, LeaderIs(0))
     client.post_all([c.Subscribe(CONSUMER, False)])
-    client.told(2, Told(0, 0, 1, {PEER: [e.Deliver(CONSUMER, [1, 2, 3], [MESSAGE] * 3, 0)]}))
+    client.told(2, RemoteEffects(0, 0, 1, {PEER: [e.Deliver(CONSUMER, [1, 2, 3], [MESSAGE] * 3, 0)]}))
     client.post_all([c.GiveBack(CONSUMER, [2], [MESSAGE], 1, 2, 1), c.Cancel(CONSUMER)])
     # What was on its way then went back.
-    client.told(2, Told(0, 0, 3, {PEER: [e.Deliver(CONSUMER, [4], [MESSAGE], 0)]}))
+    client.told(2, RemoteEffects(0, 0, 3, {PEER: [e.Deliver(CONSUMER, [4], [MESSAGE], 0)]}))
     assert client.consumers == 1
-    client.post_all([c.Settle(CONSUMER, [1], c.Verdict.ACCEPT, answer=True)])
+    client.post_all([c.Settle(CONSUMER, [1], c.DeliveryOutcome.ACCEPT, answer=True)])
     port.take()
     assert client.consumers == 1, "its session waits for the answer"
     settled = e.Settled(CONSUMER, [1])
-    client.told(2, Told(0, 0, 4, {PEER: [settled]}))
+    client.told(2, RemoteEffects(0, 0, 4, {PEER: [settled]}))
     assert port.take() == [settled]
     assert client.consumers == 0
     client.post_all([c.Subscribe(CONSUMER, True), c.Cancel(CONSUMER)])
@@ -410,12 +419,15 @@ def test_of_a_consumer_that_was_cancelled_the_home_takes_back_what_it_holds() ->
     server.received(2, LetterBatch(0, 1, 0, subscribed))
     delivered = [e.Deliver(each, [1, 2], [MESSAGE] * 2, 0) for each in (holds, done, automatic)]
     server.tell({peer: list(delivered)})
-    settled = [c.Settle(done, [1, 2], c.Verdict.ACCEPT, answer=True), c.Settle(holds, [1], c.Verdict.ACCEPT)]
+    settled = [
+        c.Settle(done, [1, 2], c.DeliveryOutcome.ACCEPT, answer=True),
+        c.Settle(holds, [1], c.DeliveryOutcome.ACCEPT),
+    ]
     server.received(2, LetterBatch(0, 4, 0, [*settled, *map(c.Cancel, (holds, done, automatic))]))
     server.tell({peer: [e.Settled(done, [1, 2])]})
     queue.letters.clear()
     server.node_down(2)
-    assert queue.letters == [c.Unsubscribe(holds, (), (), 2, c.Verdict.REQUEUE)]
+    assert queue.letters == [c.Unsubscribe(holds, (), (), 2, c.DeliveryOutcome.REQUEUE)]
 
 
 def test_sessions_of_the_home_and_of_others_are_told_apart() -> None:
@@ -427,7 +439,7 @@ def test_sessions_of_the_home_and_of_others_are_told_apart() -> None:
     server.tell({PEER: [here], there.reply_to: [e.Subscribed(there)]})
     assert port.take() == [here]
     told = port.sent[-1]
-    assert isinstance(told, Told)
+    assert isinstance(told, RemoteEffects)
     assert told.effects == {there.reply_to: [e.Subscribed(there)]}
 
 
@@ -435,4 +447,4 @@ def test_sessions_of_the_home_and_of_others_are_told_apart() -> None:
 def test_a_lane_asks_anew_only_if_it_is_told_to(again: bool) -> None:
     client, port = lane(opened=True)
     client.leader_is(2, LeaderIs(5, again))
-    assert any(isinstance(each, Resume) for each in port.sent) is again
+    assert any(isinstance(each, ResumeRemote) for each in port.sent) is again

@@ -10,17 +10,17 @@ from amqp10broker.cluster.liveness import (
     FACTS_BYTES_MAX,
     HUNG_MS,
     BadHeartbeat,
-    Heard,
-    Heartbeat,
     Liveness,
     News,
+    NodeAlive,
+    NodeHeartbeat,
     Suspected,
     read_heartbeat,
 )
 
 
-def beat(*hears: int, incarnation: int = 5, unsynced_ms: int = 0, facts: bytes = b"") -> Heartbeat:
-    return Heartbeat(incarnation, unsynced_ms, frozenset(hears), facts)
+def beat(*hears: int, incarnation: int = 5, unsynced_ms: int = 0, facts: bytes = b"") -> NodeHeartbeat:
+    return NodeHeartbeat(incarnation, unsynced_ms, frozenset(hears), facts)
 
 
 def knowing(*nodes: int) -> Liveness:
@@ -35,7 +35,9 @@ def knowing(*nodes: int) -> Liveness:
 def ticks(liveness: Liveness, start_ms: int, end_ms: int) -> list[tuple[int, News]]:
     """What it says at each tick, with the time."""
     return [
-        (now, news) for now in range(start_ms, end_ms + 1, liveness.beat_ms) for news in liveness.tick(now)
+        (now, notifications)
+        for now in range(start_ms, end_ms + 1, liveness.beat_ms)
+        for notifications in liveness.tick(now)
     ]
 
 
@@ -45,7 +47,7 @@ def test_node_is_suspected_until_it_is_heard_and_hears_us() -> None:
     assert list(liveness.received(2, beat(3), 10)) == []
     assert liveness.hears == {2}
     assert list(liveness.alive) == []
-    assert list(liveness.received(2, beat(1, 3), 20)) == [Heard(2, 5)]
+    assert list(liveness.received(2, beat(1, 3), 20)) == [NodeAlive(2, 5)]
     assert list(liveness.alive) == [2]
     assert list(liveness.received(2, beat(1), 120)) == []
 
@@ -82,7 +84,7 @@ def test_lost_connection_is_suspicion_at_once() -> None:
     assert list(liveness.lost(2)) == [Suspected(2)]
     assert list(liveness.lost(2)) == []
     assert liveness.hears == frozenset()
-    assert list(liveness.received(2, beat(1), 300)) == [Heard(2, 5)]
+    assert list(liveness.received(2, beat(1), 300)) == [NodeAlive(2, 5)]
 
 
 def test_node_that_does_not_hear_us_is_suspected() -> None:
@@ -91,14 +93,14 @@ def test_node_that_does_not_hear_us_is_suspected() -> None:
     list(liveness.received(2, beat(1, 3), 0))
     assert list(liveness.received(2, beat(3), 100)) == [Suspected(2)]
     assert liveness.hears == {2}
-    assert list(liveness.received(2, beat(1, 3), 200)) == [Heard(2, 5)]
+    assert list(liveness.received(2, beat(1, 3), 200)) == [NodeAlive(2, 5)]
 
 
 def test_new_incarnation_is_suspected_and_then_heard() -> None:
     """Also if nothing else showed that the node was away."""
     liveness = knowing(2)
     list(liveness.received(2, beat(1), 0))
-    assert list(liveness.received(2, beat(1, incarnation=6), 50)) == [Suspected(2), Heard(2, 6)]
+    assert list(liveness.received(2, beat(1, incarnation=6), 50)) == [Suspected(2), NodeAlive(2, 6)]
 
 
 def test_node_whose_disk_hangs_counts_as_silent() -> None:
@@ -108,7 +110,7 @@ def test_node_whose_disk_hangs_counts_as_silent() -> None:
     assert list(liveness.alive) == [2]
     assert list(liveness.received(2, beat(1, unsynced_ms=HUNG_MS), 100)) == [Suspected(2)]
     assert liveness.hears == frozenset()
-    assert list(liveness.received(2, beat(1), 200)) == [Heard(2, 5)]
+    assert list(liveness.received(2, beat(1), 200)) == [NodeAlive(2, 5)]
 
 
 def test_own_stall_is_not_the_silence_of_others() -> None:
@@ -148,7 +150,7 @@ def test_known_node_stays_as_it_is_when_told_again() -> None:
 
 
 BEATS = st.builds(
-    Heartbeat,
+    NodeHeartbeat,
     st.integers(0, 2**64 - 1),
     st.integers(0, 2**32 - 1),
     st.frozensets(st.integers(0, 2**32 - 1), max_size=5),
@@ -157,7 +159,7 @@ BEATS = st.builds(
 
 
 @given(BEATS)
-def test_heartbeat_comes_out_as_it_went_in(it: Heartbeat) -> None:
+def test_heartbeat_comes_out_as_it_went_in(it: NodeHeartbeat) -> None:
     """All fields."""
     assert read_heartbeat(it.encode()) == it
 
@@ -186,11 +188,11 @@ def test_news_alternate(steps: list[tuple[str, bool, int, int]]) -> None:
     for what, hears_us, incarnation, wait_ms in steps:
         now += wait_ms
         if what == "beat":
-            news = list(liveness.received(2, beat(*[1] * hears_us, incarnation=incarnation), now))
+            notifications = list(liveness.received(2, beat(*[1] * hears_us, incarnation=incarnation), now))
         else:
-            news = list(liveness.lost(2) if what == "lost" else liveness.tick(now))
-        for each in news:
-            assert isinstance(each, Suspected if alive else Heard)
+            notifications = list(liveness.lost(2) if what == "lost" else liveness.tick(now))
+        for each in notifications:
+            assert isinstance(each, Suspected if alive else NodeAlive)
             alive = not alive
         assert alive == (2 in liveness.alive)
 

@@ -10,15 +10,15 @@ import pytest
 from amqp10broker.cluster.ids import member_id, node_of
 from amqp10broker.cluster.membership import (
     Adding,
-    Declare,
+    DeclareMembers,
     Goal,
+    GroupState,
     Hand,
-    Membership,
+    MemberRole,
+    MembershipAction,
     Moved,
     Removing,
-    Standing,
     Step,
-    Verdict,
     is_promotable,
     new_member,
     next_step,
@@ -31,7 +31,7 @@ from tests.support.raft_group import Group, Node
 from tests.support.raft_room import the_room
 
 A, B, C, D = (member_id(node, 1) for node in (1, 2, 3, 4))
-THREE = Standing(A, True, (A, B, C), Configuration((A, B, C)), made=(A, B, C), reached=(B, C))
+THREE = GroupState(A, True, (A, B, C), Configuration((A, B, C)), made=(A, B, C), reached=(B, C))
 FOUR = replace(THREE, declared=(A, B, C, D))
 LEARNING = replace(FOUR, config=Configuration((A, B, C), (D,)), made=(A, B, C, D))
 VOTING = replace(FOUR, config=Configuration((A, B, C, D)))
@@ -40,16 +40,16 @@ VOTING = replace(FOUR, config=Configuration((A, B, C, D)))
 @pytest.mark.parametrize(
     ("goal", "standing", "step"),
     [
-        (Adding(D), THREE, Declare((A, B, C, D))),
-        (Adding(D), FOUR, Verdict.WAIT),
+        (Adding(D), THREE, DeclareMembers((A, B, C, D))),
+        (Adding(D), FOUR, MembershipAction.WAIT),
         (Adding(D), replace(FOUR, made=(D,)), Add(D)),
-        (Adding(D), LEARNING, Verdict.DONE),
-        (Adding(D, as_voter=True), LEARNING, Verdict.WAIT),
+        (Adding(D), LEARNING, MembershipAction.DONE),
+        (Adding(D, as_voter=True), LEARNING, MembershipAction.WAIT),
         (Adding(D, as_voter=True), replace(LEARNING, caught_up=(D,)), Promote(D)),
-        (Adding(D, as_voter=True), VOTING, Verdict.DONE),
+        (Adding(D, as_voter=True), VOTING, MembershipAction.DONE),
     ],
 )
-def test_a_member_is_declared_made_taught_and_votes(goal: Goal, standing: Standing, step: Step) -> None:
+def test_a_member_is_declared_made_taught_and_votes(goal: Goal, standing: GroupState, step: Step) -> None:
     """The catalog first: a member begins empty only because the catalog's entry made it."""
     assert next_step(goal, standing) == step
 
@@ -59,17 +59,17 @@ def test_a_member_is_declared_made_taught_and_votes(goal: Goal, standing: Standi
     [
         (Removing(D), VOTING, Remove(D)),
         (Removing(D), LEARNING, Remove(D)),
-        (Removing(D), FOUR, Declare((A, B, C))),
-        (Removing(D), THREE, Verdict.DONE),
+        (Removing(D), FOUR, DeclareMembers((A, B, C))),
+        (Removing(D), THREE, MembershipAction.DONE),
         # The leader hands over first, to a voter that can be reached.
         (Removing(A), THREE, Hand(B)),
         (Removing(A), replace(THREE, reached=(C,)), Hand(C)),
-        (Removing(A), replace(THREE, reached=()), Verdict.WAIT),
-        (Removing(A), replace(THREE, config=Configuration((A,))), Verdict.LAST_NODE),
-        (Removing(A), replace(THREE, config=Configuration((A,), (D,))), Verdict.LAST_NODE),
+        (Removing(A), replace(THREE, reached=()), MembershipAction.WAIT),
+        (Removing(A), replace(THREE, config=Configuration((A,))), MembershipAction.LAST_NODE),
+        (Removing(A), replace(THREE, config=Configuration((A,), (D,))), MembershipAction.LAST_NODE),
     ],
 )
-def test_a_member_leaves_the_log_and_then_the_catalog(goal: Goal, standing: Standing, step: Step) -> None:
+def test_a_member_leaves_the_log_and_then_the_catalog(goal: Goal, standing: GroupState, step: Step) -> None:
     """So its node destroys it when the others count on it no more."""
     assert next_step(goal, standing) == step
 
@@ -78,7 +78,7 @@ def test_a_member_leaves_the_log_and_then_the_catalog(goal: Goal, standing: Stan
 def test_only_the_leader_makes_a_step_and_one_change_is_under_way(goal: Goal) -> None:
     """G1."""
     assert next_step(goal, replace(THREE, leads=False)) == Moved()
-    assert next_step(goal, replace(THREE, settled=False)) == Verdict.WAIT
+    assert next_step(goal, replace(THREE, settled=False)) == MembershipAction.WAIT
 
 
 @pytest.mark.rabbitmq(
@@ -90,23 +90,23 @@ def test_only_the_leader_makes_a_step_and_one_change_is_under_way(goal: Goal) ->
 @pytest.mark.parametrize(
     ("standing", "step"),
     [
-        (THREE, Verdict.DONE),
+        (THREE, MembershipAction.DONE),
         # A step further than the one that was declared was never made, or a member was taken out.
-        (FOUR, Declare((A, B, C))),
-        (replace(THREE, declared=(A, B)), Declare((A, B, C))),
-        (replace(THREE, declared=(C, A, B)), Verdict.DONE),
-        (replace(THREE, declared=(C, D, A)), Declare((C, A, B))),
-        (LEARNING, Verdict.DONE),
+        (FOUR, DeclareMembers((A, B, C))),
+        (replace(THREE, declared=(A, B)), DeclareMembers((A, B, C))),
+        (replace(THREE, declared=(C, A, B)), MembershipAction.DONE),
+        (replace(THREE, declared=(C, D, A)), DeclareMembers((C, A, B))),
+        (LEARNING, MembershipAction.DONE),
         (replace(LEARNING, caught_up=(D,)), Promote(D)),
-        (replace(FOUR, leads=False), Verdict.WAIT),
-        (replace(FOUR, settled=False), Verdict.WAIT),
+        (replace(FOUR, leads=False), MembershipAction.WAIT),
+        (replace(FOUR, settled=False), MembershipAction.WAIT),
     ],
 )
-def test_the_catalog_follows_the_log(standing: Standing, step: Step) -> None:
+def test_the_catalog_follows_the_log(standing: GroupState, step: Step) -> None:
     """G4; the preferred leader keeps its place. A learner that has caught up votes from then on."""
     assert repair(standing) == step
     if nothing_to_repair(standing.config, standing.declared):
-        assert step in (Verdict.DONE, Verdict.WAIT)
+        assert step in (MembershipAction.DONE, MembershipAction.WAIT)
 
 
 def test_a_queue_at_rest_is_known_to_be_right_without_looking_closer() -> None:
@@ -121,16 +121,16 @@ def test_a_queue_at_rest_is_known_to_be_right_without_looking_closer() -> None:
 
 def test_an_id_says_whether_its_member_is_to_vote() -> None:
     """In the log and in the catalog nothing else says it."""
-    stays = new_member(4, 17, Membership.NON_VOTER)
+    stays = new_member(4, 17, MemberRole.NON_VOTER)
     assert not is_promotable(stays)
     assert node_of(stays) == 4
-    for membership in (Membership.PROMOTABLE, Membership.VOTER):
+    for membership in (MemberRole.PROMOTABLE, MemberRole.VOTER):
         member = new_member(4, 17, membership)
         assert is_promotable(member)
         assert node_of(member) == 4
-    assert new_member(4, 17, Membership.VOTER) != new_member(4, 18, Membership.VOTER)
+    assert new_member(4, 17, MemberRole.VOTER) != new_member(4, 18, MemberRole.VOTER)
     learner = replace(LEARNING, config=Configuration((A, B, C), (stays,)), declared=(A, B, C, stays))
-    assert repair(replace(learner, caught_up=(stays,))) == Verdict.DONE
+    assert repair(replace(learner, caught_up=(stays,))) == MembershipAction.DONE
 
 
 # --- whole changes ---------------------------------------------------------------------------------
@@ -179,11 +179,11 @@ class Queue:
                 node.turn()
         self.settle()
 
-    def standing(self, node: Node) -> Standing:
+    def standing(self, node: Node) -> GroupState:
         """As its node knows it."""
         raft, status = node.raft, node.raft.status
         matches = raft.matches()
-        return Standing(
+        return GroupState(
             me=node.me,
             leads=status.open,
             declared=self.declared,
@@ -198,7 +198,7 @@ class Queue:
         """One step, at the leader."""
         now = self.group.now
         match step:
-            case Declare(members):
+            case DeclareMembers(members):
                 for member in set(members) - set(self.declared):
                     self.group.add(member, self.room.new_group(self.room.Configuration(())))
                 for member in set(self.declared) - set(members):
@@ -209,28 +209,28 @@ class Queue:
             case Add() | Promote() | Remove():
                 node.raft.change(step, now)
             case _:
-                assert step in (Verdict.WAIT, Moved())
+                assert step in (MembershipAction.WAIT, Moved())
 
     def change(self, goal: Goal, stop_after: int = 1_000) -> int:
         """Make a change, or so many steps of it; how many it took."""
         for count in range(stop_after):
             node = self.leader
             step = next_step(goal, self.standing(node))
-            if step is Verdict.DONE:
+            if step is MembershipAction.DONE:
                 return count
             self.carry_out(step, node)
             self.settle()
-            if isinstance(step, Verdict | Moved):
+            if isinstance(step, MembershipAction | Moved):
                 self.wait(100)
             assert count < 50, step
         return stop_after
 
     def repair(self) -> None:
         """What the leader does by itself."""
-        while (step := repair(self.standing(self.leader))) is not Verdict.DONE:
+        while (step := repair(self.standing(self.leader))) is not MembershipAction.DONE:
             self.carry_out(step, self.leader)
             self.settle()
-            if step is Verdict.WAIT:
+            if step is MembershipAction.WAIT:
                 self.wait(100)
 
     def propose(self, count: int) -> None:
@@ -279,7 +279,7 @@ def test_a_queue_shrinks_to_one(member: int) -> None:
         queue.propose(1)
     assert queue.declared == (member,)
     assert queue.leader.me == member
-    assert next_step(Removing(member), queue.standing(queue.leader)) is Verdict.LAST_NODE
+    assert next_step(Removing(member), queue.standing(queue.leader)) is MembershipAction.LAST_NODE
 
 
 def test_a_member_that_is_down_can_be_removed() -> None:
@@ -301,9 +301,9 @@ def test_a_change_may_end_between_any_two_steps(goal: Goal, steps: int) -> None:
     queue.change(goal, stop_after=steps)
     queue.repair()
     assert set(queue.declared) == set(queue.leader.raft.config.members)
-    assert next_step(goal, queue.standing(queue.leader)) in (Verdict.DONE, *_fresh(goal, queue))
+    assert next_step(goal, queue.standing(queue.leader)) in (MembershipAction.DONE, *_fresh(goal, queue))
     if isinstance(goal, Adding) and goal.member not in queue.declared:
-        goal = Adding(new_member(4, queue.leader.raft.last, Membership.VOTER), as_voter=True)
+        goal = Adding(new_member(4, queue.leader.raft.last, MemberRole.VOTER), as_voter=True)
     queue.change(goal)
     wanted = {1, 2, 3, 4} if isinstance(goal, Adding) else {1, 2, 3} - {node_of(goal.member)}
     assert {node_of(member) for member in queue.declared} == wanted
@@ -313,7 +313,7 @@ def test_a_change_may_end_between_any_two_steps(goal: Goal, steps: int) -> None:
 def _fresh(goal: Goal, queue: Queue) -> list[Step]:
     """First steps of the change: it is as if nothing had been done."""
     if isinstance(goal, Adding):
-        return [Declare((*queue.declared, goal.member))]
+        return [DeclareMembers((*queue.declared, goal.member))]
     return [Remove(goal.member), *(Hand(member) for member in (B, C))]
 
 
@@ -324,7 +324,7 @@ def test_a_second_change_waits_for_the_first() -> None:
     leader.raft.change(Remove(C), 0)
     standing = queue.standing(leader)
     assert not standing.settled
-    assert next_step(Adding(D), standing) is Verdict.WAIT
+    assert next_step(Adding(D), standing) is MembershipAction.WAIT
     with pytest.raises(ChangeRefused):
         leader.raft.change(Remove(B), 0)
 

@@ -11,7 +11,7 @@ from amqp10broker.cluster import placement
 from amqp10broker.cluster.ids import member_id, node_of
 from amqp10broker.cluster.placement import ByCount
 from amqp10broker.metadata.nodes import NodeFacts
-from amqp10broker.metadata.placement import Placed, Wanted
+from amqp10broker.metadata.placement import Placed, WantedQueue
 from amqp10broker.metadata.queue import DeclaredQueue
 from tests.support.handles import IdleHandle
 
@@ -44,7 +44,7 @@ class Cluster:
             NodeFacts(chr(96 + n), n, "h", n, incarnation=10 + n, draining=n in self.draining)
             for n in range(1, self._count + 1)
         ]
-        wanted = Wanted(kind, arguments or {}, definition or {}, exclusive, lasting)
+        wanted = WantedQueue(kind, arguments or {}, definition or {}, exclusive, lasting)
         found = self._placement.place(wanted, nodes, self.queues, len(self.queues))
         self.add(kind, found)
         return found

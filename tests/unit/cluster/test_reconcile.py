@@ -73,29 +73,29 @@ def test_one_member_is_added_a_round_until_the_target_is_reached(
     held: tuple[int, ...], nodes: dict[int, NodeState], target: int, wanted: Grow | None
 ) -> None:
     """G6."""
-    assert next_change(members(*held), nodes, target, auto_remove=False, chance=first) == wanted
+    assert next_change(members(*held), nodes, target, auto_remove=False, random_source=first) == wanted
 
 
 def test_members_on_nodes_that_have_left_go_only_if_that_is_set() -> None:
     """G8."""
     held, nodes = members(1, 2, 9), {1: UP, 2: DOWN, 3: UP}
-    assert next_change(held, nodes, 3, auto_remove=False, chance=first) is None
-    assert next_change(held, nodes, 3, auto_remove=True, chance=first) == Drop(members(9))
-    assert next_change(members(9), nodes, 3, auto_remove=True, chance=first) is None
+    assert next_change(held, nodes, 3, auto_remove=False, random_source=first) is None
+    assert next_change(held, nodes, 3, auto_remove=True, random_source=first) == Drop(members(9))
+    assert next_change(members(9), nodes, 3, auto_remove=True, random_source=first) is None
 
 
 @given(
     held=st.sets(st.integers(1, 7), min_size=1, max_size=5),
     states=st.lists(st.sampled_from([UP, DOWN, DRAINED]), min_size=7, max_size=7),
     target=st.integers(0, 9),
-    chance=st.floats(0, 1, exclude_max=True),
+    random_source=st.floats(0, 1, exclude_max=True),
 )
 def test_what_is_added_is_wanted_and_can_be(
-    held: set[int], states: list[NodeState], target: int, chance: float
+    held: set[int], states: list[NodeState], target: int, random_source: float
 ) -> None:
     """Whatever the cluster is like, a round adds a running node, to a group below its aim."""
     nodes = dict(enumerate(states, 1))
-    change = next_change(members(*held), nodes, target, auto_remove=True, chance=lambda: chance)
+    change = next_change(members(*held), nodes, target, auto_remove=True, random_source=lambda: random_source)
     assert not isinstance(change, Drop)
     if change is not None:
         assert change.node not in held
@@ -108,7 +108,7 @@ def test_rounds_end_at_the_target_or_where_no_node_is_left(size: int, target: in
     """Rounds follow each other until nothing is left to do."""
     nodes = dict.fromkeys(range(1, max(size, numbers) + 1), UP)
     held = members(*range(1, size + 1))
-    while (change := next_change(held, nodes, target, auto_remove=True, chance=first)) is not None:
+    while (change := next_change(held, nodes, target, auto_remove=True, random_source=first)) is not None:
         assert isinstance(change, Grow)
         held = (*held, member_id(change.node))
         assert len({node_of(each) for each in held}) == len(held)

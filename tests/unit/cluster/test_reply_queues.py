@@ -13,7 +13,7 @@ from amqp10broker.cluster.lane_messages import LetterBatch
 from amqp10broker.cluster.lane_table import WAITING_BYTES_MAX
 from amqp10broker.cluster.letters_codec import BadLetter, encode_letters
 from amqp10broker.cluster.reply_queues import ReplyQueues
-from amqp10broker.cluster.wire import Frame, FrameKind
+from amqp10broker.cluster.wire import FrameKind, PeerFrame
 from amqp10broker.metadata.catalog import VHOST
 from amqp10broker.metadata.queue import DeclaredQueue
 from amqp10broker.queues import commands as c
@@ -59,11 +59,11 @@ class Node:
         self.replies = ReplyQueues(
             number, lambda: net.incarnations, self, self.catalog.find_vhost, Box, lambda: "secret"
         )
-        self.catalog.whereabouts = cast("Any", SimpleNamespace(reply_queue=self.replies.find))
+        self.catalog.node_directory = cast("Any", SimpleNamespace(reply_queue=self.replies.find))
 
     def send(self, node: int, kind: FrameKind, group: int, body: Sequence[bytes]) -> bool:
         if node in self.up:
-            self.net.frames.append((self.number, node, Frame(kind, group, b"".join(body))))
+            self.net.frames.append((self.number, node, PeerFrame(kind, group, b"".join(body))))
         return node in self.up
 
     def waiting_bytes(self, node: int) -> int:
@@ -113,7 +113,7 @@ class Net:
     """Three nodes; frames between two of them stay in order."""
 
     def __init__(self) -> None:
-        self.frames: deque[tuple[int, int, Frame]] = deque()
+        self.frames: deque[tuple[int, int, PeerFrame]] = deque()
         self.incarnations = {1: 1, 2: 1, 3: 4}
         self.nodes = {number: Node(number, self) for number in (1, 2, 3)}
 
@@ -131,7 +131,7 @@ class Net:
 
     def carry(self, only: Callable[[int, int], bool] = lambda source, target: True) -> None:
         """Let frames arrive until none is under way."""
-        left: deque[tuple[int, int, Frame]] = deque()
+        left: deque[tuple[int, int, PeerFrame]] = deque()
         while self.frames:
             source, target, frame = self.frames.popleft()
             if only(source, target):
@@ -189,16 +189,16 @@ def test_a_request_that_is_faster_than_the_news_is_answered(net: Net) -> None:
     assert net.nodes[2].vhost.find(queue.name) is net.nodes[2].vhost.queues[queue.name]
 
 
-@pytest.mark.parametrize("news", ["none", "opened", "closed"])
-def test_a_link_that_is_faster_than_the_news_hears_of_the_end(net: Net, news: str) -> None:
+@pytest.mark.parametrize("notifications", ["none", "opened", "closed"])
+def test_a_link_that_is_faster_than_the_news_hears_of_the_end(net: Net, notifications: str) -> None:
     """Of the queue, or of its node; whether the news came meanwhile or not."""
     queue, _ = net.nodes[1].requester()
     publisher = c.PublisherRef(c.PeerId(2, 1, 7), 1)
     (early,) = net.nodes[2].route(queue.name)
     early.handle.post(c.AttachPublisher(publisher))
-    if news != "none":
+    if notifications != "none":
         net.carry()
-    if news == "closed":
+    if notifications == "closed":
         net.nodes[1].leave(queue)
         net.carry()
     else:
@@ -284,7 +284,7 @@ def test_only_replies_reach_it_from_elsewhere(net: Net) -> None:
     queue, ref = net.nodes[1].requester()
     name = queue.name.encode()
     letters = b"".join(
-        encode_letters(LetterBatch(0, 1, 0, [c.Unsubscribe(ref, (), (), 0, c.Verdict.REQUEUE)]))
+        encode_letters(LetterBatch(0, 1, 0, [c.Unsubscribe(ref, (), (), 0, c.DeliveryOutcome.REQUEUE)]))
     )
     head = b"\x01\x00" + len(name).to_bytes(2, "little") + b"/" + name
     for kind, body in (
@@ -299,5 +299,5 @@ def test_only_replies_reach_it_from_elsewhere(net: Net) -> None:
         (FrameKind.REPLY_QUEUES, b"[" * 100_000),
     ):
         with pytest.raises(BadLetter):
-            net.nodes[1].replies.received(2, Frame(kind, 0, body))
+            net.nodes[1].replies.received(2, PeerFrame(kind, 0, body))
     assert queue.handle.figures().consumers == 1

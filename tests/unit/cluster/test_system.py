@@ -6,7 +6,7 @@ import pytest
 
 from amqp10broker.cluster import system_store
 from amqp10broker.cluster.ids import member_id
-from amqp10broker.cluster.transactions import Origin, Outcome, Transaction
+from amqp10broker.cluster.transactions import CatalogTransaction, Origin, TransactionOutcome
 from amqp10broker.errors import Inequivalent, NotFound, PreconditionFailed, Unavailable
 from amqp10broker.metadata.definitions import importing
 from amqp10broker.metadata.exchange_requests import Bind, DeclareExchange, DeleteExchange, Unbind
@@ -20,7 +20,7 @@ from amqp10broker.metadata.node_requests import (
 )
 from amqp10broker.metadata.plan import VhostFacts
 from amqp10broker.metadata.queue import Owner
-from amqp10broker.metadata.queue_requests import ConnectionEnded, Declared, DeclareQueue, DeleteQueue
+from amqp10broker.metadata.queue_requests import ConnectionEnded, DeclareQueue, DeleteQueue, QueueDeclaration
 from amqp10broker.metadata.user_requests import AddUser
 from amqp10broker.metadata.users import User
 from amqp10broker.metadata.vhost_requests import AddVhost
@@ -53,7 +53,7 @@ def queues(node: Node) -> set[str]:
 
 def test_what_is_declared_at_one_node_is_there_at_all(world: World) -> None:
     for number, node in enumerate(world.nodes):
-        assert world.answer(node, DeclareQueue("/", f"q{number}")) == Declared(f"q{number}", True)
+        assert world.answer(node, DeclareQueue("/", f"q{number}")) == QueueDeclaration(f"q{number}", True)
     world.settle()
     world.check_same()
     assert all(queues(node) == {"q0", "q1", "q2"} for node in world.nodes)
@@ -76,7 +76,7 @@ def test_what_changes_nothing_is_answered_at_once_also_in_minority(world: World)
     world.cut_off(node)
     touched = _handle(node, "q").letters
     ref = node.ask(DeclareQueue("/", "q", durable=False))
-    assert node.heard[ref].result() == Declared("q", False)
+    assert node.heard[ref].result() == QueueDeclaration("q", False)
     assert len(touched) == 1, "it counts as used"
     ref = node.ask(DeclareQueue("/", "q"))
     with pytest.raises(Inequivalent):
@@ -99,7 +99,7 @@ def test_of_two_that_declare_one_name_one_finds_what_the_other_made(world: World
     world.settle()
     heard = [node.heard[ref] for node, ref in refs]
     assert sorted(type(each.refusal).__name__ for each in heard) == ["Inequivalent", "NoneType"]
-    assert Outcome.CONFLICT in world.outcomes.values()
+    assert TransactionOutcome.CONFLICT in world.outcomes.values()
     world.check_same()
 
 
@@ -444,7 +444,7 @@ def test_a_quorum_queue_is_declared_when_it_has_a_leader(world: World) -> None:
     assert "q" in queues(node)
     assert ref not in node.heard
     node.system.leader_is(node.catalog.vhosts["/"].queues["q"].number)
-    assert node.heard[ref].result() == Declared("q", True)
+    assert node.heard[ref].result() == QueueDeclaration("q", True)
     world.pass_time(10_000)
     assert "q" in queues(node)
 
@@ -501,7 +501,7 @@ def test_a_queue_whose_nodes_are_busy_may_have_its_leader_late(world: World) -> 
     assert early not in node.heard
     assert late not in node.heard
     node.system.leader_is(node.catalog.vhosts["/"].queues["early"].number)
-    assert node.heard[early].result() == Declared("early", True)
+    assert node.heard[early].result() == QueueDeclaration("early", True)
     world.pass_time(11_000)
     with pytest.raises(Unavailable, match="no leader was elected within 30 s; its nodes are busy: try again"):
         node.heard[late].result()
@@ -526,7 +526,7 @@ def test_a_transaction_of_another_node_is_not_taken_from_this_one(world: World) 
     leader = world.leader()
     assert leader is not None
     with pytest.raises(ValueError, match="not of node 2"):
-        leader.system.proposed(2, [Transaction(Origin(3, 1, 1), []).encode()])
+        leader.system.proposed(2, [CatalogTransaction(Origin(3, 1, 1), []).encode()])
     with pytest.raises(ValueError, match="no transaction"):
         leader.system.proposed(2, [b"x"])
 

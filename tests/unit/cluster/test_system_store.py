@@ -10,7 +10,13 @@ import pytest
 from amqp10broker.cluster import system_store
 from amqp10broker.cluster.ids import member_id
 from amqp10broker.cluster.system_store import SystemStore, found, is_member, joined, left_alone
-from amqp10broker.cluster.transactions import Origin, Outcome, SystemMachine, Transaction, transaction_of
+from amqp10broker.cluster.transactions import (
+    CatalogTransaction,
+    Origin,
+    SystemMachine,
+    TransactionOutcome,
+    transaction_of,
+)
 from amqp10broker.metadata.vhost_requests import SetParameter
 from amqp10broker.raft.codec import encode_config
 from amqp10broker.raft.config import Configuration
@@ -233,7 +239,7 @@ class World:
             self.last = index
         ((run),) = self.store.read(index, index, 1)
         if run.kind is Kind.COMMAND:
-            found = Transaction.decode(run.payloads[0])
+            found = CatalogTransaction.decode(run.payloads[0])
             self.store.machine.apply(index, found)
         self.store.keep(index)
 
@@ -258,8 +264,10 @@ class World:
                 other = SystemMachine()
                 other.install(store.machine.snapshot())
                 value = {"name": "g", "value": self.serial}
-                change = Transaction(Origin(1, 1, self.serial), [], [(("global_parameter", "g"), value)])
-                assert other.apply(self.last + 5, change).outcome is not Outcome.CONFLICT
+                change = CatalogTransaction(
+                    Origin(1, 1, self.serial), [], [(("global_parameter", "g"), value)]
+                )
+                assert other.apply(self.last + 5, change).outcome is not TransactionOutcome.CONFLICT
                 point = Point(self.last + 5, 2, self.config)
                 store.write(ready(snapshot=Snapshot(point, other.snapshot())), lambda: None)
                 store.take()

@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 
 from amqp10broker.cluster.transactions import (
-    Decision,
+    CatalogTransaction,
     Origin,
-    Outcome,
     SystemMachine,
-    Transaction,
+    TransactionDecision,
+    TransactionOutcome,
     transaction_of,
 )
 from amqp10broker.errors import InvalidArgument
-from amqp10broker.metadata.catalog import Request
+from amqp10broker.metadata.catalog import CatalogRequest
 from amqp10broker.metadata.entry_codec import decoded
 from amqp10broker.metadata.exchange_requests import Bind
 from amqp10broker.metadata.node_requests import ForgetNode, JoinNode
@@ -30,7 +30,7 @@ from amqp10broker.metadata.vhost_requests import AddVhost, DeleteVhost
 from amqp10broker.routing.exchange import Binding, Destination
 from tests.support.metadata_group import conceal, filled, first_entries
 
-APPLIED, CONFLICT, STALE = Outcome.APPLIED, Outcome.CONFLICT, Outcome.STALE
+APPLIED, CONFLICT, STALE = TransactionOutcome.APPLIED, TransactionOutcome.CONFLICT, TransactionOutcome.STALE
 
 
 class Node:
@@ -44,31 +44,31 @@ class Node:
         self.index = 1
         self.serial = 0
 
-    def planned(self, request: Request[Any], node: int = 1) -> Transaction:
+    def planned(self, request: CatalogRequest[Any], node: int = 1) -> CatalogTransaction:
         """Not proposed yet."""
         self.serial += 1
         plan = request.plan(self.catalog)
         origin = Origin(node, 1, self.serial)
         return transaction_of(origin, plan, self.catalog, self.machine.revision, conceal)
 
-    def apply(self, transaction: Transaction) -> Outcome:
+    def apply(self, transaction: CatalogTransaction) -> TransactionOutcome:
         """As the next entry of the log."""
         return self.decide(transaction).outcome
 
-    def decide(self, transaction: Transaction) -> Decision:
+    def decide(self, transaction: CatalogTransaction) -> TransactionDecision:
         """The same; everything."""
         self.index += 1
-        decision = self.machine.apply(self.index, Transaction.decode(transaction.encode()))
+        decision = self.machine.apply(self.index, CatalogTransaction.decode(transaction.encode()))
         if decision.outcome is APPLIED:
             puts = [Put(key, decoded(key, value)) for key, value in decision.puts]
             self.catalog.apply(puts, transaction.forgets)
         return decision
 
-    def do(self, request: Request[Any]) -> None:
+    def do(self, request: CatalogRequest[Any]) -> None:
         """What nobody disputes."""
         assert self.apply(self.planned(request)) is APPLIED
 
-    def again(self, transaction: Transaction) -> Transaction:
+    def again(self, transaction: CatalogTransaction) -> CatalogTransaction:
         """The same transaction as the next of its node."""
         self.serial += 1
         return replace(transaction, origin=transaction.origin._replace(serial=self.serial))
@@ -86,14 +86,14 @@ def binding(queue: str, key: str = "") -> Binding:
 def test_a_transaction_is_the_same_after_its_bytes(node: Node) -> None:
     arguments = {"x-odd": [Decimal("1.5"), b"\xff"], "x-text": "\u00e4"}
     planned = node.planned(DeclareQueue("/", "q", False, Owner(1, 1, 7), True, arguments))
-    again = Transaction.decode(planned.encode())
+    again = CatalogTransaction.decode(planned.encode())
     assert again == planned
     ((key, value),) = again.puts
     record = decoded(key, value)
     assert record.owner == Owner(1, 1, 7)
     assert record.arguments["x-odd"] == arguments["x-odd"]
     gone = node.planned(DeleteVhost("/"))
-    assert Transaction.decode(gone.encode()) == gone
+    assert CatalogTransaction.decode(gone.encode()) == gone
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_a_transaction_is_the_same_after_its_bytes(node: Node) -> None:
 )  # fmt: skip
 def test_bytes_that_are_none_are_refused(data: bytes) -> None:
     with pytest.raises(ValueError):
-        Transaction.decode(data)
+        CatalogTransaction.decode(data)
 
 
 def test_what_cannot_be_kept_is_refused_before_it_is_proposed(node: Node) -> None:

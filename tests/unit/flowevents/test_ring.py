@@ -6,24 +6,24 @@ import struct
 
 import pytest
 
-from amqp10broker.observe.flow_events.ring import Ring
-from amqp10broker.observe.flow_events.schema import PACK, Kind
+from amqp10broker.observe.flow_events.ring import EventRing
+from amqp10broker.observe.flow_events.schema import PACK, EventKind
 
 
 def event(number: int) -> tuple[int, ...]:
-    return (number, Kind.QUEUE, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10)
+    return (number, EventKind.QUEUE, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10)
 
 
-def taken(ring: Ring) -> list[tuple[int, ...]]:
+def taken(ring: EventRing) -> list[tuple[int, ...]]:
     return list(PACK.iter_unpack(ring.take_all()))
 
 
 def lost(ts_ns: int, count: int) -> tuple[int, ...]:
-    return (ts_ns, Kind.DROPPED, 0, 0, 0, 0, 0, 0, 0, count, 0, 0, 0)
+    return (ts_ns, EventKind.DROPPED, 0, 0, 0, 0, 0, 0, 0, count, 0, 0, 0)
 
 
 def test_what_is_added_is_taken_once_and_in_order() -> None:
-    ring = Ring(4)
+    ring = EventRing(4)
     for number in range(3):
         ring.add(*event(number))
     assert taken(ring) == [event(0), event(1), event(2)]
@@ -31,7 +31,7 @@ def test_what_is_added_is_taken_once_and_in_order() -> None:
 
 
 def test_what_does_not_fit_is_counted() -> None:
-    ring = Ring(4)
+    ring = EventRing(4)
     for number in range(10):
         ring.add(*event(number))
     assert (ring.offered, ring.dropped, ring.waiting) == (10, 6, 4)
@@ -39,7 +39,7 @@ def test_what_does_not_fit_is_counted() -> None:
 
 
 def test_the_gap_is_told_before_what_comes_after_it() -> None:
-    ring = Ring(2)
+    ring = EventRing(2)
     for number in range(5):
         ring.add(*event(number))
     assert taken(ring) == [event(0), event(1)]
@@ -50,7 +50,7 @@ def test_the_gap_is_told_before_what_comes_after_it() -> None:
 
 
 def test_a_gap_at_the_end_is_told_when_asked() -> None:
-    ring = Ring(2)
+    ring = EventRing(2)
     for number in range(3):
         ring.add(*event(number))
     ring.settle(9)
@@ -62,7 +62,7 @@ def test_a_gap_at_the_end_is_told_when_asked() -> None:
 
 def test_what_could_not_be_handed_on_is_lost_too() -> None:
     """And what it told of an earlier gap is told again, not counted again."""
-    ring = Ring(2)
+    ring = EventRing(2)
     for number in range(3):
         ring.add(*event(number))
     ring.take_all()
@@ -74,7 +74,7 @@ def test_what_could_not_be_handed_on_is_lost_too() -> None:
 
 
 def test_a_value_that_does_not_fit_its_column_is_refused() -> None:
-    ring = Ring(2)
+    ring = EventRing(2)
     with pytest.raises(struct.error):
         ring.add(*event(0)[:4], 70_000, *event(0)[5:])
     assert (ring.offered, ring.waiting) == (0, 0)

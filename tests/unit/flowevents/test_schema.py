@@ -10,7 +10,7 @@ from amqp10broker.observe.flow_events.schema import (
     PACK,
     REASONS,
     RUN_FIELDS,
-    Kind,
+    EventKind,
     LimitReason,
 )
 from amqp10broker.sessions.auto_limit import Why
@@ -19,7 +19,7 @@ from amqp10broker.sessions.diagnosis.waits import Wait
 
 def test_an_event_is_packed_without_padding() -> None:
     """64 bytes and their values back."""
-    values = (2**62, Kind.LINK_IN, NO_CREDIT, 2**32 - 1, 65535, 7, 2**32 - 1, 400, 256, 9, 100, -1, 3)
+    values = (2**62, EventKind.LINK_IN, NO_CREDIT, 2**32 - 1, 65535, 7, 2**32 - 1, 400, 256, 9, 100, -1, 3)
     assert PACK.size == 64
     assert PACK.unpack(PACK.pack(*values)) == values
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from amqp10broker.observe.frames.reader import FrameReader
+from amqp10broker.observe.frames.reader import FrameSplitter
 from amqp10broker.protocols.amqp091 import methods
 from amqp10broker.protocols.amqp091.framing import HEARTBEAT, content_frames, method_frame
 from amqp10broker.protocols.amqp091.properties import BasicProperties, encode_properties
@@ -51,14 +51,14 @@ LINES = [
 ]
 
 
-def texts(reader: FrameReader, data: bytes) -> list[str]:
+def texts(reader: FrameSplitter, data: bytes) -> list[str]:
     return [shown.text for shown in reader.feed(data)]
 
 
 @pytest.mark.parametrize("step", [1, 5, 64, 4096])
 def test_a_line_a_frame_however_the_bytes_come(step: int) -> None:
     """And passwords are hidden."""
-    reader = FrameReader()
+    reader = FrameSplitter()
     lines = [
         line
         for start in range(0, len(CONVERSATION), step)
@@ -69,7 +69,7 @@ def test_a_line_a_frame_however_the_bytes_come(step: int) -> None:
 
 def test_bytes_that_are_no_frame_end_the_trace_and_nothing_else() -> None:
     """One line says so; what follows cannot be read any more."""
-    reader = FrameReader(Protocol.AMQP_091, logged_in=True)
+    reader = FrameSplitter(Protocol.AMQP_091, logged_in=True)
     assert texts(reader, b"\x09" * 16) == [
         "not a frame (no frame type 9): 09 09 09 09 09 09 09 09; what follows is not shown"
     ]
@@ -79,7 +79,7 @@ def test_bytes_that_are_no_frame_end_the_trace_and_nothing_else() -> None:
 @pytest.mark.parametrize("header", [AMQP_091_HEADER, SASL_HEADER])
 def test_bytes_that_are_no_frame_are_not_shown_before_login(header: bytes) -> None:
     """They may be a password behind a wrong length."""
-    reader = FrameReader()
+    reader = FrameSplitter()
     shown = texts(reader, header + b"\x00\x00\x00\x01guest\0secret")
     assert len(shown) == 2
     assert shown[1].startswith("not a frame")
@@ -90,7 +90,7 @@ def test_bytes_that_are_no_frame_are_not_shown_before_login(header: bytes) -> No
 
 def test_a_method_that_cannot_be_decoded_is_shown_as_such() -> None:
     """The frame itself is whole."""
-    reader = FrameReader(Protocol.AMQP_091)
+    reader = FrameSplitter(Protocol.AMQP_091)
     shown = texts(reader, b"\x01\x00\x01\x00\x00\x00\x04\x00\x3c\x00\x28\xce" + HEARTBEAT)
     assert shown[0].startswith("ch 1 undecodable: ")
     assert shown[1] == "heartbeat"
@@ -104,7 +104,7 @@ def test_nothing_that_lets_somebody_in_is_shown_of_amqp_10() -> None:
         SaslResponse(response=b"\0guest\0secret"),
         SaslOutcome(code=SaslCode.OK, additional_data=b"v=secret"),
     )
-    reader = FrameReader()
+    reader = FrameSplitter()
     assert texts(reader, SASL_HEADER + b"".join(frame(0, each, kind=1) for each in frames)) == [
         "AMQP 3 1 0 0",
         "ch 0 SASL-INIT mechanism=PLAIN initial-response=(hidden)",
@@ -122,7 +122,7 @@ def test_nothing_that_lets_somebody_in_is_shown_of_amqp_091() -> None:
         methods.ConnectionSecureOk(b"\0guest\0secret"),
         methods.ConnectionUpdateSecret(new_secret=b"secret", reason="a token has expired"),
     )
-    reader = FrameReader(Protocol.AMQP_091)
+    reader = FrameSplitter(Protocol.AMQP_091)
     assert texts(reader, b"".join(method_frame(0, each) for each in frames)) == [
         "ch 0 connection.start-ok mechanism=PLAIN response=(hidden) locale=en_US",
         "ch 0 connection.secure challenge=(hidden)",
@@ -134,7 +134,7 @@ def test_nothing_that_lets_somebody_in_is_shown_of_amqp_091() -> None:
 def test_a_frame_of_sasl_that_cannot_be_decoded_says_nothing_of_what_is_in_it() -> None:
     """The reason of a fault may repeat it."""
     body = b"\x00\x53\x41\xc0\x10\x02\xa3\x05PLAIN\xa1\x06secret"
-    reader = FrameReader()
+    reader = FrameSplitter()
     shown = texts(reader, SASL_HEADER + (8 + len(body)).to_bytes(4, "big") + b"\x02\x01\0\0" + body)
     assert shown[1] == f"ch 0 undecodable: a SASL frame of {len(body)} bytes"
 
@@ -142,6 +142,6 @@ def test_a_frame_of_sasl_that_cannot_be_decoded_says_nothing_of_what_is_in_it() 
 def test_a_reader_that_begins_between_two_frames_begins_with_what_has_come_of_the_next() -> None:
     """The rest that the engine holds is its beginning."""
     whole = frame(3, SaslResponse(response=b"x"))
-    reader = FrameReader(rest=whole[:11], logged_in=True)
+    reader = FrameSplitter(rest=whole[:11], logged_in=True)
     assert texts(reader, whole[11:]) == ["ch 3 SASL-RESPONSE response=(hidden)"]
     assert texts(reader, AMQP_10_HEADER) == ["AMQP 0 1 0 0"]

@@ -6,13 +6,13 @@ import json
 
 import pytest
 
-from amqp10broker.observe.frames.reader import FrameReader
+from amqp10broker.observe.frames.reader import FrameSplitter
 from amqp10broker.observe.frames.records import (
     Direction,
-    Known,
+    KnownLink,
     Listening,
     NoFrames,
-    Recorded,
+    RecordedFrame,
     first_line,
     frame_line,
     known_line,
@@ -32,7 +32,7 @@ LISTENING = Listening(5, 3, "127.0.0.1:4711", Protocol.AMQP_10, True)
 
 def recorded(data: bytes, direction: Direction = "in", protocol: Protocol = Protocol.AMQP_10) -> list[str]:
     """A recording of these bytes, its lines."""
-    reader = FrameReader(protocol)
+    reader = FrameSplitter(protocol)
     lines = [frame_line(3, 7, direction, each) for each in reader.feed(data)]
     return [first_line(), listening_line(LISTENING), *lines]
 
@@ -44,7 +44,7 @@ def test_frames_of_amqp_10_come_back_without_the_contents_of_messages() -> None:
     assert b"secret".hex() not in "".join(lines)
     first, *found = read_lines(lines)
     assert first == LISTENING
-    texts = [each.text for each in found if isinstance(each, Recorded)]
+    texts = [each.text for each in found if isinstance(each, RecordedFrame)]
     assert len(texts) == len(found) == 6
     assert [text.split()[3] for text in texts[1:5]] == ["BEGIN", "ATTACH", "TRANSFER", "FLOW"]
     assert texts[0] == "<- AMQP 0 1 0 0"
@@ -63,7 +63,7 @@ def test_frames_of_amqp_091_come_back_without_the_contents_of_messages() -> None
     )
     lines = recorded(AMQP_091_HEADER + content + HEARTBEAT, protocol=Protocol.AMQP_091)
     assert b"secret".hex() not in "".join(lines)
-    texts = [each.text for each in read_lines(lines) if isinstance(each, Recorded)]
+    texts = [each.text for each in read_lines(lines) if isinstance(each, RecordedFrame)]
     assert texts == [
         "<- AMQP 0 0 9 1",
         "<- ch 1 basic.publish routing-key=q",
@@ -86,7 +86,7 @@ def test_of_what_lets_somebody_in_there_are_words_alone() -> None:
     ):
         assert b"secret".hex() not in "".join(lines)
         assert "secret" not in "".join(lines)
-        texts = [each.text for each in read_lines(lines) if isinstance(each, Recorded)]
+        texts = [each.text for each in read_lines(lines) if isinstance(each, RecordedFrame)]
         assert "response=(hidden)" in texts[1]
 
 
@@ -101,7 +101,7 @@ def test_what_carries_the_connection_comes_back() -> None:
 
 def test_a_link_that_was_there_before_is_a_line() -> None:
     """With the handles that frames call it by."""
-    known = Known(6, 3, 1, "sender", "out", "/queues/q", 0, 4)
+    known = KnownLink(6, 3, 1, "sender", "out", "/queues/q", 0, 4)
     assert list(read_lines([first_line(), known_line(known)])) == [known]
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from amqp10broker.observe.frames.records import Known
+from amqp10broker.observe.frames.records import KnownLink
 from amqp10broker.protocols.amqp10.performatives import (
     Accepted,
     Attach,
@@ -268,8 +268,8 @@ def test_requests_to_the_management_node_are_no_habit() -> None:
 def test_of_a_link_that_was_there_before_nothing_is_guessed() -> None:
     """Its credit and its attach are not known."""
     known = [
-        Known(0, 1, 0, "receiver", "in", "/queues/q", 0, 0),
-        Known(0, 1, 0, "sender", "out", "/queues/q", 1, 1),
+        KnownLink(0, 1, 0, "receiver", "in", "/queues/q", 0, 0),
+        KnownLink(0, 1, 0, "sender", "out", "/queues/q", 1, 1),
     ]
     tape = Tape(known=known)
     tape.went(transfer(0, 0, b"x"))

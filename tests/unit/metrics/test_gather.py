@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from amqp10broker.metadata.catalog import Catalog
 from amqp10broker.metadata.queue import DeclaredQueue, QueueSpec
 from amqp10broker.observe.metrics.exposition import scrape
-from amqp10broker.observe.metrics.gather import Connected, Node, Past
+from amqp10broker.observe.metrics.gather import Connected, NodeState, Past
 from amqp10broker.observe.metrics.wanted import Form, wanted
 from amqp10broker.operations.cluster_node import MemberState
 from tests.support.declaring import declare
@@ -37,8 +37,8 @@ class Source:
         for name in ("here", "elsewhere"):
             declare(self.catalog, "/", name, arguments={"x-queue-type": "quorum"})
 
-    def node(self) -> Node:
-        return Node(
+    def node(self) -> NodeState:
+        return NodeState(
             *("a", "three", "id", "1", "2"),
             now_s=100.0,
             uptime_s=40.0,

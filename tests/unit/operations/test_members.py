@@ -443,7 +443,7 @@ def test_queues_are_listed_by_where_they_are(flag: dict[str, bool], wanted: list
 def test_alone_a_queue_has_one_member_which_leads() -> None:
     """No cluster: what is there already is there, and nothing else can be."""
     world = World(0)
-    world.catalog.whereabouts = None
+    world.catalog.node_directory = None
     world.cluster.number = 0
     declare(world.catalog, "/", "q", arguments={"x-queue-type": "quorum"})
     name = "alone"

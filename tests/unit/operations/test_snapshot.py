@@ -21,14 +21,14 @@ from amqp10broker.operations.snapshot import (
     document,
     view_of,
 )
-from amqp10broker.queues.figures import LengthLimits, QueueFigures
+from amqp10broker.queues.figures import LengthLimits, QueueStats
 
 ERROR = LastError("2026-11-22T08:38:47Z", "link refused", {"text": "no queue 'q'", "link": "l"})
 
 
 def test_what_a_queue_does_not_have_is_null_and_its_figures_are_its_own() -> None:
     """Every queue has the same fields, so that who reads them need not ask for the kind."""
-    figures = QueueFigures(messages_ready=3, full=True, limits=LengthLimits(3, None, "drop-head"))
+    figures = QueueStats(messages_ready=3, full=True, limits=LengthLimits(3, None, "drop-head"))
     shown = document(QueueView("q", "/", "classic", True, figures, {}, {"published": 3}, ERROR))
     assert shown == {
         "name": "q",

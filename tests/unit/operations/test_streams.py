@@ -8,7 +8,7 @@ import pytest
 
 from amqp10broker.errors import NotFound, NotSupported, PreconditionFailed
 from amqp10broker.metadata.placement import Placed
-from amqp10broker.queues.figures import QueueFigures
+from amqp10broker.queues.figures import QueueStats
 from tests.support.declaring import declare
 from tests.unit.operations.test_members import World
 
@@ -28,7 +28,7 @@ def test_a_stream_has_one_replica_whatever_size_was_asked_for(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With RabbitMQ's columns; one elsewhere is asked of its node."""
-    figures = QueueFigures(consumers=2, first_offset=3, next_offset=10, segments=4)
+    figures = QueueStats(consumers=2, first_offset=3, next_offset=10, segments=4)
     monkeypatch.setattr(world.vhost.lookup("here").handle, "figures", lambda: figures)
     row = {
         "role": "leader", "node": "a", "epoch": 1, "offset": 9, "committed_offset": 9,

@@ -15,12 +15,12 @@ from amqp10broker.queues.commands import (
     Cancel,
     Configure,
     Credit,
+    DeliveryOutcome,
     PeerId,
     Publish,
     Settle,
     Subscribe,
     Unsubscribe,
-    Verdict,
 )
 from amqp10broker.queues.effects import (
     Confirmed,
@@ -28,8 +28,8 @@ from amqp10broker.queues.effects import (
     DeadLetters,
     Deliver,
     Effect,
+    PublishRejected,
     QueueDeleted,
-    Rejected,
 )
 from amqp10broker.queues.settings import QueueSettings
 from tests.support.askers import new_asker
@@ -77,17 +77,17 @@ class Client:
         self.bench.do(Credit(self.ref, self.count, credit, drain, self.seen))
         return self.got[before:]
 
-    def settle(self, *texts: object, verdict: Verdict = Verdict.ACCEPT) -> None:
+    def settle(self, *texts: object, delivery_outcome: DeliveryOutcome = DeliveryOutcome.ACCEPT) -> None:
         """Decide on deliveries."""
-        self.bench.do(Settle(self.ref, [self.keys[str(each)] for each in texts], verdict))
+        self.bench.do(Settle(self.ref, [self.keys[str(each)] for each in texts], delivery_outcome))
 
     def cancel(self) -> None:
         """Get no more."""
         self.bench.do(Cancel(self.ref))
 
-    def leave(self, verdict: Verdict = Verdict.REQUEUE) -> None:
+    def leave(self, delivery_outcome: DeliveryOutcome = DeliveryOutcome.REQUEUE) -> None:
         """Go."""
-        self.bench.do(Unsubscribe(self.ref, (), (), self.seen, verdict))
+        self.bench.do(Unsubscribe(self.ref, (), (), self.seen, delivery_outcome))
 
 
 class Bench:
@@ -168,7 +168,7 @@ class Bench:
         client = self.clients.get(reply_to)
         if isinstance(effect, Confirmed):
             self.confirmed += effect.ids
-        elif isinstance(effect, Rejected):
+        elif isinstance(effect, PublishRejected):
             self.rejected += effect.ids
         elif isinstance(effect, QueueDeleted):
             self.gone = True

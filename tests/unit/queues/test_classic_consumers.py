@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from amqp10broker.queues.commands import Verdict
+from amqp10broker.queues.commands import DeliveryOutcome
 from amqp10broker.queues.effects import SubscribeRefused
 from amqp10broker.queues.settings import QueueSettings
 from tests.unit.queues.bench_queue import Bench, message
@@ -31,7 +31,7 @@ def test_a_returned_message_keeps_priority_and_place() -> None:
     bench.publish("a", "b", message("c", priority=1))
     consumer = bench.consumer(2)
     assert consumer.got == ["c", "a"]
-    consumer.settle("a", verdict=Verdict.REQUEUE)
+    consumer.settle("a", delivery_outcome=DeliveryOutcome.REQUEUE)
     bench.publish(message("d", priority=1))
     assert consumer.grant(4) == ["d", "a", "b"]
 
@@ -113,7 +113,7 @@ def test_when_it_is_cancelled_the_next_starts_at_once() -> None:
     bench.publish("a", "b")
     first.cancel()
     assert second.got == ["b"]
-    first.settle("a", verdict=Verdict.REQUEUE)
+    first.settle("a", delivery_outcome=DeliveryOutcome.REQUEUE)
     assert second.got == ["b", "a"], "what it held goes to the next, out of order, as in RabbitMQ"
 
 
@@ -165,7 +165,7 @@ def test_a_message_without_priority_has_the_queues_default() -> None:
     consumer = bench.consumer(10)
     assert consumer.got == ["high", "a", "b", "c", "d", "low"]
     bench.publish("e")
-    consumer.settle("e", "a", verdict=Verdict.REQUEUE)
+    consumer.settle("e", "a", delivery_outcome=DeliveryOutcome.REQUEUE)
     consumer.leave()
     bench.publish(message("top", priority=9), message("bottom", priority=1))
     assert bench.consumer(10).got == ["top", "high", "a", "b", "c", "d", "e", "bottom", "low"]

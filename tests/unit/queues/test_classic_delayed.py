@@ -150,8 +150,8 @@ def test_a_queue_with_nothing_else_is_not_empty() -> None:
 def test_somebody_who_waits_hears_of_them() -> None:
     bench = Bench()
     bench.publish(later("a", 50), later("b", 40))
-    outlook = bench.queue.outlook()
-    assert (outlook.delayed, outlook.delayed_until_ms) == (2, START_MS + 40)
+    queue_status = bench.queue.queue_status()
+    assert (queue_status.delayed, queue_status.delayed_until_ms) == (2, START_MS + 40)
 
 
 def test_many_that_are_due_at_once_go_in_parts() -> None:

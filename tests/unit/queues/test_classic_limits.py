@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from amqp10broker.message.message import header_of
-from amqp10broker.queues.commands import Verdict
-from amqp10broker.queues.effects import Reason
+from amqp10broker.queues.commands import DeliveryOutcome
+from amqp10broker.queues.effects import DeadLetterReason
 from amqp10broker.queues.settings import Overflow, QueueSettings
 from tests.unit.queues.bench_queue import Bench, message
 
@@ -52,7 +52,7 @@ def test_a_requeue_into_a_full_queue_drops_the_head() -> None:
     bench = Bench(QueueSettings(max_length=1, dead_letter_exchange="dlx"))
     consumer = bench.consumer(1)
     bench.publish("a", "b")
-    consumer.settle("a", verdict=Verdict.REQUEUE)
+    consumer.settle("a", delivery_outcome=DeliveryOutcome.REQUEUE)
     assert (bench.dead, bench.ready()) == ([("maxlen", "a")], 1)
 
 
@@ -108,7 +108,7 @@ def test_bytes_are_counted_right_whatever_happened_before(held: bool) -> None:
     consumer = bench.consumer(2)
     bench.publish("aaaa", "bbbb", "cccc")
     if not held:
-        consumer.settle("aaaa", "bbbb", verdict=Verdict.REQUEUE)
+        consumer.settle("aaaa", "bbbb", delivery_outcome=DeliveryOutcome.REQUEUE)
     bench.configure(QueueSettings(max_length_bytes=100))
     assert bench.queue.waiting.size == (4 if held else 12)
     bench.consumer(9).settle()
@@ -118,14 +118,16 @@ def test_bytes_are_counted_right_whatever_happened_before(held: bool) -> None:
 # --- dead letters -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("verdict", "failed"), [(Verdict.DISCARD, 0), (Verdict.DISCARD_FAILED, 1)])
-def test_a_rejected_message_is_dead_lettered(verdict: Verdict, failed: int) -> None:
+@pytest.mark.parametrize(
+    ("delivery_outcome", "failed"), [(DeliveryOutcome.DISCARD, 0), (DeliveryOutcome.DISCARD_FAILED, 1)]
+)
+def test_a_rejected_message_is_dead_lettered(delivery_outcome: DeliveryOutcome, failed: int) -> None:
     bench = Bench(QueueSettings(dead_letter_exchange="dlx", dead_letter_routing_key="k"))
     consumer = bench.consumer(3)
     bench.publish("a", "b", "c")
-    consumer.settle("a", "c", verdict=verdict)
+    consumer.settle("a", "c", delivery_outcome=delivery_outcome)
     (letters,) = bench.letters
-    assert (letters.reason, letters.exchange, letters.routing_key) == (Reason.REJECTED, "dlx", "k")
+    assert (letters.reason, letters.exchange, letters.routing_key) == (DeadLetterReason.REJECTED, "dlx", "k")
     assert bench.dead == [("rejected", "a"), ("rejected", "c")]
     assert header_of(letters.messages[0][0]).delivery_count == failed
     assert bench.queue.unsettled == 1
@@ -135,7 +137,7 @@ def test_without_an_exchange_it_is_dropped() -> None:
     bench = Bench()
     consumer = bench.consumer(1)
     bench.publish("a")
-    consumer.settle("a", verdict=Verdict.DISCARD)
+    consumer.settle("a", delivery_outcome=DeliveryOutcome.DISCARD)
     assert (bench.letters, bench.ready(), bench.queue.unsettled) == ([], 0, 0)
 
 
@@ -143,9 +145,9 @@ def test_the_exchange_counts_that_is_set_when_the_message_dies() -> None:
     bench = Bench(QueueSettings(dead_letter_exchange="old"))
     consumer = bench.consumer(2)
     bench.publish("a", "b")
-    consumer.settle("a", verdict=Verdict.DISCARD)
+    consumer.settle("a", delivery_outcome=DeliveryOutcome.DISCARD)
     bench.configure(QueueSettings(dead_letter_exchange="new"))
-    consumer.settle("b", verdict=Verdict.DISCARD)
+    consumer.settle("b", delivery_outcome=DeliveryOutcome.DISCARD)
     assert [each.exchange for each in bench.letters] == ["old", "new"]
 
 
@@ -153,5 +155,5 @@ def test_a_link_that_goes_with_that_outcome_dead_letters() -> None:
     bench = Bench(QueueSettings(dead_letter_exchange="dlx"))
     consumer = bench.consumer(2)
     bench.publish("a", "b")
-    consumer.leave(Verdict.DISCARD)
+    consumer.leave(DeliveryOutcome.DISCARD)
     assert bench.dead == [("rejected", "a"), ("rejected", "b")]

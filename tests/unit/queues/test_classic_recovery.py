@@ -16,11 +16,11 @@ from amqp10broker.queues.commands import (
     TICK,
     ConsumerRef,
     Credit,
+    DeliveryOutcome,
     Publish,
     Purge,
     Settle,
     Subscribe,
-    Verdict,
 )
 from amqp10broker.queues.effects import Deliver
 from amqp10broker.queues.spool import Spool
@@ -79,7 +79,7 @@ def test_what_is_published_behind_a_hole_is_forgotten_under_its_own_position() -
     publish(queue, b"0", b"1", b"2")
     consumer = consumer_of(queue)
     keys = get(queue, consumer, 0, 3)
-    queue.apply(Settle(consumer, [keys[b"2"]], Verdict.ACCEPT), 0)
+    queue.apply(Settle(consumer, [keys[b"2"]], DeliveryOutcome.ACCEPT), 0)
     store.flush()
 
     log = log.reopened()
@@ -89,7 +89,7 @@ def test_what_is_published_behind_a_hole_is_forgotten_under_its_own_position() -
     get(queue, consumer, 0, 1)
     publish(queue, b"3", b"4")
     keys = get(queue, consumer, 1, 3)
-    queue.apply(Settle(consumer, [keys[b"4"]], Verdict.ACCEPT), 0)
+    queue.apply(Settle(consumer, [keys[b"4"]], DeliveryOutcome.ACCEPT), 0)
     store.flush()
 
     queue, _ = opened(log.reopened())
@@ -120,7 +120,9 @@ def test_what_has_many_holes_is_read_once_at_start_once_when_consumed_and_once_w
     publish(queue, *[b"%d" % number for number in range(100)])
     consumer = consumer_of(queue)
     keys = get(queue, consumer, 0, 100)
-    queue.apply(Settle(consumer, [keys[b"%d" % number] for number in range(0, 100, 2)], Verdict.ACCEPT), 0)
+    queue.apply(
+        Settle(consumer, [keys[b"%d" % number] for number in range(0, 100, 2)], DeliveryOutcome.ACCEPT), 0
+    )
     store.flush()
 
     counting = CountingLog(monkeypatch)

@@ -9,7 +9,7 @@ import pytest
 from amqp10broker.message.message import header_of
 from amqp10broker.queues.classic.ready import EXPIRED_MAX
 from amqp10broker.queues.classic.removal import DROPPED_MAX
-from amqp10broker.queues.commands import TICK, Touch, Verdict
+from amqp10broker.queues.commands import TICK, DeliveryOutcome, Touch
 from amqp10broker.queues.settings import QueueSettings
 from tests.unit.queues.bench_queue import Bench, message
 
@@ -79,7 +79,7 @@ def test_a_requeued_message_keeps_its_expiry() -> None:
     bench.publish(message("a", ttl=100))
     bench.wait(150)
     assert bench.dead == [], "what a consumer holds does not expire"
-    consumer.settle("a", verdict=Verdict.REQUEUE)
+    consumer.settle("a", delivery_outcome=DeliveryOutcome.REQUEUE)
     bench.wait(0)
     assert bench.dead == [("expired", "a")]
 

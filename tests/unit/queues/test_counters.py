@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from amqp10broker.queues.commands import Verdict
+from amqp10broker.queues.commands import DeliveryOutcome
 from amqp10broker.queues.figures import LengthLimits
 from amqp10broker.queues.settings import Overflow, QueueSettings
 from tests.support.quorum_bench import Bench as QuorumBench
@@ -65,10 +65,10 @@ def test_a_classic_queue_counts_what_consumers_discard() -> None:
     bench = Bench()
     bench.publish("a", "b", "c", "d")
     consumer = bench.consumer(4)
-    consumer.settle("a", verdict=Verdict.DISCARD)
-    consumer.settle("b", verdict=Verdict.DISCARD_FAILED)
+    consumer.settle("a", delivery_outcome=DeliveryOutcome.DISCARD)
+    consumer.settle("b", delivery_outcome=DeliveryOutcome.DISCARD_FAILED)
     consumer.settle("c")
-    consumer.settle("d", verdict=Verdict.REQUEUE)
+    consumer.settle("d", delivery_outcome=DeliveryOutcome.REQUEUE)
     assert counted(bench.queue) == {"published": 4, "discarded": 2}
 
 
@@ -123,7 +123,7 @@ def test_a_quorum_queue_counts_what_it_refuses_and_is_full_until_there_is_room_a
     assert counted(bench.queue) == {"published": 5, "rejected": 2}
     assert bench.queue.figures().full
     consumer = bench.consumer(1)
-    bench.settle(consumer, Verdict.ACCEPT)
+    bench.settle(consumer, DeliveryOutcome.ACCEPT)
     assert bench.queue.ready == 4
     assert not bench.queue.figures().full
 
@@ -135,10 +135,10 @@ def test_a_quorum_queue_counts_what_dies() -> None:
     bench.wait(20)
     bench.publish("b", "c")
     consumer = bench.consumer(1)
-    bench.settle(consumer, Verdict.DISCARD)
+    bench.settle(consumer, DeliveryOutcome.DISCARD)
     for _ in range(2):
         bench.credit(consumer, 1)
-        bench.settle(consumer, Verdict.REQUEUE_FAILED)
+        bench.settle(consumer, DeliveryOutcome.REQUEUE_FAILED)
     assert counted(bench.queue) == {"published": 3, "expired": 1, "discarded": 1, "delivery_limit": 1}
 
 

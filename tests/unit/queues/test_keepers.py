@@ -21,6 +21,7 @@ from amqp10broker.queues.commands import (
     Command,
     Credit,
     Delete,
+    DeliveryOutcome,
     Inspect,
     PeerId,
     Publish,
@@ -28,11 +29,10 @@ from amqp10broker.queues.commands import (
     Subscribe,
     Tick,
     Touch,
-    Verdict,
 )
-from amqp10broker.queues.durability import Keeper
+from amqp10broker.queues.durability import DurabilityBackend
 from amqp10broker.queues.effects import Answer, Confirmed, DeadLetters, Effect, Unconfirmed
-from amqp10broker.queues.outlook import Progress
+from amqp10broker.queues.outlook import QueueProgress
 from amqp10broker.queues.quorum.command_codec import decode_commands
 from amqp10broker.queues.quorum.commands import Letters
 from amqp10broker.queues.quorum.durability import GroupMember, QuorumInLog, QuorumInMemory
@@ -42,7 +42,7 @@ from amqp10broker.queues.quorum.records import APPLIED, COMMANDS, decode_places
 from amqp10broker.queues.settings import DEFAULTS, QueueSettings
 from amqp10broker.queues.spool import Spool
 from amqp10broker.queues.stream.commits import StreamCommits
-from amqp10broker.queues.stream.durability import RETRY_MS, StreamKeeper
+from amqp10broker.queues.stream.durability import RETRY_MS, StreamBackend
 from amqp10broker.queues.stream.queue import StreamQueue
 from amqp10broker.storage.record import RECORD_BYTES
 from amqp10broker.storage.stream_log import StreamLog
@@ -114,21 +114,21 @@ class Journal:
     def abandoned(self, group: int) -> None:
         self.left_alone.append(group)
 
-    def progress(self, *, busy: bool, waits: bool) -> Progress:
-        return Progress(busy, sync_ms=0 if waits else None)
+    def progress(self, *, busy: bool, waits: bool) -> QueueProgress:
+        return QueueProgress(busy, sync_ms=0 if waits else None)
 
 
 class Bench:
     """Wakes a keeper as `runtime/queues/queue_task.py` does."""
 
-    def __init__(self, keeper: Keeper[Any]) -> None:
-        self.keeper = keeper
+    def __init__(self, backend: DurabilityBackend[Any]) -> None:
+        self.backend = backend
         self.wakes = 0
         self.indexes: list[int] = []
         self.told: list[tuple[str, list[int]]] = []
-        keeper.wake = self._wake
-        keeper.hand_over = self._hand_over
-        list(keeper.recover(NOW_MS))
+        backend.wake = self._wake
+        backend.hand_over = self._hand_over
+        list(backend.recover(NOW_MS))
         self.wake()
 
     def _wake(self) -> None:
@@ -149,9 +149,9 @@ class Bench:
             self.told.append((type(effect).__name__, said))
 
     def wake(self, *commands: Command, now_ms: int = NOW_MS) -> None:
-        self.keeper.carry_out(list(commands), now_ms)
-        self.keeper.keep(now_ms)
-        self.keeper.tell()
+        self.backend.carry_out(list(commands), now_ms)
+        self.backend.keep(now_ms)
+        self.backend.tell()
 
     def publish(self, number: int, now_ms: int = NOW_MS) -> None:
         self.wake(Publish(PUBLISHER, [number], [MESSAGE], False), now_ms=now_ms)
@@ -181,9 +181,9 @@ def quorum(settings: QueueSettings = DEFAULTS, states: States | None = None) -> 
         groups.add(member)
         return member
 
-    keeper = QuorumInLog(queue, journal, store, begin, states)  # type: ignore[arg-type]
-    keeper.usable = lambda: 1  # no entry raises the version
-    return Bench(keeper), journal
+    backend = QuorumInLog(queue, journal, store, begin, states)  # type: ignore[arg-type]
+    backend.usable = lambda: 1  # no entry raises the version
+    return Bench(backend), journal
 
 
 def opened(settings: QueueSettings = DEFAULTS, states: States | None = None) -> tuple[Bench, Journal]:
@@ -191,7 +191,7 @@ def opened(settings: QueueSettings = DEFAULTS, states: States | None = None) -> 
     bench, journal = quorum(settings, states)
     journal.sync_all()
     bench.wake()
-    assert not bench.keeper.busy
+    assert not bench.backend.busy
     return bench, journal
 
 
@@ -199,12 +199,12 @@ def test_a_settlement_during_a_sync_is_synced_soon_though_a_publish_waits_for_th
     """The sync was begun before it, and nobody asks for another one."""
     journal = Journal()
     store = ClassicStore(7, journal, Spool(MemoryScratch), RECORD_BYTES)  # type: ignore[arg-type]
-    keeper = ClassicInJournal(
+    backend = ClassicInJournal(
         lambda before: ClassicQueue("q", durable=True, store=store),
         journal,  # type: ignore[arg-type]
         store,
     )
-    bench = Bench(keeper)
+    bench = Bench(backend)
     consumer = new_asker("1.2").consumer()
     bench.wake(Subscribe(consumer, False), Credit(consumer, 0, 10, False, 0))
     durable = (make_head(Header(durable=True), None, "", "q"), b"a")
@@ -212,7 +212,7 @@ def test_a_settlement_during_a_sync_is_synced_soon_though_a_publish_waits_for_th
         bench.wake(Publish(PUBLISHER, [number], [durable], False))
     assert ([ticket for ticket, _ in journal.waiting], journal.durable) == ([1], 0)
     soon, last = journal.soon, journal.ticket
-    bench.wake(Settle(consumer, [0], Verdict.ACCEPT))
+    bench.wake(Settle(consumer, [0], DeliveryOutcome.ACCEPT))
     assert journal.ticket == last + 1
     assert journal.soon == soon + 1
     journal.sync(last)
@@ -227,21 +227,24 @@ def test_a_quorum_queue_tells_what_is_durable_and_in_the_order_in_which_it_was_a
     for number in (1, 2, 3):
         bench.publish(number)
         tickets.append(journal.ticket)
-    assert bench.keeper.queue.ready == 0, "carried out when it is committed"
+    assert bench.backend.queue.ready == 0, "carried out when it is committed"
     assert bench.told == []
-    assert (bench.keeper.outlook().unconfirmed, bench.keeper.outlook().unconfirmed_ms) == (3, NOW_MS)
-    assert bench.keeper.busy
+    assert (bench.backend.queue_status().unconfirmed, bench.backend.queue_status().unconfirmed_ms) == (
+        3,
+        NOW_MS,
+    )
+    assert bench.backend.busy
     wakes = bench.wakes
     journal.sync(tickets[1])
     assert bench.wakes > wakes
     bench.wake()
     assert bench.told == [("Confirmed", [1]), ("Confirmed", [2])]
-    assert bench.keeper.busy
+    assert bench.backend.busy
     journal.sync(tickets[2])
     bench.wake()
     assert bench.told[2:] == [("Confirmed", [3])]
-    assert not bench.keeper.busy
-    assert bench.keeper.outlook().unconfirmed_ms is None
+    assert not bench.backend.busy
+    assert bench.backend.queue_status().unconfirmed_ms is None
 
 
 def test_what_is_asked_before_the_group_has_begun_waits_for_it() -> None:
@@ -249,8 +252,8 @@ def test_what_is_asked_before_the_group_has_begun_waits_for_it() -> None:
     bench.publish(1)
     bench.wake(Inspect(ASKER.request()))
     assert (bench.told, journal.entries) == ([], [])
-    assert bench.keeper.busy
-    assert bench.keeper.deadline() is None
+    assert bench.backend.busy
+    assert bench.backend.deadline() is None
     journal.sync_all()
     bench.wake()
     journal.sync_all()
@@ -263,28 +266,28 @@ def test_time_that_is_on_its_way_through_the_log_is_not_sent_again() -> None:
     bench.publish(1)
     journal.sync_all()
     bench.wake()
-    assert bench.keeper.deadline() == NOW_MS + 100
+    assert bench.backend.deadline() == NOW_MS + 100
     bench.wake(Tick(), now_ms=NOW_MS + 99)
-    assert bench.keeper.deadline() == NOW_MS + 100, "that was too early"
+    assert bench.backend.deadline() == NOW_MS + 100, "that was too early"
     bench.wake(Tick(), now_ms=NOW_MS + 100)
-    assert bench.keeper.deadline() is None
+    assert bench.backend.deadline() is None
     journal.sync_all()
-    assert bench.keeper.queue.ready == 1
+    assert bench.backend.queue.ready == 1
     bench.wake(now_ms=NOW_MS + 100)
-    assert (bench.keeper.queue.ready, bench.keeper.deadline()) == (0, None)
+    assert (bench.backend.queue.ready, bench.backend.deadline()) == (0, None)
 
 
 def test_what_was_asked_behind_the_end_of_a_queue_is_answered_as_too_late() -> None:
     bench, journal = opened()
     bench.wake(Delete(ASKER.request()))
     bench.publish(1)
-    assert not bench.keeper.queue.deleted, "not before it is committed"
+    assert not bench.backend.queue.deleted, "not before it is committed"
     journal.sync_all()
     bench.wake()
-    assert bench.keeper.queue.deleted
+    assert bench.backend.queue.deleted
     assert bench.told == [("Answer", [0]), ("Unconfirmed", [1])]
-    bench.keeper.delete()
-    assert not bench.keeper.busy
+    bench.backend.delete()
+    assert not bench.backend.busy
 
 
 def test_a_question_to_a_quorum_queue_is_answered_in_its_place_and_is_not_in_the_journal() -> None:
@@ -305,13 +308,13 @@ def test_a_question_to_a_quorum_queue_is_answered_in_its_place_and_is_not_in_the
         *(("Confirmed", [2]), ("Answer", [2])),
         ("Answer", [2]),
     ]
-    assert not bench.keeper.busy
+    assert not bench.backend.busy
 
 
 def test_what_came_of_several_entries_is_told_as_of_the_last() -> None:
     """A lane is told how far its letters were carried out with all that came of them, or may forget some."""
     bench, journal = opened()
-    queue, key = bench.keeper.queue, ASKER.id[:2]
+    queue, key = bench.backend.queue, ASKER.id[:2]
     for number in (1, 2):
         publish = Publish(PUBLISHER, [number], [MESSAGE], False)
         bench.wake(Letters(*key, number, number, 0, [publish]))  # type: ignore[arg-type]
@@ -329,34 +332,34 @@ def test_a_part_of_a_commit_is_told_to_lanes_and_sent_to_members_when_it_is_comm
     """Where the only member of a queue is of a cluster: its state is ahead of what others may hear."""
     states = States()
     bench, journal = opened(states=states)
-    keeper, key = bench.keeper, ASKER.id[:2]
-    assert isinstance(keeper, QuorumInLog)
-    assert keeper.transacts
+    backend, key = bench.backend, ASKER.id[:2]
+    assert isinstance(backend, QuorumInLog)
+    assert backend.transacts
     letters: list[Any] = [
         Letters(*key, number, number, 0, [Publish(PUBLISHER, [number], [MESSAGE], False)])
         for number in (1, 2)
     ]
     bench.wake(letters[0])
     before = journal.ticket
-    keeper.carry_out_part(letters[1:], NOW_MS)
-    keeper.tell()
-    keeper.snapshot_for(5)
-    assert (keeper.queue.lane_last(*key), keeper.ahead, keeper.done(*key)) == (2, True, 0)
+    backend.carry_out_part(letters[1:], NOW_MS)
+    backend.tell()
+    backend.snapshot_for(5)
+    assert (backend.queue.lane_last(*key), backend.ahead, backend.done(*key)) == (2, True, 0)
     assert (bench.told, states.begun) == ([], [])
     journal.sync(before)
-    keeper.tell()
-    assert (bench.told, keeper.done(*key), states.begun) == ([("Confirmed", [1])], 1, [])
+    backend.tell()
+    assert (bench.told, backend.done(*key), states.begun) == ([("Confirmed", [1])], 1, [])
     journal.sync_all()
-    keeper.tell()
+    backend.tell()
     assert bench.told[1:] == [("Confirmed", [2])]
-    assert (keeper.ahead, keeper.done(*key), states.begun) == (False, 2, [5])
+    assert (backend.ahead, backend.done(*key), states.begun) == (False, 2, [5])
 
 
 def test_a_question_waits_for_what_was_decided_before_though_there_was_nothing_to_tell() -> None:
     bench, journal = opened()
     bench.wake(AttachPublisher(PUBLISHER))
     bench.wake(Inspect(ASKER.request()))
-    assert (bench.told, bench.keeper.busy) == ([], True)
+    assert (bench.told, bench.backend.busy) == ([], True)
     wakes = bench.wakes
     journal.sync(journal.ticket)
     assert bench.wakes > wakes
@@ -388,18 +391,18 @@ def test_what_a_quorum_queue_has_not_told_is_refused_when_it_cannot_be_kept(end:
     first = journal.ticket
     bench.publish(2)
     journal.sync(first)
-    bench.keeper.keep(NOW_MS)
+    bench.backend.keep(NOW_MS)
     if end == "storage_failed":
-        bench.keeper.tell()
-        bench.keeper.storage_failed()
+        bench.backend.tell()
+        bench.backend.storage_failed()
     else:
-        (unheard,) = bench.keeper.unheard()
-        assert isinstance(unheard, Publish)
-        assert unheard.ids == [2]
-        bench.keeper.abandon()
+        (unanswered,) = bench.backend.unanswered()
+        assert isinstance(unanswered, Publish)
+        assert unanswered.ids == [2]
+        bench.backend.abandon()
     # What was durable is told all the same, and first.
     assert bench.told == [("Confirmed", [1]), ("Unconfirmed", [2])][: 1 if end == "abandon" else 2]
-    assert not bench.keeper.busy
+    assert not bench.backend.busy
     assert journal.left_alone == ([7] if end == "abandon" else [])
 
 
@@ -407,11 +410,11 @@ def test_what_is_committed_after_storage_has_failed_is_not_carried_out() -> None
     """Its askers were refused: carried out without what they asked, it would make a state that is wrong."""
     bench, journal = opened()
     bench.publish(1)
-    applied = bench.keeper.applied
-    bench.keeper.storage_failed()
+    applied = bench.backend.applied
+    bench.backend.storage_failed()
     journal.sync_all()
     bench.wake()
-    assert bench.keeper.applied == applied
+    assert bench.backend.applied == applied
     assert bench.told == [("Unconfirmed", [1])]
 
 
@@ -441,8 +444,10 @@ class FullShelf(MemoryShelf):
 
 def stream(shelf: MemoryShelf | None = None) -> tuple[Bench, Syncs, list[bool]]:
     log, syncs, full = StreamLog(shelf or MemoryShelf()), Syncs(), []
-    keeper = StreamKeeper(StreamQueue("s", log), log, syncs, lambda _, error: full.append(error is not None))
-    return Bench(keeper), syncs, full
+    backend = StreamBackend(
+        StreamQueue("s", log), log, syncs, lambda _, error: full.append(error is not None)
+    )
+    return Bench(backend), syncs, full
 
 
 def test_a_stream_has_one_sync_under_way_and_what_comes_meanwhile_makes_the_next_chunk() -> None:
@@ -464,7 +469,7 @@ def test_a_stream_without_room_says_when_it_tries_again_and_does_not_before() ->
     bench, syncs, full = stream(shelf)
     shelf.full = True
     bench.publish(1)
-    assert (full, bench.keeper.due_ms) == ([True], NOW_MS + RETRY_MS)
+    assert (full, bench.backend.due_ms) == ([True], NOW_MS + RETRY_MS)
     shelf.full = False
     bench.wake(now_ms=NOW_MS + RETRY_MS - 1)
     assert syncs.asked == []
@@ -477,15 +482,15 @@ def test_a_part_of_a_commit_is_written_to_a_stream_when_the_journal_has_the_comm
     """Before, a loss of power would leave it without the other queues' parts. It is one chunk of its own."""
     log, syncs, journal = StreamLog(MemoryShelf()), Syncs(), Journal()
     commits = StreamCommits(7, journal)
-    keeper = StreamKeeper(
+    backend = StreamBackend(
         StreamQueue("s", log), log, syncs, lambda _, error: None, cast("Any", journal), commits
     )
-    bench = Bench(keeper)
-    keeper.carry_out_part([Publish(PUBLISHER, [1, 2], [MESSAGE, MESSAGE], True)], NOW_MS)
+    bench = Bench(backend)
+    backend.carry_out_part([Publish(PUBLISHER, [1, 2], [MESSAGE, MESSAGE], True)], NOW_MS)
     journal.ticket += 1  # the end of the commit
-    keeper.tell()
+    backend.tell()
     bench.wake()
-    assert (keeper.busy, log.next_offset, syncs.asked) == (True, 0, [])
+    assert (backend.busy, log.next_offset, syncs.asked) == (True, 0, [])
     journal.sync(journal.ticket - 1)
     bench.wake()
     assert log.next_offset == 0
@@ -495,7 +500,7 @@ def test_a_part_of_a_commit_is_written_to_a_stream_when_the_journal_has_the_comm
     assert commits.bytes > 0
     syncs.asked.pop()()
     bench.wake()
-    assert (log.committed, commits.bytes, keeper.busy) == (2, 0, False)
+    assert (log.committed, commits.bytes, backend.busy) == (2, 0, False)
     assert bench.told == [("Confirmed", [1, 2])]
 
 
@@ -503,10 +508,10 @@ def test_a_stream_that_ends_while_the_disk_is_full_takes_the_alarm_with_it_and_n
     shelf = FullShelf()
     bench, syncs, full = stream(shelf)
     bench.publish(1)
-    bench.keeper.close()
+    bench.backend.close()
     assert syncs.asked == []
     bench, syncs, full = stream(shelf)
     shelf.full = True
     bench.publish(1)
-    bench.keeper.end()
+    bench.backend.end()
     assert full == [True, False]

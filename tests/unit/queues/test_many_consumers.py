@@ -20,9 +20,9 @@ from amqp10broker.queues.commands import (
     Command,
     ConsumerRef,
     Credit,
+    DeliveryOutcome,
     Subscribe,
     Unsubscribe,
-    Verdict,
 )
 from amqp10broker.queues.quorum.queue import QuorumQueue
 from amqp10broker.queues.settings import DEFAULTS, QueueSettings
@@ -104,7 +104,7 @@ def test_a_queue_takes_one_more_and_lets_one_go_in_steps_of_which_there_is_an_en
         ref = refs.pop(at)
         if leaves_by == "cancel":
             return lambda: apply(Cancel(ref))
-        return lambda: apply(Unsubscribe(ref, [], [], 0, Verdict.REQUEUE))
+        return lambda: apply(Unsubscribe(ref, [], [], 0, DeliveryOutcome.REQUEUE))
 
     steps: dict[int, list[int]] = {}
     for count in (FEW, MANY):

@@ -8,7 +8,7 @@ import pytest
 
 from amqp10broker.message.message import Message, make_head
 from amqp10broker.queues.quorum.bodies import OPEN_PAGES_MAX, PEEKS_MAX, MemoryPacks, PagedBodies, ranges_of
-from amqp10broker.queues.quorum.lane import BLOCK_MAX, NEVER, Lane
+from amqp10broker.queues.quorum.lane import BLOCK_MAX, NEVER, OrderedEntries
 
 HEAD = make_head(None, None, "", "q")
 
@@ -127,7 +127,7 @@ def test_sorted_indexes_as_ranges() -> None:
 
 
 def test_a_line_gives_up_to_a_block_at_a_time() -> None:
-    lane = Lane()
+    lane = OrderedEntries()
     lane.append(range(BLOCK_MAX), [1] * BLOCK_MAX, None)
     lane.append(range(BLOCK_MAX, BLOCK_MAX + 5), [2] * 5, None)
     keys, sizes, expiries = lane.take(BLOCK_MAX + 5, 0)
@@ -137,7 +137,7 @@ def test_a_line_gives_up_to_a_block_at_a_time() -> None:
 
 
 def test_a_line_stops_before_what_has_expired() -> None:
-    lane = Lane()
+    lane = OrderedEntries()
     lane.append([1, 2, 3, 4], [1] * 4, [NEVER, 50, 10, NEVER])
     assert lane.take(9, 10) == ([1, 2], [1, 1], [NEVER, 50])
     assert lane.take(9, 10) == ([], [], [])
@@ -147,7 +147,7 @@ def test_a_line_stops_before_what_has_expired() -> None:
 
 
 def test_entries_without_expiry_may_follow_those_with_one() -> None:
-    lane = Lane()
+    lane = OrderedEntries()
     lane.append([1], [1], None)
     lane.append([2], [1], [70])
     lane.append([3], [1], None)
@@ -156,7 +156,7 @@ def test_entries_without_expiry_may_follow_those_with_one() -> None:
 
 
 def test_entries_put_back_are_merged_by_key() -> None:
-    lane = Lane()
+    lane = OrderedEntries()
     lane.append(range(10), [1] * 10, None)
     lane.take(6, 0)
     lane.put_back([(4, 1, NEVER), (5, 1, 99)])
@@ -168,7 +168,7 @@ def test_entries_put_back_are_merged_by_key() -> None:
 
 
 def test_clearing_a_line_tells_what_was_there() -> None:
-    lane = Lane()
+    lane = OrderedEntries()
     lane.append([1, 2], [1, 1], [5, 6])
     lane.take(1, 0)
     assert lane.clear() == [2]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from amqp10broker.queues.commands import DELETE, TICK, ConsumerRef, Credit, GiveBack, Settle, Verdict
+from amqp10broker.queues.commands import DELETE, TICK, ConsumerRef, Credit, DeliveryOutcome, GiveBack, Settle
 from amqp10broker.queues.effects import CreditReply, Deliver, QueueDeleted, Settled
 from amqp10broker.queues.quorum.command_codec import encode_commands
 from amqp10broker.queues.quorum.commands import Browsing, QuorumCommand, SessionGone
@@ -55,14 +55,14 @@ def test_a_browser_is_shown_what_is_there_and_what_comes() -> None:
     assert not any(each.again for each in only(told, Deliver))
 
 
-@pytest.mark.parametrize("verdict", list(Verdict))
-def test_what_a_browser_decides_is_answered_and_ignored(verdict: Verdict) -> None:
+@pytest.mark.parametrize("delivery_outcome", list(DeliveryOutcome))
+def test_what_a_browser_decides_is_answered_and_ignored(delivery_outcome: DeliveryOutcome) -> None:
     """Also when its link goes."""
     bench = Browsed(dead_letter_exchange="dead")
     bench.publish("a", "b")
     ref, _ = bench.browser(2)
-    bench.settle(ref, verdict, [0])
-    bench.leave(ref, verdict)
+    bench.settle(ref, delivery_outcome, [0])
+    bench.leave(ref, delivery_outcome)
     assert not bench.queue.browsers
     assert bench.dead() == []
     assert bench.get(bench.consumer(), 5) == ["a", "b"]
@@ -72,7 +72,7 @@ def test_what_came_back_is_shown_before_the_rest_and_what_is_held_is_not() -> No
     bench = Browsed()
     bench.publish("a", "b", "c")
     taker = bench.consumer(2)
-    bench.settle(taker, Verdict.REQUEUE, [1])
+    bench.settle(taker, DeliveryOutcome.REQUEUE, [1])
     assert bench.browser(5)[1] == ["b", "c"]
 
 
@@ -96,7 +96,7 @@ def test_what_is_given_back_after_another_request_is_shown_again() -> None:
     ref, _ = bench.browser(4)
     bench.do(Credit(ref, 0, 4, False, 4))
     bench.credit(taker, 1)
-    bench.settle(taker, Verdict.REQUEUE, [0])
+    bench.settle(taker, DeliveryOutcome.REQUEUE, [0])
     assert bench.bodies(bench.told[-2:], ref) == []
     bench.do(GiveBack(ref, [2, 3], [], 4, 4, 1))
     told = bench.do(Credit(ref, 4, 4, True, 4))
@@ -114,7 +114,7 @@ def test_a_browser_may_select_and_looks_in_turns() -> None:
     (delivered,) = bench.delivered(told, ref)
     assert delivered[1].endswith(b"#55")
     assert [(each.credit, each.available) for each in only(told, CreditReply)] == [(0, 0)]
-    looking = bench.queue.outlook().parts[ref].looking
+    looking = bench.queue.queue_status().parts[ref].looking
     assert looking is not None
     assert (looking.looked_at, looking.passed) == (60, 1)
 
@@ -172,4 +172,4 @@ def test_a_queue_that_follows_shows_nothing() -> None:
 
 
 def _settle(ref: ConsumerRef) -> QuorumCommand:
-    return Settle(ref, [0], Verdict.ACCEPT, answer=True)
+    return Settle(ref, [0], DeliveryOutcome.ACCEPT, answer=True)

@@ -12,14 +12,14 @@ from amqp10broker.message.message import Message
 from amqp10broker.protocols.amqp10.codec import encode
 from amqp10broker.protocols.amqp10.types import Symbol, Timestamp
 from amqp10broker.queues import machine_version
-from amqp10broker.queues.commands import Delete, Inspect, Purge, Verdict
+from amqp10broker.queues.commands import Delete, DeliveryOutcome, Inspect, Purge
 from amqp10broker.queues.effects import Answer, Refusal
 from amqp10broker.queues.quorum import later, ready
 from amqp10broker.queues.quorum.commands import RaiseVersion
-from amqp10broker.queues.quorum.later import Later, LaterMessages
+from amqp10broker.queues.quorum.later import DueMessage, LaterMessages
 from amqp10broker.queues.quorum.messages import DUE_MAX
 from amqp10broker.queues.quorum.numbers import Numbers
-from amqp10broker.queues.quorum.ready import Ready
+from amqp10broker.queues.quorum.ready import ReadyIndexes
 from amqp10broker.queues.quorum.snapshot import decode_snapshot, encode_snapshot
 from amqp10broker.queues.settings import Overflow
 from tests.support import quorum_bench
@@ -54,11 +54,11 @@ def test_a_message_is_delivered_at_its_time_and_not_before() -> None:
     assert (bench.bodies(told), bench.counts) == (["now"], (0, 2))
     assert bench.bodies(bench.wait(49)) == []
     assert bench.queue.deadline() == bench.now + 1
-    outlook = bench.queue.outlook()
-    assert (outlook.delayed, outlook.delayed_until_ms) == (2, bench.now + 1)
+    queue_status = bench.queue.queue_status()
+    assert (queue_status.delayed, queue_status.delayed_until_ms) == (2, bench.now + 1)
     assert bench.bodies(bench.wait(1)) == ["a"]
     assert bench.bodies(bench.wait(50), ref) == ["b"]
-    assert (bench.counts, bench.queue.outlook().delayed_until_ms) == ((0, 0), None)
+    assert (bench.counts, bench.queue.queue_status().delayed_until_ms) == ((0, 0), None)
 
 
 def test_a_queue_of_an_older_version_delivers_at_once_and_delays_from_its_entry_on() -> None:
@@ -111,9 +111,9 @@ def test_one_that_comes_back_after_its_time_comes_back_at_once() -> None:
     ref = bench.consumer(5)
     bench.publish_all([delayed("a", 10)])
     bench.wait(10)
-    assert bench.bodies(bench.settle(ref, Verdict.REQUEUE)) == ["a"]
+    assert bench.bodies(bench.settle(ref, DeliveryOutcome.REQUEUE)) == ["a"]
     when = encode({Symbol("x-opt-delivery-time"): Timestamp(bench.now + 50)})
-    assert bench.bodies(bench.settle(ref, Verdict.REQUEUE, annotations=when)) == []
+    assert bench.bodies(bench.settle(ref, DeliveryOutcome.REQUEUE, annotations=when)) == []
     assert bench.counts == (0, 1)
     assert bench.bodies(bench.wait(50)) == ["a"]
 
@@ -198,7 +198,7 @@ def test_messages_in_whatever_order_they_come_are_taken_in_that_of_their_times(s
     for _ in range(40):
         count = dice.randint(0, 12)
         some = [
-            Later(
+            DueMessage(
                 dice.randint(1, 60), index + at, dice.randint(1, 9), dice.choice([0, 7]), dice.randint(0, 1)
             )
             for at in range(count)
@@ -268,10 +268,10 @@ def test_many_numbers_in_the_tail_are_as_few(monkeypatch: pytest.MonkeyPatch) ->
                 case "c":
                     bench.credit(ref, dice.randint(1, 60))
                 case "s" | "g" if held := bench.held(ref):
-                    verdict = dice.choice([Verdict.ACCEPT, Verdict.REQUEUE])
-                    bench.settle(ref, verdict, dice.sample(held, dice.randint(1, len(held))))
+                    delivery_outcome = dice.choice([DeliveryOutcome.ACCEPT, DeliveryOutcome.REQUEUE])
+                    bench.settle(ref, delivery_outcome, dice.sample(held, dice.randint(1, len(held))))
                 case "r" if bench.held(ref):
-                    bench.leave(ref, Verdict.REQUEUE)
+                    bench.leave(ref, DeliveryOutcome.REQUEUE)
                     ref = bench.consumer()
             state = encode_snapshot(bench.queue)
             messages = bench.queue.parts()[0]
@@ -281,7 +281,7 @@ def test_many_numbers_in_the_tail_are_as_few(monkeypatch: pytest.MonkeyPatch) ->
         packed = type(bench.queue.parts()[0].ready._behind) is Numbers
         assert packed is (at_least == 1)
         bench.do(Purge(bench.request))
-        bench.settle(ref, Verdict.ACCEPT)
+        bench.settle(ref, DeliveryOutcome.ACCEPT)
         assert bench.queue.parts()[0].ready.returns_to_tail() == []
         return states
 
@@ -299,7 +299,7 @@ def test_memory_is_some_bytes_of_each(spread: int) -> None:
         for first in range(0, count, 500):
             held.add(
                 [
-                    Later(10**12 + dice.randrange(spread), index, 100, 0, 0)
+                    DueMessage(10**12 + dice.randrange(spread), index, 100, 0, 0)
                     for index in range(first, first + 500)
                 ]
             )
@@ -310,12 +310,12 @@ def test_memory_is_some_bytes_of_each(spread: int) -> None:
 
 
 def test_memory_is_some_bytes_of_each_that_is_due() -> None:
-    lines, count = Ready(), 50_000
+    lines, count = ReadyIndexes(), 50_000
     tracemalloc.start()
     try:
         before = tracemalloc.get_traced_memory()[0]
         for first in range(0, count, 500):
-            lines.line_up([Later(1, index, 100, 0, 0) for index in range(first, first + 500)], count)
+            lines.line_up([DueMessage(1, index, 100, 0, 0) for index in range(first, first + 500)], count)
         used = tracemalloc.get_traced_memory()[0] - before
     finally:
         tracemalloc.stop()

@@ -31,7 +31,7 @@ def test_another_leader_delivers_at_the_time_and_not_before() -> None:
     world.publish(leader, 1, delay_ms=60_000)
     due_ms = world.now + 30_000
     world.settle_down(lambda: len(world.confirmed) == 4 and world.even())
-    assert [node.keeper.queue.delayed for node in world.nodes.values()] == [4, 4, 4]
+    assert [node.backend.queue.delayed for node in world.nodes.values()] == [4, 4, 4]
     world.crash(leader.number)
     world.settle_down(lambda: world.leader() is not None)
     other = world.leader()
@@ -43,7 +43,7 @@ def test_another_leader_delivers_at_the_time_and_not_before() -> None:
     assert world.now - due_ms <= 100
     world.start(leader.number)
     world.settle_down(world.even)
-    assert [node.keeper.queue.delayed for node in world.nodes.values()] == [1, 1, 1]
+    assert [node.backend.queue.delayed for node in world.nodes.values()] == [1, 1, 1]
     world.settle_down(lambda: len(world.keys) == 4, 90_000)
     assert [len(world.bodies(node)) for node in world.nodes.values()] == [4, 4, 4]
 
@@ -59,7 +59,7 @@ def test_what_is_due_while_nobody_leads_is_delivered_then() -> None:
     for number in list(world.down):
         world.start(number)
     leader = the_leader(world)
-    world.settle_down(lambda: leader.keeper.queue.ready == 2)
+    world.settle_down(lambda: leader.backend.queue.ready == 2)
     waits(world, leader)
     world.settle_down(lambda: len(world.keys) == 2)
 
@@ -80,7 +80,7 @@ def test_a_member_that_comes_back_with_a_state_has_them() -> None:
     world.settle_down(world.even)
     again = world.nodes[follower]
     assert INSTALLED in {record.kind for record in again.journal.records}
-    assert (again.keeper.queue.delayed, again.keeper.queue.ready) == (5, 600)
+    assert (again.backend.queue.delayed, again.backend.queue.ready) == (5, 600)
     world.pass_time(600_000)
-    world.settle_down(lambda: world.even() and again.keeper.queue.delayed == 0)
+    world.settle_down(lambda: world.even() and again.backend.queue.delayed == 0)
     assert world.bodies(again) == world.bodies(leader)

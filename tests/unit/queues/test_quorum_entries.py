@@ -9,8 +9,17 @@ import pytest
 
 from amqp10broker.errors import DamagedFile
 from amqp10broker.message.message import make_head
-from amqp10broker.queues.commands import Configure, Credit, Delete, Publish, Settle, Subscribe, Tick, Verdict
-from amqp10broker.queues.effects import Confirmed, Deliver, Rejected
+from amqp10broker.queues.commands import (
+    Configure,
+    Credit,
+    Delete,
+    DeliveryOutcome,
+    Publish,
+    Settle,
+    Subscribe,
+    Tick,
+)
+from amqp10broker.queues.effects import Confirmed, Deliver, PublishRejected
 from amqp10broker.queues.quorum.commands import QuorumCommand
 from amqp10broker.queues.quorum.log_store import QuorumStore
 from amqp10broker.queues.quorum.queue import QuorumQueue
@@ -100,8 +109,11 @@ def test_another_member_needs_only_the_bytes() -> None:
     for commands in (
         [Subscribe(consumer, False, name="c"), Credit(consumer, 0, 2, False, 0)],
         [publish(1, 2, 3)],
-        [Settle(consumer, [0], Verdict.ACCEPT), Settle(consumer, [1], Verdict.REQUEUE_FAILED)],
-        [Configure(QueueSettings(delivery_limit=None)), Settle(consumer, [1], Verdict.REQUEUE)],
+        [
+            Settle(consumer, [0], DeliveryOutcome.ACCEPT),
+            Settle(consumer, [1], DeliveryOutcome.REQUEUE_FAILED),
+        ],
+        [Configure(QueueSettings(delivery_limit=None)), Settle(consumer, [1], DeliveryOutcome.REQUEUE)],
     ):
         append(store, commands)
         write(follower, store.tail[-1].payload)
@@ -133,7 +145,7 @@ def test_messages_that_are_not_taken_use_up_their_indexes() -> None:
     alone = Alone(journal, full)
     alone.carry_out([publish(1, 2, 3), publish(4)], NOW_MS)
     (told,) = alone.queue.take_effects().values()
-    assert [each.ids for each in told if isinstance(each, Rejected)] == [(3,), (4,)]
+    assert [each.ids for each in told if isinstance(each, PublishRejected)] == [(3,), (4,)]
     assert alone.store.propose([publish(5)], NOW_MS).first == 4
     queue, store = opened(journal.again(), full)
     assert bodies(queue, store) == [b"1", b"2"]
@@ -152,7 +164,7 @@ def test_a_return_to_the_tail_keeps_its_index_and_needs_no_record() -> None:
     alone = Alone(journal, unlimited)
     consumer = HERE.consumer()
     alone.carry_out([publish(1, 2, 3), Subscribe(consumer, False), Credit(consumer, 0, 1, False, 0)], NOW_MS)
-    alone.carry_out([Settle(consumer, [0], Verdict.REQUEUE), publish(4)], NOW_MS)
+    alone.carry_out([Settle(consumer, [0], DeliveryOutcome.REQUEUE), publish(4)], NOW_MS)
     assert set(kinds(journal)) == {STATE, COMMANDS}
     alone = Alone(journal.again(), unlimited)
     consumer = HERE.consumer()
@@ -221,7 +233,7 @@ def test_messages_of_an_entry_that_was_replaced_are_nowhere_when_others_have_the
     assert bodies(queue, store) == [b"1"] * before + [b"2", b"3", b"4"]
     consumer = HERE.consumer()
     alone.carry_out([Subscribe(consumer, False), Credit(consumer, 0, 100, False, 0)], NOW_MS)
-    alone.carry_out([Settle(consumer, queue.live_indexes(), Verdict.ACCEPT)], NOW_MS)
+    alone.carry_out([Settle(consumer, queue.live_indexes(), DeliveryOutcome.ACCEPT)], NOW_MS)
     assert len(store.bodies) == 0, "pages are kept for messages that nobody has"
 
 

@@ -12,6 +12,7 @@ from amqp10broker.queues.commands import (
     Command,
     Credit,
     Delete,
+    DeliveryOutcome,
     GiveBack,
     Inspect,
     PeerId,
@@ -22,9 +23,8 @@ from amqp10broker.queues.commands import (
     Subscribe,
     Tick,
     Touch,
-    Verdict,
 )
-from amqp10broker.queues.effects import Answer, Confirmed, Deliver, Refusal, Rejected, TimedOut
+from amqp10broker.queues.effects import Answer, Confirmed, Deliver, PublishRejected, Refusal, TimedOut
 from amqp10broker.queues.quorum.command_codec import decode_commands, encode_commands
 from amqp10broker.queues.quorum.commands import Letters, NodeGone, NodeSuspect, joined, split
 from amqp10broker.queues.quorum.queue import QuorumQueue
@@ -103,9 +103,9 @@ def test_a_lane_begins_with_its_first_letter() -> None:
 def test_letters_without_any_say_what_was_heard() -> None:
     bench = Entries(**FULL)
     bench.entry(letters(1, publish("a", "b", "c")))
-    assert bench.kept == [(1, Rejected)]
+    assert bench.kept == [(1, PublishRejected)]
     bench.entry(letters(2, heard=0))
-    assert bench.kept == [(1, Rejected)]
+    assert bench.kept == [(1, PublishRejected)]
     bench.entry(letters(2, heard=1))
     assert bench.kept == []
     assert bench.queue.lane_last(NODE, START) == 1
@@ -161,11 +161,11 @@ def test_what_nothing_else_says_is_kept_until_it_was_heard() -> None:
     bench.now += 1001
     told = bench.entry(Tick())
     assert [type(each) for each in told] == [TimedOut]
-    kept = [(1, Rejected), (2, Answer), (2, Answer), (3, TimedOut)]
+    kept = [(1, PublishRejected), (2, Answer), (2, Answer), (3, TimedOut)]
     assert bench.kept == kept
     resumed = bench.queue.resume(NODE, START, 0, {})
     rejected, purged, refused, timed_out = (effect for _, _, effect in resumed.kept)
-    assert isinstance(rejected, Rejected)
+    assert isinstance(rejected, PublishRejected)
     assert list(rejected.ids) == [2, 3]
     assert purged == Answer(request, 1, 1)
     assert isinstance(refused, Answer)
@@ -310,7 +310,7 @@ def test_what_a_follower_carries_out_is_told_by_nobody() -> None:
     bench.queue.apply(Credit(consumer, 0, 1, False, 0), bench.now)
     (deliver, _) = bench.queue.take_effects()[SESSION.id]
     assert isinstance(deliver, Deliver)
-    bench.queue.apply(Settle(consumer, deliver.keys, Verdict.DISCARD, answer=True), bench.now)
+    bench.queue.apply(Settle(consumer, deliver.keys, DeliveryOutcome.DISCARD, answer=True), bench.now)
     bench.queue.follow()
     assert not bench.queue.take_effects()
     assert not bench.queue.take_dead_letters(), "mutant 39"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from amqp10broker.queues.commands import Delete, Inspect, Publish, Purge, Touch, Verdict
+from amqp10broker.queues.commands import Delete, DeliveryOutcome, Inspect, Publish, Purge, Touch
 from amqp10broker.queues.effects import Answer, QueueDeleted, Refusal, Unconfirmed
 from amqp10broker.queues.quorum.commands import DlxSettle, NodeGone
 from amqp10broker.queues.quorum.snapshot import decode_snapshot, encode_snapshot
@@ -38,7 +38,7 @@ def test_bytes_of_bodies_are_limited_likewise() -> None:
 def test_drop_head_takes_returns_first_then_low_priority() -> None:
     bench = Bench(max_length=3, dead_letter_exchange="dlx")
     bench.publish("r")
-    bench.settle(bench.consumer(1), Verdict.REQUEUE)
+    bench.settle(bench.consumer(1), DeliveryOutcome.REQUEUE)
     bench.publish("h", priority=9)
     bench.publish("n")
     assert bench.dead() == []
@@ -52,7 +52,7 @@ def test_what_comes_back_to_a_full_queue_stays() -> None:
     bench.publish("a")
     consumer = bench.consumer(1)
     bench.publish("b")
-    bench.settle(consumer, Verdict.REQUEUE)
+    bench.settle(consumer, DeliveryOutcome.REQUEUE)
     assert bench.queue.ready == 2
     assert bench.dead() == []
 
@@ -212,7 +212,7 @@ def test_a_return_keeps_its_time() -> None:
     bench.publish("a", ttl_ms=100)
     consumer = bench.consumer(1)
     bench.wait(60)
-    bench.settle(consumer, Verdict.REQUEUE)
+    bench.settle(consumer, DeliveryOutcome.REQUEUE)
     bench.wait(39)
     assert bench.queue.ready == 1
     bench.wait(1)
@@ -225,7 +225,7 @@ def test_what_a_consumer_holds_does_not_expire() -> None:
     consumer = bench.consumer(1)
     bench.wait(200)
     assert bench.queue.unsettled == 1
-    bench.settle(consumer, Verdict.REQUEUE)
+    bench.settle(consumer, DeliveryOutcome.REQUEUE)
     assert bench.dead() == [("expired", ["a"])]
 
 
@@ -260,7 +260,7 @@ def test_a_consumer_uses_the_queue_as_long_as_it_is_there() -> None:
     bench = Bench(expires_ms=1000)
     consumer = bench.consumer()
     bench.wait(5000)
-    bench.leave(consumer, Verdict.REQUEUE)
+    bench.leave(consumer, DeliveryOutcome.REQUEUE)
     assert bench.queue.deadline() == bench.now + 1000
 
 
@@ -271,7 +271,7 @@ def test_a_cancelled_consumer_does_not_use_it() -> None:
     bench.publish("a")
     first, second = bench.consumer(1), bench.consumer()
     bench.cancel(first)
-    bench.leave(second, Verdict.REQUEUE)
+    bench.leave(second, DeliveryOutcome.REQUEUE)
     bench.wait(1000)
     assert bench.queue.deleted
 
@@ -292,7 +292,7 @@ def test_each_fetch_of_one_channel_uses_it() -> None:
 def test_fetching_a_message_uses_it() -> None:
     bench = Bench(expires_ms=1000)
     bench.wait(900)
-    bench.leave(bench.consumer(counted=False), Verdict.REQUEUE)
+    bench.leave(bench.consumer(counted=False), DeliveryOutcome.REQUEUE)
     assert bench.queue.deadline() == bench.now + 1000
 
 
@@ -309,7 +309,7 @@ def test_a_restart_and_another_time_begin_anew() -> None:
 def test_a_node_that_was_away_for_long_does_not_end_an_unused_queue() -> None:
     """Nobody could use it meanwhile."""
     bench = Bench(expires_ms=1000)
-    bench.leave(bench.consumer(), Verdict.REQUEUE)
+    bench.leave(bench.consumer(), DeliveryOutcome.REQUEUE)
     bench.now += 10_000
     bench.do(NodeGone(0, 0))
     assert not bench.queue.deleted
@@ -325,11 +325,11 @@ def test_a_purge_leaves_what_consumers_hold() -> None:
     bench = Bench()
     bench.publish("a", "b", "c")
     consumer = bench.consumer(1)
-    bench.settle(consumer, Verdict.REQUEUE)
+    bench.settle(consumer, DeliveryOutcome.REQUEUE)
     bench.credit(consumer, 1)
     assert only(bench.do(Purge(bench.request)), Answer)[0].ready == 2
     assert (bench.queue.ready, bench.queue.unsettled) == (0, 1)
-    bench.settle(consumer, Verdict.REQUEUE)
+    bench.settle(consumer, DeliveryOutcome.REQUEUE)
     assert bench.get(consumer) == ["a"]
 
 
@@ -374,7 +374,7 @@ def test_dead_messages_stay_until_they_arrived() -> None:
     """handler_at_least_once; rabbit_fifo_dlx_integration rejected."""
     bench = Bench(**AT_LEAST_ONCE)
     bench.publish("a")
-    bench.settle(bench.consumer(1), Verdict.DISCARD_FAILED)
+    bench.settle(bench.consumer(1), DeliveryOutcome.DISCARD_FAILED)
     assert bench.dead() == []
     assert bench.queue.dlx == 1
     dead = bench.queue.take_dlx()
@@ -405,7 +405,7 @@ def test_dead_messages_count_against_the_limits() -> None:
     """reject_publish_source_queue_max_length, _max_length_bytes."""
     bench = Bench(**AT_LEAST_ONCE, max_length=1)
     bench.publish("a")
-    bench.settle(bench.consumer(1), Verdict.DISCARD)
+    bench.settle(bench.consumer(1), DeliveryOutcome.DISCARD)
     assert rejected(bench.publish("b")) == [0]
     bench.do(DlxSettle([each.key for each in bench.queue.take_dlx()]))
     assert confirmed(bench.publish("b")) == [0]
@@ -416,7 +416,7 @@ def test_dead_messages_are_purged() -> None:
     """purge_dlx."""
     bench = Bench(**AT_LEAST_ONCE)
     bench.publish("a", "b")
-    bench.settle(bench.consumer(1), Verdict.DISCARD)
+    bench.settle(bench.consumer(1), DeliveryOutcome.DISCARD)
     assert only(bench.do(Purge(bench.request)), Answer)[0].ready == 2
     assert bench.queue.dlx == 0
 
@@ -435,7 +435,7 @@ def test_switching_away_deletes_what_has_not_arrived(settings: dict[str, object]
     """switch_strategies, switch_strategy."""
     bench = Bench(**AT_LEAST_ONCE)
     bench.publish("a")
-    bench.settle(bench.consumer(1), Verdict.DISCARD)
+    bench.settle(bench.consumer(1), DeliveryOutcome.DISCARD)
     bench.configure(**settings)
     assert bench.queue.dlx == 0
     assert bench.dead() == []
@@ -450,9 +450,9 @@ def test_switching_to_at_least_once_keeps_what_dies_from_then_on() -> None:
     bench.publish("a", "b")
     consumer = bench.consumer(2)
     first, second = bench.held(consumer)
-    bench.settle(consumer, Verdict.DISCARD, [first])
+    bench.settle(consumer, DeliveryOutcome.DISCARD, [first])
     bench.configure(**AT_LEAST_ONCE)
-    bench.settle(consumer, Verdict.DISCARD, [second])
+    bench.settle(consumer, DeliveryOutcome.DISCARD, [second])
     assert bench.dead() == [("rejected", ["a"])]
     assert bench.queue.dlx == 1
 
@@ -461,7 +461,7 @@ def test_switching_to_at_least_once_keeps_what_dies_from_then_on() -> None:
 def test_drop_head_falls_back_to_at_most_once() -> None:
     bench = Bench(dead_letter_exchange="dlx", dead_letter_strategy=DeadLetterStrategy.AT_LEAST_ONCE)
     bench.publish("a")
-    bench.settle(bench.consumer(1), Verdict.DISCARD)
+    bench.settle(bench.consumer(1), DeliveryOutcome.DISCARD)
     assert (bench.queue.dlx, bench.dead()) == (0, [("rejected", ["a"])])
 
 
@@ -470,7 +470,7 @@ def test_a_new_internal_consumer_gets_everything_again() -> None:
     """last_consumer_wins: the one of another member, which has the same state; it is nobody's session."""
     bench = Bench(**AT_LEAST_ONCE)
     bench.publish("a")
-    bench.settle(bench.consumer(1), Verdict.DISCARD)
+    bench.settle(bench.consumer(1), DeliveryOutcome.DISCARD)
     assert len(bench.queue.take_dlx()) == 1
     bench.do(NodeGone(0, 0))
     assert bench.queue.take_dlx() == []

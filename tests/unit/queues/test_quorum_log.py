@@ -15,6 +15,7 @@ from amqp10broker.queues.commands import (
     Configure,
     Credit,
     Delete,
+    DeliveryOutcome,
     DetachPublisher,
     GiveBack,
     Inspect,
@@ -26,7 +27,6 @@ from amqp10broker.queues.commands import (
     Tick,
     Touch,
     Unsubscribe,
-    Verdict,
 )
 from amqp10broker.queues.quorum.command_codec import (
     decode_commands,
@@ -39,13 +39,13 @@ from amqp10broker.queues.quorum.command_codec import (
 from amqp10broker.queues.quorum.commands import (
     DlxSettle,
     Letters,
-    Look,
     NodeBack,
     NodeGone,
     NodeSuspect,
     QuorumChange,
     QuorumCommand,
     RaiseVersion,
+    SearchResult,
     Selected,
     SessionGone,
 )
@@ -73,13 +73,16 @@ COMMANDS: list[QuorumCommand] = [
     Credit(CONSUMER, 2**32 - 1, 2**32 - 1, True, BIG),
     Credit(SETTLING, 0, 0, False, 0),
     Credit(SETTLING, 0, 5, False, 0, 2_000_000),
-    *(Settle(CONSUMER, [1, 5, BIG], verdict, b"\xc1\x01\x00", True) for verdict in Verdict),
-    Settle(CONSUMER, [], Verdict.ACCEPT),
+    *(
+        Settle(CONSUMER, [1, 5, BIG], delivery_outcome, b"\xc1\x01\x00", True)
+        for delivery_outcome in DeliveryOutcome
+    ),
+    Settle(CONSUMER, [], DeliveryOutcome.ACCEPT),
     GiveBack(CONSUMER, [8, 9], [], 3, 4, 5),
     GiveBack(SETTLING, [8], [message("d")], 3, 4, BIG),
     Cancel(CONSUMER),
-    Unsubscribe(SETTLING, [9], [message("e")], 7, Verdict.REQUEUE_FAILED),
-    Unsubscribe(CONSUMER, range(2, 4), [], 7, Verdict.DISCARD),
+    Unsubscribe(SETTLING, [9], [message("e")], 7, DeliveryOutcome.REQUEUE_FAILED),
+    Unsubscribe(CONSUMER, range(2, 4), [], 7, DeliveryOutcome.DISCARD),
     Purge(REQUEST),
     Delete(),
     Delete(REQUEST, if_unused=True),
@@ -95,7 +98,12 @@ COMMANDS: list[QuorumCommand] = [
     RaiseVersion(2**32 - 1),
     Subscribe(CONSUMER, True, priority=-3, name="ü", filters=b"which"),
     Selected([]),
-    Selected([Look(CONSUMER, (0, 1, 2, 3, BIG), []), Look(SETTLING, (9,) * 5, [(2, BIG), (0, 7), (2, 8)])]),
+    Selected(
+        [
+            SearchResult(CONSUMER, (0, 1, 2, 3, BIG), []),
+            SearchResult(SETTLING, (9,) * 5, [(2, BIG), (0, 7), (2, 8)]),
+        ]
+    ),
     Letters(3, 4, 1, 0, BIG, []),
     Letters(3, 4, 7, BIG, 5, [FIRST[0], Publish(PUBLISHER, [4, 7], [message("a"), message("b")], True)]),
 ]
@@ -216,9 +224,11 @@ def full_bench() -> Bench:
     bench.publish("d", "e", priority=9, ttl_ms=5000)
     consumer = bench.consumer(5, priority=3, timeout_ms=7000)
     keys = bench.held(consumer)
-    bench.settle(consumer, Verdict.DISCARD, keys[:1])
-    bench.settle(consumer, Verdict.REQUEUE_FAILED, keys[1:2], annotations=b"\xc1\x05\x02\xa3\x01x\x41"[:7])
-    bench.settle(consumer, Verdict.REQUEUE, keys[2:4])
+    bench.settle(consumer, DeliveryOutcome.DISCARD, keys[:1])
+    bench.settle(
+        consumer, DeliveryOutcome.REQUEUE_FAILED, keys[1:2], annotations=b"\xc1\x05\x02\xa3\x01x\x41"[:7]
+    )
+    bench.settle(consumer, DeliveryOutcome.REQUEUE, keys[2:4])
     bench.consumer(2, settled=True)
     bench.publish("f", "g", ttl_ms=3000)
     return bench

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from amqp10broker.queues.outlook import Outlook, Part
+from amqp10broker.queues.outlook import ConsumerStatus, QueueStatus
 from tests.support.askers import new_asker
 from tests.support.quorum_room import the_quorum_room
 from tests.support.quorum_scenarios import SCENARIOS
@@ -96,7 +96,7 @@ def test_what_a_lost_node_held_is_delayed_as_returns_are() -> None:
     "rabbit_fifo_SUITE",
     "down_with_noconnection_marks_suspect_and_node_is_monitored_test",
     "active_flag_updated_when_consumer_suspected_unsuspected_test",
-    note="who is suspected gets nothing; `outlook` says so",
+    note="who is suspected gets nothing; `queue_status` says so",
 )
 def test_a_node_that_is_back_goes_on() -> None:
     check("a_node_that_is_back_goes_on")
@@ -148,7 +148,7 @@ def test_an_older_start_takes_nothing_from_a_newer_one() -> None:
 def test_who_is_away_is_ahead_of_nobody() -> None:
     session = new_asker("s")
     one, two = session.consumer(), session.consumer()
-    parts = {one: Part(one, 5), two: Part(two, 5, 3)}
-    assert Outlook(0, 0, parts).ahead_of(one) == parts[two]
-    parts[two] = Part(two, 5, 3, away=True)
-    assert Outlook(0, 0, parts).ahead_of(one) is None
+    parts = {one: ConsumerStatus(one, 5), two: ConsumerStatus(two, 5, 3)}
+    assert QueueStatus(0, 0, parts).ahead_of(one) == parts[two]
+    parts[two] = ConsumerStatus(two, 5, 3, away=True)
+    assert QueueStatus(0, 0, parts).ahead_of(one) is None

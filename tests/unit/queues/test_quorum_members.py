@@ -12,6 +12,7 @@ from amqp10broker.cluster.ids import member_id
 from amqp10broker.queues.commands import (
     DELETE,
     Credit,
+    DeliveryOutcome,
     PeerId,
     Publish,
     PublisherRef,
@@ -21,7 +22,6 @@ from amqp10broker.queues.commands import (
     Settle,
     Subscribe,
     Unsubscribe,
-    Verdict,
 )
 from amqp10broker.queues.effects import QueueDeleted, Unconfirmed
 from amqp10broker.queues.quorum import log_store as quorum_store
@@ -68,9 +68,9 @@ def test_what_nodes_have_published_and_is_not_committed_is_unconfirmed() -> None
     peer = PeerId(7, 1, 1)
     publish = Publish(PublisherRef(peer, 1), [1, 2], [(HEAD, b"x")] * 2, settled=False)
     leader.work(Letters(7, 1, 1, 1, 0, [publish]))  # type: ignore[arg-type]
-    assert leader.keeper.outlook().unconfirmed == 2
+    assert leader.backend.queue_status().unconfirmed == 2
     world.settle_down(world.even)
-    assert leader.keeper.outlook().unconfirmed == 0
+    assert leader.backend.queue_status().unconfirmed == 0
 
 
 def test_followers_tell_nothing() -> None:
@@ -78,7 +78,7 @@ def test_followers_tell_nothing() -> None:
     leader = opened(world)
     told: list[int] = []
     for node in world.nodes.values():
-        node.keeper.hand_over = lambda *_, node=node, **__: told.append(node.number)  # type: ignore[assignment, misc]
+        node.backend.hand_over = lambda *_, node=node, **__: told.append(node.number)  # type: ignore[assignment, misc]
     consumer = world.client.consumer()
     leader.work(Subscribe(consumer, False), Credit(consumer, 0, 10, False, 0))
     world.publish(leader)
@@ -97,7 +97,7 @@ def test_a_leader_that_was_deposed_tells_nothing() -> None:
     assert leader is not old
     told: list[int] = []
     for node in world.nodes.values():
-        node.keeper.hand_over = lambda *_, node=node, **__: told.append(node.number)  # type: ignore[assignment, misc]
+        node.backend.hand_over = lambda *_, node=node, **__: told.append(node.number)  # type: ignore[assignment, misc]
     world.publish(leader, 3)
     world.settle_down(world.even)
     assert set(told) == {leader.number}
@@ -180,7 +180,7 @@ def test_who_leads_has_carried_out_what_it_left_for_later() -> None:
     assert behind(world, old) == [1, 1]
     found: list[list[int]] = []
     for node in world.nodes.values():
-        node.keeper.on_lead = lambda leads, node=node: found.append(numbers(world, node))  # type: ignore[misc]
+        node.backend.on_lead = lambda leads, node=node: found.append(numbers(world, node))  # type: ignore[misc]
     world.crash(old.number)
     world.settle_down(lambda: bool(found))
     assert found == [[0, 1, 2]]
@@ -201,7 +201,7 @@ def test_who_leads_has_applied_all_that_was_confirmed_before() -> None:
     assert {numbers(world, node) == [] for node in others} == {True}, "they do not know it yet"
     found: list[list[int]] = []
     for node in others:
-        node.keeper.on_lead = lambda leads, node=node: found.append(numbers(world, node))  # type: ignore[misc]
+        node.backend.on_lead = lambda leads, node=node: found.append(numbers(world, node))  # type: ignore[misc]
     world.crash(old.number)
     world.settle_down(lambda: bool(found))
     assert found == [[0, 1, 2]]
@@ -242,7 +242,7 @@ def test_without_a_majority_nothing_is_confirmed_and_the_leader_stops() -> None:
         world.part(node.number)
     world.publish(leader)
     world.step_all()
-    assert (world.confirmed, leader.keeper.queue.ready) == (set(), 0)
+    assert (world.confirmed, leader.backend.queue.ready) == (set(), 0)
     world.settle_down(lambda: not leader.leads)
     for node in others:
         world.heal(node.number)
@@ -274,15 +274,15 @@ def test_what_a_leader_without_majority_wrote_goes_for_what_the_others_agreed_on
 def test_all_begin_with_the_same_state_and_the_first_leader_configures_it() -> None:
     """Time begins for it then: it does not expire because nobody used it since 1970."""
     world = World(4, settings=QueueSettings(expires_ms=60_000, max_length=5))
-    states = [encode_snapshot(node.keeper.queue) for node in world.nodes.values()]
+    states = [encode_snapshot(node.backend.queue) for node in world.nodes.values()]
     assert states == states[:1] * 3
     world.now += 3_600_000
     opened(world)
     world.settle_down(
-        lambda: all(node.keeper.queue.settings == world.settings for node in world.nodes.values())
+        lambda: all(node.backend.queue.settings == world.settings for node in world.nodes.values())
     )
-    assert not any(node.keeper.queue.deleted for node in world.nodes.values())
-    (due,) = {node.keeper.queue.deadline() for node in world.nodes.values()}
+    assert not any(node.backend.queue.deleted for node in world.nodes.values())
+    (due,) = {node.backend.queue.deadline() for node in world.nodes.values()}
     assert due is not None
     assert due > world.now
 
@@ -302,9 +302,9 @@ def test_a_member_that_was_away_gets_entries_and_one_that_was_away_for_long_gets
                 if len(leader.journal.files) == before:
                     break
         world.start(away)
-        queue = world.nodes[away].keeper.queue
+        queue = world.nodes[away].backend.queue
         world.settle_down(world.even)
-        assert (world.nodes[away].keeper.queue is not queue) is long, "another was installed"
+        assert (world.nodes[away].backend.queue is not queue) is long, "another was installed"
         assert numbers(world, world.nodes[away]) == list(range(world.published))
 
 
@@ -322,17 +322,17 @@ def test_a_member_that_was_away_takes_a_state_behind_what_was_held_and_purged() 
     leader.work(Subscribe(consumer, False), Credit(consumer, 0, 100, False, 0))
     world.publish(leader)
     world.settle_down(world.even)
-    assert leader.keeper.queue.figures().messages_unsettled == 3
-    leader.work(Unsubscribe(consumer, [], [], 3, Verdict.REQUEUE))
+    assert leader.backend.queue.figures().messages_unsettled == 3
+    leader.work(Unsubscribe(consumer, [], [], 3, DeliveryOutcome.REQUEUE))
     for _ in range(30):
         world.publish(leader, 2)
         leader.work(Purge(world.client.request()))
         world.settle_down(world.even)
         leader.journal.clean(leader.store, lambda: None)
     world.start(away)
-    before = world.nodes[away].keeper.queue
+    before = world.nodes[away].backend.queue
     world.settle_down(world.even)
-    assert world.nodes[away].keeper.queue is not before, "no state was taken"
+    assert world.nodes[away].backend.queue is not before, "no state was taken"
     assert [numbers(world, node) for node in world.nodes.values()] == [[], [], []]
     world.crash(next(number for number in world.nodes if number not in (away, leader.number)))
     world.publish(leader)
@@ -350,7 +350,7 @@ def test_a_new_member_begins_with_the_leaders_state(monkeypatch: pytest.MonkeyPa
     world.settle_down(world.even)
     consumer = world.client.consumer()
     leader.work(Subscribe(consumer, False), Credit(consumer, 0, 5, False, 0))
-    leader.work(Settle(consumer, [0, 1, 2], Verdict.ACCEPT))
+    leader.work(Settle(consumer, [0, 1, 2], DeliveryOutcome.ACCEPT))
     member = world.join(4)
     leader.member.change(Add(member))
     leader.member.advance()
@@ -383,7 +383,7 @@ def test_a_message_that_is_settled_while_the_state_is_sent_is_there_until_it_is_
         leader.journal.sync()
     consumer = world.client.consumer()
     leader.work(Subscribe(consumer, False), Credit(consumer, 0, 60, False, 0))
-    leader.work(Settle(consumer, list(range(60)), Verdict.ACCEPT))
+    leader.work(Settle(consumer, list(range(60)), DeliveryOutcome.ACCEPT))
     world.settle_down(world.even)
     assert numbers(world, leader) == numbers(world, world.nodes[4]) == []
     assert len(leader.store.bodies) == 0, "what was kept for the transfer is gone"
@@ -412,7 +412,7 @@ def test_a_crash_while_the_state_comes_leaves_no_mixture(when: int, monkeypatch:
     # Another state comes after the start: what has come of the first is nobody's.
     consumer = world.client.consumer()
     leader.work(Subscribe(consumer, False), Credit(consumer, 0, 10, False, 0))
-    leader.work(Settle(consumer, list(range(10)), Verdict.ACCEPT))
+    leader.work(Settle(consumer, list(range(10)), DeliveryOutcome.ACCEPT))
     world.start(4)
     world.settle_down(world.even)
     assert numbers(world, world.nodes[4]) == numbers(world, leader) == list(range(10, 30))
@@ -428,15 +428,15 @@ def test_a_queue_that_the_catalog_has_forgotten_ends_at_every_member_by_itself()
     world.settle_down(world.even)
     told: dict[int, list[object]] = {number: [] for number in world.nodes}
     for node in world.nodes.values():
-        node.keeper.hand_over = told_to(told[node.number])
+        node.backend.hand_over = told_to(told[node.number])
         world.part(node.number)
     world.publish(leader)
     for node in list(world.nodes.values()):
-        node.keeper.carry_out([DELETE], world.now)
-        assert node.keeper.queue.deleted
-        node.keeper.keep(world.now)
-        node.keeper.tell()
-        node.keeper.delete()
+        node.backend.carry_out([DELETE], world.now)
+        assert node.backend.queue.deleted
+        node.backend.keep(world.now)
+        node.backend.tell()
+        node.backend.delete()
         assert sum(node.journal.live.values()) == 0
         assert node.groups.get(GROUP) is None
     kinds = {number: {type(each) for each in effects} for number, effects in told.items()}
@@ -467,12 +467,12 @@ def test_a_member_whose_machine_fails_is_left_out_and_the_others_go_on(
         raise RuntimeError("a fault of ours")
 
     world.publish(leader)
-    monkeypatch.setattr(leader.keeper.queue, "apply", fail)
-    leader.keeper._commits.abandoned = lambda group: None  # type: ignore[method-assign]
+    monkeypatch.setattr(leader.backend.queue, "apply", fail)
+    leader.backend._commits.abandoned = lambda group: None  # type: ignore[method-assign]
     with pytest.raises(RuntimeError):
         world.step_all()
-    assert leader.keeper.shared
-    leader.keeper.abandon()
+    assert leader.backend.shared
+    leader.backend.abandon()
     assert not leader.leads
     number = leader.number
     world.part(number)
@@ -497,10 +497,10 @@ def test_a_follower_shows_its_figures() -> None:
     consumer = world.client.consumer()
     leader.work(Subscribe(consumer, False), Credit(consumer, 0, 3, False, 0))
     world.settle_down(world.even)
-    figures = [node.keeper.queue.figures() for node in world.nodes.values()]
+    figures = [node.backend.queue.figures() for node in world.nodes.values()]
     assert figures == figures[:1] * 3
     assert (figures[0].messages_ready, figures[0].messages_unsettled, figures[0].consumers) == (1, 3, 1)
-    assert [node.keeper.deadline() for node in world.nodes.values() if node is not leader] == [None, None]
+    assert [node.backend.deadline() for node in world.nodes.values() if node is not leader] == [None, None]
 
 
 def test_the_member_that_is_to_lead_a_new_group_does_so_without_waiting() -> None:

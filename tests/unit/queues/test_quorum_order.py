@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from amqp10broker.queues import machine_version
-from amqp10broker.queues.commands import Credit, Inspect, Purge, Verdict
+from amqp10broker.queues.commands import Credit, DeliveryOutcome, Inspect, Purge
 from amqp10broker.queues.effects import Answer, CreditReply, Deliver
 from amqp10broker.queues.quorum.commands import RaiseVersion
-from amqp10broker.queues.quorum.lane import NEVER, Lane
+from amqp10broker.queues.quorum.lane import NEVER, OrderedEntries
 from tests.support.quorum_bench import Bench, confirmed, message, only
 
 
@@ -81,8 +81,8 @@ def test_returns_go_before_everything_else_in_the_order_of_return() -> None:
     assert bench.get(first, 2) == ["a", "b"]
     assert bench.get(second) == ["c"]
     bench.publish("h", priority=9)
-    bench.settle(second, Verdict.REQUEUE)
-    bench.settle(first, Verdict.REQUEUE)
+    bench.settle(second, DeliveryOutcome.REQUEUE)
+    bench.settle(first, DeliveryOutcome.REQUEUE)
     assert bench.get(first, 9) == ["c", "a", "b", "h"]
 
 
@@ -92,7 +92,7 @@ def test_one_settlement_of_several_keeps_their_order() -> None:
     bench = Bench()
     bench.publish("a", "b", "c")
     consumer = bench.consumer(3)
-    bench.settle(consumer, Verdict.REQUEUE)
+    bench.settle(consumer, DeliveryOutcome.REQUEUE)
     assert bench.get(consumer, 3) == ["a", "b", "c"]
 
 
@@ -102,7 +102,7 @@ def test_single_settlements_return_in_their_own_order() -> None:
     bench.publish("a", "b", "c")
     consumer = bench.consumer(3)
     for key in reversed(bench.held(consumer)):
-        bench.settle(consumer, Verdict.REQUEUE, [key])
+        bench.settle(consumer, DeliveryOutcome.REQUEUE, [key])
     assert bench.get(consumer, 3) == ["c", "b", "a"]
 
 
@@ -113,7 +113,7 @@ def test_without_a_delivery_limit_a_return_goes_to_the_tail_with_normal_priority
     bench.publish("a")
     consumer = bench.consumer(1)
     bench.publish("b")
-    bench.settle(consumer, Verdict.REQUEUE)
+    bench.settle(consumer, DeliveryOutcome.REQUEUE)
     bench.publish("c")
     assert bench.get(consumer, 4) == ["a", "b", "h", "c"]
 
@@ -123,9 +123,9 @@ def test_returns_to_the_tail_and_what_is_published_meanwhile_keep_their_order() 
     bench.publish("a", "b", "c", "d")
     consumer = bench.consumer(3)
     keys = bench.held(consumer)
-    bench.settle(consumer, Verdict.REQUEUE, keys[:1])
+    bench.settle(consumer, DeliveryOutcome.REQUEUE, keys[:1])
     bench.publish("e")
-    bench.settle(consumer, Verdict.REQUEUE, keys[1:])
+    bench.settle(consumer, DeliveryOutcome.REQUEUE, keys[1:])
     bench.publish("f", "g")
     other = bench.consumer(3)
     assert bench.bodies(bench.told, other) == ["d", "a", "e"]
@@ -138,7 +138,7 @@ def test_a_high_message_that_is_older_than_a_return_to_the_tail_goes_before_it_i
     bench.publish("n")
     consumer = bench.consumer(1)
     bench.publish("h1", "h2", "h3", priority=9)
-    bench.settle(consumer, Verdict.REQUEUE)
+    bench.settle(consumer, DeliveryOutcome.REQUEUE)
     bench.publish("h4", priority=9)
     # Two turns of high, then normal's, in which h3 is older than the return, and h4 is not.
     assert bench.get(consumer, 5) == ["h1", "h2", "h3", "n", "h4"]
@@ -150,7 +150,7 @@ def test_returns_to_the_tail_may_be_dropped(overflow: str) -> None:
     bench = Bench(delivery_limit=None, message_ttl_ms=1000, dead_letter_exchange="dlx")
     bench.publish("a", "b", "c")
     consumer = bench.consumer(2)
-    bench.settle(consumer, Verdict.REQUEUE)
+    bench.settle(consumer, DeliveryOutcome.REQUEUE)
     bench.publish("d")
     if overflow == "max_length":
         bench.configure(delivery_limit=None, max_length=1, dead_letter_exchange="dlx")
@@ -191,7 +191,7 @@ def test_a_return_that_is_given_back_keeps_its_place_among_the_returns() -> None
     bench = Bench()
     bench.publish("a", "b", "c")
     consumer = bench.consumer(3)
-    bench.settle(consumer, Verdict.REQUEUE)
+    bench.settle(consumer, DeliveryOutcome.REQUEUE)
     bench.credit(consumer, 2)
     bench.give_back(consumer, bench.held(consumer))
     assert bench.get(bench.consumer(), 3) == ["a", "b", "c"]
@@ -242,7 +242,7 @@ def test_credit_counts_deliveries_and_settlement_gives_none_back() -> None:
     bench.publish("a", "b", "c")
     consumer = bench.consumer()
     assert bench.get(consumer) == ["a"]
-    assert bench.bodies(bench.settle(consumer, Verdict.ACCEPT)) == []
+    assert bench.bodies(bench.settle(consumer, DeliveryOutcome.ACCEPT)) == []
     assert bench.get(consumer) == ["b"]
 
 
@@ -286,7 +286,7 @@ def test_a_cancelled_consumer_gets_no_more_and_may_settle_what_it_holds() -> Non
     assert bench.bodies(bench.publish("b")) == []
     assert bench.queue.consumers == 0
     assert bench.queue.unsettled == 1
-    bench.settle(consumer, Verdict.ACCEPT)
+    bench.settle(consumer, DeliveryOutcome.ACCEPT)
     assert bench.queue.unsettled == 0
     assert bench.queue.ready == 1
     bench.do(Credit(consumer, 1, 5, False, 1))
@@ -299,8 +299,8 @@ def test_unknown_keys_settle_nothing() -> None:
     bench = Bench()
     bench.publish("a")
     consumer = bench.consumer(1)
-    for verdict in Verdict:
-        bench.settle(consumer, verdict, [77])
+    for delivery_outcome in DeliveryOutcome:
+        bench.settle(consumer, delivery_outcome, [77])
     assert bench.queue.unsettled == 1
 
 
@@ -334,13 +334,13 @@ def test_settled_deliveries_are_gone_when_they_have_arrived() -> None:
     consumer = bench.consumer(1, settled=True)
     assert bench.queue.unsettled == 0
     bench.credit(consumer, 1)
-    bench.leave(consumer, Verdict.REQUEUE)
+    bench.leave(consumer, DeliveryOutcome.REQUEUE)
     assert bench.queue.ready == 0
 
 
 def test_lines_that_are_empty_have_nothing_in_common() -> None:
     """They begin with the same blocks, of which there are none."""
-    appended, returned, cleared, untouched = (Lane() for _ in range(4))
+    appended, returned, cleared, untouched = (OrderedEntries() for _ in range(4))
     appended.append([1, 2], [10, 10], None)
     returned.put_back([(3, 10, NEVER)])
     assert cleared.clear() == []

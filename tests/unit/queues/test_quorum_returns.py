@@ -11,12 +11,12 @@ from amqp10broker.protocols.amqp10.types import Symbol, Timestamp
 from amqp10broker.queues.commands import (
     AttachPublisher,
     Credit,
+    DeliveryOutcome,
     PeerId,
     Publish,
     Purge,
     ReplyTo,
     Subscribe,
-    Verdict,
 )
 from amqp10broker.queues.effects import ActiveChanged, Answer, Deliver, TimedOut
 from amqp10broker.queues.quorum.commands import NodeGone, SessionGone
@@ -37,16 +37,18 @@ def test_a_first_delivery_says_nothing_of_counts() -> None:
     assert counts_of(bench.delivered(bench.credit(bench.consumer(), 1))[0]) == (None, None, 0, True)
 
 
-@pytest.mark.parametrize(("verdict", "failures"), [(Verdict.REQUEUE, 0), (Verdict.REQUEUE_FAILED, 1)])
+@pytest.mark.parametrize(
+    ("delivery_outcome", "failures"), [(DeliveryOutcome.REQUEUE, 0), (DeliveryOutcome.REQUEUE_FAILED, 1)]
+)
 def test_each_return_counts_as_acquired_and_a_failed_one_as_failed_too(
-    verdict: Verdict, failures: int
+    delivery_outcome: DeliveryOutcome, failures: int
 ) -> None:
     """The table of the features, section 10; consume_redelivery_count, return_test, requeue_test."""
     bench = Bench()
     bench.publish("a")
     consumer = bench.consumer(1)
     for times in (1, 2, 3):
-        bench.settle(consumer, verdict)
+        bench.settle(consumer, delivery_outcome)
         found = bench.delivered(bench.credit(consumer, 1))[0]
         assert counts_of(found) == (times, times * failures, times * failures, False)
 
@@ -63,13 +65,17 @@ def test_each_return_counts_as_acquired_and_a_failed_one_as_failed_too(
     "cancel_checkout_with_remove",
     "returns_after_down",
 )
-@pytest.mark.parametrize(("verdict", "failures"), [(Verdict.REQUEUE, 0), (Verdict.REQUEUE_FAILED, 1)])
-def test_a_link_that_goes_returns_what_it_held_in_order(verdict: Verdict, failures: int) -> None:
+@pytest.mark.parametrize(
+    ("delivery_outcome", "failures"), [(DeliveryOutcome.REQUEUE, 0), (DeliveryOutcome.REQUEUE_FAILED, 1)]
+)
+def test_a_link_that_goes_returns_what_it_held_in_order(
+    delivery_outcome: DeliveryOutcome, failures: int
+) -> None:
     """down_noproc_returns_checked_out_in_order, removed_consumer_returns_unsettled."""
     bench = Bench()
     bench.publish("a", "b", "c")
     consumer = bench.consumer(3)
-    bench.leave(consumer, verdict)
+    bench.leave(consumer, delivery_outcome)
     messages = bench.delivered(bench.credit(bench.consumer(), 3))
     assert [each[1] for each in messages] == [b"a", b"b", b"c"]
     assert {counts_of(each) for each in messages} == {(1, failures, failures, False)}
@@ -81,8 +87,8 @@ def test_a_restart_of_the_node_counts_as_a_lost_connection() -> None:
     first, second = bench.consumer(1), bench.consumer(2)
     bench.do(NodeGone(0, 0))
     assert bench.queue.consumers == 0
-    bench.leave(first, Verdict.REQUEUE)
-    bench.leave(second, Verdict.REQUEUE)
+    bench.leave(first, DeliveryOutcome.REQUEUE)
+    bench.leave(second, DeliveryOutcome.REQUEUE)
     messages = bench.delivered(bench.credit(bench.consumer(), 3))
     assert [each[1] for each in messages] == [b"a", b"b", b"c"]
     assert {counts_of(each) for each in messages} == {(1, 1, 1, False)}
@@ -104,21 +110,21 @@ def test_the_twenty_first_return_is_above_the_limit_of_twenty() -> None:
     consumer = bench.consumer()
     for _ in range(21):
         assert bench.get(consumer) == ["a"]
-        bench.settle(consumer, Verdict.REQUEUE_FAILED)
+        bench.settle(consumer, DeliveryOutcome.REQUEUE_FAILED)
     assert bench.get(consumer) == []
     assert bench.queue.ready == bench.queue.unsettled == 0
 
 
-@pytest.mark.parametrize("verdict", [Verdict.REQUEUE, Verdict.REQUEUE_FAILED])
-def test_every_return_counts_against_the_limit(verdict: Verdict) -> None:
+@pytest.mark.parametrize("delivery_outcome", [DeliveryOutcome.REQUEUE, DeliveryOutcome.REQUEUE_FAILED])
+def test_every_return_counts_against_the_limit(delivery_outcome: DeliveryOutcome) -> None:
     """Seed 004 promises an end to loops of reject and of nack; ADR 0013."""
     bench = Bench(delivery_limit=1, dead_letter_exchange="dlx")
     bench.publish("a", "b")
     consumer = bench.consumer(2)
-    bench.settle(consumer, verdict)
+    bench.settle(consumer, delivery_outcome)
     assert bench.dead() == []
     bench.credit(consumer, 2)
-    bench.settle(consumer, verdict)
+    bench.settle(consumer, delivery_outcome)
     assert bench.dead() == [("delivery_limit", ["a", "b"])]
 
 
@@ -127,7 +133,7 @@ def test_a_lost_connection_counts_against_the_limit() -> None:
     """down_checked_out_limit, at_most_once_dead_letter_order_delivery_limit_channel_closed."""
     bench = Bench(delivery_limit=0, dead_letter_exchange="dlx")
     bench.publish("a", "b", "c")
-    bench.leave(bench.consumer(3), Verdict.REQUEUE_FAILED)
+    bench.leave(bench.consumer(3), DeliveryOutcome.REQUEUE_FAILED)
     assert bench.dead() == [("delivery_limit", ["a", "b", "c"])]
 
 
@@ -137,7 +143,7 @@ def test_without_a_limit_a_message_comes_back_for_ever() -> None:
     bench.publish("a")
     consumer = bench.consumer(1)
     for times in range(1, 40):
-        bench.settle(consumer, Verdict.REQUEUE_FAILED)
+        bench.settle(consumer, DeliveryOutcome.REQUEUE_FAILED)
         found = bench.delivered(bench.credit(consumer, 1))[0]
         assert counts_of(found) == (times, times, times, False)
 
@@ -148,11 +154,11 @@ def test_another_limit_acts_at_the_next_return() -> None:
     bench = Bench(delivery_limit=5, dead_letter_exchange="dlx")
     bench.publish("a")
     consumer = bench.consumer(1)
-    bench.settle(consumer, Verdict.REQUEUE)
+    bench.settle(consumer, DeliveryOutcome.REQUEUE)
     bench.credit(consumer, 1)
     bench.configure(delivery_limit=1, dead_letter_exchange="dlx")
     assert bench.dead() == []
-    bench.settle(consumer, Verdict.REQUEUE)
+    bench.settle(consumer, DeliveryOutcome.REQUEUE)
     assert bench.dead() == [("delivery_limit", ["a"])]
 
 
@@ -162,9 +168,11 @@ def test_annotations_of_modified_are_merged_and_stay() -> None:
     bench = Bench()
     bench.publish("a")
     consumer = bench.consumer(1)
-    bench.settle(consumer, Verdict.REQUEUE, annotations=encode({Symbol("x-one"): "1", Symbol("x-two"): "2"}))
+    bench.settle(
+        consumer, DeliveryOutcome.REQUEUE, annotations=encode({Symbol("x-one"): "1", Symbol("x-two"): "2"})
+    )
     bench.credit(consumer, 1)
-    bench.settle(consumer, Verdict.REQUEUE, annotations=encode({Symbol("x-two"): "zwei"}))
+    bench.settle(consumer, DeliveryOutcome.REQUEUE, annotations=encode({Symbol("x-two"): "zwei"}))
     annotations = decode_head(bench.delivered(bench.credit(consumer, 1))[0][0])[1]
     assert (annotations["x-one"], annotations["x-two"], annotations["x-routing-key"]) == ("1", "zwei", "q")
 
@@ -176,7 +184,7 @@ def test_a_rejected_message_dies_with_annotations_and_counts() -> None:
     bench = Bench(dead_letter_exchange="dlx", dead_letter_routing_key="k")
     bench.publish("a", "b")
     consumer = bench.consumer(2)
-    bench.settle(consumer, Verdict.DISCARD_FAILED, annotations=encode({Symbol("x-why"): "bad"}))
+    bench.settle(consumer, DeliveryOutcome.DISCARD_FAILED, annotations=encode({Symbol("x-why"): "bad"}))
     letters = bench.dead_letters()[0]
     assert (letters.reason, letters.exchange, letters.routing_key) == ("rejected", "dlx", "k")
     assert [each[1] for each in letters.messages] == [b"a", b"b"]
@@ -191,7 +199,7 @@ def test_without_a_dead_letter_exchange_a_rejected_message_is_gone() -> None:
     bench = Bench()
     bench.publish("a")
     consumer = bench.consumer(1)
-    bench.settle(consumer, Verdict.DISCARD)
+    bench.settle(consumer, DeliveryOutcome.DISCARD)
     assert bench.dead() == []
     assert bench.queue.ready == bench.queue.unsettled == 0
 
@@ -203,7 +211,7 @@ def test_a_cancelled_consumer_may_still_reject() -> None:
     bench.publish("a")
     consumer = bench.consumer(1)
     bench.cancel(consumer)
-    bench.settle(consumer, Verdict.DISCARD)
+    bench.settle(consumer, DeliveryOutcome.DISCARD)
     assert bench.dead() == [("rejected", ["a"])]
 
 
@@ -229,23 +237,23 @@ def test_a_cancelled_consumer_may_still_reject() -> None:
     "delayed_retry_timer_effect_test",
 )
 @pytest.mark.parametrize(
-    ("kind", "verdict", "waits"),
+    ("kind", "delivery_outcome", "waits"),
     [
-        (RetryType.DISABLED, Verdict.REQUEUE_FAILED, False),
-        (RetryType.ALL, Verdict.REQUEUE, True),
-        (RetryType.ALL, Verdict.REQUEUE_FAILED, True),
-        (RetryType.FAILED, Verdict.REQUEUE, False),
-        (RetryType.FAILED, Verdict.REQUEUE_FAILED, True),
-        (RetryType.RETURNED, Verdict.REQUEUE, True),
-        (RetryType.RETURNED, Verdict.REQUEUE_FAILED, False),
+        (RetryType.DISABLED, DeliveryOutcome.REQUEUE_FAILED, False),
+        (RetryType.ALL, DeliveryOutcome.REQUEUE, True),
+        (RetryType.ALL, DeliveryOutcome.REQUEUE_FAILED, True),
+        (RetryType.FAILED, DeliveryOutcome.REQUEUE, False),
+        (RetryType.FAILED, DeliveryOutcome.REQUEUE_FAILED, True),
+        (RetryType.RETURNED, DeliveryOutcome.REQUEUE, True),
+        (RetryType.RETURNED, DeliveryOutcome.REQUEUE_FAILED, False),
     ],
 )
-def test_which_returns_wait(kind: RetryType, verdict: Verdict, waits: bool) -> None:
+def test_which_returns_wait(kind: RetryType, delivery_outcome: DeliveryOutcome, waits: bool) -> None:
     """delayed_retry_disabled, _all, _failed, _returned."""
     bench = Bench(retry_type=kind, retry_min_ms=1000)
     bench.publish("a")
     consumer = bench.consumer(1)
-    bench.settle(consumer, verdict)
+    bench.settle(consumer, delivery_outcome)
     assert (bench.queue.delayed, bench.queue.ready) == ((1, 0) if waits else (0, 1))
     if waits:
         assert bench.queue.deadline() == bench.now + 1000
@@ -263,7 +271,7 @@ def test_the_wait_grows_with_failures_up_to_the_longest() -> None:
     bench.publish("a")
     consumer = bench.consumer(1)
     for wait in (1000, 2000, 2500, 2500):
-        bench.settle(consumer, Verdict.REQUEUE_FAILED)
+        bench.settle(consumer, DeliveryOutcome.REQUEUE_FAILED)
         assert bench.queue.deadline() == bench.now + wait
         bench.wait(wait)
         assert bench.get(consumer) == ["a"]
@@ -282,7 +290,7 @@ def test_a_delivery_time_in_annotations_goes_before_the_settings() -> None:
     bench.publish("a")
     consumer = bench.consumer(1)
     later = encode({Symbol("x-opt-delivery-time"): Timestamp(bench.now + 5000)})
-    bench.settle(consumer, Verdict.REQUEUE, annotations=later)
+    bench.settle(consumer, DeliveryOutcome.REQUEUE, annotations=later)
     assert bench.queue.deadline() == bench.now + 5000
     assert bench.bodies(bench.wait(5000)) == []
     assert bench.get(consumer) == ["a"]
@@ -295,7 +303,7 @@ def test_a_delivery_time_of_the_past_is_now() -> None:
     bench.publish("a")
     consumer = bench.consumer(1)
     past = encode({Symbol("x-opt-delivery-time"): Timestamp(5)})
-    bench.settle(consumer, Verdict.REQUEUE, annotations=past)
+    bench.settle(consumer, DeliveryOutcome.REQUEUE, annotations=past)
     assert bench.get(consumer) == ["a"]
 
 
@@ -307,7 +315,7 @@ def test_delayed_messages_are_purged_and_counted() -> None:
     """delayed_retry_purge, delayed_retry_counts_towards_limit."""
     bench = Bench(retry_type=RetryType.ALL, retry_min_ms=1000, max_length=1, consumer_timeout_ms=None)
     bench.publish("a")
-    bench.settle(bench.consumer(1), Verdict.REQUEUE)
+    bench.settle(bench.consumer(1), DeliveryOutcome.REQUEUE)
     bench.publish("b")
     assert (bench.queue.ready, bench.queue.delayed) == (0, 1)
     told = bench.do(Purge(bench.request))
@@ -319,19 +327,21 @@ def test_delayed_messages_are_purged_and_counted() -> None:
     "rabbit_fifo_SUITE", "delayed_retry_consumer_down_returned_mode_test", "delayed_retry_consumer_down_test"
 )
 @pytest.mark.parametrize(
-    ("kind", "verdict", "waits"),
+    ("kind", "delivery_outcome", "waits"),
     [
-        (RetryType.FAILED, Verdict.REQUEUE_FAILED, True),
-        (RetryType.FAILED, Verdict.REQUEUE, False),
-        (RetryType.RETURNED, Verdict.REQUEUE_FAILED, False),
-        (RetryType.ALL, Verdict.REQUEUE_FAILED, True),
+        (RetryType.FAILED, DeliveryOutcome.REQUEUE_FAILED, True),
+        (RetryType.FAILED, DeliveryOutcome.REQUEUE, False),
+        (RetryType.RETURNED, DeliveryOutcome.REQUEUE_FAILED, False),
+        (RetryType.ALL, DeliveryOutcome.REQUEUE_FAILED, True),
     ],
 )
-def test_what_a_lost_consumer_held_waits_too(kind: RetryType, verdict: Verdict, waits: bool) -> None:
+def test_what_a_lost_consumer_held_waits_too(
+    kind: RetryType, delivery_outcome: DeliveryOutcome, waits: bool
+) -> None:
     """delayed_retry_consumer_down, delayed_retry_consumer_down_returned_mode."""
     bench = Bench(retry_type=kind, retry_min_ms=1000)
     bench.publish("a", "b")
-    bench.leave(bench.consumer(2), verdict)
+    bench.leave(bench.consumer(2), delivery_outcome)
     assert (bench.queue.delayed, bench.queue.ready) == ((2, 0) if waits else (0, 2))
 
 
@@ -341,16 +351,16 @@ def test_the_clock_set_back_delays_and_loses_nothing() -> None:
     bench = Bench(retry_type=RetryType.ALL, retry_min_ms=1000)
     bench.publish("a", "b")
     consumer = bench.consumer(1)
-    bench.settle(consumer, Verdict.REQUEUE)
+    bench.settle(consumer, DeliveryOutcome.REQUEUE)
     bench.now -= 600
     assert bench.get(consumer) == ["b"]
-    bench.settle(consumer, Verdict.REQUEUE)
+    bench.settle(consumer, DeliveryOutcome.REQUEUE)
     assert bench.queue.delayed == 2
     bench.wait(1599)
     assert bench.queue.delayed == 2
     bench.wait(1)
     assert bench.get(consumer) == ["a"]
-    bench.settle(consumer, Verdict.ACCEPT)
+    bench.settle(consumer, DeliveryOutcome.ACCEPT)
     assert bench.get(consumer) == ["b"]
 
 
@@ -359,7 +369,7 @@ def test_the_delivery_limit_goes_before_the_delay() -> None:
     """delayed_retry_delivery_limit_takes_precedence."""
     bench = Bench(retry_type=RetryType.ALL, retry_min_ms=9, delivery_limit=0, dead_letter_exchange="dlx")
     bench.publish("a")
-    bench.settle(bench.consumer(1), Verdict.REQUEUE)
+    bench.settle(bench.consumer(1), DeliveryOutcome.REQUEUE)
     assert bench.dead() == [("delivery_limit", ["a"])]
     assert bench.queue.delayed == 0
 
@@ -438,7 +448,7 @@ def test_who_let_a_delivery_time_out_gets_nothing_until_it_is_heard_of_again() -
     consumer = bench.consumer(1)
     bench.credit(consumer, 0)
     consumer_with_credit = bench.consumer(2)
-    bench.settle(consumer_with_credit, Verdict.ACCEPT)
+    bench.settle(consumer_with_credit, DeliveryOutcome.ACCEPT)
     told = bench.wait(1000)
     assert bench.bodies(told, consumer) == []
     assert bench.get(consumer) == []

@@ -8,7 +8,7 @@ import pytest
 
 from amqp10broker.message.filters import wanted
 from amqp10broker.message.message import Message
-from amqp10broker.queues.commands import ConsumerRef, Purge, Verdict
+from amqp10broker.queues.commands import ConsumerRef, DeliveryOutcome, Purge
 from amqp10broker.queues.effects import CreditReply
 from amqp10broker.queues.outlook import Looking
 from amqp10broker.queues.quorum.command_codec import decode_commands, encode_commands
@@ -72,7 +72,7 @@ class Colours(Bench):
         return [(each.reason.value, list(each.messages)) for each in self.dead_letters()]
 
     def looking(self, ref: ConsumerRef) -> Looking:
-        looking = self.queue.outlook().parts[ref].looking
+        looking = self.queue.queue_status().parts[ref].looking
         assert looking is not None
         return looking
 
@@ -86,7 +86,7 @@ def test_what_does_not_match_stays_in_its_place_for_others() -> None:
     bench.put("red", "blue", "red", "blue", "red")
     blue = bench.selects(BLUE, 10)
     assert bench.got(blue) == [1, 3]
-    assert bench.queue.outlook().parts[blue].credit == 8
+    assert bench.queue.queue_status().parts[blue].credit == 8
     assert bench.queue.ready == 3
     plain = bench.consumer(10)
     assert bench.got(plain) == [0, 2, 4]
@@ -119,11 +119,11 @@ def test_what_comes_back_goes_to_the_next_that_matches() -> None:
     assert bench.got(first) == [1, 3]
     second = bench.selects(RED, 1)
     assert bench.got(second) == [4]
-    bench.settle(first, Verdict.REQUEUE, [1])
+    bench.settle(first, DeliveryOutcome.REQUEUE, [1])
     bench.credit(second, 1)
     assert bench.got(second) == [4, 1]
     for _ in range(2):
-        bench.settle(second, Verdict.REQUEUE_FAILED, [1])
+        bench.settle(second, DeliveryOutcome.REQUEUE_FAILED, [1])
         bench.credit(second, 1)
         bench.turns()
     ((reason, (dead,)),) = bench.dead_letters_by_reason()
@@ -209,7 +209,7 @@ def test_a_message_is_looked_at_once_however_often_credit_comes() -> None:
         while (found := bench.queue.look(1_000)) is not None:
             bench.do(found)
     assert len(bench.delivered(bench.told, blue)) == 1
-    assert bench.queue.outlook().parts[blue].looking == Looking(True, messages, 1, True)
+    assert bench.queue.queue_status().parts[blue].looking == Looking(True, messages, 1, True)
 
 
 def test_a_long_queue_is_looked_through_in_turns_and_others_are_served_meanwhile() -> None:
@@ -267,7 +267,7 @@ def test_what_came_back_comes_first_then_high_priority_and_the_tail_in_its_turn(
     bench.put("red", "red")
     plain = bench.consumer(2)
     bench.put("red")
-    bench.settle(plain, Verdict.REQUEUE, [1])
+    bench.settle(plain, DeliveryOutcome.REQUEUE, [1])
     bench.put("red")
     bench.put("red", priority=9)
     assert bench.got(bench.selects(RED, 9)) == [4, 2, 1, 3]
@@ -348,7 +348,7 @@ def test_without_them_the_state_is_as_that_of_before() -> None:
     red = bench.selects(RED, 2)
     bench.turns()
     bench.give_back(red, [0, 1])
-    bench.leave(red, Verdict.REQUEUE)
+    bench.leave(red, DeliveryOutcome.REQUEUE)
     assert b"again" not in encode_snapshot(bench.queue)
     assert b"again" not in encode_snapshot(plain.queue)
     assert bench.queue.ready == plain.queue.ready == 2

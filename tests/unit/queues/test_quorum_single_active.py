@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from amqp10broker.queues.commands import ConsumerRef, Credit, Publish, Verdict
+from amqp10broker.queues.commands import ConsumerRef, Credit, DeliveryOutcome, Publish
 from amqp10broker.queues.effects import ActiveChanged, CreditReply, Deliver
 from tests.support.quorum_bench import Bench, message, only
 
@@ -32,7 +32,7 @@ def test_listings_have_the_tag_of_the_active_one(bench: Bench) -> None:
     first = bench.consumer(1, name=next(names))
     bench.consumer(1, name=next(names))
     assert bench.queue.figures().single_active_consumer_tag == "it's"
-    bench.leave(first, Verdict.REQUEUE)
+    bench.leave(first, DeliveryOutcome.REQUEUE)
     assert bench.queue.figures().single_active_consumer_tag == "second"
     many = Bench()
     many.consumer(1, name="link 'x'")
@@ -71,7 +71,7 @@ def test_nothing_is_available_to_one_that_waits(bench: Bench) -> None:
         return only(bench.credit(ref, credit), CreditReply)[0].available
 
     assert (available(first, 1), available(second, 9)) == (1, 0)
-    bench.leave(first, Verdict.REQUEUE)
+    bench.leave(first, DeliveryOutcome.REQUEUE)
     assert available(second, 0) == 0, "it has had both"
     bench.publish("c")
     assert available(second, 0) == 1
@@ -87,7 +87,7 @@ def test_the_next_one_is_activated_when_the_active_one_goes(bench: Bench) -> Non
     """single_active_consumer_cancel_consumer_when_channel_is_down."""
     first, second = bench.consumer(1), bench.consumer(1)
     bench.publish("a")
-    told = bench.leave(first, Verdict.REQUEUE)
+    told = bench.leave(first, DeliveryOutcome.REQUEUE)
     assert active(told) == [(second, True)]
     assert bench.bodies(told, second) == ["a"]
 
@@ -102,7 +102,7 @@ def test_a_cancelled_one_keeps_what_it_holds_and_the_next_is_active_at_once(benc
     told = bench.cancel(first)
     assert active(told) == [(second, True)]
     assert bench.bodies(told, second) == ["b"]
-    bench.settle(first, Verdict.ACCEPT)
+    bench.settle(first, DeliveryOutcome.ACCEPT)
     assert bench.queue.unsettled == 1
 
 
@@ -112,7 +112,7 @@ def test_the_activation_is_told_before_the_first_delivery(bench: Bench) -> None:
     first = bench.consumer()
     bench.consumer(1)
     bench.publish("a")
-    told = bench.leave(first, Verdict.REQUEUE)
+    told = bench.leave(first, DeliveryOutcome.REQUEUE)
     assert [type(each) for each in told] == [ActiveChanged, Deliver]
 
 
@@ -123,7 +123,7 @@ def test_the_highest_priority_is_next(bench: Bench) -> None:
     first = bench.consumer(priority=3)
     bench.consumer(9)
     third = bench.consumer(priority=1)
-    assert active(bench.leave(first, Verdict.REQUEUE)) == [(third, True)]
+    assert active(bench.leave(first, DeliveryOutcome.REQUEUE)) == [(third, True)]
 
 
 @pytest.mark.rabbitmq(
@@ -135,9 +135,9 @@ def test_of_equal_priorities_more_credit_is_next_and_then_the_oldest(bench: Benc
     """single_active_consumer_credited_favour_with_credit."""
     first = bench.consumer(priority=3)
     second, third, fourth = bench.consumer(1), bench.consumer(2), bench.consumer(2)
-    assert active(bench.leave(first, Verdict.REQUEUE)) == [(third, True)]
-    assert active(bench.leave(third, Verdict.REQUEUE)) == [(fourth, True)]
-    assert active(bench.leave(fourth, Verdict.REQUEUE)) == [(second, True)]
+    assert active(bench.leave(first, DeliveryOutcome.REQUEUE)) == [(third, True)]
+    assert active(bench.leave(third, DeliveryOutcome.REQUEUE)) == [(fourth, True)]
+    assert active(bench.leave(fourth, DeliveryOutcome.REQUEUE)) == [(second, True)]
 
 
 @pytest.mark.rabbitmq("quorum_queue_SUITE", "single_active_consumer_priority_take_over")
@@ -165,8 +165,8 @@ def test_a_quiescing_one_gets_nothing_and_hands_over_when_it_has_settled(bench: 
     assert active(bench.told) == [(first, False), (second, False)]
     assert bench.bodies(bench.publish("c")) == []
     one, two = bench.held(first)
-    assert active(bench.settle(first, Verdict.ACCEPT, [one])) == []
-    told = bench.settle(first, Verdict.ACCEPT, [two])
+    assert active(bench.settle(first, DeliveryOutcome.ACCEPT, [one])) == []
+    told = bench.settle(first, DeliveryOutcome.ACCEPT, [two])
     assert active(told) == [(second, True)]
     assert bench.bodies(told, second) == ["c"]
 
@@ -181,13 +181,15 @@ def test_a_quiescing_one_gets_nothing_and_hands_over_when_it_has_settled(bench: 
     "single_active_consumer_higher_waiting_requeue_test",
     "single_active_consumer_higher_waiting_return_test",
 )
-@pytest.mark.parametrize("verdict", [Verdict.REQUEUE, Verdict.REQUEUE_FAILED])
-def test_what_a_quiescing_one_returns_goes_first_to_its_successor(bench: Bench, verdict: Verdict) -> None:
+@pytest.mark.parametrize("delivery_outcome", [DeliveryOutcome.REQUEUE, DeliveryOutcome.REQUEUE_FAILED])
+def test_what_a_quiescing_one_returns_goes_first_to_its_successor(
+    bench: Bench, delivery_outcome: DeliveryOutcome
+) -> None:
     """single_active_consumer_higher_waiting_return, _requeue, priority_take_over_return."""
     first = bench.consumer(1)
     bench.publish("a", "b")
     second = bench.consumer(5, priority=1)
-    told = bench.settle(first, verdict)
+    told = bench.settle(first, delivery_outcome)
     assert bench.bodies(told, second) == ["a", "b"]
 
 
@@ -214,7 +216,7 @@ def test_a_quiescing_one_that_ends_makes_way(bench: Bench, ends: str) -> None:
     first = bench.consumer(5)
     bench.publish("a")
     second = bench.consumer(5, priority=1)
-    told = bench.cancel(first) if ends == "cancel" else bench.leave(first, Verdict.REQUEUE_FAILED)
+    told = bench.cancel(first) if ends == "cancel" else bench.leave(first, DeliveryOutcome.REQUEUE_FAILED)
     assert active(told) == [(second, True)]
     assert bench.bodies(told, second) == ([] if ends == "cancel" else ["a"])
 
@@ -275,6 +277,6 @@ def test_withdrawn_deliveries_are_not_told(bench: Bench) -> None:
     bench.queue.apply(Publish(bench.publisher, [0], [message("a")], False), bench.now)
     bench.queue.apply(Credit(first, 0, 1, False, 0), bench.now)
     bench._handed[first] = 0
-    told = bench.leave(first, Verdict.ACCEPT)
+    told = bench.leave(first, DeliveryOutcome.ACCEPT)
     assert only(told, CreditReply)
     assert bench.queue.ready == 1

@@ -77,7 +77,7 @@ def led(world: World) -> int:
 def waiting(world: World) -> int:
     leader = world.leader()
     assert leader is not None
-    return leader.keeper.queue.ready
+    return leader.backend.queue.ready
 
 
 @pytest.mark.parametrize("after", ["wrong", "right"])
@@ -94,7 +94,7 @@ def test_messages_expire_when_a_leader_whose_clock_was_hours_ahead_is_gone(after
     if after == "wrong":
         world.start(first)
         world.settle_down(world.even)
-    assert world.nodes[second].keeper.ahead_ms(world.now) > HOURS_2 - 60_000
+    assert world.nodes[second].backend.ahead_ms(world.now) > HOURS_2 - 60_000
     world.publish(world.nodes[second])
     world.settle_down(lambda: len(world.confirmed) == 2 and world.even())
     begun = world.now

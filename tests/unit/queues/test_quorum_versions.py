@@ -39,7 +39,7 @@ def opened(world: World, used: int) -> Node:
 def use(world: World, version: int) -> None:
     """The cluster uses a version from now on."""
     for node in world.nodes.values():
-        node.keeper.usable = lambda: version
+        node.backend.usable = lambda: version
         node.woken = True
 
 
@@ -65,16 +65,16 @@ def test_entries_are_written_by_the_version_in_force_where_they_stand(
     leader = opened(world, 1)
     world.publish(leader, 2)
     world.settle_down(world.even)
-    assert {node.keeper.version for node in world.nodes.values()} == {1}
+    assert {node.backend.version for node in world.nodes.values()} == {1}
     use(world, NEXT)
     leader.work()
     world.publish(leader, 2)
-    assert leader.keeper.version == 1, "nobody has decided on it yet"
+    assert leader.backend.version == 1, "nobody has decided on it yet"
     world.settle_down(world.even)
     world.publish(leader)
     world.settle_down(world.even)
     for node in world.nodes.values():
-        assert node.keeper.version == NEXT
+        assert node.backend.version == NEXT
         assert marks(node) == [1, 0, 2, 2]
         assert len(world.bodies(node)) == 5
 
@@ -97,31 +97,31 @@ def test_a_version_that_is_not_decided_on_goes_with_its_leader(next_broker: None
     world = World(3)
     old = opened(world, 1)
     world.part(old.number)
-    old.keeper.usable = lambda: NEXT
+    old.backend.usable = lambda: NEXT
     old.work()
-    assert (old.store.version, old.keeper.version) == (NEXT, 1)
+    assert (old.store.version, old.backend.version) == (NEXT, 1)
     world.settle_down(lambda: not old.leads and world.leader() not in (None, old))
     leader = world.leader()
     assert leader is not None
     world.publish(leader)
-    old.keeper.usable = lambda: 1
+    old.backend.usable = lambda: 1
     world.heal(old.number)
     world.settle_down(lambda: world.even() and world.confirmed == {0})
-    assert (old.store.version, old.keeper.version) == (1, 1)
+    assert (old.store.version, old.backend.version) == (1, 1)
     assert 0 not in marks(leader)
 
 
 def test_it_is_kept_in_the_journal_and_in_states(next_broker: None) -> None:
     world = World(4)
     leader = opened(world, NEXT)
-    world.settle_down(lambda: leader.keeper.version == NEXT and world.even())
+    world.settle_down(lambda: leader.backend.version == NEXT and world.even())
     world.publish(leader, 3)
     world.settle_down(world.even)
     follower = next(number for number, node in world.nodes.items() if node is not leader)
     world.crash(follower)
     world.start(follower)
     use(world, NEXT)
-    world.settle_down(lambda: world.nodes[follower].keeper.version == NEXT and world.even())
+    world.settle_down(lambda: world.nodes[follower].backend.version == NEXT and world.even())
     world.crash(follower)
     for _ in range(200):  # its log is cleaned away, so it comes back with a state
         world.publish(leader, 3, size=200)
@@ -130,7 +130,7 @@ def test_it_is_kept_in_the_journal_and_in_states(next_broker: None) -> None:
     world.start(follower)
     use(world, NEXT)
     world.settle_down(world.even)
-    assert world.nodes[follower].keeper.version == NEXT
+    assert world.nodes[follower].backend.version == NEXT
     assert INSTALLED in {record.kind for record in world.nodes[follower].journal.records}
 
 
@@ -152,10 +152,10 @@ def test_a_member_that_cannot_carry_it_out_stays_behind_and_says_which(
     leader.work()
     world.publish(leader, 3)
     world.settle_down(lambda: world.confirmed == {0, 1, 2})
-    assert (old.keeper.version, old.keeper.newer) == (1, NEXT)
+    assert (old.backend.version, old.backend.newer) == (1, NEXT)
     world.settle_down(lambda: old.store.last == leader.store.last)
     assert world.bodies(old) == {}
-    assert old.keeper.applied < leader.keeper.applied
+    assert old.backend.applied < leader.backend.applied
 
 
 def _next_is_newer(node: Node) -> bool:
@@ -168,15 +168,15 @@ def test_a_state_that_it_cannot_read_is_left_and_asked_for_later(
     world = World(6)
     leader = opened(world, NEXT)
     world.publish(leader, 3)
-    world.settle_down(lambda: world.even() and leader.keeper.version == NEXT)
-    state = encode_snapshot(leader.keeper.queue)
+    world.settle_down(lambda: world.even() and leader.backend.version == NEXT)
+    state = encode_snapshot(leader.backend.queue)
     monkeypatch.setattr(machine_version, "NEWEST", 1)
     old = next(node for node in world.nodes.values() if node is not leader)
     with pytest.raises(
         NewerMachine, match=f"has machine version {NEXT}, and this broker carries out versions 1 to 1"
     ):
-        old.keeper.staged(7, state)
-    assert old.keeper.newer == NEXT
+        old.backend.staged(7, state)
+    assert old.backend.newer == NEXT
 
 
 def test_an_older_broker_leaves_the_journal_as_it_is(
@@ -238,8 +238,8 @@ def test_who_selects_waits_until_the_version_that_has_it_is_in_force() -> None:
     world.settle_down(lambda: len(world.keys) == 3 and world.even())
     assert world.confirmed == {0, 1, 2}
     for node in world.nodes.values():
-        assert node.keeper.version == machine_version.SELECTING
-        assert len(node.keeper.queue.parts()[1].selecting.by_ref) == 1
+        assert node.backend.version == machine_version.SELECTING
+        assert len(node.backend.queue.parts()[1].selecting.by_ref) == 1
 
 
 def test_what_comes_first_in_a_new_queue_is_of_the_version_that_the_cluster_uses() -> None:
@@ -247,11 +247,11 @@ def test_what_comes_first_in_a_new_queue_is_of_the_version_that_the_cluster_uses
     world = World(10)
     leader = opened(world, 1)
     world.settle_down(world.even)
-    leader.keeper.usable = lambda: machine_version.DELAYING
+    leader.backend.usable = lambda: machine_version.DELAYING
     world.publish(leader, delay_ms=5_000)
     assert marks(leader) == [0, 1]
     world.settle_down(lambda: world.confirmed == {0})
-    assert leader.keeper.queue.delayed == 1
+    assert leader.backend.queue.delayed == 1
 
 
 def test_another_leader_looks_on_where_the_one_before_was() -> None:
@@ -271,4 +271,4 @@ def test_another_leader_looks_on_where_the_one_before_was() -> None:
     world.settle_down(lambda: len(world.keys) == 4)
     world.heal(old.number)
     world.settle_down(world.even)
-    assert sorted(world.keys) == list(old.keeper.queue.parts()[1].by_ref[ref].unsettled)
+    assert sorted(world.keys) == list(old.backend.queue.parts()[1].by_ref[ref].unsettled)

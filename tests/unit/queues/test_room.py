@@ -13,10 +13,10 @@ from amqp10broker.queues.commands import (
     NO_BOUND,
     ConsumerRef,
     Credit,
+    DeliveryOutcome,
     Publish,
     Settle,
     Subscribe,
-    Verdict,
 )
 from amqp10broker.queues.effects import CreditReply, Deliver
 from amqp10broker.queues.quorum.queue import QuorumQueue
@@ -179,7 +179,7 @@ def test_messages_that_came_back_use_up_room_like_others(kind: str) -> None:
     effects = wire.ask(ref, 4, NO_BOUND)
     keys = [key for each in effects if isinstance(each, Deliver) for key in each.keys]
     assert wire.got(effects) == (4, False)
-    wire.apply(Settle(ref, keys[:3], Verdict.REQUEUE))
+    wire.apply(Settle(ref, keys[:3], DeliveryOutcome.REQUEUE))
     assert wire.got(wire.ask(ref, 256, 1_000)) == (2, True)
     assert wire.got(wire.ask(ref, 256, 1_500)) == (3, True)
 

@@ -12,11 +12,11 @@ from amqp10broker.queues.commands import (
     TICK,
     Credit,
     Delete,
+    DeliveryOutcome,
     Inspect,
     Publish,
     Purge,
     Settle,
-    Verdict,
 )
 from amqp10broker.queues.effects import Answer, SubscribeRefused
 from amqp10broker.queues.outlook import Looking
@@ -66,15 +66,15 @@ class Colours(Bench):
         return count
 
     def looking(self, client: Client) -> Looking:
-        looking = self.queue.outlook().parts[client.ref].looking
+        looking = self.queue.queue_status().parts[client.ref].looking
         assert looking is not None
         return looking
 
     def key(self, client: Client, number: int) -> int:
         return next(key for text, key in client.keys.items() if text.endswith(f"#{number}"))
 
-    def decide(self, client: Client, number: int, verdict: Verdict) -> None:
-        self.do(Settle(client.ref, [self.key(client, number)], verdict))
+    def decide(self, client: Client, number: int, delivery_outcome: DeliveryOutcome) -> None:
+        self.do(Settle(client.ref, [self.key(client, number)], delivery_outcome))
 
 
 def test_what_does_not_match_stays_in_its_place_for_others() -> None:
@@ -114,17 +114,19 @@ def test_complementary_selectors_split_a_queue() -> None:
     assert numbers(blue.got) == [1, 2, 4]
 
 
-@pytest.mark.parametrize("verdict", [Verdict.REQUEUE, Verdict.REQUEUE_FAILED])
-def test_what_comes_back_goes_to_its_place_and_to_the_next_that_matches(verdict: Verdict) -> None:
+@pytest.mark.parametrize("delivery_outcome", [DeliveryOutcome.REQUEUE, DeliveryOutcome.REQUEUE_FAILED])
+def test_what_comes_back_goes_to_its_place_and_to_the_next_that_matches(
+    delivery_outcome: DeliveryOutcome,
+) -> None:
     """3.2.9: before what came later, though nothing else of the place was looked at again."""
     bench = Colours()
     bench.put("blue", "red", "blue", "red", "red")
     first = bench.selects(RED, 2)
     assert numbers(first.got) == [1, 3]
     second = bench.selects(RED)
-    bench.decide(first, 1, verdict)
+    bench.decide(first, 1, delivery_outcome)
     assert numbers(second.grant(2)) == [1, 4]
-    bench.decide(first, 3, verdict)
+    bench.decide(first, 3, delivery_outcome)
     assert numbers(bench.consumer(9).got) == [0, 2, 3]
 
 
@@ -252,7 +254,7 @@ def test_the_priority_of_messages_counts_first() -> None:
     assert numbers(blue.grant(5)) == [4, 1]
     bench.put("blue", priority=2)
     assert numbers(blue.got)[3:] == [5]
-    bench.decide(blue, 2, Verdict.REQUEUE)
+    bench.decide(blue, 2, DeliveryOutcome.REQUEUE)
     assert numbers(blue.got)[4:] == [2]
 
 
@@ -270,14 +272,14 @@ def test_a_browser_takes_nothing() -> None:
     assert browser.replies[-1].credit == 0
 
 
-@pytest.mark.parametrize("verdict", list(Verdict))
-def test_outcomes_of_a_browser_are_ignored(verdict: Verdict) -> None:
+@pytest.mark.parametrize("delivery_outcome", list(DeliveryOutcome))
+def test_outcomes_of_a_browser_are_ignored(delivery_outcome: DeliveryOutcome) -> None:
     """3.3.17: whatever it says, the queue is as before, and so is what the next one gets."""
     bench = Colours(QueueSettings(dead_letter_exchange="dead"))
     bench.put("red", "blue")
     browser = bench.browser(2)
-    bench.decide(browser, 0, verdict)
-    browser.leave(verdict)
+    bench.decide(browser, 0, delivery_outcome)
+    browser.leave(delivery_outcome)
     assert (bench.ready(), bench.dead) == (2, [])
     taker = bench.consumer(5)
     assert numbers(taker.got) == [0, 1]
@@ -291,7 +293,7 @@ def test_what_was_taken_meanwhile_is_not_shown() -> None:
     browser, taker = bench.browser(1), bench.consumer(2)
     assert numbers(taker.got) == [0, 1]
     assert numbers(browser.grant(1)) == [2]
-    bench.decide(taker, 0, Verdict.REQUEUE)
+    bench.decide(taker, 0, DeliveryOutcome.REQUEUE)
     assert numbers(browser.grant(5)) == [3]
 
 
@@ -300,7 +302,7 @@ def test_a_browser_sees_what_came_back_before_it_came() -> None:
     bench = Colours()
     bench.put("red", "red", "red")
     taker = bench.consumer(2)
-    bench.decide(taker, 1, Verdict.REQUEUE)
+    bench.decide(taker, 1, DeliveryOutcome.REQUEUE)
     assert numbers(bench.browser(5).got) == [1, 2]
 
 
@@ -327,7 +329,7 @@ def test_a_browser_is_never_the_single_active_consumer() -> None:
     browser, taker = bench.browser(5), bench.consumer(1)
     bench.put("red", "red")
     assert (numbers(browser.got), numbers(taker.got)) == ([1], [0])
-    assert bench.queue.outlook().active == taker.ref
+    assert bench.queue.queue_status().active == taker.ref
 
 
 def test_a_browser_may_select() -> None:
@@ -371,7 +373,7 @@ def test_nothing_is_looked_at_where_nobody_selects() -> None:
     queue: ClassicQueue = bench.queue
     bench.put("red")
     assert numbers(plain.got) == [0]
-    assert queue.outlook().parts[plain.ref].looking is None
+    assert queue.queue_status().parts[plain.ref].looking is None
     browser = bench.browser(5)
     browser.leave()
     bench.do(Publish(bench.publisher, [99], [coloured(99, "red")], False))

@@ -23,6 +23,7 @@ from amqp10broker.queues.commands import (
     Configure,
     Credit,
     Delete,
+    DeliveryOutcome,
     DetachPublisher,
     Inspect,
     Publish,
@@ -31,7 +32,6 @@ from amqp10broker.queues.commands import (
     Subscribe,
     Touch,
     Unsubscribe,
-    Verdict,
 )
 from amqp10broker.queues.effects import (
     Answer,
@@ -514,8 +514,8 @@ def test_settling_takes_nothing_away_and_gives_no_credit() -> None:
     reader = bench.reader()
     assert reader.read(2) == [0, 1]
     assert bench.queue.unsettled == 2
-    for verdict, key in ((Verdict.REQUEUE, 0), (Verdict.DISCARD, 1)):
-        assert bench.do(Settle(reader.ref, [key], verdict)) == []
+    for delivery_outcome, key in ((DeliveryOutcome.REQUEUE, 0), (DeliveryOutcome.DISCARD, 1)):
+        assert bench.do(Settle(reader.ref, [key], delivery_outcome)) == []
     assert bench.queue.unsettled == 0
     assert bench.queue.ready == 4
     assert reader.read(10) == [2, 3]
@@ -528,7 +528,7 @@ def test_deliveries_to_a_settled_consumer_are_not_unsettled() -> None:
     assert bench.queue.unsettled == 0
 
 
-@pytest.mark.parametrize("leave", [Cancel, lambda ref: Unsubscribe(ref, [], [], 0, Verdict.REQUEUE)])
+@pytest.mark.parametrize("leave", [Cancel, lambda ref: Unsubscribe(ref, [], [], 0, DeliveryOutcome.REQUEUE)])
 def test_a_consumer_that_left_gets_nothing_more(leave: type[Cancel]) -> None:
     bench = Bench()
     reader, other = bench.reader(), bench.reader()
@@ -539,7 +539,7 @@ def test_a_consumer_that_left_gets_nothing_more(leave: type[Cancel]) -> None:
     effects = bench.publish(3)
     assert [effect.consumer for effect in effects if isinstance(effect, Deliver)] == [other.ref]
     stranger = bench.reply_to.consumer()
-    assert bench.do(Settle(reader.ref, [1], Verdict.ACCEPT), leave(stranger)) == []
+    assert bench.do(Settle(reader.ref, [1], DeliveryOutcome.ACCEPT), leave(stranger)) == []
 
 
 def test_a_consumer_is_told_that_it_is_subscribed_if_it_asks() -> None:

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from amqp10broker.observe.flow_events.schema import NO_CREDIT, PACK, Kind
+from amqp10broker.observe.flow_events.schema import NO_CREDIT, PACK, EventKind
 from amqp10broker.observe.recording.parquet import EventWriter
-from amqp10broker.observe.recording.runs import Run, write_run
+from amqp10broker.observe.recording.runs import RunRecord, write_run
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "flow-events.md"
 
@@ -18,7 +18,7 @@ DOCUMENT = Path(__file__).parents[3] / "docs" / "flow-events.md"
 def test_the_queries_of_the_document_read_a_recording_that_goes_on(tmp_path: Path) -> None:
     """One part of the broker is complete, one grows; the clients' part has a name as it was before."""
     pytest.importorskip("pandas")
-    link_in = PACK.pack(1, Kind.LINK_IN, NO_CREDIT, *[0] * 8, 2_000_000_000, 0)
+    link_in = PACK.pack(1, EventKind.LINK_IN, NO_CREDIT, *[0] * 8, 2_000_000_000, 0)
     with EventWriter(tmp_path, "r", "clients") as clients:
         clients.write(link_in)
     (clients.folder / "part-clients-00000.parquet").rename(clients.folder / "clients-00000.parquet")
@@ -27,7 +27,7 @@ def test_the_queries_of_the_document_read_a_recording_that_goes_on(tmp_path: Pat
     broker.complete_part()
     broker.write(link_in)
     (growing,) = broker.folder.glob("_*")
-    write_run(tmp_path, Run(run_id="r", benchmark="broker", began_ns=0))
+    write_run(tmp_path, RunRecord(run_id="r", benchmark="broker", began_ns=0))
     (tmp_path / "runs.parquet" / "_s-1.parquet").write_bytes(b"PAR1")
     (code,) = re.findall(r"^```python\n(.*?)^```", DOCUMENT.read_text(), re.DOTALL | re.MULTILINE)
     found: dict[str, Any] = {}

@@ -8,19 +8,21 @@ from pathlib import Path
 
 import pytest
 
-from amqp10broker.observe.flow_events.schema import Kind
+from amqp10broker.observe.flow_events.schema import EventKind
 from amqp10broker.observe.recording.errors import NotARecording, NotWritable
 from amqp10broker.observe.recording.link_names import (
     LATE_NS,
     LinkName,
-    LinkNames,
+    LinkNameIndex,
     NamesFile,
     path_of,
     read_names,
 )
 
 S = 1_000_000_000
-NAME = LinkName(5 * S, int(Kind.LINK_IN), 1, 0, 3, "grün", "/queues/q", "client", "ann", "/", "127.0.0.1:5")
+NAME = LinkName(
+    5 * S, int(EventKind.LINK_IN), 1, 0, 3, "grün", "/queues/q", "client", "ann", "/", "127.0.0.1:5"
+)
 
 
 def written(folder: Path, *names: LinkName) -> Path:
@@ -43,7 +45,7 @@ def test_names_are_found_by_the_numbers_of_an_event(tmp_path: Path) -> None:
 
 def test_numbers_that_are_used_again_are_told_apart_by_the_time() -> None:
     """A name holds from its time on, until the next."""
-    names = LinkNames([replace(NAME, ts_ns=9 * S, link="second"), NAME])
+    names = LinkNameIndex([replace(NAME, ts_ns=9 * S, link="second"), NAME])
     found = [names.find(NAME.place, at) for at in (5 * S, 9 * S - 2 * LATE_NS, 9 * S, 20 * S)]
     assert [name and name.link for name in found] == ["grün", "grün", "second", "second"]
     assert names.find(NAME.place, 5 * S - LATE_NS) == NAME  # its first event may have begun a little before

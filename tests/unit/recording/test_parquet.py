@@ -21,8 +21,8 @@ _BITS = {"q": 63, "b": 7, "I": 32, "H": 16}
 
 
 def some_events(count: int, *, seed: int = 1) -> list[tuple[int, ...]]:
-    chance = random.Random(seed)
-    return [tuple(chance.getrandbits(_BITS[field.code]) for field in FIELDS) for _ in range(count)]
+    random_source = random.Random(seed)
+    return [tuple(random_source.getrandbits(_BITS[field.code]) for field in FIELDS) for _ in range(count)]
 
 
 def packed(events: list[tuple[int, ...]]) -> bytes:

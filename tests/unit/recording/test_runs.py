@@ -14,9 +14,16 @@ from amqp10broker.observe.flow_events.schema import RUN_FIELDS
 from amqp10broker.observe.recording.errors import ArrowMissing, NotARecording, NotWritable
 from amqp10broker.observe.recording.names import NAME_MAX, check_run_name
 from amqp10broker.observe.recording.parquet import EventWriter, events_folder
-from amqp10broker.observe.recording.runs import Run, claim_run, new_run_id, read_run, read_runs, write_run
+from amqp10broker.observe.recording.runs import (
+    RunRecord,
+    claim_run,
+    new_run_id,
+    read_run,
+    read_runs,
+    write_run,
+)
 
-WHOLE = Run(
+WHOLE = RunRecord(
     run_id="sweep-1",
     benchmark="sweep",
     case="both 100 B",
@@ -43,7 +50,7 @@ WHOLE = Run(
 
 
 def test_a_run_has_the_columns_of_the_schema() -> None:
-    assert [field.name for field in fields(Run)] == [name for name, _ in RUN_FIELDS]
+    assert [field.name for field in fields(RunRecord)] == [name for name, _ in RUN_FIELDS]
 
 
 def test_a_row_is_read_as_it_was_written(tmp_path: Path) -> None:
@@ -56,7 +63,7 @@ def test_a_row_is_read_as_it_was_written(tmp_path: Path) -> None:
 
 
 def test_what_is_not_known_is_null(tmp_path: Path) -> None:
-    little = Run(run_id="b", benchmark="broker", began_ns=5)
+    little = RunRecord(run_id="b", benchmark="broker", began_ns=5)
     write_run(tmp_path, little)
     assert read_runs(tmp_path) == [little]
 
@@ -106,10 +113,10 @@ def test_of_many_who_ask_at_once_each_gets_a_run_of_his_own(tmp_path: Path) -> N
     """As two brokers with one folder do."""
     barrier = threading.Barrier(8)
 
-    def claim(who: int) -> str:
+    def claim(login: int) -> str:
         barrier.wait()
-        row, _ = claim_run(tmp_path, replace(WHOLE, run_id="prod", publishers=who))
-        assert read_run(tmp_path, row.run_id).publishers == who
+        row, _ = claim_run(tmp_path, replace(WHOLE, run_id="prod", publishers=login))
+        assert read_run(tmp_path, row.run_id).publishers == login
         return row.run_id
 
     with ThreadPoolExecutor(8) as threads:

@@ -11,23 +11,25 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from amqp10broker.cli.main import main
-from amqp10broker.tools.replay.delivering import Consuming, deliver
+from amqp10broker.tools.replay.delivering import ConsumerModel, deliver
 from amqp10broker.tools.replay.forecast import Forecast, Settings, forecasts
 from amqp10broker.tools.replay.many import answer, table_rows
-from amqp10broker.tools.replay.pace import Reason
+from amqp10broker.tools.replay.pace import PublisherWait
 from amqp10broker.tools.replay.script import read_script
-from amqp10broker.tools.replay.simulation import Run
+from amqp10broker.tools.replay.simulation import SimulationResult
 from tests.support.rawframes import WINDOW_OPEN, begin, flow
 from tests.support.tape import Tape, write_tape
 from tests.support.taped_consumer import taped_consumer
 
-BUSY = Consuming(0.0, 0.0, 0.5, 2.0, False, (100,))
+BUSY = ConsumerModel(0.0, 0.0, 0.5, 2.0, False, (100,))
 """It is done with a message at once, and grants anew at half of its credit."""
-EACH = Consuming(0.0, 0.0, 1.0, 1.0, True, (100,))
+EACH = ConsumerModel(0.0, 0.0, 1.0, 1.0, True, (100,))
 """It grants anew with each message."""
 
 
-def one(habits: Consuming = BUSY, *, credit: int = 50, trip_s: float = 0.1, messages: int = 4000) -> Run:
+def one(
+    habits: ConsumerModel = BUSY, *, credit: int = 50, trip_s: float = 0.1, messages: int = 4000
+) -> SimulationResult:
     """The run of a consumer."""
     return deliver(habits, credit=credit, round_trip_s=trip_s, messages=messages)
 
@@ -46,14 +48,14 @@ def test_credit_and_round_trip_give_the_rate() -> None:
     assert one(credit=1, trip_s=0.02, messages=200).rate == pytest.approx(50, rel=0.05)
     run = one(EACH, credit=10, trip_s=0.05)
     assert run.rate == pytest.approx(200, rel=0.05)
-    assert run.waits[Reason.CREDIT] > 0.9 * sum(run.waits.values())
+    assert run.waits[PublisherWait.CREDIT] > 0.9 * sum(run.waits.values())
 
 
 def test_who_works_is_the_limit_and_what_waits_then_is_told() -> None:
     """Of deliveries to who grants by what is finished, and to who grants by what has come."""
     slow = one(replace(EACH, own_s=0.01), credit=50, trip_s=0.1)
     assert slow.rate == pytest.approx(100, rel=0.05)
-    assert slow.waits[Reason.WORK] > 0.7 * sum(slow.waits.values())
+    assert slow.waits[PublisherWait.WORK] > 0.7 * sum(slow.waits.values())
     assert slow.held <= 50
     ahead = one(replace(BUSY, own_s=0.01), credit=50, trip_s=0.1)
     assert ahead.rate == pytest.approx(100, rel=0.05)
@@ -65,7 +67,7 @@ def test_a_queue_that_gives_slowly_is_the_limit() -> None:
     """More credit brings nothing."""
     run = one(replace(BUSY, supply_s=0.004), credit=500, trip_s=0.1)
     assert run.rate == pytest.approx(250, rel=0.05)
-    assert run.waits[Reason.SUPPLY] > 0.9 * sum(run.waits.values())
+    assert run.waits[PublisherWait.SUPPLY] > 0.9 * sum(run.waits.values())
 
 
 @given(
@@ -88,9 +90,9 @@ def test_no_run_breaks_its_bounds(
     by_finish: bool,
 ) -> None:
     """Faster than neither side, and no more than its credit a round trip; more credit never slows down."""
-    habits = Consuming(own_ms / 1000, supply_ms / 1000, renew_at, bound, by_finish, (1,))
+    habits = ConsumerModel(own_ms / 1000, supply_ms / 1000, renew_at, bound, by_finish, (1,))
 
-    def rate(credit: int) -> Run:
+    def rate(credit: int) -> SimulationResult:
         return one(habits, credit=credit, trip_s=trip_ms / 1000, messages=max(200, 40 * credit))
 
     run = rate(credit)
@@ -113,7 +115,7 @@ def test_no_run_breaks_its_bounds(
 )
 @settings(max_examples=6)
 def test_a_forecast_from_a_recording_is_the_run_of_who_was_recorded(
-    credit: int, asked: int, trip_ms: int, asked_ms: int, habits: Consuming, settled: bool
+    credit: int, asked: int, trip_ms: int, asked_ms: int, habits: ConsumerModel, settled: bool
 ) -> None:
     """Whatever the credit and round trip of the recording were, and whenever the client grants."""
     tape = taped_consumer(habits, credit=credit, trip_s=trip_ms / 1000, messages=600, settled=settled)
@@ -125,12 +127,12 @@ def test_a_forecast_from_a_recording_is_the_run_of_who_was_recorded(
 
 
 @pytest.mark.parametrize("habits", [replace(EACH, own_s=0.01), replace(BUSY, own_s=0.01)])
-def test_the_work_of_the_client_is_seen(habits: Consuming) -> None:
+def test_the_work_of_the_client_is_seen(habits: ConsumerModel) -> None:
     """More credit brings it nothing; and where its deliveries waited for it, that is said."""
     tape = taped_consumer(habits, credit=40, trip_s=0.02, messages=400)
     found = forecast(tape, Settings(client_credit=400))
     assert found.run.rate == pytest.approx(100, rel=0.1)
-    assert found.waits[Reason.WORK] > 0.6
+    assert found.waits[PublisherWait.WORK] > 0.6
     assert "do not believe" not in " ".join(found.unknown)
     far = forecast(tape, Settings(client_credit=4, round_trip_ms=200))
     assert far.run.rate < 25
@@ -141,7 +143,7 @@ def test_a_slow_queue_is_taken_to_stay_so() -> None:
     tape = taped_consumer(replace(BUSY, supply_s=0.01), credit=100, trip_s=0.01, messages=300)
     found = forecast(tape, Settings(client_credit=1000))
     assert found.run.rate == pytest.approx(100, rel=0.05)
-    assert found.waits[Reason.SUPPLY] > 0.9
+    assert found.waits[PublisherWait.SUPPLY] > 0.9
     assert any("whether the queue was empty or the broker busy" in each for each in found.unknown)
 
 

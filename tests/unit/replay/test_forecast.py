@@ -16,9 +16,9 @@ from amqp10broker.protocols.amqp091 import methods
 from amqp10broker.protocols.amqp091.framing import method_frame
 from amqp10broker.protocols.preface import Protocol
 from amqp10broker.tools.replay.forecast import Forecast, Settings, forecasts
-from amqp10broker.tools.replay.pace import Reason
+from amqp10broker.tools.replay.pace import PublisherWait
 from amqp10broker.tools.replay.script import read_script
-from amqp10broker.tools.replay.simulation import Habits, Run, simulate
+from amqp10broker.tools.replay.simulation import Habits, SimulationResult, simulate
 from tests.support.rawframes import open_frame
 from tests.support.tape import Tape, write_tape
 from tests.support.taped_publisher import BUSY, taped
@@ -26,7 +26,7 @@ from tests.support.taped_publisher import BUSY, taped
 
 def one(
     habits: Habits = BUSY, *, credit: int = 50, window: int = 400, trip_s: float = 0.1, messages: int = 2000
-) -> Run:
+) -> SimulationResult:
     """The run of one publisher."""
     (run,) = simulate([habits], max_link_credit=credit, window=window, round_trip_s=trip_s, messages=messages)
     return run
@@ -50,7 +50,7 @@ def test_a_window_that_is_smaller_gives_it_instead() -> None:
     assert one(credit=400, window=20).rate == pytest.approx(200, rel=0.05)
     halves = Habits(0.0, None, (), (2,), (100,))
     assert one(halves, credit=400, window=20).rate == pytest.approx(100, rel=0.05)
-    assert max(one(credit=400, window=20).waits.items(), key=lambda each: each[1])[0] is Reason.WINDOW
+    assert max(one(credit=400, window=20).waits.items(), key=lambda each: each[1])[0] is PublisherWait.WINDOW
 
 
 def test_a_client_that_waits_for_each_outcome_has_one_a_round_trip() -> None:
@@ -58,7 +58,7 @@ def test_a_client_that_waits_for_each_outcome_has_one_a_round_trip() -> None:
     run = one(Habits(0.0, 1, (0.05,), (1,), (100,)), trip_s=0.1)
     assert run.rate == pytest.approx(1 / 0.15, rel=0.01)
     assert run.held == 1
-    assert run.waits[Reason.OWN_LIMIT] > 0
+    assert run.waits[PublisherWait.OWN_LIMIT] > 0
 
 
 def test_slow_outcomes_withhold_credit() -> None:
@@ -83,7 +83,7 @@ def test_no_run_breaks_its_bounds(
     """Not faster than the client; no more without outcome than twice the credit; more never slows down."""
     habits = Habits(own_ms / 1000, None, (confirm_ms / 1000,), (1,), (1,))
 
-    def rate(credit: int, window: int) -> Run:
+    def rate(credit: int, window: int) -> SimulationResult:
         # Of a few bursts the last one, cut anywhere, would be a good part of the rate.
         messages = max(400, 40 * credit)
         return one(habits, credit=credit, window=window, trip_s=trip_ms / 1000, messages=messages)
@@ -125,7 +125,7 @@ def test_a_client_with_a_pace_of_its_own_keeps_it() -> None:
     assert found.rate == pytest.approx(50, rel=0.05)
     assert found.run.rate == pytest.approx(50, rel=0.05)
     assert any("the client hardly waited" in each for each in found.unknown)
-    assert found.waits[Reason.ITSELF] > 0.95
+    assert found.waits[PublisherWait.ITSELF] > 0.95
 
 
 def test_a_client_that_waits_for_each_outcome_is_seen_to() -> None:
@@ -134,7 +134,7 @@ def test_a_client_that_waits_for_each_outcome_is_seen_to() -> None:
     assert forecast(tape, Settings(200)).run.rate == pytest.approx(1 / 0.024, rel=0.02)
     found = forecast(tape, Settings(200, None, 2))
     assert found.run.rate == pytest.approx(1 / 0.006, rel=0.02)
-    assert found.waits[Reason.OWN_LIMIT] > 0.9
+    assert found.waits[PublisherWait.OWN_LIMIT] > 0.9
 
 
 def test_what_cannot_be_known_is_said() -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amqp10broker.observe.frames.records import Known
+from amqp10broker.observe.frames.records import KnownLink
 from amqp10broker.protocols.amqp091 import methods
 from amqp10broker.protocols.amqp091.framing import HEARTBEAT as HEARTBEAT_091
 from amqp10broker.protocols.amqp091.framing import method_frame
@@ -53,7 +53,7 @@ def test_what_cannot_be_decoded_is_counted() -> None:
 
 def test_a_connection_that_was_there_before_is_left_out() -> None:
     """Nobody knows what it had attached and granted."""
-    tape = Tape(number=7, known=[Known(0, 7, 0, "sender", "out", "/queues/q", 0, 0)])
+    tape = Tape(number=7, known=[KnownLink(0, 7, 0, "sender", "out", "/queues/q", 0, 0)])
     script = read_script(tape.records)
     assert not script.parts
     assert script.left_out[0].startswith("connection 7 was there when the recording began")

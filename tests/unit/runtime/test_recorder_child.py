@@ -18,14 +18,14 @@ from typing import Any
 import pyarrow  # noqa: F401 (what writes the files: where it is not made for a Python, these tests say so)
 import pytest
 
-from amqp10broker.observe.flow_events.schema import PACK, Kind
+from amqp10broker.observe.flow_events.schema import PACK, EventKind
 from amqp10broker.observe.recording import sinks
 from amqp10broker.observe.recording.link_names import read_names
 from amqp10broker.observe.recording.parquet import EventWriter, read_events
-from amqp10broker.observe.recording.runs import ROW_BYTES_MAX, Run, read_run, read_runs, write_run
+from amqp10broker.observe.recording.runs import ROW_BYTES_MAX, RunRecord, read_run, read_runs, write_run
 from amqp10broker.runtime.observe.recorder_child import END, EVENTS, FRAME, NOTE, RUN, Scribe, serve
 
-FIRST = Run(run_id="r", benchmark="broker", began_ns=100, settings='{"a": 1}')
+FIRST = RunRecord(run_id="r", benchmark="broker", began_ns=100, settings='{"a": 1}')
 
 
 def frame(kind: int, payload: bytes | dict[str, Any], dropped: int = 0) -> bytes:
@@ -34,14 +34,14 @@ def frame(kind: int, payload: bytes | dict[str, Any], dropped: int = 0) -> bytes
     return FRAME.pack(kind, len(data), dropped) + data
 
 
-def run(row: Run, dropped: int = 0) -> bytes:
+def run(row: RunRecord, dropped: int = 0) -> bytes:
     """The frame that begins a run, and ends the one before."""
     return frame(RUN, asdict(row), dropped)
 
 
 def events(*times: int, dropped: int = 0) -> bytes:
     """A frame of events at these times."""
-    packed = b"".join(PACK.pack(ts_ns, Kind.QUEUE, *[0] * 11) for ts_ns in times)
+    packed = b"".join(PACK.pack(ts_ns, EventKind.QUEUE, *[0] * 11) for ts_ns in times)
     return frame(EVENTS, packed, dropped)
 
 
@@ -316,7 +316,7 @@ def test_a_part_is_complete_when_it_is_old_although_nothing_comes(tmp_path: Path
     scribe.begin(asdict(FIRST))
     assert scribe._writer is not None
     scribe._writer._clock = lambda: now
-    scribe.take(PACK.pack(200, Kind.QUEUE, *[0] * 11))
+    scribe.take(PACK.pack(200, EventKind.QUEUE, *[0] * 11))
     scribe.tick()
     assert scribe.complete == 0
     now = 60.0

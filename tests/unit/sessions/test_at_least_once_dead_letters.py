@@ -10,7 +10,7 @@ from amqp10broker.message.dead_lettering import deaths_of
 from amqp10broker.metadata.catalog import Catalog
 from amqp10broker.metadata.vhost import VirtualHost
 from amqp10broker.queues.commands import Publish
-from amqp10broker.queues.effects import Confirmed, Rejected, Unconfirmed
+from amqp10broker.queues.effects import Confirmed, PublishRejected, Unconfirmed
 from amqp10broker.routing.bindings import Binding, Destination
 from amqp10broker.sessions.at_least_once_dead_letters import RETRY_MS, DeadLetterTarget, Forwarding, Post
 from tests.support import topologies
@@ -67,7 +67,7 @@ def confirm(forwarding: Forwarding, publish: Publish) -> list[int]:
 
 
 def reject(forwarding: Forwarding, publish: Publish) -> None:
-    forwarding.refused(Rejected(publish.publisher, publish.ids, publish.settled, "a"))
+    forwarding.refused(PublishRejected(publish.publisher, publish.ids, publish.settled, "a"))
 
 
 def test_a_message_is_published_with_its_history_and_wants_a_confirm(

@@ -8,12 +8,12 @@ import pytest
 
 from amqp10broker.observe.flow.observer import Observer
 from amqp10broker.observe.flow.samples import session_samples
-from amqp10broker.observe.flow_events.schema import Kind, LimitReason
+from amqp10broker.observe.flow_events.schema import EventKind, LimitReason
 from amqp10broker.protocols.amqp10.credit import ReceiverCredit
 from amqp10broker.sessions.amqp10.auto_credit import AutoCredit
 from amqp10broker.sessions.amqp10.status import session_view
 from amqp10broker.sessions.auto_limit import AutoLimit, Bounds, Why
-from amqp10broker.sessions.circumstances import Circumstances
+from amqp10broker.sessions.circumstances import WaitContext
 from tests.support.credit_loop import BASE, Conditions, CreditLoop
 from tests.support.scene import Scene
 from tests.support.watching import Seen
@@ -198,7 +198,7 @@ class FarQueue:
     @property
     def link(self) -> tuple[int | None, str | None]:
         """The limit and its reason, as the status has them."""
-        (link,) = session_view(self.service, Circumstances()).links
+        (link,) = session_view(self.service, WaitContext()).links
         return link.credit_limit, link.credit_limit_why
 
     @property
@@ -258,7 +258,7 @@ def test_queue_credit_is_fixed_again_when_it_is_a_number() -> None:
 
 def windows(scene: Scene) -> int:
     """What the session's window is opened to."""
-    return session_view(scene.world.clients["C"].sessions[0].service, Circumstances()).incoming_window_limit
+    return session_view(scene.world.clients["C"].sessions[0].service, WaitContext()).incoming_window_limit
 
 
 def test_an_automatic_window_is_twice_what_the_credit_of_its_links_may_be() -> None:
@@ -290,16 +290,16 @@ def test_an_automatic_window_grows_with_automatic_credit() -> None:
     sent = 0
     for _ in range(12):
         service.moment.ms += 50
-        (link,) = session_view(service, Circumstances()).links
+        (link,) = session_view(service, WaitContext()).links
         scene.do(f"C> TRANSFER h=0 did={sent}..{sent + link.credit - 1} settled=true")
         sent += link.credit
-    (link,) = session_view(service, Circumstances()).links
+    (link,) = session_view(service, WaitContext()).links
     assert link.credit_limit is not None
     assert link.credit_limit >= 340
     assert windows(scene) == 2 * link.credit_limit
     scene.do("alarm memory on")
     assert windows(scene) == 400
-    (link,) = session_view(service, Circumstances()).links
+    (link,) = session_view(service, WaitContext()).links
     assert (link.credit_limit, link.credit_limit_why) == (170, "memory-tight")
 
 
@@ -311,11 +311,11 @@ def test_flow_events_tell_each_limit_once_and_why() -> None:
     for _ in range(12):
         far.round(20)
         seen.now_ns += 20_000_000
-        observer.observe(seen.now_ns, seen.now_ns, Circumstances())
-    told = [(event.link_credit, event.reason, event.handle) for event in seen.take(Kind.LIMIT)]
+        observer.observe(seen.now_ns, seen.now_ns, WaitContext())
+    told = [(event.link_credit, event.reason, event.handle) for event in seen.take(EventKind.LIMIT)]
     assert told[0] == (256, LimitReason.DEFAULT, 0)
     assert told[1] == (512, LimitReason.GROWING, 0)
     assert len(told) == len(set(told)) >= 3
     far.scene.do("set max_queue_credit 100")
-    observer.observe(seen.now_ns, seen.now_ns, Circumstances(), whole=True)
-    assert seen.take(Kind.LIMIT) == []
+    observer.observe(seen.now_ns, seen.now_ns, WaitContext(), whole=True)
+    assert seen.take(EventKind.LIMIT) == []

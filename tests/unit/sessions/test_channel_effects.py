@@ -27,13 +27,13 @@ from amqp10broker.protocols.amqp091.methods import (
     TxSelect,
     TxSelectOk,
 )
-from amqp10broker.queues.commands import Credit, Settle, Subscribe, Unsubscribe, Verdict
+from amqp10broker.queues.commands import Credit, DeliveryOutcome, Settle, Subscribe, Unsubscribe
 from amqp10broker.queues.effects import (
     ActiveChanged,
     Confirmed,
     CreditReply,
     Effect,
-    Rejected,
+    PublishRejected,
     Subscribed,
     TimedOut,
 )
@@ -84,7 +84,7 @@ def channel() -> WorldChannel:
 def refuse(channel: WorldChannel, queue: Puppet) -> list[Got]:
     """The queue is full for the publish that came."""
     publish = queue.publish()
-    return happen(channel, Rejected(publish.publisher, publish.ids, publish.settled, queue.queue))
+    return happen(channel, PublishRejected(publish.publisher, publish.ids, publish.settled, queue.queue))
 
 
 def test_a_full_queue_is_a_nack(channel: WorldChannel) -> None:
@@ -105,7 +105,7 @@ def test_a_full_queue_of_several_is_a_nack(channel: WorldChannel) -> None:
         channel.publish("k", b"1", exchange="amq.fanout")
         refused, taken = full.publish(), other.publish()
         said: list[Effect] = [
-            Rejected(refused.publisher, refused.ids, False, "q"),
+            PublishRejected(refused.publisher, refused.ids, False, "q"),
             Confirmed(taken.publisher, taken.ids, False),
         ]
         if first is other:
@@ -239,19 +239,19 @@ def test_a_consumer_of_a_quorum_queue_without_prefetch_may_hold_2000(channel: Wo
 
 
 @pytest.mark.parametrize(
-    ("method", "verdict"),
+    ("method", "delivery_outcome"),
     [
-        (BasicAck(1), Verdict.ACCEPT),
-        (BasicNack(1, False, True), Verdict.REQUEUE),
-        (BasicNack(1, False, False), Verdict.DISCARD),
-        (BasicReject(1, True), Verdict.REQUEUE_FAILED),
-        (BasicReject(1, False), Verdict.DISCARD_FAILED),
+        (BasicAck(1), DeliveryOutcome.ACCEPT),
+        (BasicNack(1, False, True), DeliveryOutcome.REQUEUE),
+        (BasicNack(1, False, False), DeliveryOutcome.DISCARD),
+        (BasicReject(1, True), DeliveryOutcome.REQUEUE_FAILED),
+        (BasicReject(1, False), DeliveryOutcome.DISCARD_FAILED),
     ],
     ids=str,
 )
 @pytest.mark.parametrize("transactional", [False, True])
 def test_each_method_is_a_verdict(
-    channel: WorldChannel, method: Method, verdict: Verdict, transactional: bool
+    channel: WorldChannel, method: Method, delivery_outcome: DeliveryOutcome, transactional: bool
 ) -> None:
     """basic.reject counts as a failed attempt, basic.nack does not."""
     queue = puppet(channel, **QUORUM)
@@ -264,7 +264,7 @@ def test_each_method_is_a_verdict(
         assert queue.told_only(Settle) == []
         channel.say(TxCommit())
     (settle,) = queue.told_only(Settle)
-    assert (list(settle.keys), settle.verdict, settle.answer) == ([100], verdict, False)
+    assert (list(settle.keys), settle.delivery_outcome, settle.answer) == ([100], delivery_outcome, False)
 
 
 def test_recover_is_no_failed_attempt(channel: WorldChannel) -> None:
@@ -273,7 +273,7 @@ def test_recover_is_no_failed_attempt(channel: WorldChannel) -> None:
     consuming(channel, queue)
     channel.say(BasicRecover(True))
     (settle,) = queue.told_only(Settle)
-    assert (list(settle.keys), settle.verdict) == ([100, 101, 102], Verdict.REQUEUE)
+    assert (list(settle.keys), settle.delivery_outcome) == ([100, 101, 102], DeliveryOutcome.REQUEUE)
 
 
 @pytest.mark.parametrize("how", ["channel", "connection"])
@@ -289,7 +289,7 @@ def test_a_channel_that_is_gone_has_failed_with_what_it_held(
     else:
         channel.connection.close()
     (gone,) = queue.told_only(Unsubscribe)
-    assert gone.verdict is Verdict.REQUEUE_FAILED
+    assert gone.delivery_outcome is DeliveryOutcome.REQUEUE_FAILED
 
 
 # --- the single active consumer, and what is held for too long ------------------------------------

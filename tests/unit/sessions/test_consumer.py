@@ -7,8 +7,8 @@ from amqp10broker.queues.classic.queue import ClassicQueue
 from amqp10broker.queues.commands import Command, Publish, Subscribe
 from amqp10broker.queues.counters import QueueCounters
 from amqp10broker.queues.effects import CreditReply, Deliver
-from amqp10broker.queues.figures import QueueFigures
-from amqp10broker.sessions.amqp091.consumer import Consumer, Terms
+from amqp10broker.queues.figures import QueueStats
+from amqp10broker.sessions.amqp091.consumer import ChannelConsumer, ConsumerTerms
 from amqp10broker.sessions.moment import Moment
 from amqp10broker.sessions.queue_credit import QueueCredit
 from tests.support.askers import new_asker
@@ -24,8 +24,8 @@ class Wire:
         self.letters: list[Command] = []
         ref = REPLY_TO.consumer()
         declared = DeclaredQueue("q", "/", "classic", True, None, False, {}, self)
-        terms = Terms(no_ack=False, tag="c", prefetch=prefetch)
-        self.consumer = Consumer(terms, QueueCredit(declared, ref, self._put), Moment())
+        terms = ConsumerTerms(no_ack=False, tag="c", prefetch=prefetch)
+        self.consumer = ChannelConsumer(terms, QueueCredit(declared, ref, self._put), Moment())
         self.queue.apply(Subscribe(ref, False), 0)
         numbers = range(messages)
         contents = [(b"\x91" + bytes(9), b"%d" % number) for number in numbers]
@@ -44,9 +44,9 @@ class Wire:
         """Nothing happened in it."""
         return QueueCounters()
 
-    def figures(self) -> QueueFigures:
+    def figures(self) -> QueueStats:
         """Nothing is in it."""
-        return QueueFigures()
+        return QueueStats()
 
     def exchange(self) -> None:
         """The queue works off its letters, and the consumer what comes back."""

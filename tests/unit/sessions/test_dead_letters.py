@@ -13,7 +13,7 @@ from amqp10broker.message.message import Message
 from amqp10broker.metadata.catalog import Catalog
 from amqp10broker.metadata.vhost import VirtualHost
 from amqp10broker.protocols.amqp091.properties import BasicProperties, encode_properties
-from amqp10broker.queues.effects import DeadLetters, Reason
+from amqp10broker.queues.effects import DeadLetterReason, DeadLetters
 from amqp10broker.routing.bindings import Binding, Destination
 from amqp10broker.sessions.dead_letters import Routed, route_dead_letters
 from tests.support import topologies
@@ -48,7 +48,7 @@ def route(
     vhost: VirtualHost,
     *messages: Message,
     queue: str = "q",
-    reason: Reason = Reason.EXPIRED,
+    reason: DeadLetterReason = DeadLetterReason.EXPIRED,
     exchange: str = "dlx",
     key: str | None = None,
 ) -> Routed:
@@ -72,7 +72,7 @@ def test_letters_go_to_the_queues_of_their_exchange_in_order(vhost: VirtualHost)
 def test_what_arrives_carries_the_event(vhost: VirtualHost) -> None:
     """Queue, reason, time, and what it had been published to."""
     bind(vhost, "a", "k")
-    ((_, (letter,)),) = route(vhost, message("1"), queue="q", reason=Reason.MAXLEN).to
+    ((_, (letter,)),) = route(vhost, message("1"), queue="q", reason=DeadLetterReason.MAXLEN).to
     (death,) = deaths_of(letter[0])
     assert (death.queue, death.reason, death.first_time_ms) == ("q", "maxlen", NOW)
     assert (death.exchange, death.routing_keys) == ("ex", ("k",))
@@ -149,7 +149,9 @@ def test_an_alternate_exchange_is_asked(vhost: VirtualHost) -> None:
     assert bodies(route(vhost, message("1"), exchange="first")) == {"a": "1"}
 
 
-def died(vhost: VirtualHost, letter: Message, queue: str, reason: Reason = Reason.EXPIRED) -> Message:
+def died(
+    vhost: VirtualHost, letter: Message, queue: str, reason: DeadLetterReason = DeadLetterReason.EXPIRED
+) -> Message:
     """The message after it died in a queue, on its way to queue c."""
     ((_, (letter,)),) = route(vhost, letter, queue=queue, reason=reason, exchange="", key="c").to
     return letter
@@ -158,16 +160,19 @@ def died(vhost: VirtualHost, letter: Message, queue: str, reason: Reason = Reaso
 def test_an_automatic_cycle_is_broken(vhost: VirtualHost) -> None:
     """A message does not come into the queue where it expired, unless a client rejected it since."""
     letter = died(vhost, message("1"), "a")
-    again = route(vhost, letter, queue="c", reason=Reason.MAXLEN, exchange="", key="a")
+    again = route(vhost, letter, queue="c", reason=DeadLetterReason.MAXLEN, exchange="", key="a")
     assert again == Routed([], ("a",))
-    again = route(vhost, letter, queue="c", reason=Reason.REJECTED, exchange="", key="a")
+    again = route(vhost, letter, queue="c", reason=DeadLetterReason.REJECTED, exchange="", key="a")
     assert bodies(again) == {"a": "1"}
 
 
 def test_a_queue_that_dead_letters_into_itself_is_a_cycle(vhost: VirtualHost) -> None:
     """Of one queue."""
     assert route(vhost, message("1"), queue="a", exchange="", key="a").cycles == ("a",)
-    assert route(vhost, message("1"), queue="a", exchange="", key="a", reason=Reason.REJECTED).cycles == ()
+    assert (
+        route(vhost, message("1"), queue="a", exchange="", key="a", reason=DeadLetterReason.REJECTED).cycles
+        == ()
+    )
 
 
 def test_a_cycle_drops_the_message_for_that_queue_only(vhost: VirtualHost) -> None:

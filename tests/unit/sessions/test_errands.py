@@ -13,23 +13,23 @@ from amqp10broker.message.amqp091 import make_head
 from amqp10broker.metadata.queue import DeclaredQueue
 from amqp10broker.queues.commands import (
     Credit,
+    DeliveryOutcome,
     PeerId,
     Publish,
     ReplyTo,
     Settle,
     Subscribe,
     Unsubscribe,
-    Verdict,
 )
 from amqp10broker.queues.effects import (
     Confirmed,
     CreditReply,
     Deliver,
     Effect,
+    PublishRejected,
     QueueDeleted,
     QueueDown,
     Refusal,
-    Rejected,
     SubscribeRefused,
     TimedOut,
     Unconfirmed,
@@ -66,7 +66,7 @@ def publishing(*names: str) -> tuple[PublishOne, list[DeclaredQueue]]:
     queues = [quiet_queue(world, name) for name in names]
     for name in names:
         bind(world.catalog, "/", Binding("amq.fanout", Destination("queue", name)))
-    errand = PublishOne(
+    job = PublishOne(
         *(
             world.vhost,
             Access(CatalogGrants(world.catalog.users, "guest"), "/"),
@@ -79,7 +79,7 @@ def publishing(*names: str) -> tuple[PublishOne, list[DeclaredQueue]]:
         body=b"x",
         size_max=10,
     )
-    return errand, queues
+    return job, queues
 
 
 def confirmed(queue: DeclaredQueue) -> Confirmed:
@@ -90,78 +90,84 @@ def confirmed(queue: DeclaredQueue) -> Confirmed:
 
 
 def test_a_message_is_published_when_every_queue_has_taken_it() -> None:
-    errand, (one, two) = publishing("one", "two")
-    assert errand.routed
-    errand.hear(confirmed(one))
-    assert not errand.done
-    errand.hear(confirmed(two))
-    assert errand.done
+    job, (one, two) = publishing("one", "two")
+    assert job.routed
+    job.hear(confirmed(one))
+    assert not job.done
+    job.hear(confirmed(two))
+    assert job.done
 
 
 def test_a_queue_that_is_deleted_meanwhile_counts_as_one_that_took_it() -> None:
-    errand, (one,) = publishing("one")
-    errand.hear(Unconfirmed(confirmed(one).publisher, (1,), False))
-    assert errand.done
+    job, (one,) = publishing("one")
+    job.hear(Unconfirmed(confirmed(one).publisher, (1,), False))
+    assert job.done
 
 
 @pytest.mark.parametrize(
     ("error", "how"),
     [
-        (LimitExceeded, lambda ref: Rejected(ref, (1,), False, "one")),
+        (LimitExceeded, lambda ref: PublishRejected(ref, (1,), False, "one")),
         (Unavailable, lambda ref: Unconfirmed(ref, (1,), False, failed=True, queue="one")),
     ],
 )
 def test_a_queue_that_does_not_take_it_is_told(error: type[Exception], how: Any) -> None:
-    errand, (one,) = publishing("one")
+    job, (one,) = publishing("one")
     with pytest.raises(error, match="queue 'one' in vhost '/'"):
-        errand.hear(how(confirmed(one).publisher))
+        job.hear(how(confirmed(one).publisher))
 
 
-def getting(most: int = 3, verdict: Verdict = Verdict.REQUEUE) -> tuple[GetSome, DeclaredQueue]:
+def getting(
+    most: int = 3, delivery_outcome: DeliveryOutcome = DeliveryOutcome.REQUEUE
+) -> tuple[GetSome, DeclaredQueue]:
     """Messages on their way from a queue."""
     queue = quiet_queue(World(), "q")
-    return GetSome(queue, ReplyTo(PeerId(0, 1, 1), "test"), post, most, verdict), queue
+    return GetSome(queue, ReplyTo(PeerId(0, 1, 1), "test"), post, most, delivery_outcome), queue
 
 
-def delivered(errand: GetSome, queue: DeclaredQueue, count: int, left: int) -> None:
+def delivered(job: GetSome, queue: DeclaredQueue, count: int, left: int) -> None:
     """The queue hands out some, and answers."""
     ref = letters(queue)[0].consumer
     effects: list[Effect] = [Deliver(ref, tuple(range(count)), (MESSAGE,) * count, 0)] if count else []
     effects.append(CreditReply(ref, 3, 0, left, True, 0))
     for effect in effects:
-        errand.hear(effect)
+        job.hear(effect)
 
 
 def test_messages_are_decided_on_when_all_are_there() -> None:
-    errand, queue = getting(2, Verdict.DISCARD_FAILED)
+    job, queue = getting(2, DeliveryOutcome.DISCARD_FAILED)
     assert [type(each) for each in letters(queue)] == [Subscribe, Credit]
     assert not letters(queue)[0].counted
-    delivered(errand, queue, 2, 5)
-    assert errand.done
-    assert (errand.messages, errand.behind) == ([MESSAGE, MESSAGE], 5)
-    errand.end()
+    delivered(job, queue, 2, 5)
+    assert job.done
+    assert (job.messages, job.behind) == ([MESSAGE, MESSAGE], 5)
+    job.end()
     settle, leave = letters(queue)[-2:]
-    assert (type(settle), settle.keys, settle.verdict) == (Settle, [0, 1], Verdict.DISCARD_FAILED)
+    assert (type(settle), settle.keys, settle.delivery_outcome) == (
+        Settle,
+        [0, 1],
+        DeliveryOutcome.DISCARD_FAILED,
+    )
     assert type(leave) is Unsubscribe
     assert queue.consumption.counted().discarded == 2
 
 
 def test_an_empty_queue_ends_it() -> None:
-    errand, queue = getting()
-    delivered(errand, queue, 0, 0)
-    assert errand.done
-    errand.end()
+    job, queue = getting()
+    delivered(job, queue, 0, 0)
+    assert job.done
+    job.end()
     assert type(letters(queue)[-1]) is Unsubscribe
 
 
 def test_what_is_given_up_before_the_end_was_not_taken() -> None:
     """Whatever was to become of it: the one who wanted it has not got it."""
-    errand, queue = getting(3, Verdict.ACCEPT)
-    errand.hear(Deliver(letters(queue)[0].consumer, (0,), (MESSAGE,), 0))
-    assert not errand.done
-    errand.end()
+    job, queue = getting(3, DeliveryOutcome.ACCEPT)
+    job.hear(Deliver(letters(queue)[0].consumer, (0,), (MESSAGE,), 0))
+    assert not job.done
+    job.end()
     assert Settle not in map(type, letters(queue))
-    assert letters(queue)[-1].verdict is Verdict.REQUEUE
+    assert letters(queue)[-1].delivery_outcome is DeliveryOutcome.REQUEUE
 
 
 @pytest.mark.parametrize(
@@ -173,21 +179,21 @@ def test_what_is_given_up_before_the_end_was_not_taken() -> None:
     ],
 )
 def test_a_queue_that_gives_nothing_is_told(error: type[Exception], text: str, how: Any) -> None:
-    errand, queue = getting()
+    job, queue = getting()
     before = len(letters(queue))
     with pytest.raises(error, match=text):
-        errand.hear(how(letters(queue)[0].consumer))
-    errand.end()
+        job.hear(how(letters(queue)[0].consumer))
+    job.end()
     assert len(letters(queue)) == before, "it does not know the consumer"
 
 
 def test_a_queue_that_is_deleted_meanwhile_gave_what_it_gave() -> None:
-    errand, queue = getting()
+    job, queue = getting()
     ref = letters(queue)[0].consumer
-    errand.hear(Deliver(ref, (0,), (MESSAGE,), 0))
-    errand.hear(TimedOut(ref, (0,), "q"))
-    errand.hear(QueueDeleted(ref, "q"))
-    assert errand.done
-    assert errand.messages == [MESSAGE]
-    errand.end()
-    errand.end()
+    job.hear(Deliver(ref, (0,), (MESSAGE,), 0))
+    job.hear(TimedOut(ref, (0,), "q"))
+    job.hear(QueueDeleted(ref, "q"))
+    assert job.done
+    assert job.messages == [MESSAGE]
+    job.end()
+    job.end()

@@ -58,5 +58,5 @@ def test_a_browser_does_not_wait_for_the_single_active_consumer() -> None:
     ]
     for command in machine.browsers.marked(asked):
         machine.apply(command, 0)
-    assert machine.outlook().active == active
+    assert machine.queue_status().active == active
     assert idle_wait(queue, browser) is Wait.NO_MESSAGE_MATCHES

@@ -10,7 +10,7 @@ import pytest
 from amqp10broker.protocols.amqp10.codec import decode
 from amqp10broker.protocols.amqp10.performatives import Disposition, Modified, Rejected, decode_composite
 from amqp10broker.protocols.amqp10.types import Symbol
-from amqp10broker.queues.commands import Credit, PublisherRef, Settle, Subscribe, Unsubscribe, Verdict
+from amqp10broker.queues.commands import Credit, DeliveryOutcome, PublisherRef, Settle, Subscribe, Unsubscribe
 from amqp10broker.queues.effects import (
     ActiveChanged,
     Confirmed,
@@ -20,7 +20,7 @@ from amqp10broker.queues.effects import (
     TimedOut,
     Unconfirmed,
 )
-from amqp10broker.queues.effects import Rejected as Refused
+from amqp10broker.queues.effects import PublishRejected as Refused
 from amqp10broker.sessions.mail import ACCESS_CHANGED
 from tests.support.declaring import declare
 from tests.support.notation import message
@@ -225,24 +225,24 @@ def consuming(scene: Scene, queue: Puppet, count: int = 3, **fields: object) -> 
 
 
 @pytest.mark.parametrize(
-    ("state", "verdict"),
+    ("state", "delivery_outcome"),
     [
-        ("accepted", Verdict.ACCEPT),
-        ("rejected", Verdict.DISCARD_FAILED),
-        ("released", Verdict.REQUEUE),
-        ("modified", Verdict.REQUEUE),
-        ("modified(failed)", Verdict.REQUEUE_FAILED),
-        ("modified(undeliverable)", Verdict.DISCARD),
-        ("modified(failed,undeliverable)", Verdict.DISCARD_FAILED),
+        ("accepted", DeliveryOutcome.ACCEPT),
+        ("rejected", DeliveryOutcome.DISCARD_FAILED),
+        ("released", DeliveryOutcome.REQUEUE),
+        ("modified", DeliveryOutcome.REQUEUE),
+        ("modified(failed)", DeliveryOutcome.REQUEUE_FAILED),
+        ("modified(undeliverable)", DeliveryOutcome.DISCARD),
+        ("modified(failed,undeliverable)", DeliveryOutcome.DISCARD_FAILED),
     ],
 )
-def test_each_outcome_is_a_verdict(state: str, verdict: Verdict) -> None:
+def test_each_outcome_is_a_verdict(state: str, delivery_outcome: DeliveryOutcome) -> None:
     """Those that count as a failed attempt say so, whatever becomes of the message."""
     scene = Scene()
     queue = quorum(scene)
     consuming(scene, queue)
     scene.do(f"C> DISPOSITION role=receiver first=0 last=1 settled=true state={state}")
-    assert queue.told() == [Same(Settle(queue.ref, [100, 101], verdict))]
+    assert queue.told() == [Same(Settle(queue.ref, [100, 101], delivery_outcome))]
 
 
 class Same:
@@ -339,27 +339,34 @@ def test_what_the_client_settles_before_the_answer_is_not_answered() -> None:
 # --- leaving --------------------------------------------------------------------------------------
 
 
-def left_with(scene: Scene, queue: Puppet) -> Verdict:
+def left_with(scene: Scene, queue: Puppet) -> DeliveryOutcome:
     """What the queue is told of deliveries that the client held."""
     (gone,) = queue.told_only(Unsubscribe)
-    return gone.verdict
+    return gone.delivery_outcome
 
 
-@pytest.mark.parametrize(("kind", "verdict"), [("classic", Verdict.REQUEUE), ("quorum", Verdict.REQUEUE)])
-def test_a_link_that_is_detached_gives_back_what_it_holds(kind: str, verdict: Verdict) -> None:
+@pytest.mark.parametrize(
+    ("kind", "delivery_outcome"), [("classic", DeliveryOutcome.REQUEUE), ("quorum", DeliveryOutcome.REQUEUE)]
+)
+def test_a_link_that_is_detached_gives_back_what_it_holds(
+    kind: str, delivery_outcome: DeliveryOutcome
+) -> None:
     """It is no failed attempt."""
     scene = Scene()
     queue = quorum(scene) if kind == "quorum" else puppet(scene)
     consuming(scene, queue)
     scene.do("C> DETACH h=9 closed=true")
-    assert left_with(scene, queue) is verdict
+    assert left_with(scene, queue) is delivery_outcome
 
 
 @pytest.mark.parametrize("how", ["end", "lost"])
 @pytest.mark.parametrize(
-    ("kind", "verdict"), [("classic", Verdict.REQUEUE), ("quorum", Verdict.REQUEUE_FAILED)]
+    ("kind", "delivery_outcome"),
+    [("classic", DeliveryOutcome.REQUEUE), ("quorum", DeliveryOutcome.REQUEUE_FAILED)],
 )
-def test_a_session_that_is_gone_has_failed_with_what_it_held(how: str, kind: str, verdict: Verdict) -> None:
+def test_a_session_that_is_gone_has_failed_with_what_it_held(
+    how: str, kind: str, delivery_outcome: DeliveryOutcome
+) -> None:
     """For quorum queues, which count that; classic queues have one rule for all ends."""
     scene = Scene()
     queue = quorum(scene) if kind == "quorum" else puppet(scene)
@@ -368,7 +375,7 @@ def test_a_session_that_is_gone_has_failed_with_what_it_held(how: str, kind: str
         scene.do("C> END")
     else:
         scene.world.lose("C")
-    assert left_with(scene, queue) is verdict
+    assert left_with(scene, queue) is delivery_outcome
 
 
 # --- the single active consumer -------------------------------------------------------------------
@@ -524,7 +531,7 @@ def test_deliveries_held_too_long_are_released_and_not_settled() -> None:
     ]
     queue.told()
     scene.do("C> DISPOSITION role=receiver first=0 last=2 settled=true state=accepted")
-    assert queue.told() == [Same(Settle(queue.ref, [101], Verdict.ACCEPT))]
+    assert queue.told() == [Same(Settle(queue.ref, [101], DeliveryOutcome.ACCEPT))]
 
 
 def test_who_does_not_settle_alone_is_answered_for_them_at_once() -> None:

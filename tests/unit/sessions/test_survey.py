@@ -20,7 +20,7 @@ from amqp10broker.operations.snapshot import (
     WaitView,
     document,
 )
-from amqp10broker.queues.figures import QueueFigures
+from amqp10broker.queues.figures import QueueStats
 from amqp10broker.sessions.diagnosis.survey import EVERYTHING, IDLE, Selection, Survey
 from amqp10broker.sessions.diagnosis.waits import Wait
 
@@ -60,7 +60,7 @@ def amqp091(number: int, waits: WaitView, *consumers: ConsumerView) -> Connectio
 
 
 def queue(name: str, ready: int, unsettled: int, *, full: bool = False) -> QueueView:
-    figures = QueueFigures(messages_ready=ready, messages_unsettled=unsettled, full=full)
+    figures = QueueStats(messages_ready=ready, messages_unsettled=unsettled, full=full)
     return QueueView(name, "/", "classic", True, figures, {}, {}, None)
 
 

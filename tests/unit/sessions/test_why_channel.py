@@ -19,7 +19,7 @@ from amqp10broker.protocols.amqp091.methods import (
     TxSelect,
 )
 from amqp10broker.sessions.amqp091.status import channel_view
-from amqp10broker.sessions.circumstances import Circumstances
+from amqp10broker.sessions.circumstances import WaitContext
 from amqp10broker.sessions.diagnosis.waits import STUCK_MS
 from tests.support.channel_world import World, WorldChannel
 from tests.support.declaring import declare
@@ -47,7 +47,7 @@ def at(channel: WorldChannel, now_ms: int) -> WorldChannel:
 
 
 def status(channel: WorldChannel, **around: Any) -> dict[str, Any]:
-    return document(channel_view(channel.service, Circumstances(NOW, **around)))
+    return document(channel_view(channel.service, WaitContext(NOW, **around)))
 
 
 def consumer(channel: WorldChannel, **around: Any) -> tuple[str | None, str | None, float | None]:

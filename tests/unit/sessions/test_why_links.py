@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from amqp10broker.operations.snapshot import document
-from amqp10broker.queues.outlook import Progress
+from amqp10broker.queues.outlook import QueueProgress
 from amqp10broker.sessions.amqp10.status import session_view
-from amqp10broker.sessions.circumstances import Circumstances
+from amqp10broker.sessions.circumstances import WaitContext
 from amqp10broker.sessions.diagnosis.waits import STUCK_MS
 from tests.support.declaring import declare
 from tests.support.scene import Scene
@@ -42,7 +42,7 @@ class Timed:
     def look_at_all(self, ms: int, **around: Any) -> list[dict[str, Any]]:
         """All links at a time."""
         around.setdefault("writer_blocked", self.scene.world.clients["C"].blocked)
-        return list(document(session_view(self._service, Circumstances(ms, **around)))["links"])
+        return list(document(session_view(self._service, WaitContext(ms, **around)))["links"])
 
 
 Steps = tuple[tuple[Any, ...], ...]
@@ -271,7 +271,7 @@ def test_a_delivery_that_was_sent_in_part_waits_for_the_window() -> None:
     timed.scene.do("connect D max-frame-size=512", "D> BEGIN iw=1", "publish q 1 size=1200")
     timed.scene.do(RECEIVE.replace("C>", "D>"), "D> FLOW h=1 dc=0 cr=8")
     service = timed.scene.world.clients["D"].sessions[0].service
-    (link,) = document(session_view(service, Circumstances(10_000)))["links"]
+    (link,) = document(session_view(service, WaitContext(10_000)))["links"]
     assert link["waits"] == "peer-window-closed"
     assert "a delivery was sent in part; the client's incoming-window has been 0" in link["waits_why"]
 
@@ -295,7 +295,9 @@ def test_credit_is_withheld_because_the_disk_is_full(monkeypatch: pytest.MonkeyP
     """That says more than the alarm, which a full disk raises as well."""
     timed = Timed()
     monkeypatch.setattr(
-        timed.scene.world.queues["q"], "progress", lambda: Progress(busy=True, sync_ms=4_000, full_ms=5_000)
+        timed.scene.world.queues["q"],
+        "progress",
+        lambda: QueueProgress(busy=True, sync_ms=4_000, full_ms=5_000),
     )
     timed.at(1_000, SEND, "withhold q", "C> TRANSFER h=0 did=0..84", "C> TRANSFER h=0 did=85..169")
     timed.at(3_000, "C> TRANSFER h=0 did=170..254", "alarm disk on")

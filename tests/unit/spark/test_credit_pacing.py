@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from amqp10broker.spark.queue.credit_pacing import FIRST_CREDIT, MESSAGE_COST_BYTES, Grants
+from amqp10broker.spark.queue.credit_pacing import FIRST_CREDIT, MESSAGE_COST_BYTES, CreditPacing
 
 ROOM = 100 * (MESSAGE_COST_BYTES + 1000)
 
 
-def came(grants: Grants, *sizes: int) -> int:
+def came(grants: CreditPacing, *sizes: int) -> int:
     kept = grants.keep(sizes)
     grants.end_grant()
     return kept
@@ -15,7 +15,7 @@ def came(grants: Grants, *sizes: int) -> int:
 
 def test_grants_of_small_messages_grow_to_the_option() -> None:
     """A few at first, to learn their size; what was learned counts for the next segment, too."""
-    grants = Grants(1000)
+    grants = CreditPacing(1000)
     asked = []
     for _ in range(5):
         count = grants.next(10_000)
@@ -25,11 +25,11 @@ def test_grants_of_small_messages_grow_to_the_option() -> None:
     grants.begin()
     assert grants.next(10_000) == 1000
     assert grants.next(7) == 7
-    assert Grants(3).next(10_000) == 3
+    assert CreditPacing(3).next(10_000) == 3
 
 
 def test_a_segment_ends_with_the_message_that_reaches_the_limit() -> None:
-    grants = Grants(1000, ROOM)
+    grants = CreditPacing(1000, ROOM)
     assert came(grants, *[1000] * 99) == 99
     assert not grants.full
     assert came(grants, 1000, 1000) == 1
@@ -38,7 +38,7 @@ def test_a_segment_ends_with_the_message_that_reaches_the_limit() -> None:
 
 
 def test_what_comes_when_it_is_full_is_not_kept() -> None:
-    grants = Grants(1000, ROOM)
+    grants = CreditPacing(1000, ROOM)
     assert grants.keep([1, 5 * ROOM, 1, 1]) == 2
     assert grants.keep([1]) == 0
     assert grants.held_bytes == 5 * ROOM + 1 + 2 * MESSAGE_COST_BYTES
@@ -47,7 +47,7 @@ def test_what_comes_when_it_is_full_is_not_kept() -> None:
 
 
 def test_large_messages_are_asked_for_one_by_one() -> None:
-    grants = Grants(1000, ROOM)
+    grants = CreditPacing(1000, ROOM)
     came(grants, *[1] * FIRST_CREDIT)
     came(grants, ROOM // 2)
     grants.begin()
@@ -57,12 +57,12 @@ def test_large_messages_are_asked_for_one_by_one() -> None:
 
 
 def test_a_fetch_of_nothing_teaches_nothing() -> None:
-    grants = Grants(1000)
+    grants = CreditPacing(1000)
     came(grants)
     assert grants.next(10_000) == FIRST_CREDIT
 
 
 def test_many_tiny_messages_weigh_more_than_their_bytes() -> None:
     """Objects and columns are memory, too."""
-    grants = Grants(1000, ROOM)
+    grants = CreditPacing(1000, ROOM)
     assert grants.keep([1] * 1000) < 500

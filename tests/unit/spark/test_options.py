@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from amqp10broker.spark.errors import OptionError
-from amqp10broker.spark.option_values import EARLIEST, LATEST, Start, StartKind
+from amqp10broker.spark.option_values import EARLIEST, LATEST, StartKind, StartPosition
 from amqp10broker.spark.options import (
     ConnectionOptions,
     QueueOptions,
@@ -84,7 +84,7 @@ def test_every_option_of_a_stream() -> None:
         pushdown="true",
         retryTimeout="2m",
     )
-    assert options.start == Start(StartKind.OFFSET, 7)
+    assert options.start == StartPosition(StartKind.OFFSET, 7)
     assert (options.end_offset, options.min_partitions, options.fail_on_data_loss) == (900, 4, False)
     assert (options.link_credit, options.arrow_batch_rows, options.idle_timeout_s) == (50, 10, 1.5)
     assert (options.filter, options.pushdown, options.connection.retry_timeout_s) == ("a > 3", True, 120.0)
@@ -96,13 +96,13 @@ def test_every_option_of_a_stream() -> None:
     [
         ("earliest", EARLIEST),
         ("Latest", LATEST),
-        ("12", Start(StartKind.OFFSET, 12)),
-        ('{"orders": 0}', Start(StartKind.OFFSET, 0)),
+        ("12", StartPosition(StartKind.OFFSET, 12)),
+        ('{"orders": 0}', StartPosition(StartKind.OFFSET, 0)),
         # Copied from a query's progress.
-        ('{"orders": 9, "orders.start": 5, "orders.pieces": 2}', Start(StartKind.OFFSET, 9)),
+        ('{"orders": 9, "orders.start": 5, "orders.pieces": 2}', StartPosition(StartKind.OFFSET, 9)),
     ],
 )
-def test_where_to_begin(text: str, start: Start) -> None:
+def test_where_to_begin(text: str, start: StartPosition) -> None:
     assert stream(startingOffsets=text).start == start
 
 
@@ -115,7 +115,7 @@ def test_where_to_begin(text: str, start: Start) -> None:
     ],
 )
 def test_a_time_to_begin_at(text: str, ms: int) -> None:
-    assert stream(startingTimestamp=text).start == Start(StartKind.TIMESTAMP, ms)
+    assert stream(startingTimestamp=text).start == StartPosition(StartKind.TIMESTAMP, ms)
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("30", 30.0), ("0.5s", 0.5), ("250 ms", 0.25), ("1h", 3600.0)])

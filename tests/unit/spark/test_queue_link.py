@@ -13,7 +13,7 @@ from amqp10broker.client.bulk import BulkEnd
 from amqp10broker.client.message import data_message, decode_message
 from amqp10broker.client.session import ClientSession
 from amqp10broker.protocols.amqp10.performatives import Accepted
-from amqp10broker.spark.queue.credit_pacing import MESSAGE_COST_BYTES, Grants
+from amqp10broker.spark.queue.credit_pacing import MESSAGE_COST_BYTES, CreditPacing
 from tests.unit.client.back_to_back import BackToBack
 
 ROOM = 50_000
@@ -34,7 +34,7 @@ def bodies(payloads: Iterable[bytes]) -> list[bytes]:
     return [decode_message(payload).body for payload in payloads]
 
 
-def attached(pair: BackToBack, session: ClientSession, grants: Grants) -> BulkEnd:
+def attached(pair: BackToBack, session: ClientSession, grants: CreditPacing) -> BulkEnd:
     end = session.receiver("q", end_type=BulkEnd)
     assert isinstance(end, BulkEnd)
     pair.carry()
@@ -49,7 +49,7 @@ def test_what_there_is_no_room_for_goes_back_in_order(chunk_bytes: int) -> None:
     pair = BackToBack(chunk_bytes=chunk_bytes, frame_size_max_bytes=4096)
     session = pair.opened()
     messages = filled(pair, session, [1] * 20 + [LARGE] * 80)
-    grants = Grants(1000, ROOM)
+    grants = CreditPacing(1000, ROOM)
     end = attached(pair, session, grants)
     end.grant(300)
     pair.carry()
@@ -83,7 +83,7 @@ def test_messages_that_come_after_the_stop_are_not_kept() -> None:
     pair = BackToBack()
     session = pair.opened()
     messages = filled(pair, session, [LARGE] * 3)
-    grants = Grants(1000, LARGE)
+    grants = CreditPacing(1000, LARGE)
     end = attached(pair, session, grants)
     end.grant(2)
     up = pair.client.take_output()

@@ -15,7 +15,7 @@ from amqp10broker.spark.datasource import Amqp10DataSource
 from amqp10broker.spark.errors import DataLost, OptionError, ReadStalled
 from amqp10broker.spark.options import StreamOptions, parse_source
 from amqp10broker.spark.schema import COLUMNS, DDL, arrow_schema
-from amqp10broker.spark.stream.bounds import Bounds
+from amqp10broker.spark.stream.bounds import StreamBounds
 from amqp10broker.spark.stream.plan import ROWS_WORTH_A_TASK, plan
 from amqp10broker.spark.stream.range import StreamRange, _Reading, split
 from amqp10broker.spark.stream.source import PushdownReader, StreamReader, StreamStreamReader
@@ -49,13 +49,13 @@ def test_an_empty_range_has_no_pieces() -> None:
 
 def test_few_rows_are_one_task() -> None:
     """Unless the option says otherwise."""
-    bounds = Bounds(0, 10**9, dense=True)
+    bounds = StreamBounds(0, 10**9, dense=True)
     assert len(plan(options(), 0, ROWS_WORTH_A_TASK, bounds)) == 1
     assert len(plan(options(minPartitions="3"), 0, 10, bounds)) == 3
 
 
 def test_what_retention_took_is_reported() -> None:
-    bounds = Bounds(100, 200, dense=True)
+    bounds = StreamBounds(100, 200, dense=True)
     with pytest.raises(DataLost, match="90 messages of stream 's' are lost to the reader: offset 10"):
         plan(options(), 10, 200, bounds)
     (piece,) = plan(options(failOnDataLoss="false"), 10, 200, bounds)
@@ -66,14 +66,14 @@ def test_what_retention_took_is_reported() -> None:
 class Ends:
     """Says what it was told to say."""
 
-    def __init__(self, bounds: Bounds) -> None:
+    def __init__(self, bounds: StreamBounds) -> None:
         self._bounds = bounds
 
-    def bounds(self) -> Bounds:
+    def bounds(self) -> StreamBounds:
         return self._bounds
 
 
-def reading(piece: StreamRange, bounds: Bounds, **more: str) -> _Reading:
+def reading(piece: StreamRange, bounds: StreamBounds, **more: str) -> _Reading:
     made = _Reading(options(**more), piece, None)
     made._ends = Ends(bounds)
     return made
@@ -86,26 +86,26 @@ def batch_of(*offsets: int) -> pa.RecordBatch:
 
 def test_a_gap_is_a_loss() -> None:
     """Where every offset is a message: retention was faster than the task, in the middle of its range."""
-    at = reading(StreamRange(0, 100, True), Bounds(5, 100, dense=True))
+    at = reading(StreamRange(0, 100, True), StreamBounds(5, 100, dense=True))
     with pytest.raises(DataLost, match="3 messages of stream 's' are lost to the reader: 5 came after 1"):
         at._trimmed(batch_of(0, 1, 5, 6))
     with pytest.raises(DataLost, match="2 messages of stream 's' are lost to the reader: 2 came after -1"):
-        reading(StreamRange(0, 100, True), Bounds(2, 100, dense=True))._trimmed(batch_of(2, 3))
+        reading(StreamRange(0, 100, True), StreamBounds(2, 100, dense=True))._trimmed(batch_of(2, 3))
 
 
 def test_a_gap_of_a_broker_that_uses_offsets_for_itself() -> None:
     """No loss, unless the stream begins behind it by now."""
-    at = reading(StreamRange(0, 100, False), Bounds(0, 100, dense=False))
+    at = reading(StreamRange(0, 100, False), StreamBounds(0, 100, dense=False))
     assert len(at._trimmed(batch_of(0, 1, 5, 6))) == 4
     assert at.position == 7
-    at = reading(StreamRange(0, 100, False), Bounds(4, 100, dense=False))
+    at = reading(StreamRange(0, 100, False), StreamBounds(4, 100, dense=False))
     with pytest.raises(DataLost, match="3 messages"):
         at._trimmed(batch_of(0, 1, 5, 6))
 
 
 def test_only_rows_of_the_range() -> None:
     """Some brokers begin before the offset asked for, and all go on behind the end."""
-    at = reading(StreamRange(3, 6, True), Bounds(0, 100, dense=True))
+    at = reading(StreamRange(3, 6, True), StreamBounds(0, 100, dense=True))
     assert at._trimmed(batch_of(1, 2, 3, 4)).column("offset").to_pylist() == [3, 4]
     assert at._trimmed(batch_of(5, 6, 7)).column("offset").to_pylist() == [5]
     assert at.position == 6
@@ -115,7 +115,7 @@ def test_messages_without_offsets() -> None:
     """The queue is no stream after all."""
     none: dict[str, Any] = dict.fromkeys(COLUMNS)
     with pytest.raises(ReadStalled, match="without the annotation x-stream-offset"):
-        reading(StreamRange(0, 5, True), Bounds(0, 5, dense=True))._trimmed(
+        reading(StreamRange(0, 5, True), StreamBounds(0, 5, dense=True))._trimmed(
             pa.RecordBatch.from_pylist([none], schema=arrow_schema())
         )
 

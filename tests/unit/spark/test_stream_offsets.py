@@ -16,7 +16,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from amqp10broker.spark.errors import DataLost, OptionError, QueueUnusable, SparkSourceError
 from amqp10broker.spark.options import StreamOptions, parse_source
 from amqp10broker.spark.stream import source as stream_source
-from amqp10broker.spark.stream.bounds import Bounds
+from amqp10broker.spark.stream.bounds import StreamBounds
 from amqp10broker.spark.stream.offsets import Cut, StreamOffset, read_offset
 from amqp10broker.spark.stream.plan import recut
 from amqp10broker.spark.stream.range import StreamRange
@@ -34,8 +34,8 @@ class Broker:
         self.first, self.next = first, next_
         self.id: str | None = None
 
-    def bounds(self) -> Bounds:
-        return Bounds(self.first, self.next, dense=True, declaration_id=self.id)
+    def bounds(self) -> StreamBounds:
+        return StreamBounds(self.first, self.next, dense=True, declaration_id=self.id)
 
     def close(self) -> None:
         """Nothing is open."""
@@ -134,7 +134,7 @@ def test_retention_never_puts_a_row_in_the_place_of_another(
     end = start + count
     options = reader(Broker(0, 0), failOnDataLoss="false")._options
     gone = sorted(data.draw(st.lists(st.integers(0, end + 10), max_size=2)))
-    whole = recut(options, cut, end, Bounds(0, end, dense=True))
+    whole = recut(options, cut, end, StreamBounds(0, end, dense=True))
     cut_through = set()
     seen = places(whole)
     for first in gone:
@@ -142,7 +142,7 @@ def test_retention_never_puts_a_row_in_the_place_of_another(
         if cut_in & cut_through:
             break
         cut_through |= cut_in
-        found = places(recut(options, cut, end, Bounds(first, end, dense=True)))
+        found = places(recut(options, cut, end, StreamBounds(first, end, dense=True)))
         assert sorted(found.values()) == list(range(max(start, min(first, end)), end))
         assert all(seen.setdefault(place, offset) == offset for place, offset in found.items())
 

@@ -13,7 +13,7 @@ from amqp10broker.storage import entry_log
 from amqp10broker.storage.catalog_log import CatalogLog, open_catalog_log
 from amqp10broker.storage.disk import Disk, OsDisk
 from amqp10broker.storage.folder import DataFolder, open_data_folder
-from amqp10broker.storage.record import HEADER_BYTES, RECORD_BYTES, Header, Purpose, encode_head
+from amqp10broker.storage.record import HEADER_BYTES, RECORD_BYTES, FileHeader, Purpose, encode_head
 from tests.support.disks import PowerLoss, SimDisk
 
 FILE = "/data/catalog/catalog.log"
@@ -686,7 +686,7 @@ def test_a_whole_record_that_is_none_of_ours_stops_the_start(
 ) -> None:
     """A newer version has written it: it must not be passed over."""
     open_data_folder(disk, "/data", "test").close()
-    header = Header(Purpose.CATALOG, 0, 5)
+    header = FileHeader(Purpose.CATALOG, 0, 5)
     record = encode_head(header.seed, HEADER_BYTES, 0, kind, 1, (payload,)) + payload
     disk.overwrite(FILE, header.encode() + record)
     with pytest.raises(DamagedFile, match=f"at offset {HEADER_BYTES}: the record is whole, but {problem}"):
@@ -696,7 +696,7 @@ def test_a_whole_record_that_is_none_of_ours_stops_the_start(
 def test_a_value_that_is_none_of_ours_is_told(disk: SimDisk) -> None:
     """When it is asked for."""
     open_data_folder(disk, "/data", "test").close()
-    header = Header(Purpose.CATALOG, 0, 5)
+    header = FileHeader(Purpose.CATALOG, 0, 5)
     payload = b'[["a"],{{]'
     record = encode_head(header.seed, HEADER_BYTES, 0, 1, 1, (payload,)) + payload
     disk.overwrite(FILE, header.encode() + record)

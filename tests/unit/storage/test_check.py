@@ -18,7 +18,7 @@ from amqp10broker.storage.disk import OsDisk
 from amqp10broker.storage.entry_log import Key, Value
 from amqp10broker.storage.folder import DataFolder, inspect_data_folder, open_data_folder
 from amqp10broker.storage.journal import Journal
-from amqp10broker.storage.record import Header, Purpose, Record
+from amqp10broker.storage.record import FileHeader, Purpose, Record
 from amqp10broker.storage.sequence import JOURNAL
 from amqp10broker.storage.stream_files import FileShelf, part_of
 from amqp10broker.storage.stream_log import StreamLog
@@ -136,7 +136,7 @@ def test_the_file_before_an_unused_last_one_may_be_torn(data: Path) -> None:
     path = data / "journal" / names[-1]
     if path.stat().st_size > 32:
         number = int(names[-1].split(".")[0]) + 1
-        (data / "journal" / file_name(number)).write_bytes(Header(Purpose.JOURNAL, number, 5).encode())
+        (data / "journal" / file_name(number)).write_bytes(FileHeader(Purpose.JOURNAL, number, 5).encode())
     else:
         path = data / "journal" / names[-2]
     path.write_bytes(path.read_bytes()[:-5])

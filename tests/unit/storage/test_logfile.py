@@ -12,14 +12,14 @@ from amqp10broker.storage.reader import FileReader, parse
 from amqp10broker.storage.record import (
     HEADER_BYTES,
     RECORD_BYTES,
-    Header,
+    FileHeader,
     Purpose,
     encode_head,
     encode_marker,
 )
 from tests.support.disks import SimDisk
 
-HEADER = Header(Purpose.CATALOG, 0, 77)
+HEADER = FileHeader(Purpose.CATALOG, 0, 77)
 PATH = "/log"
 
 

@@ -12,10 +12,10 @@ from amqp10broker.errors import DamagedFile, StorageError
 from amqp10broker.storage import reader as reader_module
 from amqp10broker.storage.disk import OsDisk
 from amqp10broker.storage.reader import FileReader
-from amqp10broker.storage.record import HEADER_BYTES, Header, Purpose, Record, encode_head, encode_marker
+from amqp10broker.storage.record import HEADER_BYTES, FileHeader, Purpose, Record, encode_head, encode_marker
 from tests.support.disks import SimDisk
 
-HEADER = Header(Purpose.JOURNAL, 3, 0xFEDCBA9876543210)
+HEADER = FileHeader(Purpose.JOURNAL, 3, 0xFEDCBA9876543210)
 DISK = OsDisk()
 
 
@@ -243,7 +243,7 @@ def test_a_file_of_another_number_purpose_or_version_is_refused(tmp_path: Path) 
         FileReader(DISK, str(path), purpose=1, number=4, last=True)
     with pytest.raises(DamagedFile, match="for purpose 1, and one for 3 should be here"):
         FileReader(DISK, str(path), purpose=3, number=3, last=True)
-    path.write_bytes(Header(1, 3, 5, version=2).encode())
+    path.write_bytes(FileHeader(1, 3, 5, version=2).encode())
     with pytest.raises(StorageError, match="start the newer version"):
         FileReader(DISK, str(path), purpose=1, number=3, last=True)
 

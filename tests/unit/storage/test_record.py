@@ -11,7 +11,7 @@ from amqp10broker.storage.record import (
     HEADER_BYTES,
     MARKER,
     RECORD_BYTES,
-    Header,
+    FileHeader,
     Purpose,
     decode_header,
     encode_head,
@@ -19,7 +19,7 @@ from amqp10broker.storage.record import (
     is_record,
 )
 
-HEADER = Header(Purpose.JOURNAL, 7, 0x0123456789ABCDEF)
+HEADER = FileHeader(Purpose.JOURNAL, 7, 0x0123456789ABCDEF)
 
 
 def test_a_header_is_32_bytes_and_reads_back() -> None:
@@ -61,7 +61,7 @@ def test_a_record_of_another_file_or_another_place_is_not_taken() -> None:
     data = encode_head(HEADER.seed, 64, 1, 1, 1, (b"x",)) + b"x"
     assert is_record(data, 0, HEADER.seed, 64)
     assert not is_record(data, 0, HEADER.seed, 65)
-    assert not is_record(data, 0, Header(Purpose.JOURNAL, 7, 1).seed, 64)
+    assert not is_record(data, 0, FileHeader(Purpose.JOURNAL, 7, 1).seed, 64)
 
 
 def test_a_record_that_is_cut_is_none() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from amqp10broker.observe.flow_events.schema import Kind
+from amqp10broker.observe.flow_events.schema import EventKind
 from amqp10broker.observe.recording.parquet import read_events
 from amqp10broker.observe.recording.runs import read_runs
 from benchmarks.processes import family_rss_bytes, process_rss_bytes
@@ -32,7 +32,7 @@ def test_a_sweep_has_about_as_many_events_as_asked_for_and_its_planted_rate(tmp_
     assert {run.run_id for run in read_runs(tmp_path)} == {plant.run.run_id for plant in plants}
     for plant in plants:
         table = read_events(tmp_path, plant.run.run_id).to_pandas()
-        received = table[table.kind == Kind.CLIENT_RECEIVED]
+        received = table[table.kind == EventKind.CLIENT_RECEIVED]
         assert received.n.sum() == pytest.approx(plant.streams[0].rate_per_s * plant.seconds, abs=1)
         assert received.value_ns.sum() == pytest.approx(plant.seconds * 1e9, rel=1e-6)
 
@@ -42,7 +42,7 @@ def test_latencies_have_the_planted_quantiles(tmp_path: Path) -> None:
     (plant,) = synthetic.two_senders(repetitions=1, events=100_000)
     synthetic.write(tmp_path, [plant])
     table = read_events(tmp_path, plant.run.run_id).to_pandas()
-    slow = table[(table.kind == Kind.CLIENT_CONFIRM) & (table.channel == 1)].value_ns
+    slow = table[(table.kind == EventKind.CLIENT_CONFIRM) & (table.channel == 1)].value_ns
     for share in (0.1, 0.5, 0.9):
         assert slow.quantile(share) / 1e6 == pytest.approx(
             plant.streams[1].confirm.quantile_ms(share), rel=0.05

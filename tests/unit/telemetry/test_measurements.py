@@ -6,15 +6,15 @@ from typing import Any
 
 from opentelemetry.exporter.otlp.proto.common.metrics_encoder import encode_metrics
 
-from amqp10broker.observe.metrics.gather import Samples
-from amqp10broker.observe.metrics.table import Family, Kind
+from amqp10broker.observe.metrics.gather import MetricSamples
+from amqp10broker.observe.metrics.table import Family, MetricKind
 from amqp10broker.observe.telemetry.export import resource
 from amqp10broker.observe.telemetry.measurements import data_of
 
 INF = "+Inf"
 
 
-def sent(*samples: Samples) -> dict[str, Any]:
+def sent(*samples: MetricSamples) -> dict[str, Any]:
     """What a receiver gets, by name."""
     *steps, data = data_of(samples, resource("s", "1", "n"), "1", 10, 20)
     assert steps == [None] * len(samples)
@@ -28,10 +28,12 @@ def test_counters_gauges_and_histograms_keep_their_meaning() -> None:
     """A histogram of Prometheus counts all below each end, one of OTLP what lies between two."""
     buckets = [("_bucket", ("link", end), count) for end, count in (("0.1", 2.0), ("1.0", 5.0), (INF, 6.0))]
     found = sent(
-        Samples(Family("c_total", Kind.COUNTER, "counts"), ("p",), [("", ("a",), 3.0), ("", ("b",), 4.0)]),
-        Samples(Family("g", Kind.GAUGE, "stands"), (), [("", (), 7.0)]),
-        Samples(
-            Family("h", Kind.HISTOGRAM, "lasts"),
+        MetricSamples(
+            Family("c_total", MetricKind.COUNTER, "counts"), ("p",), [("", ("a",), 3.0), ("", ("b",), 4.0)]
+        ),
+        MetricSamples(Family("g", MetricKind.GAUGE, "stands"), (), [("", (), 7.0)]),
+        MetricSamples(
+            Family("h", MetricKind.HISTOGRAM, "lasts"),
             ("of",),
             [*buckets, ("_count", ("link",), 6.0), ("_sum", ("link",), 9.5)],
         ),
@@ -55,9 +57,9 @@ def test_counters_gauges_and_histograms_keep_their_meaning() -> None:
 
 def test_a_metric_in_pieces_is_one() -> None:
     """As the gathering gives long ones."""
-    family = Family("g", Kind.GAUGE, "stands")
+    family = Family("g", MetricKind.GAUGE, "stands")
     found = sent(
-        Samples(family, ("q",), [("", ("a",), 1.0)]),
-        Samples(family, ("q",), [("", ("b",), 2.0)], goes_on=True),
+        MetricSamples(family, ("q",), [("", ("a",), 1.0)]),
+        MetricSamples(family, ("q",), [("", ("b",), 2.0)], run_inline=True),
     )
     assert [point.as_double for point in found["g"].gauge.data_points] == [1.0, 2.0]

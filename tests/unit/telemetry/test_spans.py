@@ -17,6 +17,7 @@ from amqp10broker.observe.telemetry.spans import PartSpans, Traces
 from amqp10broker.queues.commands import (
     Cancel,
     ConsumerRef,
+    DeliveryOutcome,
     GiveBack,
     PeerId,
     Publish,
@@ -24,14 +25,13 @@ from amqp10broker.queues.commands import (
     Settle,
     Subscribe,
     Unsubscribe,
-    Verdict,
 )
 from amqp10broker.queues.effects import (
     Confirmed,
     Deliver,
+    PublishRejected,
     QueueDeleted,
     QueueDown,
-    Rejected,
     TimedOut,
     Unconfirmed,
 )
@@ -113,7 +113,7 @@ def test_a_publish_ends_with_the_last_of_its_queues(part: Part, one_reference: b
     )
     part.hear(Confirmed(first, (1, 2), False))
     assert part.ended() == []
-    part.hear(Rejected(second, (1,), False, "r"))
+    part.hear(PublishRejected(second, (1,), False, "r"))
     assert part.ended() == [("publish q", "full")]
     part.hear(Unconfirmed(second, (2,), False))
     assert part.ended() == [("publish q", "deleted")]
@@ -137,7 +137,7 @@ def test_deliveries_go_back_for_many_reasons(part: Part) -> None:
     ):
         part.hear(effect(part.consumer()))
         assert part.ended() == [("deliver q", error)] * 2
-    part.post("q", Unsubscribe(part.consumer(), (), (), 2, Verdict.REQUEUE))
+    part.post("q", Unsubscribe(part.consumer(), (), (), 2, DeliveryOutcome.REQUEUE))
     assert part.ended() == [("deliver q", "")] * 2
 
 
@@ -148,7 +148,7 @@ def test_what_was_given_back_before_it_came_is_no_delivery(part: Part) -> None:
     part.ended()
     part.hear(Deliver(ref, (3,), (traced(),), 0))
     part.hear(Deliver(ref, (4,), (traced(),), 1))
-    part.post("q", Settle(ref, (3, 4), Verdict.ACCEPT))
+    part.post("q", Settle(ref, (3, 4), DeliveryOutcome.ACCEPT))
     assert part.ended() == [("settle q", ""), ("deliver q", "")]
 
 
@@ -158,7 +158,7 @@ def test_a_consumer_that_was_cancelled_is_forgotten_with_its_last_delivery(part:
     part.post("q", Cancel(ref))
     part.hear(Deliver(ref, (3,), (traced(),), 0))
     assert ref in part.spans._consumers
-    part.post("q", Settle(ref, (1, 2, 3), Verdict.REQUEUE))
+    part.post("q", Settle(ref, (1, 2, 3), DeliveryOutcome.REQUEUE))
     assert part.ended() == [("settle q", ""), ("deliver q", "")] * 2
     assert part.spans._consumers == {}
     idle = part.reply_to.consumer()

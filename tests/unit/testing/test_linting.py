@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from amqp10broker.errors import BrokerError
-from amqp10broker.observe.frames.reader import Frame
+from amqp10broker.observe.frames.reader import TracedFrame
 from amqp10broker.observe.frames.records import (
     Listening,
     first_line,
@@ -27,7 +27,7 @@ def listening(connection: int, at_ns: int, *, begins: bool = True) -> str:
 
 
 def heartbeat(connection: int, at_ns: int) -> str:
-    return frame_line(connection, at_ns, "in", Frame(0, said="(empty frame)"))
+    return frame_line(connection, at_ns, "in", TracedFrame(0, said="(empty frame)"))
 
 
 LINES = [

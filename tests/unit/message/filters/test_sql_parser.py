@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from amqp10broker.message.filters.errors import FilterError
-from amqp10broker.message.filters.fields import PROPERTIES, Field, Section
+from amqp10broker.message.filters.fields import PROPERTIES, MessageField, Section
 from amqp10broker.message.filters.sql_ast import (
     And,
     Arithmetic,
@@ -28,7 +28,7 @@ from amqp10broker.message.filters.sql_parser import parse
 
 
 def name(text: str) -> Identifier:
-    return Identifier(Field(Section.APPLICATION_PROPERTIES, text))
+    return Identifier(MessageField(Section.APPLICATION_PROPERTIES, text))
 
 
 a, b, c, d = map(name, "wxyz")
@@ -186,13 +186,13 @@ def test_fields_of_properties_are_written_with_underscores(prefix: str) -> None:
     """All thirteen."""
     for field in PROPERTIES:
         text = prefix + field.replace("-", "_")
-        assert parse(text) == Identifier(Field(Section.PROPERTIES, field))
+        assert parse(text) == Identifier(MessageField(Section.PROPERTIES, field))
 
 
 @pytest.mark.parametrize("prefix", ["header.", "h."])
 def test_of_the_header_there_is_the_priority(prefix: str) -> None:
     """And nothing else."""
-    assert parse(prefix + "priority") == Identifier(Field(Section.HEADER, "priority"))
+    assert parse(prefix + "priority") == Identifier(MessageField(Section.HEADER, "priority"))
     for other in ("durable", "ttl", "Priority"):
         with pytest.raises(FilterError, match="only priority"):
             parse(prefix + other)
@@ -201,7 +201,7 @@ def test_of_the_header_there_is_the_priority(prefix: str) -> None:
 @pytest.mark.parametrize("text", ["x", "a.x", "application_properties.x", "[x]"])
 def test_application_properties_need_no_section(text: str) -> None:
     """The name of a section may be given, long or short."""
-    assert parse(text) == Identifier(Field(Section.APPLICATION_PROPERTIES, "x"))
+    assert parse(text) == Identifier(MessageField(Section.APPLICATION_PROPERTIES, "x"))
 
 
 @pytest.mark.parametrize("text", ["p.message-id", "p.Subject", "p.x", "properties.x", "p.[to]"])

@@ -10,7 +10,7 @@ import pytest
 from amqp10broker.metadata.queue_kind import QUORUM
 from amqp10broker.observe.flow.observer import PROBE_WAKES_MAX, Observer
 from amqp10broker.observe.flow.samples import channel_samples
-from amqp10broker.observe.flow_events.schema import CHANNEL_HANDLE, Kind
+from amqp10broker.observe.flow_events.schema import CHANNEL_HANDLE, EventKind
 from amqp10broker.protocols.amqp091.methods import (
     BasicAck,
     BasicCancel,
@@ -24,7 +24,7 @@ from amqp10broker.protocols.amqp091.methods import (
     TxCommit,
     TxSelect,
 )
-from amqp10broker.sessions.circumstances import Circumstances
+from amqp10broker.sessions.circumstances import WaitContext
 from amqp10broker.sessions.diagnosis.waits import Wait
 from tests.support.channel_world import World, WorldChannel
 from tests.support.declaring import declare
@@ -42,7 +42,7 @@ class Watched:
         declare(self.world.catalog, self.world.vhost, "q", arguments=arguments)
         self.seen = Seen()
         self.observer = self.observe_anew()
-        self.around = Circumstances()
+        self.around = WaitContext()
         self.probing = False
 
     def observe_anew(self) -> Observer:
@@ -80,11 +80,11 @@ def test_what_is_published_is_counted_once() -> None:
     watched.channel.publish("q", b"x", b"x")
     watched.channel.say(ConfirmSelect())
     watched.publish(10)
-    assert total(watched.seen.take(), Kind.LINK_IN) == 15
+    assert total(watched.seen.take(), EventKind.LINK_IN) == 15
     watched.channel.publish("q", b"x")
     watched.channel.say(ChannelClose(200, "", 0, 0), ChannelOpen())
     watched.observer.finish(watched.seen.now_ns + 1, S)
-    assert total(watched.seen.take(), Kind.LINK_IN) == 1
+    assert total(watched.seen.take(), EventKind.LINK_IN) == 1
 
 
 def test_who_moves_is_named_once_when_it_is_seen_first() -> None:
@@ -99,8 +99,8 @@ def test_who_moves_is_named_once_when_it_is_seen_first() -> None:
     watched.look()
     watched.look()
     assert watched.seen.links == [
-        (began, Kind.LINK_IN, 1, CHANNEL_HANDLE, "", ""),
-        (watched.seen.now_ns - 1_000_000, Kind.LINK_OUT, 1, CHANNEL_HANDLE + 1, "tag", "q"),
+        (began, EventKind.LINK_IN, 1, CHANNEL_HANDLE, "", ""),
+        (watched.seen.now_ns - 1_000_000, EventKind.LINK_OUT, 1, CHANNEL_HANDLE + 1, "tag", "q"),
     ]
 
 
@@ -111,7 +111,7 @@ def test_a_channel_opened_anew_counts_from_the_beginning() -> None:
     service._reset()
     watched.channel.publish("q", b"x")
     watched.look()
-    assert total(watched.seen.take(), Kind.LINK_IN) == 4
+    assert total(watched.seen.take(), EventKind.LINK_IN) == 4
 
 
 def test_messages_of_a_transaction_count_when_it_is_committed() -> None:
@@ -121,7 +121,7 @@ def test_messages_of_a_transaction_count_when_it_is_committed() -> None:
     assert watched.seen.take() == []
     watched.channel.say(TxCommit())
     watched.look()
-    assert total(watched.seen.take(), Kind.LINK_IN) == 3
+    assert total(watched.seen.take(), EventKind.LINK_IN) == 3
 
 
 def test_a_channel_that_publishes_nothing_has_no_event_of_publishing() -> None:
@@ -129,7 +129,7 @@ def test_a_channel_that_publishes_nothing_has_no_event_of_publishing() -> None:
     watched.channel.consume("q", "c")
     watched.look()
     watched.look(whole=True)
-    assert watched.seen.take(Kind.LINK_IN) == []
+    assert watched.seen.take(EventKind.LINK_IN) == []
 
 
 def test_what_the_client_has_left_is_told() -> None:
@@ -139,7 +139,7 @@ def test_what_the_client_has_left_is_told() -> None:
     watched.channel.say(ConfirmSelect())
     watched.publish(5)
     watched.publish(5)
-    events = watched.seen.take(Kind.LINK_IN)
+    events = watched.seen.take(EventKind.LINK_IN)
     assert [(event.n, event.link_credit, event.queue_credit) for event in events][-1] == (5, 395, 5)
 
 
@@ -147,15 +147,15 @@ def test_a_channel_that_is_not_read_says_why() -> None:
     watched = Watched()
     watched.publish(5)
     for reason, around in (
-        (Wait.CREDIT_FLOW.number, Circumstances(holds_reader=True)),
-        (Wait.BLOCKED_BY_ALARM.number, Circumstances(blocked_ms=0)),
-        (Wait.READER_HELD.number, Circumstances(held_by="channel 2")),
+        (Wait.CREDIT_FLOW.number, WaitContext(holds_reader=True)),
+        (Wait.BLOCKED_BY_ALARM.number, WaitContext(blocked_ms=0)),
+        (Wait.READER_HELD.number, WaitContext(held_by="channel 2")),
     ):
         watched.around = around
         watched.look()
-        watched.around = Circumstances()
+        watched.around = WaitContext()
         watched.look(after_ns=7)
-        assert reasons(watched.seen.take(), Kind.LINK_IN)[reason] == 7
+        assert reasons(watched.seen.take(), EventKind.LINK_IN)[reason] == 7
 
 
 def test_confirms_are_timed() -> None:
@@ -169,7 +169,7 @@ def test_confirms_are_timed() -> None:
     watched.world.box("q").stalled = False
     watched.world.rest()
     watched.look()
-    events = watched.seen.take(Kind.CONFIRM)
+    events = watched.seen.take(EventKind.CONFIRM)
     assert [(event.n, event.value_ns) for event in events] == [(4, 2_000_000), (2, 1_000_000)]
 
 
@@ -178,7 +178,7 @@ def test_without_confirms_nothing_is_timed() -> None:
     watched.publish(4)
     watched.probe()
     watched.publish(4)
-    assert watched.seen.take(Kind.CONFIRM) == []
+    assert watched.seen.take(EventKind.CONFIRM) == []
 
 
 def test_deliveries_are_counted_and_their_settling_is_timed() -> None:
@@ -194,9 +194,9 @@ def test_deliveries_are_counted_and_their_settling_is_timed() -> None:
     watched.channel.say(BasicAck(4, True))
     watched.look()
     events = watched.seen.take()
-    assert total(events, Kind.LINK_OUT) == 5
-    assert {event.handle for event in events if event.kind == Kind.LINK_OUT} == {CHANNEL_HANDLE + 1}
-    (settled,) = [event for event in events if event.kind == Kind.SETTLE]
+    assert total(events, EventKind.LINK_OUT) == 5
+    assert {event.handle for event in events if event.kind == EventKind.LINK_OUT} == {CHANNEL_HANDLE + 1}
+    (settled,) = [event for event in events if event.kind == EventKind.SETTLE]
     assert (settled.n, settled.value_ns) == (3, 2_000_000), "tag 1 was the fetched one"
 
 
@@ -208,13 +208,13 @@ def test_a_consumer_that_goes_is_told_to_its_end() -> None:
     watched.channel.publish("q", b"x", b"x")
     watched.channel.say(BasicCancel("c"))
     watched.look()
-    events = watched.seen.take(Kind.LINK_OUT)
-    assert total(events, Kind.LINK_OUT) == 2
-    assert total(events, Kind.LINK_OUT, "value_ns") == 1_000_000
+    events = watched.seen.take(EventKind.LINK_OUT)
+    assert total(events, EventKind.LINK_OUT) == 2
+    assert total(events, EventKind.LINK_OUT, "value_ns") == 1_000_000
     watched.channel.consume("q", "d", no_ack=True)
     watched.channel.publish("q", b"x")
     watched.look()
-    (event,) = watched.seen.take(Kind.LINK_OUT)
+    (event,) = watched.seen.take(EventKind.LINK_OUT)
     assert (event.handle, event.n) == (CHANNEL_HANDLE + 2, 1)
 
 
@@ -233,7 +233,7 @@ def test_what_goes_back_unsent_is_not_told() -> None:
         unsent(watched)
         watched.channel.say(end)
         watched.look()
-        assert total(watched.seen.take(), Kind.LINK_OUT) == 0
+        assert total(watched.seen.take(), EventKind.LINK_OUT) == 0
 
 
 def test_what_was_there_counts_from_now() -> None:
@@ -246,7 +246,7 @@ def test_what_was_there_counts_from_now() -> None:
     assert watched.seen.take() == []
     watched.publish(1)
     events = watched.seen.take()
-    assert (total(events, Kind.LINK_IN), total(events, Kind.LINK_OUT)) == (1, 1)
+    assert (total(events, EventKind.LINK_IN), total(events, EventKind.LINK_OUT)) == (1, 1)
 
 
 def waits(watched: Watched) -> dict[int, int]:
@@ -254,7 +254,7 @@ def waits(watched: Watched) -> dict[int, int]:
     watched.look(whole=True)
     watched.seen.take()
     watched.look(after_ns=5, whole=True)
-    return reasons(watched.seen.take(), Kind.LINK_OUT)
+    return reasons(watched.seen.take(), EventKind.LINK_OUT)
 
 
 def test_an_empty_queue() -> None:
@@ -286,7 +286,7 @@ def test_a_prefetch_that_is_used_up(whole_channel: bool) -> None:
     reason = Wait.CHANNEL_PREFETCH_FULL.number if whole_channel else Wait.PREFETCH_FULL.number
     assert waits(watched) == {reason: 5}
     watched.look()
-    assert {event.link_credit for event in watched.seen.take(Kind.LINK_OUT)} <= {0}
+    assert {event.link_credit for event in watched.seen.take(EventKind.LINK_OUT)} <= {0}
 
 
 def test_a_quorum_queue_limits_a_consumer_without_prefetch() -> None:
@@ -299,7 +299,7 @@ def test_a_quorum_queue_limits_a_consumer_without_prefetch() -> None:
 
 def test_a_client_that_does_not_read_its_socket() -> None:
     watched = Watched()
-    watched.around = Circumstances(writer_blocked=True)
+    watched.around = WaitContext(writer_blocked=True)
     watched.channel.budget_bytes = 0
     watched.channel.consume("q", "c")
     watched.channel.publish("q", b"x")
@@ -327,11 +327,11 @@ def test_a_probe_times_what_comes_next() -> None:
         watched.channel.publish("q", b"x")
         watched.seen.now_ns += 10
         assert watched.observer.probe(watched.seen.now_ns, S) is True, wakes
-    assert total(watched.seen.take(), Kind.CONFIRM) == PROBE_WAKES_MAX
+    assert total(watched.seen.take(), EventKind.CONFIRM) == PROBE_WAKES_MAX
     watched.channel.say(BasicAck(2 + PROBE_WAKES_MAX, True))
     watched.seen.now_ns += 10
     assert watched.observer.probe(watched.seen.now_ns, S) is False
-    events = watched.seen.take(Kind.SETTLE)
+    events = watched.seen.take(EventKind.SETTLE)
     assert [(event.n, event.value_ns) for event in events] == [
         (1, 10 * (wakes + 2)) for wakes in reversed(range(PROBE_WAKES_MAX))
     ]
@@ -345,7 +345,7 @@ def test_a_probe_times_nothing_that_nobody_answers() -> None:
     watched.observer.begin_probe()
     watched.channel.publish("q", b"x")
     assert watched.observer.probe(watched.seen.now_ns, S) is False
-    assert watched.seen.take(Kind.CONFIRM, Kind.SETTLE) == []
+    assert watched.seen.take(EventKind.CONFIRM, EventKind.SETTLE) == []
 
 
 def test_what_was_published_before_confirms_is_not_timed() -> None:
@@ -354,7 +354,7 @@ def test_what_was_published_before_confirms_is_not_timed() -> None:
     watched.channel.say(ConfirmSelect())
     watched.probe()
     watched.publish(4)
-    assert [event.n for event in watched.seen.take(Kind.CONFIRM)] == [4]
+    assert [event.n for event in watched.seen.take(EventKind.CONFIRM)] == [4]
 
 
 def test_a_probe_ends_with_the_channel() -> None:

@@ -10,9 +10,9 @@ import pytest
 from amqp10broker.metadata.queue import QueueSpec
 from amqp10broker.observe.flow.observer import PROBE_WAKES_MAX, Observer
 from amqp10broker.observe.flow.samples import session_samples
-from amqp10broker.observe.flow_events.schema import NO_REASON, Kind
+from amqp10broker.observe.flow_events.schema import NO_REASON, EventKind
 from amqp10broker.queues.effects import TimedOut
-from amqp10broker.sessions.circumstances import Circumstances
+from amqp10broker.sessions.circumstances import WaitContext
 from amqp10broker.sessions.diagnosis.waits import Wait
 from tests.support.clocked_queue import ClockedQueue
 from tests.support.declaring import declare
@@ -52,7 +52,7 @@ class Watched:
         self.observer.observe(
             now_ns,
             now_ns + S,
-            Circumstances(writer_blocked=self.client.blocked),
+            WaitContext(writer_blocked=self.client.blocked),
             whole=whole,
         )
         if self.probing:
@@ -77,9 +77,9 @@ def test_a_link_is_named_once_when_it_is_seen_first() -> None:
     watched.scene.do("C> DETACH h=0 closed=true", "C> ATTACH h=0 name=c target=/queues/q")
     watched.look()
     assert watched.seen.links == [
-        (first, Kind.LINK_IN, 0, 0, "a", "/queues/q"),
-        (first, Kind.LINK_OUT, 0, 1, "b", "/queues/q"),
-        (watched.seen.now_ns, Kind.LINK_IN, 0, 0, "c", "/queues/q"),
+        (first, EventKind.LINK_IN, 0, 0, "a", "/queues/q"),
+        (first, EventKind.LINK_OUT, 0, 1, "b", "/queues/q"),
+        (watched.seen.now_ns, EventKind.LINK_IN, 0, 0, "c", "/queues/q"),
     ]
 
 
@@ -89,7 +89,7 @@ def test_deliveries_in_are_counted_once() -> None:
     watched.do(
         "C> ATTACH h=0 target=/queues/q", "C> TRANSFER h=0 did=0..9", "C> TRANSFER h=0 did=10", "count q"
     )
-    events = watched.seen.take(Kind.LINK_IN)
+    events = watched.seen.take(EventKind.LINK_IN)
     assert [event.n for event in events] == [10, 1]
     assert [event.link_credit for event in events] == [170, 160]
     assert [event.incoming_window for event in events] == [400, 390]
@@ -103,7 +103,7 @@ def test_a_link_that_has_begun_since_is_told_whole() -> None:
     watched = Watched("q")
     watched.scene.do("C> ATTACH h=0 idc=4294967290 target=/queues/q", "C> TRANSFER h=0 did=0..19")
     watched.look()
-    (event,) = watched.seen.take(Kind.LINK_IN)
+    (event,) = watched.seen.take(EventKind.LINK_IN)
     assert (event.n, event.value_ns) == (20, 0)
 
 
@@ -111,11 +111,11 @@ def test_a_link_that_was_there_counts_from_now() -> None:
     watched = Watched("q")
     watched.scene.do("C> ATTACH h=0 target=/queues/q", "C> TRANSFER h=0 did=0..19")
     watched.observe_anew()
-    watched.observer.begin(watched.seen.now_ns, Circumstances())
+    watched.observer.begin(watched.seen.now_ns, WaitContext())
     watched.look(after_ns=0)
     assert watched.seen.take() == []
     watched.do("C> TRANSFER h=0 did=20..21")
-    assert total(watched.seen.take(), Kind.LINK_IN) == 2
+    assert total(watched.seen.take(), EventKind.LINK_IN) == 2
 
 
 def test_what_a_link_did_before_it_went_is_told() -> None:
@@ -123,13 +123,13 @@ def test_what_a_link_did_before_it_went_is_told() -> None:
     watched = Watched("q")
     watched.do("C> ATTACH h=0 target=/queues/q")
     watched.do("C> TRANSFER h=0 did=0..2 ; DETACH h=0 closed=true")
-    assert total(watched.seen.take(), Kind.LINK_IN) == 3
+    assert total(watched.seen.take(), EventKind.LINK_IN) == 3
     watched.do("C> ATTACH h=0 target=/queues/q")
     watched.scene.do("C> TRANSFER h=0 did=3..6", "C> END")
     watched.observer.finish(watched.seen.now_ns + 5, S)
     events = watched.seen.take()
-    assert total(events, Kind.LINK_IN) == 4
-    assert total(events, Kind.LINK_IN, "value_ns") == 5
+    assert total(events, EventKind.LINK_IN) == 4
+    assert total(events, EventKind.LINK_IN, "value_ns") == 5
     watched.observer.finish(watched.seen.now_ns + 9, S)
     assert watched.seen.take() == []
 
@@ -143,8 +143,8 @@ def test_nothing_new_is_told_once_a_second() -> None:
         watched.look(after_ns=50_000_000)
     assert len(watched.seen.events) == 1
     watched.look(after_ns=1, whole=True)
-    events = watched.seen.take(Kind.LINK_IN)
-    assert total(events, Kind.LINK_IN, "value_ns") == watched.seen.now_ns - began
+    events = watched.seen.take(EventKind.LINK_IN)
+    assert total(events, EventKind.LINK_IN, "value_ns") == watched.seen.now_ns - began
     watched.look(after_ns=0, whole=True)
     assert watched.seen.take() == []
 
@@ -155,8 +155,8 @@ def test_deliveries_out_are_those_that_were_written() -> None:
     watched.scene.do("publish q 10")
     watched.do("C> ATTACH h=1 source=/queues/q", "C> FLOW h=1 dc=0 cr=8", "C> FLOW h=1 dc=3 cr=0 iw=100")
     watched.do("C> FLOW h=1 dc=3 cr=9 iw=100 drain=true")
-    events = watched.seen.take(Kind.LINK_OUT)
-    assert total(events, Kind.LINK_OUT) == 10
+    events = watched.seen.take(EventKind.LINK_OUT)
+    assert total(events, EventKind.LINK_OUT) == 10
     assert [event.n for event in events if event.n] == [3, 7]
 
 
@@ -170,7 +170,7 @@ def test_what_the_queue_took_back_before_it_was_sent_is_not_told() -> None:
     assert (consumer.sent, consumer.unsent) == (1, 2)
     watched.service.on_effects([TimedOut(consumer.ref, range(min(keys), min(keys) + 3), "q")])
     watched.look()
-    assert total(watched.seen.take(), Kind.LINK_OUT) == 1
+    assert total(watched.seen.take(), EventKind.LINK_OUT) == 1
     assert consumer.unsent == 0
 
 
@@ -202,7 +202,7 @@ def test_why_a_consumer_waits_is_told(reason: int) -> None:
     watched.look(after_ns=0)
     watched.look(after_ns=5, whole=True)
     watched.look(after_ns=7, whole=True)
-    assert reasons(watched.seen.take(), Kind.LINK_OUT) == {reason: 12}
+    assert reasons(watched.seen.take(), EventKind.LINK_OUT) == {reason: 12}
 
 
 @pytest.mark.parametrize(
@@ -222,7 +222,7 @@ def test_why_a_publisher_waits_is_told(reason: int, lines: tuple[str, ...]) -> N
     watched.seen.take()
     watched.look(after_ns=5, whole=True)
     watched.look(after_ns=7, whole=True)
-    assert reasons(watched.seen.take(), Kind.LINK_IN) == {reason: 12}
+    assert reasons(watched.seen.take(), EventKind.LINK_IN) == {reason: 12}
 
 
 def test_a_consumer_that_is_not_the_active_one() -> None:
@@ -260,9 +260,9 @@ def test_elapsed_times_add_up_to_the_time() -> None:
     watched.do("C> FLOW h=1 dc=0 cr=8", "stall q", "C> FLOW h=1 dc=0 cr=9", "go q", "publish q 20")
     watched.look(whole=True)
     events = watched.seen.take()
-    assert total(events, Kind.LINK_OUT, "value_ns") == watched.seen.now_ns - began
-    assert total(events, Kind.LINK_OUT) == 9
-    assert reasons(events, Kind.LINK_OUT) == {
+    assert total(events, EventKind.LINK_OUT, "value_ns") == watched.seen.now_ns - began
+    assert total(events, EventKind.LINK_OUT) == 9
+    assert reasons(events, EventKind.LINK_OUT) == {
         Wait.NO_CREDIT_NEVER_GRANTED.number: 1_000_000,
         Wait.NO_CREDIT_USED_UP.number: 1_000_000,
         Wait.QUEUE_EMPTY_NOTHING_ROUTED.number: 3_000_000,
@@ -279,7 +279,7 @@ def test_confirms_are_timed() -> None:
     watched.do("C> ATTACH h=0 target=/queues/q", "withhold q")
     watched.probe()
     watched.do("C> TRANSFER h=0 did=0..4", "C> TRANSFER h=0 did=5..9", "confirm q 3", "confirm q 4")
-    events = watched.seen.take(Kind.CONFIRM)
+    events = watched.seen.take(EventKind.CONFIRM)
     assert [(event.n, event.value_ns) for event in events] == [
         (3, 2_000_000), (2, 3_000_000), (2, 2_000_000),
     ]  # fmt: skip
@@ -293,7 +293,7 @@ def test_settling_is_timed() -> None:
     watched.probe()
     watched.do("C> FLOW h=1 dc=0 cr=5", "count q")
     watched.do("C> DISPOSITION role=receiver first=0 last=3 settled=true state=accepted")
-    events = watched.seen.take(Kind.SETTLE)
+    events = watched.seen.take(EventKind.SETTLE)
     assert [(event.n, event.value_ns) for event in events] == [(4, 2_000_000)]
 
 
@@ -301,12 +301,12 @@ def test_a_link_that_is_sent_settled_has_nothing_to_time() -> None:
     watched = Watched("q")
     watched.scene.do("publish q 5")
     watched.do("C> ATTACH h=1 snd_settle_mode=settled source=/queues/q", "C> FLOW h=1 dc=0 cr=5", "count q")
-    assert total(watched.seen.events, Kind.LINK_OUT) == 5
+    assert total(watched.seen.events, EventKind.LINK_OUT) == 5
     watched.observer.begin_probe()
     watched.scene.do("publish q 5", "C> FLOW h=1 dc=5 cr=5")
     assert watched.observer.probe(watched.seen.now_ns, S) is False
     watched.do("C> DETACH h=1 closed=true")
-    assert watched.seen.take(Kind.SETTLE) == []
+    assert watched.seen.take(EventKind.SETTLE) == []
 
 
 def test_a_probe_times_what_comes_next() -> None:
@@ -326,6 +326,6 @@ def test_a_probe_times_what_comes_next() -> None:
     assert watched.seen.events == []
     assert wake("confirm q 6")
     (first,) = watched.seen.take()
-    assert (first.kind, first.n, first.value_ns) == (Kind.CONFIRM, 1, 10 * (PROBE_WAKES_MAX + 2))
+    assert (first.kind, first.n, first.value_ns) == (EventKind.CONFIRM, 1, 10 * (PROBE_WAKES_MAX + 2))
     assert not wake("confirm q 5"), "what came behind the probe is not waited for"
     assert [event.n for event in watched.seen.take()] == [1] * (PROBE_WAKES_MAX - 1)
