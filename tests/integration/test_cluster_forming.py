@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from pika.adapters.blocking_connection import BlockingConnection
+from pika.adapters.blocking_connection import BlockingChannel, BlockingConnection
 from pika.exceptions import ChannelClosedByBroker
 
 from tests.support.broker_process import REPOSITORY
@@ -293,3 +293,41 @@ def test_a_node_joins_and_is_forgotten_and_comes_back_empty_only(
     finally:
         process.kill()
         process.communicate()
+
+
+def test_a_single_node_with_transactions_on_quorum_queues_is_joined(
+    cluster: ClusterProcess, tmp_path: Path
+) -> None:
+    """F5, J4: the queue stays at its node, and so do transactions there, on the same channel."""
+    first = Joiner(cluster, tmp_path, "alone")
+    del first.options["--cluster-nodes"]
+    second = Joiner(cluster, tmp_path, "later")
+    second.options["--cluster-nodes"] = f"alone=127.0.0.1:{first.options['--cluster-port']}"
+    alone, later = (
+        ClusterNode(tmp_path / each.options["--node-name"], int(each.options["--port"]))
+        for each in (first, second)
+    )
+    processes = [first.start()]
+    try:
+        cluster.wait_until(lambda: alone.accepts, "the single node")
+        with connected(alone) as connection:
+            channel = connection.channel()
+            channel.queue_declare("joined", durable=True, arguments={"x-queue-type": "quorum"})
+            channel.tx_select()
+            transact(channel, "before")
+            processes.append(second.start())
+            cluster.wait_until_up(alone, later, at=alone)
+            transact(channel, "behind")
+        assert bodies(later, "joined", 2) == [b"before", b"behind"]
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
+
+
+def transact(channel: BlockingChannel, text: str) -> None:
+    """A message that is rolled back, and one that is committed."""
+    channel.basic_publish("", "joined", b"rolled back")
+    channel.tx_rollback()
+    channel.basic_publish("", "joined", text.encode())
+    channel.tx_commit()

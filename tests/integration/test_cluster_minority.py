@@ -13,7 +13,7 @@ from pika.exceptions import ChannelClosedByBroker, ConnectionClosedByBroker
 from proton import Delivery, Message
 from rabbitmq_amqp_python_client import Environment, ValidationCodeException
 
-from tests.support.cluster_process import ClusterNode, ClusterProcess
+from tests.support.cluster_process import ClusterNode, ClusterProcess, http
 from tests.support.crash_load import connected
 from tests.support.pika_client import get_all, put
 from tests.support.proton_client import ProtonClient
@@ -59,6 +59,7 @@ def test_without_a_majority_what_must_have_one_is_refused(nodes: ClusterProcess)
     """C5, C7, M5, Q8; of what was refused nothing happens when there is a majority again."""
     a, b, c = nodes.nodes
     declare(a, "q", "attached")
+    nodes.wait_until(lambda: _state(nodes, c, "q") == ("running", "a", {"a", "b", "c"}), "all members, at c")
     client = ProtonClient(a.port)
     sender = client.sender("/queues/attached")
     management = Environment(uri=f"amqp://guest:guest@{a.host}:{a.port}/")
@@ -67,6 +68,7 @@ def test_without_a_majority_what_must_have_one_is_refused(nodes: ClusterProcess)
             node.kill()
         # A publish that the leader has taken before it notices is kept: it may be in the log of another.
         nodes.wait_until(lambda: not _leads(nodes, a, "q", "attached"), "no leader")
+        assert _state(nodes, a, "q") == ("minority", None, {"a"})
         # C5.
         consume = refusal(a, lambda channel: channel.basic_consume("q", lambda *told: None))
         assert "timed out consuming from quorum queue 'q' in vhost '/'" in consume
@@ -100,6 +102,10 @@ def test_without_a_majority_what_must_have_one_is_refused(nodes: ClusterProcess)
         assert outcome.state == Delivery.ACCEPTED
         with connected(b) as other:
             assert get_all(other.channel(), "attached") == ["taken"]
+        for node in (a, b):
+            state, leader, online = _state(nodes, node, "q")
+            assert (state, online) == ("running", {"a", "b"})
+            assert leader in online
     finally:
         client.close()
         management.close()
@@ -171,6 +177,30 @@ def _leads(nodes: ClusterProcess, node: ClusterNode, *queues: str) -> bool:
         for row in nodes.ask(node, "quorum-status", queue)
         if row["Node Name"] == node.name
     )
+
+
+def _state(nodes: ClusterProcess, node: ClusterNode, queue: str) -> tuple[str, str | None, set[str]]:
+    """How a queue is, who leads it, and the nodes of members that run: told alike by all that tell it."""
+    columns = ("leader", "members", "online", "state")
+    (listed,) = [each for each in nodes.ask(node, "list_queues", "name", *columns) if each["name"] == queue]
+    status = nodes.ask(node, "quorum_status", queue)
+    over_http = [
+        http(node, "GET", f"/queues/%2F/{queue}"),
+        *(each for each in http(node, "GET", "/queues") if each["name"] == queue),
+    ]
+    assert [{each: shown[each] for each in columns} for shown in over_http] == [
+        {each: listed[each] for each in columns}
+    ] * 2
+    words = ("Node Name", "Raft State", "Membership")
+    assert [
+        [row[word] for word in words] for row in http(node, "GET", f"/queues/quorum/%2F/{queue}/status")
+    ] == [[row[word] for word in words] for row in status]
+    assert [each["Node Name"] for each in status] == sorted(listed["members"])
+    online = {each["Node Name"] for each in status if each["Membership"] == "voter"}
+    assert online == set(listed["online"])
+    leader = next((each["Node Name"] for each in status if each["Raft State"] == "leader"), None)
+    assert leader == (listed["leader"] if listed["state"] == "running" else None)
+    return listed["state"], leader, online
 
 
 def _members(nodes: ClusterProcess, node: ClusterNode, queue: str) -> set[str]:

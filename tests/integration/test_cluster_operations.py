@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import urllib.error
 import urllib.request
@@ -15,7 +14,7 @@ from urllib.parse import quote
 import pika
 import pytest
 
-from tests.support.cluster_process import ClusterNode, ClusterProcess
+from tests.support.cluster_process import ClusterNode, ClusterProcess, http
 
 pytestmark = pytest.mark.xdist_group("cluster")
 
@@ -528,22 +527,6 @@ def test_a_member_that_is_down_is_removed_and_the_lost_are_left_behind(nodes: Cl
     assert set(states(nodes, "lost", "c")) == {other}
     run(nodes, "c", "add-member", "lost", "c", "--membership", "voter")
     publish(nodes.node("c"), "lost", 1)
-
-
-def http(at: ClusterNode, method: str, path: str, /, **body: Any) -> Any:
-    """What a node answers over HTTP, below its API; None without a body."""
-    request = urllib.request.Request(
-        f"http://{at.host}:{at.port + 10_000}/api{path}",
-        method=method,
-        data=json.dumps(body).encode(),
-        headers={
-            "authorization": f"Basic {base64.b64encode(b'guest:guest').decode()}",
-            "content-type": "application/json",
-        },
-    )
-    with urllib.request.urlopen(request, timeout=30) as answer:
-        said = answer.read()
-    return json.loads(said) if said else None
 
 
 def test_every_node_serves_every_queue_over_http(nodes: ClusterProcess) -> None:

@@ -6,6 +6,7 @@ ended here is ended by that number, and by no name.
 
 from __future__ import annotations
 
+import base64
 import io
 import json
 import logging
@@ -19,6 +20,7 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.request
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
@@ -443,6 +445,22 @@ def healed(
         logger.setLevel(logging.NOTSET)
     process.heal()
     process.check_logs(allowed)
+
+
+def http(at: ClusterNode, method: str, path: str, /, **body: Any) -> Any:
+    """What a node answers over HTTP, below its API; None without a body."""
+    request = urllib.request.Request(
+        f"http://{at.host}:{at.port + 10_000}/api{path}",
+        method=method,
+        data=json.dumps(body).encode(),
+        headers={
+            "authorization": f"Basic {base64.b64encode(b'guest:guest').decode()}",
+            "content-type": "application/json",
+        },
+    )
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        said = answer.read()
+    return json.loads(said) if said else None
 
 
 def free_ports(count: int) -> int:
