@@ -58,11 +58,12 @@ A class has the fields of its definition but the reserved ones, which are writte
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from struct import Struct
 from struct import error as StructError
 from typing import Any, ClassVar, Final, TypeAlias
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.protocols.amqp091.codec import (
     decode_longstr,
     decode_shortstr,

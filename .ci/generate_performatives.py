@@ -101,11 +101,11 @@ beside the field says. ``encode()`` gives the described list; `decode_composite`
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, ClassVar, Final, TypeAlias
 from uuid import UUID
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.protocols.amqp10.decoder import Reader
 from amqp10broker.protocols.amqp10.encoder import (
     NULL,

@@ -37,7 +37,7 @@ QUORUM_MUTANTS = (
         "27_lanes_not_in_the_snapshot",
         "the number of a lane is not in the snapshot",
         "snapshot",
-        'for node, incarnation, *fields in state.get("lanes", []):',
+        'for node, incarnation, *fields in state["lanes"]:',
         "for node, incarnation, *fields in ():",
         "letters_are_known_after_a_start",
     ),

@@ -290,7 +290,7 @@ def damaged(body: bytes, changes: list[tuple[int, int]], end: int, decode: Calla
 
 def test_no_node_sends_what_no_session_says() -> None:
     body = b"".join(encode_letters(LetterBatch(1, 1, 0, [c.Touch()])))
-    tick = body[:20] + b"\x0f\0\0\0\0"
+    tick = body[:20] + b"\x0d\0\0\0\0"
     with pytest.raises(BadLetter, match="no session says Tick"):
         decode_letters(tick)
 
