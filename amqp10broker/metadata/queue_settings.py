@@ -82,6 +82,7 @@ class Setting:
         policy_wins: the kinds of queue of which policies go before the argument.
         compared: a declaration of the existing queue must have the same value.
         relaxed: likewise when a quorum queue is declared as a classic one and that is permitted.
+        offered: the page's forms suggest it: it acts, and is neither a field of its own nor the broker's.
     """
 
     argument: str | None
@@ -95,6 +96,7 @@ class Setting:
     policy_wins: frozenset[str] = frozenset({QueueType.STREAM})
     compared: bool = True
     relaxed: bool = False
+    offered: bool = True
 
 
 # --- values ---------------------------------------------------------------------------------------
@@ -247,7 +249,7 @@ _SQ: Final = frozenset({QueueType.STREAM})
 
 SETTINGS: Final = (
     # x-queue-type itself is checked before the kind is known, see `VirtualHost.declare`.
-    Setting(QUEUE_TYPE, None, _CQ | _QQ | _SQ, _TEXT),
+    Setting(QUEUE_TYPE, None, _CQ | _QQ | _SQ, _TEXT, offered=False),
     Setting(
         "x-expires", "expires", _CQ | _QQ, _integer(1, EXPIRY_MS_MAX), "expires_ms",
         merge=min, operator=True, relaxed=True,
@@ -287,12 +289,13 @@ SETTINGS: Final = (
     Setting("x-queue-leader-locator", "queue-leader-locator", _CQ | _QQ | _SQ, _LOCATOR),
     Setting(
         "x-queue-master-locator", "queue-master-locator", _CQ,
-        _one_of("min-masters", "client-local", "random"),
+        _one_of("min-masters", "client-local", "random"), offered=False,
     ),
     Setting("x-confirm-when", "confirm-when", _CQ, _one_of(*ConfirmWhen), "confirm_when", ConfirmWhen),
-    Setting("x-queue-mode", "queue-mode", _CQ, _one_of("default", "lazy")),
+    Setting("x-queue-mode", "queue-mode", _CQ, _one_of("default", "lazy"), offered=False),
     Setting(
-        "x-queue-version", "queue-version", _CQ, Value("number", _version, _policy_version), operator=True
+        "x-queue-version", "queue-version", _CQ, Value("number", _version, _policy_version),
+        operator=True, offered=False,
     ),
     Setting(
         "x-delivery-limit", "delivery-limit", _QQ, _ANY_INTEGER, "delivery_limit", _limit,
@@ -302,8 +305,14 @@ SETTINGS: Final = (
     Setting(
         "x-quorum-target-group-size", "target-group-size", _QQ, _FROM_1, merge=max, operator=True
     ),
-    Setting("x-max-in-memory-length", "max-in-memory-length", _QQ, _FROM_0, merge=min, operator=True),
-    Setting("x-max-in-memory-bytes", "max-in-memory-bytes", _QQ, _FROM_0, merge=min, operator=True),
+    Setting(
+        "x-max-in-memory-length", "max-in-memory-length", _QQ, _FROM_0,
+        merge=min, operator=True, offered=False,
+    ),
+    Setting(
+        "x-max-in-memory-bytes", "max-in-memory-bytes", _QQ, _FROM_0,
+        merge=min, operator=True, offered=False,
+    ),
     Setting("x-consumer-timeout", "consumer-timeout", _QQ, _FROM_0, "consumer_timeout_ms", merge=min),
     Setting(
         "x-consumer-disconnected-timeout", "consumer-disconnected-timeout", _QQ, _FROM_0,
@@ -330,9 +339,9 @@ SETTINGS: Final = (
     Setting(
         "x-stream-filter-size-bytes", "stream-filter-size-bytes", _SQ, _integer(16, 255), "filter_bytes"
     ),
-    Setting(SUBSCRIPTION, None, _CQ, Value("table", _subscription)),
-    Setting(JMS_PRIORITY, None, _CQ | _QQ | _SQ, _FLAG, compared=False),
-    Setting("x-initial-cluster-size", "initial-cluster-size", _SQ, _FROM_1),
+    Setting(SUBSCRIPTION, None, _CQ, Value("table", _subscription), offered=False),
+    Setting(JMS_PRIORITY, None, _CQ | _QQ | _SQ, _FLAG, compared=False, offered=False),
+    Setting("x-initial-cluster-size", "initial-cluster-size", _SQ, _FROM_1, offered=False),
     Setting(None, ALTERNATE_EXCHANGE, frozenset({EXCHANGE}), _TEXT),
 )  # fmt: skip
 

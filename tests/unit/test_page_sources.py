@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 import amqp10broker
-from amqp10broker.sessions.diagnosis.survey import IDLE
 
 PAGE = Path(amqp10broker.__file__).parent / "api" / "page"
 SCRIPTS = sorted(PAGE.rglob("*.js"))
@@ -65,8 +66,8 @@ def test_views_are_in_the_list_and_have_keys_of_their_own() -> None:
     assert len(set(keys)) == len(keys) == len(names)
 
 
-def test_the_page_knows_which_reasons_are_no_fault() -> None:
-    text = (PAGE / "js/parts.js").read_text(encoding="utf-8")
-    found = re.search(r"const IDLE = new Set\(\[([^\]]*)\]\)", text)
-    assert found is not None
-    assert set(re.findall(r'"([a-z-]+)"', found[1])) == {wait.value for wait in IDLE}
+def test_the_lists_of_the_page_are_those_of_the_brokers_tables() -> None:
+    generator = PAGE.parents[2] / ".ci" / "generate_page_tables.py"
+    command = [sys.executable, str(generator), "--check"]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr

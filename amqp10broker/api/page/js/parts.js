@@ -2,6 +2,7 @@
 
 import { h, name, put, visible } from "./dom.js";
 import { brief, duration } from "./format.js";
+import { IDLE_WAITS } from "./tables.js";
 
 /** @typedef {import("./dom.js").Child} Child */
 
@@ -58,12 +59,9 @@ function dot(kind) {
   return h("span", { class: `dot ${kind}`, "aria-hidden": "true" }, kind === "good" ? "\u25cf" : kind === "bad" ? "\u25b2" : "\u25c6");
 }
 
-/** Reasons of what has nothing to do, which is no fault of anybody: `IDLE` of `sessions/diagnosis/survey.py`. */
-const IDLE = new Set(["queue-empty", "queue-empty-expired", "queue-empty-nothing-routed", "stream-end", "no-message-matches", "not-active", "lower-priority"]);
-
 /** Whether a link, channel or consumer waits for what it should not. @param {any} row @returns {boolean} */
 export function waitsInVain(row) {
-  return Boolean(row.waits) && !IDLE.has(row.waits);
+  return Boolean(row.waits) && !IDLE_WAITS.includes(row.waits);
 }
 
 /** Why a link, channel or consumer waits, and how long. @param {any} row @returns {HTMLElement} */

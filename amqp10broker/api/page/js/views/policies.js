@@ -6,24 +6,10 @@ import { h, name, put } from "../dom.js";
 import { count } from "../format.js";
 import { briefly, button, heading, panel } from "../parts.js";
 import { table } from "../table.js";
+import { OPERATOR_KEYS, POLICY_KEYS } from "../tables.js";
 import { vhostField } from "./queueactions.js";
 
 const APPLY = ["all", "queues", "classic_queues", "quorum_queues", "streams", "exchanges"];
-const KEYS = {
-  "message-ttl": "number",
-  expires: "number",
-  "max-length": "number",
-  "max-length-bytes": "number",
-  overflow: "text",
-  "dead-letter-exchange": "text",
-  "dead-letter-routing-key": "text",
-  "dead-letter-strategy": "text",
-  "delivery-limit": "number",
-  "max-age": "text",
-  "alternate-exchange": "text",
-  "queue-leader-locator": "text",
-};
-const OPERATOR_KEYS = { "message-ttl": "number", expires: "number", "max-length": "number", "max-length-bytes": "number", "delivery-limit": "number", overflow: "text" };
 
 /** @type {import("./index.js").View} */
 export const view = {
@@ -37,7 +23,7 @@ export const view = {
       host,
       heading("Policies"),
       one(
-        { where: "policies", label: "Policies", tag: "policymaker", keys: KEYS, empty: "No policy is set." },
+        { where: "policies", label: "Policies", tag: "policymaker", keys: POLICY_KEYS, empty: "No policy is set." },
         "Settings of all queues and exchanges whose names fit. Of several, the one with the highest priority counts.",
       ),
       one(

@@ -6,25 +6,7 @@ import { h, name, put, visible } from "../dom.js";
 import { count } from "../format.js";
 import { pairs } from "../parts.js";
 import { href } from "../router.js";
-
-/** Arguments that queues know, by type of the value. */
-export const QUEUE_ARGUMENTS = {
-  "x-message-ttl": "number",
-  "x-expires": "number",
-  "x-max-length": "number",
-  "x-max-length-bytes": "number",
-  "x-overflow": "text",
-  "x-dead-letter-exchange": "text",
-  "x-dead-letter-routing-key": "text",
-  "x-dead-letter-strategy": "text",
-  "x-single-active-consumer": "flag",
-  "x-max-priority": "number",
-  "x-delivery-limit": "number",
-  "x-quorum-initial-group-size": "number",
-  "x-queue-leader-locator": "text",
-  "x-max-age": "text",
-  "x-stream-max-segment-size-bytes": "number",
-};
+import { QUEUE_ARGUMENTS } from "../tables.js";
 
 const ACK_MODES = [
   { value: "ack_requeue_true", label: "Put them back (redelivered next time)" },
