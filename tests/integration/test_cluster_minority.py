@@ -182,8 +182,8 @@ def _leads(nodes: ClusterProcess, node: ClusterNode, *queues: str) -> bool:
 def _state(nodes: ClusterProcess, node: ClusterNode, queue: str) -> tuple[str, str | None, set[str]]:
     """How a queue is, who leads it, and the nodes of members that run: told alike by all that tell it."""
     columns = ("leader", "members", "online", "state")
-    (listed,) = [each for each in nodes.ask(node, "list_queues", "name", *columns) if each["name"] == queue]
-    status = nodes.ask(node, "quorum_status", queue)
+    (listed,) = [each for each in nodes.ask(node, "list-queues", "name", *columns) if each["name"] == queue]
+    status = nodes.ask(node, "quorum-status", queue)
     over_http = [
         http(node, "GET", f"/queues/%2F/{queue}"),
         *(each for each in http(node, "GET", "/queues") if each["name"] == queue),
