@@ -15,7 +15,8 @@ ALL_TESTS := -n 3 --dist loadfile --no-loadscope-reorder
 LONG_TESTS := -n 2 --dist loadfile $(addprefix tests/,unit/storage unit/queues property runtime/test_node_storage.py \
 	runtime/test_missing_files.py runtime/test_transactions_power.py integration/test_crash.py integration/test_cluster_faults.py \
 	integration/test_cluster_names.py integration/test_cluster_nemesis.py integration/test_spark_queue_lives.py \
-	integration/test_page_crowd.py spark/test_crash_driver.py)
+	integration/test_page_crowd.py integration/test_cluster_upgrade.py integration/test_benchmark_recording.py \
+	spark/test_crash_broker.py spark/test_crash_driver.py spark/test_cluster.py)
 IN_VENV := $(VENV)/bin
 PIP_INSTALL := $(IN_VENV)/python -m pip install --quiet --disable-pip-version-check
 # PyPy has what is not compiled for CPython, each in the newest version that needs no compiler.

@@ -95,6 +95,7 @@ def test_broker_and_clients_write_into_one_run(tmp_path: Path) -> None:
     assert run.sample_ms == 10
 
 
+@pytest.mark.long
 def test_two_senders_tell_fast_and_slow_apart(tmp_path: Path) -> None:
     """Each half, with and without its neighbour, is a run; the streams are its two queues."""
     asked = ["--two_senders-delay", "confirm", "--two_senders-delay-ms", "5", "--two_senders-seconds", "2.5"]

@@ -10,11 +10,15 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from amqp10broker.queues.machine_version import NEWEST
 from tests.integration.test_cluster_failover import declare, started, wait_for
 from tests.support.cluster_load import PikaConsumer, PikaPublisher, ProtonConsumer, ProtonPublisher, stop_all
 from tests.support.cluster_process import ClusterNode, ClusterProcess, free_ports
 from tests.support.crash_load import connected
+
+pytestmark = [pytest.mark.integration, pytest.mark.long]
 
 NOW, NEXT = "amqp10broker", "tests.support.next_version"
 

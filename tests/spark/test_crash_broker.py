@@ -16,7 +16,7 @@ from tests.support.spark_rows import declare, publish, tally, url
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.long]
 
 COUNT: Final = 2400
 BATCH: Final = 300

@@ -29,7 +29,7 @@ from tests.support.spark_rows import Tally, declare, publish, read_copies, tally
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.long]
 
 KILLED_DRIVERS: Final = 20 if LONG else 1
 BATCH: Final = 400
