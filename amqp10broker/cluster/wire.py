@@ -43,7 +43,7 @@ class FrameKind(enum.IntEnum):
     LEADER_IS = 20
     """This node leads the group from now on, and takes letters."""
     BROWSE = 21
-    """What browsers of a node ask the queue's leader; effects answer it. From machine version 2 on."""
+    """What browsers of a node ask the queue's leader; effects answer it."""
     REPLY_QUEUES = 24
     """Which queues of direct reply-to a node has (`reply_queues`)."""
     REPLIES = 25

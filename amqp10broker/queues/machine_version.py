@@ -12,18 +12,7 @@ versions of the broker, as a check of `QuorumQueue.version`.
 from __future__ import annotations
 
 OLDEST = 1
-NEWEST = 4
-
-SELECTING = 2
-"""Since this version a quorum queue has consumers that select, and in a cluster such that browse."""
-
-DELAYING = 3
-"""Since this version a quorum queue stores messages that were published for later delivery."""
-
-ROTATING = 4
-"""Since this version consumers of a quorum queue get messages one each in rotation. Before, each had several
-at a time; the right to settle a message, in a log, depends on that.
-"""
+NEWEST = 1
 
 
 class NewerMachine(ValueError):

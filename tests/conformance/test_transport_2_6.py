@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from amqp10broker.metadata.nodes import ClusterFacts
 from amqp10broker.protocols.amqp10.credit import ReceiverCredit, SenderCredit
 from amqp10broker.protocols.amqp10.errors import AmqpLinkError
 from amqp10broker.protocols.amqp10.events import (
@@ -30,8 +29,6 @@ from amqp10broker.protocols.amqp10.link import (
 )
 from amqp10broker.protocols.amqp10.performatives import Accepted, Begin, End, Flow, Source, Target
 from amqp10broker.protocols.amqp10.session import Session
-from amqp10broker.queues import machine_version
-from tests.support.declaring import declare
 from tests.support.engine import read_all
 from tests.support.script import ScriptRunner
 
@@ -489,23 +486,3 @@ def test_nothing_is_sent_behind_the_end() -> None:
     assert ends.server.pump(1 << 20) == (0, [])
     (frame,) = read_all(b"".join(bytes(piece) for piece in ends.server.take_output()))
     assert isinstance(frame, End)
-
-
-@pytest.mark.parametrize(
-    ("asks", "what"), [(f"filter={SELECTOR}=red", "selected from"), ("distribution-mode=copy", "browsed")]
-)
-def test_a_quorum_queue_is_selected_from_when_all_nodes_of_its_cluster_can(asks: str, what: str) -> None:
-    """Before, an older member could not carry it out; the text says what to do, and the session goes on."""
-    script = ScriptRunner()
-    catalog = script.world.catalog
-    declare(catalog, script.world.vhost, "q", arguments={"x-queue-type": "quorum"})
-    catalog.cluster = ClusterFacts("id", "cluster", machine_version.SELECTING - 1)
-    script.do("C> BEGIN")
-    attach = f"source=/queues/q {asks}"
-    _, refused = script.do(f"C> ATTACH h=1 {attach}")
-    assert refused.startswith("B> DETACH h=1 closed=true error=amqp:not-implemented ")
-    assert f"cannot be {what} before all nodes of the cluster run a broker that can" in refused
-    script.do("C> DETACH h=1 closed=true")
-    catalog.cluster = ClusterFacts("id", "cluster", machine_version.SELECTING)
-    (attached,) = script.do(f"C> ATTACH h=1 {attach}")
-    assert "source=/queues/q" in attached

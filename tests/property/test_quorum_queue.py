@@ -54,9 +54,8 @@ from amqp10broker.queues.effects import (
     Settled,
     TimedOut,
 )
-from amqp10broker.queues.machine_version import NEWEST
 from amqp10broker.queues.quorum.command_codec import decode_commands, encode_commands
-from amqp10broker.queues.quorum.commands import DlxSettle, NodeGone, QuorumCommand, RaiseVersion, SessionGone
+from amqp10broker.queues.quorum.commands import DlxSettle, NodeGone, QuorumCommand, SessionGone
 from amqp10broker.queues.quorum.consumer import size_of
 from amqp10broker.queues.quorum.queue import QuorumQueue
 from amqp10broker.queues.quorum.ready import ReadyIndexes
@@ -215,7 +214,6 @@ class QuorumQueueMachine(RuleBasedStateMachine):
         self.settings = QueueSettings(
             dead_letter_exchange="dlx", single_active_consumer=single, delivery_limit=limited
         )
-        self.do(RaiseVersion(NEWEST))
         self.do(AttachPublisher(self.publisher))
         self.do(Configure(self.settings))
         for priority in (0, 0, 1)[:consumers]:

@@ -32,7 +32,7 @@ from amqp10broker.queues.commands import (
 from amqp10broker.queues.effects import CreditReply, Deliver
 from amqp10broker.queues.quorum import selecting
 from amqp10broker.queues.quorum.command_codec import decode_commands, encode_commands
-from amqp10broker.queues.quorum.commands import QuorumCommand, RaiseVersion, Selected
+from amqp10broker.queues.quorum.commands import QuorumCommand, Selected
 from amqp10broker.queues.quorum.queue import QuorumQueue
 from amqp10broker.queues.quorum.snapshot import decode_snapshot, encode_snapshot
 from amqp10broker.queues.settings import QueueSettings
@@ -96,7 +96,6 @@ class Life:
         self.takers: dict[ConsumerRef, Taker] = {}
         self.found: Selected | None = None
         self.credit_then: dict[ConsumerRef, int] = {}
-        self.do(RaiseVersion(2))
 
     def publish(self) -> None:
         pick = self.dice.choice
@@ -227,7 +226,7 @@ class Life:
 
     def do(self, command: QuorumCommand) -> None:
         first = self.leader.next_index
-        payload = b"".join(encode_commands([command], self.now, first, 2).pieces)
+        payload = b"".join(encode_commands([command], self.now, first).pieces)
         before = {ref: taker.credit for ref, taker in self.takers.items()}
         if type(command) is Selected:
             before = self.credit_then

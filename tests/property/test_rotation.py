@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from amqp10broker.message.message import make_head
-from amqp10broker.queues import machine_version
 from amqp10broker.queues.classic.queue import ClassicQueue
 from amqp10broker.queues.commands import NO_BOUND, ConsumerRef, Credit, Publish, Subscribe
 from amqp10broker.queues.effects import Deliver
@@ -22,9 +21,7 @@ HEAD = make_head(None, None, "", "q")
 
 
 def quorum() -> QuorumQueue:
-    queue = QuorumQueue("q", now_ms=0)
-    queue.version = machine_version.NEWEST
-    return queue
+    return QuorumQueue("q", now_ms=0)
 
 
 class Model:

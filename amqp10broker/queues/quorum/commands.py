@@ -122,7 +122,7 @@ class SearchResult:
 
 @dataclass(slots=True, eq=False)
 class Selected:
-    """The leader's search results for consumers that select. Since machine version 2."""
+    """The leader's search results for consumers that select."""
 
     looks: Sequence[SearchResult]
 

@@ -49,7 +49,6 @@ class QuorumConsumers:
         timeout_at: lower bound of the time at which a delivery has been held for too long, in ms; None:
             never.
         unused_since: when the last consumer went or the last message was fetched, in ms.
-        rotates: messages go to the consumers one each, not several at a time.
         suspects: unreachable nodes, by number and incarnation -> since when, in ms; None: for so long that
             the deliveries of their consumers were returned.
         give_up_at: lower bound of the time at which one of them has been away for too long, in ms; None:
@@ -67,7 +66,6 @@ class QuorumConsumers:
         "delivered_ms",
         "give_up_at",
         "made",
-        "rotates",
         "selecting",
         "suspects",
         "timeout_at",
@@ -83,7 +81,6 @@ class QuorumConsumers:
         self.by_ref: dict[ConsumerRef, QuorumConsumer] = {}
         self.count = 0
         self.made = 0
-        self.rotates = False
         self.turns = ConsumerRotation()
         self.activity = Activity(self.by_ref)
         self.selecting = Selecting(messages)
@@ -462,7 +459,7 @@ class QuorumConsumers:
 
     def serve(self) -> None:
         """Hand out ready messages while any consumer can take one: one each in rotation."""
-        if self.selecting.able or not self.rotates:
+        if self.selecting.able:
             self._serve_in_turns()
             return
         turns, ready = self.turns, self._messages.ready
@@ -483,8 +480,7 @@ class QuorumConsumers:
                     turns.remove(taker)
 
     def _serve_in_turns(self) -> None:
-        # Used where some consumers select, and by the rules of machine versions before
-        # `machine_version.ROTATING`.
+        # Used where some consumers select.
         turns, ready = self.turns, self._messages.ready
         group: RoundRobin[QuorumConsumer] | None = None
         bounds: Sequence[int] | None = None

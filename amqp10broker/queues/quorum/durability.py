@@ -34,7 +34,6 @@ from amqp10broker.queues.quorum.log_store import LogEntry, QuorumStore
 from amqp10broker.queues.quorum.log_time import RIGHT, Corrected, LogTime
 from amqp10broker.queues.quorum.queue import QuorumQueue
 from amqp10broker.queues.quorum.remote_admission import LaneAdmission
-from amqp10broker.queues.quorum.selecting import encoded
 from amqp10broker.raft.entries import Kind, Point
 from amqp10broker.raft.errors import Full, NotLeader, NotReady
 from amqp10broker.raft.ready import Status
@@ -61,13 +60,6 @@ _WITH_COPIES: Final = frozenset((GiveBack, Unsubscribe))
 def _is_farewell(command: Command) -> bool:
     # The catalog has forgotten the queue.
     return isinstance(command, Delete) and command.request is None
-
-
-def _selects(command: QuorumCommand) -> bool:
-    # Machine version 1 has no consumers that select.
-    if type(command) is Letters:
-        return any(map(_selects, command.commands))
-    return type(command) is Subscribe and not command.browse and encoded(command.filters) is not None
 
 
 def _published(commands: Sequence[QuorumCommand]) -> int:
@@ -351,11 +343,6 @@ class QuorumInLog(QuorumInMemory):
         else:
             if store.version < self.usable():
                 self._raise_version(now_ms)  # before commands that may need it
-            if store.version < machine_version.SELECTING and any(map(_selects, commands)):
-                self._wait(
-                    commands, now_ms
-                )  # a member may lag behind a node that has the announcements of all
-                return
             proposal = store.propose(self._without_copies(commands), self._time.at(now_ms))
             try:
                 member.propose([proposal.payload])

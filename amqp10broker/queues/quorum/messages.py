@@ -52,7 +52,6 @@ class Messages:
         "counters",
         "counts",
         "dead_letters",
-        "delays",
         "expired_at",
         "expired_ms",
         "full",
@@ -68,7 +67,6 @@ class Messages:
         self.settings = settings
         self.bodies = bodies
         self.replaying = False
-        self.delays = False
         self.now_ms = now_ms
         self.expired_at = now_ms
         self.expired_ms: int | None = None
@@ -101,7 +99,7 @@ class Messages:
             # 0 is `NEVER`: a clock that stands at 1970 must not make messages immortal.
             expiry = NEVER if ttl is None else max(1, self.now_ms + ttl)
             when = 0
-            if delay is not None and self.delays and (due := delay.due_ms(self.now_ms)) > self.now_ms:
+            if delay is not None and (due := delay.due_ms(self.now_ms)) > self.now_ms:
                 when, delayed = due, True
             kinds[head] = priority is not None and priority > PRIORITY_NORMAL_MAX, expiry, when
         different = dict.fromkeys(kinds.values())
@@ -139,8 +137,6 @@ class Messages:
 
     def before_later(self, messages: Sequence[Message]) -> int:
         """Return the number of messages before the first that requests later delivery; all, if none does."""
-        if not self.delays:
-            return len(messages)
         heads = list(map(_HEAD, messages))
         later = [head for head in dict.fromkeys(heads) if self._is_later(head)]
         return min(map(heads.index, later), default=len(messages))

@@ -17,7 +17,6 @@ from operator import itemgetter
 from typing import Final, assert_never
 
 from amqp10broker.message.message import Message
-from amqp10broker.queues import machine_version
 from amqp10broker.queues.commands import (
     TICK,
     AttachPublisher,
@@ -92,25 +91,13 @@ class QuorumQueue(QueueMachine):
         bodies: BodyStore | None = None,
     ) -> None:
         super().__init__(name)
-        self._version = 1
+        self.version = 1
+        """The machine version that determines how commands are applied (`queues.machine_version`)."""
         self._messages = Messages(settings, PagedBodies() if bodies is None else bodies, now_ms)
         self._messages.counters = self.counters
         self._lanes = NodeLanes()
         self._consumers = QuorumConsumers(name, self._messages, self._outbox, self._lanes, now_ms)
         self.browsers = Browsers(name, self._messages, self._outbox)
-
-    @property
-    def version(self) -> int:
-        """The machine version that determines how commands are applied (`queues.machine_version`); each queue
-        begins with 1.
-        """
-        return self._version
-
-    @version.setter
-    def version(self, version: int) -> None:
-        self._version = version
-        self._messages.delays = version >= machine_version.DELAYING
-        self._consumers.rotates = version >= machine_version.ROTATING
 
     @property
     def settings(self) -> QueueSettings:
@@ -155,8 +142,7 @@ class QuorumQueue(QueueMachine):
 
     @property
     def not_handed_out(self) -> int:
-        # Before version 3, delayed messages did not count.
-        return self.ready + self.delayed if self._messages.delays else self.ready
+        return self.ready + self.delayed
 
     @property
     def dlx(self) -> int:

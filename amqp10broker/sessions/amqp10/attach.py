@@ -45,7 +45,6 @@ from amqp10broker.protocols.amqp10.performatives import (
     TerminusExpiryPolicy,
 )
 from amqp10broker.protocols.amqp10.types import Symbol
-from amqp10broker.queues import machine_version
 from amqp10broker.queues.commands import DeliveryOutcome
 from amqp10broker.routing.address import (
     TOPIC_EXCHANGE,
@@ -423,8 +422,7 @@ def _filters(source: Source, kind: QueueKind, queue: str, context: SessionContex
 
 
 def _check_alone(plan: SourcePlan, context: SessionContext) -> None:
-    # A consumer that selects would withhold from others what it does not want, so it must be alone; and all
-    # nodes must support it.
+    # A single active consumer that selects would withhold from others what it does not want.
     queue = plan.queue
     selects = plan.filters is not None and plan.filters.messages is not None
     if not selects and not plan.browse:
@@ -434,15 +432,6 @@ def _check_alone(plan: SourcePlan, context: SessionContext) -> None:
             Condition.NOT_ALLOWED,
             f"Attach refused: queue '{queue.name}' has a single active consumer, which takes all its "
             "messages: consume without a selector, or browse with it (distribution-mode copy)",
-        )
-    cluster = context.catalog.cluster
-    if queue.kind.replicated and cluster is not None and cluster.version < machine_version.SELECTING:
-        what = "browsed" if plan.browse else "selected from"
-        raise AmqpLinkError(
-            Condition.NOT_IMPLEMENTED,
-            f"Attach refused: quorum queue '{queue.name}' cannot be {what} before all nodes of the "
-            f"cluster run a broker that can: it uses machine version {cluster.version}, and that takes "
-            f"version {machine_version.SELECTING} ('amqp10broker cluster-status' shows who is behind)",
         )
 
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import tracemalloc
 from random import Random
-from typing import Any
 
 import pytest
 
 from amqp10broker.message.message import Message
 from amqp10broker.protocols.amqp10.codec import encode
 from amqp10broker.protocols.amqp10.types import Symbol, Timestamp
-from amqp10broker.queues import machine_version
 from amqp10broker.queues.commands import Delete, DeliveryOutcome, Inspect, Purge
 from amqp10broker.queues.effects import Answer, Refusal
 from amqp10broker.queues.quorum import later, ready
@@ -28,11 +26,7 @@ from tests.support.selecting import selector
 
 
 class Bench(quorum_bench.Bench):
-    """A queue of the version that delays."""
-
-    def __init__(self, version: int = machine_version.DELAYING, **settings: Any) -> None:
-        super().__init__(**settings)
-        self.do(RaiseVersion(version))
+    """A queue, with its counts."""
 
     @property
     def counts(self) -> tuple[int, int | None]:
@@ -59,16 +53,6 @@ def test_a_message_is_delivered_at_its_time_and_not_before() -> None:
     assert bench.bodies(bench.wait(1)) == ["a"]
     assert bench.bodies(bench.wait(50), ref) == ["b"]
     assert (bench.counts, bench.queue.queue_status().delayed_until_ms) == ((0, 0), None)
-
-
-def test_a_queue_of_an_older_version_delivers_at_once_and_delays_from_its_entry_on() -> None:
-    """What an entry did when it was written it does for ever."""
-    bench = Bench(machine_version.DELAYING - 1)
-    bench.publish_all([delayed("a", 50)])
-    assert bench.counts == (1, 0)
-    bench.do(RaiseVersion(machine_version.DELAYING))
-    bench.publish_all([delayed("b", 50)])
-    assert bench.counts == (1, 1)
 
 
 @pytest.mark.parametrize("limit", [20, None])

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from amqp10broker.queues import machine_version
 from amqp10broker.queues.commands import Credit, DeliveryOutcome, Inspect, Purge
 from amqp10broker.queues.effects import Answer, CreditReply, Deliver
-from amqp10broker.queues.quorum.commands import RaiseVersion
 from amqp10broker.queues.quorum.lane import NEVER, OrderedEntries
 from tests.support.quorum_bench import Bench, confirmed, message, only
 
@@ -212,17 +210,6 @@ def test_consumers_with_credit_take_turns() -> None:
     told = bench.publish("a", "b", "c", "d")
     assert sorted(bench.bodies(told, first) + bench.bodies(told, second)) == ["a", "b", "c", "d"]
     assert len(bench.bodies(told, first)) == 2
-
-
-def test_a_log_of_an_older_version_gives_several_to_each_in_turn() -> None:
-    """Who may settle what is the same whenever it is read; the version is raised by an entry."""
-    bench = Bench()
-    refs = [bench.consumer(200) for _ in range(3)]
-    told = bench.publish(*"abcdef")
-    assert [bench.bodies(told, ref) for ref in refs] == [["a", "b"], ["c", "d"], ["e", "f"]]
-    bench.do(RaiseVersion(machine_version.ROTATING))
-    told = bench.publish(*"abcdef")
-    assert [bench.bodies(told, ref) for ref in refs] == [["a", "d"], ["b", "e"], ["c", "f"]]
 
 
 @pytest.mark.rabbitmq("rabbit_fifo_SUITE", "checkout_priority_test")

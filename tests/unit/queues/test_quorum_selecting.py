@@ -33,7 +33,7 @@ class Colours(Bench):
         self.follower.follow()
 
     def do(self, command: QuorumCommand) -> list[object]:
-        entry = b"".join(encode_commands([command], self.now, self.queue.next_index, 2).pieces)
+        entry = b"".join(encode_commands([command], self.now, self.queue.next_index).pieces)
         told = super().do(command)
         for each in decode_commands(entry).commands:
             self.follower.apply(each, self.now)
@@ -259,6 +259,17 @@ def test_who_drains_or_fetches_does_not_wait_for_those_that_select() -> None:
     plain = bench.consumer(counted=False)
     told = bench.credit(plain, 1, drain=True)
     assert [each[1][-2:] for each in bench.delivered(told, plain)] == [b"#0"]
+
+
+def test_a_drain_that_uses_up_the_credit_leaves_the_consumer_without_a_turn() -> None:
+    bench = Colours()
+    bench.selects(BLUE, 1, priority=1)
+    bench.put("red", "blue")
+    plain = bench.consumer(counted=False)
+    bench.credit(plain, 1, drain=True)
+    bench.turns()
+    assert bench.delivered(bench.put("red", "red", "red"), plain) == []
+    assert len(bench.delivered(bench.credit(plain, 2), plain)) == 2
 
 
 def test_what_came_back_comes_first_then_high_priority_and_the_tail_in_its_turn() -> None:

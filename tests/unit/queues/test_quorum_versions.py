@@ -223,41 +223,23 @@ def test_an_older_broker_cannot_read_what_the_next_writes(monkeypatch: pytest.Mo
 ALL = selector("JMSPriority IS NOT NULL")
 
 
-def test_who_selects_waits_until_the_version_that_has_it_is_in_force() -> None:
-    """Its node has heard that all can do it, and the queue's leader has not; nobody takes it for another."""
-    world = World(8)
-    leader = opened(world, 1)
-    world.settle_down(world.even)
-    last = leader.store.last
-    ref = world.client.consumer()
-    leader.work(Subscribe(ref, False, filters=ALL), Credit(ref, 0, 5, False, 0))
-    world.publish(leader, 3)
-    world.work_off()
-    assert (leader.store.last, leader.store.version, world.confirmed) == (last, 1, set())
-    use(world, machine_version.SELECTING)
-    world.settle_down(lambda: len(world.keys) == 3 and world.even())
-    assert world.confirmed == {0, 1, 2}
-    for node in world.nodes.values():
-        assert node.backend.version == machine_version.SELECTING
-        assert len(node.backend.queue.parts()[1].selecting.by_ref) == 1
-
-
-def test_what_comes_first_in_a_new_queue_is_of_the_version_that_the_cluster_uses() -> None:
+def test_what_comes_first_in_a_new_queue_is_of_the_version_that_the_cluster_uses(
+    next_broker: None,
+) -> None:
     """A queue begins with version 1; what is asked of it before anything else may need a newer one."""
     world = World(10)
     leader = opened(world, 1)
     world.settle_down(world.even)
-    leader.backend.usable = lambda: machine_version.DELAYING
-    world.publish(leader, delay_ms=5_000)
-    assert marks(leader) == [0, 1]
+    leader.backend.usable = lambda: NEXT
+    world.publish(leader)
+    assert marks(leader) == [0, 2]
     world.settle_down(lambda: world.confirmed == {0})
-    assert leader.backend.queue.delayed == 1
 
 
 def test_another_leader_looks_on_where_the_one_before_was() -> None:
     """What that had found, and nobody has decided on, is found again."""
     world = World(9)
-    old = opened(world, machine_version.SELECTING)
+    old = opened(world, 1)
     ref = world.client.consumer()
     old.work(Subscribe(ref, False, filters=ALL), Credit(ref, 0, 2, False, 0))
     world.publish(old, 4)
