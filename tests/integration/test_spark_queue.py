@@ -412,7 +412,7 @@ def test_what_there_is_no_room_for_stays_in_its_place(
 ) -> None:
     """Given back as often as it takes: in order, and to a quorum queue it is no failed delivery."""
     room = 200_000
-    monkeypatch.setattr(link, "Grants", partial(CreditPacing, room_bytes=room))
+    monkeypatch.setattr(link, "CreditPacing", partial(CreditPacing, room_bytes=room))
     more = {"x-delivery-limit": 1} if kind == "quorum" else {}
     declared(channel, queue, kind, **more)
     bodies = bodies_of(sizes)
@@ -433,7 +433,7 @@ def test_messages_that_were_given_back_have_not_failed(
     measured: type[MeasuredEnd],
 ) -> None:
     """Their header does not say that they were delivered before: some have come several times."""
-    monkeypatch.setattr(link, "Grants", partial(CreditPacing, room_bytes=50_000))
+    monkeypatch.setattr(link, "CreditPacing", partial(CreditPacing, room_bytes=50_000))
     declared(channel, queue, "quorum", **{"x-delivery-limit": 3})
     bodies = bodies_of([5] * 100 + [40_000] * 20)
     fill(broker, queue, bodies)

@@ -171,7 +171,7 @@ def rec_log(monkeypatch: pytest.MonkeyPatch) -> LogRecorder:
 
 def small_ring(monkeypatch: pytest.MonkeyPatch, events: int) -> None:
     """Recordings have a ring of this size."""
-    monkeypatch.setattr(recorder, "Ring", lambda: EventRing(events))
+    monkeypatch.setattr(recorder, "EventRing", lambda: EventRing(events))
 
 
 async def record(broker: Broker, every_ms: int = 50, run_id: str | None = "r") -> None:
