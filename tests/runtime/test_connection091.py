@@ -837,7 +837,7 @@ async def test_held_connection_can_be_closed_by_the_broker(
         Brake(monkeypatch, broker, "q")
         await client.send(1, message(1, "q", b"x") * 2000)
         await settle_down()
-        client.task.close("enough")
+        client.task.close("enough", node_stops=True)
         got = await client.until(ConnectionClose)
         assert got.reply_text == "CONNECTION_FORCED - enough"
 

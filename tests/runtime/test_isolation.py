@@ -337,7 +337,7 @@ async def test_connection_of_a_client_that_ended_its_session_and_never_reads_can
         await flooder.send(frame(0, End()))
         await settle_down()
         assert not task.parts
-        task.close("on purpose")
+        task.close("on purpose", node_stops=False)
         await trio.sleep(CLOSE_WAIT_S + 1)
         assert flooder.task is None
 

@@ -121,7 +121,7 @@ async def test_a_counter_does_not_go_back_when_a_client_goes(autojump_clock: obj
     async with busy_broker() as broker:
         before = await scraped(broker)
         for connection in list(broker.connections.values()):
-            connection.close("over")
+            connection.close("over", node_stops=False)
         await eventually(lambda: not broker.connections)
         after = await scraped(broker)
     for family in before:

@@ -324,7 +324,7 @@ async def test_a_connection_that_was_told_its_end_is_counted_no_more(
             await older.send(Connection.Close(200, "bye", 0, 0), channel=0)
         else:
             for connection in list(broker.connections.values()):
-                connection.close("test")
+                connection.close("test", node_stops=False)
         await newer.expect(Close)
         await older.next_or_end()
         assert broker.catalog.usage.connections_of_user("ann") == 0
