@@ -54,6 +54,7 @@ def writers(folder: Path, run: RunRecord) -> set[str]:
     return {path.name.rpartition("-")[0] for path in paths}
 
 
+@pytest.mark.long
 def test_a_recorded_sweep_adds_up(tmp_path: Path) -> None:
     """Every message that the clients counted is in the events of each run, and so is the window."""
     asked = ["--sweep-credits", "10", "170", "--sweep-windows", "400", "--sweep-sizes", "100"]

@@ -193,6 +193,7 @@ def test_an_example_with_pika_says_when_there_is_no_broker(name: str) -> None:
     assert "is the broker running? start it with: make run-broker" in done.stderr
 
 
+@pytest.mark.long
 def test_spark_stream_says_what_is_wrong_with_a_name(broker: BrokerProcess, tmp_path: Path) -> None:
     """spark_stream.py: in one line. That it reads a stream into Parquet is in tests/spark/test_demo.py."""
     environment = {**QUICK_SPARK, "PATH": os.environ["PATH"]}  # Spark's scripts need one

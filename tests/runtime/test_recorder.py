@@ -32,7 +32,6 @@ from amqp10broker.protocols.amqp091.methods import (
 )
 from amqp10broker.protocols.amqp10.performatives import Attach
 from amqp10broker.runtime.broker import Broker
-from amqp10broker.runtime.connections import connection091
 from amqp10broker.runtime.observe import flow_sampler, recorder
 from amqp10broker.runtime.observe.flow_sampler import FlowSampler
 from amqp10broker.runtime.observe.recorder_child import END, EVENTS, FRAME, NOTE, RUN
@@ -403,14 +402,6 @@ async def test_an_alarm_stops_a_reader_too(autojump_clock: object, helper: Helpe
         await trio.sleep(0.2)
         await broker.recordings.stop()
     assert Wait.BLOCKED_BY_ALARM.number in reasons(helper.events(), EventKind.CONNECTION_IN)
-
-
-def test_the_numbers_of_reasons_are_those_of_the_schema() -> None:
-    """The connection does not load the schema for them."""
-    assert (
-        Wait.CREDIT_FLOW.number,
-        Wait.BLOCKED_BY_ALARM.number,
-    ) == (connection091._CREDIT_FLOW, connection091._ALARM)
 
 
 async def test_both_protocols_are_probed(autojump_clock: object, helper: Helper) -> None:

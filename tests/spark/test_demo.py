@@ -19,7 +19,7 @@ from tests.support.broker_process import REPOSITORY
 from tests.support.process_family import Family, Listening, command_line, family, wait_until
 from tests.support.spark_process import QUICK_SPARK
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.long]
 
 COUNT: Final = 2000
 DEMO_S: Final = 600.0
