@@ -33,7 +33,7 @@ from amqp10broker.runtime.log import Log
 from amqp10broker.runtime.observe.metrics import text_of
 from amqp10broker.runtime.observe.metrics_source import open_fds
 from amqp10broker.runtime.queues.background_jobs import post, run_job
-from amqp10broker.sessions.errands import GetSome, PublishOne, check_gettable
+from amqp10broker.sessions.jobs import GetSome, PublishOne, check_gettable
 
 _log = Log("amqp10broker.http")
 

@@ -12,7 +12,7 @@ from amqp10broker.metadata.queue import QueueHandle
 from amqp10broker.queues.commands import Command, ReplyTo
 from amqp10broker.runtime.mailbox import Mailbox
 from amqp10broker.runtime.queues.reply_registry import ReplyRegistry
-from amqp10broker.sessions.errands import BackgroundJob
+from amqp10broker.sessions.jobs import BackgroundJob
 from amqp10broker.sessions.mail import SessionLetter
 
 E = TypeVar("E", bound=BackgroundJob)
@@ -22,7 +22,7 @@ ANSWER_S: Final = 15.0
 
 
 async def run_job(reply_registry: ReplyRegistry, label: str, begin: Callable[[ReplyTo], E]) -> E:
-    """Run an errand to its end. Raises a `RefusedError` subclass with the reason, or `BrokerError` if a queue
+    """Run a job to its end. Raises a `RefusedError` subclass with the reason, or `BrokerError` if a queue
     has not answered.
     """
     mailbox: Mailbox[SessionLetter] = Mailbox()
@@ -40,7 +40,7 @@ async def run_job(reply_registry: ReplyRegistry, label: str, begin: Callable[[Re
 
 
 def post(handle: QueueHandle, command: Command) -> None:
-    """Put a letter to a queue, as errands do."""
+    """Put an item to a queue, as jobs do."""
     handle.post(command)
 
 

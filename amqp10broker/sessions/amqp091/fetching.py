@@ -10,7 +10,7 @@ from amqp10broker.queues.commands import ConsumerRef
 from amqp10broker.queues.effects import CreditReply, QueueDeleted, QueueDown, SubscribeRefused
 from amqp10broker.sessions.amqp091.consumer import ChannelConsumer
 from amqp10broker.sessions.amqp091.part import Channel, usable
-from amqp10broker.sessions.errands import check_gettable
+from amqp10broker.sessions.jobs import check_gettable
 
 
 class Fetching:

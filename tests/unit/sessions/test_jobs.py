@@ -35,7 +35,7 @@ from amqp10broker.queues.effects import (
     Unconfirmed,
 )
 from amqp10broker.routing.exchange import Binding, Destination
-from amqp10broker.sessions.errands import GetSome, PublishOne
+from amqp10broker.sessions.jobs import GetSome, PublishOne
 from tests.support.channel_world import World
 from tests.support.declaring import bind, declare
 from tests.support.handles import IdleHandle

@@ -1,6 +1,6 @@
 """Work at queues for callers without a session: publish one message, get some.
 
-An errand posts to queues and receives their effects until it is done; then, or when it is given up, it must
+A job posts to queues and receives their effects until it is done; then, or when it is given up, it must
 `end`. It does not wait itself: the caller has a mailbox.
 """
 
@@ -47,7 +47,7 @@ from amqp10broker.sessions.routes import Routes
 FETCHED_AT_ONCE: Final = 200
 """The most messages in one request to a queue."""
 FETCHED_BYTES_MAX: Final = 64 * 1024 * 1024
-"""The bytes of messages after which one errand requests no more."""
+"""The bytes of messages after which one job requests no more."""
 MESSAGE_BYTES: Final = 200
 """The overhead of a message beside its head and body, in bytes: there may be many empty ones."""
 
