@@ -420,6 +420,17 @@ def test_it_says_that_the_broker_is_gone_and_comes_back_with_it(pages: Pages, tm
     second.stop()
 
 
+def test_a_page_whose_first_request_is_lost_begins_again(pages: Pages, broker: BrokerProcess) -> None:
+    """The broker was stopped between the log-in and the page's first request."""
+    page = pages.open(address_of(broker))
+    overview = re.compile(r"/api/overview\?disable_stats=true$")
+    page.route(overview, lambda route: route.abort())
+    log_in(page, "ada")
+    expect(page.get_by_role("button", name=re.compile("^no answer"))).to_be_visible()
+    page.unroute(overview)
+    expect(page.get_by_role("button", name=re.compile("^live"))).to_be_visible()
+
+
 def test_the_page_makes_of_a_difference_what_the_broker_means(ada: Page) -> None:
     """`changed` of live.js and `applied` of `api.differences` are one function in two languages."""
     random_source = random.Random(20)

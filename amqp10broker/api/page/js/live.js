@@ -20,6 +20,9 @@ const PATHS_MAX = 8;
 const LARGE_MS = 15_000;
 const RETRY_MS = [500, 1000, 2000, 5000, 10_000];
 
+/** @param {number} failures in succession before this one; returns the time until the next attempt */
+export const retryAfterMs = (failures) => RETRY_MS[Math.min(failures, RETRY_MS.length - 1)];
+
 /** Watches paths for one user. */
 export class Live {
   /**
@@ -139,7 +142,7 @@ export class Live {
     if (stream.abort.signal.aborted) return;
     stream.over = true;
     this.told("lost");
-    this.#soon(RETRY_MS[Math.min(this.failures, RETRY_MS.length - 1)]);
+    this.#soon(retryAfterMs(this.failures));
     this.failures += 1;
   }
 

@@ -3,7 +3,7 @@
 import { Api, suffices } from "./api.js";
 import { show } from "./dialogs.js";
 import { h, name, put, visible } from "./dom.js";
-import { Live } from "./live.js";
+import { Live, retryAfterMs } from "./live.js";
 import { forget, kept, logIn, reasonOf } from "./login.js";
 import { href, parse } from "./router.js";
 import * as theme from "./theme.js";
@@ -188,9 +188,15 @@ function run(authorization, me) {
       await draw();
       live.watch("/health/checks/alarms", (value, error) => drawAlarms(alarms, error, can("monitoring")));
     };
-    begin().catch((error) => {
-      if (!ended.signal.aborted) put(host, h("p", { class: "missing", role: "alert" }, visible(error.reason ?? error.message)));
-    });
+    const attempt = (failures) =>
+      begin().catch((error) => {
+        if (ended.signal.aborted) return;
+        put(host, h("p", { class: "missing", role: "alert" }, visible(error.reason ?? error.message)));
+        if (error.status !== 0) return;
+        drawPulse(pulse, "lost");
+        setTimeout(() => ended.signal.aborted || attempt(failures + 1), retryAfterMs(failures));
+      });
+    attempt(0);
   });
 }
 
