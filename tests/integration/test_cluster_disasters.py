@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import pytest
 from pika.adapters.blocking_connection import BlockingConnection
 from pika.exceptions import AMQPError
 
@@ -16,6 +17,8 @@ from tests.support.cluster_process import ClusterNode, ClusterProcess
 from tests.support.crash_history import make_body
 from tests.support.crash_load import look
 from tests.support.pika_client import parameters
+
+pytestmark = pytest.mark.long
 
 END_S = 60.0
 

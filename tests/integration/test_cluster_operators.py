@@ -159,6 +159,7 @@ def needed(nodes: ClusterProcess, node: ClusterNode) -> int:
     return int(found["broker"]["journal"]["live_bytes"])
 
 
+@pytest.mark.long
 @pytest.mark.rabbitmq(
     "quorum_queue_SUITE", "cleanup_data_dir", "leadership_takeover", "metrics_cleanup_on_leader_crash"
 )

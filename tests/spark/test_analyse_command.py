@@ -7,8 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.support import synthetic
 from tests.support.spark_process import QUICK_SPARK
+
+pytestmark = pytest.mark.long
 
 _LIMIT_S = 600.0
 

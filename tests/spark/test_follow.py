@@ -23,6 +23,8 @@ from tests.support import synthetic
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+pytestmark = pytest.mark.long
+
 LATE_S = 3
 
 

@@ -26,7 +26,7 @@ from tests.support.spark_starting import started
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.long]
 
 THEIRS: Final = os.environ.get("AMQP10BROKER_TEST_RABBITMQ")
 COUNT: Final = 500

@@ -174,6 +174,7 @@ def test_available_now_and_restart_from_the_checkpoint(
     assert written(spark, tmp_path) == list(range(COUNT + 30))
 
 
+@pytest.mark.long
 def test_retention_loss_fails_the_query_or_is_passed_over(
     spark: SparkSession, to_parquet: Load, broker: BrokerProcess, queue: str, tmp_path: Path
 ) -> None:
@@ -192,6 +193,7 @@ def test_retention_loss_fails_the_query_or_is_passed_over(
     assert written(spark, tmp_path) == [*range(100), *range(first, 5100)]
 
 
+@pytest.mark.long
 def test_a_batch_that_is_repeated_is_cut_as_it_was(
     spark: SparkSession, broker: BrokerProcess, queue: str, tmp_path: Path
 ) -> None:
