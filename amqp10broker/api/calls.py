@@ -150,7 +150,7 @@ class EndpointCall:
         return self.grants
 
     @property
-    def login(self) -> User:
+    def user(self) -> User:
         """The user, at an endpoint that requires a login."""
         return account_of(self.granted)
 
@@ -165,7 +165,7 @@ class EndpointCall:
 
     def has(self, tag: Tag) -> bool:
         """Return whether the user has a tag, or one that includes it."""
-        return not SUFFICIENT[tag].isdisjoint(self.login.tags)
+        return not SUFFICIENT[tag].isdisjoint(self.user.tags)
 
     def sees(self, vhost: str) -> bool:
         """Return whether the user may see the objects of a virtual host."""
@@ -191,11 +191,11 @@ class EndpointCall:
     async def act(self, operation: str, vhost: str, /, **given: Any) -> Any:
         """Run an operation with this user's permissions (`BrokerApi.run`)."""
         access = self.access(vhost)
-        return await self.broker_api.run(operation, given, vhost=vhost, user=self.login.name, access=access)
+        return await self.broker_api.run(operation, given, vhost=vhost, user=self.user.name, access=access)
 
     async def administer(self, operation: str, vhost: str | None = None, /, **given: Any) -> Any:
         """Run an operation for which the endpoint's tag is sufficient (`BrokerApi.run`)."""
-        return await self.broker_api.run(operation, given, vhost=vhost, user=self.login.name, access=None)
+        return await self.broker_api.run(operation, given, vhost=vhost, user=self.user.name, access=None)
 
     def rated(self, *key: str, **families: Values) -> dict[str, dict[str, Any]]:
         """Return values with their rates, and with the histories that the query requests."""

@@ -101,8 +101,8 @@ def _policy_set(what: str, arguments: argparse.Namespace, found: Any) -> str:
             "'amqp10broker list-queues name policy ineffective_policy_keys'",
             file=sys.stderr,
         )
-    recipient = f"{counted(found['queues'], 'queue')} and {counted(found['exchanges'], 'exchange')}"
-    return f"{what} '{arguments.name}' set; it counts for {recipient}"
+    contents = f"{counted(found['queues'], 'queue')} and {counted(found['exchanges'], 'exchange')}"
+    return f"{what} '{arguments.name}' set; it counts for {contents}"
 
 
 # --- the running broker ---------------------------------------------------------------------------

@@ -119,13 +119,13 @@ class LinkEnd:
             words = said(event.error)
             condition = "" if event.error is None else str(event.error.condition)
             description = "" if event.error is None else event.error.description or ""
-        recipient = f"'{self.address}'" if self.address else "a terminus without address"
+        shown_address = f"'{self.address}'" if self.address else "a terminus without address"
         kind, verb = (LinkDetachedError, "detached") if self.attached else (LinkRefusedError, "refused")
         what = "sender" if isinstance(self._end, SenderLink) else "receiver"
         self._failure = kind(
-            f"the broker {verb} the {what} for {recipient}{words}"
+            f"the broker {verb} the {what} for {shown_address}{words}"
             if event.fault is None
-            else f"the {what} for {recipient} was closed by this client{words}",
+            else f"the {what} for {shown_address} was closed by this client{words}",
             address=self.address,
             condition=condition or None,
             description=description,

@@ -182,8 +182,8 @@ class LaneBrowsers:
                 return self._replied(self._by_ref[effect.consumer], effect)
             case Subscribed():
                 browser = self._by_ref[effect.consumer]
-                notifications, browser.told = not browser.told, True
-                return effect if notifications else None
+                changed, browser.told = not browser.told, True
+                return effect if changed else None
             case _:
                 return effect
 

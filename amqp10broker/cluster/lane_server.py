@@ -201,8 +201,8 @@ class LaneServer:
         present = port.incarnations.get(node)
         commands: list[QuorumCommand] = []
         gone = -1
-        for login, incarnation in sorted(self._known()):
-            if login != node:
+        for peer, incarnation in sorted(self._known()):
+            if peer != node:
                 continue
             if present is None or incarnation < present:
                 gone = max(gone, incarnation)

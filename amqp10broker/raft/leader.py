@@ -195,10 +195,10 @@ class Leadership:
             peer.rejected(answer.rejected, member.log.agreement(answer.match, answer.match_term))
             return
         # What is committed already makes no majority for more.
-        notifications = peer.accepted(answer.match) and answer.match > member.commit
+        advanced = peer.accepted(answer.match) and answer.match > member.commit
         if peer.flow is Flow.PROBE or (peer.flow is Flow.SNAPSHOT and peer.match >= member.log.base):
             peer.replicate()
-        if notifications:
+        if advanced:
             self.advance()
 
     def on_heartbeat_answer(self, sender: int, round_: int) -> None:

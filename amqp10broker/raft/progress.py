@@ -91,8 +91,8 @@ class Progress:
 
     def accepted(self, match: int) -> bool:
         """Its log agrees up to here. True if that is news."""
-        notifications = match > self.match
-        if notifications:
+        advanced = match > self.match
+        if advanced:
             self.match = match
         self.next = max(self.next, self.match + 1)
         under_way = self._under_way
@@ -101,7 +101,7 @@ class Progress:
                 self._under_way_bytes -= under_way.popleft()[1]
             if not under_way:
                 self._under_way = None
-        return notifications
+        return advanced
 
     def replicate(self) -> None:
         """It is known where the logs agree: at `match`."""

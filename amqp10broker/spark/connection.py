@@ -153,9 +153,11 @@ def translated(
         case TlsError():
             return BrokerRefused(f"{where}: {error}; see the options url, tls.caFile and tls.certificateFile")
         case LoginError():
-            login = f"user '{options.username}'" if options.username is not None else "a client without user"
+            user_text = (
+                f"user '{options.username}'" if options.username is not None else "a client without user"
+            )
             return BrokerRefused(
-                f"{where} does not let {login} in by SASL {options.mechanism}: {error}; see the options "
+                f"{where} does not let {user_text} in by SASL {options.mechanism}: {error}; see the options "
                 "username, password and saslMechanism"
             )
         case LinkError() | SessionEndedError() if error.condition == Condition.NOT_FOUND:

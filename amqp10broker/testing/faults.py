@@ -69,41 +69,41 @@ class VhostFaults:
         finally:
             fault.lift()
 
-    def reject_publishes(self, count: int | None = None, **recipient: Any) -> Any:
+    def reject_publishes(self, count: int | None = None, **targets: Any) -> Any:
         """Reject the next `count` messages, or all: basic.nack to clients of AMQP 0-9-1."""
-        return self.inject("reject-publishes", count=count, **recipient)
+        return self.inject("reject-publishes", count=count, **targets)
 
-    def hold_confirms(self, count: int | None = None, **recipient: Any) -> Any:
+    def hold_confirms(self, count: int | None = None, **targets: Any) -> Any:
         """Hold back the outcomes of the next `count` messages, or all, until the fault is lifted."""
-        return self.inject("hold-confirms", count=count, **recipient)
+        return self.inject("hold-confirms", count=count, **targets)
 
-    def redeliver(self, count: int | None = None, **recipient: Any) -> Any:
+    def redeliver(self, count: int | None = None, **targets: Any) -> Any:
         """Lose the accepts of the next `count` messages, or all, so that they are delivered again."""
-        return self.inject("redeliver", count=count, **recipient)
+        return self.inject("redeliver", count=count, **targets)
 
-    def pause_queue(self, queue: str = "*", **recipient: Any) -> Any:
+    def pause_queue(self, queue: str = "*", **targets: Any) -> Any:
         """Suspend commands of clients to queues until the fault is lifted, as during a leader election."""
-        return self.inject("pause-queue", queue=queue, **recipient)
+        return self.inject("pause-queue", queue=queue, **targets)
 
-    def limit_credit(self, count: int = 0, **recipient: Any) -> Any:
+    def limit_credit(self, count: int = 0, **targets: Any) -> Any:
         """Limit the grants of each publishing link to `count` messages from its next grant on."""
-        return self.inject("limit-credit", count=count, **recipient)
+        return self.inject("limit-credit", count=count, **targets)
 
-    def hold_bytes(self, **recipient: Any) -> Any:
+    def hold_bytes(self, **targets: Any) -> Any:
         """Read from and write to connections nothing, as on a network without connectivity; only `client` is
         supported.
         """
-        return self.inject("hold-bytes", **recipient)
+        return self.inject("hold-bytes", **targets)
 
-    def reset_after(self, frames: int = 1, **recipient: Any) -> Any:
+    def reset_after(self, frames: int = 1, **targets: Any) -> Any:
         """Reset connections after this many more frames to them; only `client` is supported."""
-        return self.inject("reset-after", count=frames, **recipient)
+        return self.inject("reset-after", count=frames, **targets)
 
     def refuse_attaches(
-        self, count: int | None = None, condition: str = "amqp:unauthorized-access", **recipient: Any
+        self, count: int | None = None, condition: str = "amqp:unauthorized-access", **targets: Any
     ) -> Any:
         """Refuse the next `count` attaches, or all, with a condition."""
-        return self.inject("refuse-attaches", count=count, condition=condition, **recipient)
+        return self.inject("refuse-attaches", count=count, condition=condition, **targets)
 
     @contextmanager
     def alarm(self, name: str = "memory") -> Iterator[None]:
@@ -118,19 +118,19 @@ class VhostFaults:
         finally:
             self._ask("alarm", name=name, on=False)
 
-    def detach(self, condition: str = "amqp:link:detach-forced", **recipient: Any) -> int:
+    def detach(self, condition: str = "amqp:link:detach-forced", **targets: Any) -> int:
         """Detach links with a condition, cancel consumers of AMQP 0-9-1, and return their number. Raises
         `AssertionError` if there were none.
         """
-        return self._once("detach", condition=condition, **recipient)
+        return self._once("detach", condition=condition, **targets)
 
-    def end(self, condition: str = "amqp:internal-error", code: int = 406, **recipient: Any) -> int:
+    def end(self, condition: str = "amqp:internal-error", code: int = 406, **targets: Any) -> int:
         """End sessions with a condition, and channels with a code; like `detach`."""
-        return self._once("end", condition=condition, code=code, **recipient)
+        return self._once("end", condition=condition, code=code, **targets)
 
-    def close(self, condition: str = "amqp:connection:forced", code: int = 320, **recipient: Any) -> int:
+    def close(self, condition: str = "amqp:connection:forced", code: int = 320, **targets: Any) -> int:
         """Close connections with a condition or a code; like `detach`."""
-        return self._once("close", condition=condition, code=code, **recipient)
+        return self._once("close", condition=condition, code=code, **targets)
 
     def _once(self, kind: str, **options: Any) -> int:
         __tracebackhide__ = True

@@ -19,8 +19,8 @@ async def test_a_topic_reaches_its_queue(amqp_broker):
 
     async with await aio_pika.connect(amqp_broker.url) as connection:
         channel = await connection.channel()
-        notifications = await channel.get_exchange("news")
-        await notifications.publish(aio_pika.Message(b"goal"), routing_key="local.sport")
+        news = await channel.get_exchange("news")
+        await news.publish(aio_pika.Message(b"goal"), routing_key="local.sport")
         assert amqp_broker.queue("sport").ready == 1
 
         sport = await channel.get_queue("sport")

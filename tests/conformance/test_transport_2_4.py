@@ -454,11 +454,11 @@ def test_two_ends_of_the_engine_open_a_connection() -> None:
     assert one.remote_open.container_id == "broker"
 
 
-@pytest.mark.parametrize("login", ["client", "server"])
-def test_either_end_may_close(login: str) -> None:
+@pytest.mark.parametrize("end", ["client", "server"])
+def test_either_end_may_close(end: str) -> None:
     """2.4.3 knows no roles."""
     one, other = _opened_pair()
-    closing, waiting = (one, other) if login == "client" else (other, one)
+    closing, waiting = (one, other) if end == "client" else (other, one)
     closing.close()
     exchange(one, other)
     assert (closing.state, waiting.state) == (S.CLOSE_SENT, S.CLOSE_RECEIVED)

@@ -233,13 +233,15 @@ def one_consumer_is_active_whatever_node_it_is_at(cluster: ClusterProcess, queue
         first, second = one.channel(), other.channel()
         first.confirm_delivery()
         got: dict[str, list[str]] = {"first": [], "second": []}
-        for channel, login in ((first, "first"), (second, "second")):
+        for channel, consumer_name in ((first, "first"), (second, "second")):
 
-            def take(channel: Any, method: Any, properties: Any, body: bytes, login: str = login) -> None:
-                got[login].append(body.decode())
+            def take(
+                channel: Any, method: Any, properties: Any, body: bytes, consumer_name: str = consumer_name
+            ) -> None:
+                got[consumer_name].append(body.decode())
                 channel.basic_ack(method.delivery_tag)
 
-            channel.basic_consume(queue, take, consumer_tag=login)
+            channel.basic_consume(queue, take, consumer_tag=consumer_name)
         put(first, queue, "1")
         until(first, lambda: got["first"] == ["1"], "the first message")
         yield

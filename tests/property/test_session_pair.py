@@ -463,8 +463,8 @@ def walk(seed: int, steps: int) -> PairMachine:
     )
     lone = random.random() < 0.5
 
-    def flag(random_source: float = 0.5) -> bool:
-        return random.random() < random_source
+    def flag(probability: float = 0.5) -> bool:
+        return random.random() < probability
 
     for _ in range(steps):
         moves = make_moves(random.randint(0, 6), random.randrange(1 << 30))

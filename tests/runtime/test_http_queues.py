@@ -415,10 +415,10 @@ async def test_a_page_asks_only_the_queues_that_are_on_it(
     pauses: list[None] = []
     run, pause = BrokerDoor.run, BrokerDoor.pause
 
-    async def counted_run(broker_api: BrokerDoor, operation: str, given: Any, **login: Any) -> Any:
+    async def counted_run(broker_api: BrokerDoor, operation: str, given: Any, **options: Any) -> Any:
         if given.get("counts"):
             asked.append(list(given["names"]))
-        return await run(broker_api, operation, given, **login)
+        return await run(broker_api, operation, given, **options)
 
     async def counted_pause(broker_api: BrokerDoor) -> None:
         pauses.append(None)

@@ -152,7 +152,7 @@ def test_names_are_put_to_numbers(spark: SparkSession, tmp_path: Path) -> None:
         ("tag", "q", "pika", "bob"),
         (None, None, None, None),
     ]
-    assert [wait.login for wait in waits[2:]] == [
+    assert [wait.subject for wait in waits[2:]] == [
         "consumer tag (connection 2, channel 0)",
         "consumer, connection 9, channel 0, handle 4",
     ]

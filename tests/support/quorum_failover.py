@@ -702,17 +702,17 @@ class Life:
         rare = [self.lose_leader] * 8 + [self.lose_node] * 4 + [self.restart_node] + [self.pass_time] * 3
         rare += [self.configure, self.stray_letters]
         for _ in range(steps):
-            random_source = self.dice.random()
-            if random_source < 0.55:
+            draw = self.dice.random()
+            if draw < 0.55:
                 self.act()
-            elif random_source < 0.7:
+            elif draw < 0.7:
                 self.take_letters()
-            elif random_source < 0.8:
+            elif draw < 0.8:
                 self.receive()
-            elif random_source < 0.88:
+            elif draw < 0.88:
                 self.connect()
                 self.look()
-            elif random_source < 0.93:
+            elif draw < 0.93:
                 at = self.dice.randrange(MEMBERS)
                 if at != self.at:
                     self.dice.choice([self.catch_up, self.snapshot])(at)

@@ -158,8 +158,8 @@ QUORUM_MUTANTS = (
         "38_all_starts",
         "the end of a node's old start takes the consumers of its new one",
         "queue",
-        "login.node == node and login.incarnation <= incarnation",
-        "login.node == node",
+        "consumer_ref.node == node and consumer_ref.incarnation <= incarnation",
+        "consumer_ref.node == node",
         "an_older_start_takes_nothing_from_a_newer_one",
     ),
     _mutant(

@@ -77,9 +77,9 @@ class Group:
         assert self.room.encode_snapshot(self.follower) == self.room.encode_snapshot(self.leader)
         return [each for told in self.leader.take_effects().values() for each in told]
 
-    def says(self, login: ReplyTo, *commands: Command, heard: int = 0) -> list[Effect]:
+    def says(self, reply_to: ReplyTo, *commands: Command, heard: int = 0) -> list[Effect]:
         """The next letters of a node."""
-        key = login.id[:2]
+        key = reply_to.id[:2]
         first = self.sent.get(key, 0) + 1
         self.sent[key] = first + len(commands) - 1
         return self.entry(self.room.Letters(*key, first, self.sent[key], heard, commands))
@@ -98,17 +98,17 @@ class Group:
         self.now += ms
         return self.entry(TICK)
 
-    def resume(self, login: ReplyTo, seen: dict[ConsumerRef, int] | None = None, *, heard: int = 0) -> Any:
-        return self.leader.resume(*login.id[:2], heard, seen or {})
+    def resume(self, reply_to: ReplyTo, seen: dict[ConsumerRef, int] | None = None, *, heard: int = 0) -> Any:
+        return self.leader.resume(*reply_to.id[:2], heard, seen or {})
 
 
-def publish(login: ReplyTo, *bodies: str) -> Publish:
-    return Publish(login.publisher(), range(len(bodies)), [message(each) for each in bodies], False)
+def publish(reply_to: ReplyTo, *bodies: str) -> Publish:
+    return Publish(reply_to.publisher(), range(len(bodies)), [message(each) for each in bodies], False)
 
 
-def reader(login: ReplyTo, credit: int, **options: Any) -> tuple[ConsumerRef, tuple[Command, ...]]:
+def reader(reply_to: ReplyTo, credit: int, **options: Any) -> tuple[ConsumerRef, tuple[Command, ...]]:
     """A consumer, and the letters with which it comes."""
-    ref = login.consumer()
+    ref = reply_to.consumer()
     settled = options.pop("settled", False)
     return ref, (Subscribe(ref, settled, **options), Credit(ref, 0, credit, False, 0))
 
@@ -483,9 +483,9 @@ def what_comes_back_after_long_waits_as_returns_do(room: Room) -> None:
 def an_older_start_takes_nothing_from_a_newer_one(room: Room) -> None:
     group = Group(room)
     ref, letters = reader(ONE, 1)
-    new, notifications = reader(NEW, 1)
+    new, fresh = reader(NEW, 1)
     group.says(ONE, AttachPublisher(ONE.publisher()), *letters, publish(ONE, "a"))
-    group.says(NEW, AttachPublisher(NEW.publisher()), *notifications, publish(NEW, "b"))
+    group.says(NEW, AttachPublisher(NEW.publisher()), *fresh, publish(NEW, "b"))
     group.entry(room.NodeSuspect(*ONE.id[:2]), room.NodeSuspect(*NEW.id[:2]))
     told = group.entry(room.NodeGone(*ONE.id[:2]))
     assert not bodies(told)

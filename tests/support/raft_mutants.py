@@ -372,7 +372,7 @@ MUTANTS = (
     ),
     Mutant(
         "G_learner_does_not_ask",
-        "a learner that has suspected its leader by mistake does not ask login leads",
+        "a learner that has suspected its leader by mistake does not ask which member leads",
         (
             _core(
                 "        if alone and not member.reaches_majority:",

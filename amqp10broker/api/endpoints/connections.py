@@ -113,7 +113,7 @@ async def _seen(call: EndpointCall) -> list[ConnectionView]:
 
 def _visible(call: EndpointCall, connections: Iterable[ConnectionView]) -> list[ConnectionView]:
     vhost = call.vhost().name if "vhost" in call.values else None
-    mine = None if call.has(Tag.MONITORING) else call.login.name
+    mine = None if call.has(Tag.MONITORING) else call.user.name
     return [each for each in connections if mine in (None, each.user) and vhost in (None, each.vhost)]
 
 
@@ -133,13 +133,13 @@ async def found_connection(call: EndpointCall, name: str) -> ConnectionView:
 
 async def _of_user(call: EndpointCall) -> list[ConnectionView]:
     user = call.values["user"]
-    if user != call.login.name and not call.has(Tag.ADMINISTRATOR):
+    if user != call.user.name and not call.has(Tag.ADMINISTRATOR):
         raise RequestRefused(HTTPStatus.UNAUTHORIZED, "not_authorised", "Not administrator user")
     return [each for each in await every_connection(call) if each.user == user]
 
 
 async def _close(call: EndpointCall, connection: ConnectionView) -> None:
-    if connection.user != call.login.name and not call.has(Tag.ADMINISTRATOR):
+    if connection.user != call.user.name and not call.has(Tag.ADMINISTRATOR):
         raise RequestRefused(
             HTTPStatus.UNAUTHORIZED, "not_authorised", "User not authorised to access object"
         )

@@ -46,9 +46,9 @@ async def get_waiting(call: EndpointCall) -> HttpResponse:
 def _whose(call: EndpointCall, user: str | None) -> str | None:
     if call.has(Tag.MONITORING):
         return user
-    if user not in (None, call.login.name):
+    if user not in (None, call.user.name):
         raise RequestRefused(HTTPStatus.UNAUTHORIZED, "not_authorised", "Not monitor user")
-    return call.login.name
+    return call.user.name
 
 
 def _waiting(waiting: Mapping[str, Any]) -> dict[str, Any]:
@@ -103,7 +103,7 @@ async def get_timeline(call: EndpointCall) -> HttpResponse:
     user = found["watched"]["user"]
     if since is not None:
         del found["watched"]
-    if frames and not (user == call.login.name or call.has(Tag.ADMINISTRATOR)):
+    if frames and not (user == call.user.name or call.has(Tag.ADMINISTRATOR)):
         found["steps"] = [_outlined(step) for step in found["steps"]]
     return HttpResponse.of_json(found)
 
@@ -115,7 +115,7 @@ async def delete_timeline(call: EndpointCall) -> HttpResponse:
 
 
 def _only(call: EndpointCall) -> str | None:
-    return None if call.has(Tag.MONITORING) else call.login.name
+    return None if call.has(Tag.MONITORING) else call.user.name
 
 
 def _which(call: EndpointCall) -> dict[str, Any]:

@@ -42,7 +42,7 @@ async def overview(call: EndpointCall) -> HttpResponse:
             totals["messages"] += ready + unsettled
     seen = await every_connection(call)
     if not call.has(Tag.MONITORING):
-        seen = [each for each in seen if each.user == call.login.name]
+        seen = [each for each in seen if each.user == call.user.name]
     shown: dict[str, Any] = {
         **_versions(node),
         "product_name": "amqp10broker",
@@ -74,7 +74,7 @@ async def overview(call: EndpointCall) -> HttpResponse:
     if not shown["disable_stats"]:
         listeners = await _listeners(call)
         stats = message_stats.of_clients(_clients(call))
-        rated = call.rated("overview", call.login.name, lengths=totals, msg_rates=stats)
+        rated = call.rated("overview", call.user.name, lengths=totals, msg_rates=stats)
         shown |= {
             "message_stats": rated["msg_rates"],
             "queue_totals": rated["lengths"],

@@ -80,7 +80,7 @@ async def delete_parameter(call: EndpointCall) -> HttpResponse:
 
 def _administers(call: EndpointCall) -> None:
     # Only administrators, because limits bound what policymakers do.
-    check_tag(Tag.ADMINISTRATOR, call.login.tags)
+    check_tag(Tag.ADMINISTRATOR, call.user.tags)
 
 
 async def list_global(call: EndpointCall) -> HttpResponse:

@@ -96,7 +96,7 @@ async def act_on_queue(call: EndpointCall) -> HttpResponse:
 async def list_queues_of_user(call: EndpointCall) -> HttpResponse:
     """List the exclusive queues of a user's connections; the declaring user of other queues is not stored."""
     user = call.values["user"]
-    if user != call.login.name and not call.has(Tag.ADMINISTRATOR):
+    if user != call.user.name and not call.has(Tag.ADMINISTRATOR):
         raise RequestRefused(
             HTTPStatus.UNAUTHORIZED, "not_authorised", "User not authorised to access object"
         )

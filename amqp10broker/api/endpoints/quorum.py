@@ -65,7 +65,7 @@ async def shrink(call: EndpointCall) -> HttpResponse:
 
 async def rebalance(call: EndpointCall) -> HttpResponse:
     """Begin to transfer leaderships until no node has more than its share."""
-    call.broker_api.begin("rebalance", {"kind": "all"}, user=call.login.name)
+    call.broker_api.begin("rebalance", {"kind": "all"}, user=call.user.name)
     return NO_CONTENT
 
 

@@ -53,9 +53,9 @@ async def put_vhost(call: EndpointCall) -> HttpResponse:
     answer = await call.administer("put-vhost", name=name, entry=entry)
     if not answer["created"]:
         return NO_CONTENT
-    if call.login.name in call.broker_api.catalog.users:
+    if call.user.name in call.broker_api.catalog.users:
         every = {"configure": ".*", "write": ".*", "read": ".*"}
-        await call.administer("set-permissions", name, user=call.login.name, **every)
+        await call.administer("set-permissions", name, user=call.user.name, **every)
     return CREATED
 
 

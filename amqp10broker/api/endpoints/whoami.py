@@ -19,7 +19,7 @@ async def whoami(call: EndpointCall) -> HttpResponse:
 def user_object(call: EndpointCall) -> dict[str, Any]:
     """Return the object of the logged-in user; that of a token is not internal."""
     internal = isinstance(call.granted, CatalogGrants)
-    return {"name": call.login.name, "tags": list(call.login.tags), "is_internal_user": internal}
+    return {"name": call.user.name, "tags": list(call.user.tags), "is_internal_user": internal}
 
 
 async def version(call: EndpointCall) -> HttpResponse:

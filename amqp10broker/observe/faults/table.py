@@ -113,8 +113,8 @@ class Fault:
         return mail + effects + len(self.flows) + self.bytes + len(self.ahead)
 
     def view(self) -> FaultView:
-        recipient = self.vhost, self.queue, self.client, self.link
-        return FaultView(self.number, str(self.kind), *recipient, self.most, self.hits, self.held)
+        targets = self.vhost, self.queue, self.client, self.link
+        return FaultView(self.number, str(self.kind), *targets, self.most, self.hits, self.held)
 
 
 class Faults:
@@ -158,8 +158,8 @@ class Faults:
             text = f"{kind} is for all of a client, whatever its queues and links: leave them out, or name it"
             raise BadRequest("fault", text)
         number = next(self._numbers)
-        recipient = vhost, queue, client, link
-        fault = self._on[number] = Fault(number, kept, *recipient, most, condition, reply, text)
+        targets = vhost, queue, client, link
+        fault = self._on[number] = Fault(number, kept, *targets, most, condition, reply, text)
         if kept in AT_ONCE:
             fault.ahead = self._parts_of(vhost)
             self._wake(fault.ahead)

@@ -129,5 +129,5 @@ def provider(resource: Resource, ratio: float, queue: SpanQueue) -> TracerProvid
 
 def resource(service: str, version: str, instance: str) -> Resource:
     """Return the resource of this broker, with the attributes of ``OTEL_RESOURCE_ATTRIBUTES``."""
-    login = {"service.name": service, "service.version": version, "service.instance.id": instance}
-    return Resource.create(login)
+    attributes = {"service.name": service, "service.version": version, "service.instance.id": instance}
+    return Resource.create(attributes)

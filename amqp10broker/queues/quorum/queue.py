@@ -335,7 +335,7 @@ class QuorumQueue(QueueMachine):
                 self._browse(command)
             elif type(command) is BrowsersGone:
                 gone = command.node, command.incarnation
-                self.browsers.lose(lambda login: login[:2] == gone)
+                self.browsers.lose(lambda consumer_ref: consumer_ref[:2] == gone)
             return
         if type(command) is Letters:
             self._carry_out(command, now_ms)
@@ -420,7 +420,9 @@ class QuorumQueue(QueueMachine):
                 node, incarnation = command.node, command.incarnation
                 self._lanes.lose(node, incarnation)
                 self._consumers.forget_suspects(node, incarnation)
-                self._lose(lambda login: login.node == node and login.incarnation <= incarnation)
+                self._lose(
+                    lambda consumer_ref: consumer_ref.node == node and consumer_ref.incarnation <= incarnation
+                )
             case NodeSuspect():
                 self._consumers.suspect(command.node, command.incarnation)
             case NodeBack():

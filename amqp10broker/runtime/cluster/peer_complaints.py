@@ -26,22 +26,22 @@ class Complaints:
         # By whom, since when, and which reasons were written from then on.
         self._said: dict[str, tuple[float, set[str]]] = {}
 
-    def warn(self, event: str, login: str, reason: str, **details: object) -> None:
+    def warn(self, event: str, peer_name: str, reason: str, **details: object) -> None:
         """Write an entry, unless the same, or too much, was written within a minute."""
         now = trio.current_time()
-        if login not in self._said and len(self._said) >= KEPT_MAX:
+        if peer_name not in self._said and len(self._said) >= KEPT_MAX:
             self._said = {each: it for each, it in self._said.items() if now < it[0] + AGAIN_S}
             if len(self._said) >= KEPT_MAX:
                 return
-        since, reasons = self._said.get(login, (now, set()))
+        since, reasons = self._said.get(peer_name, (now, set()))
         if now >= since + AGAIN_S:
             since, reasons = now, set()
-        self._said[login] = since, reasons
+        self._said[peer_name] = since, reasons
         if reason in reasons or len(reasons) >= REASONS_MAX:
             return
         reasons.add(reason)
-        _log.warning(event, peer=login, reason=reason, **details)
+        _log.warning(event, peer=peer_name, reason=reason, **details)
 
-    def forget(self, login: str) -> None:
+    def forget(self, peer_name: str) -> None:
         """It goes well with this one: what comes next is news."""
-        self._said.pop(login, None)
+        self._said.pop(peer_name, None)

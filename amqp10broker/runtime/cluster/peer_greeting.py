@@ -89,14 +89,14 @@ class PeerGreeter:
                 )
             return self.judge(hello)
 
-        login = f"{peer_text(address)} ('{name}')"
+        peer_name = f"{peer_text(address)} ('{name}')"
         transport: Transport | None = None
         try:
             transport = await self._dial(address)
             greeting = self._greeting(purpose, judge, transport, dials=True)
             await greet(transport, greeting)
         except (HelloRefused, *LOST) as error:
-            self._complaints.warn("cannot connect to a node", login, why(error))
+            self._complaints.warn("cannot connect to a node", peer_name, why(error))
             if transport is not None:
                 await close(transport.stream)
             return None
@@ -104,7 +104,7 @@ class PeerGreeter:
             if transport is not None:
                 await close(transport.stream)
             raise
-        self._complaints.forget(login)
+        self._complaints.forget(peer_name)
         return transport, greeting
 
     async def ask(

@@ -102,8 +102,8 @@ class RaftNode:
             return
         for peer in member.raft.config.members:
             if node_of(peer) == node:
-                notifications = member.heard if there else member.suspect
-                notifications(peer)
+                notify = member.heard if there else member.suspect
+                notify(peer)
         if there and member.raft.status.leader is None:
             member.release_reader()  # the one that was the first to begin stands for election
         member.advance()

@@ -64,30 +64,32 @@ class ConnectionLog:
         self._write(_log.info, "entries", event, details)
 
     def _write(self, write: Callable[..., None], kind: str, event: str, details: Mapping[str, Any]) -> None:
-        limits, login = self._limits, self.login()
+        limits, client_fields = self._limits, self.client_fields()
         if self._client.user:
-            limits.write(write, (kind, self._client.number), event, about=login, **{**login, **details})
+            limits.write(
+                write, (kind, self._client.number), event, about=client_fields, **{**client_fields, **details}
+            )
         else:
             host = host_of(self._client.peer)
-            limits.write(write, (kind, host), event, about={"peer": host}, **{**login, **details})
+            limits.write(write, (kind, host), event, about={"peer": host}, **{**client_fields, **details})
 
     def error(self, event: str, **details: Any) -> None:
         """Write a fault of ours, however many there are; `exc_info` carries its cause."""
-        _log.error(event, **{**self.login(), **details})
+        _log.error(event, **{**self.client_fields(), **details})
 
     def release(self) -> None:
         """The connection is over, and its end is written: let go of it."""
         del self._client
 
-    def login(self) -> dict[str, Any]:
+    def client_fields(self) -> dict[str, Any]:
         """Fields by which entries name the connection, as far as they are known."""
         client = self._client
-        login: dict[str, Any] = {"connection": client.number, "peer": client.peer}
+        client_fields: dict[str, Any] = {"connection": client.number, "peer": client.peer}
         if client.user:
-            login["user"] = client.user
+            client_fields["user"] = client.user
         if client.vhost:
-            login["vhost"] = client.vhost
-        return login
+            client_fields["vhost"] = client.vhost
+        return client_fields
 
 
 def host_of(peer: str) -> str:

@@ -429,9 +429,9 @@ class LinkConsumer:
             self._acquisition.on_aborted(marker)
             return
         assert isinstance(marker, ActiveChanged)
-        notifications = self._flows.take_active(active=marker.active)
-        if notifications is not None:
-            self._send_flow(notifications)
+        change = self._flows.take_active(active=marker.active)
+        if change is not None:
+            self._send_flow(change)
 
     def _act_on_reply(self, reply: CreditReply) -> None:
         if not self.credit.answered(reply):
@@ -465,8 +465,8 @@ class LinkConsumer:
         for _ in range(self._flows.take()):
             self._send_flow()
 
-    def _send_flow(self, notifications: Properties | None = None) -> None:
-        self._session.send_flow(self.link, available=self.credit.available, properties=notifications)
+    def _send_flow(self, change: Properties | None = None) -> None:
+        self._session.send_flow(self.link, available=self.credit.available, properties=change)
 
     # --- to the queue -----------------------------------------------------------------------------
 

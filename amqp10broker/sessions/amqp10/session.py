@@ -546,10 +546,10 @@ class BrokerSession:
             self.links.detach(transaction.control, AmqpLinkError(Condition.TRANSACTION_TIMEOUT, text))
         transactions.watch()
 
-    def _tell(self, link: SenderLink | ReceiverLink, method: Callable[[T], None], notifications: T) -> None:
+    def _tell(self, link: SenderLink | ReceiverLink, method: Callable[[T], None], argument: T) -> None:
         # The owner is made if the link has none. The link or the session ends with an error that is raised.
         try:
-            method(notifications)
+            method(argument)
         except AmqpLinkError as error:
             self.links.detach(link, error)
         except ConflictError as error:

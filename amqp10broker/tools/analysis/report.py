@@ -162,7 +162,7 @@ def _waits(analysed: Analysed) -> _Table:
     began = {run["run_id"]: run["began_ns"] for run in analysed.recording.runs}
     rows = [
         [
-            wait.login,
+            wait.subject,
             wait.address or "-",
             " / ".join(part for part in (wait.user, wait.client) if part) or "-",
             wait.reason,

@@ -49,7 +49,7 @@ class LinkWait:
     seconds: float
 
     @property
-    def login(self) -> str:
+    def subject(self) -> str:
         numbers = f"connection {self.connection}, channel {self.channel}"
         if self.link is None:
             return f"{self.side}, {numbers}, handle {self.handle}"

@@ -206,14 +206,14 @@ def _of_session(
 def _of_consumer(
     part: RecordedConnection, consumer: RecordedConsumer, round_trip: float | None, without: list[str]
 ) -> Iterator[KnownConsumer]:
-    login = f"connection {part.number}, {consumer.link}"
+    subject = f"connection {part.number}, {consumer.link}"
     if consumer.drains:
         without.append(
-            f"{login}: it drains, that is, asks for messages when it wants some; why then, is not told"
+            f"{subject}: it drains, that is, asks for messages when it wants some; why then, is not told"
         )
     elif round_trip is None or len(consumer.sent) < MESSAGES_MIN:
         got = f"{len(consumer.sent)} messages"
-        without.append(f"{login}: {got}, and {MESSAGES_MIN} are needed to know its pace")
+        without.append(f"{subject}: {got}, and {MESSAGES_MIN} are needed to know its pace")
     else:
         work = work_of(consumer, round_trip)
         check = _delivered(consumer, work, consumer.credit, round_trip)

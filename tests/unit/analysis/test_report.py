@@ -54,12 +54,17 @@ def analysed(folder: Path, aim: Aim | None = None) -> Analysed:
         "began_ns": found.runs[0]["began_ns"] + 1_500_000_000,
     }
     named = {"link": "a <b> & c", "address": "/queues/q", "client": "shop", "user": "ann", "vhost": "/"}
-    none_there = dict.fromkeys(named)
+    unnamed = dict.fromkeys(named)
     waits = [
         LinkWait(
-            run_id=found.runs[0]["run_id"], side="publisher", reason="no credit", seconds=s, **login, **where
+            run_id=found.runs[0]["run_id"],
+            side="publisher",
+            reason="no credit",
+            seconds=s,
+            **subject,
+            **where,
         )
-        for s, login in ((7.25, named), (1.5, none_there))
+        for s, subject in ((7.25, named), (1.5, unnamed))
     ]
     return Analysed(found, runs, together, recommend_all(together, chosen), chosen.describe(), waits)
 

@@ -70,11 +70,11 @@ def drawn(build: Callable[..., Any], *args: st.SearchStrategy[Any]) -> st.Search
 
 
 COMMANDS: st.SearchStrategy[c.Command] = st.one_of(
-    drawn(lambda login, settled, ids, all_: c.Publish(login, ids, all_, settled), publishers, st.booleans()),
+    drawn(lambda to, settled, ids, all_: c.Publish(to, ids, all_, settled), publishers, st.booleans()),
     st.builds(c.Credit, consumers, u32, u64, st.booleans(), u64, u64),
     st.builds(c.Settle, consumers, numbers, delivery_outcomes, st.binary(max_size=5), st.booleans()),
     drawn(
-        lambda login, count, seen, epoch, keys, all_: c.GiveBack(login, keys, all_, count, seen, epoch),
+        lambda to, count, seen, epoch, keys, all_: c.GiveBack(to, keys, all_, count, seen, epoch),
         consumers, u32, u64, u64,
     ),
     st.builds(
@@ -84,7 +84,7 @@ COMMANDS: st.SearchStrategy[c.Command] = st.one_of(
     ),
     st.builds(c.Cancel, consumers),
     drawn(
-        lambda login, seen, outcome, keys, all_: c.Unsubscribe(login, keys, all_, seen, outcome),
+        lambda target, seen, outcome, keys, all_: c.Unsubscribe(target, keys, all_, seen, outcome),
         consumers, u64, delivery_outcomes,
     ),
     st.builds(c.AttachPublisher, publishers),
@@ -96,8 +96,8 @@ COMMANDS: st.SearchStrategy[c.Command] = st.one_of(
 )  # fmt: skip
 
 DELIVERIES = drawn(
-    lambda login, epoch, spent, again, shown, keys, all_: e.Deliver(
-        login, keys, all_, epoch, spent, again, shown
+    lambda target, epoch, spent, again, shown, keys, all_: e.Deliver(
+        target, keys, all_, epoch, spent, again, shown
     ),
     consumers, u64, st.booleans(), st.booleans(), st.just(()) | st.tuples(u64, u64, u64, u64),
 )  # fmt: skip

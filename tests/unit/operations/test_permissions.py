@@ -88,8 +88,8 @@ def declare(broker: Broker, user: str, exchange: Any = "y") -> tuple[str, Any]:
 def test_a_dead_letter_exchange_needs_read_and_write(broker: Broker) -> None:
     """both_permissions_granted, source_read_denied_skips_target_write, target_write_denied."""
     body = {"arguments": {"x-dead-letter-exchange": "y"}}
-    none_there = broker.user("u1", configure="b")
-    assert refused(broker, none_there, "PUT", "/queues/b", body).startswith("read access to queue 'b'")
+    unprivileged = broker.user("u1", configure="b")
+    assert refused(broker, unprivileged, "PUT", "/queues/b", body).startswith("read access to queue 'b'")
     reader = broker.user("u2", configure="b", read="b")
     assert refused(broker, reader, "PUT", "/queues/b", body).startswith("write access to exchange 'y'")
     assert declare(broker, broker.user("u3", "b", "y", "b"))[0] == "201"
@@ -128,8 +128,10 @@ def test_an_alternate_exchange_given_as_binary_leads_past_no_permission(broker: 
 def test_an_alternate_exchange_needs_read_and_write(broker: Broker) -> None:
     """declare_exchange_alternate_exchange_allowed, _read, _write; wrapper_uses_matching_argument_key."""
     body = {"arguments": {"alternate-exchange": "y"}}
-    none_there = broker.user("u1", configure="b")
-    assert refused(broker, none_there, "PUT", "/exchanges/b", body).startswith("read access to exchange 'b'")
+    unprivileged = broker.user("u1", configure="b")
+    assert refused(broker, unprivileged, "PUT", "/exchanges/b", body).startswith(
+        "read access to exchange 'b'"
+    )
     reader = broker.user("u2", configure="b", read="b")
     assert refused(broker, reader, "PUT", "/exchanges/b", body).startswith("write access to exchange 'y'")
     assert broker.request("PUT", "/exchanges/b", body, user=broker.user("u3", "b", "y", "b"))[0] == "204"

@@ -113,10 +113,10 @@ def test_of_many_who_ask_at_once_each_gets_a_run_of_his_own(tmp_path: Path) -> N
     """As two brokers with one folder do."""
     barrier = threading.Barrier(8)
 
-    def claim(login: int) -> str:
+    def claim(publisher_count: int) -> str:
         barrier.wait()
-        row, _ = claim_run(tmp_path, replace(WHOLE, run_id="prod", publishers=login))
-        assert read_run(tmp_path, row.run_id).publishers == login
+        row, _ = claim_run(tmp_path, replace(WHOLE, run_id="prod", publishers=publisher_count))
+        assert read_run(tmp_path, row.run_id).publishers == publisher_count
         return row.run_id
 
     with ThreadPoolExecutor(8) as threads:
