@@ -409,15 +409,6 @@ def _version(facts: Facts) -> Found:
     told = f"broker {seen.node.version}"
     if seen.format is not None:
         told += f", data folder of format {seen.format}"
-        if seen.format != seen.formats:
-            return (
-                State.WARN,
-                (
-                    f"{told} when it was opened; this broker writes format {seen.formats}, which older ones "
-                    "do not read"
-                ),
-                "keep the copy of the folder that you made before the upgrade until you are sure of it",
-            )
     known = {version for name, version in cluster.versions.items() if version}
     if len(known) > 1:
         nodes = ", ".join(f"{name} {version}" for name, version in sorted(cluster.versions.items()))

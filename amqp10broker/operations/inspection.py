@@ -97,7 +97,6 @@ class Inspection:
     memory_allowed_bytes: int | None
     file_system: FileSystem | None
     format: int | None
-    formats: int
 
 
 def mount_of(path: str, mounts: str) -> tuple[str, str] | None:

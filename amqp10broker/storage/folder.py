@@ -3,9 +3,9 @@
 ::
 
     DIR/                mode 0700
-      format            "amqp10broker data folder, format 4"
+      format            "amqp10broker data folder, format 1"
       lock              held with flock, as the folder is, by the one broker that runs; says which it is
-      inventory.log     which files there must be (`inventory`); since format 2
+      inventory.log     which files there must be (`inventory`)
       journal/          the journal's numbered files
       catalog/          what is declared
       streams/          a folder of segments for each stream
@@ -15,8 +15,7 @@ A folder with an interrupted creation is finished by the next start; the three f
 that has any of them and no format was changed by other programs. Nothing is ever written into a folder with
 other things in it.
 
-A folder of format 1 is accepted without a check for missing files, and gets an inventory. One of format 2 or
-3 is accepted, too: with each, quorum queues began to write records that an earlier broker cannot read.
+A folder of another format is refused unchanged: nothing was released that wrote one.
 """
 
 from __future__ import annotations
@@ -35,8 +34,7 @@ from amqp10broker.storage.inventory import Inventory, open_inventory
 from amqp10broker.storage.logfile import FULL
 from amqp10broker.storage.reader import BRING_BACK
 
-FORMAT: Final = 4
-_INVENTORY_SINCE: Final = 2
+FORMAT: Final = 1
 _FORMAT_LINE: Final = f"amqp10broker data folder, format {FORMAT}\n".encode()
 _FORMAT: Final = re.compile(rb"amqp10broker data folder, format ([1-9]\d{0,8})\n")
 
@@ -54,11 +52,8 @@ _LOCK_BYTES_MAX: Final = 200
 class DataFolder:
     """A data folder that this process holds until `close`."""
 
-    def __init__(self, disk: Disk, path: str, locks: list[int], found: int, inventory: Inventory) -> None:
-        """Name the parts; use `open_data_folder`. `inventory`: of its files; has no file and no entries if
-        the folder is only read and has format 1.
-        """
-        self.format = found
+    def __init__(self, disk: Disk, path: str, locks: list[int], inventory: Inventory) -> None:
+        """Name the parts; use `open_data_folder`. `inventory`: of its files."""
         self.inventory = inventory
         self.path = path
         self.journal = os.path.join(path, "journal")
@@ -91,7 +86,7 @@ def open_data_folder(disk: Disk, path: str, holder: str, *, without_inventory: b
     Raises:
         FolderInUse: another process has it.
         DamagedFile: its format or inventory is missing, or damaged.
-        StorageError: it cannot be made or opened, is something else, or has a newer format.
+        StorageError: it cannot be made or opened, is something else, or has another format.
     """
     with _told(path, "the data folder cannot be used"):
         _make_folder(disk, path)
@@ -99,18 +94,17 @@ def open_data_folder(disk: Disk, path: str, holder: str, *, without_inventory: b
         locks = _take_locks(disk, path, holder)
         files: Inventory | None = None
         try:
-            found = _found_format(disk, path)
-            had_inventory = found is not None and found >= _INVENTORY_SINCE
-            lost = had_inventory and without_inventory and not inventory.is_there(disk, path)
-            if had_inventory and not lost:
+            complete = _has_format(disk, path)
+            lost = complete and without_inventory and not inventory.is_there(disk, path)
+            if complete and not lost:
                 _check_inventory(disk, path)
             # Durable before the format that refers to it.
-            files = open_inventory(disk, path, make=lost or not had_inventory)
-            if found != FORMAT:
+            files = open_inventory(disk, path, make=lost or not complete)
+            if not complete:
                 _write_format(disk, path)
             for name in _FOLDERS:
                 _make_folder(disk, os.path.join(path, name))
-            return DataFolder(disk, path, locks, found or FORMAT, files)
+            return DataFolder(disk, path, locks, files)
         except BaseException:
             if files is not None:
                 files.let_go()
@@ -121,7 +115,7 @@ def open_data_folder(disk: Disk, path: str, holder: str, *, without_inventory: b
 def inspect_data_folder(disk: Disk, path: str, *, without_inventory: bool = False) -> DataFolder:
     """Open a data folder for reading, without any change; it need not be writable. Raises `FolderInUse` if a
     broker has it, so that its files change while they are read, and `StorageError` if there is no data
-    folder, or it has a newer format.
+    folder, or it has another format.
     """
     with _told(path, "the data folder cannot be read"):
         if not disk.is_folder(path):
@@ -129,17 +123,16 @@ def inspect_data_folder(disk: Disk, path: str, *, without_inventory: bool = Fals
         _check_contents(disk, path)
         locks = _take_locks(disk, path, None)
         try:
-            found = _found_format(disk, path)
-            if found is None:
+            if not _has_format(disk, path):
                 raise StorageError(path, "is no data folder", "give the one that serve --data-dir has")
             files = Inventory(disk, path)
-            if found >= _INVENTORY_SINCE and (not without_inventory or inventory.is_there(disk, path)):
+            if not without_inventory or inventory.is_there(disk, path):
                 _check_inventory(disk, path)
                 files.read()
         except BaseException:
             _let_go(disk, locks)
             raise
-    return DataFolder(disk, path, locks, found, files)
+    return DataFolder(disk, path, locks, files)
 
 
 def remove_contents(disk: Disk, path: str) -> None:
@@ -267,11 +260,11 @@ def _check_inventory(disk: Disk, path: str) -> None:
         )
 
 
-def _found_format(disk: Disk, path: str) -> int | None:
-    # None if there is no format, and no part of a data folder.
+def _has_format(disk: Disk, path: str) -> bool:
+    # False: there is no format, and no part of a data folder.
     name = os.path.join(path, _FORMAT_NAME)
     if _FORMAT_NAME not in disk.list_folder(path):
-        return None
+        return False
     fd = disk.open(name)
     try:
         text = disk.read(fd, 0, 2 * len(_FORMAT_LINE))
@@ -284,13 +277,13 @@ def _found_format(disk: Disk, path: str) -> int | None:
             "does not say which format the data folder has",
             f"if this is a data folder of amqp10broker, its text should be {_FORMAT_LINE.decode().strip()!r}",
         )
-    if int(found[1]) > FORMAT:
+    if int(found[1]) != FORMAT:
         raise StorageError(
             path,
-            f"has format {int(found[1])}, and this broker knows formats up to {FORMAT}",
-            "start the newer version of the broker that made it, or give another folder",
+            f"has format {int(found[1])}, and this broker reads format {FORMAT}",
+            "nothing was changed; start the version of the broker that made it, or give another folder",
         )
-    return int(found[1])
+    return True
 
 
 def _write_format(disk: Disk, path: str) -> None:

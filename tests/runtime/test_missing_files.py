@@ -212,39 +212,6 @@ def test_a_lost_inventory_is_made_anew_when_that_is_accepted(node: Node) -> None
     assert Verdicts(node).agree(lambda disk: disk.unlink(path)) is not None
 
 
-def _as_format_1(disk: SimDisk) -> None:
-    disk.overwrite(f"{FOLDER}/format", b"amqp10broker data folder, format 1\n")
-    disk.unlink(f"{FOLDER}/inventory.log")
-
-
-def test_a_folder_of_format_1_is_taken_over_with_everything_in_it(node: Node) -> None:
-    """And from then on it is known what must be there."""
-    disk = node.disk.after_kill()
-    _as_format_1(disk)
-    assert not faults_of(disk)
-    node.disk = disk
-    node.live(random.Random(0), STEPS)
-    assert node.refused is None
-    assert disk.contents(f"{FOLDER}/format") == b"amqp10broker data folder, format 4\n"
-    delivery_outcomes = Verdicts(node)
-    for path in _files(node):
-        assert delivery_outcomes.agree(lambda disk, path=path: disk.unlink(path)) is not None
-
-
-def test_taking_over_a_folder_of_format_1_may_be_interrupted(node: Node) -> None:
-    base, queues, made = node.disk.after_kill(), node.queues, node.made
-    _as_format_1(base)
-    for at in range(0, 120, 1 if LONG else 8):
-        node.disk = base.after_kill()
-        node.queues, node.made = copy.deepcopy(queues), made
-        node.disk.lose_power_at = at
-        node.live(random.Random(at), 0)
-        node.disk = node.disk.after_power_loss(at)
-        assert not faults_of(node.disk.after_kill())
-        node.live(random.Random(at), 0)
-        assert node.refused is None, (at, node.refused)
-
-
 def _remove(disk: SimDisk, folder: str) -> None:
     for path in disk.paths(folder):
         disk.unlink(path)

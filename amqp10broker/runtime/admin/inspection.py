@@ -58,8 +58,7 @@ async def inspect(broker: Administered) -> Inspection:
         memory_total_bytes=meters.machine_memory(),
         memory_allowed_bytes=meters.memory_total(meters.read_text),
         file_system=await login.run_slow(partial(_file_system, node.data_dir)),
-        format=None if broker.data is None else broker.data.folder.format,
-        formats=FORMAT,
+        format=None if broker.data is None else FORMAT,
     )
 
 

@@ -102,8 +102,7 @@ def seen(**changes: Any) -> Inspection:
         memory_total_bytes=10 * GIB,
         memory_allowed_bytes=10 * GIB,
         file_system=FileSystem("ext4", "/", 100 * GIB),
-        format=4,
-        formats=4,
+        format=1,
     )
     return replace(whole, **changes)
 
@@ -210,7 +209,7 @@ CASES: list[tuple[str, str, str, dict[str, Any]]] = [
     ("clock", "warn", "^nothing keeps it", {"clock": ClockSeen(0, False, "nothing keeps it")}),
     ("clock", "unknown", "nobody says", {"clock": ClockSeen(0, None, "nobody says")}),
     ("version", "ok", "broker 1.0$", {"format": None}),
-    ("version", "warn", "format 3 when it was opened", {"format": 3}),
+    ("version", "ok", "broker 1.0, data folder of format 1$", {"format": 1}),
     ("tracing", "warn", "every frame", {"rules": {"trace_frames": True}}),
     (
         "tracing", "warn", "^frames are traced: 7$",
@@ -277,10 +276,10 @@ def test_traffic_between_nodes_is_encrypted_or_stays_here() -> None:
 
 def test_the_worst_comes_first() -> None:
     """Within one state in the order of the table."""
-    whole = facts(guest=True, rules={"test_mode": True}, clock=ClockSeen(0, None, "?"), format=1)
+    whole = facts(guest=True, rules={"test_mode": True}, clock=ClockSeen(0, None, "?"))
     rows = findings(whole)
-    assert [row.state for row in rows[:5]] == ["bad", "warn", "warn", "unknown", "ok"]
-    assert [row.check for row in rows[:4]] == ["test-mode", "default-user", "version", "clock"]
+    assert [row.state for row in rows[:4]] == ["bad", "warn", "unknown", "ok"]
+    assert [row.check for row in rows[:3]] == ["test-mode", "default-user", "clock"]
 
 
 MOUNTS = """\

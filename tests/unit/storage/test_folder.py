@@ -28,7 +28,7 @@ def test_a_folder_is_made_for_its_owner_only_and_opens_again(tmp_path: Path) -> 
         folder.close()
     for each in (path, path / "journal", path / "catalog", path / "streams"):
         assert stat.S_IMODE(each.stat().st_mode) == 0o700
-    assert (path / "format").read_text() == "amqp10broker data folder, format 4\n"
+    assert (path / "format").read_text() == "amqp10broker data folder, format 1\n"
 
 
 def test_a_second_broker_is_told_who_has_the_folder(tmp_path: Path) -> None:
@@ -67,37 +67,41 @@ def test_a_folder_made_half_is_finished(tmp_path: Path, half: list[str]) -> None
     for name in half:
         (tmp_path / name).write_text("amqp10br")
     open_data_folder(DISK, str(tmp_path), "us").close()
-    assert (tmp_path / "format").read_text().endswith("format 4\n")
+    assert (tmp_path / "format").read_text().endswith("format 1\n")
     assert not (tmp_path / "format.new").exists()
 
 
-def test_a_newer_format_is_refused_and_a_garbled_one_too(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [2, 4])
+def test_another_format_is_refused_unchanged(tmp_path: Path, number: int) -> None:
+    """A folder of format 4 has records of quorum queues under tags that have other meanings now."""
+    path = tmp_path / "data"
+    open_data_folder(DISK, str(path), "us").close()
+    (path / "format").write_text(f"amqp10broker data folder, format {number}\n")
+    before = {each.name: each.read_bytes() for each in path.iterdir() if each.is_file()}
+    refusal = f"has format {number}, and this broker reads format 1"
+    with pytest.raises(StorageError, match=refusal):
+        open_data_folder(DISK, str(path), "us")
+    with pytest.raises(StorageError, match=refusal):
+        inspect_data_folder(DISK, str(path))
+    after = {each.name: each.read_bytes() for each in path.iterdir() if each.is_file()}
+    assert after.pop("lock") is not None
+    assert after == {name: text for name, text in before.items() if name != "lock"}
+
+
+def test_a_garbled_format_is_refused(tmp_path: Path) -> None:
     path = str(tmp_path / "data")
     open_data_folder(DISK, path, "us").close()
-    (tmp_path / "data" / "format").write_text("amqp10broker data folder, format 5\n")
-    with pytest.raises(StorageError, match="has format 5, and this broker knows formats up to 4"):
-        open_data_folder(DISK, path, "us")
     (tmp_path / "data" / "format").write_text("nonsense\n")
     with pytest.raises(StorageError, match="does not say which format"):
         open_data_folder(DISK, path, "us")
     # The refusals have let go of the lock.
-    (tmp_path / "data" / "format").write_text("amqp10broker data folder, format 4\n")
+    (tmp_path / "data" / "format").write_text("amqp10broker data folder, format 1\n")
     open_data_folder(DISK, path, "us").close()
 
 
-def test_format_2_is_taken_over_and_its_inventory_must_be_there(tmp_path: Path) -> None:
-    """It had one; an earlier broker refuses the folder from then on."""
+def test_the_inventory_of_a_folder_must_be_there(tmp_path: Path) -> None:
     path = tmp_path / "data"
     open_data_folder(DISK, str(path), "us").close()
-    (path / "format").write_text("amqp10broker data folder, format 2\n")
-    inspected = inspect_data_folder(DISK, str(path))
-    assert (inspected.format, (path / "format").read_text()[-2:]) == (2, "2\n")
-    inspected.close()
-    entries = (path / "inventory.log").read_bytes()
-    open_data_folder(DISK, str(path), "us").close()
-    assert (path / "format").read_text() == "amqp10broker data folder, format 4\n"
-    assert (path / "inventory.log").read_bytes().startswith(entries)
-    (path / "format").write_text("amqp10broker data folder, format 2\n")
     (path / "inventory.log").unlink()
     with pytest.raises(DamagedFile, match=r"inventory.log: the file is missing"):
         open_data_folder(DISK, str(path), "us")
