@@ -22,6 +22,7 @@ class LetterBatch:
 
     Attributes:
         token: of the last `ResumeRemote`, u32.
+        commands: at least one.
         first: number of the first, u64.
         heard: index of the last entry whose effects the node has, u64.
     """
@@ -39,7 +40,7 @@ class LetterBatch:
 @dataclass(slots=True, eq=False)
 class Browse:
     """Requests of browsers of a quorum queue, in order; not in a log, so neither numbered nor repeated.
-    `token`: of the last `ResumeRemote`, u32.
+    `token`: of the last `ResumeRemote`, u32. `commands`: at least one.
     """
 
     token: int
@@ -72,6 +73,8 @@ class RemoteResumed:
 
     Attributes:
         index: of the entry whose state it is: what comes of later ones is told as it happens.
+        deleted: the queue is gone.
+        consumers: all that exist at the node.
         last: number of the last letter that was carried out; all answers of those before are in the state,
             or in `kept`.
         kept: effects that the state cannot give again, which the node has not heard, in order.
@@ -89,8 +92,13 @@ class RemoteResumed:
 
 @dataclass(slots=True, eq=False)
 class RemoteEffects:
-    """Effects for the sessions of a node. `index`: of the entry that made them, u64; 0 of a queue that has no
-    log. `done`: number of the last letter that was carried out, u64.
+    """Effects for the sessions of a node.
+
+    Attributes:
+        token: of the `ResumeRemote` that they follow.
+        index: of the entry that made them, u64; 0 of a queue that has no log.
+        done: number of the last letter that was carried out, u64.
+        effects: by session, in order.
     """
 
     token: int
@@ -106,6 +114,7 @@ class LeaderIs:
     Attributes:
         term: since which term, u64; 0 of a queue that stays where it is.
         again: it missed letters, or the lane's token is unknown: `ResumeRemote` must be sent again.
+        no_more: the sender does not lead the queue any more.
         full: its disk is: it takes all but publishes, which stay where they are until the next `LeaderIs`.
     """
 

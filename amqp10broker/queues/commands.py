@@ -129,7 +129,13 @@ class DetachPublisher:
 
 @dataclass(slots=True, eq=False)
 class Publish:
-    """Publish messages of one link, in order."""
+    """Publish messages of one link, in order.
+
+    Attributes:
+        publisher: receiver of the confirmation.
+        ids: one number a message, returned when it is confirmed.
+        settled: the client wants no outcome; returned unchanged.
+    """
 
     publisher: PublisherRef
     ids: Sequence[int]
@@ -145,8 +151,12 @@ class Subscribe:
     exclusive use.
 
     Attributes:
+        settled: deliveries count as accepted when they are handed over.
+        exclusive: no other consumer may come as long as this one exists.
         counted: false for fetches of single messages (basic.get), which do not matter for counts,
             exclusiveness and auto-delete.
+        answer: send `Subscribed` on success.
+        priority: of all consumers with credit, those of the highest get messages.
         timeout_ms: how long it may hold a delivery unsettled (quorum queues); None: as in the queue's
             settings.
         position: start position in a stream, in the form of `message.filters`; None: the default.
@@ -207,8 +217,14 @@ class Credit:
     """Set a consumer's credit: ``credit := delivery_count + credit - own delivery-count``.
 
     Always answered with one `CreditReply`. Deliveries end with the message that uses up the room, whatever
-    credit is left; `Deliver.spent` is set then, and further deliveries need another `Credit`. `room`: bytes
-    of contents, at least 1.
+    credit is left; `Deliver.spent` is set then, and further deliveries need another `Credit`.
+
+    Attributes:
+        delivery_count: deliveries that the session has sent to the client.
+        credit: counted from there.
+        drain: credit that cannot be used at once is forfeited.
+        seen: deliveries that reached the session so far; as in `Unsubscribe`.
+        room: bytes of contents, at least 1.
     """
 
     consumer: ConsumerRef
@@ -245,8 +261,13 @@ class GiveBack:
 
     Deliveries beyond `seen` are requeued with them, and the session must not take them any more: accepted
     after a later raise of the credit, they would overtake those that were given back. There is no credit
-    until the next `Credit`. `keys`: deliveries that reached the session and were not sent, as if they had
-    never been made.
+    until the next `Credit`.
+
+    Attributes:
+        keys: deliveries that reached the session and were not sent, as if they had never been made.
+        delivery_count: of the queue for this consumer from now on.
+        seen: deliveries that reached the session so far.
+        epoch: of every `Deliver` and `CreditReply` from now on.
     """
 
     consumer: ConsumerRef
@@ -273,8 +294,12 @@ class Purge:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Delete the queue with its messages, and notify all attached links. `request`: answered with the number
-    of ready messages that went, or the reason of a refusal.
+    """Delete the queue with its messages, and notify all attached links.
+
+    Attributes:
+        request: answered with the number of ready messages that went, or the reason of a refusal.
+        if_unused: only without consumers.
+        if_empty: only without ready messages.
     """
 
     request: RequestRef | None = None

@@ -382,6 +382,8 @@ class Raft:
                 assert_never(message)
 
     def _refuse_old_term(self, message: Message) -> None:
+        # Without an answer a leader whose follower has a newer term, and cannot win with it, would never
+        # reach the follower again.
         member = self._member
         match message:
             case Append() | Heartbeat() | TimeoutNow() | InstallSnapshot():

@@ -110,7 +110,9 @@ class LogView:
         self._lower(last)
 
     def entries(self, first: int, size: int) -> tuple[Run, ...]:
-        """Entries from `first` on, about `size` bytes of payloads, and one at least if there is one."""
+        """Entries from `first` on, about `size` bytes of payloads, and one at least if there is one. `first`:
+        behind `base`, and at most one behind `last`.
+        """
         if first <= self.stable:
             return _some(self._store.read(first, self.stable, size), first, size)
         return _some(self._unstable, first, size)

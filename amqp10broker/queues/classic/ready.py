@@ -213,9 +213,10 @@ class ReadyMessages:
     def take(
         self, count: int, now_ms: int, room: int = NO_BOUND
     ) -> tuple[Sequence[int], list[Message], Sequence[Keyed], int]:
-        """Take the next messages in order. `room`: bytes of contents; the message that uses it up is the
-        last. Returns keys, messages, (key, message) of those that had expired, and the bytes of the messages'
-        contents. Fewer than `count` only if some had expired, or the room is used up; there may be more then.
+        """Take the next messages in order. `count`: at most the number of ready messages. `room`: bytes of
+        contents; the message that uses it up is the last. Returns keys, messages, (key, message) of those
+        that had expired, and the bytes of the messages' contents. Fewer than `count` only if some had
+        expired, or the room is used up; there may be more then.
         """
         level = self._first_level()
         keys: Sequence[int] = ()

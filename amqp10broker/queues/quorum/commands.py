@@ -37,6 +37,7 @@ class Letters:
     next one; otherwise it is ignored without effects, as a repetition or because earlier ones are missing.
 
     Attributes:
+        incarnation: of this start of the node.
         last: number of the last one; ``first - 1``: there is none, and the batch contains `heard` only.
         heard: index of the last entry of which the node has the effects.
         commands: in order; their count may differ from the numbers, since publishes are joined. A command
@@ -90,7 +91,11 @@ class SessionGone:
 
 @dataclass(frozen=True, slots=True)
 class DlxSettle:
-    """Dead messages have been accepted by all their target queues."""
+    """Dead messages have been accepted by all their target queues.
+
+    Attributes:
+        keys: from `QuorumQueue.take_dlx`; unknown ones are ignored.
+    """
 
     keys: Sequence[int]
 
@@ -100,6 +105,9 @@ class RaiseVersion:
     """The entries behind this one in the log are encoded and applied by another machine version.
 
     It is an entry by itself.
+
+    Attributes:
+        version: from now on; a lower one than before changes nothing.
     """
 
     version: int
