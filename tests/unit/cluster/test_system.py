@@ -6,7 +6,9 @@ import pytest
 
 from amqp10broker.cluster import system_store
 from amqp10broker.cluster.ids import member_id
+from amqp10broker.cluster.system import LOST_AFTER_MS
 from amqp10broker.cluster.transactions import CatalogTransaction, Origin, TransactionOutcome
+from amqp10broker.config import Config
 from amqp10broker.errors import Inequivalent, NotFound, PreconditionFailed, Unavailable
 from amqp10broker.metadata.definitions import importing
 from amqp10broker.metadata.exchange_requests import Bind, DeclareExchange, DeleteExchange, Unbind
@@ -335,6 +337,11 @@ def test_what_ends_with_a_node_is_ended_by_the_others_and_its_name_is_free(world
     world.restart(node)
     world.settle()
     world.check_same()
+
+
+def test_what_ends_with_a_silent_node_ends_within_3_s() -> None:
+    """Once the silence is noticed, the node is suspected for a while, as above."""
+    assert Config().cluster_suspect_ms + LOST_AFTER_MS <= 3_000
 
 
 def test_a_node_that_starts_anew_ends_what_it_had(world: World) -> None:
