@@ -6,15 +6,14 @@ import json
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from amqp10broker.observe.flow_events.schema import CHANNEL_HANDLE, FIELDS, NO_CREDIT, PACK, EventKind
+from amqp10broker.observe.flow_events.schema import FIELDS, NO_CREDIT, PACK, EventKind
 from amqp10broker.observe.recording.parquet import EventWriter
 from amqp10broker.observe.recording.runs import RunRecord, write_run
 from amqp10broker.sessions.diagnosis.waits import Wait
-from amqp10broker.tools.analysis.configurations import METRICS, compare, configurations, groups
+from amqp10broker.tools.analysis.configurations import compare, configurations, groups
 from amqp10broker.tools.analysis.figures import Measured
 from tests.support.flow_oracle import measured
 
@@ -114,14 +113,6 @@ def test_streams_are_figured_apart_and_named_by_the_run(tmp_path: Path) -> None:
     assert found.figures.throughput_per_s == pytest.approx(99)
 
 
-@pytest.mark.parametrize("settings", ["", "[]", "{", '{"streams": 3}'])
-def test_streams_without_a_name_have_their_number(tmp_path: Path, settings: str) -> None:
-    """Settings are written by others."""
-    run = replace(RUN, settings=settings)
-    found = figures(tmp_path, [event(1, EventKind.CLIENT_SENT, n=5, value_ns=S, channel=3)], run)
-    assert [one.stream for one in found.streams] == ["3"]
-
-
 def test_confirm_latency_is_the_clients_if_it_wrote_it_down(tmp_path: Path) -> None:
     """Else the broker's own."""
     broker = event(1, EventKind.CONFIRM, n=10, value_ns=1_000_000)
@@ -186,57 +177,6 @@ def test_windows_and_queue_credit_used(tmp_path: Path) -> None:
     assert found.queue_credit_utilisation == pytest.approx(0.75)
     assert found.consumer_credit_utilisation == pytest.approx(0.25)
     assert found.unconfirmed_mean == pytest.approx(30)
-
-
-def test_amqp_0_9_1_has_no_credit_to_use_up(tmp_path: Path) -> None:
-    """Its channels are in the same columns, with zeros."""
-    run = replace(RUN, protocol="amqp091")
-    found = figures(tmp_path, [event(1, EventKind.LINK_IN, value_ns=S, n=5)], run).figures
-    assert found.credit_utilisation is None
-    assert found.window_utilisation is None
-    assert found.broker_in_per_s == pytest.approx(0.5)
-
-
-def test_clients_of_both_protocols_are_told_apart_by_their_links(tmp_path: Path) -> None:
-    """The row of what a broker records by itself names no protocol; a channel's zeros are no used window."""
-    run = replace(RUN, protocol=None)
-    channel = {"handle": CHANNEL_HANDLE, "value_ns": S}
-    old = [
-        event(1, EventKind.LINK_IN, **channel, link_credit=900, queue_credit=10),
-        event(1, EventKind.LINK_OUT, **channel, link_credit=5000, queue_credit=0),
-    ]
-    alone = figures(tmp_path / "a", old, run).figures
-    names = [name for name in METRICS if name.endswith("utilisation")]
-    assert {getattr(alone, name) for name in names} == {None}
-    new = [
-        event(1, EventKind.LINK_IN, value_ns=S, link_credit=25, incoming_window=100, queue_credit=30),
-        event(1, EventKind.LINK_OUT, value_ns=S, link_credit=10, queue_credit=64),
-        # Closed windows and no credit are zeros, too, and these do count.
-        event(2, EventKind.LINK_IN, value_ns=S, queue_credit=20),
-        event(2, EventKind.LINK_OUT, value_ns=S, link_credit=20, queue_credit=0),
-    ]
-    both = figures(tmp_path / "b", [*old, *new], run).figures
-    assert both.credit_utilisation == pytest.approx(1 - 25 / 2 / 100)
-    assert both.window_utilisation == pytest.approx(1 - 100 / 2 / 400)
-    assert both.queue_credit_utilisation == pytest.approx(1 - 64 / 2 / 256)
-    assert both.consumer_credit_utilisation == pytest.approx(1 - 15 / 20)
-    assert both.unconfirmed_mean == pytest.approx(20)
-    assert both.publisher_link_s == pytest.approx(3)
-
-
-def test_what_was_not_recorded_is_not_zero(tmp_path: Path) -> None:
-    """None, so that nobody recommends it."""
-    found = figures(tmp_path, [event(1, EventKind.DROPPED, n=12)]).figures
-    unknown: dict[str, Any] = {name: getattr(found, name) for name in METRICS}
-    assert set(unknown.values()) == {None}
-    assert found.events_dropped == 12
-    assert found.dropped_share == pytest.approx(12 / 13)
-
-
-def test_a_reason_of_a_later_version_keeps_its_number(tmp_path: Path) -> None:
-    """Numbers are for ever, names come with versions."""
-    found = figures(tmp_path, [event(1, EventKind.LINK_IN, value_ns=S, reason=77)])
-    assert [stall.reason for stall in found.stalls] == ["reason 77"]
 
 
 def test_repetitions_are_taken_together_and_other_settings_apart(tmp_path: Path) -> None:

@@ -10,8 +10,6 @@ import pytest
 from amqp10broker.protocols.amqp10.frames import HEARTBEAT
 from amqp10broker.protocols.amqp10.performatives import Composite, End, Flow
 from benchmarks import wire
-from benchmarks.blocks import TransferBlock
-from benchmarks.errors import WireError
 from benchmarks.scan import Run, Scanner
 
 PAYLOAD = wire.data_message(b"0123456789")
@@ -56,56 +54,6 @@ def transfer(channel: int, handle: int, delivery_id: int, payload: bytes, *, mor
     """Encode one unsettled transfer."""
     performative = wire.transfer_performative(handle, delivery_id, settled=False, more=more)
     return wire.frame(performative + payload, channel=channel)
-
-
-def test_a_block_is_one_run() -> None:
-    """Alike frames of one link are reported together, across a carry of the delivery-id."""
-    recorder = scan(bytes(TransferBlock(3, PAYLOAD, settled=True).fill(7, 65_500, 200)))
-    assert recorder.transfers == [(3, 7, 65_500 + index, True, False) for index in range(200)]
-    assert len(recorder.runs) == 1
-    assert recorder.runs[0].payload_bytes == len(PAYLOAD)
-
-
-def test_handles_of_a_run_may_differ() -> None:
-    """Frames that go round the links of a session are one run with a handle for each."""
-    handles = bytes(index % 10 for index in range(100))
-    recorder = scan(bytes(TransferBlock(0, PAYLOAD, settled=True).fill(handles, 0, 100)))
-    assert [handle for _, handle, *_ in recorder.transfers] == list(handles)
-    assert len(recorder.runs) == 1
-
-
-def test_sizes_of_a_run_may_differ() -> None:
-    """Messages of different sizes on one link are one run, unless the handler looks into the frames."""
-    payloads = [wire.data_message(bytes(size)) for size in (5, 300, 40, 41)]
-    data = bytearray(TransferBlock(0, *payloads, settled=False).fill(2, 10, 90))
-    recorder = scan(bytes(data))
-    assert recorder.transfers == [(0, 2, 10 + index, False, False) for index in range(90)]
-    assert len(recorder.runs) == 1
-    assert recorder.runs[0].stride == 0
-    apart = Recorder()
-    Scanner(apart, alike_in_size=True).scan(data, 0, len(data))
-    assert apart.transfers == recorder.transfers
-    assert all(run.stride for run in apart.runs)
-
-
-def test_a_gap_in_the_delivery_ids_divides_a_run() -> None:
-    """What is reported as consecutive is consecutive."""
-    data = b"".join(transfer(0, 1, delivery_id, PAYLOAD) for delivery_id in (4, 5, 6, 9, 10, 30))
-    assert [delivery_id for _, _, delivery_id, *_ in scan(data).transfers] == [4, 5, 6, 9, 10, 30]
-
-
-def test_more_is_seen_although_everything_else_is_alike() -> None:
-    """Frames of a cut message are told apart from whole ones."""
-    flags = [False, False, True, False, True, True, False]
-    data = b"".join(transfer(0, 1, index, PAYLOAD, more=more) for index, more in enumerate(flags))
-    assert [more for *_, more in scan(data).transfers] == flags
-
-
-def test_payload_that_looks_like_frames_is_not_read() -> None:
-    """Only frame sizes say where a frame begins."""
-    inner = transfer(9, 9, 9, b"")
-    data = transfer(0, 1, 0, inner * 3) + transfer(0, 1, 1, inner * 3)
-    assert [(channel, handle) for channel, handle, *_ in scan(data).transfers] == [(0, 1), (0, 1)]
 
 
 def test_other_frames_are_reported_in_the_order_of_the_wire() -> None:
@@ -167,9 +115,3 @@ def test_any_cutting_gives_the_same_frames() -> None:
     assert not waiting
     assert recorder.transfers == whole.transfers
     assert recorder.others == whole.others
-
-
-def test_a_frame_shorter_than_its_header_is_refused() -> None:
-    """Whoever sends it does not speak AMQP."""
-    with pytest.raises(WireError, match="frame of 7 bytes"):
-        scan(b"\x00\x00\x00\x07\x02\x00\x00\x00")

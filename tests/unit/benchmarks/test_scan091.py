@@ -9,11 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pamqp import body, commands, frame, header
 
-from amqp10broker.protocols.amqp091.framing import HEARTBEAT
-from amqp10broker.protocols.amqp091.methods import BasicDeliver, BasicPublish, ConnectionBlocked, Method
-from benchmarks import scan091
+from amqp10broker.protocols.amqp091.methods import BasicDeliver, BasicPublish, Method
 from benchmarks.errors import WireError
-from benchmarks.scan091 import WAIT_BYTES, Contents, Scanner091
+from benchmarks.scan091 import Contents, Scanner091
 
 
 class Found:
@@ -76,68 +74,6 @@ def expected(*messages: tuple[int, bytes]) -> list[tuple[Any, ...]]:
     return [(BasicDeliver, 1, tag, len(text), text) for tag, text in messages]
 
 
-def test_like_deliveries_are_one_run() -> None:
-    """Tag and body may change within it."""
-    messages = [(tag, tag.to_bytes(8, "big")) for tag in range(1, 301)]
-    found = scan(b"".join(delivery(tag, text) for tag, text in messages))
-    assert found.runs == [300]
-    assert found.events == expected(*messages)
-
-
-def test_a_run_ends_where_the_tags_do_not_follow() -> None:
-    """Each message still has its own tag."""
-    found = scan(b"".join(delivery(tag, b"x") for tag in (1, 2, 5, 6)))
-    assert [event[2] for event in found.events] == [1, 2, 5, 6]
-
-
-def test_a_run_ends_at_another_consumer_channel_or_size() -> None:
-    """Whatever is not tag or body must be the same."""
-    data = delivery(1, b"x") + delivery(2, b"x", consumer="d") + delivery(3, b"xy")
-    found = scan(data + delivery(1, b"x", channel=2))
-    assert found.runs == [1, 1, 1, 1]
-    assert [event[1:4] for event in found.events] == [(1, 1, 1), (1, 2, 1), (1, 3, 2), (2, 1, 1)]
-
-
-def test_messages_of_different_sizes_are_one_run_for_whoever_does_not_look_into_them() -> None:
-    """Tag by tag: a gap, another consumer and an empty body each end it."""
-    sizes = [3, 5, 5, 4, 300, 1]
-    data = b"".join(delivery(tag, bytes(size)) for tag, size in enumerate(sizes, 1))
-    data += delivery(8, b"gap") + delivery(9, b"") + delivery(10, b"other", consumer="d")
-    found = scan(data, alike_in_size=False)
-    assert found.runs == [6, 1, 1, 1]
-    assert [event[2] for event in found.events] == [1, 2, 3, 4, 5, 6, 8, 9, 10]
-
-
-def test_headers_that_never_repeat_are_soon_not_learned_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Deliveries of a stream carry their offset: learning each would cost the load more than the broker."""
-    learned: list[bytes] = []
-    learn = scan091._Layout.__init__
-
-    def counted(self: scan091._Layout, whole: bytes, header_at: int, body_at: int) -> None:
-        learned.append(whole)
-        learn(self, whole, header_at, body_at)
-
-    monkeypatch.setattr(scan091._Layout, "__init__", counted)
-    data = b""
-    for tag in range(1, 1001):
-        headers = commands.Basic.Properties(headers={"x-stream-offset": tag})
-        parts: list[Any] = [commands.Basic.Deliver("c", tag, False, "", "q")]
-        parts += [header.ContentHeader(0, 5, headers), body.ContentBody(b"%05d" % tag)]
-        data += b"".join(frame.marshal(one, 1) for one in parts)
-    alike = [(tag, b"alike") for tag in range(1001, 1401)]
-    found = scan(data + b"".join(delivery(tag, text) for tag, text in alike))
-    assert found.events == expected(*((tag, b"%05d" % tag) for tag in range(1, 1001)), *alike)
-    assert len(learned) < 40
-    assert max(found.runs) > 300
-
-
-def test_an_empty_body_has_no_frame() -> None:
-    """Such messages make runs, too."""
-    found = scan(b"".join(delivery(tag, b"") for tag in range(1, 20)))
-    assert found.runs == [19]
-    assert {event[3] for event in found.events} == {0}
-
-
 def test_a_message_in_several_body_frames_is_one() -> None:
     """Its bytes are not kept."""
     parts: list[Any] = [
@@ -150,33 +86,6 @@ def test_a_message_in_several_body_frames_is_one() -> None:
     assert found.events == [(BasicDeliver, 1, 1, 6, None)]
 
 
-def test_frames_of_other_channels_may_lie_between_those_of_a_message() -> None:
-    """A content is interleaved by channel, not by connection."""
-    whole = delivery(1, b"abc")
-    method = len(frame.marshal(commands.Basic.Deliver("c", 1, False, "", "q"), 1))
-    found = scan(whole[:method] + delivery(9, b"z", channel=2) + HEARTBEAT + whole[method:])
-    assert [event[1:4] for event in found.events] == [(2, 9, 1), (1, 1, 3)]
-
-
-def test_a_large_message_is_not_waited_for() -> None:
-    """The buffer need not hold it."""
-    text = bytes(WAIT_BYTES + 5000)
-    found = scan(delivery(1, text) + delivery(2, b"x"), chunk=WAIT_BYTES + 100)
-    assert [event[2:4] for event in found.events] == [(1, len(text)), (2, 1)]
-
-
-def test_publishes_to_several_queues_are_told_apart() -> None:
-    """The floor peer reads with the same code."""
-    data = b""
-    for queue in ("a", "b", "b", "a"):
-        parts: list[Any] = [commands.Basic.Publish(0, "", queue, False, False)]
-        parts += [header.ContentHeader(0, 1, commands.Basic.Properties()), body.ContentBody(b"x")]
-        data += b"".join(frame.marshal(one, 1) for one in parts)
-    found = scan(data)
-    assert [event[2] for event in found.events] == ["a", "b", "b", "a"]
-    assert found.runs == [1, 2, 1]
-
-
 def test_acknowledgements_come_singly_multiply_and_negatively() -> None:
     """Consecutive single ones are one call, which the handler cannot tell from several."""
     methods: list[Any] = [commands.Basic.Ack(tag, False) for tag in (1, 2, 3, 7)]
@@ -184,12 +93,6 @@ def test_acknowledgements_come_singly_multiply_and_negatively() -> None:
     found = scan(b"".join(frame.marshal(one, 1) for one in methods))
     single = [(1, tag, False, True) for tag in (1, 2, 3, 7)]
     assert found.events == [*single, (1, 20, True, True), (1, 21, False, False)]
-
-
-def test_heartbeats_are_passed_over_and_other_methods_told() -> None:
-    """A heartbeat means only that the peer lives."""
-    found = scan(HEARTBEAT + frame.marshal(commands.Connection.Blocked("low on memory"), 0))
-    assert found.events == [(0, ConnectionBlocked("low on memory"))]
 
 
 @pytest.mark.parametrize("part", [0, 1, 2])
@@ -203,19 +106,6 @@ def test_a_frame_that_does_not_end_in_ce_is_refused(part: int) -> None:
     whole[ends[part]] = 0
     with pytest.raises(WireError, match="0xCE"):
         scan(bytes(whole))
-
-
-def test_a_body_without_its_method_is_refused() -> None:
-    """And so is more body than was announced."""
-    with pytest.raises(WireError, match="without its method"):
-        scan(frame.marshal(body.ContentBody(b"x"), 1))
-    parts: list[Any] = [
-        commands.Basic.Deliver("c", 1, False, "", "q"),
-        header.ContentHeader(0, 1, commands.Basic.Properties()),
-        body.ContentBody(b"xy"),
-    ]
-    with pytest.raises(WireError, match="more body"):
-        scan(b"".join(frame.marshal(one, 1) for one in parts))
 
 
 @given(

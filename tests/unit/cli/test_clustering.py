@@ -144,16 +144,6 @@ def test_rows_have_rabbitmqs_columns_and_json_the_same_keys(
     assert broker.requests[0] == {"op": "quorum-status", "vhost": "v", "arguments": {"name": "q"}}
 
 
-def test_a_result_without_rows_is_a_sentence_or_json(
-    broker: Broker, capsys: pytest.CaptureFixture[str]
-) -> None:
-    broker.answer = {"added": False, "size": 3}
-    assert main.main(["add-member", "q", "b"]) == 0
-    assert capsys.readouterr().out == "queue 'q' had a member already on b; it has 3\n"
-    assert main.main(["add-member", "q", "b", "--formatter", "json"]) == 0
-    assert json.loads(capsys.readouterr().out) == broker.answer
-
-
 @pytest.mark.parametrize(
     ("written", "answer", "code"),
     [
@@ -214,18 +204,6 @@ def test_the_status_of_a_cluster_is_for_people_or_json(
     ]
     assert main.main(["cluster-status", "--formatter", "json"]) == 0
     assert json.loads(capsys.readouterr().out) == STATUS
-
-
-def test_the_status_of_a_cluster_has_queues_without_a_leader_if_there_are_any(
-    broker: Broker, capsys: pytest.CaptureFixture[str]
-) -> None:
-    lacking = {"queues": 2, "names": ["q in /", "r in /"], "reason": "2 elect one, 2 at a time from here"}
-    broker.answer = STATUS | {"queues_without_leader": lacking}
-    assert main.main(["cluster-status"]) == 0
-    assert (
-        "Queues without a leader\n\n"
-        "2 queues have no leader (q in /, r in /): 2 elect one, 2 at a time from here\n"
-    ) in capsys.readouterr().out
 
 
 def test_a_node_is_forgotten_with_a_word_on_what_is_left(

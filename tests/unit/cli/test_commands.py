@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from amqp10broker.cli import admin, commands, definitions, exits, main, passwords
-from amqp10broker.errors import AdminSocketError, BrokerError, ConfigError
+from amqp10broker.cli import admin, commands, definitions, main, passwords
+from amqp10broker.errors import ConfigError
 
 
 @pytest.mark.parametrize(
@@ -53,15 +53,6 @@ def test_what_is_no_pair_is_refused(written: list[str], message: str) -> None:
     """And so is a key that is given twice: one of them would be lost."""
     with pytest.raises(ConfigError, match=message):
         commands.pairs("option --argument", written)
-
-
-def test_exit_codes_by_error() -> None:
-    """1 is of the broker's refusals and failures, 3 of what cannot be reached."""
-    assert exits.exit_code(exits.RefusedByBroker("no")) == 1
-    assert exits.exit_code(exits.Failed("no")) == 1
-    assert exits.exit_code(BrokerError("no")) == 1
-    assert exits.exit_code(AdminSocketError("nobody")) == 3
-    assert exits.exit_code(exits.Unreachable("nobody")) == 3
 
 
 class TestRequests:
@@ -352,20 +343,6 @@ def test_bad_usage_exits_with_2(argv: str) -> None:
 
 
 class TestPasswords:
-    def test_a_files_first_line(self, tmp_path: Path) -> None:
-        """What stands behind it is not the password's."""
-        (tmp_path / "p").write_bytes("pä ss\n".encode() + b"second")
-        assert passwords.read_password(str(tmp_path / "p"), "u", confirm=True) == "pä ss"
-
-    @pytest.mark.parametrize(
-        ("content", "message"), [(b"", "is empty"), (b"\nx", "is empty"), (b"\xff\n", "is not UTF-8")]
-    )
-    def test_no_password_is_a_mistake(self, tmp_path: Path, content: bytes, message: str) -> None:
-        """Nobody means an empty one: there is --no-password."""
-        (tmp_path / "p").write_bytes(content)
-        with pytest.raises(ConfigError, match=message):
-            passwords.read_password(str(tmp_path / "p"), "u", confirm=True)
-
     @pytest.mark.parametrize("typed", [["a", "a"], ["a", "b"]])
     def test_at_a_terminal_it_is_typed_twice(self, typed: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
         """Unseen, so twice."""
@@ -395,11 +372,3 @@ class TestDefinitions:
         assert path.read_text() == '{"users": []}'
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         assert os.listdir(tmp_path) == ["definitions.json"]
-
-    def test_what_cannot_be_written_leaves_nothing(self, tmp_path: Path) -> None:
-        """A directory in the place of the file: refused, and the temporary file is gone."""
-        (tmp_path / "d").mkdir()
-        (tmp_path / "d" / "x").touch()
-        with pytest.raises(exits.Failed, match="cannot write"):
-            definitions.write_private(str(tmp_path / "d"), "text")
-        assert os.listdir(tmp_path) == ["d"]

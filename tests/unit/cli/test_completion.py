@@ -86,8 +86,3 @@ def complete(tmp_path: Path, *words: str) -> list[str]:
 def test_bash_offers_what_may_stand_there(words: list[str], offered: list[str], tmp_path: Path) -> None:
     """Commands, kinds, options, values of options, columns, files."""
     assert complete(tmp_path, *words) == offered
-
-
-def test_bash_offers_all_commands_first(tmp_path: Path) -> None:
-    """In the order of the help."""
-    assert complete(tmp_path, "") == NAMES

@@ -60,12 +60,6 @@ def test_a_message_of_all_options() -> None:
     assert message.message_annotations == {Symbol("x-a"): 1}
 
 
-def test_a_message_survives_a_restart_unless_it_is_to_be_transient() -> None:
-    """And has no section that nothing was said about."""
-    message = message_of("body")
-    assert message == Message(b"body", header=Header(durable=True), kind=BodyKind.DATA)
-
-
 def test_the_body_is_an_argument_a_file_or_standard_input(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -98,18 +92,6 @@ def test_what_is_no_message_is_refused(argv: tuple[str, ...], message: str) -> N
     with pytest.raises(ConfigError) as raised:
         publishing.message_of(parsed(*argv))
     assert message in str(raised.value)
-
-
-def test_a_terminal_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a body and without input the user has forgotten it."""
-
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
-
-    monkeypatch.setattr(sys, "stdin", Terminal())
-    with pytest.raises(ConfigError, match="BODY is missing"):
-        publishing.message_of(parsed())
 
 
 def test_a_routing_key_without_an_exchange_is_a_mistake(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from amqp10broker.client.errors import (
@@ -78,19 +76,6 @@ def test_each_error(error: ClientError, again: bool, kind: type[SparkSourceError
     assert type(told) is kind
     assert "broker" in str(told)
     assert "hunter2" not in str(told)
-
-
-def test_texts() -> None:
-    missing = refused(LinkRefusedError, Condition.NOT_FOUND, address="q")
-    told = str(translated(missing, OPTIONS, queue="orders"))
-    assert "there is no queue or stream 'orders' in virtual host 'shop' of broker:5672" in told
-    assert "tried 7 times in 5 s" in str(translated(ConnectError("x"), OPTIONS, tries=7))
-    assert "user 'me' in by SASL PLAIN" in str(translated(LoginError("x"), OPTIONS))
-
-
-def test_an_ipv6_address_stands_in_brackets() -> None:
-    told = str(translated(ConnectError("x"), replace(OPTIONS, host="::1")))
-    assert "[::1]:5672 does not answer" in told
 
 
 @pytest.fixture

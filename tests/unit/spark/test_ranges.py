@@ -16,7 +16,7 @@ from amqp10broker.spark.errors import DataLost, OptionError, ReadStalled
 from amqp10broker.spark.options import StreamOptions, parse_source
 from amqp10broker.spark.schema import COLUMNS, DDL, arrow_schema
 from amqp10broker.spark.stream.bounds import StreamBounds
-from amqp10broker.spark.stream.plan import ROWS_WORTH_A_TASK, plan
+from amqp10broker.spark.stream.plan import plan
 from amqp10broker.spark.stream.range import StreamRange, _Reading, split
 from amqp10broker.spark.stream.source import PushdownReader, StreamReader, StreamStreamReader
 from tests.support.spark_schema import SCHEMA
@@ -40,18 +40,6 @@ def test_pieces_are_the_range(start: int, count: int, pieces: int) -> None:
         assert all(one.end == other.start for one, other in pairwise(found))
         sizes = {piece.end - piece.start for piece in found}
         assert max(sizes) - min(sizes) <= 1
-
-
-def test_an_empty_range_has_no_pieces() -> None:
-    assert split(5, 5, 3, dense=True) == []
-    assert split(7, 5, 3, dense=True) == []
-
-
-def test_few_rows_are_one_task() -> None:
-    """Unless the option says otherwise."""
-    bounds = StreamBounds(0, 10**9, dense=True)
-    assert len(plan(options(), 0, ROWS_WORTH_A_TASK, bounds)) == 1
-    assert len(plan(options(minPartitions="3"), 0, 10, bounds)) == 3
 
 
 def test_what_retention_took_is_reported() -> None:

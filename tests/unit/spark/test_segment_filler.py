@@ -81,13 +81,6 @@ def test_messages_are_settled_when_their_segment_is_there(spool: QueueSpool) -> 
     assert held(spool) == [["a", "b"]]
 
 
-def test_an_empty_queue_makes_no_segment(spool: QueueSpool) -> None:
-    queue = FakeQueue()
-    assert not a_filler(queue, spool).take(2, 0.0)
-    assert queue.said == ["gave 0"]
-    assert spool.newest == 0
-
-
 def test_what_cannot_be_stored_goes_back(spool: QueueSpool) -> None:
     """A message that cannot be read must not take others along."""
     queue = FakeQueue("a", "bad")
@@ -96,14 +89,6 @@ def test_what_cannot_be_stored_goes_back(spool: QueueSpool) -> None:
     assert queue.said == ["gave 2", "took back 2"]
     assert queue.ready == ["a", "bad"]
     assert spool.newest == 0
-
-
-def test_nothing_is_taken_without_room(spool: QueueSpool, disk: SimDisk) -> None:
-    disk.free = 10_000_000
-    queue = FakeQueue("a")
-    with pytest.raises(SpoolError, match="has 10 MB left, and a segment may need 83"):
-        a_filler(queue, spool).take(5, 0.0)
-    assert queue.said == []
 
 
 def test_duplicates_alone_are_settled_and_the_next_ones_taken(spool: QueueSpool) -> None:
@@ -185,21 +170,6 @@ def test_recall_forgets_beyond_the_window_also_on_the_disk(spool: QueueSpool) ->
     found = recall(spool, 4, lambda segment: message_ids(spool, segment))
     assert [file.number for file in spool.ids] == [2]
     assert found.fresh(["a", "c", "e"]) == [0]
-
-
-def test_recall_drops_ids_of_a_segment_that_is_still_there(spool: QueueSpool, disk: SimDisk) -> None:
-    """A crash came between writing them and removing the segment."""
-    seen = SeenIds()
-    a_filler(FakeQueue("a", "b"), spool, seen).take_all_of(1, None)
-    number = len(disk.calls) + 6  # create, write, sync, rename, open and sync the folder, then unlink
-    disk.fail[number] = 5
-    with pytest.raises(SpoolError, match="cannot remove"):
-        spool.remove_through(1, lambda segment: seen.of(segment.number))
-    again = open_spool("/spools/orders", OWNER, disk=disk.after_kill(), lock_wait_s=0)
-    assert ([file.number for file in again.ids], again.oldest) == ([1], 1)
-    found = recall(again, 100, lambda segment: message_ids(again, segment))
-    assert again.ids == []
-    assert len(found) == 2
 
 
 def test_segments_are_divided_where_more_tasks_are_wanted(spool: QueueSpool) -> None:

@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-from amqp10broker.spark.errors import DataLost, OptionError, QueueUnusable, SparkSourceError
+from amqp10broker.spark.errors import DataLost, OptionError, QueueUnusable
 from amqp10broker.spark.options import StreamOptions, parse_source
 from amqp10broker.spark.stream import source as stream_source
 from amqp10broker.spark.stream.bounds import StreamBounds
-from amqp10broker.spark.stream.offsets import Cut, StreamOffset, read_offset
+from amqp10broker.spark.stream.offsets import Cut
 from amqp10broker.spark.stream.plan import recut
 from amqp10broker.spark.stream.range import StreamRange
 from amqp10broker.spark.stream.source import StreamReader, StreamStreamReader
@@ -330,41 +330,3 @@ def test_several_batches_in_one() -> None:
     end = {"s": 1000, "s.start": 900, "s.pieces": 2}
     pieces = query.partitions({"s": 100, "s.start": 0, "s.pieces": 1}, end)
     assert [(piece.start, piece.end) for piece in pieces] == [(100, 550), (550, 1000)]
-
-
-def test_progress_shows_the_end_of_the_stream() -> None:
-    query = reader(Broker(0, 1000))
-    assert query.reportLatestOffset() is None
-    query.latestOffset({"s": 5}, ReadMaxRows(10))
-    assert query.reportLatestOffset() == {"s": 1000}
-
-
-@pytest.mark.parametrize("stream", ["s", "s.start", "start", "", "a b"])
-@pytest.mark.parametrize(
-    "offset",
-    [
-        StreamOffset(7),
-        StreamOffset(0, initial=True),
-        StreamOffset(9, Cut(3, 4)),
-        StreamOffset(9, Cut(3, 4, 2), declaration_id="5f"),
-    ],
-)
-def test_written_and_read(stream: str, offset: StreamOffset) -> None:
-    """Whatever the stream is called."""
-    assert read_offset(stream, as_json(offset.written(stream))) == offset
-
-
-def test_offsets_of_others() -> None:
-    for written in ({"other": 3}, {"other": 3, "s": 4}, {}, StreamOffset(9, Cut(3, 4)).written("s.pieces")):
-        with pytest.raises(SparkSourceError, match="the option stream is 's'"):
-            read_offset("s", written)
-    with pytest.raises(SparkSourceError, match="the checkpoint belongs to 's', 's.start', 's.pieces'"):
-        read_offset("s.start", StreamOffset(9, Cut(3, 4)).written("s"))
-    for value in (-1, "7", True, None, 1.5):
-        with pytest.raises(SparkSourceError, match=r"for 's\.pieces', which must be a number from 0"):
-            read_offset("s", {"s": 1, "s.start": 0, "s.pieces": value})
-
-
-def test_a_checkpoint_beyond_the_end() -> None:
-    with pytest.raises(QueueUnusable, match="was read up to 1001, but it ends at 1000"):
-        reader(Broker(0, 1000)).latestOffset({"s": 1001}, ALL)
