@@ -12,7 +12,7 @@ from amqp10broker.protocols.amqp091.connection import (
     ConnectionInput,
     ConnectionState,
 )
-from amqp10broker.protocols.amqp091.errors import AmqpChannelError, AmqpHardError, ReplyCode
+from amqp10broker.protocols.amqp091.errors import AmqpChannelError, ReplyCode
 from amqp10broker.protocols.amqp091.events import (
     ChannelItems,
     CloseOkReceived,
@@ -27,7 +27,6 @@ from amqp10broker.protocols.amqp091.events import (
 )
 from amqp10broker.protocols.amqp091.frames import (
     HEARTBEAT,
-    ContentTooLarge,
     FrameReader,
     MethodFrame,
     PublishRun,
@@ -234,36 +233,6 @@ def test_a_client_that_does_not_wait_is_read_when_the_owner_has_answered() -> No
     assert [type(item) for item in event.items] == [MethodFrame, PublishRun]
 
 
-def test_capabilities_that_are_no_table_are_none() -> None:
-    """A client may send anything in its properties."""
-    connection = connection_in(S.STARTING)
-    receive(connection, ConnectionStartOk({"capabilities": "all"}, "PLAIN", b"", "en_US"))
-    assert connection.capabilities == frozenset()
-
-
-def test_heartbeats_count_for_nothing_while_a_connection_opens() -> None:
-    """They are read over."""
-    connection = connection_in(S.STARTING)
-    assert connection.receive(HEARTBEAT * 2) == []
-    assert connection.state is S.STARTING
-
-
-def test_a_frame_before_tune_has_at_most_8192_bytes() -> None:
-    """501, whatever is negotiated later."""
-    connection = connection_in(S.STARTING)
-    (event,) = connection.receive(HEADER.pack(1, 0, 8193))
-    assert isinstance(event, ConnectionFailed)
-    assert event.error.reply_text == "FRAME_ERROR - type 1, 8193 octets payload, max 8184"
-
-
-def test_a_channel_before_open_is_unexpected() -> None:
-    """505, and the connection is closed."""
-    connection = connection_in(S.OPENING)
-    (event,) = connection.receive(method_frame(1, ChannelOpen()))
-    assert isinstance(event, ConnectionFailed)
-    assert event.error.code is ReplyCode.UNEXPECTED_FRAME
-
-
 # --- tune ------------------------------------------------------------------------------------------
 
 
@@ -429,25 +398,6 @@ def test_a_channel_error_can_close_the_connection_too() -> None:
     assert written(connection) == [ConnectionClose(403, "ACCESS_REFUSED - Login was refused", 0, 0)]
 
 
-def test_only_the_first_fault_is_told() -> None:
-    """A connection is closed once."""
-    connection = connection_in(S.RUNNING)
-    connection.close(ReplyCode.CONNECTION_FORCED, "broker forced connection closure with reason 'shutdown'")
-    connection.fail(AmqpHardError(ReplyCode.INTERNAL_ERROR, "again"))
-    assert [type(method) for method in written(connection)] == [ConnectionClose]
-    assert connection.fault is not None
-    assert connection.fault.code is ReplyCode.CONNECTION_FORCED
-
-
-def test_a_close_that_crosses_ours_is_answered() -> None:
-    """And the close-ok for ours is still awaited."""
-    connection = connection_in(S.CLOSING)
-    events = receive(connection, ConnectionClose(200, "bye", 0, 0), ConnectionCloseOk(), ConnectionCloseOk())
-    assert events == [CloseReceived(200, "bye", 0, 0), CloseOkReceived()]
-    assert written(connection) == [ConnectionCloseOk()]
-    assert connection.state is S.END
-
-
 @pytest.mark.parametrize("chunk", [1, 7, 100_000])
 @pytest.mark.parametrize(
     "between",
@@ -491,12 +441,3 @@ def test_a_frame_that_is_too_large_is_read_over_after_our_close() -> None:
     for start in range(0, len(data), 4096):
         events += connection.receive(data[start : start + 4096])
     assert [type(event) for event in events] == [ConnectionFailed, CloseOkReceived]
-
-
-def test_the_limit_of_contents_can_be_set() -> None:
-    """It is the reader's."""
-    connection = connection_in(S.RUNNING, content_bytes_max=4)
-    (event,) = connection.receive(PUBLISH)
-    assert isinstance(event, ChannelItems)
-    (item,) = event.items
-    assert isinstance(item, ContentTooLarge)

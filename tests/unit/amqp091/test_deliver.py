@@ -76,12 +76,6 @@ def test_a_body_is_cut_to_the_frame_size(size: int) -> None:
         assert (method.delivery_tag, body) == (number + 1, bytes([number]) * size)
 
 
-def test_a_frame_size_without_limit_cuts_nothing() -> None:
-    """0 is no limit."""
-    data = encoded([(head(), bytes(100_000))], frame_max=0)
-    assert data.endswith(b"\x03\x00\x03" + (100_000).to_bytes(4, "big") + bytes(100_000) + b"\xce")
-
-
 @given(
     st.lists(
         st.tuples(

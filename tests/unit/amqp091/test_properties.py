@@ -48,25 +48,6 @@ def test_each_property_has_its_flag(index: int, name: str) -> None:
     assert decode_properties(data) == alone
 
 
-def test_all_properties_come_back() -> None:
-    """Fourteen properties at once are written in order and read again."""
-    data = encode_properties(ALL)
-    assert data[:2] == b"\xff\xfc"
-    assert decode_properties(data) == ALL
-
-
-def test_no_properties_are_two_bytes() -> None:
-    """Only the flags word remains."""
-    assert encode_properties(BasicProperties()) == b"\x00\x00"
-    assert decode_properties(b"\x00\x00") == BasicProperties()
-
-
-def test_empty_texts_are_present() -> None:
-    """A property that is there and empty is not one that is absent."""
-    properties = BasicProperties(content_type="", headers={}, message_id="")
-    assert decode_properties(encode_properties(properties)) == properties
-
-
 @pytest.mark.parametrize("cut", range(len(encode_properties(ALL))))
 def test_properties_cut_off_are_refused(cut: int) -> None:
     """Whatever byte they end at too early."""

@@ -54,15 +54,6 @@ def test_the_default_exchange_is_asked_for_as_amq_default(access: Access) -> Non
     )
 
 
-def test_any_permission_is_enough_to_look(access: Access) -> None:
-    """Passive declare and GET of a queue; who has none is told of the first."""
-    for name in ("c-1", "w-1", "r-1"):
-        access.any("queue", name)
-    assert refused(lambda: access.any("queue", "x")) == (
-        "configure access to queue 'x' in vhost '/' refused for user 'guest'"
-    )
-
-
 @pytest.mark.parametrize("pattern", ["", "^$"])
 def test_an_empty_pattern_allows_nothing(users: Users, pattern: str) -> None:
     """Searched for as it is, the empty pattern would be found in every name."""
@@ -70,20 +61,6 @@ def test_an_empty_pattern_allows_nothing(users: Users, pattern: str) -> None:
     access = Access(CatalogGrants(users, "guest"), "/")
     for kind, name in (("queue", "q"), ("exchange", "")):
         assert not access.allows("read", kind, name)  # type: ignore[arg-type]
-
-
-def test_patterns_are_searched_for_anywhere(users: Users) -> None:
-    """Without anchors a part of the name is enough."""
-    set_permission(users, "guest", "/", Permission(read="orders"))
-    Access(CatalogGrants(users, "guest"), "/").read("queue", "eu.orders.new")
-
-
-def test_without_permission_nothing_is_allowed(users: Users, access: Access) -> None:
-    """In another virtual host, for another user, after deletion."""
-    assert not Access(CatalogGrants(users, "guest"), "v").allows("read", "queue", "r-1")
-    assert not Access(CatalogGrants(users, "rabbit"), "/").allows("read", "queue", "r-1")
-    delete_user(users, "guest")
-    assert not access.allows("read", "queue", "r-1")
 
 
 def test_decisions_are_remembered_until_permissions_change(access: Access, users: Users) -> None:

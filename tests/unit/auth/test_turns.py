@@ -45,21 +45,6 @@ def line() -> Line:
     return Line()
 
 
-def test_nobody_waits(line: Line) -> None:
-    """There is nothing to do."""
-    assert line.turns.take() is None
-    assert len(line.turns) == 0
-
-
-def test_one_address_and_name_is_served_in_order(line: Line) -> None:
-    """First come, first served, where nothing else tells them apart."""
-    made = [line.join("a", "u") for _ in range(5)]
-    for turn in made:
-        assert line.turns.take() is turn
-        line.turns.done(turn)
-    assert line.turns.take() is None
-
-
 def test_an_address_has_one_verification_at_a_time(line: Line) -> None:
     """Whoever sends many leaves a processor to others, whichever way the turns go round."""
     for number in range(10):
@@ -121,11 +106,6 @@ def test_a_turn_can_be_joined_until_it_is_done(line: Line) -> None:
     assert line.join("here", "app", key="same") is first
     line.turns.done(first)
     assert line.join("here", "app", key="same") is not first
-
-
-def test_addresses_do_not_share_turns(line: Line) -> None:
-    """What one address has too much of must not be refused to another."""
-    assert line.join("a", "app", key="same") is not line.join("b", "app", key="same")
 
 
 def test_who_leaves_gives_up_the_turn(line: Line) -> None:

@@ -106,25 +106,6 @@ def test_news_for_thousands_are_told_some_a_turn() -> None:
     assert all(each.log == [("suspect", member_id(OTHER))] for each in node.members)
 
 
-def test_members_without_a_member_there_are_told_nothing() -> None:
-    """They count for nothing, either."""
-    node = Node(1_000, (ME, THIRD))
-    node.groups.suspect(OTHER)
-    assert node.told == 0
-    assert not any(each.log for each in node.members)
-
-
-def test_a_member_that_has_stopped_meanwhile_is_told_nothing() -> None:
-    """Its queue was deleted."""
-    node = Node(1_000)
-    node.groups.suspect(OTHER)
-    last = node.members[-1]
-    last.stopped = True
-    node.groups.remove(last.group)
-    node.run()
-    assert last.log == []
-
-
 def test_thousands_that_are_due_have_their_time_some_a_turn() -> None:
     """An election of each, after a node is lost."""
     node = Node(1_000)

@@ -11,29 +11,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amqp10broker.cluster.effects_codec import (
-    decode_leader,
     decode_resumed,
     decode_told,
-    encode_leader,
     encode_resumed,
     encode_told,
 )
 from amqp10broker.cluster.lane_messages import (
     Browse,
-    LeaderIs,
     LetterBatch,
     RemoteEffects,
     RemoteResumed,
-    ResumeRemote,
 )
 from amqp10broker.cluster.letters_codec import (
     BadLetter,
     decode_browse,
     decode_letters,
-    decode_resume,
     encode_browse,
     encode_letters,
-    encode_resume,
 )
 from amqp10broker.message.batch import BATCH_MAX
 from amqp10broker.message.filters.bloom import BloomFilter
@@ -165,43 +159,6 @@ def test_letters_come_back_as_they_went(batch: LetterBatch) -> None:
     assert plain(decode_letters(b"".join(encode_letters(batch)))) == plain(batch)
 
 
-BROWSES = st.builds(
-    Browse,
-    u32,
-    st.lists(
-        st.one_of(
-            st.builds(
-                c.Subscribe,
-                consumers,
-                st.booleans(),
-                counted=st.just(False),
-                answer=st.booleans(),
-                browse=st.just(True),
-                shown=st.just(()) | st.tuples(u64, u64, u64, u64),
-                name=names,
-            ),
-            st.builds(c.Credit, consumers, u32, u64, st.booleans(), u64, u64),
-            st.builds(c.GiveBack, consumers, numbers, st.just([]), u32, u64, u64),
-            st.builds(c.Unsubscribe, consumers, numbers, st.just([]), u64, delivery_outcomes),
-        ),
-        min_size=1,
-        max_size=5,
-    ),
-)
-
-
-@given(BROWSES)
-def test_what_browsers_ask_comes_back_as_it_went(browse: Browse) -> None:
-    assert plain(decode_browse(b"".join(encode_browse(browse)))) == plain(browse)
-
-
-@given(BROWSES, st.lists(st.tuples(u32, st.integers(0, 255)), max_size=4), u32)
-def test_damaged_questions_of_browsers_are_read_or_refused(
-    browse: Browse, changes: list[tuple[int, int]], end: int
-) -> None:
-    damaged(b"".join(encode_browse(browse)), changes, end, decode_browse)
-
-
 @pytest.mark.parametrize(
     "commands", [[], [c.Purge(c.RequestRef(PEER, 1))], [c.Subscribe(c.ConsumerRef(PEER, 1), False)]]
 )
@@ -217,12 +174,6 @@ def test_effects_come_back_as_they_went(effects: list[e.Effect], token: int, ind
     assert plain(decode_told(b"".join(encode_told(told)))) == plain(told)
 
 
-@given(st.dictionaries(st.builds(c.ConsumerRef, st.just(PEER), u64), u64, max_size=4), u32, u64)
-def test_what_was_heard_comes_back_as_it_went(seen: dict[c.ConsumerRef, int], token: int, heard: int) -> None:
-    resume = ResumeRemote(token, PEER.incarnation, heard, 7, seen)
-    assert plain(decode_resume(b"".join(encode_resume(resume)), PEER.node)) == plain(resume)
-
-
 @given(
     st.lists(EFFECTS, max_size=3),
     st.lists(DELIVERIES, max_size=3),
@@ -234,29 +185,6 @@ def test_a_state_comes_back_as_it_went(
 ) -> None:
     resumed = RemoteResumed(1, 2, 3, gone, kept, deliveries, facts)
     assert plain(decode_resumed(b"".join(encode_resumed(resumed)))) == plain(resumed)
-
-
-@given(st.builds(LeaderIs, u64, st.booleans(), st.booleans(), st.booleans()))
-def test_a_leader_comes_back_as_it_went(leader: LeaderIs) -> None:
-    assert decode_leader(b"".join(encode_leader(leader))) == leader
-
-
-DECODERS: tuple[Callable[[bytes], object], ...] = (
-    decode_letters,
-    lambda body: decode_resume(body, 1),
-    decode_told,
-    decode_resumed,
-    decode_leader,
-    decode_browse,
-)
-
-
-@given(st.binary(max_size=200), st.sampled_from(DECODERS))
-def test_any_bytes_are_read_or_refused(body: bytes, decode: Callable[[bytes], object]) -> None:
-    try:
-        decode(body)
-    except BadLetter:
-        return
 
 
 @given(BATCHES, st.lists(st.tuples(u32, st.integers(0, 255)), max_size=4), u32)

@@ -232,17 +232,6 @@ def test_publishes_of_a_known_publisher_wait_for_ever() -> None:
     assert client.deadline_ms is None
 
 
-def test_letters_stay_while_the_way_is_crowded() -> None:
-    client, port = lane(opened=True)
-    port.full = True
-    client.post_all([publish(1)])
-    assert not letters(port)
-    assert client.deadline_ms is not None
-    port.full = False
-    client.tick()
-    assert [number for number, _ in letters(port)] == [2]
-
-
 def test_who_is_attached_to_a_queue_that_is_gone_hears_it() -> None:
     client, port = lane(opened=True)
     client.post_all([c.Subscribe(CONSUMER, False), publish(1)])
@@ -258,15 +247,6 @@ def test_who_is_attached_to_a_queue_that_is_gone_hears_it() -> None:
     assert port.take() == [e.Answer(REQUEST, 0, 0, e.Refusal.GONE)]
 
 
-def test_a_leader_that_leads_no_more_is_not_waited_for() -> None:
-    client, port = lane(opened=True)
-    client.leader_is(2, LeaderIs(5, no_more=True))
-    assert client.leader is None
-    client.post_all([c.Subscribe(CONSUMER, False)])
-    pass_time(client, port, NO_LEADER_MS)
-    assert port.take() == [e.SubscribeRefused(CONSUMER, "q", e.Refusal.NO_LEADER)]
-
-
 # -- queues that are at one node
 
 
@@ -274,14 +254,6 @@ def home(*, reachable: bool = True) -> tuple[HomeClient, Port]:
     """The way to a queue at node 2."""
     port = Port()
     return HomeClient("q", 7, 2, port, reachable=reachable), port
-
-
-def test_a_queue_that_was_just_declared_is_waited_for() -> None:
-    client, port = home()
-    client.post_all([publish(1)])
-    assert not port.sent
-    client.leader_is(2, LeaderIs(0))
-    assert [type(command) for _, command in letters(port)] == [c.Publish]
 
 
 def test_a_queue_whose_home_does_not_say_that_it_is_there_is_down() -> None:
@@ -428,19 +400,6 @@ def test_of_a_consumer_that_was_cancelled_the_home_takes_back_what_it_holds() ->
     queue.letters.clear()
     server.node_down(2)
     assert queue.letters == [c.Unsubscribe(holds, (), (), 2, c.DeliveryOutcome.REQUEUE)]
-
-
-def test_sessions_of_the_home_and_of_others_are_told_apart() -> None:
-    port, queue = Port(), Queue()
-    server = HomeServer(7, queue, port)
-    there = c.ConsumerRef(c.PeerId(2, 1, 1), 1)
-    server.received(2, LetterBatch(0, 1, 0, [c.Subscribe(there, False, answer=True)]))
-    here = e.Subscribed(CONSUMER)
-    server.tell({PEER: [here], there.reply_to: [e.Subscribed(there)]})
-    assert port.take() == [here]
-    told = port.sent[-1]
-    assert isinstance(told, RemoteEffects)
-    assert told.effects == {there.reply_to: [e.Subscribed(there)]}
 
 
 @pytest.mark.parametrize("again", [False, True])

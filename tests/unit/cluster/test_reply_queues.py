@@ -243,14 +243,6 @@ def test_a_node_that_is_found_says_what_it_has(net: Net) -> None:
     assert not net.nodes[2].route(gone.name)
 
 
-def test_a_node_that_cannot_be_reached_has_no_queues(net: Net) -> None:
-    """Nor may its names be taken for such as are still to be told of."""
-    net.cut(1, 2)
-    queue, _ = net.nodes[1].requester()
-    net.carry()
-    assert not net.nodes[2].route(queue.name)
-
-
 def test_a_virtual_host_that_is_not_there_yet(net: Net) -> None:
     """The news may come before the declaration does; messages for what is not there are for nobody."""
     first, second = net.nodes[1], net.nodes[2]

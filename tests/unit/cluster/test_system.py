@@ -5,20 +5,16 @@ from __future__ import annotations
 import pytest
 
 from amqp10broker.cluster import system_store
-from amqp10broker.cluster.ids import member_id
 from amqp10broker.cluster.system import LOST_AFTER_MS
 from amqp10broker.cluster.transactions import CatalogTransaction, Origin, TransactionOutcome
 from amqp10broker.config import Config
-from amqp10broker.errors import Inequivalent, NotFound, PreconditionFailed, Unavailable
-from amqp10broker.metadata.definitions import importing
+from amqp10broker.errors import Inequivalent, PreconditionFailed, Unavailable
 from amqp10broker.metadata.exchange_requests import Bind, DeclareExchange, DeleteExchange, Unbind
 from amqp10broker.metadata.node_requests import (
-    ForgetNode,
     JoinNode,
     NodeStarted,
     RaiseMachines,
     SetClusterName,
-    SetMembers,
 )
 from amqp10broker.metadata.plan import VhostFacts
 from amqp10broker.metadata.queue import Owner
@@ -103,17 +99,6 @@ def test_of_two_that_declare_one_name_one_finds_what_the_other_made(world: World
     assert sorted(type(each.refusal).__name__ for each in heard) == ["Inequivalent", "NoneType"]
     assert TransactionOutcome.CONFLICT in world.outcomes.values()
     world.check_same()
-
-
-def test_many_at_once_from_one_node_are_all_decided(world: World) -> None:
-    node = follower(world)
-    refs = [node.ask(DeclareQueue("/", f"q{number}")) for number in range(50)]
-    refs += [node.ask(DeclareQueue("/", "same")) for _ in range(3)]
-    world.settle()
-    created = [node.heard[ref].result().created for ref in refs]
-    assert created == [True] * 51 + [False] * 2
-    numbers = [queue.number for queue in node.catalog]
-    assert sorted(numbers) == list(range(1, 52))
 
 
 def test_a_new_queue_of_a_deleted_ones_name_is_another_group(world: World) -> None:
@@ -354,19 +339,6 @@ def test_a_node_that_starts_anew_ends_what_it_had(world: World) -> None:
     assert not any("transient" in queues(each) for each in world.nodes)
 
 
-def test_a_forgotten_node_changes_nothing_any_more(world: World) -> None:
-    node = follower(world)
-    other = next(each for each in world.nodes if each is not node)
-    world.answer(node, DeclareQueue("/", "durable"))
-    world.answer(other, ForgetNode(node.name))
-    assert "durable" not in queues(other)
-    ref = node.ask(DeclareQueue("/", "late"))
-    world.settle()
-    with pytest.raises(Unavailable, match="forgotten this node"):
-        node.heard[ref].result()
-    assert "late" not in queues(other)
-
-
 # --- Y2, Y3: which version of the machines all use ------------------------------------------------------
 
 
@@ -456,28 +428,6 @@ def test_a_quorum_queue_is_declared_when_it_has_a_leader(world: World) -> None:
     assert "q" in queues(node)
 
 
-def test_a_file_with_many_queues_waits_for_none_of_their_leaders(world: World) -> None:
-    node = follower(world)
-    node.leaders_known = False
-    queue = {"vhost": "/", "durable": True, "auto_delete": False, "arguments": QUORUM}
-    document = {"queues": [queue | {"name": name} for name in "ab"]}
-    assert world.answer(node, importing(document)).loaded["queues"] == 2
-    world.pass_time(10_000)
-    assert queues(node) == {"a", "b"}
-
-
-def test_other_members_of_a_queue_are_no_new_queue(world: World) -> None:
-    node = follower(world)
-    world.answer(node, DeclareQueue("/", "q", arguments=QUORUM))
-    node.leaders_known = False
-    queue = node.catalog.vhosts["/"].queues["q"]
-    members = (*queue.members, member_id(node.number, 1))
-    assert world.answer(node, SetMembers("/", "q", queue.number, members))
-    world.pass_time(10_000)
-    assert queue.members == members
-    assert node.catalog.vhosts["/"].queues["q"] is queue
-
-
 def test_without_a_leader_nothing_is_left_of_it(world: World) -> None:
     """Most of its nodes are not there: that is said after a few seconds."""
     node = follower(world)
@@ -536,13 +486,3 @@ def test_a_transaction_of_another_node_is_not_taken_from_this_one(world: World) 
         leader.system.proposed(2, [CatalogTransaction(Origin(3, 1, 1), []).encode()])
     with pytest.raises(ValueError, match="no transaction"):
         leader.system.proposed(2, [b"x"])
-
-
-def test_refusals_come_at_once(world: World) -> None:
-    node = follower(world)
-    for request, kind in (
-        (DeclareQueue("nowhere", "q"), NotFound),
-        (DeclareQueue("/", "q", arguments={"x-queue-type": "stream"}, auto_delete=True), PreconditionFailed),
-    ):
-        ref = node.ask(request)
-        assert type(node.heard[ref].refusal) is kind

@@ -78,13 +78,6 @@ def test_more_than_all_memory_is_no_share(written: str) -> None:
         memory_watermark(written)
 
 
-def test_a_share_needs_the_size_of_the_memory() -> None:
-    """Bytes do not."""
-    assert Amount(share=0.5).bytes_of(1001) == 500
-    assert Amount(share=0.5).bytes_of(None) is None
-    assert Amount(size_bytes=7).bytes_of(None) == 7
-
-
 @pytest.mark.parametrize(
     ("line", "name", "value"),
     [
@@ -129,13 +122,3 @@ def test_a_bad_limit_in_the_file_is_refused_with_what_is_allowed(
         Config.load(file=file)
     assert problem in str(caught.value)
     assert f"{file}: {line.partition(' ')[0].partition('.')[0]}" in str(caught.value)
-
-
-def test_bad_limits_of_a_program_environment_and_flags_are_refused() -> None:
-    """As any other setting."""
-    with pytest.raises(ConfigError, match=r"Config.vm_memory_high_watermark is '2'"):
-        Config(vm_memory_high_watermark="2")
-    with pytest.raises(ConfigError, match="variable AMQP10BROKER_DISK_FREE_LIMIT is 'x'"):
-        Config.load(environ={"AMQP10BROKER_DISK_FREE_LIMIT": "x"})
-    with pytest.raises(ConfigError, match="flag --vm-memory-high-watermark is '512'"):
-        Config.load(flags={"vm_memory_high_watermark": "512"})

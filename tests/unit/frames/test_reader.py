@@ -88,14 +88,6 @@ def test_bytes_that_are_no_frame_are_not_shown_before_login(header: bytes) -> No
     assert "16 bytes" in shown[1]
 
 
-def test_a_method_that_cannot_be_decoded_is_shown_as_such() -> None:
-    """The frame itself is whole."""
-    reader = FrameSplitter(Protocol.AMQP_091)
-    shown = texts(reader, b"\x01\x00\x01\x00\x00\x00\x04\x00\x3c\x00\x28\xce" + HEARTBEAT)
-    assert shown[0].startswith("ch 1 undecodable: ")
-    assert shown[1] == "heartbeat"
-
-
 def test_nothing_that_lets_somebody_in_is_shown_of_amqp_10() -> None:
     """PLAIN may come in the first frame or the next; of SCRAM, what a password can be guessed from."""
     frames = (

@@ -115,12 +115,6 @@ def test_delivery_mode_2_becomes_durable(mode: int | None, expected: bool) -> No
     assert durable(to_amqp10(message091(delivery_mode=mode))) is expected
 
 
-def test_priority_becomes_priority() -> None:
-    """priority -> header.priority, absent stays absent."""
-    assert header_10(priority=200).priority == 200
-    assert header_10().priority is None
-
-
 @pytest.mark.parametrize(
     ("expiration", "ttl"), [("0", 0), ("60000", 60_000), (None, None), ("315360000000", 2**32 - 1)]
 )
@@ -187,21 +181,6 @@ def test_timestamp_becomes_creation_time(timestamp: int, expected: int | None) -
     """timestamp (s) -> creation-time (ms); what 64 bits of ms cannot hold is left out."""
     found = properties_10(timestamp=timestamp, message_id="m")
     assert found.creation_time == expected
-
-
-def test_user_id_becomes_binary() -> None:
-    """user_id -> user-id."""
-    assert properties_10(user_id="guest").user_id == b"guest"
-
-
-def test_app_id_becomes_group_id() -> None:
-    """app_id -> group-id."""
-    assert properties_10(app_id="app").group_id == "app"
-
-
-def test_type_becomes_an_annotation() -> None:
-    """type -> message-annotation x-basic-type."""
-    assert annotations_10(type="order") == {"x-basic-type": "order"}
 
 
 @pytest.mark.rabbitmq(
@@ -430,14 +409,6 @@ def test_the_address_of_a_queue_becomes_its_name(address: str, reply_to: str | N
     assert properties_091(message10(Properties(reply_to=address).encode(), BODY)).reply_to == reply_to
 
 
-def test_fields_without_a_counterpart_are_dropped() -> None:
-    """to, subject, group-sequence, reply-to-group-id and absolute-expiry-time are not representable."""
-    given = Properties(
-        to="/queues/q", subject="s", group_sequence=1, reply_to_group_id="r", absolute_expiry_time=1
-    )
-    assert properties_091(message10(given.encode(), BODY)) == BasicProperties()
-
-
 BACK = [
     ("text", "text"),
     ("a" * 5000, "a" * 5000),
@@ -588,12 +559,6 @@ def test_data_sections_become_the_body(sections: list[bytes], body: bytes) -> No
     assert properties_091(message).type is None
 
 
-def test_a_footer_behind_data_is_dropped() -> None:
-    """It is not part of the body."""
-    footer = encode(Described(ULong(0x78), {Symbol("x-hash"): 1}))
-    assert to_amqp091(message10(data(b"a"), footer))[1] == b"a"
-
-
 @pytest.mark.rabbitmq("binary_parser_SUITE", "server_mode_symbolic_body_descriptors")
 def test_sections_with_long_descriptors_are_found() -> None:
     """A descriptor may be a ulong of eight bytes or a symbol."""
@@ -673,13 +638,6 @@ def test_the_delivery_state_is_carried_to_amqp091() -> None:
     failed = to_amqp091(acquired(fresh, failed=True))
     assert split_head(failed[0])[2] is True
     assert delivery_count(failed[0]) == 1
-
-
-def test_a_long_routing_key_is_cut() -> None:
-    """A short string holds 255 bytes; the cut is between characters."""
-    message = MessageReader("", "é" * 200, "guest").read(BODY)
-    names = split_head(to_amqp091(message)[0])[0]
-    assert decode_shortstr(names, 1)[0] == "é" * 127
 
 
 def test_heads_too_large_to_remember_are_converted_all_the_same() -> None:

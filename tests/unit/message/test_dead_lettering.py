@@ -76,13 +76,6 @@ def test_an_event_is_recorded(head: bytes) -> None:
 
 
 @BOTH
-def test_a_message_that_was_not_dead_lettered_has_no_records(head: bytes) -> None:
-    """Nor has one that was acquired."""
-    assert deaths_of(head) == ()
-    assert deaths_of(acquired((head, BODY), failed=True)[0]) == ()
-
-
-@BOTH
 def test_events_follow_each_other_newest_first(head: bytes) -> None:
     """The second is recorded with the exchange that the first sent the message to."""
     dead = dead_lettered(dead_lettered(head, WITH_KEY).head, REJECTED)
@@ -325,27 +318,6 @@ def test_bcc_is_routed_by_and_shown_to_nobody() -> None:
         assert b"b1" not in split(dead.head)[2]
         head = dead.head
     assert len(dead.deaths) == 2
-
-
-def test_bcc_goes_with_a_dead_letter_routing_key() -> None:
-    """For good."""
-    dead = dead_lettered(published(headers={"BCC": ["b1"]}), WITH_KEY)
-    assert dead.routing_keys == ("key",)
-    assert dead_lettered(dead.head, REJECTED).routing_keys == ("key",)
-
-
-def test_an_empty_bcc_is_none() -> None:
-    """The head is that of a message without."""
-    assert published(headers={"BCC": []}) == published(headers={})
-
-
-def test_replaced_properties_keep_the_keys_of_bcc() -> None:
-    """Whether the message died before or not."""
-    head = published(headers={"BCC": ["b1"]})
-    for each in (head, dead_lettered(head, EXPIRED).head):
-        changed = amqp091.replace_properties(each, encode_properties(BasicProperties(priority=3)))
-        assert decode_properties(split(changed)[2]) == BasicProperties(priority=3)
-        assert dead_lettered(changed, REJECTED).routing_keys == ("k", "b1")
 
 
 def test_a_clients_x_death_is_not_interpreted() -> None:

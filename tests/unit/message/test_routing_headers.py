@@ -47,12 +47,6 @@ def test_headers_of_amqp091_are_plain_values_of_their_kind() -> None:
     assert [type(found[key]) for key in "nfbsxt"] == [int, float, bool, str, bytes, int]
 
 
-def test_no_headers_are_none() -> None:
-    """A message without headers, in either protocol, has nothing to compare."""
-    assert routing_headers((make_head("", "q", b"\x00\x00"), b"")) == {}
-    assert routing_headers(MessageReader("", "q", "u").read(b"\x00\x53\x75\xa0\x01a")) == {}
-
-
 def test_application_properties_and_annotations_of_amqp10_are_headers() -> None:
     """An annotation goes before an application-property; the broker's own two are not compared."""
     payload = (

@@ -8,7 +8,7 @@ from decimal import Decimal
 
 import pytest
 
-from amqp10broker.errors import ConfigError, InvalidArgument, LimitExceeded, NotFound, RefusedError
+from amqp10broker.errors import ConfigError, InvalidArgument, LimitExceeded, NotFound
 from amqp10broker.metadata.catalog import Catalog
 from amqp10broker.metadata.changes import NUMBERS_RESERVED
 from amqp10broker.metadata.definitions_export import export
@@ -28,7 +28,6 @@ from amqp10broker.metadata.users import (
 )
 from amqp10broker.metadata.vhost import VirtualHost
 from amqp10broker.metadata.vhost_requests import KeepUnknown, SetGlobalParameter, SetParameter
-from amqp10broker.queues.settings import QueueSettings
 from amqp10broker.routing.arguments import canonical
 from amqp10broker.routing.exchange import Binding, Destination
 from tests.support.declaring import (
@@ -227,13 +226,6 @@ def test_every_change_works_after_a_restart_too(change: Callable[[Catalog], obje
     check_kept(catalog, kept)
 
 
-def test_numbers_are_given_without_a_recorder_too() -> None:
-    """They are state of the catalog; nobody has to reserve them."""
-    catalog = Catalog(Host())
-    assert [declare(catalog, "/", name)[0].number for name in "ab"] == [1, 2]
-    assert catalog.changes.highest_reserved == 0
-
-
 def test_what_is_not_durable_is_not_told() -> None:
     """Transient and exclusive queues and exchanges, and bindings with such an end."""
     catalog, kept = kept_catalog()
@@ -331,17 +323,6 @@ def test_without_reserved_numbers_durable_queues_are_refused() -> None:
         declare(catalog, vhost, "q")
     kept.full = False
     assert declare(catalog, vhost, "q")[0].number == 1
-
-
-def test_the_host_is_told_the_number() -> None:
-    """By which it finds the queue's records."""
-    catalog, kept = kept_catalog()
-    declare(catalog, "/", "q", arguments={"x-max-length": 1})
-    arguments = {"x-max-length": 1, "x-queue-type": "classic"}
-    settings = QueueSettings(max_length=1)
-    expected = QueueSpec("/", "q", "classic", True, False, arguments, settings, number=1)
-    assert catalog._host.started == [expected]  # type: ignore[attr-defined]
-    assert restarted(kept)._host.started == [expected]  # type: ignore[attr-defined]
 
 
 def test_numbers_that_are_in_use_elsewhere_are_passed_over() -> None:
@@ -455,20 +436,6 @@ def test_what_cannot_be_kept_is_refused_and_does_not_happen(name: str) -> None:
     check_kept(catalog, kept)
 
 
-def test_deleting_needs_no_room() -> None:
-    """It is how room is made on a full disk."""
-    catalog, kept = furnished()
-    kept.full = True
-    delete_vhost(catalog, "shop")
-    delete_user(catalog, "ann")
-    check_kept_while_full(catalog, kept)
-
-
-def check_kept_while_full(catalog: Catalog, kept: KeptEntries) -> None:
-    kept.full = False
-    check_kept(catalog, kept)
-
-
 def test_a_queue_that_cannot_be_run_is_not_kept() -> None:
     """It was told of before it was started."""
 
@@ -528,11 +495,6 @@ def test_arguments_come_back_as_they_were(value: object) -> None:
     import json
 
     assert canonical(unwrapped(json.loads(json.dumps(exact(value))))) == canonical(value)
-
-
-def test_not_a_number_comes_back() -> None:
-    """Which equals nothing, itself included."""
-    assert str(unwrapped(exact(float("nan")))) == "nan"
 
 
 def test_an_argument_that_cannot_be_kept_is_refused() -> None:
@@ -609,17 +571,6 @@ def test_an_entry_that_cannot_be_understood_stops_the_start(
 VHOST_ENTRY = {"name": "/", "description": "", "tags": [], "limits": {}, "metadata": {}}
 
 
-def test_restoring_counts_what_there_was() -> None:
-    """For the log."""
-    _, kept = furnished()
-    counts = restore(Catalog(furnished()[0]._host), kept.entries())
-    assert counts == {
-        "vhost": 2, "user": 2, "permission": 2, "topic_permission": 2, "parameter": 1, "global_parameter": 1,
-        "unknown": 1, "policy": 1, "operator_policy": 1, "exchange": 3, "queue": 2, "binding": 4,
-        "queue_numbers": 1,
-    }  # fmt: skip
-
-
 def test_a_password_in_plain_is_concealed() -> None:
     """Only its hash is told."""
     catalog, kept = kept_catalog()
@@ -627,21 +578,3 @@ def test_a_password_in_plain_is_concealed() -> None:
     add_user(catalog, "ann", PasswordRecord(PasswordAlgorithm.PLAIN, "pencil"))
     assert "pencil" not in kept.by_key["user", "ann"]
     assert restarted(kept).users.lookup("ann").password == RECORD
-
-
-def test_refusals_change_nothing() -> None:
-    """A request that is refused for other reasons is not told."""
-    catalog, kept = furnished()
-    before = dict(kept.by_key)
-    shop = shop_of(catalog)
-    for refused in (
-        lambda: declare(catalog, shop, "orders", durable=False),
-        lambda: declare_exchange(catalog, shop, "events", "fanout"),
-        lambda: bind(catalog, shop, Binding("nowhere", queue("orders"))),
-        lambda: add_user(catalog, "ann", None),
-        lambda: change_vhost(catalog, shop, default_queue_type="odd"),
-        lambda: delete_policy(catalog, shop, "q"),
-    ):
-        with pytest.raises(RefusedError):
-            refused()
-    assert kept.by_key == before

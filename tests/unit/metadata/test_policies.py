@@ -136,12 +136,6 @@ def test_an_operator_policy_may_set_it(key: str) -> None:
     assert Policy("p", ".*", {key: value}, operator=True).operator
 
 
-def test_settings_of_plugins_are_kept() -> None:
-    """They mean nothing here, but an export must not lose them."""
-    policy = Policy("p", ".*", {"federation-upstream-set": "all", "delivery-limit": -1})
-    assert policy.definition["federation-upstream-set"] == "all"
-
-
 @pytest.mark.parametrize(
     ("apply_to", "kinds"),
     [

@@ -260,12 +260,3 @@ def test_only_what_the_existing_kind_knows_is_compared(name: str) -> None:
     assert queue_arguments.assert_equivalent({name: 5}, {}, CLASSIC, Q) is None
     with pytest.raises(Inequivalent):
         queue_arguments.assert_equivalent({"x-delivery-limit": 5}, {}, QUORUM, Q)
-
-
-def test_what_is_kept_has_no_wire_types() -> None:
-    """Both protocols and JSON show the same values, nested ones too."""
-    kept = queue_arguments.plain({"a": Int8(1), "b": [Timestamp(2), True], "c": {"d": None}})
-    assert kept == {"a": 1, "b": [2, True], "c": {"d": None}}
-    assert type(kept["a"]) is int
-    assert type(kept["b"][0]) is int
-    assert kept["b"][1] is True

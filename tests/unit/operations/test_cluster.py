@@ -54,13 +54,6 @@ def test_the_status_says_which_queues_have_no_leader_and_why() -> None:
     )
 
 
-def test_a_node_that_does_not_say_where_it_listens_does_not_run() -> None:
-    """L2: it has gone just now."""
-    world = World()
-    world.cluster.there = {(3, "list-listeners"): []}
-    assert world.run("cluster-status")["running_nodes"] == ["a", "c"]
-
-
 def test_members_of_the_metadata_are_shown_with_those_that_do_not_answer() -> None:
     """L4."""
     world = World()
@@ -69,13 +62,6 @@ def test_members_of_the_metadata_are_shown_with_those_that_do_not_answer() -> No
     assert [row["Node Name"] for row in rows] == ["a", "b", "c"]
     assert rows[0]["Membership"] == "voter"
     assert rows[2]["Term"] is None
-
-
-def test_one_node_is_a_cluster_of_its_own() -> None:
-    world = World(0, 0)
-    status = world.run("cluster-status")
-    assert status["cluster_name"] == "alone"
-    assert status["disk_nodes"] == status["running_nodes"] == ["alone"]
 
 
 def test_one_waits_until_as_many_nodes_run() -> None:

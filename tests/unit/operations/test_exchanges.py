@@ -51,13 +51,6 @@ def test_properties_are_those_asked_for(broker: Broker) -> None:
     )
 
 
-def test_declaring_again_is_204(broker: Broker) -> None:
-    """Also a predeclared one, as it is."""
-    declared(broker, type="topic")
-    declared(broker, type="topic")
-    declared(broker, "amq.topic", type="topic")
-
-
 @pytest.mark.rabbitmq("management_SUITE", "declare_exchange_inequivalent_fields")
 @pytest.mark.parametrize(
     ("body", "text"),
@@ -99,13 +92,6 @@ def test_a_bad_property_is_400(broker: Broker, body: Any, part: str) -> None:
     status, text = broker.request("PUT", "/exchanges/x", body)
     assert status == "400"
     assert part in text
-
-
-def test_a_bad_argument_is_400(broker: Broker) -> None:
-    """The alternate exchange is a name."""
-    status, text = broker.request("PUT", "/exchanges/x", {"arguments": {"alternate-exchange": 5}})
-    assert status == "400"
-    assert "alternate-exchange" in text
 
 
 @pytest.mark.rabbitmq("management_SUITE", "declare_default_exchange", "delete_default_exchange")

@@ -131,24 +131,6 @@ def test_a_member_is_removed_also_of_a_node_that_is_down() -> None:
     assert world.cluster.done == [("delete", "q", 3, 5)]
 
 
-def test_the_last_member_stays() -> None:
-    world = World()
-    world.cluster.declare("q", 1)
-    with pytest.raises(PreconditionFailed, match="last_node"):
-        world.run("delete-member", name="q", node="a")
-
-
-def test_a_leadership_is_handed_over() -> None:
-    world = World()
-    world.cluster.declare("q", 1, 2)
-    assert world.run("transfer-leadership", name="q", node="b") == {"leader": "b"}
-    with pytest.raises(PreconditionFailed, match="already_leader"):
-        world.run("transfer-leadership", name="q", node="b")
-    with pytest.raises(PreconditionFailed, match="not_a_member"):
-        world.run("transfer-leadership", name="q", node="c")
-    assert world.cluster.done == [("transfer", "q", 2)]
-
-
 @pytest.mark.rabbitmq("quorum_queue_SUITE", "force_shrink_members_to_local_member")
 def test_a_queue_is_shrunk_by_force_to_the_member_that_is_here() -> None:
     world = World(number=2)
@@ -263,13 +245,6 @@ def test_what_goes_wrong_stands_in_the_row_and_the_others_go_on() -> None:
     assert len(world.run("grow", node="c", strategy="all", errors_only=True)) == 1
 
 
-def test_grow_needs_a_node_that_runs() -> None:
-    world = World()
-    world.cluster.down = {3}
-    with pytest.raises(PreconditionFailed, match="node_not_running"):
-        world.run("grow", node="c", strategy="all")
-
-
 def test_queues_grow_to_a_count() -> None:
     """On nodes with the fewest members."""
     world = World(5)
@@ -340,16 +315,6 @@ def test_nothing_is_given_to_nodes_that_are_down_or_drained() -> None:
     world.cluster.done.clear()
     rows = world.run("rebalance", kind="quorum")
     assert {row["Node name"]: row["Number of quorum queues"] for row in rows} == {"a": 0, "c": 1, "d": 1}
-
-
-def test_a_transfer_that_fails_does_not_stop_the_others() -> None:
-    world = World(2)
-    for number in range(4):
-        world.cluster.declare(f"q{number}", 1, 2)
-    world.cluster.refusals = [PreconditionFailed("queue", "is no voter")]
-    rows = world.run("rebalance", kind="all", queue_pattern="q")
-    assert [row["Number of quorum queues"] for row in rows] == [2, 2]
-    assert len(world.cluster.done) == 3
 
 
 def test_one_rebalance_runs_at_a_time() -> None:

@@ -7,14 +7,8 @@ from typing import Any
 import pytest
 
 from amqp10broker.errors import PermissionDenied
-from amqp10broker.operations.table import OPERATIONS
 from tests.support.declaring import add_vhost
-from tests.support.managing import Broker, arguments_of
-
-NAMES = {
-    "a": "queue 'a' in vhost '/'",
-    "x": "exchange 'x' in vhost '/'",
-}
+from tests.support.managing import Broker
 
 
 @pytest.fixture
@@ -109,15 +103,6 @@ def test_a_dead_letter_exchange_of_another_type_is_a_bad_argument(broker: Broker
     assert "x-dead-letter-exchange" in text
 
 
-def test_an_alternate_exchange_given_as_binary_leads_past_no_permission(broker: Broker) -> None:
-    """It is no text, and refused."""
-    user = broker.user("u", configure="^new$")
-    body = {"arguments": {"alternate-exchange": b"amq.fanout"}}
-    status, text = broker.request("PUT", "/exchanges/new", body, user=user)
-    assert status == "400"
-    assert text.startswith("invalid type 'binary' for arg 'alternate-exchange'")
-
-
 @pytest.mark.rabbitmq(
     "amqp_auth_SUITE",
     "declare_exchange_alternate_exchange_allowed",
@@ -137,12 +122,6 @@ def test_an_alternate_exchange_needs_read_and_write(broker: Broker) -> None:
     assert broker.request("PUT", "/exchanges/b", body, user=broker.user("u3", "b", "y", "b"))[0] == "204"
     other = {"arguments": {"x-dead-letter-exchange": "y"}}
     assert broker.request("PUT", "/exchanges/c", other, user=broker.user("u4", "c"))[0] == "204"
-
-
-def test_what_is_there_is_not_asked_about_its_other_exchange_again(broker: Broker) -> None:
-    """Only making it needs more than configure."""
-    declare(broker, "guest")
-    assert declare(broker, broker.user("u", configure="b"))[0] == "200"
 
 
 BIND = {"source": "x", "destination_queue": "a", "binding_key": "k"}
@@ -232,29 +211,6 @@ def test_reading_bindings_of_an_exchange_needs_both(broker: Broker) -> None:
     assert text == "write access to exchange 'y' in vhost '/' refused for user 'u'"
     user = broker.user("v", write="y", read="x")
     assert broker.request("GET", "/bindings?src=x&dste=y&key=k", user=user) == ("200", [])
-
-
-def test_the_owner_of_the_machine_may_do_all(broker: Broker) -> None:
-    """At the local socket nobody is asked, not even about another connection's exclusive queue."""
-    broker.do("declare-queue", name="mine", exclusive=True)
-    owner = broker.caller(None, object())
-    assert broker.do("purge-queue", caller=owner, name="mine") == {"message_count": 0}
-    assert broker.do("delete-queue", caller=owner, name="mine") == {"message_count": 0}
-    assert broker.do("list-users", caller=owner)[0]["user"] == "guest"
-
-
-ADMINISTRATIVE = [
-    name for name, operation in OPERATIONS.items() if operation.permission == "the tag administrator"
-]
-
-
-@pytest.mark.parametrize("name", ADMINISTRATIVE)
-def test_accounts_need_the_tag_administrator(broker: Broker, name: str) -> None:
-    """Permissions in a virtual host do not make an administrator."""
-    user = broker.user("u", ".*", ".*", ".*")
-    with pytest.raises(PermissionDenied) as raised:
-        broker.do(name, caller=broker.caller(user), **arguments_of(name))
-    assert raised.value.description == f"{name} refused for user 'u': it needs the tag 'administrator'"
 
 
 def test_lists_show_what_the_user_has_to_do_with(broker: Broker) -> None:

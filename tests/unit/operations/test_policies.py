@@ -84,18 +84,6 @@ def test_queues_show_what_counts_for_them(broker: Broker) -> None:
     ]
 
 
-def test_exchanges_show_their_policy(broker: Broker) -> None:
-    """And are counted; the default one has none."""
-    broker.do("declare-exchange", name="x")
-    found = broker.do(
-        "set-policy", **policy({"alternate-exchange": "y"}, pattern="^x|^$", apply_to="exchanges")
-    )
-    assert (found["queues"], found["exchanges"]) == (0, 1)
-    assert {each["name"]: each["policy"] for each in broker.do("list-exchanges") if each["policy"]} == {
-        "x": "p"
-    }
-
-
 def test_what_does_not_act_is_said(broker: Broker) -> None:
     """Settings that mean nothing to some of the queues, and one that acts otherwise."""
     found = broker.do("set-policy", **policy({"max-age": "1D", "overflow": "reject-publish-dlx"}))

@@ -244,18 +244,6 @@ def test_a_commit_index_counts_up_to_what_the_message_shows_to_match() -> None:
     assert stage.raft(2).hard.commit == 2
 
 
-def test_one_member_is_a_majority_of_one() -> None:
-    """No message, no wait but for the disk; a single node runs the same code."""
-    stage = Stage("group 1")
-    assert stage.play("time-out 1") == ["1 is candidate in term 1", "1 writes term 1, vote 1"]
-    assert stage.play("durable 1") == ["1 is leader in term 1, leader 1", "1 writes 2/1 empty"]
-    assert stage.play("durable 1") == ["1 is leader in term 1, leader 1, open", "1 applies up to 2"]
-    assert stage.play("propose 1 a") == ["1 writes 3/1 a"]
-    assert stage.play("durable 1") == ["1 applies up to 3"]
-    assert stage.play("read 1 5") == ["1 answers read 5 at 3"]
-    assert stage.raft(1).deadline is None
-
-
 # -- elections
 
 
@@ -452,12 +440,6 @@ def test_a_leader_without_majority_steps_down() -> None:
     assert stage.raft(1).deadline is None
 
 
-def test_a_leader_that_hears_a_majority_again_goes_on() -> None:
-    """In time."""
-    stage = Stage(LEADING + "suspect 1 2\nsuspect 1 3\nhear 1 2\nrun\nwait 5000")
-    assert stage.raft(1).status.open
-
-
 def test_a_member_that_has_a_newer_term_and_cannot_win_frees_itself() -> None:
     """It tells the leader of the old term, which steps down: else entries would never reach that member."""
     stage = Stage(LEADING + "hard 3: 7 3 2\nsuspect 1 3\nhear 1 3")
@@ -602,12 +584,6 @@ def test_a_change_that_cannot_be_is_refused(change: str, why: str) -> None:
     """And nothing has begun."""
     stage = Stage(LEADING + "change 1 add 4\ndurable 1\ndeliver 1 2\ndurable 2\ndeliver 2 1")
     assert stage.play(f"change 1 {change}") == [f"refused: ChangeRefused: {why}"]
-
-
-def test_the_last_voter_stays() -> None:
-    """A group without voters has no majority."""
-    stage = Stage("group 1\ntime-out 1\nrun")
-    assert stage.play("change 1 remove 1") == ["refused: ChangeRefused: 1 is the last voter"]
 
 
 def test_a_configuration_is_in_force_when_it_is_in_the_log() -> None:

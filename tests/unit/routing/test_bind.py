@@ -4,19 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from amqp10broker.errors import AccessRefused, InvalidArgument, NotFound, RefusedError
+from amqp10broker.errors import AccessRefused, NotFound, RefusedError
 from amqp10broker.routing.exchange import Binding
 from tests.support.topologies import Small, bind, delete_exchange, exchange, queue, unbind
-
-
-def test_bind_is_idempotent() -> None:
-    """An equal binding changes nothing."""
-    small = Small("q")
-    binding = small.bind("amq.direct", "q", "k", {"a": 1})
-    version = small.topology.version
-    assert not bind(small.topology, Binding("amq.direct", queue("q"), "k", {"a": 1}))
-    assert small.topology.version == version
-    assert small.topology.bindings() == [binding]
 
 
 def test_arguments_are_part_of_a_binding() -> None:
@@ -72,23 +62,6 @@ def test_default_exchange_is_not_bound(binding: Binding) -> None:
         assert refusal.value.description == "operation not permitted on the default exchange"
 
 
-@pytest.mark.parametrize("name", ["amq.rabbitmq.reply-to", "amq.rabbitmq.reply-to.g1h2.key"])
-def test_reply_to_queues_are_not_bound(name: str) -> None:
-    """They are no queues, replies go to them through the default exchange."""
-    topology = Small().topology
-    for attempt in (topology.plan_bind, topology.plan_unbind):
-        with pytest.raises(AccessRefused, match="operation not permitted on the direct reply-to queue"):
-            attempt(Small.binding("amq.direct", name, "k"))
-
-
-def test_binding_keys_have_255_bytes_at_most() -> None:
-    """A longer key could not be told to AMQP 0-9-1 clients."""
-    small = Small("q")
-    small.bind("amq.direct", "q", "k" * 255)
-    with pytest.raises(InvalidArgument, match="binding key 'k+...' has 256 bytes"):
-        small.bind("amq.direct", "q", "k" * 256)
-
-
 def test_refused_binding_leaves_no_trace() -> None:
     """The version stays, nothing is bound, and the exchange is not in use."""
     small = Small("q")
@@ -108,12 +81,6 @@ def test_unbind_of_a_missing_binding_is_no_fault() -> None:
     assert not unbind(small.topology, small.binding("amq.direct", "gone", "k"))
     assert not unbind(small.topology, small.binding("gone", "q", "k"))
     assert small.topology.version == version
-
-
-@pytest.mark.parametrize(("source", "destination"), [("x", "amq.direct"), ("amq.direct", "x")])
-def test_unbind_of_an_exchange_that_is_gone_is_no_fault(source: str, destination: str) -> None:
-    """RabbitMQ, since 3.2: clients unbind when they tidy up, what an auto-delete exchange took along too."""
-    assert not unbind(Small().topology, Small.binding(source, exchange(destination)))
 
 
 @pytest.mark.rabbitmq("bindings_SUITE", "bind_and_unbind_direct_exchange", "bind_and_unbind_fanout_exchange")

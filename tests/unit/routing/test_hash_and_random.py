@@ -72,11 +72,6 @@ def test_consistent_hash_routes_a_message_with_several_keys_once() -> None:
     assert all(len(small.route("h", *KEYS[at : at + 5])) == 1 for at in range(100))
 
 
-def test_consistent_hash_without_bindings_routes_nowhere() -> None:
-    """Nothing to choose from."""
-    assert hashing({}).route("h", "k") == ()
-
-
 @pytest.mark.parametrize(
     ("key", "text"),
     [
@@ -186,15 +181,6 @@ def test_local_random_picks_the_queue_that_chance_names() -> None:
     bind(topology, Small.binding("r", "c"))
     assert topology.route(found, ("k", "cc")) == (("c",), False)
     assert asked == [3]
-
-
-def test_local_random_takes_turns_without_chance() -> None:
-    """A topology without a source of chance spreads evenly."""
-    small = Small("a", "b")
-    small.declare("r", "x-local-random")
-    small.bind("r", "a")
-    small.bind("r", "b")
-    assert [small.route("r")[0] for _ in range(4)] == ["a", "b", "a", "b"]
 
 
 def test_local_random_refuses_keys_and_exchanges() -> None:

@@ -122,11 +122,6 @@ def test_a_broker_that_is_gone_ends_the_run_with_its_last_event(tmp_path: Path) 
     assert (row.ended_ns, row.events_dropped) == (300, 2)
 
 
-def test_a_run_without_events_has_its_row(tmp_path: Path) -> None:
-    told(tmp_path, run(FIRST))
-    assert read_run(tmp_path, "r").ended_ns == 100
-
-
 def test_the_next_run_ends_the_one_before(tmp_path: Path) -> None:
     """Each with its own events and its own count of those that were lost; queues keep their names."""
     second = replace(FIRST, run_id="s", began_ns=250)
@@ -144,20 +139,6 @@ def test_the_next_run_ends_the_one_before(tmp_path: Path) -> None:
     rows = read_runs(tmp_path)
     assert [(row.run_id, row.ended_ns, row.events_dropped) for row in rows] == [("r", 250, 5), ("s", 400, 2)]
     assert all("queues" in json.loads(row.settings) for row in rows)
-
-
-def test_who_asked_for_the_run_may_say_more_in_its_row(tmp_path: Path) -> None:
-    """While it is recorded: what only the helper knows is added to it."""
-    ours, theirs = socket.socketpair()
-    scribe = Scribe(str(tmp_path))
-    scribe.begin(asdict(FIRST))
-    write_run(tmp_path, replace(FIRST, benchmark="sweep", case="c", message_size_bytes=100, ended_ns=250))
-    with ours, theirs:
-        ours.sendall(events(200, dropped=4) + frame(END, {"ended_ns": 300}, dropped=4))
-        serve(theirs, scribe)
-    row = read_run(tmp_path, "r")
-    assert (row.benchmark, row.case, row.message_size_bytes) == ("sweep", "c", 100)
-    assert (row.ended_ns, row.events_dropped) == (250, 4)
 
 
 def test_a_folder_that_cannot_be_written_is_the_last_answer(tmp_path: Path) -> None:
@@ -267,17 +248,6 @@ def test_a_disk_that_stays_full_is_said_all_the_same(tmp_path: Path, monkeypatch
     assert read_run(tmp_path, "r").ended_ns is None
 
 
-def test_a_name_that_has_a_run_gets_a_number(tmp_path: Path) -> None:
-    """The broker began again with the same configuration: each run keeps its events and its row."""
-    for number, at in enumerate((200, 300)):
-        row = replace(FIRST, began_ns=at - 10)
-        answers = told(tmp_path, run(row), events(at), run(replace(row, began_ns=at + 1)), events(at + 2))
-        first, second = (answer["run_id"] for answer in answers if "ready" in answer)
-        assert (first, second) == (("r", "r-2"), ("r-3", "r-4"))[number]
-    assert [times(tmp_path, run_id) for run_id in ("r", "r-2", "r-3", "r-4")] == [[200], [202], [300], [302]]
-    assert [row.began_ns for row in read_runs(tmp_path)] == [190, 201, 290, 301]
-
-
 @pytest.mark.parametrize(
     ("notes", "protocol", "all_of_them"),
     [
@@ -301,12 +271,6 @@ def test_the_row_says_what_the_connections_spoke(
     assert (row.protocol, json.loads(row.settings).get("protocols")) == (protocol, all_of_them)
     row = read_run(tmp_path, "s")
     assert (row.protocol, json.loads(row.settings)) == (None, {"a": 1})
-
-
-def test_a_protocol_that_the_row_has_stays(tmp_path: Path) -> None:
-    """A benchmark knows what its load speaks."""
-    told(tmp_path, run(replace(FIRST, protocol="amqp10")), frame(NOTE, {"protocols": ["amqp091"]}))
-    assert read_run(tmp_path, "r").protocol == "amqp10"
 
 
 def test_a_part_is_complete_when_it_is_old_although_nothing_comes(tmp_path: Path) -> None:

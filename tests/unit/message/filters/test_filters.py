@@ -27,10 +27,10 @@ from amqp10broker.message.filters.filters import (
     FilterSet,
     from_amqp10,
 )
-from amqp10broker.message.filters.offset_spec import AtTime, First, Offset
+from amqp10broker.message.filters.offset_spec import First
 from amqp10broker.protocols.amqp091.properties import BasicProperties, encode_properties
 from amqp10broker.protocols.amqp10.codec import array_of, decode, encode
-from amqp10broker.protocols.amqp10.types import Described, Map, Symbol, Timestamp, ULong
+from amqp10broker.protocols.amqp10.types import Described, Symbol, Timestamp, ULong
 from tests.support.filtering import NOW_MS, described, message
 from tests.support.strategies import scalars
 
@@ -47,14 +47,6 @@ def in_place(**filters: Any) -> set[str]:
 
 SUBJECT = {Symbol("subject"): "s"}
 TRUE = described(SQL, "TRUE")
-
-
-@pytest.mark.parametrize("given", [None, {}, Map()])
-def test_without_filters_all_messages_pass(given: Any) -> None:
-    """From the default offset."""
-    assert from_amqp10(given) == FilterSet(Filters(), {}, ())
-    assert Filters().matches(message(), NOW_MS)
-    assert list(Filters().matching([message(), message()], NOW_MS)) == [0, 1]
 
 
 @pytest.mark.rabbitmq("amqp_filter_prop_SUITE", "multiple_sections")
@@ -94,19 +86,6 @@ def test_filters_of_the_specification_may_have_a_numeric_descriptor(code: int, n
 def test_filter_values_are_a_string_or_a_list_of_them(value: Any) -> None:
     """An array is as good as a list."""
     assert read(f=described(STREAM_FILTER, value)).filters.bloom == BloomFilter(("x",))
-
-
-def test_match_unfiltered_alone_means_nothing() -> None:
-    """It is in place, and without values no chunk is left out."""
-    found = read(f=described(MATCH_UNFILTERED, True))
-    assert set(found.in_place) == {"f"}
-    assert found.filters == Filters()
-
-
-def test_an_offset_is_of_any_form() -> None:
-    """A timestamp is in milliseconds."""
-    assert read(f=described(OFFSET_SPEC, ULong(7))).filters.offset == Offset(7)
-    assert read(f=described(OFFSET_SPEC, Timestamp(7))).filters.offset == AtTime(7)
 
 
 @pytest.mark.parametrize(
@@ -255,13 +234,6 @@ def test_any_filter_set_is_read(filter_set: dict[Any, Any]) -> None:
     assert all(filter_set[name] is value for name, value in found.in_place.items())
     for on in (message(), message({"k": 1}, subject="x", to="y")):
         assert isinstance(found.filters.matches(on, NOW_MS), bool)
-
-
-def test_names_are_symbols() -> None:
-    """A filter under another key is refused."""
-    found = from_amqp10({"f": described(OFFSET_SPEC, "first"), 1: described(STREAM_FILTER, "x")})
-    assert found.in_place == {}
-    assert [refusal.reason for refusal in found.refused] == ["the name of a filter is a symbol"] * 2
 
 
 def test_a_batch_gives_the_positions_of_what_passes() -> None:

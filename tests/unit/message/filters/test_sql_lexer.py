@@ -14,22 +14,6 @@ def words(text: str) -> list[Any]:
     return [token.value for token in tokenize(text)[:-1]]
 
 
-def test_a_token_knows_its_place() -> None:
-    """So that an error can be shown there; behind the last one is the end."""
-    tokens = tokenize("ab  <= 'x'")
-    assert [(token.kind, token.position) for token in tokens] == [
-        (TokenKind.IDENTIFIER, 0),
-        (TokenKind.SYMBOL, 4),
-        (TokenKind.LITERAL, 7),
-        (TokenKind.END, 10),
-    ]
-
-
-def test_symbols_need_no_space() -> None:
-    """The longest one is taken; != is <>."""
-    assert words("<=>=<>!=<>=()*,/%+-") == ["<=", ">=", "<>", "<>", "<>", "=", *"()*,/%+-"]
-
-
 @pytest.mark.parametrize("space", [" ", "\t", "\f", "\n", "\r", " \r\n\t "])
 def test_white_space_is_that_of_java(space: str) -> None:
     """Space, tab, form feed, line feed and carriage return, and no other."""
