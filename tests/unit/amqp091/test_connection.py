@@ -12,11 +12,10 @@ from amqp10broker.protocols.amqp091.connection import (
     ConnectionInput,
     ConnectionState,
 )
-from amqp10broker.protocols.amqp091.errors import AmqpChannelError, ReplyCode
+from amqp10broker.protocols.amqp091.errors import ReplyCode
 from amqp10broker.protocols.amqp091.events import (
     ChannelItems,
     CloseOkReceived,
-    CloseReceived,
     ConnectionEvent,
     ConnectionFailed,
     OpenReceived,
@@ -36,7 +35,6 @@ from amqp10broker.protocols.amqp091.framing import HEADER, content_frames
 from amqp10broker.protocols.amqp091.methods import (
     BasicPublish,
     ChannelOpen,
-    ConnectionBlocked,
     ConnectionClose,
     ConnectionCloseOk,
     ConnectionOpen,
@@ -47,7 +45,6 @@ from amqp10broker.protocols.amqp091.methods import (
     ConnectionStartOk,
     ConnectionTune,
     ConnectionTuneOk,
-    ConnectionUnblocked,
     ConnectionUpdateSecret,
     ConnectionUpdateSecretOk,
     Method,
@@ -349,19 +346,6 @@ def test_what_a_client_logs_in_with_is_not_shown(event: object) -> None:
     assert "geheim" not in repr(event)
 
 
-def test_blocked_is_told_to_clients_that_asked_for_it() -> None:
-    """And unblocked; the reason is cut to what fits."""
-    connection = connection_in(S.RUNNING)
-    assert connection.blocked("low on memory")
-    assert connection.blocked("x" * 300)
-    assert connection.unblocked()
-    assert written(connection) == [
-        ConnectionBlocked("low on memory"),
-        ConnectionBlocked("x" * 252 + "..."),
-        ConnectionUnblocked(),
-    ]
-
-
 def test_blocked_is_not_told_to_other_clients() -> None:
     """Nor on a connection that is closing, like the answer to a new secret."""
     connection = connection_in(S.RUNNING)
@@ -375,27 +359,6 @@ def test_blocked_is_not_told_to_other_clients() -> None:
 
 
 # --- closing ---------------------------------------------------------------------------------------
-
-
-def test_the_clients_close_is_answered_when_the_owner_is_ready() -> None:
-    """What the client sent behind its close does not count."""
-    connection = connection_in(S.RUNNING)
-    close = ConnectionClose(200, "Normal shutdown", 0, 0)
-    events = connection.receive(PUBLISH + method_frame(0, close) + PUBLISH)
-    assert [type(event) for event in events] == [ChannelItems, CloseReceived]
-    assert events[1] == CloseReceived(200, "Normal shutdown", 0, 0)
-    assert connection.receive(PUBLISH) == []
-    assert connection.take_output() == b""
-    connection.close_ok()
-    assert written(connection) == [ConnectionCloseOk()]
-    assert connection.state is S.END
-
-
-def test_a_channel_error_can_close_the_connection_too() -> None:
-    """Where the specification says connection for a soft code: a refused login."""
-    connection = connection_in(S.AUTHENTICATING)
-    connection.fail(AmqpChannelError(ReplyCode.ACCESS_REFUSED, "Login was refused"))
-    assert written(connection) == [ConnectionClose(403, "ACCESS_REFUSED - Login was refused", 0, 0)]
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 100_000])

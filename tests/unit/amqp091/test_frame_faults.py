@@ -82,14 +82,6 @@ def test_a_payload_larger_than_frame_max_is_a_frame_error() -> None:
     assert (fault.code, fault.text) == (ReplyCode.FRAME_ERROR, "type 3, 8193 octets payload, max 8184")
 
 
-def test_eight_bytes_above_frame_max_are_tolerated() -> None:
-    """As RabbitMQ does."""
-    data = PUBLISH + content_header_frame(1, PLAIN, FRAME_MAX) + frame(3, 1, bytes(FRAME_MAX))
-    (run,) = FrameReader(FRAME_MAX).feed(data)
-    assert isinstance(run, PublishRun)
-    assert run.bodies == [bytes(FRAME_MAX)]
-
-
 @pytest.mark.parametrize(
     "data",
     [
@@ -111,12 +103,6 @@ def test_a_wrong_end_octet_is_a_frame_error(data: bytes) -> None:
 def test_a_heartbeat_on_a_channel_or_with_a_payload_is_a_frame_error(data: bytes) -> None:
     """501."""
     assert fault_of(data).code is ReplyCode.FRAME_ERROR
-
-
-def test_a_malformed_publish_is_a_syntax_error() -> None:
-    """502 with the method, although publishes are learned."""
-    fault = fault_of(frame(1, 1, BasicPublish(routing_key="q").encode() + b"\0"))
-    assert (fault.code, fault.class_id, fault.method_id) == (ReplyCode.SYNTAX_ERROR, 60, 40)
 
 
 def test_a_method_of_the_connection_on_a_channel_is_an_invalid_command() -> None:
@@ -152,13 +138,6 @@ def test_anything_but_a_content_header_behind_a_publish_is_unexpected(data: byte
     fault = fault_of(PUBLISH + data)
     assert (fault.code, fault.class_id, fault.method_id) == (ReplyCode.UNEXPECTED_FRAME, 60, 40)
     assert fault.text == "expected content header for class 60, got non content header frame instead"
-
-
-def test_a_content_header_of_another_class_is_unexpected() -> None:
-    """505."""
-    fault = fault_of(PUBLISH + CONTENT_HEADER.replace(b"\x00\x3c", b"\x00\x32"))
-    assert fault.code is ReplyCode.UNEXPECTED_FRAME
-    assert fault.text == "expected content header for class 60, got one for class 50 instead"
 
 
 @pytest.mark.parametrize("size", [0, 11, 13])

@@ -151,52 +151,6 @@ def read(
 # --- joining ---------------------------------------------------------------------------------------
 
 
-def test_a_run_joins_messages_of_other_sizes_and_properties() -> None:
-    """Only the arguments of the publish must be equal."""
-    messages = [(PERSISTENT, b"a"), (PERSISTENT, b"bb"), (PLAIN, b"bb"), (PLAIN, b""), (PLAIN, b"c" * 20_000)]
-    (run,) = read(b"".join(publish(body=body, properties=properties) for properties, body in messages))
-    assert isinstance(run, PublishRun)
-    assert list(zip(run.properties, run.bodies, strict=True)) == messages
-
-
-def test_runs_are_joined_across_other_channels() -> None:
-    """Two publishers that alternate are two runs, since channels are independent."""
-    items = read((publish(1, b"x") + publish(2, b"y")) * 10)
-    assert [(item.channel, len(item.bodies)) for item in items if isinstance(item, PublishRun)] == [
-        (1, 10),
-        (2, 10),
-    ]
-
-
-def test_a_method_of_the_channel_ends_its_run() -> None:
-    """What was published before a method comes before it."""
-    declare = QueueDeclare(queue="q")
-    items = read(publish(body=b"1") + method_frame(1, declare) + publish(body=b"2"))
-    assert [type(item) for item in items] == [PublishRun, MethodFrame, PublishRun]
-
-
-def test_nothing_is_joined_across_a_frame_on_channel_0() -> None:
-    """What stood before a method of the connection stays before it."""
-    items = read(publish(body=b"1") + HEARTBEAT + publish(body=b"2"))
-    assert [type(item) for item in items] == [PublishRun, Heartbeat, PublishRun]
-
-
-def test_neighbouring_acks_become_one_run() -> None:
-    """Tag and multiple of each, in order."""
-    (run,) = read(b"".join(ack(tag, multiple=tag % 7 == 0) for tag in range(1, 51)))
-    assert isinstance(run, AckRun)
-    assert run.tags == [(tag, tag % 7 == 0) for tag in range(1, 51)]
-
-
-def test_an_ack_with_reserved_bits_set_is_read() -> None:
-    """Only the lowest bit of the octet counts."""
-    frame = bytearray(ack(5))
-    frame[-2] = 0b110
-    assert flat(read(bytes(frame) + ack(6))) == {1: [(5, False), (6, False)]}
-    frame[-2] = 0b11
-    assert flat(read(ack(4) + bytes(frame))) == {1: [(4, False), (5, True)]}
-
-
 def test_a_body_that_holds_frames_is_not_read_as_frames() -> None:
     """Not even where the rows of equal messages are read at once."""
     inner = publish(body=b"12345")
@@ -207,14 +161,6 @@ def test_a_body_that_holds_frames_is_not_read_as_frames() -> None:
 
 
 # --- contents --------------------------------------------------------------------------------------
-
-
-def test_a_body_of_several_frames_is_put_together() -> None:
-    """In order, and the run goes on behind it."""
-    body = bytes(range(256)) * 100
-    (run,) = read(publish(body=b"a") + publish(body=body) + publish(body=b"b"))
-    assert isinstance(run, PublishRun)
-    assert run.bodies == [b"a", body, b"b"]
 
 
 @pytest.mark.rabbitmq("unit_amqp091_content_framing_SUITE", "content_transcoding")

@@ -269,29 +269,6 @@ def test_described_values_nest_as_deep_as_the_limit(opening: bytes, closing: byt
                 read(opening * depth + b"\x40" * depth * 2)
 
 
-def test_lists_nest_as_deep_as_the_limit() -> None:
-    """Encode and decode agree about the deepest list."""
-    deepest: Any = None
-    for _ in range(DEPTH_MAX):
-        deepest = [deepest]
-    data = encode(deepest)
-    assert decode(data) == (deepest, len(data))
-    assert skip(data) == len(data)
-    with pytest.raises(EncodeError, match="nested"):
-        encode([deepest])
-    for read in (decode, skip):
-        with pytest.raises(DecodeError, match="nested"):
-            read(b"\xd0" + (len(data) + 4).to_bytes(4, "big") + b"\0\0\0\1" + data)
-
-
-def test_a_list_that_contains_itself_is_refused() -> None:
-    """Encoding ends."""
-    endless: list[Any] = []
-    endless.append(endless)
-    with pytest.raises(EncodeError, match="nested"):
-        encode(endless)
-
-
 @pytest.mark.rabbitmq("binary_parser_SUITE", "array32_count_exceeds_data")
 def test_a_huge_count_costs_no_time() -> None:
     """Counts that the bytes do not bear out are refused before anything is built for them.
@@ -406,15 +383,6 @@ def test_array_of_takes_the_narrowest_constructor_that_fits_all(items: list[Any]
     array = array_of(items)
     assert array.constructor == constructor
     assert typed(decode(encode(array))[0]) == typed(array)
-
-
-@pytest.mark.parametrize(
-    "items", [[], [1, "a"], [Described(Symbol("a"), 1), Described(Symbol("b"), 1)]], ids=repr
-)
-def test_array_of_refuses_items_that_are_no_array(items: list[Any]) -> None:
-    """No items, mixed types or mixed descriptors are refused."""
-    with pytest.raises(EncodeError):
-        array_of(items)
 
 
 def test_a_map_decodes_to_a_dict_in_the_order_of_the_wire() -> None:

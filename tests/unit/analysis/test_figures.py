@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from amqp10broker.observe.flow_events.schema import FIELDS, NO_CREDIT, PACK, EventKind
+from amqp10broker.observe.flow_events.schema import FIELDS, PACK, EventKind
 from amqp10broker.observe.recording.parquet import EventWriter
 from amqp10broker.observe.recording.runs import RunRecord, write_run
-from amqp10broker.sessions.diagnosis.waits import Wait
 from amqp10broker.tools.analysis.configurations import compare, configurations, groups
 from amqp10broker.tools.analysis.figures import Measured
 from tests.support.flow_oracle import measured
@@ -52,23 +51,6 @@ def test_warm_up_and_what_comes_after_the_end_do_not_count(tmp_path: Path) -> No
     found = figures(tmp_path, [event(at, EventKind.CLIENT_RECEIVED, n=n, value_ns=S) for at, n in sent])
     assert found.figures.throughput_per_s == pytest.approx(111 / 10)
     assert found.figures.events == 3
-
-
-def test_elapsed_time_counts_with_the_part_inside_the_run(tmp_path: Path) -> None:
-    """A link that waits across the ends of the run is cut there, and not left out."""
-    waits = [
-        event(2, EventKind.LINK_IN, value_ns=5 * S, reason=Wait.CREDIT_WITHHELD.number, link_credit=0),
-        event(8, EventKind.LINK_IN, value_ns=6 * S, link_credit=100),
-        event(14, EventKind.LINK_IN, value_ns=6 * S, reason=NO_CREDIT, link_credit=50, n=7),
-    ]
-    found = figures(tmp_path, waits)
-    stalls = {stall.reason: stall.seconds for stall in found.stalls}
-    assert stalls == {"credit withheld": pytest.approx(2), "no credit": pytest.approx(2)}
-    assert found.figures.publisher_stall_share == pytest.approx(0.4)
-    assert found.figures.publisher_link_s == pytest.approx(10)
-    # Left in the mean: (2 * 0 + 6 * 100 + 2 * 50) / 10 of 100.
-    assert found.figures.credit_utilisation == pytest.approx(1 - 0.7)
-    assert found.figures.broker_in_per_s == 0
 
 
 def test_a_run_that_is_still_recorded_counts_up_to_its_last_event(tmp_path: Path) -> None:
@@ -122,33 +104,6 @@ def test_confirm_latency_is_the_clients_if_it_wrote_it_down(tmp_path: Path) -> N
     assert (alone.confirm_source, both.confirm_source) == ("broker", "client")
     assert alone.confirm_p50_ms == pytest.approx(1, rel=0.045)
     assert both.confirm_p99_ms == pytest.approx(8, rel=0.045)
-
-
-def test_latencies_are_weighted_by_messages(tmp_path: Path) -> None:
-    """One event of 990 messages, ten of one."""
-    events = [event(1, EventKind.CLIENT_DELIVERY, n=990, value_ns=1_000_000)]
-    events += [event(1, EventKind.CLIENT_DELIVERY, n=1, value_ns=64_000_000)] * 10
-    found = figures(tmp_path, events).figures
-    assert found.end_to_end_p99_ms == pytest.approx(1, rel=0.045)
-    assert found.end_to_end_p999_ms == pytest.approx(64, rel=0.045)
-
-
-def test_memory_processor_time_queue_and_buffers(tmp_path: Path) -> None:
-    """Maxima, means, and processor time by the messages of the throughput."""
-    events = [
-        event(1, EventKind.PROCESS, bytes=50_000_000, n=S // 2, value_ns=S),
-        event(2, EventKind.PROCESS, bytes=60_000_000, n=S, value_ns=S),
-        event(2, EventKind.QUEUE, queue_depth=10, handle=1, value_ns=S),
-        event(2, EventKind.QUEUE, queue_depth=30, handle=2, value_ns=S),
-        event(2, EventKind.CONNECTION_OUT, queue_depth=4096, value_ns=S),
-        event(2, EventKind.CLIENT_RECEIVED, n=1_000_000, value_ns=S),
-    ]
-    found = figures(tmp_path, events).figures
-    assert found.memory_max_bytes == 60_000_000
-    assert found.cpu_cores == pytest.approx(0.75)
-    assert found.cpu_us_per_message == pytest.approx(7.5)
-    assert (found.queue_depth_mean, found.queue_depth_max) == (20, 30)
-    assert found.write_buffer_max_bytes == 4096
 
 
 def test_the_depth_of_queues_is_a_mean_over_time(tmp_path: Path) -> None:

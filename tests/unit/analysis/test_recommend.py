@@ -114,13 +114,6 @@ def test_the_lowest_latency_among_those_that_sustain_the_rate() -> None:
     assert not any("full speed" in weak for weak in found.weak)
 
 
-def test_a_rate_that_nothing_sustains_is_said() -> None:
-    """With the most that was reached."""
-    found = recommend("g", candidates(knee, scatter=(0.0,)), Aim("latency", 90_000))
-    assert isinstance(found, NoRecommendation)
-    assert found.reason == "no setting sustains that rate; the most was 60,000/s"
-
-
 def test_the_least_memory_among_those_that_keep_the_throughput() -> None:
     """170 credits keep 97 % with half the memory."""
     pool = [
@@ -174,14 +167,6 @@ def test_of_what_a_broker_recorded_by_itself_the_load_is_doubted_first() -> None
     assert "nothing shows that it was the same with each setting" in own.weak[0]
     assert own.weak[1:] == swept.weak
     assert "python -m benchmarks sweep --record DIR" in told(own)
-
-
-def test_a_credit_that_fills_its_window_is_pointed_out() -> None:
-    """The broker's rule of thumb: twice the credit below the window."""
-    found = chosen(recommend("g", candidates(lambda c, w: 10.0 * c, windows=(400,)), Aim()))
-    assert "fill a window of 400" in found.notes[0]
-    assert not any("fill a window" in reason for reason in found.reasons)
-    assert "    mind: one link with" in told(found)
 
 
 def test_what_is_pasted_is_understood_by_the_broker() -> None:

@@ -14,7 +14,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from amqp10broker.observe.flow_events.schema import CONFIGURATION
-from amqp10broker.observe.recording.runs import write_run
 from amqp10broker.tools.analysis.configurations import compare, configurations, describe_settings, groups
 from amqp10broker.tools.analysis.recommend import Aim, Recommendation, recommend_all
 from amqp10broker.tools.analysis.report import Analysed, comparisons, report
@@ -204,24 +203,6 @@ def test_control_characters_in_names_leave_the_report_well_formed(tmp_path: Path
     assert "f\ufffdst" in text
 
 
-def test_what_is_missing_from_a_recording_is_said(recording: Path, tmp_path: Path) -> None:
-    """Runs without events, events without a run, runs that still go on, events that were dropped."""
-    plants = synthetic.sweep(credits=(50, 170), windows=(400,), repetitions=1, events=2_000)
-    synthetic.write(tmp_path, plants)
-    live = replace(plants[0].run, ended_ns=None, events_dropped=77)
-    write_run(tmp_path, live)
-    write_run(tmp_path, replace(live, run_id="never-started"))
-    (tmp_path / "events" / "run_id=stray").mkdir()
-    (part,) = (tmp_path / "events" / f"run_id={live.run_id}").iterdir()
-    (tmp_path / "events" / "run_id=stray" / "part-00000.parquet").write_bytes(part.read_bytes())
-    text = text_of(tree(report(analysed(tmp_path))))
-    assert f"Still being recorded, counted up to the last event: {live.run_id}." in text
-    assert "there are no events of it: never-started." in text
-    assert "nobody has said what it was: stray." in text
-    assert "77 dropped" in text
-    assert "buffers were full" in text
-
-
 def test_tables_are_there_as_csv_and_parquet_with_the_same_rows(known: Analysed, tmp_path: Path) -> None:
     """Both have all columns; a figure is one figure."""
     tables = tables_of_all(known)
@@ -271,17 +252,3 @@ def test_recommendations_and_stalls_are_there_as_numbers(known: Analysed) -> Non
         ]
         assert len(own) <= row["repetitions"]
         assert row["seconds"] == pytest.approx(sum(own))
-
-
-@pytest.mark.parametrize("name", ["=HYPERLINK()", "@SUM(A1)", "+1", "-1", "\t=1"])
-def test_names_are_no_formulas_for_a_spreadsheet(tmp_path: Path, name: str) -> None:
-    """With an apostrophe in the CSV, as they are in Parquet; numbers below zero are numbers."""
-    (plant,) = synthetic.two_senders(repetitions=1, events=400)
-    synthetic.write(tmp_path, [replace(plant, run=replace(plant.run, case=name))])
-    output = tmp_path / "output"
-    output.mkdir()
-    write_tables(output, tables_of_all(analysed(tmp_path)))
-    with (output / "runs.csv").open(newline="") as file:
-        assert {row["case"] for row in csv.DictReader(file)} == {f"'{name}"}
-    assert set(pq.read_table(output / "runs.parquet")["case"].to_pylist()) == {name}
-    assert "'-" not in (output / "comparison.csv").read_text().replace("'-1", "")

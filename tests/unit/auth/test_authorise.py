@@ -46,14 +46,6 @@ def test_each_permission_is_for_its_operation(access: Access, kind: authorise.Ki
         )
 
 
-def test_the_default_exchange_is_asked_for_as_amq_default(access: Access) -> None:
-    """In the pattern and in the text."""
-    access.write("exchange", "")
-    assert refused(lambda: access.read("exchange", "")) == (
-        "read access to exchange 'amq.default' in vhost '/' refused for user 'guest'"
-    )
-
-
 @pytest.mark.parametrize("pattern", ["", "^$"])
 def test_an_empty_pattern_allows_nothing(users: Users, pattern: str) -> None:
     """Searched for as it is, the empty pattern would be found in every name."""
@@ -72,14 +64,6 @@ def test_decisions_are_remembered_until_permissions_change(access: Access, users
     assert access.version != before
     access.read("queue", "q")
     assert refused(lambda: access.read("queue", "r-1"))
-
-
-def test_what_is_remembered_has_an_end(access: Access, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Clients choose names; they must not fill the memory with them."""
-    monkeypatch.setattr(authorise, "_REMEMBERED_MAX", 10)
-    for number in range(100):
-        access.read("queue", f"r-{number}")
-        assert len(access._allowed) <= 10
 
 
 def test_entering_a_virtual_host_needs_a_permission_there(users: Users, access: Access) -> None:

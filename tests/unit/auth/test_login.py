@@ -73,12 +73,6 @@ def log_in(
 # --- PLAIN ----------------------------------------------------------------------------------------
 
 
-def test_plain_lets_in_with_the_right_password(rules: Rules) -> None:
-    """At once, when the password is known."""
-    assert rules().begin(HERE).start("PLAIN", b"\0guest\0guest") == Success("guest")
-    assert log_in(rules(), "PLAIN", b"\0rabbit\0hole") == Success("rabbit")
-
-
 @pytest.mark.parametrize(
     ("response", "reason"),
     [
@@ -273,11 +267,6 @@ def test_scram_proves_both_sides(rules: Rules, users: Users, passwords: Password
         client = ScramClient(name, password)
         step = scram(rules(), client, first=first)
         assert step == Success(name, b"v=" + base64.b64encode(client.signature))
-
-
-def test_scram_sends_the_servers_proof_as_a_challenge_where_it_must(rules: Rules) -> None:
-    """AMQP 0-9-1 has no room for data beside success."""
-    assert scram(rules(), ScramClient("guest", "guest"), with_outcome=False) == Success("guest")
 
 
 @pytest.mark.parametrize(

@@ -80,14 +80,6 @@ def test_a_storm_on_one_name_from_everywhere_delays_other_names_by_three_turns_a
         assert "ann from home" in [line.take() for _ in range(4)]
 
 
-def test_names_of_one_address_share_its_turns(line: Line) -> None:
-    """On one machine, 127.0.0.1, who tries one name does not hold up who logs in as another."""
-    for _ in range(100):
-        line.join("here", "guest")
-    line.join("here", "ann")
-    assert "ann from here" in [line.take() for _ in range(4)]
-
-
 def test_those_that_say_the_same_share_one_turn(line: Line) -> None:
     """A fleet with one password costs one verification; who says something else has a turn of its own."""
     fleet = [line.join("here", "app", key="right") for _ in range(500)]
@@ -97,15 +89,6 @@ def test_those_that_say_the_same_share_one_turn(line: Line) -> None:
     assert line.turns.take() is fleet[0]
     line.turns.done(fleet[0])
     assert line.turns.take() is other
-
-
-def test_a_turn_can_be_joined_until_it_is_done(line: Line) -> None:
-    """While it runs its result will do; afterwards, it is asked again."""
-    first = line.join("here", "app", key="same")
-    assert line.turns.take() is first
-    assert line.join("here", "app", key="same") is first
-    line.turns.done(first)
-    assert line.join("here", "app", key="same") is not first
 
 
 def test_who_leaves_gives_up_the_turn(line: Line) -> None:
@@ -118,17 +101,6 @@ def test_who_leaves_gives_up_the_turn(line: Line) -> None:
     assert len(line.turns) == 0
     assert line.turns.take() is None
     assert line.join("a", "u", key="same") is not turn
-
-
-def test_who_leaves_while_the_turn_runs(line: Line) -> None:
-    """Nobody joins what nobody waits for."""
-    turn = line.join("a", "u", key="same")
-    assert line.turns.take() is turn
-    line.turns.leave(turn)
-    again = line.join("a", "u", key="same")
-    assert again is not turn
-    line.turns.done(turn)
-    assert line.join("a", "u", key="same") is again
 
 
 def test_too_many_of_an_address_are_refused(line: Line) -> None:

@@ -6,15 +6,13 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
-import pytest
-
-from amqp10broker.observe.flow_events.schema import EVENTS, PACK, RUN_FIELDS, EventKind
-from amqp10broker.observe.recording.parquet import EventWriter, read_events
-from amqp10broker.observe.recording.runs import RunRecord, read_run, read_runs, write_run
+from amqp10broker.observe.flow_events.schema import RUN_FIELDS, EventKind
+from amqp10broker.observe.recording.parquet import read_events
+from amqp10broker.observe.recording.runs import RunRecord, read_run, write_run
 from benchmarks import spec
 from benchmarks.broker_process import BrokerSettings
 from benchmarks.client_events import ClientEvents, Edge, Recorded
-from benchmarks.recording import RecordedRun, Recording, whole_or_nothing
+from benchmarks.recording import RecordedRun, Recording
 from benchmarks.stream import Counts
 
 SOME = Counts(3, 0, 0, 1, 1)
@@ -83,20 +81,3 @@ def test_events_of_the_edges_fall_on_the_right_side_of_the_window(tmp_path: Path
         if row.began_ns <= at < row.ended_ns
     ]
     assert inside == [4]
-
-
-def test_of_a_run_that_failed_nothing_is_left(tmp_path: Path) -> None:
-    """Neither events nor a row: readers would take them for a measurement."""
-    recording = Recording(tmp_path, "sweep", 50)
-    kept, failed = recording.begin("case"), recording.begin("case")
-    write(kept)
-    write(failed)
-    with EventWriter(tmp_path, failed.run_id, "broker") as writer:
-        writer.write(bytes(PACK.size))
-    with pytest.raises(KeyboardInterrupt), whole_or_nothing(failed):
-        raise KeyboardInterrupt
-    assert [run.run_id for run in read_runs(tmp_path)] == [kept.run_id]
-    assert [path.name for path in (tmp_path / EVENTS).iterdir()] == [f"run_id={kept.run_id}"]
-    with whole_or_nothing(kept):
-        failed.discard()
-    assert [run.run_id for run in read_runs(tmp_path)] == [kept.run_id]

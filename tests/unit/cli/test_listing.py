@@ -162,15 +162,6 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return requests
 
 
-def test_messages_are_those_ready_those_delivered_and_dead_ones_that_wait(
-    asked: list[Any], capsys: pytest.CaptureFixture[str]
-) -> None:
-    """As RabbitMQ counts them; the type is that of the declaration."""
-    assert main.main(["list-queues", "name", "type", "messages"]) == 0
-    assert asked == [{"op": "list-queues", "arguments": {}}]
-    assert capsys.readouterr().out.splitlines()[3] == "│ q    │ quorum │ 9        │"
-
-
 @pytest.mark.parametrize(
     "each", [each for each in listing.LISTINGS if each.from_connections], ids=lambda each: each.noun
 )
@@ -181,18 +172,6 @@ def test_rows_of_connections_have_every_column(each: listing.Listing) -> None:
     assert found
     for row in found:
         assert set(each.columns) <= set(row)
-
-
-def test_a_column_shows_a_field_of_the_answer_or_a_sum_of_fields() -> None:
-    """One that is unknown makes the sum unknown: a stream has no weight, a long queue one part of it."""
-    queues = BY_NOUN["queues"]
-    shown = ("messages_ready", "message_bytes", "message_bytes_ready", "message_bytes_unacknowledged")
-    row = queues.filled(QUEUE)
-    assert [row[name] for name in shown] == [3, 42, 30, 12]
-    row = queues.filled({**QUEUE, "weight": {**QUEUE["weight"], "unsettled": None}})
-    assert [row[name] for name in shown] == [3, None, 30, None]
-    row = queues.filled({**QUEUE, "weight": None})
-    assert [row[name] for name in shown] == [3, None, None, None]
 
 
 def test_the_limit_of_deliveries_is_not_the_count_of_messages_beyond_it() -> None:

@@ -46,49 +46,6 @@ def test_every_scalar_setting_is_an_option_of_serve(capsys: pytest.CaptureFixtur
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["lits-queues"], "there is no command 'lits-queues'; did you mean list-queues?"),
-        (["lits-queues", "--port", "1"], "there is no command 'lits-queues'; did you mean list-queues?"),
-        (["set_policy", "p"], "there is no command 'set_policy'; did you mean set-policy?"),
-        (["zzz"], "there is no command 'zzz'; 'amqp10broker --help' lists them"),
-        (["status", "--prot", "5673"], "there is no option --prot; did you mean --port?"),
-        (["set", "--prot=1", "max_link_credit", "5"], "there is no option --prot; did you mean --port?"),
-        (
-            ["declare", "queue", "q", "--auto-delet"],
-            "no option --auto-delet; did you mean --auto-delete?",
-        ),
-        (
-            ["serve", "--max-link-cerdit", "5"],
-            "--max-link-cerdit; did you mean --max-link-credit?",
-        ),
-        (["status", "--zzz"], "there is no option --zzz\n"),
-        (["set", "max_link_cerdit", "5"], "'max_link_cerdit' is none; did you mean max_link_credit?"),
-        (["declare", "qeue", "q"], "'qeue' is none; did you mean queue?"),
-        (["status", "--format", "jsno"], "'jsno' is none; did you mean json?"),
-        (["status", "--format", "xml"], "'xml' is none; known are table, json"),
-        (["list-queues", "mesages"], "column 'mesages' is unknown to list-queues; did you mean messages?"),
-    ],
-)
-def test_a_mistyped_word_is_asked_about(
-    argv: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Commands, options, their values and columns: exit code 2, and what may have been meant."""
-    try:
-        code: object = main.main(argv)
-    except SystemExit as ended:
-        code = ended.code
-    assert code == 2
-    assert message in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("argv", [["publish", "--", "--prot"], ["publish", "--- a text", "--key", "k"]])
-def test_what_only_looks_like_an_option_is_a_text(argv: list[str]) -> None:
-    """Behind two dashes, and with a blank in it, as the parser itself has it."""
-    main.build_parser().check_options(argv)
-
-
-@pytest.mark.parametrize(
-    ("argv", "message"),
-    [
         (["serve", "--port", "x"], "amqp10broker: flag --port is 'x'; must be an integer from 0 to 65535"),
         (["serve", "--max-link-credit", "0"], "flag --max-link-credit is 0; must be an integer from 1 to"),
         (["serve", "--config", "nonexistent.toml"], "nonexistent.toml cannot be read"),

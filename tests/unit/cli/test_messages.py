@@ -13,9 +13,7 @@ from uuid import UUID
 import pytest
 
 from amqp10broker.cli import getting, main, publishing
-from amqp10broker.cli.exits import Failed
 from amqp10broker.client.message import BodyKind, Header, Message, Properties, Symbol, decode_message
-from amqp10broker.client.outcomes import ACCEPTED, RELEASED, rejected
 from amqp10broker.errors import ConfigError
 from amqp10broker.protocols.amqp10.types import UInt
 
@@ -100,18 +98,6 @@ def test_a_routing_key_without_an_exchange_is_a_mistake(capsys: pytest.CaptureFi
     assert "leave one out" in capsys.readouterr().err
 
 
-def test_outcomes_are_counted_and_only_accepted_ones_are_a_success(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """The first other one gives the reason."""
-    publishing.report([ACCEPTED], "queue 'q'")
-    publishing.report([ACCEPTED, ACCEPTED], "queue 'q'")
-    assert capsys.readouterr().out == ("1 message accepted by queue 'q'\n2 messages accepted by queue 'q'\n")
-    with pytest.raises(Failed, match=r"2 accepted, 1 rejected, 1 released: .* rejected .*: full"):
-        publishing.report([ACCEPTED, rejected("amqp:x", "full"), RELEASED, ACCEPTED], "exchange 'x'")
-    assert capsys.readouterr().out == ""
-
-
 FULL = Message(
     b"caf\xc3\xa9",
     header=Header(durable=True, priority=4),
@@ -139,28 +125,6 @@ def test_json_of_messages() -> None:
         {"body": {"k": [1]}, "body_encoding": "amqp-value"},
     ]
     assert getting.show([], "json", "q") == b"[]\n"
-
-
-def test_text_of_messages() -> None:
-    """One line a value; nothing in it can steer the terminal."""
-    steering = Message(b"\x1b[2J\nx", application_properties={"a\nb": "c\td"})
-    assert getting.show([FULL, steering], "text", "q").decode().splitlines() == [
-        "message 1 of 2",
-        "  header durable: true",
-        "  header priority: 4",
-        '  message-annotations x-l: [1, "b"]',
-        f"  properties message_id: {UUID(int=5)}",
-        "  properties user_id: /w==",
-        "  properties content_type: a/b",
-        "  application-properties n: 3",
-        "  application-properties none: ",
-        "  body (utf-8): café",
-        "",
-        "message 2 of 2",
-        r"  application-properties a\nb: c\td",
-        r"  body (utf-8): \x1b[2J\nx",
-    ]
-    assert getting.show([], "text", "q") == b"queue 'q' has no ready message\n"
 
 
 @pytest.mark.parametrize(

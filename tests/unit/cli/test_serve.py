@@ -54,19 +54,6 @@ def run(
     return serve.run(Config(**settings))
 
 
-def test_the_port_of_tls_is_told_beside_the_other(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    async def run_broker(config: Config, on_up: Callable[..., None]) -> None:
-        on_up([("127.0.0.1", 5672)], [("127.0.0.1", 5671), ("::1", 5671)])
-
-    monkeypatch.setattr(serve, "run_broker", run_broker)
-    assert serve.run(Config(log_format="json")) == 0
-    entry = json.loads(capsys.readouterr().err.splitlines()[0])
-    assert (entry["event"], entry["addresses"]) == ("listening", "127.0.0.1:5672")
-    assert entry["tls"] == "127.0.0.1:5671, [::1]:5671"
-
-
 @pytest.mark.parametrize(
     ("error", "sentence"),
     [

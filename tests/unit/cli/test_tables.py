@@ -10,42 +10,10 @@ import pytest
 
 from amqp10broker.cli import tables
 
-COLUMNS = ("name", "type", "messages")
-ARTICLE = [
-    {"name": "classic-queue-amqp-091", "type": "classic", "messages": 159077},
-    {"name": "quorum-queue-amqp-091", "type": "quorum", "messages": 155782},
-    {"name": "classic-queue-amqp-10", "type": "classic", "messages": 1089075},
-    {"name": "quorum-queue-amqp-10", "type": "quorum", "messages": 148580},
-]
 ODD = [
     {"name": "a,b\t\x1b[2J", "type": None, "messages": True},
     {"name": '"q"', "type": ["x", "y"], "messages": {"k": 1}},
 ]
-
-
-def test_the_table_of_the_article_is_drawn_to_the_letter() -> None:
-    """As ``rabbitmqctl list_queues name type messages --formatter=pretty_table`` draws it."""
-    assert tables.render(COLUMNS, ARTICLE, "table") == (
-        "┌────────────────────────┬─────────┬──────────┐\n"
-        "│ name                   │ type    │ messages │\n"
-        "├────────────────────────┼─────────┼──────────┤\n"
-        "│ classic-queue-amqp-091 │ classic │ 159077   │\n"
-        "├────────────────────────┼─────────┼──────────┤\n"
-        "│ quorum-queue-amqp-091  │ quorum  │ 155782   │\n"
-        "├────────────────────────┼─────────┼──────────┤\n"
-        "│ classic-queue-amqp-10  │ classic │ 1089075  │\n"
-        "├────────────────────────┼─────────┼──────────┤\n"
-        "│ quorum-queue-amqp-10   │ quorum  │ 148580   │\n"
-        "└────────────────────────┴─────────┴──────────┘\n"
-    )
-
-
-@pytest.mark.parametrize("encoding", ["ascii", "latin-1", None, "no such"])
-def test_where_boxes_cannot_be_shown_they_are_drawn_in_ascii(encoding: str | None) -> None:
-    """Dashes and bars, so that nothing fails on a poor terminal."""
-    assert tables.render(("name",), [{"name": "q"}], "table", encoding=encoding) == (
-        "+------+\n| name |\n+------+\n| q    |\n+------+\n"
-    )
 
 
 def test_wide_characters_keep_the_columns_straight() -> None:
@@ -62,19 +30,6 @@ def test_what_could_steer_a_terminal_is_escaped() -> None:
         shown = tables.render(("name",), ODD[:1], form)
         assert "\\x1b[2J" in shown
         assert "\x1b" not in shown
-
-
-def test_csv_is_read_back_as_it_was() -> None:
-    """Commas and quotes included; what is not printable is escaped."""
-    shown = tables.render(COLUMNS, ODD, "csv")
-    assert list(csv.reader(io.StringIO(shown, newline=""))) == [
-        ["name", "type", "messages"],
-        ["a,b\\t\\x1b[2J", "", "true"],
-        ['"q"', "x, y", '{"k": 1}'],
-    ]
-    assert tables.render(COLUMNS, ARTICLE[:1], "csv", header=False) == (
-        "classic-queue-amqp-091,classic,159077\n"
-    )
 
 
 STEERING = ["\x1b[2J", "\x9b2J", "\x7f", "\r", "\u202etxt.exe", "\u2028", "\x00", "\U000e0041"]

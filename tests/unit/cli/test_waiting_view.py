@@ -55,24 +55,6 @@ def test_in_a_cluster_it_says_of_which_node_a_connection_is_and_of_which_it_know
         assert any(f"connection 7 session 0 of node {node}, user ann" in line for line in shown)
 
 
-def test_queues_without_a_leader_are_said_though_no_client_waits_for_them() -> None:
-    """A cluster that has just been started is waited for, and its log is not looked at."""
-    lacking = {"queues": 1, "names": ["q in /"], "reason": "1 elect one, 1 at a time from here"}
-    shown = waiting_view.page({"summary": summary(), "waiting": [], "queues_without_leader": lacking}, 200)
-    assert shown[-1] == "1 queue has no leader (q in /): 1 elect one, 1 at a time from here"
-
-
-def test_the_page_of_waiting_says_of_each_what_to_do() -> None:
-    """Behind the sum, an entry for each, and what helps at its end."""
-    found = {"summary": summary(), "waiting": [wait(to_do="the client must send another flow.")]}
-    assert waiting_view.page(found, 200) == [
-        *waiting_view.summary(summary(), 200),
-        "",
-        *waiting_view.entries([wait()], 200)[0],
-        "    do: the client must send another flow.",
-    ]
-
-
 @pytest.mark.parametrize(
     ("changes", "lines"),
     [

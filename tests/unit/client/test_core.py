@@ -31,7 +31,6 @@ from amqp10broker.protocols.amqp10.link import ReceiverLink, SenderLink
 from amqp10broker.protocols.amqp10.performatives import (
     Accepted,
     Attach,
-    Disposition,
     Modified,
     Rejected,
     Released,
@@ -41,7 +40,7 @@ from amqp10broker.protocols.amqp10.performatives import (
     Transfer,
 )
 from amqp10broker.protocols.amqp10.types import Symbol
-from tests.support.engine import CLOSE, frame, kinds, read_all
+from tests.support.engine import CLOSE, frame, kinds
 from tests.unit.client.back_to_back import BackToBack
 
 
@@ -99,13 +98,6 @@ def test_a_wrong_password_is_a_login_error() -> None:
     pair.carry()
     assert "correct them" in str(failure_of(pair.client, LoginError))
     assert pair.client.closed
-
-
-def test_a_mechanism_that_is_not_offered_is_a_login_error() -> None:
-    pair = BackToBack(mechanisms=("PLAIN",))
-    pair.client.start(None, None)
-    pair.carry()
-    assert "give user and password" in str(failure_of(pair.client, LoginError))
 
 
 def test_an_open_that_is_refused_tells_condition_and_description() -> None:
@@ -252,35 +244,6 @@ def test_the_channel_of_an_ended_session_is_used_again() -> None:
 # --- sending --------------------------------------------------------------------------------------
 
 
-def test_messages_wait_for_credit_in_order() -> None:
-    """Handed over before the link is attached, more than the credit, and all arrive in order."""
-    pair = BackToBack()
-    session = pair.opened()
-    sender = session.sender("q")
-    keys = sender.send(numbered(1000))
-    assert sender.in_flight == 1000
-    assert sender.waiting(keys)
-    pair.carry()
-    assert sender.in_flight == 0
-    assert not sender.waiting(keys)
-    assert sender.take_outcomes(keys) == [Accepted()] * 1000
-    receiver = session.receiver("q", credit_limit=2000)
-    pair.carry()
-    assert [body[:4] for body in bodies(receiver)] == [n.to_bytes(4, "big") for n in range(1000)]
-
-
-def test_a_settled_link_has_no_outcomes() -> None:
-    pair = BackToBack()
-    sender = pair.opened().sender("q", settled=True)
-    pair.carry()
-    keys = sender.send(numbered(300))
-    assert sender.waiting(keys)
-    pair.carry()
-    assert not sender.waiting(keys)
-    assert sender.take_outcomes(keys) == [None] * 300
-    assert pair.broker.queue("q") == (300, 0)
-
-
 def test_a_message_over_the_links_limit_is_not_sent_and_the_link_goes_on() -> None:
     pair = BackToBack(config=Config(max_message_size_bytes=1000))
     session = pair.opened()
@@ -314,35 +277,6 @@ def test_what_is_abandoned_and_not_begun_is_never_sent() -> None:
     assert pair.broker.queue("q") == (180, 0)
 
 
-def unanswered_sender(pair: BackToBack) -> Any:
-    """A sender with one message on its way, and a broker that leaves the answer to the test."""
-    sender = pair.opened().sender("q")
-    pair.carry()
-    pair.broker.silent = True
-    keys = sender.send(numbered(1))
-    pair.carry()
-    return sender, keys
-
-
-def test_an_outcome_that_is_not_settled_is_settled_by_the_sender() -> None:
-    """A receiver in mode second tells the outcome first and forgets the delivery when we settle."""
-    pair = BackToBack()
-    sender, keys = unanswered_sender(pair)
-    pair.client.receive(frame(Disposition(role=True, first=0, state=Accepted())))
-    assert sender.take_outcomes(keys) == [Accepted()]
-    (answer,) = read_all(pair.client.take_output())
-    assert answer == Disposition(role=False, first=0, settled=True)
-    pair.client.receive(frame(Disposition(role=True, first=0, settled=True, state=Accepted())))
-    assert sender.in_flight == 0
-
-
-def test_settled_without_an_outcome_is_not_accepted() -> None:
-    pair = BackToBack()
-    sender, keys = unanswered_sender(pair)
-    pair.client.receive(frame(Disposition(role=True, first=0, settled=True)))
-    assert sender.take_outcomes(keys) == [Released()]
-
-
 # --- receiving ------------------------------------------------------------------------------------
 
 
@@ -362,23 +296,6 @@ def test_no_more_messages_arrive_than_are_taken() -> None:
     assert seen == sorted(seen)
 
 
-def test_drain_gives_what_is_there_and_takes_the_rest_back() -> None:
-    pair = BackToBack()
-    session = pair.opened()
-    filled(pair, session, 3)
-    receiver = session.receiver("q")
-    pair.carry()
-    receiver.begin_fetch(10)
-    pair.carry()
-    assert (len(receiver.ready), receiver.credit, receiver.drained) == (3, 7, False)
-    receiver.begin_drain()
-    pair.carry()
-    assert receiver.drained
-    receiver.end_drain()
-    filled(pair, session, 1)
-    assert len(receiver.ready) == 3
-
-
 def test_after_a_drain_the_credit_limit_counts_again() -> None:
     pair = BackToBack()
     session = pair.opened()
@@ -393,21 +310,6 @@ def test_after_a_drain_the_credit_limit_counts_again() -> None:
     assert receiver.credit == 5
     filled(pair, session, 2)
     assert len(receiver.ready) == 3
-
-
-def test_settled_receivers_own_what_arrives() -> None:
-    pair = BackToBack()
-    session = pair.opened()
-    filled(pair, session, 3)
-    receiver = session.receiver("q", credit_limit=10, settled=True)
-    pair.carry()
-    pair.written = b""
-    deliveries = receiver.take(10)
-    assert all(delivery.settled for delivery in deliveries)
-    receiver.settle(deliveries)
-    pair.carry()
-    assert "Disposition" not in kinds(pair.written)
-    assert pair.broker.queue("q") == (0, 0)
 
 
 @pytest.mark.parametrize(
@@ -522,18 +424,6 @@ def test_what_was_not_taken_when_a_receiver_ends_is_the_queues() -> None:
     assert not receiver.ready
     with pytest.raises(LinkDetachedError):
         receiver.settle([taken])
-
-
-def test_what_was_sent_settled_can_be_taken_after_the_end() -> None:
-    pair = BackToBack()
-    session = pair.opened()
-    filled(pair, session, 3)
-    receiver = session.receiver("q", credit_limit=10, settled=True)
-    pair.carry()
-    link = next(each for each in pair.broker.sessions[0].session.links if type(each) is SenderLink)
-    pair.broker.sessions[0].session.links.detach(link)
-    pair.carry()
-    assert len(receiver.take(10)) == 3
 
 
 def test_a_transfer_without_credit_detaches_the_link_only() -> None:

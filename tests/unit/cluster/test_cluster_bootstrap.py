@@ -120,22 +120,6 @@ def test_a_membership_comes_back_from_the_folder() -> None:
     assert ClusterIdentity.of(membership.document()) == membership
 
 
-A_MEMBER = {"number": "1", "name": "a", "host": "h", "port": 1}
-
-
-@pytest.mark.parametrize(
-    "document",
-    [
-        {"cluster": 1, "number": 2, "name": "b", "members": []},
-        {"cluster": "id", "number": 2, "name": "b", "members": {}},
-        {"cluster": "id", "number": 2, "name": "b", "members": [A_MEMBER]},
-    ],
-)
-def test_what_is_no_membership_is_not_taken_for_one(document: dict[str, object]) -> None:
-    with pytest.raises((KeyError, TypeError, ValueError)):
-        ClusterIdentity.of(document)
-
-
 def test_a_founder_keeps_its_queues_which_are_at_its_node_then() -> None:
     def queue(kind: str) -> dict[str, object]:
         return {"type": kind, "durable": True, "auto_delete": False, "arguments": {}, "number": 7}

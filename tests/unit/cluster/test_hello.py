@@ -80,22 +80,6 @@ def test_both_sides_know_each_other_in_the_end() -> None:
     assert (dialer.peer, listener.peer) == (hello(B), hello(A))
 
 
-@given(st.integers(1, 40))
-def test_greeting_may_come_in_any_portions(size: int) -> None:
-    """Byte by byte, too."""
-    dialer, listener = pair()
-    sides, to, data = (dialer, listener), 1, dialer.begin()
-    while data:
-        answers = b""
-        for at in range(0, len(data), size):
-            answer, refused = sides[to].received(data[at : at + size])
-            assert refused is None
-            answers += answer
-        data, to = answers, 1 - to
-    assert dialer.done
-    assert listener.done
-
-
 def test_wrong_secret_is_told_to_both() -> None:
     """The listener finds it, and says so; the dialer knows that it is hearsay."""
     dialer, listener = pair(secrets=(SECRET, b"another"))
@@ -276,17 +260,6 @@ def test_a_flipped_bit_in_the_greeting_is_never_welcomed(step: int, data: st.Dat
             break
         to = 1 - to
     assert not listener.done
-
-
-def test_reason_of_a_stranger_is_made_fit_for_the_log() -> None:
-    """One line, no control characters, not long."""
-    dialer, _ = pair()
-    content = b"\1" + bytes(32) + b"x\n\x1b[31m" + b"y" * 900
-    _, refused = dialer.received(struct.pack("<HB", len(content), 3) + content)
-    assert refused is not None
-    assert refused.by_peer
-    assert refused.reason.startswith("x??[31my")
-    assert len(refused.reason) == 600
 
 
 # -- whom a node knows

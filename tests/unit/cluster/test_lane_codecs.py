@@ -29,7 +29,6 @@ from amqp10broker.cluster.letters_codec import (
     encode_browse,
     encode_letters,
 )
-from amqp10broker.message.batch import BATCH_MAX
 from amqp10broker.message.filters.bloom import BloomFilter
 from amqp10broker.message.filters.filters import Filters, from_amqp10
 from amqp10broker.message.filters.offset_spec import AtTime, First, Interval, Last, Next, Offset
@@ -154,11 +153,6 @@ def plain(value: Any) -> Any:
     return value
 
 
-@given(BATCHES)
-def test_letters_come_back_as_they_went(batch: LetterBatch) -> None:
-    assert plain(decode_letters(b"".join(encode_letters(batch)))) == plain(batch)
-
-
 @pytest.mark.parametrize(
     "commands", [[], [c.Purge(c.RequestRef(PEER, 1))], [c.Subscribe(c.ConsumerRef(PEER, 1), False)]]
 )
@@ -166,12 +160,6 @@ def test_nobody_asks_as_a_browser_who_is_none(commands: list[c.Command]) -> None
     """It would be carried out without the log."""
     with pytest.raises(BadLetter, match="no browser asks one of them"):
         decode_browse(b"".join(encode_browse(Browse(1, commands))))
-
-
-@given(st.lists(EFFECTS, max_size=5), u32, u64, u64)
-def test_effects_come_back_as_they_went(effects: list[e.Effect], token: int, index: int, done: int) -> None:
-    told = RemoteEffects(token, index, done, by_session(effects))
-    assert plain(decode_told(b"".join(encode_told(told)))) == plain(told)
 
 
 @given(
@@ -216,13 +204,6 @@ def damaged(body: bytes, changes: list[tuple[int, int]], end: int, decode: Calla
         return
 
 
-def test_no_node_sends_what_no_session_says() -> None:
-    body = b"".join(encode_letters(LetterBatch(1, 1, 0, [c.Touch()])))
-    tick = body[:20] + b"\x0d\0\0\0\0"
-    with pytest.raises(BadLetter, match="no session says Tick"):
-        decode_letters(tick)
-
-
 @pytest.mark.parametrize(
     "offset", [First(), Last(), Next(), Offset(7), AtTime(1234), Interval(600_000), None]
 )
@@ -246,14 +227,3 @@ def test_a_subscription_to_a_stream_says_which_messages_it_wants() -> None:
     assert isinstance(found.filters, Filters)
     assert found.filters.messages is not None
     assert found.filters.messages.entries == entries
-
-
-def test_more_deliveries_than_a_batch_holds_go_as_several() -> None:
-    keys = range(BATCH_MAX + 1)
-    deliver = e.Deliver(c.ConsumerRef(PEER, 1), keys, [(b"\0", b"")] * len(keys), 0, True)
-    told = decode_told(b"".join(encode_told(RemoteEffects(1, 1, 1, {PEER: [deliver]}))))
-    parts = told.effects[PEER]
-    assert [(len(each.keys), each.spent) for each in parts if isinstance(each, e.Deliver)] == [
-        (BATCH_MAX, False),
-        (1, True),
-    ]

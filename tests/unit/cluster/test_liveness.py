@@ -77,16 +77,6 @@ def test_what_else_comes_of_a_node_is_no_silence() -> None:
     assert liveness.hears == frozenset()
 
 
-def test_lost_connection_is_suspicion_at_once() -> None:
-    """It is told once, and the next heartbeat undoes it."""
-    liveness = knowing(2)
-    list(liveness.received(2, beat(1), 0))
-    assert list(liveness.lost(2)) == [Suspected(2)]
-    assert list(liveness.lost(2)) == []
-    assert liveness.hears == frozenset()
-    assert list(liveness.received(2, beat(1), 300)) == [NodeAlive(2, 5)]
-
-
 def test_node_that_does_not_hear_us_is_suspected() -> None:
     """A cut in one direction: its heartbeats still come."""
     liveness = knowing(2, 3)
@@ -111,15 +101,6 @@ def test_node_whose_disk_hangs_counts_as_silent() -> None:
     assert list(liveness.received(2, beat(1, unsynced_ms=HUNG_MS), 100)) == [Suspected(2)]
     assert liveness.hears == frozenset()
     assert list(liveness.received(2, beat(1), 200)) == [NodeAlive(2, 5)]
-
-
-def test_own_stall_is_not_the_silence_of_others() -> None:
-    """After a loop that hung for 5 s the others have what was left of their second, and not more."""
-    liveness = knowing(2)
-    list(liveness.received(2, beat(1), 0))
-    assert list(liveness.tick(200)) == []
-    assert list(liveness.tick(5_200)) == []
-    assert ticks(liveness, 5_400, 8_000) == [(5_800, Suspected(2))]
 
 
 def test_heartbeat_read_after_a_stall_is_not_moved_into_the_future() -> None:

@@ -108,16 +108,6 @@ def test_the_catalog_follows_the_log(standing: GroupState, step: Step) -> None:
         assert step in (MembershipAction.DONE, MembershipAction.WAIT)
 
 
-def test_a_queue_at_rest_is_known_to_be_right_without_looking_closer() -> None:
-    """The leader asks that of each of its queues once a second."""
-    assert nothing_to_repair(THREE.config, (A, B, C))
-    assert nothing_to_repair(THREE.config, (C, A, B))
-    assert not nothing_to_repair(THREE.config, (A, B))
-    assert not nothing_to_repair(THREE.config, (A, B, D))
-    assert not nothing_to_repair(FOUR.config, FOUR.declared)
-    assert not nothing_to_repair(LEARNING.config, LEARNING.declared)
-
-
 # --- whole changes ---------------------------------------------------------------------------------
 
 
@@ -234,15 +224,6 @@ def test_a_queue_grows_with_what_it_had() -> None:
     assert queue.node(D).state == queue.leader.state
     queue.propose(1)
     assert queue.node(D).state == queue.leader.state
-
-
-def test_a_queue_grows_by_a_snapshot() -> None:
-    """What the new member needs is not in the log any more."""
-    queue = Queue(1)
-    queue.propose(5)
-    queue.leader.compact()
-    queue.change(Adding(B, as_voter=True))
-    assert queue.node(B).state == queue.leader.state
 
 
 @pytest.mark.parametrize("member", [A, B])

@@ -5,9 +5,7 @@ from __future__ import annotations
 import pytest
 
 from amqp10broker.cluster import system_store
-from amqp10broker.cluster.system import LOST_AFTER_MS
 from amqp10broker.cluster.transactions import CatalogTransaction, Origin, TransactionOutcome
-from amqp10broker.config import Config
 from amqp10broker.errors import Inequivalent, PreconditionFailed, Unavailable
 from amqp10broker.metadata.exchange_requests import Bind, DeclareExchange, DeleteExchange, Unbind
 from amqp10broker.metadata.node_requests import (
@@ -101,6 +99,7 @@ def test_of_two_that_declare_one_name_one_finds_what_the_other_made(world: World
     world.check_same()
 
 
+@pytest.mark.rabbitmq("quorum_queue_SUITE", "delete_immediately_by_resource", "start_queue", "stop_queue")
 def test_a_new_queue_of_a_deleted_ones_name_is_another_group(world: World) -> None:
     """Or a member of the old one, that has not heard of its end, would vote in the new one."""
     node = follower(world)
@@ -324,21 +323,6 @@ def test_what_ends_with_a_node_is_ended_by_the_others_and_its_name_is_free(world
     world.check_same()
 
 
-def test_what_ends_with_a_silent_node_ends_within_3_s() -> None:
-    """Once the silence is noticed, the node is suspected for a while, as above."""
-    assert Config().cluster_suspect_ms + LOST_AFTER_MS <= 3_000
-
-
-def test_a_node_that_starts_anew_ends_what_it_had(world: World) -> None:
-    node = follower(world)
-    world.answer(node, DeclareQueue("/", "transient", durable=False))
-    world.kill(node)
-    world.restart(node)
-    world.settle()
-    assert node.caught_up
-    assert not any("transient" in queues(each) for each in world.nodes)
-
-
 # --- Y2, Y3: which version of the machines all use ------------------------------------------------------
 
 
@@ -447,21 +431,6 @@ def test_without_a_leader_nothing_is_left_of_it(world: World) -> None:
     world.settle()
     assert not any("q" in queues(each) for each in world.nodes)
     assert all(handle.letters == [DELETE] for handle in handles)
-
-
-def test_a_queue_whose_nodes_are_busy_may_have_its_leader_late(world: World) -> None:
-    """Ten thousand others may be elected before: nothing is to be started, so who declares it waits."""
-    node = follower(world)
-    node.leaders_known = False
-    early, late = (node.ask(DeclareQueue("/", name, arguments=QUORUM)) for name in ("early", "late"))
-    world.pass_time(20_000)
-    assert early not in node.heard
-    assert late not in node.heard
-    node.system.leader_is(node.catalog.vhosts["/"].queues["early"].number)
-    assert node.heard[early].result() == QueueDeclaration("early", True)
-    world.pass_time(11_000)
-    with pytest.raises(Unavailable, match="no leader was elected within 30 s; its nodes are busy: try again"):
-        node.heard[late].result()
 
 
 # --- and ------------------------------------------------------------------------------------------------

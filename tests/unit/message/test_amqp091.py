@@ -93,6 +93,7 @@ def test_the_user_id_must_be_the_user() -> None:
     assert read(other, impersonator=True)[1] == ()
 
 
+@pytest.mark.rabbitmq("quorum_queue_SUITE", "per_message_ttl_expiration_too_high")
 @pytest.mark.parametrize("expiration", ["", "abc", " 1", "\u0661", "10 s", "1.5", '1"', "-5", "315360000001"])
 def test_a_bad_expiration_is_refused_with_its_reason(expiration: str) -> None:
     """The text and what is allowed stand in the refusal."""

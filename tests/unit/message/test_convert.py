@@ -196,11 +196,6 @@ def test_x_headers_become_annotations() -> None:
     )
 
 
-def test_an_x_header_with_a_name_that_is_no_symbol_becomes_an_application_property() -> None:
-    """Annotations have symbols as keys, and symbols are ASCII."""
-    assert application_10({"x-é": "v"}) == {"x-é": "v"}
-
-
 @pytest.mark.rabbitmq("mc_unit_SUITE", "amqpl_cc_amqp_bin_amqpl")
 def test_cc_becomes_x_cc() -> None:
     """headers CC -> x-cc, and not an application-property; it goes before a header x-cc."""
@@ -371,12 +366,6 @@ def test_ids_become_text_or_a_header(
     assert with_classes(found.headers) == with_classes(expected)
 
 
-@pytest.mark.parametrize(("group_id", "app_id"), [("g", "g"), ("g" * 255, "g" * 255), ("g" * 256, None)])
-def test_group_id_becomes_app_id(group_id: str, app_id: str | None) -> None:
-    """group-id -> app_id, if it has at most 255 bytes."""
-    assert properties_091(message10(Properties(group_id=group_id).encode(), BODY)).app_id == app_id
-
-
 @pytest.mark.parametrize(("time", "expected"), [(0, 0), (1_999, 1), (-1, None)])
 def test_creation_time_becomes_a_timestamp(time: int, expected: int | None) -> None:
     """creation-time (ms) -> timestamp (s); there is none before 1970."""
@@ -466,14 +455,6 @@ def test_application_properties_become_headers(value: Any, expected: Any) -> Non
 def test_unsupported_values_are_not_converted(value: Any) -> None:
     """Lists, maps, arrays, described values, and numbers that no field type holds are dropped."""
     assert headers_091(message10(application({"k": value, "kept": "v"}), BODY)) == {"kept": "v"}
-
-
-def test_keys_that_are_no_names_are_dropped() -> None:
-    """A table's names are texts of at most 255 bytes."""
-    keys = {1: "v", "k" * 256: "v", "k" * 255: "v"}
-    assert headers_091(message10(application(keys), BODY)) == {"k" * 255: "v"}
-    same = Map((("a", "text"), (t10.UInt(1), "v"), (ULong(1), "v")))
-    assert headers_091(message10(application(same), BODY)) == {"a": "text"}
 
 
 @pytest.mark.rabbitmq("mc_unit_SUITE", "amqp_x_headers")
@@ -638,11 +619,3 @@ def test_the_delivery_state_is_carried_to_amqp091() -> None:
     failed = to_amqp091(acquired(fresh, failed=True))
     assert split_head(failed[0])[2] is True
     assert delivery_count(failed[0]) == 1
-
-
-def test_heads_too_large_to_remember_are_converted_all_the_same() -> None:
-    """Above the size that is cached the result is no other."""
-    large = message091(headers={f"h{n}": "v" * 100 for n in range(20)})
-    converted = to_amqp10(large)
-    assert len(headers_091(converted)) == 20
-    assert headers_091(converted)["h7"] == "v" * 100

@@ -96,14 +96,6 @@ def test_properties_of_another_form_are_checked(one: Properties, other: Properti
     assert not known(one.encode() + data(), other.encode() + data())
 
 
-def test_application_properties_may_have_other_values() -> None:
-    """Their keys and the types of values stay, and with them what could be wrong."""
-    one = application_properties(a="x", b=1, c=1.5, d=b"x", e=UUID(int=1)) + data()
-    other = application_properties(a="y", b=2, c=-0.0, d=b"\xff", e=UUID(int=2)) + data()
-    assert known(one, other)
-    assert not known(one, one.replace(b"\xa1\x01a", b"\xa1\x01b", 1))
-
-
 @pytest.mark.parametrize(
     ("one", "other"),
     [
@@ -132,36 +124,6 @@ def test_a_body_alone_has_a_shape(start: bytes) -> None:
     for make in (data, value):
         assert known(start + make(b"abc"), start + make(b"xyz12"), bare)
         assert known(start + make(b""), start + make(b"xyz12"), bare)
-
-
-def test_a_boolean_with_a_byte_of_its_own_stays() -> None:
-    """For the byte may be 0 or 1 only."""
-    start = b"\x00\x53\x74\xc1\x06\x02\xa1\x01a\x56"
-    assert known(start + b"\x01" + data(), start + b"\x01" + data())
-    assert not known(start + b"\x01" + data(), start + b"\x00" + data())
-    assert not known(start + b"\x01" + data(), start + b"\x02" + data())
-
-
-@pytest.mark.parametrize("size", [0, 1, 4, 255, 256, 70_000])
-@pytest.mark.parametrize("learned", [0, 5, 256, 1000])
-@pytest.mark.parametrize("make", [data, value, lambda body: value(body.decode())])
-def test_bodies_of_one_constructor_have_one_shape(learned: int, size: int, make: Any) -> None:
-    """The size is that of the message: nothing is missing, and nothing comes after it."""
-    start = Properties(message_id="id-1").encode()
-    message = start + make(b"b" * size)
-    assert known(start + make(b"a" * learned), message) is ((size < 256) is (learned < 256))
-    assert not known(message, message + b"b")
-    assert not known(message, message[:-1])
-
-
-def test_a_size_does_not_run_over_into_the_constructor() -> None:
-    """A body too big for its size field is not one of the next constructor, a byte of size more."""
-    start = Properties(message_id="id-1").encode()
-    for size in (256, 300, 511):
-        forged = start + b"\x00\x53\x75\xa1" + bytes((size - 256,)) + bytes(size)
-        assert not known(start + data(), forged)
-        with pytest.raises(AmqpLinkError, match="failed to parse message"):
-            MessageReader("", "q", "guest").read(forged)
 
 
 @pytest.mark.parametrize(
@@ -237,15 +199,6 @@ def test_who_never_repeats_a_shape_pays_for_learning_less_and_less() -> None:
     assert gaps[-1] > 5
 
 
-def test_what_has_no_shape_is_tried_less_and_less_too() -> None:
-    """Finding out that there is none takes as long."""
-    layouts = MessageLayouts()
-    for _ in range(100):
-        learn(layouts, value(1))
-    learn(layouts, sized(1))
-    assert len(layouts) == 0
-
-
 def filled(messages: list[bytes]) -> MessageLayouts:
     """MessageLayouts that have been offered these until they were not of a mind to pause."""
     layouts = MessageLayouts()
@@ -283,16 +236,6 @@ def test_few_shapes_begin_alike() -> None:
 # --- through the reader ---------------------------------------------------------------------------
 
 
-def test_the_fast_way_gives_the_same_message() -> None:
-    """Head and bare message are those of the thorough way."""
-    reader = MessageReader("x", "k", "guest")
-    annotations = section(0x72, {Symbol("x-cc"): ["a"]})
-    for number in range(10):
-        payload = DURABLE + annotations + Properties(message_id=f"id-{number}").encode() + data()
-        assert reader.read(payload) == MessageReader("x", "k", "guest").read(payload)
-    assert reader.has_extra_keys
-
-
 @pytest.mark.parametrize(
     "bare",
     [
@@ -322,15 +265,6 @@ def test_a_learned_shape_says_where_each_messages_address_is() -> None:
     reader = MessageReader("", "", "guest")
     found = [reader.to_of(Properties(to=f"/queues/{name}").encode() + data()) for name in "abc"]
     assert found == ["/queues/a", "/queues/b", "/queues/c"]
-
-
-def test_the_address_of_a_malformed_message_is_refused() -> None:
-    """As reading it would be."""
-    reader = MessageReader("", "", "guest")
-    good = Properties(to="/queues/q").encode() + data()
-    reader.to_of(good)
-    with pytest.raises(AmqpLinkError, match="failed to parse message"):
-        reader.to_of(good + b"x")
 
 
 def test_a_users_id_is_checked_in_every_message() -> None:

@@ -78,14 +78,6 @@ def test_a_time_that_the_publisher_wrote_is_replaced() -> None:
         assert decode_head(delivered(keep, 5)[0][0])[1][ENQUEUED] == given
 
 
-def test_times_of_messages_with_different_heads_and_offsets_with_gaps() -> None:
-    keep = kept([message(), message({Symbol("x-a"): 1}), message()])
-    annotations = [decode_head(head)[1] for head, _ in delivered_with_time(keep, [3, 8, 9], 77)]
-    assert [each[OFFSET] for each in annotations] == [3, 8, 9]
-    assert [each[ENQUEUED] for each in annotations] == [77] * 3
-    assert [Symbol("x-a") in each for each in annotations] == [False, True, False]
-
-
 def test_a_message_of_amqp_0_9_1_is_kept_in_the_encoding_of_amqp_1_0() -> None:
     properties = encode_properties(BasicProperties(delivery_mode=2, headers={"x-a": "b"}))
     [(head, content)] = delivered(kept([(amqp091.make_head("x", "key", properties), b"body")]), 3)
@@ -127,8 +119,3 @@ def test_filter_values_are_those_of_all_messages() -> None:
     assert filter_values(kept([*messages, message()])) == {"eu", "us", None}
     assert filter_values(kept([message({name: ULong(1)})])) == {None}
     assert filter_values(kept([message({name: "eu", Symbol("x-long"): "y" * 5000})])) == {"eu"}
-
-
-def test_a_filter_value_of_amqp_0_9_1_is_a_header() -> None:
-    properties = encode_properties(BasicProperties(headers={"x-stream-filter-value": "eu"}))
-    assert filter_values(kept([(amqp091.make_head("", "s", properties), b"")])) == {"eu"}

@@ -8,7 +8,7 @@ from decimal import Decimal
 
 import pytest
 
-from amqp10broker.errors import ConfigError, InvalidArgument, LimitExceeded, NotFound
+from amqp10broker.errors import ConfigError, LimitExceeded, NotFound
 from amqp10broker.metadata.catalog import Catalog
 from amqp10broker.metadata.changes import NUMBERS_RESERVED
 from amqp10broker.metadata.definitions_export import export
@@ -16,7 +16,7 @@ from amqp10broker.metadata.entries import exact, unwrapped
 from amqp10broker.metadata.limits import UserLimits, VhostLimits
 from amqp10broker.metadata.plan import NUMBERS, Key, Put
 from amqp10broker.metadata.policies import Policy
-from amqp10broker.metadata.queue import QUEUE_NUMBER_MAX, QueueSpec
+from amqp10broker.metadata.queue import QueueSpec
 from amqp10broker.metadata.queue_requests import QueueEnded
 from amqp10broker.metadata.restore import restore
 from amqp10broker.metadata.users import (
@@ -314,17 +314,6 @@ def test_an_orderly_end_gives_numbers_back() -> None:
     assert declare(restarted(kept), "/", "r")[0].number == 2
 
 
-def test_without_reserved_numbers_durable_queues_are_refused() -> None:
-    """What cannot be made durable is not given."""
-    catalog, kept = kept_catalog()
-    vhost = catalog.lookup_vhost("/")
-    kept.full = True
-    with pytest.raises(LimitExceeded):
-        declare(catalog, vhost, "q")
-    kept.full = False
-    assert declare(catalog, vhost, "q")[0].number == 1
-
-
 def test_numbers_that_are_in_use_elsewhere_are_passed_over() -> None:
     """As those of records in the journal whose queue's declaration was lost."""
     catalog, kept = kept_catalog()
@@ -333,36 +322,7 @@ def test_numbers_that_are_in_use_elsewhere_are_passed_over() -> None:
     assert restarted(kept).highest_number >= 8
 
 
-def test_when_all_numbers_have_been_used_durable_queues_are_refused() -> None:
-    """After four thousand million of them; transient ones need none."""
-    catalog, kept = kept_catalog()
-    vhost = catalog.lookup_vhost("/")
-    catalog.apply([Put(NUMBERS, QUEUE_NUMBER_MAX - 1)])
-    assert declare(catalog, vhost, "last")[0].number == QUEUE_NUMBER_MAX
-    with pytest.raises(LimitExceeded, match="export the definitions and start with a new folder"):
-        declare(catalog, vhost, "more")
-    assert vhost.find("more") is None
-    assert declare(catalog, vhost, "transient", durable=False)[1]
-    check_kept(catalog, kept)
-
-
 # --- all at once ----------------------------------------------------------------------------------
-
-
-def test_what_goes_together_is_told_at_once() -> None:
-    """A queue takes its bindings along, and they the exchanges that delete themselves."""
-    catalog, kept = furnished()
-    shop = shop_of(catalog)
-    kept.calls.clear()
-    remove(catalog, shop, "orders")
-    ((what, keys),) = kept.calls
-    assert what == "forget"
-    assert {key[:3] for key in keys} == {
-        ("queue", "shop", "orders"),
-        ("binding", "shop", "events"),
-        ("binding", "shop", "one-use"),
-        ("exchange", "shop", "one-use"),
-    }
 
 
 @pytest.mark.parametrize(
@@ -378,25 +338,6 @@ def test_each_deletion_is_told_at_once(change: str) -> None:
     CHANGES[change](catalog)
     assert len(kept.calls) == 1
     assert len(kept.calls[0][1]) > 1
-
-
-def test_a_virtual_host_takes_all_that_is_in_it_along_at_once() -> None:
-    """Permissions and parameters too; nothing of it is left over."""
-    catalog, kept = furnished()
-    kept.calls.clear()
-    delete_vhost(catalog, "shop")
-    assert len(kept.calls) == 1
-    assert not [key for key in kept.by_key if "shop" in key[1:]]
-    assert {key[0] for key in kept.by_key} == {"user", "vhost", "global_parameter", "unknown", *NUMBERS}
-
-
-def test_a_user_takes_its_permissions_along_at_once() -> None:
-    """Another user of that name later does not have them."""
-    catalog, kept = furnished()
-    kept.calls.clear()
-    delete_user(catalog, "ann")
-    assert len(kept.calls) == 1
-    assert not [key for key in kept.by_key if "ann" in key[1:]]
 
 
 def test_what_goes_late_from_a_deleted_virtual_host_takes_nothing_from_the_next_of_its_name() -> None:
@@ -497,14 +438,6 @@ def test_arguments_come_back_as_they_were(value: object) -> None:
     assert canonical(unwrapped(json.loads(json.dumps(exact(value))))) == canonical(value)
 
 
-def test_an_argument_that_cannot_be_kept_is_refused() -> None:
-    """It would come back as another."""
-    catalog, kept = kept_catalog()
-    with pytest.raises(InvalidArgument, match="of type complex, which cannot be kept on disk"):
-        declare_exchange(catalog, "/", "x", arguments={"a": 1j})
-    check_kept(catalog, kept)
-
-
 def test_bindings_are_the_same_exactly_if_they_count_as_the_same() -> None:
     """Whatever the doors through which they came: text or bytes, one zero or the other."""
     catalog, kept = kept_catalog()
@@ -569,12 +502,3 @@ def test_an_entry_that_cannot_be_understood_stops_the_start(
 
 
 VHOST_ENTRY = {"name": "/", "description": "", "tags": [], "limits": {}, "metadata": {}}
-
-
-def test_a_password_in_plain_is_concealed() -> None:
-    """Only its hash is told."""
-    catalog, kept = kept_catalog()
-    catalog.changes.tell(kept, lambda record: None if record is None else RECORD)
-    add_user(catalog, "ann", PasswordRecord(PasswordAlgorithm.PLAIN, "pencil"))
-    assert "pencil" not in kept.by_key["user", "ann"]
-    assert restarted(kept).users.lookup("ann").password == RECORD

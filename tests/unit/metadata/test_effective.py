@@ -130,6 +130,7 @@ def test_every_argument_of_a_stream_acts() -> None:
     ) == QueueSettings(max_length_bytes=1, max_age_ms=7 * DAY_MS, segment_bytes=2, filter_bytes=17)
 
 
+@pytest.mark.rabbitmq("policy_SUITE", "operator_policy_ttl", "policy_ttl")
 @pytest.mark.parametrize(
     ("kind", "definition"),
     [
@@ -186,6 +187,7 @@ def test_a_negative_delivery_limit_gives_way(one: int, other: int, counts: int) 
     assert limit == (None if counts < 0 else counts)
 
 
+@pytest.mark.rabbitmq("policy_SUITE", "classic_queue_version_policies")
 @pytest.mark.rabbitmq("unit_operator_policy_SUITE", "merge_operator_policy_definitions")
 @pytest.mark.parametrize(
     ("key", "policy", "operator"),
@@ -265,6 +267,13 @@ def test_the_policy_wins_for_the_retry_type() -> None:
     assert found.retry_type is RetryType.RETURNED
 
 
+@pytest.mark.rabbitmq(
+    "rabbit_stream_queue_SUITE",
+    "initial_cluster_size_one_policy",
+    "leader_locator_policy",
+    "max_age_policy",
+    "max_segment_size_bytes_policy",
+)
 def test_the_policy_wins_for_all_of_a_stream() -> None:
     """Retention is the operator's business, greater or smaller."""
     policy = {
@@ -294,6 +303,7 @@ def test_no_policy_changes_priorities_or_the_single_active_consumer() -> None:
 # --- what does not act ----------------------------------------------------------------------------
 
 
+@pytest.mark.rabbitmq("rabbit_stream_queue_SUITE", "invalid_policy")
 @pytest.mark.rabbitmq("quorum_queue_SUITE", "invalid_policy", "pre_existing_invalid_policy")
 @pytest.mark.parametrize(
     ("kind", "definition"),

@@ -21,6 +21,7 @@ SUBSCRIPTION = (
 MAX_AGE = "must be a number above 0 and a unit of Y, M, D, h, m, s, such as '7D', not "
 
 
+@pytest.mark.rabbitmq("quorum_queue_SUITE", "declare_args", "long_name")
 @pytest.mark.rabbitmq("rabbit_stream_queue_SUITE", "initial_cluster_size_one")
 @pytest.mark.parametrize(
     ("kind", "arguments"),
@@ -62,6 +63,14 @@ def test_good_arguments_are_accepted(kind: QueueType, arguments: dict[str, Any])
     assert set(arguments) <= set(ARGUMENTS) | {"x-nobody-knows", "custom"}
 
 
+@pytest.mark.rabbitmq("priority_queue_SUITE", "max_priorities_above_hard_limit", "negative_max_priorities")
+@pytest.mark.rabbitmq(
+    "quorum_queue_SUITE",
+    "declare_invalid_arg_1",
+    "declare_invalid_arg_3",
+    "declare_invalid_consumer_disconnected_timeout",
+    "declare_invalid_consumer_timeout",
+)
 @pytest.mark.rabbitmq(
     "rabbit_stream_queue_SUITE", "declare_invalid_filter_size", "max_segment_size_bytes_validation"
 )

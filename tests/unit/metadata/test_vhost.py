@@ -17,7 +17,7 @@ from amqp10broker.errors import (
 )
 from amqp10broker.metadata.catalog import Catalog
 from amqp10broker.metadata.limits import VhostLimits
-from amqp10broker.metadata.queue import Owner, QueueSpec, UnknownQueueType
+from amqp10broker.metadata.queue import QueueSpec, UnknownQueueType
 from amqp10broker.metadata.vhost import VirtualHost
 from amqp10broker.routing.exchange import Binding, Destination
 from tests.support.declaring import add_vhost, bind, change_vhost, declare, delete_vhost, remove
@@ -67,14 +67,6 @@ def test_a_removed_queue_is_gone_with_its_bindings(catalog: Catalog, vhost: Virt
 # --- names ----------------------------------------------------------------------------------------
 
 
-def test_the_broker_may_use_the_reserved_prefix_and_clients_redeclare_it(
-    catalog: Catalog, vhost: VirtualHost
-) -> None:
-    """Only a new queue is refused: a client may redeclare the one whose name the broker made."""
-    made, _ = declare(catalog, vhost, "amq.gen-1", internal=True)
-    assert declare(catalog, vhost, "amq.gen-1") == (made, False)
-
-
 # --- exclusive ------------------------------------------------------------------------------------
 
 
@@ -91,15 +83,6 @@ def test_an_exclusive_queue_is_as_declared_and_never_lasts(
     assert declare(catalog, vhost, "q", durable=durable, exclusive_owner=owner) == (queue, False)
     with pytest.raises(Inequivalent, match="inequivalent arg 'durable'"):
         declare(catalog, vhost, "q", durable=not durable, exclusive_owner=owner)
-
-
-def test_an_owner_is_a_value(catalog: Catalog, vhost: VirtualHost) -> None:
-    """It names a connection, also where the connection is not: at another node."""
-    queue, _ = declare(catalog, vhost, "q", exclusive_owner=Owner(1, 1, 1))
-    assert vhost.for_connection(queue, Owner(1, 1, 1)) is queue
-    for other in (Owner(1, 1, 2), Owner(1, 2, 1), Owner(2, 1, 1)):
-        with pytest.raises(ResourceLocked):
-            vhost.for_connection(queue, other)
 
 
 def test_a_remembered_route_ends_with_its_queue(catalog: Catalog, vhost: VirtualHost) -> None:
@@ -195,6 +178,7 @@ def test_a_stream_is_declared_with_its_arguments(catalog: Catalog, vhost: Virtua
         declare(catalog, vhost, "q", arguments=arguments | {"x-max-age": "8D"})
 
 
+@pytest.mark.rabbitmq("rabbit_stream_queue_SUITE", "declare_invalid_properties")
 @pytest.mark.parametrize(
     ("properties", "fault"),
     [
@@ -211,6 +195,7 @@ def test_a_stream_is_always_durable_and_never_for_one_connection(
         declare(catalog, vhost, "q", arguments={"x-queue-type": "stream"}, **properties)
 
 
+@pytest.mark.rabbitmq("rabbit_stream_queue_SUITE", "declare_invalid_arg")
 @pytest.mark.parametrize(
     ("name", "value"),
     [
@@ -269,6 +254,11 @@ def test_a_default_type_that_cannot_serve_gives_way_to_classic(
         assert declare(catalog, vhost, "q", **properties) == (queue, False)
 
 
+@pytest.mark.rabbitmq(
+    "quorum_queue_SUITE",
+    "vhost_with_default_queue_type_declares_quorum_queue",
+    "vhost_with_quorum_queue_is_deleted",
+)
 @pytest.mark.rabbitmq("quorum_queue_SUITE", "node_wide_default_queue_type_declares_quorum_queue")
 @pytest.mark.rabbitmq("vhost_SUITE", "vhost_is_created_with_default_queue_type")
 def test_the_virtual_hosts_default_type_is_before_the_nodes(host: Any) -> None:
@@ -315,16 +305,6 @@ def test_the_queue_limit_refuses_one_too_many(catalog: Catalog, vhost: VirtualHo
     )
     remove(catalog, vhost, "a")
     assert declare(catalog, vhost, "q")[1]
-
-
-def test_queues_of_direct_replies_use_up_no_limit(catalog: Catalog, vhost: VirtualHost, host: Any) -> None:
-    """Nobody declared them, and nobody sees them."""
-    change_vhost(catalog, vhost, limits=VhostLimits(max_queues=1))
-    handle = host.start_queue(QueueSpec("/", "r", "volatile", False, True, {}))
-    replies = vhost.add_volatile("amq.rabbitmq.reply-to.a", object(), handle)
-    assert declare(catalog, vhost, "q")[1]
-    vhost.remove_volatile(replies)
-    assert refusal(LimitExceeded, catalog, vhost, "r").endswith("queue limit in vhost '/' (1) is reached")
 
 
 @pytest.mark.rabbitmq(

@@ -41,25 +41,6 @@ def test_a_user_is_added_with_a_password_that_is_not_kept(broker: Broker, owner:
     ]
 
 
-def test_a_password_is_changed(broker: Broker, owner: Caller) -> None:
-    """The record is another one; None takes it away."""
-    broker.do("change-password", caller=owner, user="guest", password="new")
-    assert broker.catalog.users.lookup("guest").password is not None
-    broker.do("change-password", caller=owner, user="guest")
-    assert broker.catalog.users.lookup("guest").password is None
-    with pytest.raises(NotFound, match="no user 'no'"):
-        broker.do("change-password", caller=owner, user="no", password="new")
-
-
-def test_a_user_goes_with_its_permissions(broker: Broker, owner: Caller) -> None:
-    """Nothing is left for the next one of that name."""
-    broker.do("delete-user", user="guest")
-    assert broker.do("list-users", caller=owner) == []
-    assert broker.do("list-permissions", caller=owner) == []
-    with pytest.raises(NotFound):
-        broker.do("delete-user", caller=owner, user="guest")
-
-
 def test_permissions_are_set_and_cleared(broker: Broker) -> None:
     """In the caller's virtual host unless another one is named."""
     add_vhost(broker.catalog, "v")
@@ -96,19 +77,6 @@ def test_a_permission_must_be_a_regular_expression(broker: Broker) -> None:
     """Found when it is set, not when it is used."""
     with pytest.raises(InvalidArgument, match="not a regular expression"):
         broker.do("set-permissions", user="guest", configure="(", write="", read="")
-
-
-def test_topic_permissions_are_set_and_cleared(broker: Broker) -> None:
-    """For one exchange, or all of the virtual host."""
-    for exchange in ("x", "y", "z"):
-        broker.do("set-topic-permissions", user="guest", exchange=exchange, write="w", read="r")
-    broker.do("clear-topic-permissions", user="guest", exchange="x")
-    assert broker.do("list-topic-permissions") == [
-        {"user": "guest", "vhost": "/", "exchange": exchange, "write": "w", "read": "r"}
-        for exchange in ("y", "z")
-    ]
-    broker.do("clear-topic-permissions", user="guest")
-    assert broker.do("list-topic-permissions") == []
 
 
 def test_a_virtual_host_is_deleted_with_its_queues(broker: Broker) -> None:

@@ -46,20 +46,6 @@ def test_binding_is_204_and_can_be_read(broker: Broker) -> None:
     )
 
 
-def test_an_exchange_may_be_bound(broker: Broker) -> None:
-    """destination_exchange, dste."""
-    given = {"source": "x", "destination_exchange": "t", "binding_key": "k", "arguments": {}}
-    assert broker.request("POST", "/bindings", given) == ("204", None)
-    status, found = broker.request("GET", "/bindings?src=x&dste=t&key=k")
-    assert (status, found[0]["destination_exchange"], found[0]["location"]) == (
-        "200",
-        "t",
-        "/bindings/src=x;dste=t;key=k;args=",
-    )
-    assert broker.request("DELETE", found[0]["location"]) == ("204", None)
-    assert broker.request("GET", "/bindings?src=x&dste=t&key=k") == ("200", [])
-
-
 @pytest.mark.rabbitmq("bindings_SUITE", "list_with_multiple_arguments")
 @pytest.mark.rabbitmq("management_SUITE", "queue_binding_args")
 def test_bindings_differ_by_their_arguments(broker: Broker) -> None:
@@ -114,12 +100,6 @@ def test_a_line_end_in_a_name_is_400(broker: Broker, given: Any) -> None:
     status, text = broker.request("POST", "/bindings", given)
     assert status == "400"
     assert text.endswith("line feed and carriage return characters not allowed")
-
-
-def test_a_binding_that_the_exchange_cannot_use_is_400(broker: Broker) -> None:
-    """At most two # in the key of a topic exchange; x-match is one of four words."""
-    assert broker.request("POST", "/bindings", body("t", key="#.a.#.b.#"))[0] == "400"
-    assert broker.request("POST", "/bindings", body("h", arguments={"x-match": "some"}))[0] == "400"
 
 
 @pytest.mark.parametrize(

@@ -265,15 +265,6 @@ def test_a_check_of_the_cluster_says_what_is_so(
     assert re.search(evidence, said), said
 
 
-def test_traffic_between_nodes_is_encrypted_or_stays_here() -> None:
-    """A port that only this machine reaches needs no TLS."""
-    open_port = (HERE, remote("clustering"))
-    assert found("cluster-traffic", facts(THREE))[0] is State.OK
-    assert found("cluster-traffic", facts(THREE, listeners=open_port))[0] is State.WARN
-    secured = facts(THREE, listeners=open_port, rules={"cluster_tls": True})
-    assert found("cluster-traffic", secured)[0] is State.OK
-
-
 MOUNTS = """\
 22 1 0:21 / / rw,relatime shared:1 - overlay overlay rw
 23 22 8:1 / /data rw,relatime shared:2 master:3 - ext4 /dev/sda1 rw

@@ -119,17 +119,6 @@ def test_a_node_is_forgotten_with_what_was_there_only() -> None:
     assert world.vhost.find("here") is not None
 
 
-def test_queues_that_fail_do_not_stop_it() -> None:
-    """J6: they are named."""
-    world = World()
-    world.cluster.declare("q", 1, 2, 3)
-    world.cluster.down = {3}
-    world.cluster.refusals = [Unavailable("queue 'q'", "it has no leader")]
-    done = world.run("forget-cluster-node", node="c")
-    assert [(row["name"], row["result"].startswith("error")) for row in done["failed"]] == [("q", True)]
-    assert "c" not in world.catalog.nodes
-
-
 def test_a_node_that_runs_is_not_forgotten() -> None:
     """J6; nor the one that is asked."""
     world = World()

@@ -118,13 +118,3 @@ def test_a_line_end_in_a_name_is_400(broker: Broker, method: str, end: str) -> N
     status, text = broker.request(method, f"/exchanges/a{end}b", {})
     assert status == "400"
     assert text.endswith("line feed and carriage return characters not allowed")
-
-
-def test_deleting_is_204_also_without_one(broker: Broker) -> None:
-    """Deleted is deleted; its bindings go with it."""
-    declared(broker)
-    broker.request("PUT", "/queues/q", {})
-    broker.do("bind", source="x", destination_queue="q")
-    assert broker.request("DELETE", "/exchanges/x") == ("204", None)
-    assert broker.request("DELETE", "/exchanges/x") == ("204", None)
-    assert not [each for each in broker.do("list-bindings") if each["source"]]

@@ -208,22 +208,6 @@ def test_grow_adds_a_member_to_every_queue_that_has_none_there() -> None:
     assert world.nodes("skipped") == [1]
 
 
-def test_grow_even_leaves_odd_numbers_alone() -> None:
-    world = World()
-    world.cluster.declare("one", 1)
-    world.cluster.declare("two", 1, 2)
-    assert [row["name"] for row in world.run("grow", node="c", strategy="even")] == ["two"]
-    assert world.cluster.done == [("add", "two", 3, "promotable", 5.0, True)]
-
-
-def test_queues_of_other_virtual_hosts_are_chosen_by_pattern() -> None:
-    world = World()
-    add_vhost(world.catalog, "v")
-    world.cluster.declare("q", 1)
-    world.cluster.declare("q2", 1, vhost="v")
-    assert [row["vhost"] for row in world.run("grow", node="b", strategy="all", vhost_pattern="v")] == ["v"]
-
-
 def test_what_goes_wrong_stands_in_the_row_and_the_others_go_on() -> None:
     world = World()
     for name in ("a", "b", "c", "d"):
@@ -304,27 +288,6 @@ def test_rebalance_moves_leaders_until_none_has_more_than_its_share() -> None:
         {"Node name": name, "Number of quorum queues": 2, "Number of streams": 0} for name in ("a", "b", "c")
     ]
     assert [each[0] for each in world.cluster.done] == ["transfer"] * 4
-
-
-def test_nothing_is_given_to_nodes_that_are_down_or_drained() -> None:
-    world = World(4)
-    world.cluster.declare("q1", 1, 2, 3, 4)
-    world.cluster.declare("q2", 1, 2, 3, 4)
-    world.cluster.down = {2}
-    World.run(world, "drain")
-    world.cluster.done.clear()
-    rows = world.run("rebalance", kind="quorum")
-    assert {row["Node name"]: row["Number of quorum queues"] for row in rows} == {"a": 0, "c": 1, "d": 1}
-
-
-def test_one_rebalance_runs_at_a_time() -> None:
-    world = World()
-    world.cluster.rebalancing = True
-    with pytest.raises(PreconditionFailed, match="rebalance_in_progress"):
-        world.run("rebalance", kind="all")
-    world.cluster.rebalancing = False
-    world.run("rebalance", kind="all")
-    assert not world.cluster.rebalancing
 
 
 def test_the_node_that_leads_the_metadata_rebalances() -> None:

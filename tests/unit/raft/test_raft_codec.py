@@ -103,22 +103,6 @@ def test_any_bytes_are_read_or_refused(data: bytes) -> None:
             continue
 
 
-@given(MESSAGES, st.data())
-def test_a_damaged_message_is_read_or_refused(message: Message, data: st.DataObject) -> None:
-    """Bytes changed, cut off, or put behind."""
-    damaged = bytearray(encode_message(message))
-    for _ in range(data.draw(st.integers(1, 3))):
-        damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(st.integers(0, 255))
-    cut = data.draw(st.integers(0, len(damaged)))
-    for piece in (bytes(damaged), bytes(damaged[:cut])):
-        try:
-            again = decode_message(piece)
-        except BadBytes:
-            continue
-        # What is read is a message: it has bytes of its own, and those are read again.
-        assert decode_message(encode_message(again)) == again
-
-
 @pytest.mark.parametrize(
     ("runs", "what"),
     [

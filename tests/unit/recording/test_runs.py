@@ -12,7 +12,6 @@ import pytest
 
 from amqp10broker.observe.flow_events.schema import RUN_FIELDS
 from amqp10broker.observe.recording.errors import NotWritable
-from amqp10broker.observe.recording.names import NAME_MAX, check_run_name
 from amqp10broker.observe.recording.parquet import EventWriter, events_folder
 from amqp10broker.observe.recording.runs import (
     RunRecord,
@@ -64,12 +63,6 @@ def test_a_row_replaces_the_one_before(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "runs.parquet").iterdir()] == ["sweep-1.parquet"]
 
 
-def test_a_half_written_row_is_left_out(tmp_path: Path) -> None:
-    write_run(tmp_path, WHOLE)
-    (tmp_path / "runs.parquet" / "_sweep-2-17.parquet").write_bytes(b"PAR1")
-    assert [run.run_id for run in read_runs(tmp_path)] == ["sweep-1"]
-
-
 def test_a_name_that_has_a_run_gets_a_number(tmp_path: Path) -> None:
     """The rows of those before stay as they are."""
     for began_ns, expected in enumerate([("prod", 1), ("prod-2", 2), ("prod-3", 3)]):
@@ -112,13 +105,3 @@ def test_a_run_whose_row_cannot_be_written_leaves_its_name(tmp_path: Path) -> No
     with pytest.raises(NotWritable, match="cannot be written"):
         claim_run(tmp_path, WHOLE)
     assert not events_folder(tmp_path, WHOLE.run_id).exists()
-
-
-def test_a_name_has_room_for_a_number(tmp_path: Path) -> None:
-    """And a run id of an older recording may still have all letters."""
-    assert check_run_name("x" * NAME_MAX) == "x" * NAME_MAX
-    with pytest.raises(ValueError, match="has 121 letters; a name for runs must have 120 at most"):
-        check_run_name("x" * (NAME_MAX + 1))
-    assert claim_run(tmp_path, replace(WHOLE, run_id="x" * NAME_MAX), 9_999_999)[1] == 9_999_999
-    write_run(tmp_path, replace(WHOLE, run_id="y" * 128))
-    assert read_run(tmp_path, "y" * 128).run_id == "y" * 128

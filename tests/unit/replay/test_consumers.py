@@ -102,24 +102,3 @@ def test_a_forecast_from_a_recording_is_the_run_of_who_was_recorded(
     assert found.round_trip_s == pytest.approx(trip_ms / 1000, rel=0.01)
     truth = one(habits, credit=asked, trip_s=asked_ms / 1000, messages=40 * asked + 1000)
     assert found.run.rate == pytest.approx(truth.rate, rel=0.15)
-
-
-@pytest.mark.parametrize("habits", [replace(EACH, own_s=0.01), replace(BUSY, own_s=0.01)])
-def test_the_work_of_the_client_is_seen(habits: ConsumerModel) -> None:
-    """More credit brings it nothing; and where its deliveries waited for it, that is said."""
-    tape = taped_consumer(habits, credit=40, trip_s=0.02, messages=400)
-    found = forecast(tape, Settings(client_credit=400))
-    assert found.run.rate == pytest.approx(100, rel=0.1)
-    assert found.waits[PublisherWait.WORK] > 0.6
-    assert "do not believe" not in " ".join(found.unknown)
-    far = forecast(tape, Settings(client_credit=4, round_trip_ms=200))
-    assert far.run.rate < 25
-
-
-def test_a_slow_queue_is_taken_to_stay_so() -> None:
-    """And that nobody can tell whether it was empty, is said."""
-    tape = taped_consumer(replace(BUSY, supply_s=0.01), credit=100, trip_s=0.01, messages=300)
-    found = forecast(tape, Settings(client_credit=1000))
-    assert found.run.rate == pytest.approx(100, rel=0.05)
-    assert found.waits[PublisherWait.SUPPLY] > 0.9
-    assert any("whether the queue was empty or the broker busy" in each for each in found.unknown)

@@ -85,16 +85,6 @@ def test_a_forecast_from_a_recording_is_the_run_of_who_was_recorded(
     assert found.run.rate == pytest.approx(truth.rate, rel=0.1)
 
 
-def test_a_client_with_a_pace_of_its_own_keeps_it() -> None:
-    """More credit brings nothing then; and the recording does not tell why it is so slow."""
-    tape = taped(Habits(0.02, None, (0.001,), (1,), (10,)), credit=100, window=400, trip_s=0.01, messages=300)
-    found = forecast(tape, Settings(200, None, 1))
-    assert found.rate == pytest.approx(50, rel=0.05)
-    assert found.run.rate == pytest.approx(50, rel=0.05)
-    assert any("the client hardly waited" in each for each in found.unknown)
-    assert found.waits[PublisherWait.ITSELF] > 0.95
-
-
 def test_a_client_that_waits_for_each_outcome_is_seen_to() -> None:
     """Credit brings it nothing; a shorter round trip does."""
     tape = taped(Habits(0.0, 1, (0.004,), (1,), (10,)), credit=100, window=400, trip_s=0.02, messages=200)
@@ -102,17 +92,6 @@ def test_a_client_that_waits_for_each_outcome_is_seen_to() -> None:
     found = forecast(tape, Settings(200, None, 2))
     assert found.run.rate == pytest.approx(1 / 0.006, rel=0.02)
     assert found.waits[PublisherWait.OWN_LIMIT] > 0.9
-
-
-def test_what_cannot_be_known_is_said() -> None:
-    """One sentence each."""
-    tape = taped(BUSY, credit=10, window=400, trip_s=0.05, messages=300)
-    found = forecast(tape, Settings(300, 4000, 50))
-    said = " ".join(found.unknown)
-    assert "whether it has a limit of its own above that" in said
-    assert "faster than the fastest 25 messages of the recording" in said
-    assert "outcomes took 1.0 ms (median)" in said
-    assert "do not believe" not in said
 
 
 def test_of_whom_there_is_no_forecast_is_said() -> None:

@@ -10,7 +10,6 @@ from amqp10broker.routing.arguments import (
     arguments_hash,
     canonical,
     hash64,
-    plain_text,
     type_name,
 )
 
@@ -91,12 +90,3 @@ def test_arguments_hash_keeps_its_value() -> None:
 def test_type_names_are_those_of_field_tables(value: object, name: str) -> None:
     """Errors name the type as RabbitMQ does."""
     assert type_name(value) == name
-
-
-@pytest.mark.parametrize(
-    ("value", "plain"),
-    [("a", "a"), ('a"\\', 'a"\\'), ("é", "é"), (b"a", "a"), (True, "true"), (None, "undefined"), (3, "3")],
-)
-def test_values_are_written_as_rabbitmq_writes_them(value: object, plain: str) -> None:
-    """Errors write values as RabbitMQ does."""
-    assert plain_text(value) == plain

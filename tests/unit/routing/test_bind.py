@@ -24,16 +24,6 @@ def test_arguments_are_part_of_a_binding() -> None:
     assert small.topology.bindings("amq.direct") == [first, second]
 
 
-def test_binding_arguments_cannot_be_changed_afterwards() -> None:
-    """A binding keeps its own copy."""
-    arguments: dict[str, object] = {"a": 1}
-    binding = Binding("amq.direct", queue("q"), "k", arguments)
-    arguments["a"] = 2
-    assert binding.arguments == {"a": 1}
-    with pytest.raises(TypeError):
-        binding.arguments["a"] = 3  # type: ignore[index]
-
-
 @pytest.mark.parametrize(
     ("binding", "text"),
     [
@@ -115,18 +105,6 @@ def test_bindings_are_found_by_source_destination_or_both() -> None:
     assert set(topology.bindings()) == {one, two, three, four, five}
 
 
-def test_queues_are_bound_to_the_default_exchange() -> None:
-    """That binding is told for a queue that is there, and kept nowhere."""
-    small = Small("q")
-    other = small.bind("amq.direct", "q", "k")
-    default = Binding("", queue("q"), "q")
-    assert small.topology.bindings(destination=queue("q")) == [default, other]
-    assert small.topology.bindings("", queue("q")) == [default]
-    assert small.topology.bindings("amq.direct", queue("q")) == [other]
-    assert small.topology.bindings("", queue("gone")) == []
-    assert small.topology.bindings("") == []
-
-
 def test_binding_is_found_by_the_hash_of_its_arguments() -> None:
     """The path of a binding names it again."""
     small = Small("q")
@@ -138,19 +116,3 @@ def test_binding_is_found_by_the_hash_of_its_arguments() -> None:
     assert find("amq.headers", queue("q"), "k", other.arguments_hash) == other
     assert find("amq.headers", queue("q"), "l", "") is None
     assert find("amq.headers", queue("q"), "k", "AAAAAA") is None
-
-
-def test_exchange_counts_its_bindings_to_exchanges() -> None:
-    """Only while there are any does a route need more than one look into one table."""
-    small = Small("q")
-    small.declare("x")
-    found = small.topology.lookup_exchange("amq.fanout")
-    small.bind("amq.fanout", "q")
-    assert found.exchange_destinations == 0
-    first = small.bind("amq.fanout", exchange("x"), "1")
-    small.bind("amq.fanout", exchange("x"), "2")
-    assert found.exchange_destinations == 2
-    unbind(small.topology, first)
-    assert found.exchange_destinations == 1
-    delete_exchange(small.topology, "x")
-    assert found.exchange_destinations == 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from amqp10broker.errors import AccessRefused, Inequivalent, InUse, InvalidArgument
+from amqp10broker.errors import Inequivalent, InUse, InvalidArgument
 from tests.support.topologies import Small, declare_exchange, delete_exchange, exchange, unbind
 
 
@@ -54,22 +54,6 @@ def test_different_redeclaration_is_refused(changed: dict[str, object], argument
     assert small.topology.lookup_exchange("x").alternate == "ae"
 
 
-def test_alternate_that_was_not_there_is_a_difference() -> None:
-    """An alternate cannot be added by declaring again."""
-    small = Small()
-    small.declare("x")
-    with pytest.raises(Inequivalent) as refusal:
-        declare_exchange(small.topology, "x", arguments={"alternate-exchange": "ae"})
-    assert refusal.value.description.endswith("received the value 'ae' of type 'longstr' but current is none")
-
-
-def test_equal_alternate_as_bytes_is_no_difference() -> None:
-    """Text is text."""
-    small = Small()
-    small.declare("x", alternate_exchange="ae")
-    assert not declare_exchange(small.topology, "x", arguments={"alternate-exchange": b"ae"})[1]
-
-
 def test_alternate_must_be_text() -> None:
     """An alternate is a name."""
     with pytest.raises(InvalidArgument) as refusal:
@@ -77,22 +61,6 @@ def test_alternate_must_be_text() -> None:
     assert refusal.value.description == (
         "invalid type 'signedint' for arg 'alternate-exchange' in exchange 'x' in vhost '/'"
     )
-
-
-def test_line_breaks_are_dropped_from_names() -> None:
-    """CR and LF are no part of a name; a name of nothing else is the default exchange's."""
-    topology = Small().topology
-    assert declare_exchange(topology, "a\r\nb\n")[0].name == "ab"
-    with pytest.raises(AccessRefused):
-        declare_exchange(topology, "\r\n")
-
-
-def test_names_have_255_bytes_at_most() -> None:
-    """Longer ones could not be told to AMQP 0-9-1 clients; bytes count, not characters."""
-    topology = Small().topology
-    assert declare_exchange(topology, "n" * 255)[1]
-    with pytest.raises(InvalidArgument, match="has 256 bytes"):
-        declare_exchange(topology, "é" * 128)
 
 
 def test_delete_if_unused_wants_no_bindings_from_it() -> None:

@@ -120,18 +120,6 @@ def test_topic_table_removes_a_pattern_of_three_hashes() -> None:
     assert list(table.route("x", no_headers, no_headers)) == []
 
 
-def test_topic_forgets_branches() -> None:
-    """Removing every pattern leaves an empty tree, whatever the order."""
-    table = TopicExchange()
-    bindings = [Binding("t", queue("a"), key) for key in ("a.*.b", "a.*", "a.*.b.#", "#", "#.a", "a.x")]
-    for binding in bindings:
-        table.add(binding)
-    for binding in bindings[::2] + bindings[1::2]:
-        table.remove(binding)
-    assert table._root.is_leaf()
-    assert not table._exact
-
-
 def test_topic_work_does_not_grow_with_bindings() -> None:
     """The number of tree nodes that a key visits is the same among 10 bindings and among 2 000."""
 

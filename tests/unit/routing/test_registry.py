@@ -12,7 +12,7 @@ import pytest
 from amqp10broker.errors import PreconditionFailed
 from amqp10broker.routing.exchange import NOTHING, Choose
 from amqp10broker.routing.fanout import FanoutExchange
-from amqp10broker.routing.registry import Registry
+from amqp10broker.routing.registry import REGISTRY, Registry, register
 from amqp10broker.routing.topology import Topology
 from tests.support.topologies import Small, bind, declare_exchange, remove_queue
 
@@ -118,3 +118,10 @@ def test_registered_factory_gets_arguments_and_chance() -> None:
     topology = Topology("/", lambda name: True, choose=lambda count: count - 1, registry=registry)
     declare_exchange(topology, "x", "x-mine", arguments={"a": 1})
     assert seen == [({"a": 1}, 2)] * 2, "asked whether it can be made, and made"
+
+
+def test_register_adds_to_the_common_registry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`register` is for the registry that every virtual host uses."""
+    monkeypatch.setattr(REGISTRY, "_factories", dict(REGISTRY._factories))
+    register("x-mine", lambda arguments, choose: FanoutExchange())
+    assert declare_exchange(Small().topology, "x", "x-mine")[1]

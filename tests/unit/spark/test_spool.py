@@ -30,28 +30,6 @@ def contents(spool: QueueSpool) -> dict[int, bytes]:
     return {segment.number: spool.read(segment) for segment in spool.segments}
 
 
-def test_segments_are_numbered_from_one_and_read_back() -> None:
-    """What was appended is there after the process was killed, with its number and its rows."""
-    disk = a_disk()
-    spool = opened(disk)
-    assert (spool.newest, spool.oldest) == (0, 1)
-    first = spool.append([b"one", b"two"], 2)
-    second = spool.append([b"three"], 1)
-    assert (first.number, first.count, second.number, second.count) == (1, 2, 2, 1)
-    again = opened(disk.after_kill())
-    assert again.id == spool.id
-    assert contents(again) == {1: b"onetwo", 2: b"three"}
-    assert [segment.count for segment in again.segments] == [2, 1]
-
-
-def test_a_segment_survives_a_loss_of_power_once_append_returned() -> None:
-    disk = a_disk()
-    spool = opened(disk)
-    spool.append([b"one"], 1)
-    for seed in range(50):
-        assert contents(opened(disk.after_power_loss(seed))) == {1: b"one"}
-
-
 def test_the_newest_segment_is_never_removed() -> None:
     """Its number must not be given again."""
     spool = opened(a_disk())
@@ -111,15 +89,6 @@ def test_a_spool_without_the_folder_that_it_belongs_in_is_refused() -> None:
         opened(a_disk(), path="/mnt/shared/orders")
 
 
-def test_a_damaged_segment_is_not_served() -> None:
-    disk = a_disk()
-    spool = opened(disk)
-    segment = spool.append([b"one"], 1)
-    disk.flip(f"{PATH}/{segment.name}", 5)
-    with pytest.raises(SpoolError, match="is damaged: its bytes are not those that were written"):
-        spool.read(segment)
-
-
 @pytest.mark.parametrize("data", [b"", b"{", b"[]", b'{"format": 1}', b"\xff"])
 def test_a_damaged_manifest_is_refused(data: bytes) -> None:
     disk = a_disk()
@@ -127,17 +96,6 @@ def test_a_damaged_manifest_is_refused(data: bytes) -> None:
     disk.overwrite(f"{PATH}/spool.json", data)
     with pytest.raises(SpoolError, match="spool.json is damaged"):
         opened(disk)
-
-
-def test_a_seal_survives() -> None:
-    disk = a_disk()
-    spool = opened(disk)
-    spool.append([b"one"], 1)
-    assert opened(disk.after_kill()).sealed is None
-    spool.seal()
-    assert spool.sealed == 1
-    for seed in range(20):
-        assert opened(disk.after_power_loss(seed)).sealed == 1
 
 
 def test_message_ids_take_the_place_of_a_removed_segment() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from amqp10broker.spark.errors import DataLost, OptionError, QueueUnusable
 from amqp10broker.spark.options import StreamOptions, parse_source
@@ -217,22 +217,6 @@ def test_going_on_with_the_new_stream(next_: int, caplog: pytest.LogCaptureFixtu
         reader(broker).partitions(start, end)
 
 
-def test_a_new_stream_that_is_empty_so_far(caplog: pytest.LogCaptureFixture) -> None:
-    """The switch is an empty batch, once."""
-    broker = Broker(0, 0)
-    broker.id = "b"
-    start = {"s": 1000, "s.id": "a", "s.start": 0, "s.pieces": 1}
-    query = reader(broker, failOnDataLoss="false")
-    end = query.latestOffset(start, ALL)
-    assert end == {"s": 0, "s.id": "b"}
-    with caplog.at_level(logging.WARNING):
-        assert query.partitions(start, end) == []
-    assert "was deleted and declared again" in caplog.text
-    assert query.latestOffset(end, ALL) is end
-    broker.next = 7
-    assert list(places(query.partitions(end, query.latestOffset(end, ALL))).values()) == list(range(7))
-
-
 def test_a_batch_whose_stream_is_no_more(caplog: pytest.LogCaptureFixture) -> None:
     """It is repeated with as many partitions, all of them empty."""
     broker = Broker(0, 2000)
@@ -246,20 +230,6 @@ def test_a_batch_whose_stream_is_no_more(caplog: pytest.LogCaptureFixture) -> No
         assert "810 messages of stream 's' are lost to the reader: it was deleted and" in caplog.text
         with pytest.raises(QueueUnusable, match="deleted and declared again"):
             reader(broker).partitions(start, end)
-
-
-def test_where_the_id_is_not_known() -> None:
-    """A broker that says none, as RabbitMQ; a checkpoint that was written without; and both in turn."""
-    broker = Broker(0, 1000)
-    query = reader(broker)
-    broker.id = "b"
-    assert query.latestOffset({"s": 1000}, ALL) == {"s": 1000}
-    assert query.latestOffset({"s": 900}, ALL) == {"s": 1000, "s.id": "b", "s.start": 900, "s.pieces": 1}
-    broker.id = None
-    start = {"s": 900, "s.id": "a"}
-    end = query.latestOffset(start, ALL)
-    assert end == {"s": 1000, "s.id": "a", "s.start": 900, "s.pieces": 1}
-    assert len(places(query.partitions(start, end))) == 100
 
 
 # --- where a query begins -----------------------------------------------------------------------------
@@ -292,29 +262,6 @@ def test_a_start_beyond_the_end(monkeypatch: pytest.MonkeyPatch, more: dict[str,
 # --- offsets as they are written ----------------------------------------------------------------------
 
 
-def test_without_new_messages_the_offset_is_the_old_one() -> None:
-    """Spark compares them; one that differs would be an empty batch, again and again."""
-    broker = Broker(0, 1000)
-    query = reader(broker)
-    for start in ({"s": 1000}, {"s": 1000, "s.start": 7, "s.pieces": 3}):
-        assert query.latestOffset(start, ALL) == start
-        assert query.latestOffset(start, ReadMaxRows(5)) == start
-        assert query.partitions(start, start) == []
-    query.prepareForTriggerAvailableNow()
-    broker.next = 2000
-    assert query.latestOffset({"s": 1000}, ALL) == {"s": 1000}
-    # The first offset is written down by Spark in any case, and is then a place like any other.
-    latest = reader(broker, startingOffsets="latest")
-    first = latest.initialOffset()
-    end = latest.latestOffset(first, ALL)
-    assert end == {"s": 2000}
-    assert latest.partitions(first, end) == []
-    broker.next = 2500
-    again = reader(broker, startingOffsets="latest")
-    assert again.partitions(again.initialOffset(), end) == []
-    assert again.latestOffset(end, ALL) == {"s": 2500, "s.start": 2000, "s.pieces": 1}
-
-
 def test_a_checkpoint_of_an_earlier_version_or_written_by_hand() -> None:
     broker = Broker(0, 1000)
     query = reader(broker, minPartitions="2")
@@ -322,11 +269,3 @@ def test_a_checkpoint_of_an_earlier_version_or_written_by_hand() -> None:
     assert [(piece.start, piece.end) for piece in pieces] == [(0, 500), (500, 1000)]
     assert query.partitions({"s": 700}, {"s": 700}) == []
     assert query.latestOffset({"s": 700}, ALL) == {"s": 1000, "s.start": 700, "s.pieces": 2}
-
-
-def test_several_batches_in_one() -> None:
-    """Spark may write down the end of every tenth batch only, and then repeat ten as one."""
-    query = reader(Broker(0, 1000))
-    end = {"s": 1000, "s.start": 900, "s.pieces": 2}
-    pieces = query.partitions({"s": 100, "s.start": 0, "s.pieces": 1}, end)
-    assert [(piece.start, piece.end) for piece in pieces] == [(100, 550), (550, 1000)]

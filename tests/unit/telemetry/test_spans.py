@@ -135,17 +135,6 @@ def test_deliveries_go_back_for_many_reasons(part: Part) -> None:
     assert part.ended() == [("deliver q", "")] * 2
 
 
-def test_what_was_given_back_before_it_came_is_no_delivery(part: Part) -> None:
-    """The session does not take it either: its epoch is an older one."""
-    ref = part.consumer()
-    part.post("q", GiveBack(ref, (1, 2), (traced(), traced()), 2, 2, 1))
-    part.ended()
-    part.hear(Deliver(ref, (3,), (traced(),), 0))
-    part.hear(Deliver(ref, (4,), (traced(),), 1))
-    part.post("q", Settle(ref, (3, 4), DeliveryOutcome.ACCEPT))
-    assert part.ended() == [("settle q", ""), ("deliver q", "")]
-
-
 def test_a_consumer_that_was_cancelled_is_forgotten_with_its_last_delivery(part: Part) -> None:
     """A channel may have any number of them, one after the other."""
     ref = part.consumer()

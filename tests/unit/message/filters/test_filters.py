@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from amqp10broker.message import amqp091
 from amqp10broker.message.filters.bloom import BloomFilter
 from amqp10broker.message.filters.fields import FieldReader
 from amqp10broker.message.filters.filters import (
@@ -28,7 +27,6 @@ from amqp10broker.message.filters.filters import (
     from_amqp10,
 )
 from amqp10broker.message.filters.offset_spec import First
-from amqp10broker.protocols.amqp091.properties import BasicProperties, encode_properties
 from amqp10broker.protocols.amqp10.codec import array_of, decode, encode
 from amqp10broker.protocols.amqp10.types import Described, Symbol, Timestamp, ULong
 from tests.support.filtering import NOW_MS, described, message
@@ -69,17 +67,6 @@ def test_filters_of_all_sorts_are_in_place_together() -> None:
     assert found.filters.matches(message({"k": 1}, subject="s"), NOW_MS)
     assert not found.filters.matches(message({"k": 1}, subject="t"), NOW_MS)
     assert not found.filters.matches(message({"k": 2}, subject="s"), NOW_MS)
-
-
-@pytest.mark.parametrize(
-    ("code", "name", "value"),
-    [(0x173, "x", SUBJECT), (0x174, "x", {"k": 1}), (0x120, "sql-filter", "k = 1")],
-)
-def test_filters_of_the_specification_may_have_a_numeric_descriptor(code: int, name: str, value: Any) -> None:
-    """It means the same."""
-    found = from_amqp10({Symbol(name): described(code, value)})
-    assert found.in_place == {Symbol(name): Described(ULong(code), value)}
-    assert found.filters.messages is not None
 
 
 @pytest.mark.parametrize("value", [["x"], array_of(["x"]), "x"])
@@ -180,13 +167,6 @@ def test_a_selector_that_is_refused_is_known_as_one() -> None:
     assert not read(sql_filter=described(SQL, "?")).refused[0].selects
 
 
-def test_a_selector_excludes_other_filters_of_messages() -> None:
-    """The first one stays."""
-    selector, properties = described(SELECTOR, "TRUE"), described(PROPERTIES, SUBJECT)
-    assert in_place(s=selector, p=properties, sql_filter=TRUE) == {"s"}
-    assert in_place(sql_filter=TRUE, s=selector) == {"sql_filter"}
-
-
 @pytest.mark.rabbitmq("amqp_filter_sql_SUITE", "sql_and_bloom_filter")
 def test_sql_and_bloom_filter_go_together() -> None:
     """The one for messages, the other for chunks."""
@@ -276,17 +256,6 @@ def test_messages_that_are_alike_are_decided_on_once(monkeypatch: pytest.MonkeyP
         "it begins anew as long as it is worth it"
     )
     assert looks("n > 0", many * 5, many, few) == [ALIKE_MAX + 1, ALIKE_MAX + 1, 300]
-
-
-def test_a_message_of_amqp091_passes_as_what_it_becomes_in_amqp10() -> None:
-    """Its headers are application-properties, its message-id is one of the properties."""
-    properties = BasicProperties(message_id="m1", headers={"city": "Riga"})
-    old = (amqp091.make_head("x", "k", encode_properties(properties)), b"body")
-    for text in ("city = 'Riga'", "p.message_id = 'm1'", "city LIKE 'Ri%' AND UTC() > 0"):
-        filters = read(sql_filter=described(SQL, text)).filters
-        assert list(filters.matching([old, message()], NOW_MS)) == [0]
-    filters = read(f=described(APPLICATION_PROPERTIES, {"city": "&p:Ri"})).filters
-    assert list(filters.matching([message(), old], NOW_MS)) == [1]
 
 
 @pytest.mark.rabbitmq("amqp_filter_prop_SUITE", "filter_few_messages_from_many")
