@@ -343,25 +343,6 @@ def test_it_is_served_below_a_prefix_over_tls(pages: Pages, tmp_path: Path) -> N
 # --- how it is looked at --------------------------------------------------------------------------
 
 
-def test_it_works_by_keyboard(pages: Pages, broker: BrokerProcess) -> None:
-    """Log-in, the help, another view, the first row of a table."""
-    page = pages.open(address_of(broker))
-    page.keyboard.type("ada")
-    page.keyboard.press("Tab")
-    page.keyboard.type(PASSWORD)
-    page.keyboard.press("Enter")
-    expect(page.get_by_role("button", name="Log out")).to_be_visible()
-    page.keyboard.press("?")
-    expect(page.get_by_role("dialog")).to_be_visible()
-    page.keyboard.press("Escape")
-    expect(page.get_by_role("dialog")).to_be_hidden()
-    page.keyboard.press("g")
-    page.keyboard.press("q")
-    expect(page.get_by_role("heading", name="Queues", level=1)).to_be_visible()
-    focused = page.evaluate("document.activeElement.tagName")
-    assert focused != "BODY" or page.evaluate("document.querySelector('a[href=\"#main\"], .skip') !== null")
-
-
 # --- the broker goes and comes --------------------------------------------------------------------
 
 

@@ -192,22 +192,6 @@ def test_event_driven_client_ends_when_an_operator_closes_its_connection(
     assert handler.ends == ["amqp:internal-error"]
 
 
-def test_event_driven_client_ends_when_the_broker_does_if_it_closes_its_connection(
-    start_broker: StartBroker, queue: str
-) -> None:
-    """Proton leaves a close with amqp:connection:forced to the program, which ends with the answer."""
-    broker = start_broker()
-    handler = _Receiving(broker, queue, closes=True)
-    thread = threading.Thread(target=Container(handler).run, daemon=True)
-    thread.start()
-    assert handler.opened.wait(20)
-    broker.terminate()
-    thread.join(20)
-    assert not thread.is_alive()
-    assert handler.ends == ["disconnected"]
-    assert broker.wait_ended() == 0
-
-
 def test_reconnecting_client_goes_on_after_a_restart(start_broker: StartBroker, queue: str) -> None:
     """proton reconnects by itself: after a broker on the same port is back, its links work again."""
     first = start_broker()

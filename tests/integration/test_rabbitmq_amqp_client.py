@@ -6,7 +6,6 @@ refusal) is read from its lowest public call, `Management.request`.
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 import signal
 from collections.abc import Callable, Iterator
@@ -18,7 +17,6 @@ import pytest
 from rabbitmq_amqp_python_client import (
     AddressHelper,
     AMQPMessagingHandler,
-    AsyncEnvironment,
     ClassicQueueSpecification,
     Connection,
     ConsumerOptions,
@@ -319,25 +317,3 @@ def test_direct_reply_to(
         replied.result(20.0)
     assert handler.bodies == ["reply"]
     requester.close()
-
-
-def test_the_asyncio_client(broker: BrokerProcess, queue: str) -> None:
-    """The same calls from a coroutine."""
-
-    async def run() -> int:
-        async with AsyncEnvironment(uri=f"amqp://guest:guest@{broker.host}:{broker.port}/") as environment:
-            connection = await environment.connection()
-            await connection.dial()
-            management = await connection.management()
-            await management.declare_queue(QuorumQueueSpecification(name=queue))
-            publisher = await connection.publisher(AddressHelper.queue_address(queue))
-            for body in "abc":
-                await publisher.publish(text(body))
-            await publisher.close()
-            purged = await management.purge_queue(queue)
-            await management.delete_queue(queue)
-            await management.close()
-            await connection.close()
-            return purged
-
-    assert asyncio.run(run()) == 3

@@ -175,24 +175,6 @@ def test_a_broker_that_starts_again_records_a_run_of_its_own(
         assert run.began_ns <= min(at) <= max(at) <= run.ended_ns, "nothing of another run"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "says"),
-    [
-        (("--every", "5"), 2, "must be an integer from 10 to 1000"),
-        (("--run", "a/b"), 1, "run id is 'a/b'"),
-        (("--run", ""), 1, "run id is ''"),
-        (("--run", "x" * 128), 1, "must have 120 at most"),
-    ],
-)
-def test_what_cannot_be_recorded_is_said(
-    broker: BrokerProcess, tmp_path: Path, arguments: tuple[str, ...], code: int, says: str
-) -> None:
-    """And nothing is recorded then."""
-    refused = broker.run_command("record", "start", str(tmp_path / "r"), *arguments)
-    assert (refused.returncode, says in refused.stderr) == (code, True), refused.stderr
-    assert broker.ask("record-status") == {"recording": None, "failed": None}
-
-
 @pytest.mark.parametrize("lacks_pyarrow", [False, True])
 def test_a_broker_that_cannot_record_does_not_listen(tmp_path: Path, lacks_pyarrow: bool) -> None:
     """It says why before it serves anybody: the folder, or the extra that is not installed."""

@@ -365,49 +365,6 @@ def test_the_management_says_what_kind_of_queue_it_is(
     assert Query(options()).all() == numbers(0, 5)
 
 
-def test_a_checkpoint_of_another_spool_is_refused(
-    broker: BrokerProcess,
-    channel: BlockingChannel,
-    queue: str,
-    options: Callable[..., QueueOptions],
-    tmp_path: Path,
-) -> None:
-    declared(channel, queue)
-    fill(broker, queue, numbers(0, 10))
-    query = Query(options())
-    query.all()
-    query.reader.stop()
-    other = Query(options(spoolLocation=str(tmp_path / "other")), query.offset)
-    with pytest.raises(SpoolError, match="the checkpoint belongs to another spool"):
-        other.batch()
-    other.reader.stop()
-    for path in (tmp_path / "spool").glob("*.arrow"):
-        path.unlink()
-    gone = Query(options(), query.offset)
-    with pytest.raises(SpoolError, match="has read up to segment 1, and the newest here is 0"):
-        gone.batch()
-
-
-def test_a_worker_that_does_not_see_the_spool_says_so(
-    broker: BrokerProcess,
-    channel: BlockingChannel,
-    queue: str,
-    options: Callable[..., QueueOptions],
-    tmp_path: Path,
-) -> None:
-    declared(channel, queue)
-    fill(broker, queue, ["x"])
-    reader = QueueStreamReader(options())
-    start = reader.initialOffset()
-    parts = reader.partitions(start, reader.latestOffset(start, reader.getDefaultReadLimit()))
-    (tmp_path / "spool").rename(tmp_path / "elsewhere")
-    with pytest.raises(
-        SpoolError, match="spoolLocation must be a folder that the driver and all workers see"
-    ):
-        read(reader, parts)
-    reader.stop()
-
-
 def test_a_full_disk_leaves_the_messages_in_the_queue(
     broker: BrokerProcess,
     channel: BlockingChannel,

@@ -7,11 +7,9 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import pika
 import pytest
 from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual, LessThan
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
@@ -26,7 +24,6 @@ from amqp10broker.spark.errors import (
 )
 from amqp10broker.spark.options import StreamOptions, parse_source
 from amqp10broker.spark.stream import bounds as stream_bounds
-from amqp10broker.spark.stream import range as stream_range
 from amqp10broker.spark.stream.bounds import (
     ProbedEnds,
     StreamBounds,
@@ -118,25 +115,6 @@ def test_a_starting_time(broker: BrokerProcess, queue: str) -> None:
     assert offsets(batch(broker, queue, startingTimestamp=between)) == list(range(10, 20))
     assert batch(broker, queue, startingTimestamp=between + 1_000_000) == []
     assert len(batch(broker, queue, startingTimestamp=0)) == 20
-
-
-def test_no_more_is_asked_for_than_the_range_has(
-    broker: BrokerProcess, stream: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What the broker would send beyond it, it would send in vain."""
-    receivers = []
-    attach = stream_range.attach
-
-    def noted(*arguments: Any, **more: Any) -> Any:
-        receivers.append(attach(*arguments, **more))
-        return receivers[-1]
-
-    monkeypatch.setattr(stream_range, "attach", noted)
-    assert (
-        len(list(read_range(options(broker, stream, linkCredit=100), StreamRange(7, 257, True), None))) == 1
-    )
-    (receiver,) = receivers
-    assert receiver.end.received == 250
 
 
 # --- where a stream begins and ends -----------------------------------------------------------------
@@ -302,24 +280,6 @@ def test_a_broker_that_does_not_know_the_end_is_read_as_well(
     assert offsets(found) == list(wanted)
 
 
-def test_a_range_without_a_match_costs_what_it_has(
-    broker: BrokerProcess, mixed: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The broker is asked to end with the range, so that no range looks at the rest of the stream."""
-    asked: list[tuple[int, int]] = []
-
-    def noted(client: Any, stream: str, spec: Any, sql: str | None = None, *, end: int | None = None) -> Any:
-        receiver = attach(client, stream, spec, sql, end=end)
-        assert ends_there(receiver)
-        assert end is not None
-        asked.append((spec, end))
-        return receiver
-
-    monkeypatch.setattr(stream_range, "attach", noted)
-    assert batch(broker, mixed, filter="FALSE", minPartitions=7) == []
-    assert asked == [(start, start + 100) for start in range(0, 700, 100)]
-
-
 def test_a_filter_that_is_looked_at_for_long(broker: BrokerProcess, queue: str) -> None:
     """Nothing comes for longer than `idleTimeout`, since nothing matches: the broker is at work."""
     declare(broker, queue)
@@ -447,24 +407,3 @@ def test_a_broker_that_hangs(
             list(batches)
     finally:
         os.kill(broker.pid, signal.SIGCONT)
-
-
-def test_messages_of_amqp_091(broker: BrokerProcess, queue: str) -> None:
-    """Converted by the broker: properties, headers as application properties. The time is the broker's."""
-    declare(broker, queue)
-    parameters = pika.ConnectionParameters(broker.host, broker.port)
-    connection = pika.BlockingConnection(parameters)
-    channel = connection.channel()
-    channel.confirm_delivery()
-    properties = pika.BasicProperties(
-        message_id="m-1", timestamp=1_700_000_000, headers={"region": "EU", "count": 3}
-    )
-    for _ in range(20):
-        channel.basic_publish("", queue, b"from 0-9-1", properties)
-    connection.close()
-    found = batch(broker, queue)
-    assert offsets(found) == list(range(20))
-    row = found[7]
-    assert (row["body"], row["messageId"]) == (b"from 0-9-1", "m-1")
-    assert row["enqueuedTime"] > datetime.fromtimestamp(1_700_000_000, UTC)
-    assert dict(row["applicationProperties"]) == {"region": "EU", "count": "3"}

@@ -46,18 +46,6 @@ def test_a_recording_is_over_when_its_runs_are_and_nothing_comes(tmp_path: Path)
     assert due(ending, clock, 81)
 
 
-def test_without_files_nothing_is_over(tmp_path: Path) -> None:
-    """Nor without rows."""
-    clock = Clock()
-    assert not due(Ending(tmp_path, 0, clock), clock, 100)
-    synthetic.write(tmp_path, synthetic.two_senders(repetitions=1, events=400))
-    (row,) = (tmp_path / "runs.parquet").iterdir()
-    row.unlink()
-    ending = Ending(tmp_path, 0, clock)
-    assert not due(ending, clock, 200)
-    assert not due(ending, clock, 300)
-
-
 def test_the_first_second_that_is_open(tmp_path: Path) -> None:
     """By the mark of the last batch that is over: a second that ends there is closed."""
     assert first_open_s(tmp_path) is None
@@ -72,11 +60,3 @@ def test_the_first_second_that_is_open(tmp_path: Path) -> None:
     for number, second in enumerate(expected):
         (tmp_path / "commits" / str(number)).write_text("v1\n{}")
         assert first_open_s(tmp_path) == second
-
-
-def test_a_mark_that_is_not_understood_is_none(tmp_path: Path) -> None:
-    """A later Spark may write it in another way."""
-    for folder in ("offsets", "commits"):
-        (tmp_path / folder).mkdir()
-        (tmp_path / folder / "7").write_text("v9\n[]")
-    assert first_open_s(tmp_path) is None

@@ -127,23 +127,6 @@ def test_the_least_memory_among_those_that_keep_the_throughput() -> None:
     assert tight.chosen.settings == (1000, 400, 256)
 
 
-NOISY = (
-    Candidate((50, 400, 256), (100.0, 55.0, 145.0), memory_bytes=(4.0e7, 4.01e7, 4.02e7)),
-    Candidate((170, 400, 256), (20.0, 19.0, 21.0), memory_bytes=(3.0e7, 3.01e7, 3.02e7)),
-    Candidate((1000, 400, 256), (110.0, 70.0, 150.0), memory_bytes=(9.0e7, 9.01e7, 9.02e7)),
-)
-"""Throughputs that nobody can tell apart, and memory that everybody can."""
-
-
-def test_noise_that_hides_whether_a_setting_keeps_the_throughput_is_said() -> None:
-    """100 and 110 messages a second are no difference here, and 40 and 90 MB hang on it."""
-    found = chosen(recommend("g", NOISY, Aim("memory")))
-    assert found.chosen.settings == (1000, 400, 256)
-    (weak,) = [weak for weak in found.weak if "keep 95% of the best" in weak]
-    assert weak.startswith("noise hides whether these keep 95% of the best throughput (it hides ")
-    assert weak.endswith("): 50 / 400 / 256 (91% of it)")
-
-
 def of_run(benchmark: str, credit: int, per_s: float) -> Measured:
     """One run with a throughput."""
     row = {name: None for name, _ in RUN_FIELDS} | {

@@ -233,22 +233,3 @@ def tables_of_all(known: Analysed) -> dict[str, list[dict[str, Any]]]:
     """As the job makes them."""
     found = [each for members in known.groups for each in members]
     return tables_of(known.measured, found, comparisons(known.groups), known.recommended, known.waits)
-
-
-def test_recommendations_and_stalls_are_there_as_numbers(known: Analysed) -> None:
-    """Nobody has to read them out of a sentence."""
-    tables = tables_of_all(known)
-    decided = [row for row in tables["recommendations"] if row.get("settings")]
-    assert [
-        (row["benchmark"], row["message_size_bytes"], row["max_link_credit"], row["max_incoming_window"])
-        for row in decided
-    ] == [("sweep", 100, 170, 400), ("sweep", 10_000, 170, 400)]
-    assert {row["benchmark"] for row in tables["recommendations"]} == {"sweep", "two_senders"}
-    for row in tables["configuration_stalls"]:
-        own = [
-            stall["seconds"]
-            for stall in tables["stalls"]
-            if all(stall[name] == row[name] for name in (*CONFIGURATION, "side", "reason"))
-        ]
-        assert len(own) <= row["repetitions"]
-        assert row["seconds"] == pytest.approx(sum(own))

@@ -9,24 +9,8 @@ import pytest
 
 from amqp10broker.cli import admin, connecting
 from amqp10broker.cli.broker_url import from_environment
-from amqp10broker.client.url import BrokerUrl
 from amqp10broker.config.load import URL_VARIABLE
 from amqp10broker.errors import ConfigError
-
-
-@pytest.mark.parametrize(
-    ("text", "parts"),
-    [
-        ("amqp://h", ("h", 5672, False, None, None, None)),
-        ("amqps://h", ("h", 5671, True, None, None, None)),
-        ("amqp://u:p@h:7/v", ("h", 7, False, "u", "p", "v")),
-        ("amqp://u%40x:p%2F%3A@[::1]:7/%2Fv", ("::1", 7, False, "u@x", "p/:", "/v")),
-        ("amqp://:@127.0.0.1/", ("127.0.0.1", 5672, False, "", "", None)),
-    ],
-)
-def test_its_parts(text: str, parts: tuple[Any, ...]) -> None:
-    """Decoded; what it does not say is None, and the port follows from the scheme."""
-    assert from_environment({URL_VARIABLE: text}) == BrokerUrl(*parts)
 
 
 @pytest.mark.parametrize(

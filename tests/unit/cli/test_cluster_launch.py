@@ -46,11 +46,6 @@ def test_the_command_line_is_one_that_serve_understands(tmp_path: Path) -> None:
     ]
 
 
-def test_ports_that_would_be_none_are_below_instead() -> None:
-    assert [plan.cluster_port for plan in plan_nodes(2, 45_535, "x", [])] == [25_535, 25_536]
-    assert [plan.cluster_port for plan in plan_nodes(2, 45_534, "x", [])] == [65_534, 65_535]
-
-
 @pytest.mark.parametrize(("nodes", "port"), [(0, 5672), (27, 5672), (3, 0), (3, 65_534)])
 def test_what_cannot_be_is_refused_in_one_sentence(nodes: int, port: int) -> None:
     with pytest.raises(ConfigError, match="must be 1 to"):

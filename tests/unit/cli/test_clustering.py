@@ -45,12 +45,6 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> Broker:
             {"added": True, "size": 2},
         ),
         (
-            ["delete-member", "q", "b"],
-            "delete-member",
-            {"name": "q", "node": "b", "timeout": 5},
-            {"deleted": True, "size": 2},
-        ),
-        (
             ["grow", "b", "even", "--queue-pattern", "^q"],
             "grow",
             {
@@ -65,35 +59,14 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> Broker:
         ),
         (["shrink", "b", "--errors-only"], "shrink", {"node": "b", "errors_only": True}, ROWS),
         (["stream-status", "s"], "stream-status", {"name": "s"}, [{"role": "leader", "node": "a"}]),
-        (["add-replica", "s", "b"], "add-replica", {"name": "s", "node": "b"}, {"added": False, "size": 1}),
-        (
-            ["delete-replica", "s", "b"],
-            "delete-replica",
-            {"name": "s", "node": "b"},
-            {"deleted": False, "size": 1},
-        ),
         (
             ["restart-stream", "s", "--preferred-leader", "a"],
             "restart-stream",
             {"name": "s", "preferred_leader": "a"},
             {"leader": "a"},
         ),
-        (
-            ["transfer-leadership", "q", "b"],
-            "transfer-leadership",
-            {"name": "q", "node": "b"},
-            {"leader": "b"},
-        ),
-        (
-            ["rebalance", "quorum"],
-            "rebalance",
-            {"kind": "quorum", "vhost_pattern": ".*", "queue_pattern": ".*"},
-            [{"Node name": "a", "Number of quorum queues": 1, "Number of streams": 0}],
-        ),
         (["drain"], "drain", {}, {"draining": True}),
-        (["revive"], "revive", {}, {"draining": False}),
         (["check-if-node-is-quorum-critical"], "check-if-node-is-quorum-critical", {}, CHECK),
-        (["has-reached-target-cluster-size"], "has-reached-target-cluster-size", {}, CHECK),
         (
             ["check-for-quorum-queues-without-an-elected-leader", "--across-all-vhosts", "x"],
             "check-for-quorum-queues-without-an-elected-leader",
@@ -101,12 +74,6 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> Broker:
             CHECK,
         ),
         (["await-online-quorum-plus-one"], "await-online-quorum-plus-one", {"timeout": 120}, CHECK),
-        (
-            ["force-shrink-member-to-current-member", "q"],
-            "force-shrink-member-to-current-member",
-            {"name": "q"},
-            {"size": 1},
-        ),
         (
             ["force-all-queues-shrink-member-to-current-member", "--vhost-pattern", "^v$"],
             "force-all-queues-shrink-member-to-current-member",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -118,32 +117,11 @@ class TestFlowFor:
         assert config.flow_for("batch-7", "slow-1") == FlowSettings(max_link_credit=1000, max_queue_credit=20)
         assert config.flow_for("batch-7", "fast") == FlowSettings(max_link_credit=1000)
 
-    def test_both_patterns_must_match(self) -> None:
-        config = Config(overrides=(FlowOverride(address="a", container="c", max_link_credit=1),))
-        assert config.flow_for("c", "a").max_link_credit == 1
-        assert config.flow_for("c", "b").max_link_credit == 170
-        assert config.flow_for("d", "a").max_link_credit == 170
-
-    def test_a_session_without_links_matches_no_address_pattern(self) -> None:
-        config = Config(
-            overrides=(
-                FlowOverride(address="*", max_incoming_window=5),
-                FlowOverride(container="c", max_queue_credit=6),
-            )
-        )
-        assert config.flow_for("c", None) == FlowSettings(max_queue_credit=6)
-
     def test_patterns_are_case_sensitive_and_match_the_whole_address(self) -> None:
         config = Config(overrides=(FlowOverride(address="/queues/A*", max_link_credit=1),))
         assert config.flow_for("c", "/queues/Ab").max_link_credit == 1
         assert config.flow_for("c", "/queues/ab").max_link_credit == 170
         assert config.flow_for("c", "x/queues/Ab").max_link_credit == 170
-
-    def test_new_flow_settings_keep_the_overrides(self) -> None:
-        config = Config(overrides=(FlowOverride(address="a", max_link_credit=1),))
-        changed = config.with_flow(replace(config.flow, max_link_credit=50))
-        assert changed.flow_for("c", "b").max_link_credit == 50
-        assert changed.flow_for("c", "a").max_link_credit == 1
 
 
 class TestChangedWhileRunning:

@@ -28,10 +28,6 @@ def packed(events: list[tuple[int, ...]]) -> bytes:
     return b"".join(PACK.pack(*event) for event in events)
 
 
-def rows(table: object) -> list[tuple[int, ...]]:
-    return [tuple(row.values()) for row in table.to_pylist()]  # type: ignore[attr-defined]
-
-
 def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
@@ -53,41 +49,12 @@ def test_half_an_event_is_refused(tmp_path: Path) -> None:
         writer.write(b"x")
 
 
-def test_what_is_written_is_read(tmp_path: Path) -> None:
-    events = some_events(1000)
-    with EventWriter(tmp_path, "run-1", "broker") as writer:
-        for start in range(0, 1000, 100):
-            writer.write(packed(events[start : start + 100]))
-    assert (writer.events, writer.parts) == (1000, 1)
-    assert rows(read_events(tmp_path, "run-1")) == events
-    assert names(tmp_path / "events" / "run_id=run-1") == ["part-broker-00000.parquet"]
-
-
 def test_a_file_is_zstd_and_says_its_version(tmp_path: Path) -> None:
     with EventWriter(tmp_path, "r") as writer:
         writer.write(packed(some_events(3)))
     file = pq.ParquetFile(writer.folder / "part-00000.parquet")
     assert file.metadata.row_group(0).column(0).compression == "ZSTD"
     assert file.schema_arrow.metadata[VERSION_KEY] == str(SCHEMA_VERSION).encode()
-
-
-def test_a_part_is_complete_after_so_many_events(tmp_path: Path) -> None:
-    events = some_events(95)
-    # However long it takes: the age of a part is not the question.
-    with EventWriter(tmp_path, "r", part_events_max=40, row_group_events=8, clock=lambda: 0.0) as writer:
-        for event in events:
-            writer.write(packed([event]))
-        assert names(writer.folder) == ["_part-00002.parquet", "part-00000.parquet", "part-00001.parquet"]
-    assert writer.parts == 3
-    assert rows(read_events(tmp_path, "r")) == events
-
-
-def test_numbers_go_on_behind_what_is_there(tmp_path: Path) -> None:
-    for seed in (1, 2):
-        with EventWriter(tmp_path, "r") as writer:
-            writer.write(packed(some_events(5, seed=seed)))
-    assert names(writer.folder) == ["part-00000.parquet", "part-00001.parquet"]
-    assert rows(read_events(tmp_path, "r")) == some_events(5, seed=1) + some_events(5, seed=2)
 
 
 def test_files_of_all_writers_are_found_by_their_first_letters(tmp_path: Path) -> None:

@@ -11,8 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from amqp10broker.observe.flow_events.schema import RUN_FIELDS
-from amqp10broker.observe.recording.errors import NotWritable
-from amqp10broker.observe.recording.parquet import EventWriter, events_folder
+from amqp10broker.observe.recording.parquet import EventWriter
 from amqp10broker.observe.recording.runs import (
     RunRecord,
     claim_run,
@@ -56,13 +55,6 @@ def test_a_row_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert [(name, str(types.field(name).type)) for name, _ in RUN_FIELDS] == list(RUN_FIELDS)
 
 
-def test_a_row_replaces_the_one_before(tmp_path: Path) -> None:
-    write_run(tmp_path, WHOLE)
-    write_run(tmp_path, replace(WHOLE, events_dropped=7))
-    assert [run.events_dropped for run in read_runs(tmp_path)] == [7]
-    assert [path.name for path in (tmp_path / "runs.parquet").iterdir()] == ["sweep-1.parquet"]
-
-
 def test_a_name_that_has_a_run_gets_a_number(tmp_path: Path) -> None:
     """The rows of those before stay as they are."""
     for began_ns, expected in enumerate([("prod", 1), ("prod-2", 2), ("prod-3", 3)]):
@@ -98,10 +90,3 @@ def test_of_many_who_ask_at_once_each_gets_a_run_of_his_own(tmp_path: Path) -> N
     with ThreadPoolExecutor(8) as threads:
         got = list(threads.map(claim, range(8)))
     assert sorted(got) == sorted(["prod", *(f"prod-{number}" for number in range(2, 9))])
-
-
-def test_a_run_whose_row_cannot_be_written_leaves_its_name(tmp_path: Path) -> None:
-    (tmp_path / "runs.parquet").write_text("in the way")
-    with pytest.raises(NotWritable, match="cannot be written"):
-        claim_run(tmp_path, WHOLE)
-    assert not events_folder(tmp_path, WHOLE.run_id).exists()

@@ -13,10 +13,8 @@ from amqp10broker.cli.main import main
 from amqp10broker.observe.frames.records import read_lines
 from amqp10broker.tools.replay.forecast import forecasts
 from amqp10broker.tools.replay.many import (
-    NoRecordings,
     answer,
     answer_of_file,
-    files_of,
     grid,
     table_rows,
 )
@@ -61,14 +59,6 @@ def test_a_file_that_is_none_is_an_answer(folder: Path) -> None:
     )
     (row,) = table_rows(answer_of_file(str(folder / "d.jsonl"), SETTINGS))
     assert row["no_forecast"] == "it cannot be read: No such file or directory"
-
-
-def test_a_folder_stands_for_its_recordings(folder: Path) -> None:
-    """Each file comes once; a folder without any is refused."""
-    names = [str(folder / f"{letter}.jsonl") for letter in "abc"]
-    assert files_of([names[1], str(folder)]) == [names[1], names[0], names[2]]
-    with pytest.raises(NoRecordings, match=r"empty: it has no file \*.jsonl; name a folder that"):
-        files_of([str(folder / "empty")])
 
 
 def test_the_command_forecasts_the_others_and_names_the_bad_file(folder: Path, capsys: Output) -> None:

@@ -15,18 +15,7 @@ from amqp10broker.tools.replay.differences import otherwise
 from amqp10broker.tools.replay.ledger10 import within
 from amqp10broker.tools.replay.player10 import content
 from amqp10broker.tools.replay.script import read_script
-from tests.support.rawframes import HEARTBEAT, begin, login, open_frame
 from tests.support.tape import Tape
-
-
-def test_frames_that_a_player_makes_itself_are_no_steps() -> None:
-    """Headers, SASL, heartbeats."""
-    tape = Tape()
-    tape.came(login(), open_frame(), HEARTBEAT, begin())
-    tape.ended()
-    (part,) = read_script(tape.records).parts
-    assert [type(step.frame.body).__name__ for step in part.steps] == ["Open", "Begin"]
-    assert part.ended
 
 
 def test_a_connection_that_was_there_before_is_left_out() -> None:
@@ -35,15 +24,6 @@ def test_a_connection_that_was_there_before_is_left_out() -> None:
     script = read_script(tape.records)
     assert not script.parts
     assert script.left_out[0].startswith("connection 7 was there when the recording began")
-
-
-def test_a_connection_without_open_is_left_out() -> None:
-    """As in a recording of one address."""
-    tape = Tape(number=7)
-    tape.came(begin())
-    script = read_script(tape.records)
-    assert not script.parts
-    assert script.left_out[0].startswith("connection 7 did not come as far as open")
 
 
 @given(whole=st.integers(4, 70_000), cuts=st.lists(st.integers(0, 70_000), max_size=5))

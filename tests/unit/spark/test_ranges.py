@@ -16,7 +16,6 @@ from amqp10broker.spark.errors import DataLost, OptionError
 from amqp10broker.spark.options import StreamOptions, parse_source
 from amqp10broker.spark.schema import COLUMNS, DDL, arrow_schema
 from amqp10broker.spark.stream.bounds import StreamBounds
-from amqp10broker.spark.stream.plan import plan
 from amqp10broker.spark.stream.range import StreamRange, _Reading, split
 from amqp10broker.spark.stream.source import PushdownReader, StreamReader, StreamStreamReader
 from tests.support.spark_schema import SCHEMA
@@ -40,15 +39,6 @@ def test_pieces_are_the_range(start: int, count: int, pieces: int) -> None:
         assert all(one.end == other.start for one, other in pairwise(found))
         sizes = {piece.end - piece.start for piece in found}
         assert max(sizes) - min(sizes) <= 1
-
-
-def test_what_retention_took_is_reported() -> None:
-    bounds = StreamBounds(100, 200, dense=True)
-    with pytest.raises(DataLost, match="90 messages of stream 's' are lost to the reader: offset 10"):
-        plan(options(), 10, 200, bounds)
-    (piece,) = plan(options(failOnDataLoss="false"), 10, 200, bounds)
-    assert piece == StreamRange(100, 200, True)
-    assert plan(options(failOnDataLoss="false"), 10, 50, bounds) == []
 
 
 class Ends:

@@ -91,15 +91,6 @@ def test_what_cannot_be_stored_goes_back(spool: QueueSpool) -> None:
     assert spool.newest == 0
 
 
-def test_duplicates_alone_are_settled_and_the_next_ones_taken(spool: QueueSpool) -> None:
-    queue = FakeQueue("a", "b", "b", "a", "c")
-    filler = a_filler(queue, spool, SeenIds())
-    assert filler.take(2, 0.0)
-    assert filler.take(2, 0.0)
-    assert queue.said == ["gave 2", "settled 2"] * 2 + ["gave 1", "settled 1"]
-    assert held(spool) == [["a", "b"], ["c"]]
-
-
 @pytest.mark.parametrize("found_out", ["when settling", "at the next receive"])
 def test_what_comes_again_does_not_take_the_place_of_the_rest(spool: QueueSpool, found_out: str) -> None:
     """A connection is lost: the first message comes again, and still the last one is taken."""

@@ -55,25 +55,11 @@ def test_message_ids_number_the_rows_of_a_partition_across_batches() -> None:
     assert encoder.rows == 1095
 
 
-def test_a_long_prefix_is_no_different() -> None:
-    (message,) = decoded(an_encoder({"body": BYTES}, prefix="p" * 300), body=[b"x"])
-    assert message.properties is not None
-    assert message.properties.message_id == "p" * 300 + "0"
-
-
 @pytest.mark.parametrize("durable", [True, False])
 def test_the_header_says_durable_or_not(durable: bool) -> None:
     (message,) = decoded(an_encoder({"body": BYTES}, durable=str(durable)), body=[b"x"])
     assert message.header is not None
     assert message.header.durable is durable
-
-
-@pytest.mark.parametrize("size", [0, 1, 255, 256, 70_000])
-@pytest.mark.parametrize("large", [False, True])
-def test_bodies_of_any_size(size: int, large: bool) -> None:
-    kind = pa.large_binary() if large else pa.binary()
-    (message,) = decoded(an_encoder({"body": BYTES}), body=pa.array([b"z" * size], kind))
-    assert message.body == b"z" * size
 
 
 def test_a_text_body_is_utf8_and_null_is_empty() -> None:
@@ -98,14 +84,6 @@ def test_every_property() -> None:
     values = (full.subject, full.reply_to, full.correlation_id, full.content_type, full.content_encoding)
     assert (*values, full.group_id) == names
     assert (empty.subject, empty.content_type, empty.group_id, empty.to) == (None, None, None, None)
-
-
-def test_long_texts_and_many_texts() -> None:
-    """More different ones than are remembered."""
-    encoder = an_encoder({"body": BYTES, "subject": TEXT})
-    subjects = [f"{number}" * (300 if number == 7 else 1) for number in range(5000)]
-    found = decoded(encoder, body=[b"x"] * 5000, subject=subjects)
-    assert [message.properties.subject for message in found if message.properties] == subjects
 
 
 def test_a_content_type_that_is_no_symbol_is_refused() -> None:
@@ -197,15 +175,6 @@ def test_maps_of_a_slice() -> None:
         (b"2", {"n": "2"}),
         (b"3", {"n": "3"}),
     ]
-
-
-def test_a_big_map() -> None:
-    encoder = an_encoder({"body": BYTES, "applicationProperties": MapType(TEXT, TEXT)})
-    row = [(f"key{number}", "v" * number) for number in range(200)]
-    (message,) = decoded(
-        encoder, body=[b"x"], applicationProperties=pa.array([row], pa.map_(pa.string(), pa.string()))
-    )
-    assert message.application_properties == dict(row)
 
 
 def test_each_row_says_where_it_goes() -> None:
