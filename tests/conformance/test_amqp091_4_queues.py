@@ -390,6 +390,7 @@ def test_bindings_go_with_the_queue(channel: WorldChannel) -> None:
 # --- purging -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.rabbitmq("priority_queue_SUITE", "purge")
 @pytest.mark.rabbitmq("queue_parallel_SUITE", "purge")
 def test_purge_removes_ready_messages_only(channel: WorldChannel) -> None:
     """Unacked stay, and come back when they are requeued."""

@@ -384,6 +384,44 @@ CASES: Final = [
 ]
 
 
+@pytest.mark.rabbitmq(
+    "amqp_auth_SUITE",
+    "declare_exchange",
+    "declare_queue",
+    "delete_exchange",
+    "delete_queue",
+    "purge_queue",
+    "get_queue",
+    "declare_queue_dlx_exchange",
+    "declare_queue_dlx_queue",
+    "declare_exchange_alternate_exchange_allowed",
+    "declare_exchange_alternate_exchange_read",
+    "declare_exchange_alternate_exchange_write",
+    "bind_queue_destination",
+    "bind_queue_source",
+    "unbind_queue_source",
+    "unbind_queue_target",
+    "bind_exchange_destination",
+    "bind_exchange_source",
+    "bind_to_topic_exchange",
+    "unbind_from_topic_exchange",
+    "list_bindings_allowed",
+    "list_bindings_destination_write",
+    "list_bindings_source_read",
+)
+@pytest.mark.rabbitmq(
+    "unit_amqp_management_SUITE",
+    "prop_read_then_write",
+    "source_read_denied_skips_target_write",
+    "target_write_denied",
+    "absent_argument_skips_checks",
+    "wrapper_uses_matching_argument_key",
+    "both_permissions_granted",
+    "get_bindings_both_permissions_granted",
+    "get_bindings_destination_write_checked_first",
+    "get_bindings_destination_write_denied",
+    "get_bindings_source_read_denied",
+)
 @pytest.mark.parametrize(("broker_api", "operation", "need", "missing"), CASES)
 def test_a_missing_permission_is_refused_at_every_door(
     broker_api: BrokerApi, operation: str, need: Need, missing: str | None

@@ -104,6 +104,7 @@ def test_an_exchange_is_no_source(scene: Scene) -> None:
     )
 
 
+@pytest.mark.rabbitmq("amqp_dotnet_SUITE", "attach_sender_to_missing_exchange")
 @pytest.mark.rabbitmq("amqp_address_SUITE", "target_exchange_absent")
 def test_a_missing_exchange_is_not_found(scene: Scene) -> None:
     """amqp_address_SUITE target_exchange_absent."""

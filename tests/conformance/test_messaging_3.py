@@ -194,6 +194,8 @@ BARE = [
 ]
 
 
+@pytest.mark.rabbitmq("amqp_dotnet_SUITE", "roundtrip", "footer")
+@pytest.mark.rabbitmq("amqp_client_SUITE", "immutable_bare_message")
 @pytest.mark.parametrize("bare", BARE, ids=range(len(BARE)))
 @pytest.mark.parametrize(
     "before", [b"", HEADER, HEADER + DELIVERY_ANNOTATIONS + MESSAGE_ANNOTATIONS], ids=range(3)
@@ -216,6 +218,7 @@ def test_an_id_may_be_a_signed_integer(field: int, code: str) -> None:
     assert pipe.fetch().endswith(properties + DATA)
 
 
+@pytest.mark.rabbitmq("amqp_dotnet_SUITE", "message_without_body", differs="taken")
 @pytest.mark.parametrize("before", [b"", HEADER, MESSAGE_ANNOTATIONS], ids=range(3))
 def test_a_message_of_nothing_is_given_back_as_nothing(before: bytes) -> None:
     """Behind the broker's header and annotations there is no section that nobody sent."""
@@ -235,6 +238,7 @@ def test_delivery_annotations_end_at_the_broker() -> None:
     assert b"x-d" not in pipe.fetch()
 
 
+@pytest.mark.rabbitmq("amqp_dotnet_SUITE", "message_annotations")
 def test_message_annotations_go_on() -> None:
     """3.2.3: annotations "about the message" travel with it."""
     pipe = Pipe()
@@ -245,6 +249,7 @@ def test_message_annotations_go_on() -> None:
     assert annotations.value == {"x-a": 1, "x-exchange": "", "x-routing-key": "q"}
 
 
+@pytest.mark.rabbitmq("amqp_client_SUITE", "reserved_annotation")
 @pytest.mark.parametrize("annotations", [{Symbol("a"): 1}, {ULong(1): 1}, {Symbol("x-a"): 1, Symbol("b"): 2}])
 def test_annotations_with_reserved_keys_are_refused(annotations: dict[Any, Any]) -> None:
     """3.2.10: keys are "symbols beginning with 'x-'" or reserved."""
@@ -252,6 +257,12 @@ def test_annotations_with_reserved_keys_are_refused(annotations: dict[Any, Any])
     assert line.startswith('B> DETACH h=0 closed=true error=amqp:invalid-field "reserved_annotation_key')
 
 
+@pytest.mark.rabbitmq("amqp_client_SUITE", "durable_field_classic_queue")
+@pytest.mark.rabbitmq(
+    "rabbit_fifo_SUITE",
+    "enqueued_msg_with_delivery_count_test",
+    note="a count that the publisher wrote is not the queue's",
+)
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
@@ -578,6 +589,7 @@ def test_a_bare_name_declares_the_queue(terminus: str) -> None:
     assert declared.durable
 
 
+@pytest.mark.rabbitmq("amqp_address_SUITE", "queue", "queue_with_slash")
 @pytest.mark.parametrize(
     ("address", "name"),
     [("/queues/a%2Fb", "a/b"), ("/queues/a%20b", "a b"), ("/queues/%C3%A4", "ä"), ("/queues/%25", "%")],

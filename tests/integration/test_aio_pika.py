@@ -11,12 +11,11 @@ import aio_pika
 import aiormq
 import pytest
 from aio_pika import Message
-from aio_pika.abc import AbstractChannel, AbstractConnection, AbstractIncomingMessage
+from aio_pika.abc import AbstractConnection, AbstractIncomingMessage
 from aio_pika.exceptions import (
     MessageProcessError,
-    QueueEmpty,
 )
-from aio_pika.patterns import RPC, Master
+from aio_pika.patterns import RPC
 
 from tests.support.broker_process import BrokerProcess
 from tests.support.deadline import WAIT_S
@@ -57,81 +56,6 @@ async def body_of(queue: aio_pika.abc.AbstractQueue) -> bytes:
     return message.body
 
 
-def test_a_thousand_publishes_at_once_are_all_confirmed(broker: BrokerProcess, queue: str) -> None:
-    """Concurrently on one channel; consumed with the queue's iterator in order."""
-
-    async def scene(connection: AbstractConnection) -> None:
-        channel = await connection.channel()
-        await channel.set_qos(prefetch_count=50)
-        declared = await channel.declare_queue(queue, exclusive=True)
-        await asyncio.gather(
-            *(channel.default_exchange.publish(Message(str(n).encode()), queue) for n in range(1000))
-        )
-        seen = []
-        async with declared.iterator() as messages:
-            async for message in messages:
-                async with message.process():
-                    seen.append(int(message.body))
-                if len(seen) == 1000:
-                    break
-        assert seen == [*range(1000)]
-
-    play(broker, scene)
-
-
-def test_get_and_process_with_requeue(broker: BrokerProcess, queue: str) -> None:
-    """A failing `process` requeues; nack and reject discard; the queue is empty then."""
-
-    async def scene(connection: AbstractConnection) -> None:
-        channel = await connection.channel()
-        declared = await channel.declare_queue(queue, exclusive=True)
-        for text in (b"a", b"b", b"c"):
-            await channel.default_exchange.publish(Message(text), queue)
-        first = await declared.get()
-        assert first is not None
-        with pytest.raises(RuntimeError):
-            async with first.process(requeue=True):
-                raise RuntimeError
-        again = await declared.get()
-        assert again is not None
-        assert (again.body, again.redelivered) == (b"a", True)
-        await again.reject()
-        second = await declared.get()
-        third = await declared.get()
-        assert second is not None
-        assert third is not None
-        assert (third.body, third.message_count) == (b"c", 0)
-        await third.nack(multiple=True, requeue=False)
-        with pytest.raises(QueueEmpty):
-            await declared.get()
-        assert await declared.get(fail=False) is None
-
-    play(broker, scene)
-
-
-def test_transactions(broker: BrokerProcess, queue: str) -> None:
-    """A channel without confirms; what fails inside the block is rolled back."""
-
-    async def scene(connection: AbstractConnection) -> None:
-        channel = await connection.channel(publisher_confirms=False)
-        declared = await channel.declare_queue(queue, exclusive=True)
-        async with channel.transaction():
-            await channel.default_exchange.publish(Message(b"kept"), queue)
-            assert await declared.get(fail=False) is None
-
-        async def fail() -> None:
-            async with channel.transaction():
-                await channel.default_exchange.publish(Message(b"dropped"), queue)
-                raise RuntimeError
-
-        with pytest.raises(RuntimeError):
-            await fail()
-        assert await body_of(declared) == b"kept"
-        assert await declared.get(fail=False) is None
-
-    play(broker, scene)
-
-
 def test_request_and_reply_by_the_rpc_pattern(broker: BrokerProcess, queue: str) -> None:
     """Reply queues, headers exchange for dead letters, many calls at once."""
 
@@ -147,29 +71,6 @@ def test_request_and_reply_by_the_rpc_pattern(broker: BrokerProcess, queue: str)
         with pytest.raises(MessageProcessError, match="returned"):
             await rpc.call(queue + "-missing", {})
         await rpc.close()
-
-    play(broker, scene)
-
-
-def test_the_master_worker_pattern(broker: BrokerProcess, queue: str) -> None:
-    """Tasks are handed out and acknowledged."""
-
-    async def scene(connection: AbstractConnection) -> None:
-        master = Master(await connection.channel())
-        done: list[int] = []
-        all_done = asyncio.Event()
-
-        async def work(*, number: int) -> None:
-            done.append(number)
-            if len(done) == 10:
-                all_done.set()
-
-        worker = await master.create_worker(queue, work, auto_delete=True)
-        for number in range(10):
-            await master.create_task(queue, {"number": number})
-        await all_done.wait()
-        assert done == [*range(10)]
-        await worker.close()
 
     play(broker, scene)
 
@@ -238,22 +139,6 @@ def test_a_robust_connection_comes_back_with_its_topology(broker: BrokerProcess,
     asyncio.run(run())
 
 
-def test_many_channels(broker: BrokerProcess, queue: str) -> None:
-    """Two hundred, each with a queue of its own."""
-
-    async def one(channel: AbstractChannel, number: int) -> None:
-        declared = await channel.declare_queue(exclusive=True)
-        await channel.default_exchange.publish(Message(str(number).encode()), declared.name)
-        assert await body_of(declared) == str(number).encode()
-        await channel.close()
-
-    async def scene(connection: AbstractConnection) -> None:
-        channels = await asyncio.gather(*(connection.channel() for _ in range(200)))
-        await asyncio.gather(*(one(channel, number) for number, channel in enumerate(channels)))
-
-    play(broker, scene)
-
-
 def test_large_messages_and_small_frames(broker: BrokerProcess, queue: str) -> None:
     """Several at once on different channels of one connection."""
 
@@ -268,13 +153,3 @@ def test_large_messages_and_small_frames(broker: BrokerProcess, queue: str) -> N
         await asyncio.gather(*(one(number) for number in range(5)))
 
     play(broker, scene, "?frame_max=8192")
-
-
-def test_update_secret(broker: BrokerProcess) -> None:
-    """The same password again is fine."""
-
-    async def scene(connection: AbstractConnection) -> None:
-        await connection.update_secret("guest")
-        await (await connection.channel()).declare_queue(exclusive=True)
-
-    play(broker, scene)

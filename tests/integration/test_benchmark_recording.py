@@ -19,7 +19,6 @@ from amqp10broker.observe.recording.runs import RunRecord, read_runs
 from benchmarks import sweep
 from benchmarks.__main__ import BENCHMARKS, parser_of_all
 from benchmarks.measure import Benchmark, Context
-from tests.support.broker_process import BrokerProcess
 
 SHORT = ["--duration", "2.2", "--warmup", "0.1", "--repetitions", "1", "--no-floor"]
 
@@ -117,34 +116,3 @@ def test_two_senders_tell_fast_and_slow_apart(tmp_path: Path) -> None:
         assert run.publishers == (2 if case.startswith("with") else 1)
         assert (run.message_size_bytes, run.queue_type, run.durable) == (12, "classic", False)
         assert len(writers(tmp_path, run)) == 2
-
-
-def test_of_a_foreign_broker_the_clients_alone_are_recorded(tmp_path: Path, broker: BrokerProcess) -> None:
-    """Its settings are unknown, and the run says that the broker has not recorded."""
-    publish = BENCHMARKS["publish"]
-    publish.run(context(publish, tmp_path, "--target", f"127.0.0.1:{broker.port}"))
-    runs = read_runs(tmp_path)
-    assert {run.case for run in runs} == {"publish settled", "publish unsettled"}
-    for run in runs:
-        assert writers(tmp_path, run) == {"part-clients"}
-        assert run.max_link_credit is None
-        assert told(run)["broker_events"] is False
-        assert (
-            counted(tmp_path, run)[EventKind.CLIENT_SENT, 0] == told(run)["streams_total"][0]["published"] > 0
-        )
-
-
-def test_a_run_that_fails_leaves_nothing(tmp_path: Path) -> None:
-    """A broker that refuses its arguments: the sample says so, and the recording has no run."""
-    asked = ["--sweep-credits", "170", "--sweep-windows", "400", "--sweep-sizes", "100"]
-    outcome = sweep.run(context(sweep.BENCHMARK, tmp_path, *asked, "--broker-arg=--no-such-argument"))
-    assert "no-such-argument" in outcome.samples[0]["failed"]
-    assert not list(tmp_path.rglob("*.parquet"))
-
-
-def test_without_record_nothing_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A plain run has no recording and makes no folder."""
-    monkeypatch.chdir(tmp_path)
-    options = parser_of_all().parse_args([sweep.BENCHMARK.name, *SHORT])
-    assert Context(options, sweep.BENCHMARK.name).new_run("case") is None
-    assert list(tmp_path.iterdir()) == []

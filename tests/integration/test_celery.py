@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from celery import Celery, chain, chord, group
+from celery import Celery
 from celery.result import AsyncResult
 from kombu import Queue, pools
 
 from tests.support import celery_tasks as tasks
 from tests.support.broker_process import REPOSITORY, BrokerProcess
-from tests.support.deadline import WAIT_S, turn_until
+from tests.support.deadline import WAIT_S
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("deadline")]
 
@@ -96,17 +96,6 @@ def test_a_task_makes_the_round_trip(worker: Worker) -> None:
     assert value(tasks.add.s(4, 4).apply_async()) == 8
 
 
-def test_many_tasks_at_once(worker: Worker) -> None:
-    """A group's results come in its order, and each task has run once."""
-    result = group(tasks.add.s(number, number) for number in range(100)).apply_async()
-    assert result.get(timeout=WAIT_S) == [2 * number for number in range(100)]
-
-
-def test_a_chain_hands_results_on(worker: Worker) -> None:
-    """Each task starts the next in the worker."""
-    assert value(chain(tasks.add.s(1, 2), tasks.add.s(10), tasks.add.s(100)).apply_async()) == 113
-
-
 def test_a_failure_comes_back_as_the_exception(worker: Worker) -> None:
     """With its type."""
     with pytest.raises(ZeroDivisionError):
@@ -121,19 +110,6 @@ def test_a_task_is_retried(worker: Worker) -> None:
 def test_late_acknowledgement_survives_a_killed_child(worker: Worker, tmp_path: Path) -> None:
     """acks_late with reject_on_worker_lost: the message is requeued and runs again."""
     assert value(tasks.die_once.delay(str(tmp_path / "died"))) == "second time"
-
-
-def test_a_large_argument_and_a_large_result(worker: Worker) -> None:
-    """Messages of many frames both ways."""
-    text = "grün" * 250_000
-    assert value(tasks.echo.delay(text)) == text
-
-
-def test_a_countdown_is_kept_by_the_worker(worker: Worker) -> None:
-    """The message is held unacknowledged, prefetch grows by it (basic.qos while consuming)."""
-    early = tasks.add.apply_async((1, 1), countdown=0.3)
-    assert value(tasks.add.delay(2, 2)) == 4
-    assert value(early) == 2
 
 
 def test_tasks_are_routed_to_other_queues(worker: Worker, app: Celery, queue: str) -> None:
@@ -164,12 +140,6 @@ def test_the_worker_answers_to_ping_and_inspect(worker: Worker, app: Celery) -> 
     assert stats[worker.name]["prefetch_count"] == 8
 
 
-def test_a_broadcast_without_destination_reaches_the_worker(worker: Worker, app: Celery) -> None:
-    """The fanout exchange of pidbox."""
-    replies = app.control.broadcast("ping", reply=True, timeout=WAIT_S, limit=1)
-    assert {worker.name: {"ok": "pong"}} in replies
-
-
 def test_events_of_tasks_are_seen(worker: Worker, app: Celery) -> None:
     """celeryev: a topic exchange, a transient auto-delete queue, the events of one task in order."""
     seen: list[str] = []
@@ -196,23 +166,3 @@ def test_a_revoked_task_does_not_run(worker: Worker, app: Celery) -> None:
     revoked = inspect.revoked()
     assert revoked is not None
     assert result.id in revoked[worker.name]
-
-
-def test_purge_empties_the_queue(app: Celery, worker: Worker, queue: str) -> None:
-    """The control command that deletes waiting tasks, here of a queue that nobody consumes."""
-    with app.connection_for_write() as connection, connection.channel() as channel:
-        declared = Queue(queue, channel=channel)
-        declared.declare()
-        for _ in range(3):
-            tasks.add.apply_async((1, 1), queue=queue, ignore_result=True)
-        turn_until(
-            lambda: None, lambda: declared.queue_declare(passive=True).message_count == 3, "three tasks"
-        )
-        assert declared.purge() == 3
-        declared.delete()
-
-
-def test_a_chord_needs_more_than_rpc(worker: Worker) -> None:
-    """rpc:// does not support chords, which Celery itself says; nothing of it reaches the broker."""
-    with pytest.raises(NotImplementedError):
-        chord([tasks.add.s(1, 1)], tasks.echo.s()).apply_async()

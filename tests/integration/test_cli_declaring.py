@@ -43,18 +43,6 @@ def test_the_articles_table(start_broker: StartBroker) -> None:
     ]
 
 
-def test_messages_are_counted_while_they_are_delivered(
-    run: CommandLine, client: ProtonClient, queue: str
-) -> None:
-    """Ready and unacknowledged ones make up the sum; consumers and publishers are counted."""
-    client.sender(queue).send("1", "2", "3")
-    client.receiver(queue, credit=2).take(2)
-    run.broker.wait_for_counts(queue, ready=1, unsettled=2)
-    columns = ("name", "messages", "messages_ready", "messages-unacknowledged", "consumers", "publishers")
-    (row,) = [each for each in run.json("list-queues", *columns) if each["name"] == queue]
-    assert list(row.values()) == [queue, 3, 1, 2, 1, 1]
-
-
 @pytest.mark.rabbitmq("quorum_queue_SUITE", "format")
 def test_a_queue_is_declared_with_its_arguments_and_found_as_such(run: CommandLine, queue: str) -> None:
     """Typed arguments; declaring it again agrees, or says in what it differs."""
@@ -78,31 +66,6 @@ def test_a_queue_is_declared_with_its_arguments_and_found_as_such(run: CommandLi
     complaint = run.fails(1, "declare", "queue", f"{queue}2", "--argument", 'x-max-length="ten"')
     assert "x-max-length" in complaint
     assert "reserved prefix" in run.fails(1, "declare", "queue", "amq.mine")
-
-
-def test_a_queue_is_deleted_under_conditions(run: CommandLine, client: ProtonClient, queue: str) -> None:
-    """In use or not empty: refused, and it is still there."""
-    client.sender(queue).send("1")
-    receiver = client.receiver(queue)
-    run.broker.wait_until(lambda: (run.broker.queue(queue) or {})["consumers"] == 1, "a consumer")
-    assert "in use" in run.fails(1, "delete", "queue", queue, "--if-unused")
-    complaint = run.fails(1, "delete", "queue", queue, "--if-empty")
-    assert "not empty (wait, or leave out --if-unused and --if-empty)" in complaint
-    receiver.link.close()
-    client.flush()
-    run.broker.wait_until(lambda: (run.broker.queue(queue) or {})["consumers"] == 0, "no consumer")
-    assert run("delete", "queue", queue, "--if-unused") == f"queue '{queue}' deleted with 1 ready message\n"
-    complaint = run.fails(1, "delete", "queue", queue)
-    assert complaint.endswith(f"no queue '{queue}' in vhost '/' (see 'amqp10broker list-queues')")
-
-
-def test_a_queue_is_purged(run: CommandLine, queue: str) -> None:
-    """The messages go, the queue stays."""
-    run("declare", "queue", queue)
-    run("publish", "--queue", queue, "m", "--count", "3")
-    assert run("purge", queue) == f"3 messages purged from queue '{queue}'\n"
-    assert run("purge", queue) == f"0 messages purged from queue '{queue}'\n"
-    assert "no queue 'nothing' in vhost '/'" in run.fails(1, "purge", "nothing")
 
 
 @pytest.mark.rabbitmq("bindings_SUITE", "list_bindings")
@@ -201,19 +164,3 @@ def test_channels_and_their_consumers_are_listed(run: CommandLine, channel: obje
         each for each in run.json("list-channels", *columns) if each["connection"] == consumer["connection"]
     ]
     assert (row["channel"], row["confirm"], row["consumers"]) == (consumer["channel"], True, 1)
-
-
-def test_a_closed_connection_hears_why(run: CommandLine, client: ProtonClient, queue: str) -> None:
-    """The reason that was typed."""
-    client.sender(queue)
-    (link,) = [each for each in run.json("list-links", *LINK) if each["queue"] == queue]
-    number = str(link["connection"])
-    assert run("close-connection", number, "tidy up") == f"connection {number} closed\n"
-    client.wait(lambda: client.connection.remote_condition, "close")
-    assert client.connection.remote_condition.name == "amqp:internal-error"
-    assert client.connection.remote_condition.description == "Connection forced: tidy up"
-    client.close()
-    run.broker.wait_until(
-        lambda: int(number) not in [each["id"] for each in run.json("list-connections", "id")], "it is gone"
-    )
-    assert run.fails(1, "close-connection", "123456789").startswith("the broker refuses: no connection 1234")

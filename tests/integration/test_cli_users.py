@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pika.exceptions import ConnectionClosedByBroker
 
 from tests.support.broker_process import BrokerProcess
 from tests.support.command_line import CommandLine
@@ -51,20 +50,6 @@ def test_a_user_may_do_what_the_permissions_say(run: CommandLine, user: str) -> 
     assert "refused" in run.fails(1, *publish)
 
 
-def test_routing_keys_are_restricted_at_a_topic_exchange(run: CommandLine, user: str) -> None:
-    """write access to topic, refused and allowed again."""
-    run("declare", "queue", user)
-    run("bind", "amq.topic", user, "--key", f"{user}.#")
-    run("set-permissions", user, ".*", ".*", ".*")
-    publish = ("publish", "--exchange", "amq.topic", "--key", f"{user}.x", "m", *as_user(user))
-    run(*publish)
-    run("set-topic-permissions", user, "amq.topic", "^only", ".*")
-    assert "refused" in run.fails(1, *publish)
-    assert [row["write"] for row in run.json("list-topic-permissions") if row["user"] == user] == ["^only"]
-    run("clear-topic-permissions", user, "amq.topic")
-    run(*publish)
-
-
 def test_passwords_come_from_files_or_standard_input(run: CommandLine, user: str, tmp_path: Path) -> None:
     """Never from the command line; the new one counts at once, and the log knows neither."""
     since = len(run.broker.log)
@@ -84,22 +69,6 @@ def test_passwords_come_from_files_or_standard_input(run: CommandLine, user: str
     assert user in logged
     assert "swordfish" not in logged
     assert FIRST_PASSWORD not in logged
-
-
-def test_tags_and_limits(run: CommandLine, user: str) -> None:
-    """Listed as they were set."""
-    assert run("set-tags", user, "administrator", "x") == f"tags of user '{user}': administrator, x\n"
-    assert run("set-user-limits", user, "--max-connections", "0") == (
-        f"limits of user '{user}': max-connections 0\n"
-    )
-    (row,) = [each for each in run.json("list-users", "user", "tags", "limits") if each["user"] == user]
-    assert row == {"user": user, "tags": ["administrator", "x"], "limits": {"max-connections": 0}}
-    run("set-permissions", user, ".*", ".*", ".*")
-    run("declare", "queue", user)
-    complaint = run.fails(1, "get", user, *as_user(user))
-    assert "user connection limit (0) is reached" in complaint
-    run("set-user-limits", user, "--max-connections", "-1")
-    run("get", user, *as_user(user))
 
 
 def test_a_deleted_user_is_closed_out(run: CommandLine, user: str, clients: Any) -> None:
@@ -136,16 +105,3 @@ def test_a_virtual_host_is_a_world_of_its_own(run: CommandLine, queue: str) -> N
     for command in (("list-queues",), ("declare", "queue", queue), ("list-permissions",)):
         complaint = run.fails(1, *command, *in_it)
         assert complaint.endswith("not found (see 'amqp10broker list-vhosts')")
-
-
-def test_connections_to_a_deleted_virtual_host_are_closed(run: CommandLine, queue: str, connect: Any) -> None:
-    """AMQP 0-9-1: 320 and the reason; the clients of other virtual hosts go on."""
-    run("add-vhost", queue)
-    run("set-permissions", "guest", ".*", ".*", ".*", "--vhost", queue)
-    connection = connect(run.broker, virtual_host=queue)
-    run("delete-vhost", queue)
-    with pytest.raises(ConnectionClosedByBroker) as closed:
-        connection.sleep(20)  # it ends with the connection
-    assert closed.value.reply_code == 320
-    assert f"vhost '{queue}' is deleted" in closed.value.reply_text
-    run("list-queues")

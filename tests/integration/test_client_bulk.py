@@ -11,8 +11,6 @@ from amqp10broker.client.bulk import bulk_receiver
 from amqp10broker.client.errors import LinkDetachedError, LinkRefusedError, SessionEndedError
 from amqp10broker.client.management import Management
 from amqp10broker.client.message import data_message, decode_message
-from amqp10broker.client.options import ClientOptions
-from amqp10broker.protocols.amqp10.types import Described, Symbol
 from tests.support.broker_process import BrokerProcess
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("deadline")]
@@ -59,23 +57,6 @@ def test_a_drain_says_that_there_is_no_more(client: Client, queue: str) -> None:
     assert receiver.take() == []
 
 
-def test_nothing_in_time(client: Client, queue: str) -> None:
-    client.sender(queue)
-    receiver = bulk_receiver(client, queue)
-    receiver.grant(1)
-    assert not receiver.wait(0.05)
-
-
-def test_messages_of_several_frames(broker: BrokerProcess, queue: str) -> None:
-    options = ClientOptions(frame_size_max_bytes=4096)
-    with connect(broker.host, broker.port, user="guest", password="guest", options=options) as client:
-        client.sender(queue).send(data_message(b"x" * 100_000))
-        receiver = bulk_receiver(client, queue)
-        receiver.grant(1)
-        assert receiver.wait(20.0)
-        assert bodies(receiver.take()) == [b"x" * 100_000]
-
-
 def test_messages_that_are_settled_together(client: Client, broker: BrokerProcess, queue: str) -> None:
     """Given back they are in their places again, and what there was no room for is, too."""
     sent = [b"%d" % number for number in range(100)]
@@ -99,17 +80,6 @@ def test_messages_that_are_settled_together(client: Client, broker: BrokerProces
         ]
 
 
-def test_a_link_that_this_program_has_detached(client: Client, queue: str) -> None:
-    client.sender(queue).send(data_message(b"x"))
-    receiver = bulk_receiver(client, queue, settled=False)
-    receiver.grant(1)
-    assert receiver.wait(20.0)
-    receiver.detach()
-    for attempt in (lambda: receiver.grant(1), receiver.accept, receiver.end.stop):
-        with pytest.raises(LinkDetachedError, match="this program has detached the link: attach another one"):
-            attempt()
-
-
 def test_what_ends_the_link(client: Client, queue: str) -> None:
     """It is told by the next call; a link that is refused is told at once."""
     with pytest.raises((LinkRefusedError, SessionEndedError)):
@@ -127,19 +97,6 @@ def test_a_queue_that_is_deleted_meanwhile(client: Client, queue: str) -> None:
         receiver.wait(20.0)
     with pytest.raises(LinkDetachedError):
         receiver.grant(1)
-
-
-def test_filters_in_place(client: Client, queue: str) -> None:
-    """The broker leaves out what it does not know."""
-    management = Management(client)
-    given = {"durable": True, "arguments": {"x-queue-type": "stream"}}
-    assert management.ask("PUT", f"/queues/{queue}", given)[0] == 201
-    filters = {
-        name: Described(Symbol(name), "first") for name in ("rabbitmq:stream-offset-spec", "no:such-filter")
-    }
-    receiver = bulk_receiver(client, f"/queues/{queue}", filters=filters)
-    assert receiver.end.filters_in_place == {"rabbitmq:stream-offset-spec"}
-    receiver.detach()
 
 
 def test_requests_one_after_another(client: Client, queue: str) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from amqp10broker.client.errors import ConnectionEndedError, LoginError, TimedOutError, TlsError
+from amqp10broker.client.errors import ConnectionEndedError, TlsError
 from amqp10broker.client.message import data_message
 from amqp10broker.client.outcomes import Accepted
 from tests.support.broker_process import BrokerProcess
@@ -69,33 +69,6 @@ def test_external_logs_in_as_the_certificate_says(
         client.sender("tls-external").send(data_message(b"x"))
 
 
-def test_external_without_a_user_of_that_name(
-    tls_port: int, certificates: Certificates, connect: Connect
-) -> None:
-    context = certificates.client_context(certificates.client("nobody"))
-    with pytest.raises(LoginError, match="no user for our certificate"):
-        over_tls(connect, tls_port, context, user=None, mechanism="EXTERNAL")
-
-
-def test_a_mechanism_that_is_unknown_here(
-    tls_port: int, certificates: Certificates, connect: Connect
-) -> None:
-    with pytest.raises(ValueError, match="must be PLAIN, ANONYMOUS or EXTERNAL"):
-        over_tls(connect, tls_port, certificates.client_context(), mechanism="SCRAM")
-
-
-def test_an_authority_that_we_do_not_know(tls_port: int, connect: Connect) -> None:
-    with pytest.raises(TlsError, match="is not trusted: .*give the certificate of the authority"):
-        over_tls(connect, tls_port, ssl.create_default_context())
-
-
-def test_a_name_that_does_not_stand_in_the_certificate(
-    tls_port: int, certificates: Certificates, connect: Connect
-) -> None:
-    with pytest.raises(TlsError, match="the host name that stands in it"):
-        connect("127.1", tls_port, ssl_context=certificates.client_context(), user="guest")
-
-
 def test_a_client_certificate_of_a_stranger(
     tls_port: int, certificates: Certificates, connect: Connect
 ) -> None:
@@ -103,18 +76,6 @@ def test_a_client_certificate_of_a_stranger(
     context = certificates.client_context(certificates.client("worker", trusted=False))
     with pytest.raises((TlsError, ConnectionEndedError)):
         over_tls(connect, tls_port, context)
-
-
-def test_no_tls_at_the_other_end(broker: BrokerProcess, certificates: Certificates, connect: Connect) -> None:
-    with pytest.raises(TlsError, match="is that the broker's TLS port"):
-        over_tls(connect, broker.port, certificates.client_context())
-
-
-def test_nobody_answers_the_handshake(certificates: Certificates, connect: Connect) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-        with pytest.raises(TimedOutError, match="TLS handshake"):
-            connect("127.0.0.1", port, ssl_context=certificates.client_context(), timeout_s=0.2)
 
 
 def test_the_broker_goes_while_tls_is_up(certificates: Certificates, connect: Connect) -> None:

@@ -13,7 +13,6 @@ from typing import Any, Final
 
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel, BlockingConnection
-from pika.exceptions import ChannelClosedByBroker
 
 from tests.support.broker_process import REPOSITORY
 from tests.support.cluster_process import ClusterNode, ClusterProcess, free_ports
@@ -56,49 +55,6 @@ def publish(node: ClusterNode, queue: str, *texts: str) -> None:
 
 
 # --- using it -------------------------------------------------------------------------------------
-
-
-def test_users_and_virtual_hosts_of_one_node_are_those_of_all(cluster: ClusterProcess) -> None:
-    """M1, U1, U4: a client logs in at a node that was told nothing."""
-    a, b, c = cluster.nodes
-    assert cluster.run_command(a, "add-vhost", "formed").returncode == 0
-    for command in (
-        ("add-user", "forma", "--no-password"),
-        ("set-permissions", "guest", ".*", ".*", ".*", "--vhost", "formed"),
-        ("declare", "exchange", "formed.x", "--type", "topic", "--vhost", "formed"),
-    ):
-        done = cluster.run_command(b, *command)
-        assert done.returncode == 0, done
-    cluster.wait_until(
-        lambda: "formed.x" in cluster.run_command(c, "list-exchanges", "--vhost", "formed").stdout,
-        "the exchange is known at the third node",
-    )
-    with connected(c, virtual_host="formed") as connection:
-        connection.channel().exchange_declare("formed.x", passive=True)
-    assert "forma" in cluster.run_command(c, "list-users").stdout
-    assert cluster.run_command(c, "delete", "vhost", "formed").returncode == 0
-
-
-def test_what_is_declared_at_one_node_is_there_at_the_others(cluster: ClusterProcess) -> None:
-    """M1: an exchange, a queue of each kind, a binding; each node declares them again."""
-    a, b, c = cluster.nodes
-    with connected(b) as connection:
-        channel = connection.channel()
-        channel.exchange_declare("m1-x", "topic", durable=True)
-        for kind in ("classic", "quorum", "stream"):
-            channel.queue_declare(f"m1-{kind}", durable=True, arguments={"x-queue-type": kind})
-            channel.queue_bind(f"m1-{kind}", "m1-x", "k")
-    for node in (a, c):
-        cluster.wait_until(
-            lambda node=node: "m1-stream" in cluster.run_command(node, "list-queues").stdout,
-            f"it is at {node.name}",
-        )
-        with connected(node) as connection:
-            channel = connection.channel()
-            channel.exchange_declare("m1-x", "topic", durable=True)
-            channel.queue_declare("m1-classic", durable=True)
-            with pytest.raises(ChannelClosedByBroker, match="inequivalent arg 'durable'"):
-                channel.queue_declare("m1-classic", durable=False)
 
 
 @pytest.mark.parametrize("kind", ["classic", "quorum"])

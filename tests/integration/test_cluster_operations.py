@@ -112,37 +112,6 @@ def test_a_queue_grows_and_shrinks_and_keeps_what_it_has(nodes: ClusterProcess) 
     assert drained(nodes.node("a"), "grows") == [0]
 
 
-def test_leaders_are_handed_over_and_spread(nodes: ClusterProcess) -> None:
-    """Section 9: transfer-leadership and rebalance, with an open consumer (E10)."""
-    names = [f"spread{number}" for number in range(3)]
-    for name in names:
-        declare(nodes, name, 3)
-    run(nodes, "b", "transfer-leadership", "spread0", "c")
-    assert leader(nodes, "spread0", "b") == "c"
-    assert "already_leader" in run(nodes, "b", "transfer-leadership", "spread0", "c", code=70)
-    run(nodes, "c", "transfer-leadership", "spread0", "a")
-    rows = nodes.ask(nodes.node("b"), "rebalance", "quorum", "--queue-pattern", "^spread")
-    assert [(row["Node name"], row["Number of quorum queues"]) for row in rows] == [
-        ("a", 1),
-        ("b", 1),
-        ("c", 1),
-    ]
-    listed = nodes.ask(nodes.node("c"), "list-queues", "name", "leader", "members", "online", "state")
-    spread = [row for row in listed if row["name"] in names]
-    assert sorted(row["leader"] for row in spread) == ["a", "b", "c"]
-    assert all(sorted(row["members"]) == sorted(row["online"]) == ["a", "b", "c"] for row in spread)
-    assert all(row["state"] == "running" for row in spread)
-    (local,) = [
-        row
-        for row in nodes.ask(nodes.node("c"), "list-queues", "--local", "name", "leader")
-        if row["name"] in names
-    ]
-    assert local["leader"] == "c"
-    assert "no elected leader" not in run(
-        nodes, "a", "check-for-quorum-queues-without-an-elected-leader", "--across-all-vhosts", ".*"
-    )
-
-
 def test_a_leadership_moves_and_clients_notice_nothing(nodes: ClusterProcess) -> None:
     """E10, G2: each message once, in order, unmarked, while the leader moves and members come and go."""
     declare(nodes, "moves", 3)
@@ -421,28 +390,6 @@ def test_connections_and_alarms_of_all_nodes_are_listed_at_each(nodes: ClusterPr
             ended.process_data_events(time_limit=5)
 
 
-def test_a_member_that_came_back_outlives_its_node(nodes: ClusterProcess) -> None:
-    """What the node had of the member before does not mix with what it has of this one."""
-    declare(nodes, "back", 3)
-    publish(nodes.node("a"), "back", 20)
-    run(nodes, "a", "delete-member", "back", "b")
-    publish(nodes.node("a"), "back", 20, first=20)
-    run(nodes, "a", "add-member", "back", "b", "--membership", "voter")
-    publish(nodes.node("a"), "back", 20, first=40)
-    nodes.node("b").kill()
-    nodes.node("b").start()
-    nodes.wait_until(lambda: nodes.node("b").accepts, "the node is back", 20)
-
-    def followers() -> int:
-        return [state for state, _ in states(nodes, "back").values()].count("follower")
-
-    nodes.wait_until(lambda: followers() == 2, "two follow", 20)
-    a, b = nodes.node("a"), nodes.node("b")
-    nodes.wait_until(lambda: b.name in nodes.status(a)["running_nodes"], "the leader's node hears it", 20)
-    run(nodes, "a", "transfer-leadership", "back", "b")
-    assert drained(nodes.node("c"), "back") == list(range(60))
-
-
 def test_a_user_of_one_node_is_one_of_all(nodes: ClusterProcess, tmp_path: Path) -> None:
     """U1, N3: logging in at another node, and put out there when the user is deleted."""
     (tmp_path / "password").write_text("secret\n")
@@ -529,55 +476,8 @@ def test_a_member_that_is_down_is_removed_and_the_lost_are_left_behind(nodes: Cl
     publish(nodes.node("c"), "lost", 1)
 
 
-def test_every_node_serves_every_queue_over_http(nodes: ClusterProcess) -> None:
-    """Wherever it lives: declared, published to, shown, got from, and its members changed."""
-    every = [nodes.node(name) for name in "abc"]
-    quorum = {"x-queue-type": "quorum", "x-quorum-initial-group-size": 2}
-    http(every[1], "PUT", "/queues/%2F/web-quorum", durable=True, arguments=quorum)
-    http(every[0], "PUT", "/queues/%2F/web-classic", durable=True)
-    names = ["web-classic", "web-quorum"]
-    for node in every:
-        nodes.wait_until(lambda at=node: len(shown(at)) == 2, "both are known")
-        for name in names:
-            message = {"routing_key": name, "payload_encoding": "string", "properties": {}}
-            path = "/exchanges/%2F/amq.default/publish"
-            assert http(node, "POST", path, payload=node.name, **message) == {"routed": True}
-    for node in every:
-        rows = shown(node)
-        assert [row["messages"] for row in rows] == [3, 3]
-        assert rows == shown(every[0])
-    (free,) = {node.name for node in every} - set(shown(every[0])[1]["members"])
-    http(every[2], "POST", "/queues/quorum/%2F/web-quorum/replicas/add", node=free, membership="voter")
-    rows = http(every[0], "GET", "/queues/quorum/%2F/web-quorum/status")
-    assert sorted(row["Node Name"] for row in rows) == ["a", "b", "c"]
-    for name in names:
-        wanted = {"count": -1, "encoding": "auto"}
-        for mode in ("ack_requeue_true", "ack_requeue_false"):
-            got = http(every[2], "POST", f"/queues/%2F/{name}/get", ackmode=mode, **wanted)
-            assert [(each["payload"], each["message_count"]) for each in got] == [
-                *(("a", 2), ("b", 1), ("c", 0)),
-            ]
-        http(every[1], "DELETE", f"/queues/%2F/{name}")
-
-
 def shown(node: ClusterNode) -> list[Any]:
     """The queues of the test before, as a node shows them."""
     columns = "columns=name,node,members,messages,messages_ready"
     page: Any = http(node, "GET", f"/queues/%2F?page=1&name=web-&{columns}")
     return list(page["items"])
-
-
-def test_each_node_says_what_is_not_as_it_should_be_in_production(nodes: ClusterProcess) -> None:
-    """`doctor` compares the times of the nodes, and finds those that share a machine."""
-    done = nodes.run_command(nodes.node("b"), "doctor", "--formatter", "json")
-    told = json.loads(done.stdout)
-    assert told["node"] == "b"
-    said = {row["check"]: (row["state"], row["evidence"]) for row in told["checks"]}
-    assert done.returncode == (69 if "bad" in {state for state, _ in said.values()} else 0)
-    assert said["cluster-nodes"] == ("ok", "3 nodes: a, b, c")
-    assert said["cluster-machines"] in (
-        ("warn", "b and a and c run on one machine"),
-        ("unknown", "not known of b, a, c: the system does not say"),
-    )
-    assert said["cluster-clocks"] == ("ok", "no difference of 1 s between the nodes can be seen")
-    assert said["data-folder"][0] == "ok"

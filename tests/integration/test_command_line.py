@@ -48,15 +48,6 @@ def waits(broker: BrokerProcess, queue: str, role: str, reason: str) -> dict[str
 # --- status ---------------------------------------------------------------------------------------
 
 
-def test_status_of_an_idle_broker(start_broker: StartBroker) -> None:
-    """No connection and no queue is said in words."""
-    text = run(start_broker(), "status")
-    assert re.search(r"^amqp10broker \d+\.\d+\.\d+  amqp10broker@\S+  pid \d+  up ", text)
-    assert "max_link_credit 170  max_incoming_window 400  max_queue_credit 256" in text
-    assert "No connections." in text
-    assert "No queues." in text
-
-
 def test_status_says_why_each_link_waits(broker: BrokerProcess, client: ProtonClient, queue: str) -> None:
     """Each reason with its evidence, in the table and in the JSON document."""
     sender = client.sender(queue)
@@ -90,22 +81,6 @@ def test_status_says_why_each_link_waits(broker: BrokerProcess, client: ProtonCl
         if link["queue"] == queue
     ]
     assert {each["role"]: each["credit"] for each in shown} == {"sender": 167, "receiver": 9}
-
-
-def test_status_shows_credit_withheld_from_a_publisher(
-    start_broker: StartBroker, clients: Any, queue: str
-) -> None:
-    """A queue that does not confirm: the publisher's link says so, with the numbers."""
-    broker = start_broker("--test-mode", "--confirm-delay", "*=120000", "--shutdown-timeout-ms", "200")
-    sender = clients(broker).sender(queue)
-    for number in range(255):
-        sender.transfer(Message(body=number))
-    sender.client.flush()
-    link = waits(broker, queue, "sender", "credit-withheld")
-    assert "255 deliveries are not confirmed" in link["waits_why"]
-    assert "max_link_credit is 170" in link["waits_why"]
-    assert link["unsettled"] == 255
-    assert "waits: credit-withheld" in run(broker, "status")
 
 
 def test_alarm_shuts_the_window_of_publishers_and_clearing_opens_it(
@@ -143,61 +118,6 @@ def test_alarm_shuts_the_window_of_publishers_and_clearing_opens_it(
     assert sorted(receiver.bodies) == ["before", "during", "late"]
 
 
-def test_two_alarms_must_both_be_cleared(start_broker: StartBroker, clients: Any, queue: str) -> None:
-    """Publishers are held while any alarm is on."""
-    broker = start_broker()
-    sender = clients(broker).sender(queue)
-    run(broker, "alarm", "memory", "on")
-    run(broker, "alarm", "disk", "on")
-    run(broker, "alarm", "memory", "off")
-    assert "ALARM: disk" in run(broker, "status")
-    waits(broker, queue, "sender", "blocked-by-alarm")
-    run(broker, "alarm", "disk", "off")
-    broker.wait_until(lambda: broker.links(queue)[0]["waits"] is None, "the link flows")
-    sender.send("x")
-
-
-def test_set_takes_effect_for_new_grants(start_broker: StartBroker, clients: Any, queue: str) -> None:
-    """F13: a link that exists is granted by the new value from its next grant on, a new one at once."""
-    broker = start_broker()
-    client = clients(broker)
-    old = client.sender(queue)
-    client.wait(lambda: old.link.credit == 170, "the credit of the start")
-    assert run(broker, "set", "max_link_credit", "10") == "max_link_credit is now 10\n"
-    new = client.sender(queue)
-    client.wait(lambda: new.link.credit, "credit")
-    assert new.link.credit == 10
-    for number in range(165):
-        old.outcome(old.transfer(Message(body=number)))
-    client.wait(lambda: old.link.credit == 10, "a grant of the old link by the new value")
-    assert "max_link_credit 10 " in run(broker, "status")
-    for number in range(100):
-        old.transfer(Message(body=number))
-    broker.wait_until(lambda: max(link["credit"] for link in broker.links(queue)) <= 10, "small grants")
-
-
-def test_set_queue_credit_and_window(start_broker: StartBroker, clients: Any, queue: str) -> None:
-    """The other two settings, too."""
-    broker = start_broker()
-    client = clients(broker)
-    run(broker, "set", "max_queue_credit", "3")
-    run(broker, "set", "max_incoming_window", "50")
-    session = client.session()
-    sender = client.sender(queue, session=session)
-    sender.send(*(str(number) for number in range(200)))
-    receiver = client.receiver(queue, credit=200, session=session)
-    receiver.settle(receiver.take(200))
-    assert receiver.bodies == [str(number) for number in range(200)]
-    document = broker.status()
-    assert document["broker"]["flow"] == {
-        "max_link_credit": 170,
-        "max_incoming_window": 50,
-        "max_queue_credit": 3,
-    }
-    (connection,) = document["connections"]
-    assert connection["sessions"][-1]["incoming_window"] <= 50
-
-
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
@@ -219,23 +139,6 @@ def test_mistakes_are_answered_by_what_is_right(
     assert words in done.stderr.replace("'", "")
     assert done.stdout == ""
     assert "Traceback" not in done.stderr
-
-
-def test_status_without_a_broker_says_how_to_start_one(tmp_path: Path) -> None:
-    """Exit code 3 and a sentence."""
-    done = subprocess.run(
-        [sys.executable, "-m", "amqp10broker", "status", "--admin-socket", str(tmp_path / "none.sock")],
-        cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-        timeout=20,
-        check=False,
-    )
-    assert done.returncode == 3
-    assert done.stdout == ""
-    assert "Traceback" not in done.stderr
-    assert len(done.stderr.splitlines()) == 1
-    assert "amqp10broker serve" in done.stderr
 
 
 def test_watch_on_a_terminal_is_redrawn_and_leaves_it_clean(broker: BrokerProcess) -> None:
@@ -286,37 +189,6 @@ def test_watch_on_a_terminal_is_redrawn_and_leaves_it_clean(broker: BrokerProces
 
 
 # --- serve ----------------------------------------------------------------------------------------
-
-
-def test_trace_frames_prints_each_frame_readably(start_broker: StartBroker, clients: Any, queue: str) -> None:
-    """--trace-frames: one line a frame, both directions, with names for fields, without the password."""
-    broker = start_broker("--trace-frames")
-    client = clients(broker)
-    client.sender(queue).send("seen")
-    receiver = client.receiver(queue, credit=1)
-    receiver.settle(receiver.take())
-    client.close()
-    broker.stop()  # the log is complete when it has ended
-    lines = [entry["event"] for entry in broker.log]
-    for direction, name, fields in (
-        ("<-", "OPEN", "container-id="),
-        ("->", "OPEN", "max-frame-size=131072"),
-        ("<-", "BEGIN", "incoming-window="),
-        ("->", "BEGIN", "incoming-window=400"),
-        ("<-", "ATTACH", f"address={queue}"),
-        ("->", "FLOW", "link-credit=170"),
-        ("<-", "TRANSFER", "payload("),
-        ("->", "DISPOSITION", "state=accepted"),
-        ("<-", "FLOW", "link-credit=1"),
-        ("->", "TRANSFER", "delivery-id=0"),
-        ("<-", "DISPOSITION", "settled=true"),
-        ("<-", "CLOSE", ""),
-        ("->", "CLOSE", ""),
-    ):
-        assert any(line.startswith(direction) and f" {name}" in line and fields in line for line in lines), (
-            f"{direction} {name} {fields}"
-        )
-    assert not any("guest" in line and "SASL" in line for line in lines), "the password is in the log"
 
 
 def test_trace_shows_frames_while_the_broker_runs(broker: BrokerProcess, tmp_path: Path) -> None:
@@ -381,78 +253,3 @@ def test_lint_looks_at_frames_while_the_broker_runs(broker: BrokerProcess) -> No
     assert (process.returncode, complaint) == (1, "")
     assert shown.startswith("risk: no-heartbeat: connection ")
     assert re.search(r"^1 finding in \d+ frames of 1 connection$", shown, re.MULTILINE)
-
-
-def test_lint_ends_when_its_time_is_over(broker: BrokerProcess) -> None:
-    """By its own timer, in a thread; nobody connects meanwhile."""
-    process = subprocess.run(
-        [
-            *(sys.executable, "-m", "amqp10broker", "lint", "127.0.0.9", "--for", "0"),
-            *("--admin-socket", broker.admin_socket),
-        ],
-        cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert (process.returncode, process.stderr) == (0, "looking at peer 127.0.0.9 for 0 s\n")
-    assert process.stdout.startswith("0 findings in 0 frames")
-
-
-def test_log_for_people_has_no_colours_in_a_file_and_names_what_happened(tmp_path: Path) -> None:
-    """The console format: one line an event, plain text when it is not a terminal."""
-    with (tmp_path / "log").open("wb") as log:
-        process = subprocess.Popen(
-            [
-                *(sys.executable, "-m", "amqp10broker", "serve", "--port", "0", "--no-http"),
-                *("--admin-socket", str(tmp_path / "admin.sock")),
-            ],
-            cwd=REPOSITORY,
-            stdout=log,
-            stderr=log,
-            stdin=subprocess.DEVNULL,
-        )
-    try:
-        deadline = time.monotonic() + 20
-        while not (match := re.search(r"127\.0\.0\.1:(\d+)", (tmp_path / "log").read_text())):
-            assert time.monotonic() < deadline, (tmp_path / "log").read_text()
-            time.sleep(0.01)
-        ProtonClient(int(match[1]), container_id="somebody").close()
-        while "connection closed" not in (tmp_path / "log").read_text():
-            assert time.monotonic() < deadline, (tmp_path / "log").read_text()
-            time.sleep(0.01)
-        process.send_signal(signal.SIGINT)
-        assert process.wait(20) == 0
-    finally:
-        process.kill()
-        process.wait()
-    text = (tmp_path / "log").read_text()
-    lines = text.splitlines()
-    assert [line.split("]")[1].split("  ")[0].strip() for line in lines] == [
-        "listening",
-        "connection open",
-        "connection closed",
-        "stopping",
-        "stopped",
-    ]
-    assert "container_id=somebody" in text
-    assert "\x1b" not in text
-
-
-def test_second_broker_on_the_same_port_says_what_to_do(broker: BrokerProcess, tmp_path: Path) -> None:
-    """Exit code 1 and one sentence that names the way out."""
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "amqp10broker", "serve", "--port", str(broker.port)),
-            *("--admin-socket", str(tmp_path / "admin.sock")),
-        ],
-        cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-        timeout=20,
-        check=False,
-    )
-    assert done.returncode == 1
-    assert f"another program listens on 127.0.0.1:{broker.port}" in done.stderr
-    assert "Traceback" not in done.stderr

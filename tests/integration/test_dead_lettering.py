@@ -124,48 +124,7 @@ def test_dead_letter_nack(scene: Scene) -> None:
     scene.await_dead("3")
 
 
-@pytest.mark.rabbitmq("dead_lettering_SUITE", "dead_letter_multiple_nack")
-def test_dead_letter_multiple_nack(scene: Scene) -> None:
-    """multiple=true: in the order of the queue."""
-    scene.declare_source()
-    scene.publish("1", "2", "3")
-    scene.channel.basic_nack(scene.take(3)[-1], multiple=True, requeue=False)
-    scene.await_dead("1", "2", "3")
-
-
-@pytest.mark.rabbitmq("dead_lettering_SUITE", "dead_letter_nack_requeue")
-def test_dead_letter_nack_requeue(scene: Scene) -> None:
-    """requeue=true is no dead letter."""
-    scene.declare_source()
-    scene.publish("1", "2")
-    for tag in scene.take(2):
-        scene.channel.basic_nack(tag, requeue=True)
-    assert sorted(get_all(scene.channel, scene.source)) == ["1", "2"]
-    scene.await_dead()
-
-
-@pytest.mark.rabbitmq("dead_lettering_SUITE", "dead_letter_nack_requeue_multiple")
-def test_dead_letter_nack_requeue_multiple(scene: Scene) -> None:
-    """Nor with multiple=true."""
-    scene.declare_source()
-    scene.publish("1", "2", "3")
-    scene.channel.basic_nack(scene.take(3)[-1], multiple=True, requeue=True)
-    assert get_all(scene.channel, scene.source) == ["1", "2", "3"]
-    scene.await_dead()
-
-
 @pytest.mark.rabbitmq("dead_lettering_SUITE", "dead_letter_nack_requeue_nack_norequeue_basic_get")
-@pytest.mark.parametrize("how", ["basic_nack", "basic_reject"])
-def test_dead_letter_requeue_then_norequeue_by_get(scene: Scene, how: str) -> None:
-    """First requeued, then given up."""
-    scene.declare_source()
-    scene.publish("1")
-    delivery_outcome = getattr(scene.channel, how)
-    delivery_outcome(scene.take(1)[0], requeue=True)
-    delivery_outcome(scene.take(1)[0], requeue=False)
-    scene.await_dead("1")
-
-
 @pytest.mark.rabbitmq(
     "dead_lettering_SUITE",
     "dead_letter_nack_requeue_nack_norequeue_basic_consume",
@@ -184,37 +143,6 @@ def test_dead_letter_requeue_then_norequeue_by_consume(scene: Scene, how: str) -
     delivery_outcome(again.tag, requeue=False)
     (dead,) = scene.await_dead("1")
     assert not dead.method.redelivered
-
-
-@pytest.mark.rabbitmq("dead_lettering_SUITE", "dead_letter_reject")
-def test_dead_letter_reject(scene: Scene) -> None:
-    """basic.reject with requeue=false."""
-    scene.declare_source()
-    scene.publish("1", "2", "3")
-    scene.channel.basic_reject(scene.take(1)[0], requeue=False)
-    scene.await_dead("1")
-    assert get_all(scene.channel, scene.source) == ["2", "3"]
-
-
-@pytest.mark.rabbitmq("dead_lettering_SUITE", "dead_letter_reject_many")
-def test_dead_letter_reject_many(scene: Scene) -> None:
-    """A hundred, one by one, keep their order."""
-    scene.declare_source()
-    texts = [str(number) for number in range(100)]
-    scene.publish(*texts)
-    for tag in scene.take(100):
-        scene.channel.basic_reject(tag, requeue=False)
-    scene.await_dead(*texts)
-
-
-@pytest.mark.rabbitmq("dead_lettering_SUITE", "dead_letter_reject_requeue")
-def test_dead_letter_reject_requeue(scene: Scene) -> None:
-    """requeue=true is no dead letter."""
-    scene.declare_source()
-    scene.publish("1")
-    scene.channel.basic_reject(scene.take(1)[0], requeue=True)
-    assert get_all(scene.channel, scene.source) == ["1"]
-    scene.await_dead()
 
 
 # --- other reasons ----------------------------------------------------------------------------------
@@ -251,111 +179,7 @@ def test_dead_letter_max_length_reject_publish_dlx(classic: Scene) -> None:
     assert get_all(classic.channel, classic.source) == ["1"]
 
 
-@pytest.mark.rabbitmq("dead_lettering_SUITE", "dead_letter_missing_exchange")
-def test_dead_letter_missing_exchange(scene: Scene) -> None:
-    """Dropped until somebody declares it."""
-    later = f"{scene.source}-later"
-    scene.declare_source(dead_letter_exchange=later)
-    scene.publish("1", "2")
-    first, second = scene.take(2)
-    scene.channel.basic_reject(first, requeue=False)
-    scene.ready(scene.source)
-    scene.channel.exchange_declare(later, "fanout", auto_delete=True)
-    scene.channel.queue_bind(scene.dead, later)
-    scene.channel.basic_reject(second, requeue=False)
-    scene.await_dead("2")
-
-
 # --- routing ----------------------------------------------------------------------------------------
-
-
-@pytest.mark.rabbitmq("dead_lettering_SUITE", "dead_letter_routing_key")
-def test_dead_letter_routing_key(scene: Scene) -> None:
-    """x-dead-letter-routing-key instead of the message's own."""
-    scene.declare_source(dead_letter_routing_key="unbound")
-    scene.publish("1")
-    scene.channel.basic_reject(scene.take(1)[0], requeue=False)
-    scene.await_dead()
-    scene.channel.queue_bind(scene.dead, scene.exchange, "unbound")
-    scene.publish("2")
-    scene.channel.basic_reject(scene.take(1)[0], requeue=False)
-    (dead,) = scene.await_dead("2")
-    assert (dead.method.exchange, dead.method.routing_key) == (scene.exchange, "unbound")
-
-
-@pytest.mark.rabbitmq("dead_lettering_SUITE", "dead_letter_routing_key_header_CC")
-def test_dead_letter_routing_key_header_cc(scene: Scene) -> None:
-    """Without it, the keys of CC count too."""
-    copy = f"{scene.source}-copy"
-    scene.declare(copy)
-    scene.channel.queue_bind(copy, scene.exchange, copy)
-    scene.declare_source()
-    scene.publish("1", headers={"CC": [copy]})
-    assert get_all(scene.channel, copy) == ["1"]
-    scene.channel.basic_reject(scene.take(1)[0], requeue=False)
-    scene.await_dead("1")
-    scene.await_dead("1", queue=copy)
-
-
-@pytest.mark.rabbitmq("dead_lettering_SUITE", "dead_letter_routing_key_header_BCC")
-def test_dead_letter_routing_key_header_bcc(scene: Scene) -> None:
-    """And those of BCC, which nobody sees any more."""
-    copy = f"{scene.source}-copy"
-    scene.declare(copy)
-    scene.channel.queue_bind(copy, scene.exchange, copy)
-    scene.declare_source()
-    scene.publish("1", headers={"BCC": [copy]})
-    assert get_all(scene.channel, copy) == ["1"]
-    scene.channel.basic_reject(scene.take(1)[0], requeue=False)
-    scene.await_dead("1")
-    headers = scene.dead_headers("1", copy)
-    assert "BCC" not in headers
-    assert headers["x-death"][0]["routing-keys"] == [scene.source]
-
-
-@pytest.mark.rabbitmq("dead_lettering_SUITE", "dead_letter_routing_key_cycle_max_length")
-def test_dead_letter_routing_key_cycle_max_length(scene: Scene) -> None:
-    """A queue that drops into itself: the message is gone, and the new one stays."""
-    scene.declare_source(max_length=1, dead_letter_exchange="")
-    scene.publish("1", "2")
-    assert scene.ready(scene.source) == 1
-    assert get_all(scene.channel, scene.source) == ["2"]
-
-
-@pytest.mark.rabbitmq("dead_lettering_SUITE", "dead_letter_routing_key_cycle_ttl")
-def test_dead_letter_routing_key_cycle_ttl(scene: Scene) -> None:
-    """A queue whose messages expire into itself."""
-    scene.declare_source(message_ttl=1, dead_letter_exchange="")
-    scene.publish("1", "2")
-    until(scene.channel, lambda: scene.ready(scene.source) == 0, "both to be gone")
-
-
-@pytest.mark.rabbitmq("dead_lettering_SUITE", "dead_letter_routing_key_cycle_with_reject")
-def test_dead_letter_routing_key_cycle_with_reject(scene: Scene) -> None:
-    """A client's rejection makes it a wanted one."""
-    scene.declare_source(dead_letter_exchange="")
-    scene.publish("1")
-    for _ in range(3):
-        scene.channel.basic_reject(scene.take(1)[0], requeue=False)
-    until(scene.channel, lambda: scene.ready(scene.source) == 1, "the message to come back")
-    assert events(headers_of(get(scene.channel, scene.source))) == [(scene.source, "rejected", 3)]
-
-
-@pytest.mark.rabbitmq("dead_lettering_SUITE", "dead_letter_headers_first_death_route")
-def test_dead_letter_headers_first_death_route(scene: Scene) -> None:
-    """A headers exchange can send the dead where they first died, by x-first-death-reason."""
-    by_reason = f"{scene.source}-reasons"
-    scene.channel.exchange_declare(by_reason, "headers", auto_delete=True)
-    for reason in ("rejected", "expired"):
-        scene.declare(f"{scene.source}-{reason}")
-        match = {"x-match": "all-with-x", "x-first-death-reason": reason}
-        scene.channel.queue_bind(f"{scene.source}-{reason}", by_reason, arguments=match)
-    scene.declare_source(dead_letter_exchange=by_reason)
-    scene.publish("1")
-    scene.channel.basic_reject(scene.take(1)[0], requeue=False)
-    scene.publish("2", expiration="1")
-    scene.await_dead("1", queue=f"{scene.source}-rejected")
-    scene.await_dead("2", queue=f"{scene.source}-expired")
 
 
 @pytest.mark.rabbitmq(
@@ -420,139 +244,6 @@ def test_dead_letter_headers(scene: Scene) -> None:
         assert headers[f"x-{which}-death-reason"] == "rejected"
         assert headers[f"x-{which}-death-queue"] == scene.source
         assert headers[f"x-{which}-death-exchange"] == ""
-
-
-@pytest.mark.rabbitmq("dead_lettering_SUITE", "dead_letter_headers_reason_maxlen")
-def test_dead_letter_headers_reason_maxlen(scene: Scene) -> None:
-    """Of a message that was dropped from the head."""
-    scene.declare_source(max_length=1)
-    scene.publish("1", "2")
-    assert events(scene.dead_headers("1")) == [(scene.source, "maxlen", 1)]
-
-
-@pytest.mark.rabbitmq("dead_lettering_SUITE", "dead_letter_headers_reason_expired")
-def test_dead_letter_headers_reason_expired(scene: Scene) -> None:
-    """By the queue's time to live: the message had none of its own."""
-    scene.declare_source(message_ttl=1)
-    scene.publish("1")
-    headers = scene.dead_headers("1")
-    assert events(headers) == [(scene.source, "expired", 1)]
-    assert "original-expiration" not in headers["x-death"][0]
-
-
-@pytest.mark.rabbitmq("dead_lettering_SUITE", "dead_letter_headers_reason_expired_per_message")
-def test_dead_letter_headers_reason_expired_per_message(scene: Scene) -> None:
-    """The message's own: it moves into the record, so that it does not expire again."""
-    scene.declare_source()
-    scene.publish("1", expiration="1")
-    (dead,) = scene.await_dead("1")
-    headers = headers_of(dead)
-    assert dead.properties.expiration is None
-    assert headers["x-death"][0]["original-expiration"] == "1"
-
-
-@pytest.mark.rabbitmq("dead_lettering_SUITE", "dead_letter_headers_CC")
-def test_dead_letter_headers_cc(scene: Scene) -> None:
-    """Recorded with the routing key, and still there."""
-    scene.declare_source()
-    scene.publish("1", headers={"CC": ["other"]})
-    scene.channel.basic_reject(scene.take(1)[0], requeue=False)
-    headers = scene.dead_headers("1")
-    assert headers["CC"] == ["other"]
-    assert headers["x-death"][0]["routing-keys"] == [scene.source, "other"]
-
-
-@pytest.mark.rabbitmq("dead_lettering_SUITE", "dead_letter_headers_CC_with_routing_key")
-def test_dead_letter_headers_cc_with_routing_key(scene: Scene) -> None:
-    """With a dead-letter routing key it is in the record only."""
-    scene.declare_source(dead_letter_routing_key=scene.dead)
-    scene.publish("1", headers={"CC": ["other"]})
-    scene.channel.basic_reject(scene.take(1)[0], requeue=False)
-    headers = scene.dead_headers("1")
-    assert "CC" not in headers
-    assert headers["x-death"][0]["routing-keys"] == [scene.source, "other"]
-
-
-@pytest.mark.rabbitmq("dead_lettering_SUITE", "dead_letter_headers_BCC")
-def test_dead_letter_headers_bcc(scene: Scene) -> None:
-    """Neither recorded nor there."""
-    scene.declare_source()
-    scene.publish("1", headers={"CC": ["cc"], "BCC": ["bcc"]})
-    scene.channel.basic_reject(scene.take(1)[0], requeue=False)
-    headers = scene.dead_headers("1")
-    assert (headers["CC"], "BCC" in headers) == (["cc"], False)
-    assert headers["x-death"][0]["routing-keys"] == [scene.source, "cc"]
-
-
-@pytest.mark.rabbitmq("dead_lettering_SUITE", "dead_letter_headers_first_death")
-def test_dead_letter_headers_first_death(scene: Scene) -> None:
-    """Written once; the last one each time."""
-    final = f"{scene.source}-final"
-    scene.declare(final)
-    scene.declare(f"{scene.source}-2", dead_letter_exchange="", dead_letter_routing_key=final)
-    scene.declare_source(dead_letter_exchange="", dead_letter_routing_key=f"{scene.source}-2")
-    scene.publish("1")
-    scene.channel.basic_reject(scene.take(1)[0], requeue=False)
-    scene.channel.basic_reject(scene.take(1, f"{scene.source}-2")[0], requeue=False)
-    headers = scene.dead_headers("1", final)
-    assert headers["x-first-death-queue"] == scene.source
-    assert headers["x-last-death-queue"] == f"{scene.source}-2"
-    assert events(headers) == [(f"{scene.source}-2", "rejected", 1), (scene.source, "rejected", 1)]
-
-
-@pytest.mark.rabbitmq("dead_lettering_SUITE", "dead_letter_headers_cycle")
-def test_dead_letter_headers_cycle(scene: Scene) -> None:
-    """The record of a queue that is passed again counts."""
-    wait = f"{scene.source}-wait"
-    scene.declare(wait, message_ttl=1, dead_letter_exchange="", dead_letter_routing_key=scene.source)
-    scene.declare_source(dead_letter_exchange="", dead_letter_routing_key=wait)
-    scene.publish("1")
-    for _ in range(2):
-        scene.channel.basic_reject(scene.take(1)[0], requeue=False)
-    headers = scene.dead_headers("1", scene.source)
-    assert events(headers) == [(wait, "expired", 2), (scene.source, "rejected", 2)]
-
-
-@pytest.mark.rabbitmq("dead_lettering_SUITE", "dead_letter_reject_expire_expire")
-def test_dead_letter_reject_expire_expire(scene: Scene) -> None:
-    """Rejected, expired, expired into the queue where it was rejected: no automatic cycle."""
-    names = [scene.source, f"{scene.source}-2", f"{scene.source}-3"]
-    scene.declare(names[0], dead_letter_exchange="", dead_letter_routing_key=names[1])
-    for name, to in ((names[1], names[2]), (names[2], names[0])):
-        scene.declare(name, message_ttl=1, dead_letter_exchange="", dead_letter_routing_key=to)
-    scene.publish("1")
-    scene.channel.basic_reject(scene.take(1)[0], requeue=False)
-    headers = scene.dead_headers("1", scene.source)
-    assert events(headers) == [(names[2], "expired", 1), (names[1], "expired", 1), (names[0], "rejected", 1)]
-
-
-@pytest.mark.rabbitmq("dead_lettering_SUITE", "dead_letter_headers_should_be_appended_for_each_event")
-def test_dead_letter_headers_should_be_appended_for_each_event(scene: Scene) -> None:
-    """Queue and reason are the key: two reasons of one queue are two records."""
-    scene.declare_source(dead_letter_exchange="", dead_letter_routing_key=scene.dead)
-    scene.channel.queue_delete(scene.dead)
-    scene.declare(scene.dead, dead_letter_exchange="", dead_letter_routing_key=scene.source)
-    scene.publish("1", expiration="1")
-    scene.channel.basic_reject(scene.take(1, scene.dead)[0], requeue=False)
-    scene.channel.basic_reject(scene.take(1)[0], requeue=False)
-    headers = scene.dead_headers("1")
-    assert events(headers) == [
-        (scene.source, "rejected", 1),
-        (scene.dead, "rejected", 1),
-        (scene.source, "expired", 1),
-    ]
-
-
-@pytest.mark.rabbitmq("dead_lettering_SUITE", "dead_letter_headers_should_not_be_appended_for_republish")
-def test_dead_letter_headers_should_not_be_appended_for_republish(scene: Scene) -> None:
-    """A client that publishes what it got begins a new history."""
-    scene.declare_source()
-    scene.publish("1")
-    scene.channel.basic_reject(scene.take(1)[0], requeue=False)
-    headers = scene.dead_headers("1")
-    forged = [{**headers["x-death"][0], "count": 7}]
-    scene.publish("2", headers={**headers, "x-death": forged}, expiration="1")
-    assert events(scene.dead_headers("2")) == [(scene.source, "expired", 1)]
 
 
 @pytest.mark.rabbitmq(
@@ -627,15 +318,6 @@ def test_many_rejected_by_amqp10_keep_their_order(scene: Scene, client: ProtonCl
         receiver.settle(received, Delivery.REJECTED)
     client.wait(lambda: scene.ready(scene.dead) == 100, "a hundred dead letters")
     scene.await_dead(*map(str, range(100)))
-
-
-def test_a_time_to_live_of_amqp10(scene: Scene, client: ProtonClient) -> None:
-    """In the record, and no more in the header."""
-    scene.declare_source()
-    client.sender(scene.source).send(Message(body="1", ttl=0.005))
-    dead = client.receiver(scene.dead, credit=1).take()[0].message
-    (record,) = dict(dead.annotations or {})["x-opt-deaths"].elements
-    assert (record["reason"], record["ttl"], dead.ttl) == ("expired", 5, 0)
 
 
 @pytest.mark.rabbitmq("amqp_client_SUITE", "dead_letter_headers_exchange")

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import pika
 import pytest
 from pika.adapters.blocking_connection import BlockingConnection
 from pika.exceptions import AMQPConnectionError, ChannelClosedByBroker
@@ -112,30 +111,6 @@ def test_users_log_in_with_the_passwords_that_they_had(
     ]
 
 
-@pytest.mark.parametrize(
-    ("user", "password"),
-    [
-        ("guest", "guest"),
-        ("orders-service", "orders-service"),
-        ("legacy", "Old"),
-        ("CN=worker,O=Example", "x"),
-        ("nobody", "guest"),
-    ],
-)
-def test_no_other_password_lets_in(proton: Proton, connect_pika: Any, user: str, password: str) -> None:
-    """Guest's own default neither: the export has replaced it, and its user without password has none."""
-    with pytest.raises(Disconnected):
-        proton(user, password=password)
-    with pytest.raises(AMQPConnectionError):
-        connect_pika(user, password=password)
-
-
-def test_anonymous_is_not_guest_of_the_export(rabbit: BrokerProcess) -> None:
-    """Who does not know the password that guest was given does not get in as guest."""
-    with pytest.raises(Disconnected):
-        ProtonClient(rabbit.port, user=None, password=None, mechanisms="ANONYMOUS")
-
-
 # --- permissions ---------------------------------------------------------------------------------
 
 
@@ -218,25 +193,6 @@ def test_what_was_bound_routes(proton: Proton, connect_pika: Any) -> None:
     assert channel.basic_get("archive")[0] is None
 
 
-def test_what_was_declared_is_equivalent_to_what_clients_declare(connect_pika: Any) -> None:
-    """An application that declares its queues at start finds them as it left them."""
-    channel = connect_pika("guest", "shop").channel()
-    channel.queue_declare(
-        "orders.new", durable=True, arguments={"x-queue-type": "quorum", "x-delivery-limit": 20}
-    )
-    channel.queue_declare(
-        "orders.dead",
-        durable=True,
-        arguments={"x-queue-type": "classic", "x-max-length": 100_000, "x-overflow": "reject-publish"},
-    )
-    channel.exchange_declare(
-        "orders.events", "topic", durable=True, arguments={"alternate-exchange": "orders.unrouted"}
-    )
-    channel.exchange_declare("by-region", "headers", durable=True)
-    channel = connect_pika("guest").channel()
-    channel.queue_declare("tasks", durable=True, arguments={"x-max-priority": 10})
-
-
 # --- together with the configuration -------------------------------------------------------------
 
 
@@ -251,33 +207,6 @@ def test_users_of_the_configuration_come_on_top(start_broker: StartBroker, tmp_p
     BlockingConnection(parameters(broker, user="operator", password="secret", virtual_host="bare")).close()
     with pytest.raises(AMQPConnectionError):
         BlockingConnection(parameters(broker, user="guest", password="guest"))
-
-
-def test_a_file_without_users_leaves_the_default_one(start_broker: StartBroker, tmp_path: Path) -> None:
-    """Somebody must be able to log in; a virtual host of the file is open to him."""
-    content = {
-        "vhosts": [{"name": "only"}],
-        "queues": [{"name": "q", "vhost": "only", "durable": True, "auto_delete": False, "arguments": {}}],
-    }
-    broker = start_broker("--definitions", write(tmp_path, content))
-    connection = BlockingConnection(parameters(broker, virtual_host="only"))
-    assert connection.channel().queue_declare("q", passive=True).method.message_count == 0
-    connection.close()
-
-
-def test_a_password_in_plain_is_kept_as_a_hash(start_broker: StartBroker, tmp_path: Path) -> None:
-    """As a file written by hand may have it."""
-    content = {
-        "users": [{"name": "ann", "password": "pencil", "tags": []}],
-        "vhosts": [{"name": "/"}],
-        "permissions": [{"user": "ann", "vhost": "/", "configure": "", "write": "", "read": ""}],
-    }
-    broker = start_broker("--definitions", write(tmp_path, content))
-    BlockingConnection(parameters(broker, user="ann", password="pencil")).close()
-    client = ProtonClient(broker.port, user="ann", password="pencil")
-    client.close()
-    with pytest.raises(pika.exceptions.ProbableAuthenticationError):
-        BlockingConnection(parameters(broker))
 
 
 def test_what_cannot_be_is_left_out_at_the_start(start_broker: StartBroker, tmp_path: Path) -> None:

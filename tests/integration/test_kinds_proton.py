@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,8 +14,6 @@ from tests.support.pika_client import Inbox
 from tests.support.proton_client import ProtonClient, ReceivingEnd
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("deadline")]
-
-Receive = Callable[..., ReceivingEnd]
 
 
 def from_the_first(receiver: Link) -> None:
@@ -91,24 +88,6 @@ MODES = pytest.mark.parametrize("mode", [SETTLED, UNSETTLED], ids=["settled", "u
 
 
 # --- credit -------------------------------------------------------------------------------------------
-
-
-@pytest.mark.rabbitmq(
-    "amqp_client_SUITE",
-    "async_notify_settled_quorum_queue",
-    "async_notify_settled_stream",
-    "async_notify_unsettled_quorum_queue",
-    "async_notify_unsettled_stream",
-)
-@MODES
-def test_credit_that_waits_is_used_by_messages_as_they_come(scene: Scene, mode: dict[str, Any]) -> None:
-    """async_notify_*: 30 credits before there is a message; 30 of 40 come, no more."""
-    receiver = scene.receiver(30, **mode)
-    for first in range(0, 40, 10):
-        scene.publish(first, first + 10)
-    receiver.take(30)
-    receiver.drain()
-    assert receiver.bodies == list(range(30))
 
 
 @pytest.mark.rabbitmq(
@@ -200,20 +179,14 @@ def test_drain_delivers_what_is_there_and_forfeits_the_rest(scene: Scene, ready:
 
 @pytest.mark.rabbitmq(
     "amqp_client_SUITE",
+    "async_notify_settled_quorum_queue",
+    "async_notify_settled_stream",
+    "async_notify_unsettled_quorum_queue",
+    "async_notify_unsettled_stream",
     "receive_many_made_available_over_time_classic_queue",
     "receive_many_made_available_over_time_quorum_queue",
     "receive_many_made_available_over_time_stream",
 )
-def test_many_messages_made_available_over_time(scene: Scene) -> None:
-    """receive_many_made_available_over_time_*: one big grant lasts for messages that come in bits."""
-    receiver = scene.receiver(2000)
-    for first in range(0, 600, 150):
-        scene.publish(first, first + 150)
-        receiver.settle(receiver.take(150))
-    assert receiver.bodies == list(range(600))
-    scene.await_ready(600 if scene.keeps else 0)
-
-
 @pytest.mark.rabbitmq(
     "amqp_client_SUITE", "receive_many_auto_flow_quorum_queue", "receive_many_auto_flow_stream"
 )
@@ -237,34 +210,9 @@ def test_a_consumer_that_renews_its_credit_gets_everything(scene: Scene, mode: d
     "amqp_client_SUITE",
     "accept_multiple_message_order_classic_queue",
     "accept_multiple_message_order_quorum_queue",
-)
-def test_outcomes_in_any_order(settling: Scene) -> None:
-    """accept_multiple_message_order_*: what was accepted is gone, whatever the order."""
-    settling.publish(0, 6)
-    receiver = settling.receiver(6)
-    got = receiver.take(6)
-    for chosen in ([1, 2], [4], [0], [5, 3]):
-        receiver.settle([got[number] for number in chosen])
-    receiver.close()
-    settling.await_ready(0)
-
-
-@pytest.mark.rabbitmq(
-    "amqp_client_SUITE",
     "release_multiple_message_order_classic_queue",
     "release_multiple_message_order_quorum_queue",
 )
-def test_what_is_released_together_comes_back_in_order(settling: Scene) -> None:
-    """release_multiple_message_order_*: before all that nobody had."""
-    settling.publish(0, 5)
-    receiver = settling.receiver(4)
-    receiver.settle(receiver.take(4), Delivery.RELEASED)
-    receiver.close()
-    again = settling.receiver(5)
-    again.take(5)
-    assert again.bodies == [0, 1, 2, 3, 4]
-
-
 @pytest.mark.rabbitmq(
     "amqp_client_SUITE",
     "delivery_count_classic_queue",
@@ -390,85 +338,7 @@ def test_links_hear_that_their_queue_was_deleted(scene: Scene) -> None:
     assert sender.wait_refused() == "amqp:resource-deleted"
 
 
-@pytest.mark.rabbitmq("amqp_client_SUITE", "target_quorum_queue_rejects")
-def test_a_full_quorum_queue_rejects(channel: BlockingChannel, client: ProtonClient, queue: str) -> None:
-    """target_quorum_queue_rejects: amqp:resource-limit-exceeded; accepted again when there is room."""
-    arguments = {"x-queue-type": "quorum", "x-overflow": "reject-publish", "x-max-length": 1}
-    channel.queue_declare(queue, durable=True, arguments=arguments)
-    sender = client.sender(f"/queues/{queue}")
-    outcomes = sender.send("1", "2", "3", "4")
-    assert outcomes[0].state == Delivery.ACCEPTED
-    assert outcomes[-1].state == Delivery.REJECTED
-    assert outcomes[-1].condition == "amqp:resource-limit-exceeded"
-    channel.queue_purge(queue)
-    assert sender.send("5")[0].state == Delivery.ACCEPTED
-
-
-@pytest.mark.rabbitmq("amqp_client_SUITE", "detach_requeues_drop_head_classic_queue")
-def test_a_full_classic_queue_drops_what_comes_back(
-    channel: BlockingChannel, client: ProtonClient, queue: str
-) -> None:
-    """detach_requeues_drop_head_classic_queue: a requeue into a full queue drops its head."""
-    arguments = {"x-overflow": "drop-head", "x-max-length": 3}
-    channel.queue_declare(queue, durable=True, arguments=arguments)
-    sender = client.sender(f"/queues/{queue}")
-    sender.send("1", "2")
-    first = client.receiver(f"/queues/{queue}", credit=2)
-    first.take(2)
-    sender.send("3", "4", "5")
-    first.close()
-    second = client.receiver(f"/queues/{queue}")
-    second.drain(10)
-    client.wait(lambda: second.link.credit == 0, "drained")
-    assert second.bodies == ["3", "4", "5"]
-
-
 # --- time and priority --------------------------------------------------------------------------------
-
-
-@pytest.mark.rabbitmq("amqp_client_SUITE", "message_ttl")
-@pytest.mark.parametrize("kind", ["classic", "quorum"])
-def test_what_has_expired_is_not_delivered(
-    kind: str, channel: BlockingChannel, client: ProtonClient, queue: str
-) -> None:
-    """message_ttl: header.ttl; what lives longer is delivered."""
-    scene = Scene(kind, queue, channel, client)
-    scene.publish(0, 2, ttl=0.001)
-    scene.await_ready(0)
-    scene.publish(2, 3, ttl=3600)
-    receiver = scene.receiver(5)
-    assert [each.message.body for each in receiver.take()] == [2]
-    receiver.drain()
-    assert len(receiver.received) == 1
-
-
-@pytest.mark.rabbitmq("amqp_client_SUITE", "priority_classic_queue")
-def test_priorities_of_a_classic_queue(channel: BlockingChannel, client: ProtonClient, queue: str) -> None:
-    """priority_classic_queue: header.priority, 4 if there is none; above the maximum is the maximum."""
-    channel.queue_declare(queue, durable=True, arguments={"x-max-priority": 10})
-    sender = client.sender(f"/queues/{queue}")
-    sender.send(*(Message(body=priority, priority=priority) for priority in (1, 10, 5, 255, 0)))
-    receiver = client.receiver(f"/queues/{queue}", credit=5)
-    receiver.take(5)
-    assert receiver.bodies == [10, 255, 5, 1, 0]
-
-
-@pytest.mark.rabbitmq(
-    "amqp_client_SUITE",
-    "priority_quorum_queue",
-    differs="two levels, two high messages before each normal one, as in 4.0 to 4.2",
-)
-def test_priorities_of_a_quorum_queue(quorum: Scene) -> None:
-    """priority_quorum_queue: above 4 is high; two high ones go before each normal one."""
-    sender = quorum.client.sender(quorum.address)
-    sender.send(*(Message(body=f"n{number}", priority=4) for number in range(4)))
-    sender.send(*(Message(body=f"h{number}", priority=5) for number in range(4)))
-    quorum.await_ready(8)
-    receiver = quorum.receiver(8)
-    receiver.take(8)
-    assert sorted(receiver.bodies[:3]) == ["h0", "h1", "n0"]
-    assert sorted(receiver.bodies[3:6]) == ["h2", "h3", "n1"]
-    assert receiver.bodies[6:] == ["n2", "n3"]
 
 
 # --- dead letters of modified -------------------------------------------------------------------------
@@ -500,20 +370,3 @@ def test_annotations_of_modified_route_the_dead_letter(quorum: Scene) -> None:
     assert (record["queue"], record["reason"], record["count"]) == (quorum.name, "rejected", 1)
     dead.drain()
     assert len(dead.received) == 1
-
-
-@pytest.mark.rabbitmq("quorum_queue_SUITE", "at_most_once_dead_letter_order_delivery_limit_modified_outcome")
-def test_dead_letters_of_modified_keep_their_order(quorum: Scene) -> None:
-    """at_most_once_dead_letter_order_delivery_limit_modified_outcome."""
-    channel, name = quorum.channel, f"{quorum.name}-dead"
-    channel.queue_delete(quorum.name)
-    arguments = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": name, "x-delivery-limit": 0}
-    channel.queue_declare(quorum.name, durable=True, arguments={"x-queue-type": "quorum", **arguments})
-    channel.queue_declare(name, durable=True)
-    quorum.publish(0, 6)
-    receiver = quorum.receiver(6)
-    for got in receiver.take(6):
-        receiver.modify(got, failed=True, undeliverable=False)
-    dead = quorum.client.receiver(f"/queues/{name}", credit=6)
-    dead.take(6)
-    assert dead.bodies == [0, 1, 2, 3, 4, 5]

@@ -131,12 +131,6 @@ def test_a_wrong_login_is_refused_with_a_reason_and_a_right_one_lets_in(
     expect(page.get_by_label("Password")).to_be_visible()
 
 
-def test_a_user_without_a_tag_is_told_which_ones_there_are(pages: Pages, broker: BrokerProcess) -> None:
-    page = pages.open(address_of(broker))
-    log_in(page, "nobody")
-    expect(page.get_by_role("alert")).to_contain_text("has none of the tags")
-
-
 @pytest.mark.parametrize(
     ("user", "sees", "not_there"),
     [
@@ -329,16 +323,6 @@ def test_every_view_shows_what_the_api_says(ada: Page, broker: BrokerProcess) ->
                 expect(row(ada, text).first).to_be_visible()
 
 
-def test_the_checklist_of_production_is_shown(ada: Page) -> None:
-    """With what to do."""
-    view(ada, "Nodes")
-    ada.get_by_role("button", name="Checklist of production").click()
-    dialog = ada.get_by_role("dialog")
-    expect(dialog.get_by_role("row").filter(has_text="data-folder")).to_contain_text("Do:")
-    dialog.get_by_role("button", name="Close").click()
-    expect(dialog).to_be_hidden()
-
-
 def test_it_is_served_below_a_prefix_over_tls(pages: Pages, tmp_path: Path) -> None:
     """All its addresses are relative."""
     certificates = Certificates.make(tmp_path)
@@ -357,27 +341,6 @@ def test_it_is_served_below_a_prefix_over_tls(pages: Pages, tmp_path: Path) -> N
 
 
 # --- how it is looked at --------------------------------------------------------------------------
-
-
-def luminance(page: Page) -> float:
-    """Of the background: 0 black, 1 white."""
-    color = page.evaluate("getComputedStyle(document.documentElement).backgroundColor")
-    red, green, blue = (int(each) for each in re.findall(r"\d+", color)[:3])
-    return (red + green + blue) / 765
-
-
-def test_it_is_light_or_dark_as_the_system_is_or_as_is_chosen(pages: Pages, broker: BrokerProcess) -> None:
-    """The choice outlives a reload."""
-    light, dark = (pages.open(address_of(broker), dark=each) for each in (False, True))
-    assert luminance(light) > 0.8
-    assert luminance(dark) < 0.2
-    log_in(light, "max")
-    theme = light.get_by_role("button", name=re.compile("Theme"))
-    while "dark" not in theme.inner_text():
-        theme.click()
-    light.reload()
-    expect(light.get_by_role("button", name="Theme: dark")).to_be_visible()
-    assert luminance(light) < 0.2
 
 
 def test_it_works_by_keyboard(pages: Pages, broker: BrokerProcess) -> None:
@@ -418,17 +381,6 @@ def test_it_says_that_the_broker_is_gone_and_comes_back_with_it(pages: Pages, tm
     second = BrokerProcess(tmp_path / "two", "--http-port", port, *arguments[2:])
     expect(page.get_by_role("button", name=re.compile("^live"))).to_be_visible()
     second.stop()
-
-
-def test_a_page_whose_first_request_is_lost_begins_again(pages: Pages, broker: BrokerProcess) -> None:
-    """The broker was stopped between the log-in and the page's first request."""
-    page = pages.open(address_of(broker))
-    overview = re.compile(r"/api/overview\?disable_stats=true$")
-    page.route(overview, lambda route: route.abort())
-    log_in(page, "ada")
-    expect(page.get_by_role("button", name=re.compile("^no answer"))).to_be_visible()
-    page.unroute(overview)
-    expect(page.get_by_role("button", name=re.compile("^live"))).to_be_visible()
 
 
 def test_the_page_makes_of_a_difference_what_the_broker_means(ada: Page) -> None:

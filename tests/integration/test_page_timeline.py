@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -35,8 +34,6 @@ SEEN: Final = """() => {
     return { steps: timeline.steps, curves: Object.fromEntries(timeline.curves), gaps: timeline.gaps,
              next: timeline.next, watch: timeline.watched.watch };
 }"""
-DRAWN: Final = """([curve, span, columns]) =>
-    import("/js/curves.js").then(({ drawn }) => drawn(curve, span, columns))"""
 
 
 @pytest.fixture(scope="module")
@@ -235,46 +232,6 @@ def value_at(curve: dict[str, Any], number: int) -> Any:
         for value, step in zip(reversed(curve["values"]), reversed(curve["steps"]), strict=True)
         if step <= number
     )
-
-
-def test_what_is_drawn_has_every_extremum_and_no_step_that_is_not_there(
-    broker: BrokerProcess, pages: Pages
-) -> None:
-    """Thousands of steps in a few columns: those drawn are steps, and none higher or lower is missing."""
-    page = logged_in(pages, broker, "overview")
-    random_source = random.Random(14)
-    for _ in range(20):
-        times = sorted(random_source.uniform(0, 1000) for _ in range(random_source.choice([1, 5, 200, 4000])))
-        values = [random_source.choice([0, 1, random_source.randrange(10_000)]) for _ in times]
-        columns, span = (
-            random_source.choice([1, 7, 300]),
-            {"from": random_source.uniform(-50, 400), "to": random_source.uniform(500, 1100)},
-        )
-        curve = {"times": times, "values": values, "steps": list(range(len(times)))}
-        places = page.evaluate(DRAWN, [curve, span, columns])
-        assert places == sorted(set(places))
-        width = (span["to"] - span["from"]) / columns
-        shown: dict[int, list[int]] = {}
-        there: dict[int, list[int]] = {}
-        for place, at in enumerate(times):
-            if span["from"] < at <= span["to"]:
-                column = int((at - span["from"]) // width)
-                there.setdefault(column, []).append(values[place])
-                if place in set(places):
-                    shown.setdefault(column, []).append(values[place])
-        assert shown.keys() == there.keys()
-        for column, every in there.items():
-            drawn = shown[column]
-            assert (min(drawn), max(drawn), drawn[0], drawn[-1]) == (
-                min(every),
-                max(every),
-                every[0],
-                every[-1],
-            )
-        holds = [place for place, at in enumerate(times) if at <= span["from"]]
-        if holds:
-            assert places[0] == holds[-1]
-    page.close()
 
 
 def test_answers_that_overlap_make_one_timeline_and_lost_steps_a_gap(

@@ -9,12 +9,11 @@ import pytest
 from pika.adapters.blocking_connection import BlockingConnection
 from pika.exceptions import (
     ConnectionClosedByBroker,
-    ConnectionWrongStateError,
 )
 
 from tests.support.broker_process import BrokerProcess, StartBroker
 from tests.support.deadline import turn_until
-from tests.support.pika_client import Connect, Inbox, get, parameters, put, until
+from tests.support.pika_client import Connect, Inbox, parameters, until
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("deadline")]
 
@@ -32,40 +31,6 @@ def shown(broker: BrokerProcess, name: str) -> dict[str, Any]:
 def named(name: str, **options: Any) -> dict[str, Any]:
     """Parameters of a connection that the status shows under a name."""
     return {"client_properties": {"connection_name": name}, **options}
-
-
-def test_the_broker_presents_itself_with_the_capabilities_that_pika_looks_for(connect: Connect) -> None:
-    """pika switches confirms, nack, cancel notification and blocking on by server properties."""
-    connection = connect()
-    assert connection.publisher_confirms_supported
-    assert connection.exchange_exchange_bindings_supported
-    assert connection.basic_nack_supported
-    assert connection.consumer_cancel_notify_supported
-
-
-def test_the_smaller_values_of_the_client_are_taken(
-    connect: Connect, broker: BrokerProcess, queue: str
-) -> None:
-    """channel-max, frame-max and heartbeat of tune-ok hold for the connection."""
-    connect(**named(queue, channel_max=7, frame_max=8192, heartbeat=33))
-    status = shown(broker, queue)
-    assert (status["channel_max"], status["frame_max"], status["idle_timeout_ms"]) == (7, 8192, 33_000)
-    assert (status["user"], status["vhost"], status["state"]) == ("guest", "/", "running")
-
-
-def test_without_wishes_the_client_gets_the_values_of_the_broker(
-    connect: Connect, broker: BrokerProcess, queue: str
-) -> None:
-    """tune offers 2047 channels, frames of 131072 bytes and a heartbeat of 60 s."""
-    connect(**named(queue))
-    status = shown(broker, queue)
-    assert (status["channel_max"], status["frame_max"], status["idle_timeout_ms"]) == (2047, 131_072, 60_000)
-
-
-def test_a_heartbeat_of_zero_is_none(connect: Connect, broker: BrokerProcess, queue: str) -> None:
-    """A client may do without heartbeats."""
-    connect(**named(queue, heartbeat=0))
-    assert shown(broker, queue)["idle_timeout_ms"] is None
 
 
 def test_a_client_that_sends_no_heartbeats_is_cut_off_and_another_is_not(
@@ -87,32 +52,6 @@ def test_a_client_that_sends_no_heartbeats_is_cut_off_and_another_is_not(
     kept.channel().basic_qos(prefetch_count=1)
     with pytest.raises(pika.exceptions.AMQPConnectionError):
         silent.channel()
-
-
-def test_all_channels_end_with_the_connection(connect: Connect, broker: BrokerProcess, queue: str) -> None:
-    """connection.close needs no channel.close before; what was unacknowledged is ready again."""
-    connection = connect()
-    channel = connection.channel()
-    channel.queue_declare(queue, durable=True)
-    put(channel, queue, "a", "b")
-    Inbox(channel, queue).take(2)
-    connection.close()
-    assert connection.is_closed
-    with pytest.raises(ConnectionWrongStateError):
-        channel.basic_get(queue)
-    broker.wait_for_counts(queue, ready=2)
-    again = connect().channel()
-    assert [get(again, queue).method.redelivered for _ in "ab"] == [True, True]
-
-
-def test_a_client_property_is_shown_as_the_name_of_the_connection(
-    connect: Connect, broker: BrokerProcess, queue: str
-) -> None:
-    """connection_name of client-properties, with product and version."""
-    connect(**named(queue))
-    client = shown(broker, queue)["client"]
-    assert client["connection_name"] == queue
-    assert client["version"] == pika.__version__
 
 
 # --- a broker of its own: alarms, shutting down -------------------------------------

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from pika.adapters.blocking_connection import BlockingChannel, BlockingConnection
-from pika.exceptions import ChannelClosedByBroker
+from pika.adapters.blocking_connection import BlockingChannel
 
-from tests.support.broker_process import SLOW_QUEUES
 from tests.support.pika_client import (
     Connect,
     Delivered,
     Inbox,
     Properties,
     get,
-    get_all,
-    put,
-    settle_down,
     until,
 )
 
@@ -46,44 +41,7 @@ def test_bodies_of_all_sizes(connect: Connect, queue: str, size: int, frame_max:
     assert Inbox(channel, queue, auto_ack=True).take()[0].body == body
 
 
-def test_a_message_goes_from_large_frames_to_small_ones(connect: Connect, queue: str) -> None:
-    """frame_max is a matter of each connection."""
-    large = connect().channel()
-    small = connect(frame_max=8192).channel()
-    large.queue_declare(queue, durable=True)
-    body = b"0123456789" * 100_000
-    large.basic_publish("", queue, body)
-    assert Inbox(small, queue, auto_ack=True).take()[0].body == body
-
-
 # --- confirms -------------------------------------------------------------------------------------
-
-
-def test_confirms_of_a_slow_queue_come_in_time(channel: BlockingChannel, queue: str) -> None:
-    """A queue that confirms late, beside another; the fanout counts when both have confirmed."""
-    slow = SLOW_QUEUES.removesuffix("*") + queue
-    channel.exchange_declare(queue, "fanout", auto_delete=True)
-    for name in (slow, queue):
-        channel.queue_declare(name, exclusive=True)
-        channel.queue_bind(name, queue)
-    channel.confirm_delivery()
-    channel.basic_publish(queue, "", b"both")
-    assert get_all(channel, slow) == get_all(channel, queue) == ["both"]
-
-
-def test_a_queue_that_is_deleted_before_it_confirms_counts_as_confirmed(connect: Connect, queue: str) -> None:
-    """The publisher does not wait for ever."""
-    slow = SLOW_QUEUES.removesuffix("*") + queue
-    channel = connect().channel()
-    channel.queue_declare(slow, durable=True)
-    acks: list[tuple[int, bool]] = []
-    # pika's blocking channel waits for each confirm; the channel below it does not.
-    plain = channel._impl
-    plain.confirm_delivery(lambda frame: acks.append((frame.method.delivery_tag, frame.method.multiple)))
-    for _ in range(10):
-        plain.basic_publish("", slow, b"x")
-    plain.queue_delete(slow)
-    until(channel, lambda: confirmed(acks) == set(range(1, 11)), "all confirms")
 
 
 def confirmed(acks: list[tuple[int, bool]]) -> set[int]:
@@ -115,37 +73,3 @@ def test_thousands_of_messages_without_waiting_are_all_confirmed(connect: Connec
 
 
 # --- many channels --------------------------------------------------------------------------------
-
-
-def test_many_channels_interleaved(connection: BlockingConnection, queue: str) -> None:
-    """A hundred channels publish and consume in turn, each its own queue."""
-    channels = [connection.channel() for _ in range(100)]
-    for number, channel in enumerate(channels):
-        channel.queue_declare(f"{queue}-{number}", exclusive=True)
-    for turn in range(10):
-        for number, channel in enumerate(channels):
-            put(channel, f"{queue}-{number}", f"{number}.{turn}")
-    inboxes = [Inbox(channel, f"{queue}-{number}") for number, channel in enumerate(channels)]
-    for number, inbox in enumerate(inboxes):
-        assert [each.text for each in inbox.take(10)] == [f"{number}.{turn}" for turn in range(10)]
-        inbox.channel.basic_ack(0, multiple=True)
-    for channel in channels:
-        channel.close()
-
-
-def test_publishing_on_after_a_channel_error_does_not_stop_the_connection(
-    connect: Connect, queue: str
-) -> None:
-    """What was under way on the broken channel is dropped, and takes no credit from the connection."""
-    connection = connect()
-    channel = connection.channel()
-    channel.queue_declare(queue, durable=True)
-    for _ in range(3):
-        broken = connection.channel()
-        broken._impl.basic_publish(queue + "-none", "", b"")
-        for _ in range(1500):
-            broken._impl.basic_publish("", queue, b"dropped")
-        put(channel, queue, "kept")
-        with pytest.raises(ChannelClosedByBroker):
-            settle_down(broken)
-    assert get_all(channel, queue) == ["kept"] * 3

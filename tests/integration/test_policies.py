@@ -8,13 +8,11 @@ from typing import Any
 
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
-from pika.exceptions import ChannelClosedByBroker, NackError, UnroutableError
-from proton import Delivery
+from pika.exceptions import UnroutableError
 
 from tests.support.broker_process import BrokerProcess
 from tests.support.command_line import CommandLine
 from tests.support.pika_client import get_all, put
-from tests.support.proton_client import ProtonClient
 
 pytestmark = pytest.mark.integration
 
@@ -65,70 +63,6 @@ def test_a_length_limit_comes_and_goes(
     assert shown(run, queue)["effective_policy_definition"] == {}
     put(channel, queue, "1", "2", "3")
     assert get_all(channel, queue) == ["1", "2", "3"]
-
-
-def test_a_lower_limit_acts_on_what_is_there(
-    set_policy: SetPolicy, channel: BlockingChannel, queue: str
-) -> None:
-    """The head goes with the next publish at the latest."""
-    channel.queue_declare(queue, durable=True)
-    put(channel, queue, "1", "2", "3", "4")
-    channel.queue_declare(queue, durable=True)
-    set_policy({"max-length": 2})
-    put(channel, queue, "5")
-    assert get_all(channel, queue) == ["4", "5"]
-
-
-@pytest.mark.rabbitmq("amqp_client_SUITE", "target_classic_queue_rejects")
-def test_reject_publish_is_a_nack_and_a_rejected_delivery(
-    set_policy: SetPolicy, confirming: BlockingChannel, client: ProtonClient, queue: str
-) -> None:
-    """In either protocol; and accepted again when the policy is gone."""
-    confirming.queue_declare(queue, durable=True)
-    set_policy({"max-length": 1, "overflow": "reject-publish"})
-    put(confirming, queue, "1")
-    with pytest.raises(NackError):
-        put(confirming, queue, "2")
-    sender = client.sender(f"/queues/{queue}")
-    (outcome,) = sender.send("3")
-    assert outcome.state == Delivery.REJECTED
-    assert outcome.condition == "amqp:resource-limit-exceeded"
-    assert outcome.description == f"queue '{queue}' exceeded maximum length"
-    assert get_all(confirming, queue) == ["1"]
-    put(confirming, queue, "4")
-    assert get_all(confirming, queue) == ["4"]
-
-
-def test_a_full_queue_fails_a_transaction(
-    set_policy: SetPolicy, channel: BlockingChannel, queue: str
-) -> None:
-    """406 partial tx completion, and what was taken stays taken."""
-    channel.queue_declare(queue, durable=True)
-    set_policy({"max-length": 1, "overflow": "reject-publish"})
-    channel.tx_select()
-    put(channel, queue, "1", "2")
-    with pytest.raises(ChannelClosedByBroker, match="partial tx completion") as closed:
-        channel.tx_commit()
-    assert closed.value.reply_code == 406
-    again = channel.connection.channel()
-    assert get_all(again, queue) == ["1"]
-
-
-def test_the_operator_has_the_last_word(
-    run: CommandLine, set_policy: SetPolicy, channel: BlockingChannel, queue: str
-) -> None:
-    """The smaller limit of policy, operator policy and argument counts."""
-    channel.queue_declare(queue, durable=True, arguments={"x-max-length": 9})
-    set_policy({"max-length": 5})
-    set_policy({"max-length": 2}, command="set-operator-policy")
-    put(channel, queue, "1", "2", "3")
-    assert get_all(channel, queue) == ["2", "3"]
-    row = shown(run, queue)
-    assert (row["policy"], row["operator_policy"]) == (queue, queue)
-    assert row["effective_policy_definition"] == {"max-length": 2}
-    run("clear-operator-policy", queue)
-    put(channel, queue, *"123456")
-    assert get_all(channel, queue) == list("23456")
 
 
 def test_an_alternate_exchange_by_policy_gets_what_has_no_way(

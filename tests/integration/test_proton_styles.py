@@ -6,15 +6,11 @@ import threading
 from typing import Any
 
 import pytest
-from proton import ConnectionException, Delivery, Message, Timeout
+from proton import Delivery, Message, Timeout
 from proton.handlers import MessagingHandler, TransactionHandler
-from proton.reactor import AtLeastOnce, AtMostOnce, Container
+from proton.reactor import Container
 from proton.utils import (
     BlockingConnection,
-    ConnectionClosed,
-    LinkDetached,
-    SendException,
-    SyncRequestResponse,
 )
 
 from tests.support.broker_process import BrokerProcess, StartBroker
@@ -48,103 +44,6 @@ def test_blocking_send_and_receive(blocking: BlockingConnection, queue: str) -> 
         receiver.accept()
     with pytest.raises(Timeout):
         receiver.receive(timeout=0.05)
-
-
-def test_blocking_sender_to_nowhere_is_told(blocking: BlockingConnection) -> None:
-    """LinkDetached carries the condition."""
-    with pytest.raises(LinkDetached) as caught:
-        blocking.create_sender("/queues/none")
-    assert caught.value.condition == "amqp:not-found"
-    with pytest.raises(LinkDetached) as caught:
-        blocking.create_receiver("/nonsense")
-    assert caught.value.condition == "amqp:invalid-field"
-
-
-def test_blocking_send_raises_for_released(blocking: BlockingConnection) -> None:
-    """An unroutable message of an anonymous sender is released, which send() turns into an exception."""
-    sender = blocking.create_sender(None)
-    with pytest.raises(SendException) as caught:
-        sender.send(Message(address="/queues/none", body=1))
-    assert caught.value.state == Delivery.RELEASED
-
-
-@pytest.mark.parametrize("options", [AtMostOnce(), AtLeastOnce()], ids=["at most once", "at least once"])
-def test_blocking_link_options(
-    broker: BrokerProcess, blocking: BlockingConnection, queue: str, options: Any
-) -> None:
-    """proton's options set the settle modes of both kinds of link."""
-    sender = blocking.create_sender(queue, options=options)
-    for number in range(300):  # more than the first credit
-        sender.send(Message(body=number))
-    receiver = blocking.create_receiver(queue, credit=10, options=options)
-    for number in range(300):
-        assert receiver.receive().body == number
-        if isinstance(options, AtLeastOnce):
-            receiver.accept()
-    receiver.close()
-    broker.wait_for_counts(queue, ready=0)
-
-
-def test_blocking_client_hears_of_a_shutdown(start_broker: StartBroker, queue: str) -> None:
-    """ConnectionClosed with the condition."""
-    broker = start_broker()
-    connection = BlockingConnection(_url(broker), timeout=20)
-    receiver = connection.create_receiver(queue)
-    broker.terminate()
-    with pytest.raises(ConnectionClosed) as caught:
-        receiver.receive()
-    assert caught.value.condition == "amqp:connection:forced"
-    connection.close()
-    assert broker.wait_ended() == 0
-
-
-def test_blocking_login_failure_is_told(broker: BrokerProcess) -> None:
-    """A wrong password is an exception with the reason."""
-    with pytest.raises(ConnectionException, match="amqp:unauthorized-access"):
-        BlockingConnection(
-            f"amqp://guest:wrong@{broker.host}:{broker.port}", timeout=20, allowed_mechs="PLAIN"
-        )
-
-
-def test_blocking_without_user_is_anonymous(broker: BrokerProcess, queue: str) -> None:
-    """A URL without user and password works from this machine."""
-    connection = BlockingConnection(f"amqp://{broker.host}:{broker.port}", timeout=20)
-    connection.create_sender(queue).send(Message(body=1))
-    connection.close()
-
-
-def test_sync_request_response(broker: BrokerProcess, blocking: BlockingConnection, queue: str) -> None:
-    """proton's own request/response helper: a dynamic source without capabilities."""
-    served = threading.Event()
-
-    class Service(MessagingHandler):
-        def on_start(self, event: Any) -> None:
-            self.connection = event.container.connect(_url(broker), reconnect=False)
-            event.container.create_receiver(self.connection, queue)
-            self.answers = event.container.create_sender(self.connection, None)
-
-        def on_link_opened(self, event: Any) -> None:
-            served.set()
-
-        def on_message(self, event: Any) -> None:
-            request = event.message
-            if request.body == "stop":
-                self.connection.close()
-                return
-            self.answers.send(
-                Message(
-                    address=request.reply_to, correlation_id=request.correlation_id, body=request.body * 2
-                )
-            )
-
-    thread = threading.Thread(target=Container(Service()).run, daemon=True)
-    thread.start()
-    assert served.wait(20)
-    client = SyncRequestResponse(blocking, queue)
-    assert [client.call(Message(body=number)).body for number in range(5)] == [0, 2, 4, 6, 8]
-    blocking.create_sender(queue, name="another name").send(Message(body="stop"))
-    thread.join(20)
-    assert not thread.is_alive()
 
 
 # --- MessagingHandler -----------------------------------------------------------------------------
@@ -198,37 +97,6 @@ def test_event_driven_send_and_receive(broker: BrokerProcess, queue: str, prefet
     assert run.bodies == list(range(2000))
     assert run.accepted == 2000
     broker.wait_for_counts(queue, ready=0)
-
-
-def test_prefetch_of_one_is_a_stall_that_status_names(broker: BrokerProcess, queue: str) -> None:
-    """proton 0.40 with prefetch=1 never grants again; the broker gives exactly one and says why it waits."""
-    found: dict[str, Any] = {}
-
-    class One(_Run):
-        def on_message(self, event: Any) -> None:
-            super().on_message(event)
-            event.container.schedule(0.2, self)
-
-        def on_timer_task(self, event: Any) -> None:
-            link = broker.wait_until(
-                lambda: next(
-                    (
-                        each
-                        for each in broker.links(queue)
-                        if each["role"] == "receiver" and each["unsettled"] == 0
-                    ),
-                    None,
-                ),
-                "the accept",
-            )
-            found.update(link)
-            self.connection.close()
-
-    run = One(_url(broker), queue, 20, prefetch=1)
-    Container(run).run()
-    assert run.bodies == [0]
-    assert found["waits"] == "no-credit-used-up"
-    assert "used up at delivery-count 1, " in found["waits_why"]
 
 
 def test_transactions(broker: BrokerProcess, queue: str) -> None:

@@ -25,11 +25,6 @@ def topic(link: Link) -> None:
     (link.source if link.is_receiver else link.target).capabilities.put_object(symbol("topic"))
 
 
-def no_source(link: Link) -> None:
-    """As it was."""
-    link.source.type = Terminus.UNSPECIFIED
-
-
 def bodies(receiver: ReceivingEnd, count: int) -> list[Any]:
     """What comes next."""
     receiver.grant(count)
@@ -78,17 +73,6 @@ def test_a_durable_subscription_is_seen_and_deleted_by_an_operator(
     assert name in command_line("list-bindings")
     command_line("delete", "queue", name)
     assert again.wait_refused() == "amqp:resource-deleted"
-
-
-def test_a_null_source_ends_a_durable_subscription(broker: BrokerProcess, clients: Any, queue: str) -> None:
-    """As clients of JMS do; unknown: not-found."""
-    client = clients(broker, container_id=queue)
-    client.receiver(queue, name="sub", apply=[topic, durable]).detach()
-    found = client.receiver(None, name="sub", apply=[no_source])
-    assert found.link.remote_source.address == f"/topics/{queue}"
-    found.close()
-    assert client.receiver(None, name="sub", apply=[no_source], wait=False).wait_refused() == "amqp:not-found"
-    assert broker.queue(f"subscription:{queue}:sub") is None
 
 
 def test_a_temporary_topic(broker: BrokerProcess, clients: Any) -> None:

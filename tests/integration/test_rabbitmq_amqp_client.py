@@ -36,10 +36,8 @@ from rabbitmq_amqp_python_client import (
     QuorumConsumerOptions,
     QuorumQueueSpecification,
     StreamSpecification,
-    ValidationCodeException,
     symbol,
 )
-from rabbitmq_amqp_python_client.qpid.proton import ConnectionException
 from rabbitmq_amqp_python_client.qpid.proton.utils import SendException
 
 from tests.support.broker_process import BrokerProcess
@@ -144,13 +142,6 @@ def within(limit_s: float) -> Iterator[None]:
 # --- managing -------------------------------------------------------------------------------------
 
 
-def test_an_unknown_virtual_host_is_refused(broker: BrokerProcess) -> None:
-    """The client raises, as with RabbitMQ; after a close with the reason it would connect again and again."""
-    environment = Environment(uri=f"amqp://guest:guest@{broker.host}:{broker.port}/none")
-    with within(20.0), pytest.raises(ConnectionException, match="connection aborted"):
-        environment.connection().dial()
-
-
 @pytest.mark.parametrize("kind", [ClassicQueueSpecification, QuorumQueueSpecification, StreamSpecification])
 def test_a_queue_is_deleted_under_links_of_its_session(
     connection: Connection, management: Management, queue: str, kind: Any
@@ -183,44 +174,6 @@ def test_a_classic_queue_is_declared_again_and_deleted(management: Management, q
     management.delete_queue(queue)
 
 
-@pytest.mark.rabbitmq("management_SUITE", "queue_topology")
-def test_a_quorum_queue_is_called_so(management: Management, queue: str) -> None:
-    """The client decides by the type in the answer."""
-    management.declare_queue(QuorumQueueSpecification(name=queue))
-    assert management.queue_info(queue).queue_type == QueueType.quorum
-    management.delete_queue(queue)
-
-
-def test_exclusive_and_auto_delete(management: Management, environment: Environment, queue: str) -> None:
-    """An exclusive queue is locked for another connection, which reads of it all the same."""
-    management.declare_queue(
-        ClassicQueueSpecification(name=queue, is_exclusive=True, is_auto_delete=True, is_durable=False)
-    )
-    info = management.queue_info(queue)
-    assert (info.is_exclusive, info.is_auto_delete, info.is_durable) == (True, True, False)
-    other = environment.connection()
-    other.dial()
-    refused = other.management().request(None, AddressHelper.queue_address(queue), "DELETE", [400])
-    assert refused.body.startswith(f"cannot obtain exclusive access to locked queue '{queue}'")
-
-
-def test_a_different_declaration_is_a_failed_precondition(management: Management, queue: str) -> None:
-    """409."""
-    management.declare_queue(ClassicQueueSpecification(name=queue, max_len=100))
-    with pytest.raises(ValidationCodeException, match="ErrPreconditionFailed"):
-        management.declare_queue(ClassicQueueSpecification(name=queue, max_len=101))
-    with pytest.raises(ValidationCodeException, match="ErrPreconditionFailed"):
-        management.declare_queue(QuorumQueueSpecification(name=queue, max_len=100))
-    management.delete_queue(queue)
-
-
-def test_a_missing_queue_is_not_found(management: Management, queue: str) -> None:
-    """404 for its description and for purging it."""
-    for call in (management.queue_info, management.purge_queue):
-        with pytest.raises(ValidationCodeException, match="404"):
-            call(queue)
-
-
 @pytest.mark.rabbitmq(
     "management_SUITE",
     "queue_topology",
@@ -236,53 +189,6 @@ def test_a_stream_says_which_offsets_it_has(management: Management, queue: str) 
     assert (answer.body["first_offset"], answer.body["next_offset"]) == (0, 0)
     assert len(answer.body["declaration_id"]) == 16
     management.delete_queue(queue)
-
-
-@pytest.mark.parametrize("kind", list(ExchangeType))
-def test_exchanges_of_each_type(management: Management, exchange: str, kind: ExchangeType) -> None:
-    """Declared twice, deleted twice."""
-    for _ in range(2):
-        management.declare_exchange(ExchangeSpecification(name=exchange, exchange_type=kind))
-    with pytest.raises(ValidationCodeException, match="ErrPreconditionFailed"):
-        management.declare_exchange(
-            ExchangeSpecification(name=exchange, exchange_type=kind, is_internal=True)
-        )
-    for _ in range(2):
-        management.delete_exchange(exchange)
-
-
-def test_names_that_must_be_percent_encoded(
-    management: Management, connection: Connection, environment: Environment, queue: str
-) -> None:
-    """What separates paths and binding segments may be in a name."""
-    name, exchange = f"{queue}/a b;c=d%20?", f"x-{queue}/ ;="
-    management.declare_queue(ClassicQueueSpecification(name=name))
-    management.declare_exchange(ExchangeSpecification(name=exchange))
-    binding = ExchangeToQueueBindingSpecification(exchange, name, "k;=/ %")
-    path = management.bind(binding)
-    publish(connection, AddressHelper.exchange_address(exchange, "k;=/ %"), "a")
-    assert management.queue_info(name).message_count == 1
-    management.unbind(path)
-    publisher = connection.publisher(AddressHelper.exchange_address(exchange, "k;=/ %"))
-    with pytest.raises(SendException):
-        publisher.publish(text("b"))
-    publisher.close()
-    management.delete_exchange(exchange)
-    management.delete_queue(name)
-
-
-def test_many_requests_on_one_pair(management: Management, queue: str) -> None:
-    """The credit for requests is topped up again and again."""
-    for _ in range(100):
-        management.declare_queue(ClassicQueueSpecification(name=queue))
-    management.delete_queue(queue)
-
-
-def test_a_token_after_a_login_with_a_password_is_taken(management: Management) -> None:
-    """It is answered by 204, and the connection goes on."""
-    management.refresh_token("token")
-    management.declare_queue(ClassicQueueSpecification(name="after-a-token"))
-    management.delete_queue("after-a-token")
 
 
 # --- publishing -----------------------------------------------------------------------------------
@@ -315,46 +221,12 @@ def test_through_exchanges_to_a_queue(
     management.delete_queue(queue)
 
 
-@pytest.mark.parametrize("specification", [ClassicQueueSpecification, QuorumQueueSpecification])
-def test_purging_tells_how_many(
-    management: Management, connection: Connection, queue: str, specification: Any
-) -> None:
-    """Published to the queue's own address."""
-    management.declare_queue(specification(name=queue))
-    publish(connection, AddressHelper.queue_address(queue), *"abcdefg")
-    assert management.purge_queue(queue) == 7
-    assert management.purge_queue(queue) == 0
-    management.delete_queue(queue)
-
-
 @pytest.mark.rabbitmq("management_SUITE", "purge_stream")
 def test_a_stream_cannot_be_purged(management: Management, queue: str) -> None:
     """purge_stream: 400 with RabbitMQ's words."""
     management.declare_queue(StreamSpecification(name=queue))
     answer = management.request(None, AddressHelper.purge_queue_address(queue), "DELETE", [400])
     assert answer.body == f"purge not supported by queue '{queue}' in vhost '/'"
-    management.delete_queue(queue)
-
-
-def test_a_publisher_without_address_routes_each_message(
-    management: Management, connection: Connection, environment: Environment, exchange: str, queue: str
-) -> None:
-    """`to` names queue or exchange; a queue that is missing is released."""
-    management.declare_exchange(ExchangeSpecification(name=exchange))
-    management.declare_queue(ClassicQueueSpecification(name=queue))
-    path = management.bind(ExchangeToQueueBindingSpecification(exchange, queue, "k"))
-    publisher = connection.publisher()
-    for address in (AddressHelper.queue_address(queue), AddressHelper.exchange_address(exchange, "k")):
-        message = AddressHelper.message_to_address_helper(text(address), address)
-        assert publisher.publish(message).remote_state == OutcomeState.ACCEPTED
-    with pytest.raises(SendException):
-        publisher.publish(
-            AddressHelper.message_to_address_helper(text("x"), AddressHelper.queue_address(f"{queue}-no"))
-        )
-    publisher.close()
-    assert management.purge_queue(queue) == 2
-    management.unbind(path)
-    management.delete_exchange(exchange)
     management.delete_queue(queue)
 
 
@@ -398,18 +270,6 @@ def test_each_way_to_settle(
     handler = consume(environment, queue, 6 if left else 3, once)
     assert sorted(set(handler.bodies)) == ["a", "b", "c"]
     broker.wait_for_counts(queue, ready=left)
-    management.delete_queue(queue)
-
-
-def test_settled_by_the_broker(
-    management: Management, connection: Connection, environment: Environment, queue: str
-) -> None:
-    """A consumer that wants its deliveries settled has nothing to give back."""
-    management.declare_queue(ClassicQueueSpecification(name=queue))
-    publish(connection, AddressHelper.queue_address(queue), "a", "b")
-    options = ConsumerOptions(ConsumerSettleStrategy.PreSettled)
-    assert consume(environment, queue, 2, None, options).bodies == ["a", "b"]
-    assert management.queue_info(queue).message_count == 0
     management.delete_queue(queue)
 
 

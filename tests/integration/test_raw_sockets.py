@@ -6,7 +6,6 @@ everything that is not AMQP.
 
 from __future__ import annotations
 
-import os
 import socket
 import struct
 from collections.abc import Iterator
@@ -16,14 +15,8 @@ import pytest
 from proton import Delivery, Message
 
 from amqp10broker.protocols.amqp10.performatives import (
-    Attach,
     Begin,
-    Close,
-    Detach,
-    Disposition,
-    Flow,
     Open,
-    SaslMechanisms,
     SaslOutcome,
     Transfer,
 )
@@ -126,59 +119,6 @@ def connect() -> Iterator[Any]:
 
 
 # --- echo, available, unlimited credit ------------------------------------------------------------
-
-
-def test_echo_is_answered_after_the_transfers_with_what_is_available(
-    broker: BrokerProcess, client: Any, connect: Any, queue: str
-) -> None:
-    """F4 and F6: one flow, behind the deliveries that the credit caused; available is what stays ready."""
-    client.sender(queue).send(*(str(number) for number in range(8)))
-    consumer = connect(broker).open()
-    consumer.send(raw.attach_receiver(0, queue), raw.credit(0, 3, echo=True))
-    got = [consumer.next().body for _ in range(5)]
-    assert [type(each) for each in got] == [Attach, Transfer, Transfer, Transfer, Flow]
-    answer = got[-1]
-    assert (answer.delivery_count, answer.link_credit, answer.available) == (3, 0, 5)
-    assert not answer.echo
-    assert not answer.drain
-
-
-def test_echo_of_a_session_flow_is_answered(broker: BrokerProcess, connect: Any) -> None:
-    """Section 2.7.4: "echo ... request state update from partner", on a flow without a handle, too."""
-    peer = connect(broker).open()
-    peer.send(raw.flow(echo=True), raw.flow(echo=True))
-    first, second = peer.take(Flow, 2)
-    assert first.body.handle is None
-    assert second.body.incoming_window == 400
-
-
-def test_largest_credit_works_for_ever(broker: BrokerProcess, client: Any, connect: Any, queue: str) -> None:
-    """link-credit 2**32 - 1, renewed again and again, is a legal way of saying "all you have"."""
-    sender = client.sender(queue)
-    consumer = connect(broker).open()
-    consumer.send(raw.attach_receiver(0, queue))
-    for count in range(5):
-        consumer.send(raw.credit(0, 2**32 - 1, delivery_count=count))
-        sender.send(str(count))
-        (got,) = consumer.take(Transfer, 1)
-        assert got.body.delivery_id == count
-
-
-def test_aborted_delivery_is_nobodys(broker: BrokerProcess, client: Any, connect: Any, queue: str) -> None:
-    """Section 2.7.5: "aborted messages SHOULD be discarded"; the next one is delivered."""
-    peer = connect(broker).open()
-    peer.send(raw.attach_sender(0, queue))
-    peer.until(Flow)
-    peer.send(
-        raw.transfer(0, 0, b"part of", more=True),
-        raw.transfer(0, 0, b"", raw=True, aborted=True),
-        raw.transfer(0, 1, b"whole"),
-    )
-    assert peer.until(Disposition).first == 1
-    receiver = client.receiver(queue, credit=2)
-    (received,) = receiver.take()
-    assert raw.body_of(received.raw) == b"whole"
-    broker.wait_for_counts(queue, ready=0, unsettled=1)
 
 
 # --- a client that does not read ------------------------------------------------------------------
@@ -301,80 +241,6 @@ def test_large_message_on_one_session_lets_another_through(
 # --- what is not AMQP -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "opening",
-    [
-        pytest.param(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", id="HTTP"),
-        pytest.param(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", id="TLS"),
-        pytest.param(b"AMQP\x00\x01\x00\x00", id="AMQP without SASL"),
-        pytest.param(b"AMQP\x01\x01\x08\x00", id="0-8"),
-        pytest.param(b"AMQP\x02\x01\x00\x00", id="TLS tunnel"),
-        pytest.param(b"AMQP\x03\x01\x00\x01", id="another revision"),
-        pytest.param(os.urandom(64), id="noise"),
-    ],
-)
-def test_other_protocols_are_told_what_is_spoken_here(
-    broker: BrokerProcess, connect: Any, opening: bytes
-) -> None:
-    """Section 2.2: the server answers with the header that it supports, and closes the socket."""
-    peer = connect(broker)
-    peer.send(opening)
-    assert peer.raw_rest() == raw.SASL_HEADER
-
-
-@pytest.mark.parametrize(
-    "frames",
-    [
-        pytest.param(struct.pack(">IBBH", 7, 2, 0, 0), id="size under 8"),
-        pytest.param(struct.pack(">IBBH", 0x7FFF_FFFF, 2, 0, 0), id="size over the maximum"),
-        pytest.param(struct.pack(">IBBH", 8, 1, 0, 0), id="doff under 2"),
-        pytest.param(struct.pack(">IBBH", 8, 9, 0, 0), id="doff over the size"),
-        pytest.param(struct.pack(">IBBH", 8, 2, 7, 0), id="unknown type"),
-        pytest.param(raw.begin(64), id="channel over channel-max"),
-    ],
-)
-def test_framing_errors_close_the_connection(broker: BrokerProcess, connect: Any, frames: bytes) -> None:
-    """Section 2.8.16: a close with amqp:connection:framing-error."""
-    peer = connect(broker).open()
-    peer.send(frames)
-    assert peer.until(Close).error.condition == "amqp:connection:framing-error"
-
-
-def test_garbage_performative_closes_the_connection(broker: BrokerProcess, connect: Any) -> None:
-    """What cannot be decoded is answered by a close, and the broker lives on."""
-    peer = connect(broker).open()
-    peer.send(raw.frame(0, b"\x00\x53\x10\xff\xff\xff"))
-    assert peer.until(Close).error is not None
-    connect(broker).open()
-
-
-def test_unknown_mechanism_is_refused(broker: BrokerProcess, connect: Any) -> None:
-    """The mechanisms on offer are named; another one gets outcome 1 (auth) or the end of the socket."""
-    peer = connect(broker)
-    peer.send(raw.login("SCRAM-SHA-1"))
-    bodies = peer.rest()
-    assert isinstance(bodies[0], SaslMechanisms)
-    offered = list(bodies[0].sasl_server_mechanisms)
-    assert offered == ["PLAIN", "AMQPLAIN", "ANONYMOUS", "SCRAM-SHA-256"]
-    assert all(body.code == 1 for body in bodies[1:])
-
-
-def test_idle_time_out_under_a_second_is_refused(broker: BrokerProcess, connect: Any) -> None:
-    """Shorter ones cost more frames than they find dead peers; the words say what is allowed.
-
-    Proton would be asked for a heartbeat of a second, and gives up a broker that is silent for as long.
-    """
-    peer = connect(broker)
-    peer.send(raw.login())
-    assert peer.until(SaslOutcome).code == 0
-    peer.send(raw.open_frame(idle_time_out=500))
-    error = peer.until(Close).error
-    assert (error.condition, error.description) == (
-        "amqp:not-allowed",
-        "idle-time-out (500 ms) < minimum idle-time-out (1000 ms)",
-    )
-
-
 def test_handshake_has_a_time_limit(start_broker: StartBroker, connect: Any) -> None:
     """A client that says nothing, or stops half way, is dropped."""
     broker = start_broker("--handshake-timeout-ms", "200")
@@ -414,18 +280,3 @@ def test_broker_survives_connections_that_vanish_at_every_point(
     client = clients(broker)
     assert client.sender(queue).send("alive")[0].state == Delivery.ACCEPTED
     broker.wait_for_counts(queue, ready=1)
-
-
-def test_detached_with_an_error_is_told_to_nobody_twice(
-    broker: BrokerProcess, connect: Any, queue: str
-) -> None:
-    """Section 2.6.6: the broker's detach with an error is final; the client's answer gets none back."""
-    peer = connect(broker).open()
-    peer.send(raw.attach_sender(0, queue))
-    peer.until(Flow)
-    peer.send(raw.transfer(0, 0, b"garbage", raw=True))
-    assert peer.until(Detach).error.condition == "amqp:decode-error"
-    peer.send(raw.frame(0, Detach(handle=0, closed=True)), raw.flow(echo=True))
-    got = peer.next()
-    assert got is not None
-    assert isinstance(got.body, Flow)

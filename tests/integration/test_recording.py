@@ -19,10 +19,7 @@ from proton import Delivery
 from amqp10broker.observe.flow_events.schema import EventKind
 from amqp10broker.observe.recording.parquet import read_events
 from amqp10broker.observe.recording.runs import RunRecord, read_run, read_runs
-from amqp10broker.sessions.diagnosis.waits import Wait
 from tests.support.broker_process import REPOSITORY, BrokerProcess, StartBroker
-from tests.support.flow_oracle import measured
-from tests.support.pika_client import Connect, Inbox, put
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("deadline")]
 
@@ -118,32 +115,6 @@ def check_row(run: RunRecord, every_ms: int) -> None:
     assert os.uname().nodename not in str(run)
 
 
-def test_what_pika_did_stands_in_the_files(
-    start_broker: StartBroker, connect: Connect, tmp_path: Path
-) -> None:
-    """Likewise by channels and consumers; who waits for its queue is told so."""
-    recording = tmp_path / "recording"
-    broker = start_broker("--record", str(recording), "--record-run", "r", "--record-every", "10")
-    channel = connect(broker).channel()
-    channel.queue_declare("q")
-    channel.confirm_delivery()
-    put(channel, "q", *["x" * 100] * COUNT)
-    inbox = Inbox(channel, "q")
-    channel.basic_ack(inbox.take(COUNT)[-1].tag, multiple=True)
-    broker.wait_for_counts("q", ready=0)
-    look_at(broker)
-    channel.connection.close()
-    broker.stop()
-    assert total(recording, "r", EventKind.LINK_IN) == COUNT
-    assert total(recording, "r", EventKind.LINK_OUT) == COUNT
-    (run,) = read_runs(recording)
-    assert run.protocol == "amqp091"
-    assert Wait.QUEUE_EMPTY.number in read_events(recording, "r")["reason"].to_pylist()
-    (figures,) = (each.figures for each in measured(recording)[1])
-    assert (figures.credit_utilisation, figures.consumer_credit_utilisation) == (None, None)
-    assert (figures.window_utilisation, figures.queue_credit_utilisation) == (None, None)
-
-
 def test_a_recording_begins_and_ends_while_the_broker_runs(
     start_broker: StartBroker, clients: Any, tmp_path: Path
 ) -> None:
@@ -222,15 +193,6 @@ def test_what_cannot_be_recorded_is_said(
     assert broker.ask("record-status") == {"recording": None, "failed": None}
 
 
-def test_a_folder_that_cannot_be_written_is_said_and_the_broker_goes_on(
-    broker: BrokerProcess, tmp_path: Path
-) -> None:
-    (tmp_path / "file").write_text("in the way")
-    refused = broker.run_command("record", "start", str(tmp_path / "file"))
-    assert (refused.returncode, "cannot be written" in refused.stderr) == (1, True), refused.stderr
-    assert broker.ask("record-status") == {"recording": None, "failed": None}
-
-
 @pytest.mark.parametrize("lacks_pyarrow", [False, True])
 def test_a_broker_that_cannot_record_does_not_listen(tmp_path: Path, lacks_pyarrow: bool) -> None:
     """It says why before it serves anybody: the folder, or the extra that is not installed."""
@@ -254,42 +216,6 @@ def test_a_broker_that_cannot_record_does_not_listen(tmp_path: Path, lacks_pyarr
     says = "pip install 'amqp10broker[record]'" if lacks_pyarrow else "cannot be written"
     assert (ended.returncode, says in ended.stderr) == (1, True), ended.stderr
     assert "listening" not in ended.stderr
-
-
-def test_another_setting_begins_another_run(start_broker: StartBroker, clients: Any, tmp_path: Path) -> None:
-    """A run has one configuration."""
-    recording = tmp_path / "recording"
-    broker = start_broker("--record", str(recording), "--record-run", "r", "--record-every", "10")
-    client = clients(broker)
-    sender = client.sender("q")
-    sender.send(*["first"] * 5)
-    broker.ask("set", name="max_link_credit", value=50)
-    sender.send(*["second"] * 3)
-    broker.stop()
-    first, second = read_runs(recording)
-    assert [(run.run_id, run.max_link_credit) for run in (first, second)] == [("r", 170), ("r-2", 50)]
-    assert first.ended_ns == second.began_ns
-    assert [total(recording, run, EventKind.LINK_IN) for run in ("r", "r-2")] == [5, 3]
-    assert '"name": "q"' in second.settings, "queues keep their numbers"
-
-
-def test_a_killed_broker_leaves_whole_files(start_broker: StartBroker, clients: Any, tmp_path: Path) -> None:
-    """The helper sees that it is gone, and completes the part and the row."""
-    recording = tmp_path / "recording"
-    broker = start_broker("--record", str(recording), "--record-run", "r", "--record-every", "10")
-    publish_and_consume(clients, broker, "q")
-    until(lambda: broker.ask("record-status")["recording"]["buffered_bytes"] == 0, "events handed on")
-    broker.kill()
-    run = until(lambda: _ended(recording, "r"), "the end of the run in its row")
-    assert total(recording, "r", EventKind.LINK_IN) == COUNT
-    assert run.began_ns < run.ended_ns <= time.time_ns()
-    assert run.events_dropped == 0
-    assert not list(recording.rglob("_*"))
-
-
-def _ended(recording: Path, run_id: str) -> RunRecord | None:
-    run = read_run(recording, run_id)
-    return run if run.ended_ns is not None else None
 
 
 def test_a_helper_that_stands_still_does_not_hold_up_the_broker(
@@ -359,30 +285,3 @@ def test_a_full_disk_ends_the_recording_only(start_broker: StartBroker, clients:
     broker.terminate()
     assert broker.wait_ended() == 0
     broker.log.clear()  # the one error was asked for
-
-
-LIGHT: Final = """
-import sys, trio
-from amqp10broker.cli import serve
-from amqp10broker.config import Config
-from amqp10broker.runtime.broker import Broker
-async def live():
-    async with Broker(Config(port=0, admin_socket="")) as broker:
-        broker.status()
-        broker.set_flow("max_link_credit", 5, source="test")
-trio.run(live)
-names = ("observe.recording", "observe.flow_events", "spark", "tools.analysis")
-rooms = tuple(f"amqp10broker.{room}" for room in names)
-heavy = ("pyarrow", "numpy", "pandas", "pyspark")
-ours = ("amqp10broker.observe.flow", "amqp10broker.runtime.observe.recorder")
-print(sorted(name for name in sys.modules if name.startswith((*rooms, *heavy, *ours))))
-"""
-
-
-def test_a_broker_that_does_not_record_loads_nothing_for_it() -> None:
-    """Neither libraries nor our own rooms: it starts as before."""
-    ended = subprocess.run(
-        [sys.executable, "-c", LIGHT], cwd=REPOSITORY, capture_output=True, text=True, check=True
-    )
-    loaded = eval(ended.stdout)
-    assert [name for name in loaded if name != "amqp10broker.runtime.observe.recordings"] == []

@@ -12,7 +12,6 @@ from proton import Delivery, Described, Link, Message, Terminus, symbol, ulong
 from tests.support.broker_process import BrokerProcess
 from tests.support.pika_client import Inbox
 from tests.support.proton_client import ProtonClient, ReceivingEnd
-from tests.support.stalls import waits
 
 pytestmark = pytest.mark.integration
 
@@ -91,17 +90,6 @@ def test_complementary_selectors_split_a_queue(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_selector_that_is_none_is_refused(
-    client: ProtonClient, queue: str, kind: str, declare: Declare
-) -> None:
-    """By the condition that Qpid JMS makes InvalidSelectorException of, with the place in the text."""
-    declare(kind)
-    receiver = reader(client, queue, "colour = AND", wait=False)
-    assert receiver.wait_refused() == "amqp:invalid-field"
-    assert "(at character 10)" in (receiver.description or "")
-
-
-@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("settled", [False, True])
 def test_a_browser_takes_nothing(
     broker: BrokerProcess, client: ProtonClient, queue: str, kind: str, settled: bool, declare: Declare
@@ -138,25 +126,6 @@ def test_an_sql_filter_selects_as_well(client: ProtonClient, queue: str, kind: s
     assert list(in_place(receiver)) == ["sql-filter"]
     receiver.drain()
     assert receiver.bodies == [1]
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_status_says_that_no_message_matches(
-    broker: BrokerProcess, client: ProtonClient, queue: str, kind: str, declare: Declare
-) -> None:
-    """As long as it is so: messages are ready, and were looked at."""
-    declare(kind)
-    publish(client, queue, "red", "red")
-    receiver = reader(client, queue, "colour = 'blue'", credit=5)
-    waits(
-        broker,
-        "no-message-matches",
-        address=queue,
-        says=("no message matches: 2 messages ready", "it looked at 2 messages, and got 0"),
-    )
-    publish(client, queue, "blue")
-    receiver.take(1)
-    waits(broker, "no-message-matches", address=queue, says=("it looked at 3 messages, and got 1",))
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
@@ -19,10 +18,7 @@ from amqp10broker.client.management import Management
 from amqp10broker.client.message import Message, Properties
 from amqp10broker.client.outcomes import Accepted
 from amqp10broker.spark.connection import open_client
-from amqp10broker.spark.errors import FilterRefused
 from amqp10broker.spark.options import StreamOptions, parse_source
-from amqp10broker.spark.stream.bounds import ProbedEnds, ends_of
-from amqp10broker.spark.stream.range import StreamRange, read_range
 from amqp10broker.spark.stream.source import StreamReader, StreamStreamReader
 from tests.support.broker_process import BrokerProcess
 from tests.support.spark_streams import body, offsets, rows, url_of
@@ -64,17 +60,6 @@ def test_batch(given: dict[str, str]) -> None:
     assert offsets(found) == sorted(set(offsets(found)))
 
 
-def test_probing(given: dict[str, str]) -> None:
-    """It agrees with the management if that knows, and the range it gives holds every message."""
-    options = parsed(given)
-    with open_client(options.connection, purpose="test") as client:
-        probed = ProbedEnds(client, options.stream, 10.0).bounds()
-        said = ends_of(client, options.stream, 10.0).bounds()
-    assert (probed.first, probed.next) == (said.first, said.next)
-    batches = read_range(options, StreamRange(probed.first, probed.next, dense=False), None)
-    assert sum(map(len, batches)) == COUNT
-
-
 def test_streaming(given: dict[str, str]) -> None:
     """A range that is replayed gives the same rows."""
     reader = StreamStreamReader(parsed(given, streaming=True))
@@ -87,15 +72,3 @@ def test_streaming(given: dict[str, str]) -> None:
         assert len(first) == COUNT
     finally:
         reader.stop()
-
-
-def test_filter(given: dict[str, str]) -> None:
-    """It is applied, or the query is refused (RabbitMQ before 4.2): unwanted rows never come."""
-    reader = StreamReader(parsed({**given, "filter": "p.subject = 'fifth'", "minPartitions": "2"}))
-    found: list[Any]
-    try:
-        found = rows(reader, reader.partitions())
-    except FilterRefused:
-        assert "SPARK_TEST_BROKER_URL" in os.environ
-    else:
-        assert [row["body"] for row in found] == [body(n) for n in range(0, COUNT, 5)]

@@ -14,23 +14,19 @@ import pytest
 from pika import BasicProperties
 from pika.adapters.blocking_connection import BlockingChannel
 from pyspark.sql.datasource import InputPartition
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from amqp10broker.client import bulk
 from amqp10broker.client.blocking import Client, connect
-from amqp10broker.client.management import Management
-from amqp10broker.client.message import Message, data_message
+from amqp10broker.client.message import data_message
 from amqp10broker.protocols.amqp10.disposition import Outcome
 from amqp10broker.protocols.amqp10.events import DeliveriesReceived
 from amqp10broker.protocols.amqp10.performatives import Attach
-from amqp10broker.protocols.amqp10.types import Symbol, ULong
-from amqp10broker.spark.errors import BrokerUnreachable, QueueUnusable, SpoolError
+from amqp10broker.spark.errors import BrokerUnreachable, SpoolError
 from amqp10broker.spark.options import QueueOptions, parse_source
 from amqp10broker.spark.queue import link
 from amqp10broker.spark.queue.credit_pacing import CreditPacing
 from amqp10broker.spark.queue.link import QueueLink
 from amqp10broker.spark.queue.source import QueueReader, QueueStreamReader
-from amqp10broker.spark.queue.spool import SEGMENT_BYTES_MAX
 from amqp10broker.spark.stream.bounds import OFFSET_SPEC
 from tests.support.broker_process import BrokerProcess
 from tests.support.cutting_proxy import CuttingProxy
@@ -143,50 +139,6 @@ def test_messages_come_in_order_in_batches_of_at_most_so_many(
     assert query.batch() == numbers(2500, 2510)
 
 
-def test_rows_have_the_columns_of_a_message(
-    channel: BlockingChannel, queue: str, options: Callable[..., QueueOptions]
-) -> None:
-    declared(channel, queue)
-    channel.confirm_delivery()
-    channel.basic_publish("", queue, b"body", BasicProperties(message_id="m1", headers={"h": "v"}))
-    reader = QueueStreamReader(options())
-    start = reader.initialOffset()
-    (part,) = reader.partitions(start, reader.latestOffset(start, reader.getDefaultReadLimit()))
-    (batch,) = reader.read(part)
-    reader.stop()
-    (row,) = batch.to_pylist()
-    assert (row["stream"], row["offset"], row["messageId"], row["body"]) == (queue, None, "m1", b"body")
-    assert ("h", "v") in row["applicationProperties"]
-
-
-@KINDS
-def test_messages_that_were_copied_from_a_stream_have_no_offset(
-    broker: BrokerProcess,
-    channel: BlockingChannel,
-    queue: str,
-    options: Callable[..., QueueOptions],
-    kind: str,
-) -> None:
-    """Their annotation says where they stood elsewhere, or anything, and does not fail the query."""
-    declared(channel, queue, kind)
-    values = [ULong(7), ULong(2**63), "foo"] * 10
-    with client_of(broker) as client:
-        client.sender(f"/queues/{queue}").send_many(
-            [Message(b"x", message_annotations={Symbol("x-stream-offset"): value}) for value in values]
-        )
-    reader = QueueStreamReader(options())
-    start = reader.initialOffset()
-    end = reader.latestOffset(start, reader.getDefaultReadLimit())
-    rows = [
-        row
-        for part in reader.partitions(start, end)
-        for each in reader.read(part)
-        for row in each.to_pylist()
-    ]
-    reader.stop()
-    assert [row["offset"] for row in rows] == [None] * len(values)
-
-
 def test_a_range_is_always_the_same_rows(
     broker: BrokerProcess, channel: BlockingChannel, queue: str, options: Callable[..., QueueOptions]
 ) -> None:
@@ -221,59 +173,6 @@ def test_a_segment_that_spark_does_not_know_is_the_next_batch(
     assert Query(options(maxMessagesPerTrigger="20"), start).all() == numbers(0, 30)
 
 
-def test_a_new_checkpoint_reads_what_the_spool_still_holds(
-    broker: BrokerProcess, channel: BlockingChannel, queue: str, options: Callable[..., QueueOptions]
-) -> None:
-    declared(channel, queue)
-    fill(broker, queue, numbers(0, 30))
-    query = Query(options(maxMessagesPerTrigger="10"))
-    query.all()
-    query.reader.stop()
-    anew = Query(options())
-    assert anew.all()[-10:] == numbers(20, 30)
-
-
-def test_segments_that_nobody_can_ask_for_are_removed(
-    broker: BrokerProcess,
-    channel: BlockingChannel,
-    queue: str,
-    options: Callable[..., QueueOptions],
-    tmp_path: Path,
-) -> None:
-    declared(channel, queue)
-    fill(broker, queue, numbers(0, 100))
-    query = Query(options(maxMessagesPerTrigger="10"))
-    assert query.all() == numbers(0, 100)
-    query.reader.stop()
-    kept = sorted(path.name.split(".")[0] for path in (tmp_path / "spool").glob("*.arrow"))
-    assert kept == ["000000000010"]
-
-
-def test_all_available_ignores_the_limit(
-    broker: BrokerProcess, channel: BlockingChannel, queue: str, options: Callable[..., QueueOptions]
-) -> None:
-    declared(channel, queue)
-    fill(broker, queue, numbers(0, 95))
-    query = Query(options(maxMessagesPerTrigger="10"))
-    assert query.batch(ReadAllAvailable()) == numbers(0, 95)
-    assert query.offset["segment"] == 10
-
-
-def test_a_limit_below_a_segment_that_is_there_takes_it_whole(
-    broker: BrokerProcess, channel: BlockingChannel, queue: str, options: Callable[..., QueueOptions]
-) -> None:
-    """A segment is never divided between batches; several small ones share a batch."""
-    declared(channel, queue)
-    fill(broker, queue, numbers(0, 40))
-    reader = QueueStreamReader(options(maxMessagesPerTrigger="10"))
-    start = reader.initialOffset()
-    reader.latestOffset(start, ReadAllAvailable())
-    assert reader.latestOffset(start, ReadMaxRows(5))["segment"] == 1
-    assert reader.latestOffset(start, ReadMaxRows(25))["segment"] == 2
-    assert reader.latestOffset(start, ReadMaxRows(40))["segment"] == 4
-    reader.stop()
-
-
 @KINDS
 def test_available_now_stops_at_what_was_there(
     broker: BrokerProcess,
@@ -296,45 +195,6 @@ def test_available_now_stops_at_what_was_there(
     assert found[:55] == numbers(0, 55)
     assert len(found) == 55
     assert rounds == 6
-
-
-def test_available_now_on_an_empty_queue_ends_at_once(
-    channel: BlockingChannel, queue: str, options: Callable[..., QueueOptions]
-) -> None:
-    declared(channel, queue)
-    query = Query(options())
-    query.reader.prepareForTriggerAvailableNow()
-    assert query.batch() == []
-
-
-def test_more_tasks_than_segments(
-    broker: BrokerProcess, channel: BlockingChannel, queue: str, options: Callable[..., QueueOptions]
-) -> None:
-    """A segment of several record batches is read by several tasks."""
-    declared(channel, queue)
-    fill(broker, queue, numbers(0, 1000))
-    given = options(minPartitions="3", arrowBatchSize="100")
-    reader = QueueStreamReader(given)
-    start = reader.initialOffset()
-    parts = reader.partitions(start, reader.latestOffset(start, reader.getDefaultReadLimit()))
-    assert len(parts) == 3
-    assert [len(read(reader, [part])) for part in parts] == [300, 300, 400]
-    assert read(reader, parts) == numbers(0, 1000)
-    reader.stop()
-
-
-def test_large_messages_end_a_segment_early(
-    broker: BrokerProcess, channel: BlockingChannel, queue: str, options: Callable[..., QueueOptions]
-) -> None:
-    """A segment is in memory: its bytes are bounded, too."""
-    declared(channel, queue)
-    size = 1_000_000
-    with client_of(broker) as client:
-        client.sender(f"/queues/{queue}").send_many([data_message(b"x" * size)] * 100)
-    query = Query(options())
-    first, second = query.batch(), query.batch()
-    assert (len(first) + len(second), query.batch()) == (100, [])
-    assert SEGMENT_BYTES_MAX // size <= len(first) < 100
 
 
 def bodies_of(sizes: Iterable[int]) -> list[str]:
@@ -367,61 +227,6 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> type[MeasuredEnd]:
     MeasuredEnd.peak_bytes = MeasuredEnd.held_bytes = MeasuredEnd.came = 0
     monkeypatch.setattr(bulk, "BulkEnd", MeasuredEnd)
     return MeasuredEnd
-
-
-def test_small_messages_before_large_ones_do_not_make_a_segment_larger(
-    broker: BrokerProcess,
-    channel: BlockingChannel,
-    queue: str,
-    options: Callable[..., QueueOptions],
-    measured: type[MeasuredEnd],
-) -> None:
-    """How large messages were says nothing of the next ones. All options have their defaults."""
-    declared(channel, queue)
-    small, large = 20, 1_000_000
-    bodies = bodies_of([3] * small + [large] * 150)
-    fill(broker, queue, bodies)
-    query = Query(options())
-    first = query.batch()
-    assert SEGMENT_BYTES_MAX // large <= len(first) - small <= SEGMENT_BYTES_MAX // large + 1
-    assert measured.peak_bytes < SEGMENT_BYTES_MAX + large + 1000
-    assert first + query.all() == bodies
-    assert measured.peak_bytes < SEGMENT_BYTES_MAX + large + 1000
-    broker.wait_for_counts(queue, ready=0)
-
-
-@KINDS
-@pytest.mark.parametrize(
-    "sizes",
-    [
-        [5] * 300 + [20_000] * 100,
-        [20_000] * 100 + [5] * 300,
-        [5, 20_000, 5, 5, 90_000, 5, 5, 5, 5, 5] * 40,
-    ],
-    ids=["small then large", "large then small", "mixed"],
-)
-def test_what_there_is_no_room_for_stays_in_its_place(
-    broker: BrokerProcess,
-    channel: BlockingChannel,
-    queue: str,
-    options: Callable[..., QueueOptions],
-    monkeypatch: pytest.MonkeyPatch,
-    measured: type[MeasuredEnd],
-    kind: str,
-    sizes: list[int],
-) -> None:
-    """Given back as often as it takes: in order, and to a quorum queue it is no failed delivery."""
-    room = 200_000
-    monkeypatch.setattr(link, "CreditPacing", partial(CreditPacing, room_bytes=room))
-    more = {"x-delivery-limit": 1} if kind == "quorum" else {}
-    declared(channel, queue, kind, **more)
-    bodies = bodies_of(sizes)
-    fill(broker, queue, bodies)
-    query = Query(options())
-    assert query.all() == bodies
-    assert query.offset["segment"] > 5
-    assert measured.peak_bytes < room + max(sizes) + 1000
-    broker.wait_for_counts(queue, ready=0)
 
 
 def test_messages_that_were_given_back_have_not_failed(
@@ -479,15 +284,6 @@ def test_message_ids_that_came_before_are_dropped_also_after_a_restart(
     broker.wait_for_counts(queue, ready=0)
 
 
-def test_without_deduplication_everything_is_kept(
-    channel: BlockingChannel, queue: str, options: Callable[..., QueueOptions]
-) -> None:
-    declared(channel, queue)
-    query = Query(options())
-    publish_with_ids(channel, queue, ["a", "a", None])
-    assert query.all() == ["0", "1", "2"]
-
-
 # --- batch --------------------------------------------------------------------------------------------
 
 
@@ -511,18 +307,6 @@ def test_a_batch_is_taken_once_and_then_always_the_same(
     fill(broker, queue, numbers(250, 300))
     assert read(reader, QueueReader(given).partitions()) == numbers(0, 250)
     broker.wait_for_counts(queue, ready=50)
-
-
-def test_an_empty_queue_is_an_empty_batch_for_ever(
-    broker: BrokerProcess, channel: BlockingChannel, queue: str, options: Callable[..., QueueOptions]
-) -> None:
-    """Spark reads a partition without value if there are none."""
-    declared(channel, queue)
-    reader = QueueReader(options())
-    assert list(reader.partitions()) == []
-    assert list(reader.read(InputPartition(None))) == []
-    fill(broker, queue, ["late"])
-    assert list(reader.partitions()) == []
 
 
 def test_a_batch_that_was_interrupted_goes_on(
@@ -557,21 +341,6 @@ def test_a_batch_that_was_interrupted_goes_on(
 # --- what goes wrong ----------------------------------------------------------------------------------
 
 
-def test_a_queue_that_is_not_there(queue: str, options: Callable[..., QueueOptions]) -> None:
-    query = Query(options())
-    with pytest.raises(QueueUnusable, match=f"there is no queue or stream '{queue}'.*declare it first"):
-        query.batch()
-
-
-def test_a_stream_is_refused(
-    channel: BlockingChannel, queue: str, options: Callable[..., QueueOptions]
-) -> None:
-    declared(channel, queue, "stream")
-    query = Query(options())
-    with pytest.raises(QueueUnusable, match="is a stream: read it with the option stream"):
-        query.batch()
-
-
 class EchoingEnd(bulk.BulkEnd):
     """At a broker that says of every queue that it applies the filter of streams, as RabbitMQ does."""
 
@@ -594,32 +363,6 @@ def test_the_management_says_what_kind_of_queue_it_is(
     declared(channel, queue, kind)
     fill(broker, queue, numbers(0, 5))
     assert Query(options()).all() == numbers(0, 5)
-
-
-def test_where_nobody_says_the_kind_the_filter_tells(
-    channel: BlockingChannel,
-    queue: str,
-    options: Callable[..., QueueOptions],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A broker without management, or with one that refuses this user."""
-    monkeypatch.setattr(Management, "ask", lambda *given: (403, "refused"))
-    declared(channel, queue, "stream")
-    with pytest.raises(QueueUnusable, match="is a stream: read it with the option stream"):
-        Query(options()).batch()
-
-
-def test_two_queries_do_not_share_a_spool(
-    channel: BlockingChannel,
-    queue: str,
-    options: Callable[..., QueueOptions],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    declared(channel, queue)
-    Query(options())
-    monkeypatch.setattr("amqp10broker.spark.queue.spool.LOCK_WAIT_S", 0.0)
-    with pytest.raises(SpoolError, match="another query uses the spool"):
-        Query(options())
 
 
 def test_a_checkpoint_of_another_spool_is_refused(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,11 +14,8 @@ from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from amqp10broker.client.blocking import connect
 from amqp10broker.spark.errors import (
-    BrokerRefused,
     BrokerUnreachable,
     NotDelivered,
-    OptionError,
-    QueueUnusable,
     SparkSourceError,
 )
 from amqp10broker.spark.options import SinkOptions, parse_sink
@@ -103,62 +99,6 @@ def test_rows_arrive_in_order_with_ids_that_name_them(
     assert taken(broker, queue) == [(f"query-17-3-{row}", body) for row, body in enumerate(bodies)]
 
 
-def test_a_batch_that_is_written_again_has_the_same_ids(
-    broker: BrokerProcess, channel: BlockingChannel, queue: str, task: Task
-) -> None:
-    address = declared(channel, queue)
-    for _ in range(2):
-        writer = SinkStreamWriter(options(broker, address=address), BODY, overwrite=False)
-        writer.write(batches([b"a", b"b"]))
-    assert [name for name, _ in taken(broker, queue)] == ["query-17-3-0", "query-17-3-1"] * 2
-
-
-def test_tasks_of_a_job_have_ids_of_the_job(
-    broker: BrokerProcess, channel: BlockingChannel, queue: str, task: Task
-) -> None:
-    """Made once on the driver: pickled copies have the same, another writer has another."""
-    address = declared(channel, queue)
-    writer = SinkWriter(options(broker, address=address), BODY, overwrite=False)
-    for partition in (0, 0, 1):
-        task.partition = partition
-        pickle.loads(pickle.dumps(writer)).write(batches([b"x"]))
-    SinkWriter(options(broker, address=address), BODY, overwrite=False).write(batches([b"x"]))
-    first, again, other, another_job = (str(name) for name, _ in taken(broker, queue))
-    assert first == again
-    assert first.endswith("-0-0")
-    assert other == first[:-4] + "-1-0"
-    assert another_job[:-4] != other[:-4]
-
-
-def test_a_stream_task_without_query_is_refused(broker: BrokerProcess, queue: str, task: Task) -> None:
-    task.properties.clear()
-    writer = SinkStreamWriter(options(broker, address=f"/queues/{queue}"), BODY, overwrite=False)
-    with pytest.raises(SparkSourceError, match="Spark does not say which query and batch"):
-        writer.write(batches([b"x"]))
-
-
-def test_each_row_goes_where_it_says(
-    broker: BrokerProcess, channel: BlockingChannel, queue: str, task: Task
-) -> None:
-    for key in ("red", "green"):
-        declared(channel, f"{queue}-{key}")
-        channel.queue_bind(f"{queue}-{key}", "amq.direct", f"{queue}/{key}")
-    rows = [(f"{number}", f"{queue}/{'red' if number % 3 else 'green'}") for number in range(300)]
-    batch = pa.RecordBatch.from_arrays(
-        [
-            pa.array([body for body, _ in rows]),
-            pa.array(["amq.direct"] * 300),
-            pa.array([key for _, key in rows]),
-        ],
-        ["body", "exchange", "routingKey"],
-    )
-    writer = SinkWriter(options(broker), ROUTED, overwrite=False)
-    assert writer.write(iter([batch])) == Sent(300, 0)
-    for key in ("red", "green"):
-        found = [body.decode() for _, body in taken(broker, f"{queue}-{key}")]
-        assert found == [body for body, its_key in rows if its_key.endswith(key)]
-
-
 def test_a_released_row_fails_the_task(broker: BrokerProcess, queue: str, task: Task) -> None:
     """mandatory is the default."""
     given = options(broker, exchange="amq.direct", routingKey=queue)
@@ -193,47 +133,7 @@ def test_a_rejected_row_fails_the_task_with_the_brokers_reason(
         writer.write(batches([b"0", b"1", b"2"]))
 
 
-def test_a_message_that_is_too_large_names_its_row(start_broker: StartBroker, queue: str, task: Task) -> None:
-    own = start_broker("--max-message-size-bytes", "1000")
-    writer = SinkWriter(options(own, address=queue), BODY, overwrite=False)
-    with pytest.raises(
-        NotDelivered, match="row 1 of this partition: the message has 20.. bytes and the link"
-    ):
-        writer.write(batches([b"0", b"1" * 2000, b"2"]))
-
-
-def test_nothing_in_flight_beyond_the_limit(
-    broker: BrokerProcess, channel: BlockingChannel, queue: str, task: Task
-) -> None:
-    """Even one at a time gets through."""
-    address = declared(channel, queue)
-    writer = SinkWriter(options(broker, address=address, maxInFlight="1"), BODY, overwrite=False)
-    assert writer.write(batches([b"%d" % number for number in range(20)])).accepted == 20
-    assert len(taken(broker, queue)) == 20
-
-
 # --- what is wrong is said before a job starts --------------------------------------------------------
-
-
-def test_overwrite_is_refused(broker: BrokerProcess, queue: str) -> None:
-    with pytest.raises(
-        OptionError, match=r'option mode is overwrite; a queue can only be added to: use mode\("app'
-    ):
-        SinkWriter(options(broker, address=f"/queues/{queue}"), BODY, overwrite=True)
-
-
-@pytest.mark.parametrize("kind", ["queue", "exchange"])
-def test_an_address_that_is_not_there(broker: BrokerProcess, queue: str, kind: str) -> None:
-    with pytest.raises(QueueUnusable, match=f"no {kind} '{queue}'.*declare it"):
-        SinkWriter(options(broker, address=f"/{kind}s/{queue}"), BODY, overwrite=False)
-
-
-def test_an_exchange_of_a_row_that_is_not_there(broker: BrokerProcess, queue: str, task: Task) -> None:
-    batch = pa.RecordBatch.from_arrays([pa.array(["x"]), pa.array([queue]), pa.array(["k"])], ROUTED.names)
-    with pytest.raises(
-        NotDelivered, match=f"rejected row 0 of this partition with amqp:not-found: no exchange '{queue}"
-    ):
-        SinkWriter(options(broker), ROUTED, overwrite=False).write(iter([batch]))
 
 
 def test_slow_outcomes_are_waited_for_as_long_as_some_come(
@@ -245,16 +145,6 @@ def test_slow_outcomes_are_waited_for_as_long_as_some_come(
     given = options(broker, address=address, idleTimeout="4000ms", maxInFlight="1")
     writer = SinkStreamWriter(given, BODY, overwrite=False)
     assert writer.write(batches([b"%d" % number for number in range(90)])).accepted == 90
-
-
-def test_a_wrong_password(broker: BrokerProcess, queue: str) -> None:
-    given = parse_sink(
-        {"url": broker.url, "username": "guest", "password": "wrong-one", "address": f"/queues/{queue}"},
-        streaming=False,
-    )
-    with pytest.raises(BrokerRefused, match="does not let user 'guest' in") as raised:
-        SinkWriter(given, BODY, overwrite=False)
-    assert "wrong-one" not in str(raised.value)
 
 
 # --- a broker that goes away --------------------------------------------------------------------------
@@ -328,20 +218,6 @@ def test_a_broker_that_stays_away_fails_the_task_in_time(
         writer = SinkStreamWriter(given, BODY, overwrite=False)
         with pytest.raises(BrokerUnreachable, match="does not answer .tried"):
             writer.write(rows())
-
-
-def test_a_queue_that_is_deleted_meanwhile_fails_the_task(
-    broker: BrokerProcess, channel: BlockingChannel, queue: str, task: Task
-) -> None:
-    address = declared(channel, queue)
-
-    def rows() -> Iterator[pa.RecordBatch]:
-        yield from batches([b"one"] * 600)
-        channel.queue_delete(queue)
-        yield from batches([b"two"])
-
-    with pytest.raises((QueueUnusable, NotDelivered)):
-        SinkStreamWriter(options(broker, address=address), BODY, overwrite=False).write(rows())
 
 
 def test_no_credit_is_told_apart_from_silence(start_broker: StartBroker, queue: str, task: Task) -> None:

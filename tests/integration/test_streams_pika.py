@@ -91,24 +91,6 @@ def test_declare_counts_the_messages(channel: BlockingChannel, stream: str) -> N
     assert (found.message_count, found.consumer_count) == (10, 0)
 
 
-@pytest.mark.rabbitmq("rabbit_stream_queue_SUITE", "declare_invalid_properties")
-@pytest.mark.parametrize(
-    ("properties", "fault"),
-    [({"durable": False}, "non-durable"), ({"exclusive": True}, "exclusive-owner"),
-     ({"auto_delete": True}, "auto-delete")],
-)  # fmt: skip
-def test_declare_with_properties_that_no_stream_has(
-    channel: BlockingChannel, queue: str, properties: dict[str, bool], fault: str
-) -> None:
-    """406."""
-    given = {"durable": True} | properties
-    code, text = refused(channel, lambda: channel.queue_declare(queue, arguments=STREAM, **given))
-    assert (code, text.split(" - ")[1]) == (
-        406,
-        f"invalid property '{fault}' for queue '{queue}' in vhost '/'",
-    )
-
-
 @pytest.mark.rabbitmq("rabbit_stream_queue_SUITE", "declare_server_named")
 def test_declare_without_a_name(channel: BlockingChannel) -> None:
     """406."""
@@ -116,24 +98,6 @@ def test_declare_without_a_name(channel: BlockingChannel) -> None:
     assert (code, text.split(" - ")[1]) == (
         406, "Cannot declare a server-named queue for type stream; give it a name"
     )  # fmt: skip
-
-
-@pytest.mark.rabbitmq("rabbit_stream_queue_SUITE", "declare_invalid_arg")
-@pytest.mark.parametrize(
-    ("argument", "value"),
-    [("x-expires", 1000), ("x-message-ttl", 1000), ("x-max-length", 5), ("x-max-priority", 3),
-     ("x-overflow", "drop-head"), ("x-dead-letter-exchange", "x"), ("x-single-active-consumer", True),
-     ("x-max-age", "ten days"), ("x-stream-max-segment-size-bytes", -1),
-     ("x-stream-filter-size-bytes", 256), ("x-stream-filter-size-bytes", 15)],
-)  # fmt: skip
-def test_declare_with_arguments_that_no_stream_has(
-    channel: BlockingChannel, queue: str, argument: str, value: Any
-) -> None:
-    """406 with the argument's name."""
-    given = STREAM | {argument: value}
-    code, text = refused(channel, lambda: channel.queue_declare(queue, durable=True, arguments=given))
-    assert code == 406
-    assert f"invalid arg '{argument}' for queue '{queue}' in vhost '/'" in text
 
 
 @pytest.mark.rabbitmq("rabbit_stream_queue_SUITE", "declare_delete_same_stream", "delete_queue")
@@ -165,14 +129,6 @@ def test_purge(channel: BlockingChannel, stream: str) -> None:
     assert f"purge not supported by queue '{stream}' in vhost '/'" in text
 
 
-@pytest.mark.parametrize(("condition", "flag"), [("if_unused", "if-unused"), ("if_empty", "if-empty")])
-def test_delete_with_a_condition(channel: BlockingChannel, stream: str, condition: str, flag: str) -> None:
-    """540."""
-    code, text = ends(lambda: channel.queue_delete(stream, **{condition: True}))
-    assert code == 540
-    assert f"queue.delete operations with {flag} flag set are not supported by stream queues" in text
-
-
 @pytest.mark.rabbitmq("rabbit_stream_queue_SUITE", "consume_without_qos")
 def test_consume_without_prefetch(channel: BlockingChannel, stream: str) -> None:
     """406."""
@@ -189,24 +145,6 @@ def test_consume_without_acknowledgements(channel: BlockingChannel, stream: str)
     code, text = ends(lambda: reader(channel, stream, "first", auto_ack=True))
     assert code == 540
     assert f"automatic acknowledgement not supported by stream '{stream}' in vhost '/'" in text
-
-
-@pytest.mark.rabbitmq("rabbit_stream_queue_SUITE", "consume_invalid_arg")
-@pytest.mark.parametrize("offset", ["five", -1, True, "10x", [1]])
-def test_consume_with_a_bad_offset(channel: BlockingChannel, stream: str, offset: Any) -> None:
-    """406 with the value."""
-    code, text = refused(channel, lambda: reader(channel, stream, offset))
-    assert code == 406
-    assert f"failed consuming from stream '{stream}' in vhost '/': offset must be 'first', " in text
-
-
-@pytest.mark.rabbitmq("rabbit_stream_queue_SUITE", "consume_invalid_arg")
-def test_consume_with_an_argument_of_queues(channel: BlockingChannel, stream: str) -> None:
-    """406."""
-    arguments = {"x-cancel-on-ha-failover": True}
-    code, text = refused(channel, lambda: reader(channel, stream, "first", arguments=arguments))
-    assert code == 406
-    assert "invalid arg 'x-cancel-on-ha-failover'" in text
 
 
 # --- consuming ------------------------------------------------------------------------------------
@@ -343,49 +281,6 @@ def test_messages_are_filtered_by_chunk(channel: BlockingChannel, queue: str) ->
 
 
 # --- retention ------------------------------------------------------------------------------------
-
-
-@pytest.mark.rabbitmq("rabbit_stream_queue_SUITE", "max_length_bytes")
-def test_old_segments_go(channel: BlockingChannel, broker: BrokerProcess, queue: str) -> None:
-    """x-max-length-bytes counts all, and whole segments go."""
-    declare(channel, queue, x_max_length_bytes=2000, x_stream_max_segment_size_bytes=500)
-    channel.confirm_delivery()
-    publish(channel, queue, ["x" * 100] * 50)
-    status = broker.queue(queue)
-    assert status is not None
-    assert 0 < status["first_offset"] < 50 == status["next_offset"]
-    assert status["messages_ready"] == 50 - status["first_offset"]
-    channel.basic_qos(prefetch_count=100)
-    inbox = reader(channel, queue, 0)
-    assert inbox.take()[0].properties.headers["x-stream-offset"] == status["first_offset"]
-
-
-def test_a_policy_acts_on_a_stream_that_is_there(
-    channel: BlockingChannel, broker: BrokerProcess, queue: str
-) -> None:
-    """Segment size for what comes, retention at once; an argument does not go before it."""
-    declare(channel, queue, x_max_length_bytes=1_000_000)
-    channel.confirm_delivery()
-
-    def set_policy(definition: str) -> None:
-        command = ["set-policy", queue, f"^{queue}$", definition, "--apply-to", "streams"]
-        done = broker.run_command(*command)
-        assert done.returncode == 0, done.stderr
-
-    def status() -> dict[str, Any]:
-        found = broker.queue(queue)
-        assert found is not None
-        return found
-
-    set_policy('{"stream-max-segment-size-bytes": 500}')
-    publish(channel, queue, ["x" * 100] * 30)
-    assert (status()["first_offset"], status()["segments"] > 3) == (0, True)
-    set_policy('{"stream-max-segment-size-bytes": 500, "max-length-bytes": 1500}')
-    broker.wait_until(lambda: status()["first_offset"] > 10, "retention")
-    assert broker.run_command("clear-policy", queue).returncode == 0
-    first = status()["first_offset"]
-    publish(channel, queue, ["x" * 100] * 30)
-    assert status()["first_offset"] == first
 
 
 # --- durability -----------------------------------------------------------------------------------

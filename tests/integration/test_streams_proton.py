@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from pika import BasicProperties
-from pika.adapters.blocking_connection import BlockingChannel
 from proton import Delivery, Described, Link, Message, Terminus, symbol, timestamp
 from proton.reactor import Selector
 from rabbitmq_amqp_python_client import (
@@ -24,7 +22,6 @@ from rabbitmq_amqp_python_client import (
 
 from tests.integration.test_rabbitmq_amqp_client import Collect, Done, within
 from tests.support.broker_process import BrokerProcess
-from tests.support.pika_client import Inbox
 from tests.support.proton_client import ProtonClient, ReceivingEnd
 
 pytestmark = pytest.mark.integration
@@ -157,21 +154,6 @@ def test_a_receiver_begins_where_it_asks(client: ProtonClient, stream: str, spec
     assert offsets(receiver) == receiver.bodies == list(range(first, 20))
 
 
-@pytest.mark.parametrize("filter_set", [{}, filters(offset_spec="next"), filters(offset_spec=20)])
-def test_a_receiver_begins_at_the_end_unless_it_asks(
-    client: ProtonClient, stream: str, filter_set: Any
-) -> None:
-    """The default is next."""
-    receiver = reader(client, stream, filter_set, credit=10)
-    receiver.drain()
-    assert not receiver.received
-    sender = client.sender(stream)
-    sender.send("later")
-    receiver.grant(5)
-    receiver.take(1)
-    assert offsets(receiver) == [20]
-
-
 def test_a_receiver_begins_at_a_time(client: ProtonClient, stream: str) -> None:
     """Milliseconds in AMQP 1.0."""
     now_ms = int(time.time() * 1000)
@@ -205,55 +187,7 @@ def test_no_more_comes_than_was_granted_and_settling_grants_nothing(
     assert offsets(receiver) == [*range(20)]
 
 
-def test_a_drain_brings_all_there_is_and_forfeits_the_rest(client: ProtonClient, stream: str) -> None:
-    """As of a queue."""
-    receiver = reader(client, stream)
-    receiver.drain(100)
-    assert offsets(receiver) == [*range(20)]
-    assert receiver.link.credit == 0
-    sender = client.sender(stream)
-    sender.send("more")
-    receiver.drain()
-    assert len(receiver.received) == 20
-    receiver.grant(1)
-    receiver.take(21)
-    assert offsets(receiver) == [*range(21)]
-
-
-def test_lowered_credit_gives_back_and_what_was_given_back_comes_again(
-    client: ProtonClient, stream: str
-) -> None:
-    """Stopped in the middle, no message is lost or doubled."""
-    receiver = reader(client, stream, credit=10)
-    receiver.take(10)
-    receiver.grant(5)
-    receiver.stop()
-    receiver.grant(100)
-    client.wait(lambda: len(receiver.received) == 20, "all messages")
-    assert offsets(receiver) == [*range(20)]
-
-
-@pytest.mark.rabbitmq("amqp_client_SUITE", "available_messages_stream")
-def test_available_counts_from_the_receivers_position(
-    broker: BrokerProcess, client: ProtonClient, stream: str
-) -> None:
-    """What is committed and not consumed."""
-    receiver = reader(client, stream, credit=5)
-    receiver.take(5)
-    [link] = broker.links(stream)
-    broker.wait_until(lambda: broker.links(stream)[0]["available"] == 15, "15 available")
-    assert link["role"] == "receiver"
-
-
 # --- filters ----------------------------------------------------------------------------------------
-
-
-@pytest.mark.rabbitmq("amqp_client_SUITE", "stream_bloom_filter")
-def test_only_chunks_with_a_wanted_value_come(client: ProtonClient, stream: str) -> None:
-    """The Bloom filter; here every chunk has one message."""
-    receiver = reader(client, stream, filters(offset_spec="first", filter=["high"]), credit=100)
-    receiver.drain()
-    assert offsets(receiver) == [*range(10, 20)]
 
 
 @pytest.mark.rabbitmq("amqp_filter_sql_SUITE", "filter_few_messages_from_many", "multiple_sections")
@@ -265,26 +199,6 @@ def test_only_messages_that_pass_the_sql_filter_come(client: ProtonClient, strea
     assert offsets(receiver) == [2]
     receiver.drain(100)
     assert offsets(receiver) == [2, 12]
-
-
-@pytest.mark.rabbitmq("amqp_filter_sql_SUITE", "sql_and_bloom_filter")
-def test_filters_of_both_stages_work_together(client: ProtonClient, stream: str) -> None:
-    """SQL on the messages of the chunks that the Bloom filter lets through."""
-    filter_set = filters(offset_spec="first", filter="high", sql="n % 2 = 1")
-    receiver = reader(client, stream, filter_set)
-    receiver.drain(100)
-    assert offsets(receiver) == [11, 13, 15, 17, 19]
-
-
-def test_a_selector_of_proton_chooses(client: ProtonClient, stream: str) -> None:
-    """`proton.reactor.Selector` beside an offset; only what it selects uses credit."""
-    selector = Selector("n BETWEEN 3 AND 9 AND JMSType = 'odd' AND JMSPriority = 4")
-    receiver = reader(client, stream, filters(offset_spec="first") | selector.filter_set, browses=True)
-    assert receiver.link.remote_source.distribution_mode == Terminus.DIST_MODE_COPY
-    receiver.drain(2)
-    assert offsets(receiver) == [3, 5]
-    receiver.drain(100)
-    assert offsets(receiver) == [3, 5, 7, 9]
 
 
 def test_a_selector_that_is_none_is_refused(client: ProtonClient, stream: str) -> None:
@@ -299,28 +213,6 @@ def test_a_selector_that_is_none_is_refused(client: ProtonClient, stream: str) -
 # --- both protocols, and the end --------------------------------------------------------------------
 
 
-def test_a_stream_carries_messages_between_the_protocols(
-    client: ProtonClient, stream: str, channel: BlockingChannel
-) -> None:
-    """Each is delivered with its offset, as an annotation and as a header."""
-    headers = {"x-own": "value", "n": 7}
-    channel.confirm_delivery()
-    channel.basic_publish("", stream, b"from 0-9-1", BasicProperties(headers=headers, delivery_mode=2))
-    receiver = reader(client, stream, filters(offset_spec="last"), credit=1)
-    [received] = receiver.take(1)
-    message = received.message
-    assert bytes(message.body) == b"from 0-9-1"
-    assert message.durable
-    assert message.properties == {"n": 7}
-    assert message.annotations["x-own"] == "value"
-    assert message.annotations[OFFSET] == 20
-    channel.basic_qos(prefetch_count=1)
-    inbox = Inbox(channel, stream, arguments={"x-stream-offset": 3})
-    [delivered] = inbox.take(1)
-    assert delivered.properties.headers == {"n": 3, "x-stream-filter-value": "low", "x-stream-offset": 3}
-    assert delivered.properties.type == "amqp-1.0"
-
-
 @pytest.mark.parametrize("durable", [True, False])
 def test_the_durable_field_is_kept(client: ProtonClient, stream: str, durable: bool) -> None:
     """Though a stream keeps all."""
@@ -329,17 +221,6 @@ def test_the_durable_field_is_kept(client: ProtonClient, stream: str, durable: b
     receiver = reader(client, stream, filters(offset_spec="last"), credit=1)
     [received] = receiver.take(1)
     assert received.message.durable is durable
-
-
-def test_links_end_when_their_stream_is_deleted(
-    client: ProtonClient, rabbit: Connection, stream: str
-) -> None:
-    """Both kinds, with resource-deleted."""
-    receiver = reader(client, stream)
-    sender = client.sender(stream)
-    rabbit.management().delete_queue(stream)
-    assert receiver.wait_refused() == "amqp:resource-deleted"
-    assert sender.wait_refused() == "amqp:resource-deleted"
 
 
 # --- RabbitMQ's client ------------------------------------------------------------------------------
@@ -410,12 +291,3 @@ def test_management_says_which_offsets_there_are(rabbit: Connection, stream: str
     found = {name: answer.body[name] for name in ("type", "message_count", "first_offset", "next_offset")}
     assert found == {"type": "stream", "message_count": 20, "first_offset": 0, "next_offset": 20}
     assert type(answer.body["declaration_id"]) is str
-
-
-@pytest.mark.rabbitmq("rabbit_stream_queue_SUITE", "format", "queue_info")
-def test_the_command_line_lists_offsets(broker: BrokerProcess, stream: str) -> None:
-    """Columns of their own."""
-    listed = broker.run_command("list-queues", "name", "type", "messages", "first_offset", "next_offset")
-    assert listed.returncode == 0
-    [line] = [line for line in listed.stdout.splitlines() if stream in line]
-    assert line.replace("│", " ").split() == [stream, "stream", "20", "0", "20"]

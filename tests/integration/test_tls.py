@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import ssl
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -14,15 +13,13 @@ from typing import Any
 import pika
 import pytest
 from pika.adapters.blocking_connection import BlockingConnection
-from pika.credentials import ExternalCredentials
-from pika.exceptions import AMQPConnectionError, AMQPError
+from pika.exceptions import AMQPError
 from proton import Delivery, Message, SSLDomain
 
 from amqp10broker.protocols.preface import AMQP_091_HEADER, SASL_HEADER
 from tests.support.broker_process import REPOSITORY, BrokerProcess, StartBroker
 from tests.support.certificates import Certificates, certificates
 from tests.support.proton_client import Disconnected, ProtonClient
-from tests.support.rawframes import FrameCutter
 
 __all__ = ["certificates"]
 
@@ -149,94 +146,7 @@ def test_big_messages_over_tls(tls: TlsBroker) -> None:
     channel.connection.close()
 
 
-def test_many_small_messages_over_tls(tls: TlsBroker) -> None:
-    """In order, none lost, in batches of whatever size the records make of them."""
-    count = 2_000
-    texts = [b"%d" % number for number in range(count)]
-    channel = tls.pika().channel()
-    channel.queue_declare("small", durable=True)
-    for text in texts:
-        channel.basic_publish("", "small", text)
-    client = tls.proton()
-    receiver = client.receiver("/queues/small", credit=count)
-    got = receiver.take(count)
-    assert [bytes(each.message.body) for each in got] == texts
-    receiver.settle(got)
-    receiver.close()
-    sender = client.sender("/queues/small")
-    outcomes = sender.send(*[Message(body=text, inferred=True) for text in texts])
-    assert {outcome.state for outcome in outcomes} == {Delivery.ACCEPTED}
-    bodies: list[bytes | None] = []
-    for _, _, body in channel.consume("small", auto_ack=True, inactivity_timeout=SOCKET_S):
-        bodies.append(body)
-        if len(bodies) == count:
-            break
-    assert bodies == texts
-    client.close()
-    channel.connection.close()
-
-
-def test_a_client_that_trusts_somebody_else_does_not_connect(tls: TlsBroker) -> None:
-    """The broker's certificate is the authority's that was configured, and of nobody else."""
-    with tls.socket() as sock:
-        context = ssl.create_default_context()
-        with pytest.raises(ssl.SSLCertVerificationError):
-            context.wrap_socket(sock, server_hostname="localhost")
-
-
 # --- certificates of clients ---------------------------------------------------------------------
-
-
-def test_external_logs_in_by_certificate(tls: TlsBroker) -> None:
-    """No password: the common name is the user, in both protocols."""
-    certificate = tls.certificates.client("worker")
-    client = tls.proton(certificate, user=None, password=None, mechanisms="EXTERNAL")
-    assert tls.status_of("worker")["protocol"] == "AMQP 1.0"
-    client.close()
-    tls.process.wait_until(lambda: not tls.process.status()["connections"], "end of proton's connection")
-    connection = tls.pika(certificate, credentials=ExternalCredentials())
-    assert tls.status_of("worker")["protocol"] == "AMQP 0-9-1"
-    connection.close()
-
-
-def test_a_certificate_of_nobody_does_not_log_in(tls: TlsBroker) -> None:
-    """It is a good certificate, but there is no such user; a password still counts."""
-    certificate = tls.certificates.client("stranger")
-    with pytest.raises(Disconnected):
-        tls.proton(certificate, user=None, password=None, mechanisms="EXTERNAL")
-    with pytest.raises(AMQPConnectionError):
-        tls.pika(certificate, credentials=ExternalCredentials())
-    tls.process.wait_for_log("login failed", reason="user 'stranger' of the certificate does not exist")
-    connection = tls.pika(certificate)
-    assert tls.status_of("guest")["state"] == "running"
-    connection.close()
-
-
-def test_external_is_not_offered_without_a_certificate(tls: TlsBroker) -> None:
-    """Nor on the plain port."""
-    with pytest.raises(Disconnected):
-        tls.proton(user=None, password=None, mechanisms="EXTERNAL")
-    with tls.socket() as sock:
-        context = tls.certificates.client_context()
-        with context.wrap_socket(sock, server_hostname="localhost") as stream:
-            assert "EXTERNAL" not in offered(stream)
-    certificate = tls.certificates.client("worker")
-    with tls.socket() as sock:
-        context = tls.certificates.client_context(certificate)
-        with context.wrap_socket(sock, server_hostname="localhost") as stream:
-            assert "EXTERNAL" in offered(stream)
-
-
-def offered(stream: socket.socket) -> tuple[str, ...]:
-    """The mechanisms that a client of AMQP 1.0 is offered on a stream."""
-    stream.sendall(SASL_HEADER)
-    cutter = FrameCutter()
-    frames: list[Any] = []
-    while not frames:
-        data = stream.recv(65_536)
-        assert data, "the broker closed"
-        frames += cutter.feed(data)
-    return tuple(str(each) for each in frames[0].body.sasl_server_mechanisms)
 
 
 @pytest.mark.parametrize("verify", ["optional", "required"])
@@ -271,36 +181,6 @@ def test_a_client_without_a_certificate(start_tls: StartTls, verify: str, served
         broker.proton(certificate).close()
 
 
-@pytest.mark.parametrize(
-    ("part", "names", "user"),
-    [
-        ("common_name", (), "guest"),
-        ("san_dns", ("worker.example.org",), "worker.example.org"),
-        ("san_email", ("worker@example.org",), "worker@example.org"),
-        ("distinguished_name", (), None),
-    ],
-)
-def test_the_user_may_stand_elsewhere_in_the_certificate(
-    start_tls: StartTls, part: str, names: tuple[str, ...], user: str | None
-) -> None:
-    """tls_user_from."""
-    users = ["guest:guest"] if user in (None, "guest") else ["guest:guest", f"{user}:x"]
-    broker = start_tls(
-        *("--tls-verify", "required", "--tls-user-from", part),
-        *[word for each in users for word in ("--user", each)],
-    )
-    certificate = broker.certificates.client("guest", *names)
-    if user is None:
-        with pytest.raises(AMQPConnectionError):
-            broker.pika(certificate, credentials=ExternalCredentials())
-        entry = broker.process.wait_for_log("login failed")
-        assert entry["reason"].startswith("user 'CN=guest,"), entry
-    else:
-        connection = broker.pika(certificate, credentials=ExternalCredentials())
-        assert broker.status_of(user)["state"] == "running"
-        connection.close()
-
-
 # --- the wrong thing on a port -------------------------------------------------------------------
 
 
@@ -318,36 +198,7 @@ def test_plain_text_on_the_tls_port(tls: TlsBroker, header: bytes) -> None:
     assert b"AMQP" not in data
 
 
-def test_tls_on_the_plain_port(tls: TlsBroker) -> None:
-    """The hello is no protocol header: the client is told what would be, which is no TLS either."""
-    with (
-        socket.create_connection(("127.0.0.1", tls.process.port), timeout=SOCKET_S) as sock,
-        pytest.raises(ssl.SSLError) as caught,
-    ):
-        tls.certificates.client_context().wrap_socket(sock, server_hostname="localhost")
-    assert "WRONG_VERSION" in str(caught.value) or "wrong version" in str(caught.value)
-    with pytest.raises(ssl.SSLError):
-        tls.pika(port=tls.process.port)
-
-
 # --- passwords in the clear ----------------------------------------------------------------------
-
-
-def test_plain_may_need_tls(start_tls: StartTls) -> None:
-    """plain_needs_tls: on the plain port PLAIN and AMQPLAIN are neither offered nor taken."""
-    broker = start_tls("--plain-needs-tls", "--anonymous-login-user", "")
-    with socket.create_connection(("127.0.0.1", broker.process.port), timeout=SOCKET_S) as sock:
-        assert offered(sock) == ("SCRAM-SHA-256",)
-    with broker.socket() as sock:
-        context = broker.certificates.client_context()
-        with context.wrap_socket(sock, server_hostname="localhost") as stream:
-            assert offered(stream) == ("PLAIN", "AMQPLAIN", "SCRAM-SHA-256")
-    with pytest.raises(AMQPConnectionError):
-        BlockingConnection(pika.ConnectionParameters("127.0.0.1", broker.process.port))
-    with pytest.raises(Disconnected):
-        ProtonClient(broker.process.port, allow_insecure_mechs=True)
-    broker.pika().close()
-    broker.proton().close()
 
 
 # --- files ---------------------------------------------------------------------------------------

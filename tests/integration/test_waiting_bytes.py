@@ -27,9 +27,6 @@ pytestmark = pytest.mark.integration
 KINDS = ("classic", "quorum", "stream")
 MESSAGES = 10
 MESSAGE_BYTES = ROOM_BYTES // 2
-LARGE_BYTES = 12_000_000
-"""More than the kernel's buffers of a connection take; less than the largest message that is allowed."""
-
 FRAME_BYTES = 65_536
 OFFSET = Symbol("rabbitmq:stream-offset-spec")
 
@@ -68,18 +65,6 @@ def attach(peer: RawSocket, queue: str, **fields: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_socket_of_a_receiver_is_not_read(
-    broker: BrokerProcess, channel: BlockingChannel, connect_raw: Any, queue: str, kind: str
-) -> None:
-    """Most of its credit is left, and the queue is not empty."""
-    fill(channel, queue, kind)
-    attach(connect_raw(raw.WINDOW_OPEN, receive_bytes=4096), queue)
-    link = waits(broker, "writer-blocked", address=queue, says=("the client does not read its socket",))
-    assert link["credit"] > MESSAGES
-    assert link["pending"] <= 2 * (ROOM_BYTES // MESSAGE_BYTES + 1)
-
-
-@pytest.mark.parametrize("kind", KINDS)
 def test_the_window_of_a_receiver_is_closed(
     broker: BrokerProcess, channel: BlockingChannel, connect_raw: Any, queue: str, kind: str
 ) -> None:
@@ -110,20 +95,3 @@ def test_the_socket_of_a_consumer_is_not_read(
     lazy.connection.process_data_events(0)
     consumer = consumer_waits(broker, "writer-blocked", queue, says=("the client does not read its socket",))
     assert consumer["unacknowledged"] + consumer["unsent"] < MESSAGES
-
-
-@pytest.mark.parametrize("auto_ack", [True, False])
-def test_a_consumer_has_not_read_the_only_message(
-    connect: Connect, broker: BrokerProcess, channel: BlockingChannel, queue: str, auto_ack: bool
-) -> None:
-    """All of it is with the writer, so that the queue is empty; but the client waits for its socket."""
-    channel.queue_declare(queue)
-    lazy = connect().channel()
-    lazy.basic_consume(queue, print, auto_ack=auto_ack, consumer_tag=queue)
-    channel.confirm_delivery()
-    channel.basic_publish("", queue, bytes(LARGE_BYTES))
-    consumer = consumer_waits(
-        broker, "writer-blocked", queue, says=("what is delivered waits", "bytes wait for it")
-    )
-    assert consumer["unsent"] == 0
-    assert consumer["waits_for_s"] >= 1

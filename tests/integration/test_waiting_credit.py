@@ -9,9 +9,8 @@ import sys
 from collections.abc import Callable, Iterator
 
 import pytest
-from proton import Message
 
-from amqp10broker.protocols.amqp10.performatives import Begin, Flow, Transfer
+from amqp10broker.protocols.amqp10.performatives import Begin, Transfer
 from tests.support import rawframes as raw
 from tests.support.broker_process import BrokerProcess
 from tests.support.proton_client import ProtonClient
@@ -47,20 +46,6 @@ def take(client: RawSocket, count: int) -> None:
 # --- no credit ------------------------------------------------------------------------------------
 
 
-def test_credit_was_never_granted(broker: BrokerProcess, client: ProtonClient, queue: str) -> None:
-    """proton grants nothing by itself."""
-    client.sender(queue).send("1")
-    client.receiver(queue)
-    waits(broker, "no-credit-never-granted", address=queue, says=("it must send a flow with link-credit",))
-
-
-def test_the_only_flow_grants_nothing(broker: BrokerProcess, open_raw: OpenRaw, queue: str) -> None:
-    """A flow with link-credit 0 is no grant, and is shown."""
-    peer = open_raw()
-    peer.send(raw.attach_receiver(0, queue), raw.credit(0, 0))
-    waits(broker, "no-credit-never-granted", address=queue, says=("set count 0 + credit 0",))
-
-
 def test_credit_is_used_up(broker: BrokerProcess, client: ProtonClient, queue: str) -> None:
     """At which count, by which grant; and that settling gives none."""
     client.sender(queue).send("1", "2", "3")
@@ -72,60 +57,6 @@ def test_credit_is_used_up(broker: BrokerProcess, client: ProtonClient, queue: s
         address=queue,
         says=("used up at delivery-count 2", "count 0 + credit 2", "(settling gives no credit)"),
     )
-
-
-def test_flows_that_grant_nothing_after_credit_was_used_up(
-    broker: BrokerProcess, open_raw: OpenRaw, client: ProtonClient, queue: str
-) -> None:
-    """A client that tells its window, and repeats that its credit is 0, has not set it to 0."""
-    client.sender(queue).send("1", "2", "3")
-    peer = open_raw()
-    peer.send(raw.attach_receiver(0, queue), raw.credit(0, 2))
-    take(peer, 2)
-    peer.send(raw.credit(0, 0, delivery_count=2, next_incoming_id=2))
-    waits(broker, "no-credit-used-up", address=queue, says=("flows since: 1", "count 0 + credit 2"))
-
-
-def test_credit_is_set_to_zero(broker: BrokerProcess, client: ProtonClient, queue: str) -> None:
-    """proton takes back what nobody has used."""
-    receiver = client.receiver(queue, credit=5)
-    waits(broker, "queue-empty-nothing-routed", address=queue)
-    receiver.grant(-5)
-    client.flush()
-    waits(
-        broker,
-        "no-credit-set-to-zero",
-        address=queue,
-        says=("set the credit to 0", "(count 0 + credit 5)", "count 0 + credit 0"),
-    )
-
-
-def test_credit_is_revoked(
-    broker: BrokerProcess, open_raw: OpenRaw, client: ProtonClient, queue: str
-) -> None:
-    """By a flow that allows less than was sent."""
-    client.sender(queue).send("1", "2", "3")
-    peer = open_raw()
-    peer.send(raw.attach_receiver(0, queue), raw.credit(0, 10))
-    take(peer, 3)
-    peer.send(raw.credit(0, 2, next_incoming_id=3))
-    waits(
-        broker,
-        "no-credit-revoked",
-        address=queue,
-        says=("count 0 + credit 2", "we are at 3: nothing left"),
-    )
-
-
-def test_credit_was_drained(broker: BrokerProcess, client: ProtonClient, queue: str) -> None:
-    """Two were used, three given up; a later flow without credit changes nothing about it."""
-    client.sender(queue).send("1", "2")
-    receiver = client.receiver(queue)
-    receiver.drain(5)
-    assert len(receiver.take(2)) == 2
-    waits(broker, "no-credit-drained", address=queue, says=("gave up 3 credits", "granted none since"))
-    receiver.drain()
-    waits(broker, "no-credit-drained", address=queue)
 
 
 def test_a_stale_delivery_count(
@@ -148,33 +79,6 @@ def test_a_stale_delivery_count(
     take(peer, 1)
 
 
-def test_an_attached_link_that_only_asks_for_the_state(
-    broker: BrokerProcess, open_raw: OpenRaw, queue: str
-) -> None:
-    """An echo is no grant, and no flow with a credit."""
-    peer = open_raw()
-    peer.send(raw.attach_receiver(0, queue), raw.flow(handle=0, echo=True))
-    assert peer.until(Flow).body.link_credit == 0
-    link = waits(broker, "no-credit-never-granted", address=queue)
-    assert "its last flow" not in link["waits_why"]
-
-
-def test_an_unsettled_map_that_is_incomplete(
-    broker: BrokerProcess, open_raw: OpenRaw, client: ProtonClient, queue: str
-) -> None:
-    """There is credit, there are messages, and nothing may be sent (2.7.3)."""
-    client.sender(queue).send("1", "2", "3")
-    peer = open_raw()
-    attach = raw.attach_receiver(0, queue, unsettled={b"tag": None}, incomplete_unsettled=True)
-    peer.send(attach, raw.credit(0, 10))
-    waits(
-        broker,
-        "unsettled-incomplete",
-        address=queue,
-        says=("attach again", f"3 messages ready in queue '{queue}'"),
-    )
-
-
 # --- window, writer, drain ------------------------------------------------------------------------
 
 
@@ -194,18 +98,6 @@ def test_the_window_of_the_client_is_closed(broker: BrokerProcess, client: Proto
         peer.send(raw.flow(next_incoming_id=1))
         take(peer, 2)
         waits(broker, "unsettled-here", address=queue)
-    finally:
-        peer.close()
-
-
-def test_a_client_that_does_not_read(broker: BrokerProcess, client: ProtonClient, queue: str) -> None:
-    """Its socket is full."""
-    sender = client.sender(queue)
-    sender.send(*[Message(body=bytes(50_000))] * 170)
-    peer = RawSocket(broker.port, receive_bytes=4096).open()
-    try:
-        peer.send(raw.attach_receiver(0, queue), raw.credit(0, 1000))
-        waits(broker, "writer-blocked", address=queue, says=("does not read its socket", "bytes wait for it"))
     finally:
         peer.close()
 

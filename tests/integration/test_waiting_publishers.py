@@ -40,16 +40,6 @@ def open_raw(broker: BrokerProcess) -> Iterator[Callable[..., RawSocket]]:
 
 
 @pytest.fixture
-def slow_queue(tmp_path: Path) -> Iterator[BrokerProcess]:
-    """A broker with a queue that takes for ever for what is published; it is killed in the end."""
-    delay = f"slow={SYNC_MS}"
-    broker = BrokerProcess(tmp_path, "--test-mode", "--confirm-delay", delay, "--max-link-credit", "4")
-    yield broker
-    broker.kill()
-    broker.check_log()
-
-
-@pytest.fixture
 def slow_disk(tmp_path: Path) -> Iterator[BrokerProcess]:
     """A broker with a queue of each kind, whose syncs take for ever, as good as; it is killed in the end."""
     definitions = tmp_path / "definitions.json"
@@ -88,54 +78,7 @@ def use_up_credit(broker: BrokerProcess, client: ProtonClient, queue: str) -> No
 # --- nobody holds them back -----------------------------------------------------------------------
 
 
-def test_it_is_the_turn_of_a_client_that_has_sent_nothing(
-    broker: BrokerProcess, client: ProtonClient, queue: str
-) -> None:
-    """That is no wait."""
-    client.sender(queue)
-    waits(
-        broker,
-        None,
-        role=SENDER,
-        address=queue,
-        says=("its turn: 170 credits, window open (400 frames)", "it has sent nothing yet"),
-    )
-
-
-def test_it_is_the_turn_of_a_client_whose_message_was_accepted(
-    broker: BrokerProcess, client: ProtonClient, queue: str
-) -> None:
-    """With the last outcome."""
-    client.sender(queue).send("1")
-    waits(broker, None, role=SENDER, address=queue, says=("its turn: 169 credits", "last outcome: accepted"))
-
-
 # --- credit is withheld ---------------------------------------------------------------------------
-
-
-def test_a_queue_has_not_come_to_what_was_published(slow_queue: BrokerProcess) -> None:
-    """A queue that does not follow holds back whoever publishes to it; and a consumer hears nothing of it."""
-    client = ProtonClient(slow_queue.port)
-    sender = client.sender("slow")
-    sender.transfer(Message(body="first"), settled=True)
-    client.flush()
-    for _ in range(10):
-        sender.transfer_now(Message(body="x"), settled=True)
-    use_up_credit(slow_queue, client, "slow")
-    waits(
-        slow_queue,
-        "credit-withheld",
-        role=SENDER,
-        address="slow",
-        says=("are not confirmed by queue 'slow', max_link_credit is 4; queue 'slow' has not come to them",),
-    )
-    client.receiver("slow", credit=10)
-    waits(
-        slow_queue,
-        "queue-credit-in-flight",
-        address="slow",
-        says=("10 messages were asked of queue 'slow': no answer yet",),
-    )
 
 
 @pytest.mark.parametrize("kind", ["classic", "quorum", "stream"])
@@ -157,62 +100,10 @@ def test_a_sync_takes_long(slow_disk: BrokerProcess, kind: str) -> None:
     assert journal["last_sync_ms"] > 0
 
 
-@pytest.mark.parametrize("kind", ["quorum", "stream"])
-def test_a_consumer_waits_for_the_sync(slow_disk: BrokerProcess, kind: str) -> None:
-    """What was published is in the queue, and is handed out when the disk has it."""
-    client = ProtonClient(slow_disk.port)
-    client.receiver(kind, credit=10)
-    publish(client, kind, 2)
-    code = {"quorum": "queue-credit-in-flight", "stream": "messages-not-synced"}[kind]
-    waits(slow_disk, code, address=kind, says=("a sync has been running for",))
-
-
-def test_a_drain_waits_for_the_sync(slow_disk: BrokerProcess) -> None:
-    """A quorum queue answers when its record is on the disk."""
-    with RawSocket(slow_disk.port).open() as peer:
-        peer.send(raw.attach_receiver(0, "quorum"), raw.credit(0, 5, drain=True))
-        waits(
-            slow_disk,
-            "draining",
-            address="quorum",
-            says=("the client asked to drain 5 credits", "a sync has been running for"),
-        )
-
-
 # --- the whole session is held --------------------------------------------------------------------
 
 
-def test_an_alarm_is_on(broker: BrokerProcess, client: ProtonClient, queue: str) -> None:
-    """Which one."""
-    client.sender(queue).send("1")
-    broker.ask("alarm", name="memory", on=True)
-    try:
-        waits(broker, "blocked-by-alarm", role=SENDER, address=queue, says=("the alarm of memory is on",))
-    finally:
-        broker.ask("alarm", name="memory", on=False)
-    waits(broker, None, role=SENDER, address=queue)
-
-
 # --- what clients do to themselves ----------------------------------------------------------------
-
-
-def test_a_delivery_is_not_finished(
-    broker: BrokerProcess, open_raw: Callable[..., RawSocket], queue: str
-) -> None:
-    """The first part has come, and then nothing."""
-    peer = open_raw()
-    peer.send(raw.attach_sender(0, queue))
-    peer.until(Flow)
-    peer.send(raw.transfer(0, 0, b"part of", more=True, raw=True))
-    waits(
-        broker,
-        "delivery-unfinished",
-        role=SENDER,
-        address=queue,
-        says=("7 bytes of delivery 0 have come and not its end", "the last part came"),
-    )
-    peer.send(raw.transfer(0, 0, b"", raw=True, aborted=True))
-    waits(broker, None, role=SENDER, address=queue)
 
 
 def test_a_sender_jumps_ahead_of_what_it_has_sent(

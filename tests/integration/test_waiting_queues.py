@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 from proton import Delivery, Described, Message, symbol
 
-from amqp10broker.protocols.amqp10.performatives import Accepted, Transfer
-from amqp10broker.protocols.amqp10.types import Symbol
-from tests.support import rawframes as raw
+from amqp10broker.protocols.amqp10.performatives import Transfer
 from tests.support.broker_process import BrokerProcess
-from tests.support.pika_client import Inbox
 from tests.support.proton_client import ProtonClient, ReceivingEnd
 from tests.support.rawprocess import RawSocket
-from tests.support.stalls import consumer_waits, waits
+from tests.support.stalls import waits
 
 pytestmark = pytest.mark.integration
 
@@ -35,34 +32,9 @@ def declare(channel: BlockingChannel, queue: str) -> Declare:
     return call
 
 
-@pytest.fixture
-def open_raw(broker: BrokerProcess) -> Iterator[Callable[[], RawSocket]]:
-    opened: list[RawSocket] = []
-
-    def connect() -> RawSocket:
-        client = RawSocket(broker.port)
-        opened.append(client)
-        return client.open()
-
-    yield connect
-    for each in opened:
-        each.close()
-
-
 def take(client: RawSocket, count: int) -> None:
     for _ in range(count):
         client.until(Transfer)
-
-
-def connection_of(broker: BrokerProcess, queue: str) -> int:
-    """The number of the connection that consumes from a queue."""
-    return next(
-        int(connection["id"])
-        for connection in broker.status()["connections"]
-        for session in connection["sessions"]
-        for link in session["links"]
-        if (link["queue"], link["role"]) == (queue, "receiver")
-    )
 
 
 def reader(client: ProtonClient, stream: str, **described: Any) -> ReceivingEnd:
@@ -186,23 +158,6 @@ def test_all_messages_are_unsettled_here(
     )
 
 
-def test_messages_are_unsettled_at_a_consumer_of_the_other_protocol(
-    broker: BrokerProcess, client: ProtonClient, channel: BlockingChannel, queue: str, declare: Declare
-) -> None:
-    """And that is told in its words; what basic.get took counts, too."""
-    declare()
-    client.sender(queue).send("1", "2")
-    method, _, _ = channel.basic_get(queue)
-    assert method is not None
-    inbox = Inbox(channel, queue)
-    inbox.take(1)
-    receiver = client.receiver(queue, credit=10)
-    link = waits(broker, "unsettled-elsewhere", name=receiver.link.name, says=("all 2 messages", "channel 1"))
-    assert "and 1 other consumer" in link["waits_why"]
-    channel.basic_ack(method.delivery_tag)
-    waits(broker, "unsettled-elsewhere", name=receiver.link.name, says=(f"consumer '{inbox.tag}'",))
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_another_consumer_is_the_active_one(
     broker: BrokerProcess, clients: Any, queue: str, kind: str, declare: Declare
@@ -225,56 +180,6 @@ def test_another_consumer_is_the_active_one(
     waits(broker, "no-credit-used-up", name=active.link.name)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_consumer_of_higher_priority_takes_everything(
-    broker: BrokerProcess, client: ProtonClient, open_raw: Any, queue: str, kind: str, declare: Declare
-) -> None:
-    """As long as it has credit."""
-    declare(kind)
-    peer = open_raw()
-    for handle, priority in ((0, 10), (1, 1)):
-        properties = {Symbol("rabbitmq:priority"): priority}
-        peer.send(raw.attach_receiver(handle, queue, properties=properties), raw.credit(handle, 50))
-    client.sender(queue).send("1")
-    take(peer, 1)
-    waits(
-        broker,
-        "lower-priority",
-        name=f"in-0-1-{queue}",
-        says=(f"link 'in-0-0-{queue}' has priority 10, this one 1", "could have 49 more"),
-    )
-
-
-def test_the_active_consumer_is_to_be_replaced(
-    broker: BrokerProcess, client: ProtonClient, open_raw: Any, queue: str, declare: Declare
-) -> None:
-    """One of higher priority has come: it begins when the first has settled what it holds."""
-    declare("quorum", single_active_consumer=True)
-    peer = open_raw()
-    low, high = ({Symbol("rabbitmq:priority"): priority} for priority in (1, 10))
-    peer.send(raw.attach_receiver(0, queue, properties=low), raw.credit(0, 50))
-    sender = client.sender(queue)
-    sender.send("1")
-    take(peer, 1)
-    peer.send(raw.attach_receiver(1, queue, properties=high), raw.credit(1, 50))
-    waits(
-        broker,
-        "not-active",
-        name=f"in-0-1-{queue}",
-        says=(f"that is connection {connection_of(broker, queue)}",),
-    )
-    sender.send("2")
-    waits(
-        broker,
-        "not-active",
-        name=f"in-0-0-{queue}",
-        says=("becomes the active one", "settled what it holds: 1 unsettled delivery"),
-    )
-    broker.wait_for_counts(queue, ready=1, unsettled=1)
-    peer.send(raw.disposition(0, 0, state=Accepted()))
-    take(peer, 1)
-
-
 def test_messages_wait_to_be_tried_again(
     broker: BrokerProcess, client: ProtonClient, queue: str, declare: Declare
 ) -> None:
@@ -284,27 +189,6 @@ def test_messages_wait_to_be_tried_again(
     receiver = client.receiver(queue, credit=10)
     receiver.settle(receiver.take(1), Delivery.RELEASED)
     waits(broker, "messages-delayed", address=queue, says=("1 message", "came back", "the first in"))
-
-
-def test_some_messages_are_unsettled_and_others_wait_to_be_tried_again(
-    broker: BrokerProcess, clients: Any, queue: str, declare: Declare
-) -> None:
-    """What is unsettled is not all that the queue has."""
-    declare("quorum", delayed_retry_type="all", delayed_retry_min=600_000)
-    first, second = clients(broker), clients(broker)
-    first.sender(queue).send("1", "2", "3")
-    holder = first.receiver(queue, credit=3)
-    holder.settle(holder.take(3)[:2], Delivery.RELEASED)
-    idle = second.receiver(queue, credit=10)
-    waits(
-        broker,
-        "unsettled-elsewhere",
-        name=idle.link.name,
-        says=(
-            f"queue '{queue}' has no ready message: 2 came back to be tried again later, the first in ",
-            f", and 1 is unsettled, at connection {connection_of(broker, queue)}",
-        ),
-    )
 
 
 def test_a_consumer_let_a_delivery_time_out(
@@ -376,15 +260,3 @@ def test_nothing_was_ever_published_to_a_stream(
 
 
 # --- 0-9-1 ----------------------------------------------------------------------------------------
-
-
-def test_a_prefetch_is_full(
-    broker: BrokerProcess, client: ProtonClient, channel: BlockingChannel, queue: str, declare: Declare
-) -> None:
-    """With more messages in the queue."""
-    declare()
-    channel.basic_qos(prefetch_count=2)
-    inbox = Inbox(channel, queue)
-    client.sender(queue).send("1", "2", "3")
-    inbox.take(2)
-    consumer_waits(broker, "prefetch-full", inbox.tag)

@@ -38,12 +38,6 @@ class Latency:
     median_ms: float
     sigma: float = 0.4
 
-    def quantile_ms(self, share: float) -> float:
-        """The value that so many do not exceed."""
-        from statistics import NormalDist
-
-        return self.median_ms * math.exp(self.sigma * NormalDist().inv_cdf(share))
-
 
 @dataclass(frozen=True, slots=True)
 class Stream:

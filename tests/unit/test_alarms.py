@@ -11,7 +11,6 @@ from amqp10broker.operations.alarms import (
     CHECK_MS_MIN,
     AlarmCause,
     Alarms,
-    Change,
     Measurement,
     Resource,
     end_bytes,
@@ -49,14 +48,6 @@ def test_an_alarm_ends_a_twentieth_of_the_limit_further_on() -> None:
     assert (end_bytes(MEMORY, 1000), end_bytes(DISK, 1000)) == (950, 1050)
 
 
-def test_another_limit_is_judged_by_without_slack() -> None:
-    """Who raises a limit above what is used wants publishers to go on."""
-    alarms = Alarms()
-    assert judged(alarms, MEMORY, 1001)
-    assert not judged(alarms, MEMORY, 1001, limit=1001)
-    assert judged(alarms, MEMORY, 1001, limit=900)
-
-
 def test_a_watermark_of_0_holds_publishers_back_and_a_disk_limit_of_0_never_does() -> None:
     """RabbitMQ's ways to stop publishing, and to do without the disk alarm."""
     alarms = Alarms()
@@ -71,17 +62,6 @@ def test_without_a_limit_there_is_no_alarm_and_without_a_measurement_no_change()
     assert judged(alarms, MEMORY, 2000)
     assert judged(alarms, MEMORY, None)
     assert not judged(alarms, MEMORY, 2000, limit=None)
-
-
-def test_a_change_is_reported_once_with_its_figures() -> None:
-    """For the log."""
-    alarms = Alarms()
-    reading = Measurement(1001, 1000)
-    assert alarms.judge(MEMORY, reading, 5) == Change(MEMORY, AlarmCause.MEASURED, True, reading)
-    assert alarms.judge(MEMORY, reading, 6) is None
-    reading = Measurement(1, 1000)
-    assert alarms.judge(MEMORY, reading, 7) == Change(MEMORY, AlarmCause.MEASURED, False, reading)
-    assert alarms.judge(MEMORY, reading, 8) is None
 
 
 def test_an_alarm_is_on_while_it_has_any_cause_and_since_the_first() -> None:
@@ -117,15 +97,6 @@ def test_near_a_limit_it_is_measured_more_often(value: int | None, pause_ms: int
     """No later than the limit could be reached at 250 MB/s."""
     assert Alarms().pause_ms(MEMORY, Measurement(value, 1_000_000_000)) == pause_ms
     assert Alarms().pause_ms(MEMORY, Measurement(value, None)) == CHECK_MS_MAX
-
-
-def test_during_an_alarm_the_nearness_to_its_end_counts() -> None:
-    """So publishers are let go soon after there is room."""
-    alarms = Alarms()
-    reading = Measurement(1_001_000_000, 1_000_000_000)
-    alarms.judge(MEMORY, reading, 0)
-    assert alarms.pause_ms(MEMORY, reading) == 51_000_000 // 250_000
-    assert alarms.pause_ms(MEMORY, Measurement(960_000_000, 1_000_000_000)) == CHECK_MS_MIN
 
 
 @given(

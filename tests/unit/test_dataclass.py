@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import dataclasses
 import inspect
-import pickle
 import subprocess
 import sys
 from collections.abc import Callable
@@ -121,18 +120,6 @@ def test_it_answers_as_the_standard_librarys(make: Callable[[], type], options: 
         assert our == their
 
 
-@pytest.mark.parametrize("options", OPTIONS, ids=lambda options: "-".join(options) or "none")
-def test_what_is_compiled_is_what_the_standard_library_compiles(options: dict[str, bool]) -> None:
-    """So no instance is dearer to make, to compare or to hash."""
-    ours, theirs = both(plain, options)
-    for name in METHODS:
-        their = getattr(theirs, name)
-        assert type(getattr(ours, name)) is type(their)
-        if inspect.isfunction(their) and name != "__repr__":  # that is wrapped
-            assert vars(ours)[name].__code__.co_code == their.__code__.co_code
-            assert vars(ours)[name] is getattr(ours, name)
-
-
 def test_nothing_is_compiled_before_it_is_used() -> None:
     cls: Any = dataclass(frozen=True, slots=True)(plain())
     assert not any(inspect.isfunction(vars(cls)[name]) for name in METHODS)
@@ -149,34 +136,6 @@ def test_nothing_is_compiled_before_it_is_used() -> None:
 @dataclass(frozen=True, slots=True)
 class Base:
     number: int
-
-
-@dataclass(frozen=True, slots=True)
-class Derived(Base):
-    """Made before its base is."""
-
-    name: str = "x"
-
-    def __post_init__(self) -> None:
-        assert self.number > 0
-
-
-class Undecorated(Derived):
-    """Uses the methods of its base."""
-
-
-def test_a_derived_class_has_the_fields_of_its_base_and_methods_of_its_own() -> None:
-    assert repr(Derived(1)) == "Derived(number=1, name='x')"
-    assert Undecorated(2) == Undecorated(2, "x") != Undecorated(3)
-    assert Base(1) != Derived(1)
-    assert [each.name for each in dataclasses.fields(Base(1))] == ["number"]
-    with pytest.raises(AssertionError):
-        Derived(0)
-
-
-@pytest.mark.parametrize("protocol", range(2, pickle.HIGHEST_PROTOCOL + 1))
-def test_a_frozen_one_is_pickled(protocol: int) -> None:
-    assert pickle.loads(pickle.dumps(Derived(4, "y"), protocol)) == Derived(4, "y")
 
 
 def test_no_field_of_a_frozen_one_is_set_or_deleted() -> None:

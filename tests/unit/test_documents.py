@@ -60,22 +60,3 @@ def test_files_named_in_backticks_are_there() -> None:
         if name not in there
     }
     assert sorted(missing) == []
-
-
-def test_the_index_names_every_page() -> None:
-    """Who looks for something begins there."""
-    index = REPOSITORY / "docs" / "README.md"
-    named = {(index.parent / link).resolve() for link in links(index)}
-    pages = {page for page in REPOSITORY.glob("docs/*.md") if page != index}
-    assert sorted(page.name for page in pages - named) == []
-
-
-def test_each_decision_has_a_number_of_its_own() -> None:
-    """Two changes at once may take the same one; whoever lands second takes the next."""
-    numbers = [page.name[:4] for page in (REPOSITORY / "docs" / "adr").glob("[0-9]*.md")]
-    assert sorted(numbers) == sorted(set(numbers))
-
-
-def test_the_readme_can_be_read_in_a_few_minutes() -> None:
-    """What is longer stands in docs/."""
-    assert len((REPOSITORY / "README.md").read_text(encoding="utf-8").splitlines()) <= 140

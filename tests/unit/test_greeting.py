@@ -64,13 +64,6 @@ def test_headers_that_are_spoken_choose_the_protocol(header: bytes, protocol: Pr
 
 
 @pytest.mark.parametrize("size", [1, 3, 8])
-@pytest.mark.parametrize("header", OTHER_0_9)
-def test_other_versions_of_0_9_are_told_0_9_1(header: bytes, size: int) -> None:
-    """AMQP 0-9-1, 4.2.2: the server answers with a header of a version that it speaks."""
-    assert say(header, size) == Greeting(None, AMQP_091_HEADER)
-
-
-@pytest.mark.parametrize("size", [1, 3, 8])
 @pytest.mark.parametrize("header", UNKNOWN)
 def test_everything_else_is_told_sasl(header: bytes, size: int) -> None:
     """AMQP 1.0, 2.2: older versions, other programs, and bytes that mean nothing."""
@@ -87,13 +80,6 @@ def test_nothing_is_decided_before_the_last_byte_of_a_header(header: bytes) -> N
 def test_what_can_become_no_header_is_answered_at_once(start: bytes) -> None:
     """An HTTP client that waits for us after its first line must not wait for the time-out."""
     assert answer(start) == Greeting(None, SASL_HEADER)
-
-
-@pytest.mark.parametrize(("header", "protocol"), SPOKEN)
-def test_bytes_behind_the_header_change_nothing(header: bytes, protocol: Protocol) -> None:
-    """Clients that pipeline send more in the same segment."""
-    assert answer(header + b"\x00" * 100) == Greeting(protocol)
-    assert answer(header + header) == Greeting(protocol)
 
 
 def test_the_last_byte_of_a_header_decides() -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -18,7 +16,6 @@ SOURCES = sorted(path for path in PAGE.rglob("*.*") if path.is_file())
 _IMPORT = re.compile(r"""(?:^(?:import|export) .*\bfrom |^import |\bimport\()"([^"\n]+)\"""", re.MULTILINE)
 _NAMED = re.compile(r"^import \{([^}]*)\} from \"([^\"]+)\";", re.MULTILINE)
 _EXPORTED = re.compile(r"^export (?:async )?(?:function|class|const|let) (\w+)", re.MULTILINE)
-_ASSET = re.compile(r"""\b(?:src|href)[=:]\s*"([^"#{]+)\"""")
 _MARKUP = re.compile(
     r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|DOMParser|createContextualFragment|srcdoc"
     r"|\beval\(|new Function|javascript:"
@@ -48,26 +45,3 @@ def test_what_a_module_imports_is_there(path: Path) -> None:
         asked = {each.split(" as ")[0].strip() for each in names.split(",") if each.strip()}
         assert asked <= exported, where
         assert [each for each in asked if len(re.findall(rf"\b{each}\b", text)) < 2] == [], "not used"
-
-
-def test_the_index_has_no_script_or_style_of_its_own() -> None:
-    text = (PAGE / "index.html").read_text(encoding="utf-8")
-    assert re.findall(r"<script(?![^>]*\bsrc=)|<style|\bstyle=|\son\w+=", text) == []
-    assert [each for each in _ASSET.findall(text) if not (PAGE / each).is_file()] == []
-
-
-def test_views_are_in_the_list_and_have_keys_of_their_own() -> None:
-    text = (PAGE / "js/views/index.js").read_text(encoding="utf-8")
-    names = re.findall(r'\{ name: "([a-z]+)"', text)
-    keys = re.findall(r'\bkey: "(.)"', text)
-    loaded = re.findall(r'import\("\./([a-z]+)\.js"\)', text)
-    assert names
-    assert names == loaded
-    assert len(set(keys)) == len(keys) == len(names)
-
-
-def test_the_lists_of_the_page_are_those_of_the_brokers_tables() -> None:
-    generator = PAGE.parents[2] / ".ci" / "generate_page_tables.py"
-    command = [sys.executable, str(generator), "--check"]
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert result.returncode == 0, result.stderr

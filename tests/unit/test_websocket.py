@@ -9,10 +9,9 @@ from websockets.frames import Frame, Opcode
 from websockets.protocol import Protocol as Engine
 from websockets.protocol import Side
 
-from amqp10broker.protocols.amqp091.frames import HEARTBEAT as HEARTBEAT_091
 from amqp10broker.protocols.preface import Protocol
-from amqp10broker.protocols.websocket import MESSAGE_BYTES, WebSocketLayer, whole_frames
-from tests.support.rawframes import HEARTBEAT, SASL_HEADER
+from amqp10broker.protocols.websocket import WebSocketLayer, whole_frames
+from tests.support.rawframes import SASL_HEADER
 from tests.support.websocket_client import binary, masked
 
 PIECE_MAX = 1000
@@ -80,13 +79,6 @@ def test_bytes_are_the_same_however_messages_fragments_and_reads_cut_them(
     )
 
 
-def test_a_message_may_hold_several_frames_and_a_frame_may_span_messages() -> None:
-    frames = SASL_HEADER + HEARTBEAT * 3
-    assert layer().receive(binary(frames)) == frames
-    split = layer()
-    assert b"".join(split.receive(binary(frames[at : at + 1])) for at in range(len(frames))) == frames
-
-
 def test_text_is_answered_with_1003_and_what_stood_before_it_is_told() -> None:
     engine = layer()
     sent = binary(b"before") + masked(Opcode.TEXT, b"text") + binary(b"behind")
@@ -147,16 +139,6 @@ def test_a_close_of_the_client_is_answered_with_its_code() -> None:
     assert code_of(engine) == 1001
 
 
-def test_a_close_of_ours_is_1000_and_said_once() -> None:
-    engine = layer()
-    engine.close()
-    engine.close()
-    assert code_of(engine) == 1000
-    engine.receive(masked(Opcode.CLOSE, b"\x03\xe8"))
-    assert engine.closed_by_client
-    assert not engine.has_output
-
-
 @given(
     st.lists(st.integers(8, 300), min_size=1, max_size=20),
     st.integers(1, 400),
@@ -182,32 +164,12 @@ def test_messages_have_whole_frames_and_are_no_larger_than_needed(
         assert len(inside) == 1 or sum(map(len, inside)) <= most
 
 
-def test_few_bytes_make_one_message_and_many_make_as_few_as_may_be() -> None:
-    engine = layer()
-    assert len(heard(engine.wrap(SASL_HEADER + HEARTBEAT * 3))) == 1
-    frame = amqp(20_000)
-    assert [len(each.data) for each in heard(engine.wrap(frame * 5))] == [60_000, 40_000]
-    assert MESSAGE_BYTES < 80_000
-    large = amqp(MESSAGE_BYTES * 2)
-    assert [len(each.data) for each in heard(engine.wrap(HEARTBEAT + large + HEARTBEAT))] == [
-        *(8, len(large), 8)
-    ]
-
-
 def test_a_protocol_header_is_no_frame_of_a_gigabyte() -> None:
     engine = layer()
     engine.message_bytes_max = 16
     assert [bytes(each.data) for each in heard(engine.wrap(SASL_HEADER + amqp(12) + amqp(20)))] == [
         *(SASL_HEADER, amqp(12), amqp(20))
     ]
-
-
-def test_frames_of_0_9_1_end_where_they_say() -> None:
-    engine = layer()
-    engine.speaks(Protocol.AMQP_091)
-    engine.message_bytes_max = 8
-    frames = [HEARTBEAT_091, amqp091(20), HEARTBEAT_091]
-    assert [bytes(each.data) for each in heard(engine.wrap(b"".join(frames)))] == frames
 
 
 def test_cutting_is_lazy_and_copies_nothing() -> None:

@@ -14,11 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amqp10broker.protocols.amqp091.codec import (
-    decode_longstr,
-    decode_shortstr,
     decode_table,
-    encode_longstr,
-    encode_shortstr,
     encode_table,
     plain,
 )
@@ -85,11 +81,6 @@ def test_a_plain_int_travels_in_32_bits_if_it_fits(value: int, letter: bytes) ->
     assert encode_table({"k": value})[6:7] == letter
 
 
-def test_the_letter_of_the_specification_for_64_bits_is_read() -> None:
-    """L, the specification's letter for a signed 64-bit integer, reads as l does."""
-    assert decode_table(table_bytes(b"L" + b"\xff" * 8), 0)[0] == {"k": Int64(-1)}
-
-
 @pytest.mark.parametrize(
     "value",
     [2**63, range(1), Decimal("1e300"), Decimal("NaN"), Decimal(2**31), "\ud800", {"n" * 256: 1}, {1, 2}],
@@ -149,39 +140,6 @@ def test_tables_nest_to_the_limit_and_no_deeper() -> None:
         encode_table(nested(DEPTH_MAX + 1))
     with pytest.raises(DecodeError, match="nested"):
         decode_table(table_bytes(b"F" + deepest), 0)
-
-
-def test_short_and_long_strings() -> None:
-    """A short string has one byte of length, a long one four."""
-    assert encode_shortstr("é") == b"\x02\xc3\xa9"
-    assert decode_shortstr(b"?\x02\xc3\xa9", 1) == ("é", 4)
-    assert encode_longstr("é") == b"\x00\x00\x00\x02\xc3\xa9"
-    assert encode_longstr(b"\xff") == b"\x00\x00\x00\x01\xff"
-    assert decode_longstr(b"?\x00\x00\x00\x01\xff", 1) == (b"\xff", 6)
-    with pytest.raises(EncodeError, match="at most 255"):
-        encode_shortstr("a" * 256)
-
-
-@pytest.mark.parametrize("data", [b"", b"\x01", b"\x02a", b"\x01\xff"])
-def test_a_bad_short_string_is_refused(data: bytes) -> None:
-    """One that is cut off or not UTF-8."""
-    with pytest.raises(DecodeError, match="short string"):
-        decode_shortstr(data, 0)
-
-
-@pytest.mark.parametrize("data", [b"", b"\x00\x00\x00", b"\x00\x00\x00\x01"])
-def test_a_long_string_cut_off_is_refused(data: bytes) -> None:
-    """One that ends before its length says."""
-    with pytest.raises(DecodeError, match="long string"):
-        decode_longstr(data, 0)
-
-
-def test_plain_takes_our_classes_away() -> None:
-    """Numbers become int and float, byte arrays bytes, nested ones too; bool and None stay."""
-    value = {"a": [Int8(1), UInt32(2), Float32(0.5), True, None, ByteArray(b"x"), Timestamp(3)], "b": "t"}
-    result = plain(value)
-    assert result == {"a": [1, 2, 0.5, True, None, b"x", 3], "b": "t"}
-    assert [type(item) for item in result["a"]] == [int, int, float, bool, type(None), bytes, int]
 
 
 values = st.recursive(

@@ -23,22 +23,6 @@ def tracker(count: int, queues: int = 1) -> ConfirmTracker:
     return confirms
 
 
-def test_nothing_is_sent_before_a_queue_confirms() -> None:
-    """And nothing twice."""
-    confirms = tracker(3)
-    assert confirms.take() == []
-    confirms.confirmed([1, 2, 3])
-    assert confirms.take() == [ack(3, multiple=True)]
-    assert confirms.take() == []
-
-
-def test_one_message_is_acked_singly() -> None:
-    """Multiple would say the same; RabbitMQ does not set it."""
-    confirms = tracker(1)
-    confirms.confirmed([1])
-    assert confirms.take() == [ack(1)]
-
-
 def test_acks_up_to_the_first_that_waits_are_merged() -> None:
     """The others are sent singly, in order."""
     confirms = tracker(8)
@@ -60,15 +44,6 @@ def test_nacks_come_first_and_bound_what_is_merged() -> None:
     other.confirmed([1, 2, 4, 6])
     assert confirms.take() == [ack(6, multiple=True)]
     assert other.take() == [nack(3), nack(5), ack(2, multiple=True), ack(4), ack(6)]
-
-
-def test_an_earlier_nack_does_not_bound_a_later_ack() -> None:
-    """The publisher has forgotten the message."""
-    confirms = tracker(4)
-    confirms.rejected([2])
-    assert confirms.take() == [nack(2)]
-    confirms.confirmed([1, 3, 4])
-    assert confirms.take() == [ack(4, multiple=True)]
 
 
 @pytest.mark.rabbitmq("rabbit_confirms_SUITE", "confirm")
@@ -103,14 +78,6 @@ def test_an_unroutable_message_is_confirmed_at_once() -> None:
     assert confirms.take() == [ack(2)]
     confirms.confirmed([1])
     assert confirms.take() == [ack(1)]
-
-
-def test_sequence_numbers_have_no_gaps() -> None:
-    """A gap would be a fault of ours."""
-    confirms = tracker(3)
-    assert confirms.next_seq == 4
-    with pytest.raises(AssertionError):
-        confirms.published(5, 1)
 
 
 class Model:

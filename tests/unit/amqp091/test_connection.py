@@ -12,11 +12,10 @@ from amqp10broker.protocols.amqp091.connection import (
     ConnectionInput,
     ConnectionState,
 )
-from amqp10broker.protocols.amqp091.errors import AmqpChannelError, AmqpHardError, ReplyCode
+from amqp10broker.protocols.amqp091.errors import ReplyCode
 from amqp10broker.protocols.amqp091.events import (
     ChannelItems,
     CloseOkReceived,
-    CloseReceived,
     ConnectionEvent,
     ConnectionFailed,
     OpenReceived,
@@ -27,7 +26,6 @@ from amqp10broker.protocols.amqp091.events import (
 )
 from amqp10broker.protocols.amqp091.frames import (
     HEARTBEAT,
-    ContentTooLarge,
     FrameReader,
     MethodFrame,
     PublishRun,
@@ -37,7 +35,6 @@ from amqp10broker.protocols.amqp091.framing import HEADER, content_frames
 from amqp10broker.protocols.amqp091.methods import (
     BasicPublish,
     ChannelOpen,
-    ConnectionBlocked,
     ConnectionClose,
     ConnectionCloseOk,
     ConnectionOpen,
@@ -48,7 +45,6 @@ from amqp10broker.protocols.amqp091.methods import (
     ConnectionStartOk,
     ConnectionTune,
     ConnectionTuneOk,
-    ConnectionUnblocked,
     ConnectionUpdateSecret,
     ConnectionUpdateSecretOk,
     Method,
@@ -234,36 +230,6 @@ def test_a_client_that_does_not_wait_is_read_when_the_owner_has_answered() -> No
     assert [type(item) for item in event.items] == [MethodFrame, PublishRun]
 
 
-def test_capabilities_that_are_no_table_are_none() -> None:
-    """A client may send anything in its properties."""
-    connection = connection_in(S.STARTING)
-    receive(connection, ConnectionStartOk({"capabilities": "all"}, "PLAIN", b"", "en_US"))
-    assert connection.capabilities == frozenset()
-
-
-def test_heartbeats_count_for_nothing_while_a_connection_opens() -> None:
-    """They are read over."""
-    connection = connection_in(S.STARTING)
-    assert connection.receive(HEARTBEAT * 2) == []
-    assert connection.state is S.STARTING
-
-
-def test_a_frame_before_tune_has_at_most_8192_bytes() -> None:
-    """501, whatever is negotiated later."""
-    connection = connection_in(S.STARTING)
-    (event,) = connection.receive(HEADER.pack(1, 0, 8193))
-    assert isinstance(event, ConnectionFailed)
-    assert event.error.reply_text == "FRAME_ERROR - type 1, 8193 octets payload, max 8184"
-
-
-def test_a_channel_before_open_is_unexpected() -> None:
-    """505, and the connection is closed."""
-    connection = connection_in(S.OPENING)
-    (event,) = connection.receive(method_frame(1, ChannelOpen()))
-    assert isinstance(event, ConnectionFailed)
-    assert event.error.code is ReplyCode.UNEXPECTED_FRAME
-
-
 # --- tune ------------------------------------------------------------------------------------------
 
 
@@ -380,19 +346,6 @@ def test_what_a_client_logs_in_with_is_not_shown(event: object) -> None:
     assert "geheim" not in repr(event)
 
 
-def test_blocked_is_told_to_clients_that_asked_for_it() -> None:
-    """And unblocked; the reason is cut to what fits."""
-    connection = connection_in(S.RUNNING)
-    assert connection.blocked("low on memory")
-    assert connection.blocked("x" * 300)
-    assert connection.unblocked()
-    assert written(connection) == [
-        ConnectionBlocked("low on memory"),
-        ConnectionBlocked("x" * 252 + "..."),
-        ConnectionUnblocked(),
-    ]
-
-
 def test_blocked_is_not_told_to_other_clients() -> None:
     """Nor on a connection that is closing, like the answer to a new secret."""
     connection = connection_in(S.RUNNING)
@@ -406,46 +359,6 @@ def test_blocked_is_not_told_to_other_clients() -> None:
 
 
 # --- closing ---------------------------------------------------------------------------------------
-
-
-def test_the_clients_close_is_answered_when_the_owner_is_ready() -> None:
-    """What the client sent behind its close does not count."""
-    connection = connection_in(S.RUNNING)
-    close = ConnectionClose(200, "Normal shutdown", 0, 0)
-    events = connection.receive(PUBLISH + method_frame(0, close) + PUBLISH)
-    assert [type(event) for event in events] == [ChannelItems, CloseReceived]
-    assert events[1] == CloseReceived(200, "Normal shutdown", 0, 0)
-    assert connection.receive(PUBLISH) == []
-    assert connection.take_output() == b""
-    connection.close_ok()
-    assert written(connection) == [ConnectionCloseOk()]
-    assert connection.state is S.END
-
-
-def test_a_channel_error_can_close_the_connection_too() -> None:
-    """Where the specification says connection for a soft code: a refused login."""
-    connection = connection_in(S.AUTHENTICATING)
-    connection.fail(AmqpChannelError(ReplyCode.ACCESS_REFUSED, "Login was refused"))
-    assert written(connection) == [ConnectionClose(403, "ACCESS_REFUSED - Login was refused", 0, 0)]
-
-
-def test_only_the_first_fault_is_told() -> None:
-    """A connection is closed once."""
-    connection = connection_in(S.RUNNING)
-    connection.close(ReplyCode.CONNECTION_FORCED, "broker forced connection closure with reason 'shutdown'")
-    connection.fail(AmqpHardError(ReplyCode.INTERNAL_ERROR, "again"))
-    assert [type(method) for method in written(connection)] == [ConnectionClose]
-    assert connection.fault is not None
-    assert connection.fault.code is ReplyCode.CONNECTION_FORCED
-
-
-def test_a_close_that_crosses_ours_is_answered() -> None:
-    """And the close-ok for ours is still awaited."""
-    connection = connection_in(S.CLOSING)
-    events = receive(connection, ConnectionClose(200, "bye", 0, 0), ConnectionCloseOk(), ConnectionCloseOk())
-    assert events == [CloseReceived(200, "bye", 0, 0), CloseOkReceived()]
-    assert written(connection) == [ConnectionCloseOk()]
-    assert connection.state is S.END
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 100_000])
@@ -491,12 +404,3 @@ def test_a_frame_that_is_too_large_is_read_over_after_our_close() -> None:
     for start in range(0, len(data), 4096):
         events += connection.receive(data[start : start + 4096])
     assert [type(event) for event in events] == [ConnectionFailed, CloseOkReceived]
-
-
-def test_the_limit_of_contents_can_be_set() -> None:
-    """It is the reader's."""
-    connection = connection_in(S.RUNNING, content_bytes_max=4)
-    (event,) = connection.receive(PUBLISH)
-    assert isinstance(event, ChannelItems)
-    (item,) = event.items
-    assert isinstance(item, ContentTooLarge)

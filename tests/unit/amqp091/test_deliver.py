@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from amqp10broker.message.amqp091 import make_head, split_head
 from amqp10broker.protocols.amqp091.codec import encode_shortstr
-from amqp10broker.protocols.amqp091.deliver import DeliverEncoder, get_ok_frames, return_frames, split
+from amqp10broker.protocols.amqp091.deliver import DeliverEncoder, split
 from amqp10broker.protocols.amqp091.properties import BasicProperties, encode_properties
 
 FRAME_MAX = 8192
@@ -74,12 +74,6 @@ def test_a_body_is_cut_to_the_frame_size(size: int) -> None:
     for number in range(3):
         method, _, body = content_of(frames)
         assert (method.delivery_tag, body) == (number + 1, bytes([number]) * size)
-
-
-def test_a_frame_size_without_limit_cuts_nothing() -> None:
-    """0 is no limit."""
-    data = encoded([(head(), bytes(100_000))], frame_max=0)
-    assert data.endswith(b"\x03\x00\x03" + (100_000).to_bytes(4, "big") + bytes(100_000) + b"\xce")
 
 
 @given(
@@ -144,25 +138,3 @@ def test_heads_are_read_as_the_message_room_writes_them() -> None:
         redelivered, names, properties = split(message)
         assert (names, properties, redelivered == b"\x01") == split_head(message)
         assert names == encode_shortstr("amq.direct") + encode_shortstr("key")
-
-
-@pytest.mark.parametrize("size", [0, 5, 2 * FRAME_MAX])
-def test_get_ok_tells_how_many_are_left(size: int) -> None:
-    """With the content as in a delivery."""
-    message = (head("key", redelivered=True, delivery_mode=2), bytes(size))
-    frames = frames_of(get_ok_frames(3, 7, message, 42, FRAME_MAX), 3)
-    method, header, body = content_of(frames)
-    assert (method.name, method.delivery_tag, method.redelivered) == ("Basic.GetOk", 7, True)
-    assert (method.exchange, method.routing_key, method.message_count) == ("amq.direct", "key", 42)
-    assert (header.properties.delivery_mode, body, frames) == (2, bytes(size), [])
-
-
-@pytest.mark.parametrize("size", [0, 5, 2 * FRAME_MAX])
-def test_a_returned_message_says_why(size: int) -> None:
-    """With the content as it was published."""
-    message = (head("key", delivery_mode=2), bytes(size))
-    frames = frames_of(return_frames(3, 312, "NO_ROUTE", message, FRAME_MAX), 3)
-    method, header, body = content_of(frames)
-    assert (method.name, method.reply_code, method.reply_text) == ("Basic.Return", 312, "NO_ROUTE")
-    assert (method.exchange, method.routing_key) == ("amq.direct", "key")
-    assert (header.properties.delivery_mode, body, frames) == (2, bytes(size), [])

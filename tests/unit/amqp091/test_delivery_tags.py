@@ -36,46 +36,6 @@ def refused(unacked: Unacked[str, int], tag: int, *, multiple: bool = False) -> 
     assert len(unacked) == before
 
 
-def test_a_tag_is_taken_once() -> None:
-    """A double ack is an unknown tag."""
-    unacked = outstanding((1, "a", 3))
-    assert flat(unacked.ack(2, False)) == [(2, "a", 20)]
-    refused(unacked, 2)
-    assert len(unacked) == 2
-
-
-@pytest.mark.parametrize("tag", [0, 4, 2**64 - 1])
-@pytest.mark.parametrize("multiple", [False, True])
-def test_a_tag_never_given_is_unknown(tag: int, multiple: bool) -> None:
-    """406; only 0 with multiple means something else."""
-    unacked = outstanding((1, "a", 3))
-    if tag == 0 and multiple:
-        assert len(flat(unacked.ack(tag, multiple))) == 3
-    else:
-        refused(unacked, tag, multiple=multiple)
-
-
-def test_multiple_takes_all_up_to_the_tag() -> None:
-    """Of all consumers, in the order of the tags."""
-    unacked = outstanding((1, "a", 2), (3, "b", 2), (5, "a", 2))
-    unacked.ack(2, False)
-    assert flat(unacked.ack(5, True)) == [(1, "a", 10), (3, "b", 30), (4, "b", 40), (5, "a", 50)]
-    assert flat(unacked.take_all()) == [(6, "a", 60)]
-
-
-def test_multiple_with_a_tag_taken_already_is_unknown() -> None:
-    """Nothing is taken then, as lower ones may be outstanding."""
-    unacked = outstanding((1, "a", 5))
-    unacked.ack(3, False)
-    refused(unacked, 3, multiple=True)
-    assert len(unacked) == 4
-
-
-def test_all_of_none_is_nothing() -> None:
-    """Tag 0 with multiple is never unknown."""
-    assert Unacked[str, int]().ack(0, True) == []
-
-
 def test_a_row_of_acks_is_taken_at_once() -> None:
     """One part for each run of a consumer."""
     unacked = outstanding((1, "a", 4), (5, "b", 4))

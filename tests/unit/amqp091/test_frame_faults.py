@@ -76,24 +76,10 @@ def test_a_fault_is_raised_behind_the_good_frames_before_it() -> None:
     assert reader.take_rest() == frame(9, 1, b"") + GOOD
 
 
-def test_an_unknown_frame_type_is_a_frame_error() -> None:
-    """501."""
-    fault = fault_of(frame(9, 1, b"abc"))
-    assert (fault.code, fault.text) == (ReplyCode.FRAME_ERROR, "type 9, 3 octets payload, unknown type")
-
-
 def test_a_payload_larger_than_frame_max_is_a_frame_error() -> None:
     """501, from the header alone, with the sizes in the text."""
     fault = fault_of(HEADER.pack(3, 1, FRAME_MAX + 1))
     assert (fault.code, fault.text) == (ReplyCode.FRAME_ERROR, "type 3, 8193 octets payload, max 8184")
-
-
-def test_eight_bytes_above_frame_max_are_tolerated() -> None:
-    """As RabbitMQ does."""
-    data = PUBLISH + content_header_frame(1, PLAIN, FRAME_MAX) + frame(3, 1, bytes(FRAME_MAX))
-    (run,) = FrameReader(FRAME_MAX).feed(data)
-    assert isinstance(run, PublishRun)
-    assert run.bodies == [bytes(FRAME_MAX)]
 
 
 @pytest.mark.parametrize(
@@ -117,37 +103,6 @@ def test_a_wrong_end_octet_is_a_frame_error(data: bytes) -> None:
 def test_a_heartbeat_on_a_channel_or_with_a_payload_is_a_frame_error(data: bytes) -> None:
     """501."""
     assert fault_of(data).code is ReplyCode.FRAME_ERROR
-
-
-def test_a_channel_before_the_connection_is_open_is_unexpected() -> None:
-    """505."""
-    fault = fault_of(method_frame(1, ChannelOpen()), open=False)
-    assert fault.code is ReplyCode.UNEXPECTED_FRAME
-
-
-def test_an_unknown_class_is_not_implemented() -> None:
-    """540 with its number."""
-    fault = fault_of(frame(1, 1, b"\x00\x77\x00\x0a"))
-    assert (fault.code, fault.class_id, fault.method_id) == (ReplyCode.NOT_IMPLEMENTED, 0x77, 10)
-
-
-def test_an_unknown_method_is_an_invalid_command() -> None:
-    """503 with its numbers."""
-    fault = fault_of(frame(1, 1, b"\x00\x3c\x00\x77"))
-    assert (fault.code, fault.class_id, fault.method_id) == (ReplyCode.COMMAND_INVALID, 60, 0x77)
-
-
-def test_malformed_arguments_are_a_syntax_error() -> None:
-    """502 with the method."""
-    payload = QueueDeclare(queue="q", arguments={"a": True}).encode().replace(b"\x01at", b"\x01a?")
-    fault = fault_of(frame(1, 1, payload))
-    assert (fault.code, fault.class_id, fault.method_id) == (ReplyCode.SYNTAX_ERROR, 50, 10)
-
-
-def test_a_malformed_publish_is_a_syntax_error() -> None:
-    """502 with the method, although publishes are learned."""
-    fault = fault_of(frame(1, 1, BasicPublish(routing_key="q").encode() + b"\0"))
-    assert (fault.code, fault.class_id, fault.method_id) == (ReplyCode.SYNTAX_ERROR, 60, 40)
 
 
 def test_a_method_of_the_connection_on_a_channel_is_an_invalid_command() -> None:
@@ -185,19 +140,6 @@ def test_anything_but_a_content_header_behind_a_publish_is_unexpected(data: byte
     assert fault.text == "expected content header for class 60, got non content header frame instead"
 
 
-def test_a_content_header_of_another_class_is_unexpected() -> None:
-    """505."""
-    fault = fault_of(PUBLISH + CONTENT_HEADER.replace(b"\x00\x3c", b"\x00\x32"))
-    assert fault.code is ReplyCode.UNEXPECTED_FRAME
-    assert fault.text == "expected content header for class 60, got one for class 50 instead"
-
-
-def test_a_content_header_with_a_weight_is_unexpected() -> None:
-    """505: the weight must be 0."""
-    fault = fault_of(PUBLISH + CONTENT_HEADER.replace(b"\x00\x3c\x00\x00", b"\x00\x3c\x00\x01"))
-    assert fault.code is ReplyCode.UNEXPECTED_FRAME
-
-
 @pytest.mark.parametrize("size", [0, 11, 13])
 def test_a_content_header_cut_off_is_a_frame_error(size: int) -> None:
     """501: class, weight, body size and property flags are 14 bytes."""
@@ -220,23 +162,6 @@ def test_a_body_longer_than_announced_is_a_frame_error(bodies: list[bytes]) -> N
     """501, in the first frame or a later one."""
     fault = fault_of(PUBLISH + CONTENT_HEADER + b"".join(body_frames(1, body, 0) for body in bodies))
     assert (fault.code, fault.class_id, fault.method_id) == (ReplyCode.FRAME_ERROR, 60, 40)
-
-
-def test_a_body_frame_behind_the_whole_body_is_unexpected() -> None:
-    """505: the content is over."""
-    reader = FrameReader(FRAME_MAX)
-    assert len(reader.feed(GOOD + body_frames(1, b"x", 0))) == 1
-    with pytest.raises(AmqpHardError) as caught:
-        reader.feed(b"")
-    assert caught.value.code is ReplyCode.UNEXPECTED_FRAME
-
-
-def test_a_body_behind_an_empty_content_is_unexpected() -> None:
-    """505: a body of size 0 has no body frames."""
-    reader = FrameReader(FRAME_MAX)
-    assert len(reader.feed(PUBLISH + content_header_frame(1, PLAIN, 0) + body_frames(1, b"x", 0))) == 1
-    assert reader.fault is not None
-    assert reader.fault.code is ReplyCode.UNEXPECTED_FRAME
 
 
 STREAM = (

@@ -34,7 +34,6 @@ from amqp10broker.protocols.amqp091.framing import END, HEADER, body_frames, con
 from amqp10broker.protocols.amqp091.methods import (
     FRAME_BODY,
     BasicAck,
-    BasicDeliver,
     BasicNack,
     BasicPublish,
     ChannelClose,
@@ -152,73 +151,6 @@ def read(
 # --- joining ---------------------------------------------------------------------------------------
 
 
-def test_equal_publishes_become_one_run() -> None:
-    """Any number of messages with equal arguments on one channel is one item."""
-    bodies = [b"%03d" % number for number in range(100)]
-    (run,) = read(b"".join(publish(body=body) for body in bodies))
-    assert isinstance(run, PublishRun)
-    assert (run.channel, run.exchange, run.routing_key) == (1, "amq.direct", "q")
-    assert (run.mandatory, run.immediate) == (True, False)
-    assert run.bodies == bodies
-    assert run.properties == [PERSISTENT] * 100
-
-
-def test_a_run_joins_messages_of_other_sizes_and_properties() -> None:
-    """Only the arguments of the publish must be equal."""
-    messages = [(PERSISTENT, b"a"), (PERSISTENT, b"bb"), (PLAIN, b"bb"), (PLAIN, b""), (PLAIN, b"c" * 20_000)]
-    (run,) = read(b"".join(publish(body=body, properties=properties) for properties, body in messages))
-    assert isinstance(run, PublishRun)
-    assert list(zip(run.properties, run.bodies, strict=True)) == messages
-
-
-def test_another_routing_key_begins_another_run() -> None:
-    """And going back to the first one a third."""
-    items = read(publish(key="a") + publish(key="b") * 2 + publish(key="a"))
-    assert [(run.routing_key, len(run.bodies)) for run in items if isinstance(run, PublishRun)] == [
-        ("a", 1),
-        ("b", 2),
-        ("a", 1),
-    ]
-
-
-def test_runs_are_joined_across_other_channels() -> None:
-    """Two publishers that alternate are two runs, since channels are independent."""
-    items = read((publish(1, b"x") + publish(2, b"y")) * 10)
-    assert [(item.channel, len(item.bodies)) for item in items if isinstance(item, PublishRun)] == [
-        (1, 10),
-        (2, 10),
-    ]
-
-
-def test_a_method_of_the_channel_ends_its_run() -> None:
-    """What was published before a method comes before it."""
-    declare = QueueDeclare(queue="q")
-    items = read(publish(body=b"1") + method_frame(1, declare) + publish(body=b"2"))
-    assert [type(item) for item in items] == [PublishRun, MethodFrame, PublishRun]
-
-
-def test_nothing_is_joined_across_a_frame_on_channel_0() -> None:
-    """What stood before a method of the connection stays before it."""
-    items = read(publish(body=b"1") + HEARTBEAT + publish(body=b"2"))
-    assert [type(item) for item in items] == [PublishRun, Heartbeat, PublishRun]
-
-
-def test_neighbouring_acks_become_one_run() -> None:
-    """Tag and multiple of each, in order."""
-    (run,) = read(b"".join(ack(tag, multiple=tag % 7 == 0) for tag in range(1, 51)))
-    assert isinstance(run, AckRun)
-    assert run.tags == [(tag, tag % 7 == 0) for tag in range(1, 51)]
-
-
-def test_an_ack_with_reserved_bits_set_is_read() -> None:
-    """Only the lowest bit of the octet counts."""
-    frame = bytearray(ack(5))
-    frame[-2] = 0b110
-    assert flat(read(bytes(frame) + ack(6))) == {1: [(5, False), (6, False)]}
-    frame[-2] = 0b11
-    assert flat(read(ack(4) + bytes(frame))) == {1: [(4, False), (5, True)]}
-
-
 def test_a_body_that_holds_frames_is_not_read_as_frames() -> None:
     """Not even where the rows of equal messages are read at once."""
     inner = publish(body=b"12345")
@@ -229,14 +161,6 @@ def test_a_body_that_holds_frames_is_not_read_as_frames() -> None:
 
 
 # --- contents --------------------------------------------------------------------------------------
-
-
-def test_a_body_of_several_frames_is_put_together() -> None:
-    """In order, and the run goes on behind it."""
-    body = bytes(range(256)) * 100
-    (run,) = read(publish(body=b"a") + publish(body=body) + publish(body=b"b"))
-    assert isinstance(run, PublishRun)
-    assert run.bodies == [b"a", body, b"b"]
 
 
 @pytest.mark.rabbitmq("unit_amqp091_content_framing_SUITE", "content_transcoding")
@@ -270,14 +194,6 @@ def test_contents_of_two_channels_may_be_interleaved() -> None:
     }
 
 
-def test_other_methods_with_content_are_given_whole() -> None:
-    """What a client receives."""
-    deliver = BasicDeliver(consumer_tag="c", delivery_tag=1, routing_key="q")
-    assert read(content_frames(1, deliver, PLAIN, b"body", FRAME_MAX)) == [
-        Content(1, deliver, PLAIN, b"body")
-    ]
-
-
 def test_a_content_that_announces_too_much_is_reported_and_read_over() -> None:
     """At once, before its body; the channel goes on behind it."""
     reader = FrameReader(FRAME_MAX, content_bytes_max=10)
@@ -288,14 +204,6 @@ def test_a_content_that_announces_too_much_is_reported_and_read_over() -> None:
     (run,) = reader.feed(content_frames(1, method, PLAIN, b"0123456789", 0))
     assert isinstance(run, PublishRun)
     assert run.bodies == [b"0123456789"]
-
-
-def test_a_content_of_more_than_512_mib_is_not_collected() -> None:
-    """The limit, if nobody sets another."""
-    method = BasicPublish(routing_key="q")
-    (item,) = read(method_frame(1, method) + content_header_frame(1, PLAIN, 512 * 1024 * 1024 + 1))
-    assert isinstance(item, ContentTooLarge)
-    assert item.size == item.limit + 1
 
 
 def test_a_content_that_is_not_whole_is_announced_once() -> None:
@@ -418,13 +326,6 @@ def test_a_call_reads_no_more_single_frames_than_allowed_and_any_number_of_learn
         [PublishRun, MethodFrame, MethodFrame, MethodFrame],
         [MethodFrame, MethodFrame],
     ]
-
-
-def test_bytes_not_read_can_be_handed_over() -> None:
-    """For a reader of another kind."""
-    reader = FrameReader(FRAME_MAX)
-    reader.feed(ack(1) + ack(2)[:10])
-    assert reader.take_rest() == ack(2)[:10]
 
 
 def test_a_long_frame_may_come_in_many_pieces() -> None:

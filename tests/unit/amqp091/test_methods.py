@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amqp10broker.protocols.amqp091 import methods
-from amqp10broker.protocols.amqp091.errors import AmqpHardError, DecodeError, ReplyCode
+from amqp10broker.protocols.amqp091.errors import DecodeError, ReplyCode
 from amqp10broker.protocols.amqp091.framing import method_frame
 from amqp10broker.protocols.amqp091.methods import Method, decode_method
 
@@ -73,12 +73,6 @@ def test_a_method_with_its_defaults_comes_back(method: type[Any]) -> None:
     assert decode_method(method().encode()) == method()
 
 
-@given(method_values(METHODS))
-def test_a_method_with_any_values_comes_back(method: Any) -> None:
-    """Every method, with drawn values."""
-    assert decode_method(method.encode()) == method
-
-
 @pytest.mark.filterwarnings("ignore:This command is deprecated")
 @given(method_values(IN_PAMQP))
 def test_pamqp_reads_what_we_write(method: Any) -> None:
@@ -109,42 +103,6 @@ def test_bytes_behind_the_arguments_are_a_syntax_error(method: type[Any]) -> Non
     """502: the payload has exactly the arguments."""
     with pytest.raises(DecodeError, match="1 bytes follow the arguments"):
         decode_method(method().encode() + b"\0")
-
-
-def test_an_unknown_class_is_not_implemented() -> None:
-    """540, with the numbers that were asked for."""
-    with pytest.raises(AmqpHardError) as caught:
-        decode_method(b"\x00\x77\x00\x0a")
-    error = caught.value
-    assert (error.code, error.class_id, error.method_id) == (ReplyCode.NOT_IMPLEMENTED, 0x77, 10)
-
-
-def test_an_unknown_method_of_a_known_class_is_an_invalid_command() -> None:
-    """503, with the numbers that were asked for."""
-    with pytest.raises(AmqpHardError) as caught:
-        decode_method(b"\x00\x32\x00\x77")
-    error = caught.value
-    assert (error.code, error.class_id, error.method_id) == (ReplyCode.COMMAND_INVALID, 50, 0x77)
-
-
-def test_a_payload_without_class_and_method_is_a_syntax_error() -> None:
-    """502 for less than four bytes."""
-    with pytest.raises(DecodeError):
-        decode_method(b"\x00\x32\x00")
-
-
-def test_a_malformed_table_is_a_syntax_error_of_its_method() -> None:
-    """502 names queue.declare when its arguments hold an unknown field type."""
-    good = methods.QueueDeclare(queue="q", arguments={"a": True}).encode()
-    with pytest.raises(DecodeError) as caught:
-        decode_method(good.replace(b"\x01at\x01", b"\x01a?\x01"))
-    assert (caught.value.class_id, caught.value.method_id) == (50, 10)
-
-
-def test_bits_share_octets_in_the_order_of_the_fields() -> None:
-    """The first bit is the lowest (section 4.2.5.2)."""
-    payload = methods.QueueDeclare(durable=True, no_wait=True).encode()
-    assert payload == b"\x00\x32\x00\x0a" + b"\x00\x00" + b"\x00" + b"\x12" + b"\x00\x00\x00\x00"
 
 
 def test_access_request_is_read_although_0_9_1_has_dropped_it() -> None:

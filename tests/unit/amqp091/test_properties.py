@@ -16,9 +16,8 @@ from amqp10broker.protocols.amqp091.properties import (
     decode_properties,
     encode_properties,
     is_persistent,
-    read_headers,
 )
-from amqp10broker.protocols.amqp091.types import EncodeError, Int32
+from amqp10broker.protocols.amqp091.types import EncodeError
 
 ALL = BasicProperties(
     content_type="text/plain",
@@ -36,35 +35,6 @@ ALL = BasicProperties(
     app_id="app",
     cluster_id="cluster",
 )
-FIELDS = [field.name for field in dataclasses.fields(BasicProperties)]
-
-
-@pytest.mark.parametrize(("index", "name"), list(enumerate(FIELDS)), ids=FIELDS)
-def test_each_property_has_its_flag(index: int, name: str) -> None:
-    """The properties have flags from the highest bit down, in the order of the specification."""
-    alone = BasicProperties(**{name: getattr(ALL, name)})
-    data = encode_properties(alone)
-    assert data[:2] == (0x8000 >> index).to_bytes(2, "big")
-    assert decode_properties(data) == alone
-
-
-def test_all_properties_come_back() -> None:
-    """Fourteen properties at once are written in order and read again."""
-    data = encode_properties(ALL)
-    assert data[:2] == b"\xff\xfc"
-    assert decode_properties(data) == ALL
-
-
-def test_no_properties_are_two_bytes() -> None:
-    """Only the flags word remains."""
-    assert encode_properties(BasicProperties()) == b"\x00\x00"
-    assert decode_properties(b"\x00\x00") == BasicProperties()
-
-
-def test_empty_texts_are_present() -> None:
-    """A property that is there and empty is not one that is absent."""
-    properties = BasicProperties(content_type="", headers={}, message_id="")
-    assert decode_properties(encode_properties(properties)) == properties
 
 
 @pytest.mark.parametrize("cut", range(len(encode_properties(ALL))))
@@ -132,13 +102,6 @@ def test_properties_that_cannot_travel_are_refused(properties: BasicProperties) 
 def test_persistence_is_read_without_decoding(properties: BasicProperties, expected: bool) -> None:
     """The delivery mode is found behind content type, encoding and headers."""
     assert is_persistent(encode_properties(properties)) is expected
-
-
-def test_headers_are_read_alone() -> None:
-    """The headers are found behind content type and encoding; without them the table is empty."""
-    assert read_headers(encode_properties(ALL)) == {"a": "b"}
-    assert read_headers(encode_properties(BasicProperties(headers={"n": 1}))) == {"n": Int32(1)}
-    assert read_headers(encode_properties(BasicProperties(content_type="t"))) == {}
 
 
 short = st.text(max_size=60)

@@ -60,8 +60,3 @@ def test_heartbeats_go_on_while_we_do_not_read() -> None:
     timer = IdleTimer(0, 2000, 0.0)
     assert timer.tick(0.1, 0, 5, listening=False) == (False, False)
     assert timer.tick(0.7, 0, 5, listening=False) == (True, False)
-
-
-def test_no_time_outs_no_interval() -> None:
-    """Nobody asked for anything: nothing needs to be looked at."""
-    assert IdleTimer(0, None, 0.0).interval is None

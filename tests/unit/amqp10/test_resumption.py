@@ -84,13 +84,6 @@ def test_what_an_incomplete_map_does_not_name_stays_open_for_the_sender() -> Non
     assert (plan.unknown, plan.settled, plan.open) == ([], [], [b"1", b"3"])
 
 
-def test_deliveries_are_resumed_in_their_order() -> None:
-    """Not in that of the receiver's map."""
-    tags = [b"3", b"1", b"2"]
-    plan = resume_as_sender(dict.fromkeys(tags), dict.fromkeys(sorted(tags)))
-    assert [resumed.tag for resumed in plan.resumed] == tags
-
-
 # --- we receive -----------------------------------------------------------------------------------
 
 

@@ -39,9 +39,3 @@ def test_what_spark_throws_is_explained(said: str, parts: tuple[str, ...]) -> No
     assert "scala" not in str(failed.value)
     for part in parts:
         assert part in str(failed.value)
-
-
-def test_other_errors_are_not_touched() -> None:
-    """They are ours."""
-    with pytest.raises(ZeroDivisionError), explained(Path("/rec")):
-        raise ZeroDivisionError

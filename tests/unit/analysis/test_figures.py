@@ -6,15 +6,13 @@ import json
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from amqp10broker.observe.flow_events.schema import CHANNEL_HANDLE, FIELDS, NO_CREDIT, PACK, EventKind
+from amqp10broker.observe.flow_events.schema import FIELDS, PACK, EventKind
 from amqp10broker.observe.recording.parquet import EventWriter
 from amqp10broker.observe.recording.runs import RunRecord, write_run
-from amqp10broker.sessions.diagnosis.waits import Wait
-from amqp10broker.tools.analysis.configurations import METRICS, compare, configurations, groups
+from amqp10broker.tools.analysis.configurations import compare, configurations, groups
 from amqp10broker.tools.analysis.figures import Measured
 from tests.support.flow_oracle import measured
 
@@ -53,23 +51,6 @@ def test_warm_up_and_what_comes_after_the_end_do_not_count(tmp_path: Path) -> No
     found = figures(tmp_path, [event(at, EventKind.CLIENT_RECEIVED, n=n, value_ns=S) for at, n in sent])
     assert found.figures.throughput_per_s == pytest.approx(111 / 10)
     assert found.figures.events == 3
-
-
-def test_elapsed_time_counts_with_the_part_inside_the_run(tmp_path: Path) -> None:
-    """A link that waits across the ends of the run is cut there, and not left out."""
-    waits = [
-        event(2, EventKind.LINK_IN, value_ns=5 * S, reason=Wait.CREDIT_WITHHELD.number, link_credit=0),
-        event(8, EventKind.LINK_IN, value_ns=6 * S, link_credit=100),
-        event(14, EventKind.LINK_IN, value_ns=6 * S, reason=NO_CREDIT, link_credit=50, n=7),
-    ]
-    found = figures(tmp_path, waits)
-    stalls = {stall.reason: stall.seconds for stall in found.stalls}
-    assert stalls == {"credit withheld": pytest.approx(2), "no credit": pytest.approx(2)}
-    assert found.figures.publisher_stall_share == pytest.approx(0.4)
-    assert found.figures.publisher_link_s == pytest.approx(10)
-    # Left in the mean: (2 * 0 + 6 * 100 + 2 * 50) / 10 of 100.
-    assert found.figures.credit_utilisation == pytest.approx(1 - 0.7)
-    assert found.figures.broker_in_per_s == 0
 
 
 def test_a_run_that_is_still_recorded_counts_up_to_its_last_event(tmp_path: Path) -> None:
@@ -114,14 +95,6 @@ def test_streams_are_figured_apart_and_named_by_the_run(tmp_path: Path) -> None:
     assert found.figures.throughput_per_s == pytest.approx(99)
 
 
-@pytest.mark.parametrize("settings", ["", "[]", "{", '{"streams": 3}'])
-def test_streams_without_a_name_have_their_number(tmp_path: Path, settings: str) -> None:
-    """Settings are written by others."""
-    run = replace(RUN, settings=settings)
-    found = figures(tmp_path, [event(1, EventKind.CLIENT_SENT, n=5, value_ns=S, channel=3)], run)
-    assert [one.stream for one in found.streams] == ["3"]
-
-
 def test_confirm_latency_is_the_clients_if_it_wrote_it_down(tmp_path: Path) -> None:
     """Else the broker's own."""
     broker = event(1, EventKind.CONFIRM, n=10, value_ns=1_000_000)
@@ -131,33 +104,6 @@ def test_confirm_latency_is_the_clients_if_it_wrote_it_down(tmp_path: Path) -> N
     assert (alone.confirm_source, both.confirm_source) == ("broker", "client")
     assert alone.confirm_p50_ms == pytest.approx(1, rel=0.045)
     assert both.confirm_p99_ms == pytest.approx(8, rel=0.045)
-
-
-def test_latencies_are_weighted_by_messages(tmp_path: Path) -> None:
-    """One event of 990 messages, ten of one."""
-    events = [event(1, EventKind.CLIENT_DELIVERY, n=990, value_ns=1_000_000)]
-    events += [event(1, EventKind.CLIENT_DELIVERY, n=1, value_ns=64_000_000)] * 10
-    found = figures(tmp_path, events).figures
-    assert found.end_to_end_p99_ms == pytest.approx(1, rel=0.045)
-    assert found.end_to_end_p999_ms == pytest.approx(64, rel=0.045)
-
-
-def test_memory_processor_time_queue_and_buffers(tmp_path: Path) -> None:
-    """Maxima, means, and processor time by the messages of the throughput."""
-    events = [
-        event(1, EventKind.PROCESS, bytes=50_000_000, n=S // 2, value_ns=S),
-        event(2, EventKind.PROCESS, bytes=60_000_000, n=S, value_ns=S),
-        event(2, EventKind.QUEUE, queue_depth=10, handle=1, value_ns=S),
-        event(2, EventKind.QUEUE, queue_depth=30, handle=2, value_ns=S),
-        event(2, EventKind.CONNECTION_OUT, queue_depth=4096, value_ns=S),
-        event(2, EventKind.CLIENT_RECEIVED, n=1_000_000, value_ns=S),
-    ]
-    found = figures(tmp_path, events).figures
-    assert found.memory_max_bytes == 60_000_000
-    assert found.cpu_cores == pytest.approx(0.75)
-    assert found.cpu_us_per_message == pytest.approx(7.5)
-    assert (found.queue_depth_mean, found.queue_depth_max) == (20, 30)
-    assert found.write_buffer_max_bytes == 4096
 
 
 def test_the_depth_of_queues_is_a_mean_over_time(tmp_path: Path) -> None:
@@ -186,57 +132,6 @@ def test_windows_and_queue_credit_used(tmp_path: Path) -> None:
     assert found.queue_credit_utilisation == pytest.approx(0.75)
     assert found.consumer_credit_utilisation == pytest.approx(0.25)
     assert found.unconfirmed_mean == pytest.approx(30)
-
-
-def test_amqp_0_9_1_has_no_credit_to_use_up(tmp_path: Path) -> None:
-    """Its channels are in the same columns, with zeros."""
-    run = replace(RUN, protocol="amqp091")
-    found = figures(tmp_path, [event(1, EventKind.LINK_IN, value_ns=S, n=5)], run).figures
-    assert found.credit_utilisation is None
-    assert found.window_utilisation is None
-    assert found.broker_in_per_s == pytest.approx(0.5)
-
-
-def test_clients_of_both_protocols_are_told_apart_by_their_links(tmp_path: Path) -> None:
-    """The row of what a broker records by itself names no protocol; a channel's zeros are no used window."""
-    run = replace(RUN, protocol=None)
-    channel = {"handle": CHANNEL_HANDLE, "value_ns": S}
-    old = [
-        event(1, EventKind.LINK_IN, **channel, link_credit=900, queue_credit=10),
-        event(1, EventKind.LINK_OUT, **channel, link_credit=5000, queue_credit=0),
-    ]
-    alone = figures(tmp_path / "a", old, run).figures
-    names = [name for name in METRICS if name.endswith("utilisation")]
-    assert {getattr(alone, name) for name in names} == {None}
-    new = [
-        event(1, EventKind.LINK_IN, value_ns=S, link_credit=25, incoming_window=100, queue_credit=30),
-        event(1, EventKind.LINK_OUT, value_ns=S, link_credit=10, queue_credit=64),
-        # Closed windows and no credit are zeros, too, and these do count.
-        event(2, EventKind.LINK_IN, value_ns=S, queue_credit=20),
-        event(2, EventKind.LINK_OUT, value_ns=S, link_credit=20, queue_credit=0),
-    ]
-    both = figures(tmp_path / "b", [*old, *new], run).figures
-    assert both.credit_utilisation == pytest.approx(1 - 25 / 2 / 100)
-    assert both.window_utilisation == pytest.approx(1 - 100 / 2 / 400)
-    assert both.queue_credit_utilisation == pytest.approx(1 - 64 / 2 / 256)
-    assert both.consumer_credit_utilisation == pytest.approx(1 - 15 / 20)
-    assert both.unconfirmed_mean == pytest.approx(20)
-    assert both.publisher_link_s == pytest.approx(3)
-
-
-def test_what_was_not_recorded_is_not_zero(tmp_path: Path) -> None:
-    """None, so that nobody recommends it."""
-    found = figures(tmp_path, [event(1, EventKind.DROPPED, n=12)]).figures
-    unknown: dict[str, Any] = {name: getattr(found, name) for name in METRICS}
-    assert set(unknown.values()) == {None}
-    assert found.events_dropped == 12
-    assert found.dropped_share == pytest.approx(12 / 13)
-
-
-def test_a_reason_of_a_later_version_keeps_its_number(tmp_path: Path) -> None:
-    """Numbers are for ever, names come with versions."""
-    found = figures(tmp_path, [event(1, EventKind.LINK_IN, value_ns=S, reason=77)])
-    assert [stall.reason for stall in found.stalls] == ["reason 77"]
 
 
 def test_repetitions_are_taken_together_and_other_settings_apart(tmp_path: Path) -> None:

@@ -19,14 +19,6 @@ def test_an_interval_is_students() -> None:
     assert known.low == pytest.approx(12 - known.half_width)  # type: ignore[operator]
 
 
-def test_one_repetition_has_no_interval() -> None:
-    """None, and not an interval of width 0."""
-    known = estimate([5.0])
-    assert known is not None
-    assert (known.mean, known.low, known.high, known.half_width) == (5.0, None, None, None)
-    assert estimate([]) is None
-
-
 def test_what_the_scatter_hides_is_that_of_a_worked_example() -> None:
     """Two settings that scatter by 14.1 % with two degrees of freedom: t is 4.303, sqrt(1/2 + 1/2) is 1."""
     known = scatter([[90, 110], [900, 1100], [7]])
@@ -34,15 +26,6 @@ def test_what_the_scatter_hides_is_that_of_a_worked_example() -> None:
     assert (known.noise, known.freedom) == (pytest.approx(math.sqrt(0.02)), 2)
     assert known.visible(2, 2) == pytest.approx(4.3026527297 * math.sqrt(0.02))
     assert known.visible(4, 4) == pytest.approx(known.visible(2, 2) / math.sqrt(2))
-
-
-def test_without_repetitions_there_is_no_scatter() -> None:
-    """And with those that agree there is one of 0, which hides nothing."""
-    assert scatter([[5], [6]]) is None
-    assert scatter([]) is None
-    agreed = scatter([[5, 5], [6, 6]])
-    assert agreed is not None
-    assert agreed.visible(2, 2) == 0.0
 
 
 def test_noise_is_pooled_over_settings_as_a_share_of_each_mean() -> None:

@@ -20,13 +20,6 @@ def test_a_key_is_the_routing_key_form_encoded(routing_key: str, key: str) -> No
     assert properties_key(Binding("e", QUEUE, routing_key)) == key
 
 
-def test_arguments_are_behind_a_tilde() -> None:
-    one, two = (Binding("e", QUEUE, "k", {"x": number}) for number in (1, 2))
-    assert properties_key(one).startswith("k~")
-    assert properties_key(one) != properties_key(two)
-    assert properties_key(Binding("e", QUEUE, "", {"x": 1})) == f"~{one.arguments_hash}"
-
-
 def test_a_location_is_the_key_encoded_once_more() -> None:
     assert location(Binding("e", QUEUE, "order.#")) == "a%2Fb/order.%2523"
     destination, key = map(unquote, location(Binding("e", QUEUE, "a ~", {"x": "ü"})).split("/"))

@@ -51,36 +51,12 @@ def refusal(**query: str) -> tuple[int, dict[str, Any]]:
     return refused.value.answer.status, json.loads(refused.value.answer.body)
 
 
-def test_without_a_query_it_is_an_array() -> None:
-    assert listed() == QUEUES
-
-
 def test_columns_are_kept_and_go_into_objects() -> None:
     assert listed(columns="name,owner.port")[:3] == [
         {"name": "a.1", "owner": {"port": 1}},
         {"name": "a.2", "owner": {"port": 2}},
         {"name": "b.1"},
     ]
-
-
-def test_a_column_of_an_object_that_was_asked_for_whole_changes_nothing() -> None:
-    assert listed(columns="owner,owner.port")[0] == {"owner": {"name": "x", "port": 1}}
-    assert listed(columns="owner.port,owner")[0] == {"owner": {"name": "x", "port": 1}}
-
-
-def test_columns_that_nothing_has_leave_empty_objects_and_no_column_means_all() -> None:
-    assert listed(columns="nothing,name.deeper")[0] == {}
-    assert listed(columns="") == QUEUES
-
-
-def test_order_is_by_value_and_items_without_one_count_as_zero() -> None:
-    assert names(listed(sort="messages")) == ["c", "b.1", "a.1", "b.2", "a.2"]
-    assert names(listed(sort="messages", sort_reverse="true")) == ["a.2", "b.2", "a.1", "b.1", "c"]
-    assert names(listed(sort="owner.name")) == ["b.1", "c", "a.1", "b.2", "a.2"]
-
-
-def test_an_unknown_key_leaves_the_order() -> None:
-    assert listed(sort="nothing") == QUEUES
 
 
 def test_values_of_several_types_have_an_order() -> None:
@@ -106,13 +82,6 @@ def test_a_page_says_how_much_there_is() -> None:
         "page_size": 2,
         "total_count": 5,
     }
-
-
-def test_a_name_chooses_on_pages_alone() -> None:
-    page = listed(page="1", name=".1")
-    assert names(page["items"]) == ["a.1", "b.1"]
-    assert (page["filtered_count"], page["total_count"]) == (2, 5)
-    assert listed(name=".1") == QUEUES
 
 
 def test_a_name_may_be_a_regular_expression() -> None:
@@ -162,19 +131,6 @@ def test_others_run_while_names_are_searched() -> None:
     assert broker_api.pauses >= 3
 
 
-def test_sorting_comes_before_paging_and_columns_after() -> None:
-    page = listed(page="1", page_size="2", sort="messages", columns="name")
-    assert page["items"] == [{"name": "c"}, {"name": "b.1"}]
-
-
-def test_other_parameters_change_nothing() -> None:
-    assert listed(page="1", pagination="false")["page"] == 1
-
-
-def test_a_list_without_pages_ignores_them() -> None:
-    assert listed(paged=False, page="7", page_size="x", name="a") == QUEUES
-
-
 def test_a_page_behind_the_last_is_refused_and_an_empty_list_has_its_first() -> None:
     assert refusal(page="99", page_size="2") == (
         400,
@@ -188,10 +144,3 @@ def test_a_page_behind_the_last_is_refused_and_an_empty_list_has_its_first() -> 
 def test_pages_that_cannot_be_are_refused(page: str, size: str) -> None:
     status, body = refusal(page=page, page_size=size)
     assert (status, body["error"]) == (400, "invalid_pagination_parameters")
-
-
-@pytest.mark.parametrize("text", ["x", "", "-1", "1.5", "²", "1" * 5000])
-def test_a_page_that_is_no_number_is_refused(text: str) -> None:
-    status, body = refusal(page=text)
-    assert (status, body["error"]) == (400, "bad_request")
-    assert len(body["reason"]) < 100

@@ -16,14 +16,6 @@ def read(query: str, interval_ms: int = 5000) -> Following:
     return Following.read(HttpRequest.read(b"GET", b"/api/live?" + query.encode(), []), interval_ms)
 
 
-def test_paths_are_requests_with_their_own_queries() -> None:
-    found = read("path=/queues/%252F/a%2520b&path=/queues%3Fpage%3D1%26sort%3Dname&interval=250")
-    assert [each.segments for each in found.paths] == [("queues", "/", "a b"), ("queues",)]
-    assert found.paths[1].query == {"page": "1", "sort": "name"}
-    assert found.interval_ms == 250
-    assert read("path=/overview", 700).interval_ms == 700
-
-
 @pytest.mark.parametrize(
     ("query", "reason"),
     [

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from amqp10broker.api import message_stats
 from amqp10broker.queues.counters import Consumption, QueueConsumption, QueueCounters, tally
-from amqp10broker.routing.exchange import Exchange
 
 
 class Consumer:
@@ -17,11 +16,6 @@ class Consumer:
 
     def counted(self) -> Consumption:
         return self.counters
-
-
-def test_where_nothing_happened_nothing_is_said() -> None:
-    assert message_stats.of_queue(tally(QueueCounters(), QueueConsumption())) == {}
-    assert message_stats.of_exchange(_exchange(0, 0).counted()) == {}
 
 
 def test_what_was_published_and_what_was_delivered_are_groups() -> None:
@@ -52,13 +46,3 @@ def test_what_clients_published_was_confirmed_returned_or_dropped() -> None:
     }
     assert message_stats.of_clients({"got": 1})["deliver_get"] == 1
     assert message_stats.of_clients({"got_nothing": 2})["get_empty"] == 2
-
-
-def test_what_an_exchange_routed_went_on() -> None:
-    assert message_stats.of_exchange(_exchange(5, 2).counted()) == {"publish_in": 5, "publish_out": 3}
-
-
-def _exchange(published: int, unroutable: int) -> Exchange:
-    exchange = Exchange.__new__(Exchange)
-    exchange.published, exchange.unroutable, exchange.returned = published, unroutable, 0
-    return exchange

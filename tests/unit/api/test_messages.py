@@ -9,35 +9,12 @@ import pytest
 from amqp10broker.api.messages import HttpRequest, HttpResponse, RequestRefused
 
 
-def test_a_path_is_split_at_its_slashes_and_then_decoded() -> None:
-    request = HttpRequest.read(b"GET", b"/api/queues/%2F/a%2Fb%20c/", ())
-    assert request.segments == ("api", "queues", "/", "a/b c")
-
-
-def test_a_name_in_a_path_is_decoded_once() -> None:
-    assert HttpRequest.read(b"GET", b"/api/bindings/order.%2523", ()).segments[-1] == "order.%23"
-
-
-def test_an_empty_part_between_slashes_stays() -> None:
-    request = HttpRequest.read(b"POST", b"/api/exchanges/%2F//publish", ())
-    assert request.segments == ("api", "exchanges", "/", "", "publish")
-
-
-def test_the_target_of_a_proxys_client_is_its_path() -> None:
-    assert HttpRequest.read(b"GET", b"http://host:15672/api/overview?a=1", ()).segments == ("api", "overview")
-
-
 def test_the_last_of_equal_parameters_counts_and_blank_ones_stay() -> None:
     assert HttpRequest.read(b"GET", b"/?page=1&name=&page=2&q=a+b", ()).query == {
         "page": "2",
         "name": "",
         "q": "a b",
     }
-
-
-def test_values_of_a_repeated_header_are_joined() -> None:
-    request = HttpRequest.read(b"GET", b"/", ((b"accept", b"a/b"), (b"host", b"h"), (b"accept", b"c/d")))
-    assert request.headers == {"accept": "a/b, c/d", "host": "h"}
 
 
 @pytest.mark.parametrize(

@@ -52,17 +52,6 @@ def test_a_file_comes_with_its_tag_and_may_load_nothing_from_elsewhere() -> None
     assert headers["referrer-policy"] == "no-referrer"
 
 
-@pytest.mark.parametrize("known", ['W/"0123abcd"', '"other", W/"0123abcd"', "*"])
-def test_a_file_that_the_browser_has_is_not_sent_again(known: str) -> None:
-    answer = answer_of(asked("/css/a.css", if_none_match=known), FILE)
-    assert (answer.status, answer.body) == (304, b"")
-    assert dict(answer.headers)["etag"] == 'W/"0123abcd"'
-
-
-def test_a_file_that_has_changed_is_sent() -> None:
-    assert answer_of(asked("/css/a.css", if_none_match='W/"before"'), FILE).status == 200
-
-
 def test_the_path_of_a_folder_without_its_slash_leads_to_the_one_with_it() -> None:
     """Else a browser looked for `js/main.js` beside the folder."""
     without, there = asked("/at/our%20place"), asked("/at/our%20place/")

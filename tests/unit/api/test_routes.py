@@ -36,20 +36,6 @@ def test_of_two_patterns_the_one_that_says_more_counts(
     assert ROUTER.find(segments) == (expected, values)
 
 
-@pytest.mark.parametrize(
-    "segments", [(), ("api",), ("api", "nothing", "x"), ("api", "queues", "a", "b", "c")]
-)
-def test_other_paths_have_no_route(segments: tuple[str, ...]) -> None:
-    assert ROUTER.find(segments) is None
-
-
 def test_two_patterns_of_the_same_paths_are_a_mistake() -> None:
     with pytest.raises(ValueError, match="mean the same paths"):
         Router([QUEUES, route("/api/queues/{other}", "GET")])
-
-
-def test_head_comes_with_get_and_options_with_all() -> None:
-    assert QUEUE.allow == "HEAD, GET, PUT, DELETE, OPTIONS"
-    assert QUEUE.endpoint("HEAD") is QUEUE.endpoints["GET"]
-    assert route("/api/login", "POST").allow == "POST, OPTIONS"
-    assert route("/api/login", "POST").endpoint("HEAD") is None

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
 
 from amqp10broker.api import samples as module
-from amqp10broker.api.messages import RequestRefused
-from amqp10broker.api.samples import KEPT_MS, SAMPLES_MAX, RateSamples, Series, Span, rated
+from amqp10broker.api.samples import RateSamples, Series, Span
 
 INTERVAL_MS = 5_000
 
@@ -38,13 +36,6 @@ def test_looks_within_an_interval_are_one() -> None:
     assert rate((0, 0), (5_000, 50), (6_000, 1_000), (9_900, 2_000)) == 10.0
 
 
-def test_a_counter_that_is_new_was_nothing_before() -> None:
-    samples = RateSamples(INTERVAL_MS)
-    samples.look("key", 0, {})
-    series = samples.look("key", 5_000, {"x": 5})
-    assert rated({"x": 5}, series, None) == {"x": 5, "x_details": {"rate": 1.0}}
-
-
 def test_a_history_has_the_samples_newest_first() -> None:
     series = looked(*((number * 5_000, number * 10) for number in range(5)))
     found = series.details("x", Span(10_000, 5_000))
@@ -65,23 +56,6 @@ def test_a_history_has_the_samples_newest_first() -> None:
         "avg": 7.0,
         "avg_rate": 0.0,
     }
-
-
-def test_an_object_is_idle_since_the_first_look_that_saw_it_as_it_is() -> None:
-    series = looked((0, 1), (5_000, 2), (10_000, 2), (15_000, 2))
-    assert series.unchanged_since({"x": 2}) == 5_000
-    assert series.unchanged_since({"x": 3}) is None
-    assert looked((0, 1), (5_000, 2)).unchanged_since({"x": 2}) is None
-
-
-def test_samples_are_bounded_and_lie_farther_apart_the_older_they_are() -> None:
-    looks = 4 * SAMPLES_MAX
-    series = looked(*((number * INTERVAL_MS, number) for number in range(looks)))
-    times = [when for when, _ in series._samples]
-    assert len(times) <= SAMPLES_MAX
-    assert times[-1] - times[0] <= KEPT_MS
-    assert times[-1] - times[0] > KEPT_MS / 2
-    assert times[1] - times[0] > times[-1] - times[-2] == INTERVAL_MS
 
 
 def test_objects_that_nobody_looks_at_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,9 +84,3 @@ def test_objects_that_nobody_looks_at_are_forgotten(monkeypatch: pytest.MonkeyPa
 )
 def test_a_history_is_asked_for_by_age_and_step(query: dict[str, str], span: Any) -> None:
     assert Span.read(query, "lengths") == span
-
-
-def test_a_history_of_too_many_points_is_refused() -> None:
-    with pytest.raises(RequestRefused) as refused:
-        Span.read({"lengths_age": "2000", "lengths_incr": "1"}, "lengths")
-    assert "lengths_age holds more than" in json.loads(refused.value.answer.body)["reason"]

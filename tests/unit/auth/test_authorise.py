@@ -46,23 +46,6 @@ def test_each_permission_is_for_its_operation(access: Access, kind: authorise.Ki
         )
 
 
-def test_the_default_exchange_is_asked_for_as_amq_default(access: Access) -> None:
-    """In the pattern and in the text."""
-    access.write("exchange", "")
-    assert refused(lambda: access.read("exchange", "")) == (
-        "read access to exchange 'amq.default' in vhost '/' refused for user 'guest'"
-    )
-
-
-def test_any_permission_is_enough_to_look(access: Access) -> None:
-    """Passive declare and GET of a queue; who has none is told of the first."""
-    for name in ("c-1", "w-1", "r-1"):
-        access.any("queue", name)
-    assert refused(lambda: access.any("queue", "x")) == (
-        "configure access to queue 'x' in vhost '/' refused for user 'guest'"
-    )
-
-
 @pytest.mark.parametrize("pattern", ["", "^$"])
 def test_an_empty_pattern_allows_nothing(users: Users, pattern: str) -> None:
     """Searched for as it is, the empty pattern would be found in every name."""
@@ -70,20 +53,6 @@ def test_an_empty_pattern_allows_nothing(users: Users, pattern: str) -> None:
     access = Access(CatalogGrants(users, "guest"), "/")
     for kind, name in (("queue", "q"), ("exchange", "")):
         assert not access.allows("read", kind, name)  # type: ignore[arg-type]
-
-
-def test_patterns_are_searched_for_anywhere(users: Users) -> None:
-    """Without anchors a part of the name is enough."""
-    set_permission(users, "guest", "/", Permission(read="orders"))
-    Access(CatalogGrants(users, "guest"), "/").read("queue", "eu.orders.new")
-
-
-def test_without_permission_nothing_is_allowed(users: Users, access: Access) -> None:
-    """In another virtual host, for another user, after deletion."""
-    assert not Access(CatalogGrants(users, "guest"), "v").allows("read", "queue", "r-1")
-    assert not Access(CatalogGrants(users, "rabbit"), "/").allows("read", "queue", "r-1")
-    delete_user(users, "guest")
-    assert not access.allows("read", "queue", "r-1")
 
 
 def test_decisions_are_remembered_until_permissions_change(access: Access, users: Users) -> None:
@@ -95,14 +64,6 @@ def test_decisions_are_remembered_until_permissions_change(access: Access, users
     assert access.version != before
     access.read("queue", "q")
     assert refused(lambda: access.read("queue", "r-1"))
-
-
-def test_what_is_remembered_has_an_end(access: Access, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Clients choose names; they must not fill the memory with them."""
-    monkeypatch.setattr(authorise, "_REMEMBERED_MAX", 10)
-    for number in range(100):
-        access.read("queue", f"r-{number}")
-        assert len(access._allowed) <= 10
 
 
 def test_entering_a_virtual_host_needs_a_permission_there(users: Users, access: Access) -> None:

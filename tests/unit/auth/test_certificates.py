@@ -32,12 +32,6 @@ def test_the_end_is_read_in_both_forms_of_time(year: int) -> None:
     assert first_end_ms(pem(year)) == ms(year)
 
 
-def test_of_several_the_first_end_counts() -> None:
-    """A chain holds as long as each of its parts."""
-    text = f"Bag Attributes\n{pem(2040)}some words\n{pem(2033, 2060)}"
-    assert first_end_ms(text) == ms(2033)
-
-
 def test_what_is_no_certificate_has_no_end() -> None:
     """It is not known then; nothing is guessed, and nothing raised."""
     whole = pem(2040)

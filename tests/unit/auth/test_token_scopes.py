@@ -62,21 +62,6 @@ def test_a_scope_allows_its_operation_on_its_names_in_its_virtual_host() -> None
     assert not ann.allows("configure", "w", "other")
 
 
-def test_a_virtual_host_is_open_if_a_scope_names_it() -> None:
-    ann = grants("read:v/q")
-    assert ann.entry("v") is not None
-    assert ann.entry("w") is None
-
-
-def test_without_a_key_part_every_routing_key_is_allowed() -> None:
-    ann = grants("write:v/x", "write:v/y/eu.*")
-    assert ann.allows_topic("write", "v", "x", "any.key")
-    assert ann.allows_topic("write", "v", "y", "eu.orders")
-    assert not ann.allows_topic("write", "v", "y", "us.orders")
-    assert not ann.allows_topic("read", "v", "y", "eu.orders")
-    assert not ann.allows_topic("write", "v", "z", "eu.orders")
-
-
 def test_a_key_may_name_the_virtual_host_and_claims() -> None:
     ann = grants("write:*/x/{vhost}.{sub}.*", "write:*/y/{team}")
     assert ann.allows_topic("write", "v", "x", "v.ann.1")
@@ -84,11 +69,6 @@ def test_a_key_may_name_the_virtual_host_and_claims() -> None:
     assert not ann.allows_topic("write", "v", "x", "v.bob.1")
     assert ann.allows_topic("write", "v", "y", "a/b*")
     assert not ann.allows_topic("write", "v", "y", "a/bc"), "a star of a claim is a star"
-
-
-def test_tags_are_those_of_scopes() -> None:
-    assert grants("tag:administrator", "tag:monitoring").account.tags == ("administrator", "monitoring")
-    assert not grants("read:v/q").account.tags
 
 
 @pytest.mark.parametrize(

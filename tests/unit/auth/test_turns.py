@@ -45,21 +45,6 @@ def line() -> Line:
     return Line()
 
 
-def test_nobody_waits(line: Line) -> None:
-    """There is nothing to do."""
-    assert line.turns.take() is None
-    assert len(line.turns) == 0
-
-
-def test_one_address_and_name_is_served_in_order(line: Line) -> None:
-    """First come, first served, where nothing else tells them apart."""
-    made = [line.join("a", "u") for _ in range(5)]
-    for turn in made:
-        assert line.turns.take() is turn
-        line.turns.done(turn)
-    assert line.turns.take() is None
-
-
 def test_an_address_has_one_verification_at_a_time(line: Line) -> None:
     """Whoever sends many leaves a processor to others, whichever way the turns go round."""
     for number in range(10):
@@ -95,14 +80,6 @@ def test_a_storm_on_one_name_from_everywhere_delays_other_names_by_three_turns_a
         assert "ann from home" in [line.take() for _ in range(4)]
 
 
-def test_names_of_one_address_share_its_turns(line: Line) -> None:
-    """On one machine, 127.0.0.1, who tries one name does not hold up who logs in as another."""
-    for _ in range(100):
-        line.join("here", "guest")
-    line.join("here", "ann")
-    assert "ann from here" in [line.take() for _ in range(4)]
-
-
 def test_those_that_say_the_same_share_one_turn(line: Line) -> None:
     """A fleet with one password costs one verification; who says something else has a turn of its own."""
     fleet = [line.join("here", "app", key="right") for _ in range(500)]
@@ -112,20 +89,6 @@ def test_those_that_say_the_same_share_one_turn(line: Line) -> None:
     assert line.turns.take() is fleet[0]
     line.turns.done(fleet[0])
     assert line.turns.take() is other
-
-
-def test_a_turn_can_be_joined_until_it_is_done(line: Line) -> None:
-    """While it runs its result will do; afterwards, it is asked again."""
-    first = line.join("here", "app", key="same")
-    assert line.turns.take() is first
-    assert line.join("here", "app", key="same") is first
-    line.turns.done(first)
-    assert line.join("here", "app", key="same") is not first
-
-
-def test_addresses_do_not_share_turns(line: Line) -> None:
-    """What one address has too much of must not be refused to another."""
-    assert line.join("a", "app", key="same") is not line.join("b", "app", key="same")
 
 
 def test_who_leaves_gives_up_the_turn(line: Line) -> None:
@@ -138,17 +101,6 @@ def test_who_leaves_gives_up_the_turn(line: Line) -> None:
     assert len(line.turns) == 0
     assert line.turns.take() is None
     assert line.join("a", "u", key="same") is not turn
-
-
-def test_who_leaves_while_the_turn_runs(line: Line) -> None:
-    """Nobody joins what nobody waits for."""
-    turn = line.join("a", "u", key="same")
-    assert line.turns.take() is turn
-    line.turns.leave(turn)
-    again = line.join("a", "u", key="same")
-    assert again is not turn
-    line.turns.done(turn)
-    assert line.join("a", "u", key="same") is again
 
 
 def test_too_many_of_an_address_are_refused(line: Line) -> None:

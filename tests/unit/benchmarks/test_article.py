@@ -5,16 +5,10 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-import pytest
-
 from benchmarks import spec
-from benchmarks.__main__ import main
-from benchmarks.article import SENDER_AND_RECEIVER, TWO_SENDERS, Half, halves
-from benchmarks.article_tables import HalfResult, join
-from benchmarks.cases import ratios
+from benchmarks.article import TWO_SENDERS, Half
 from benchmarks.measure import Context
-from benchmarks.protocols import AMQP_091, AMQP_10
-from benchmarks.results import Outcome
+from benchmarks.protocols import AMQP_091
 
 OPTIONS = {
     "record": None,
@@ -67,86 +61,3 @@ def test_two_senders_publishes_as_the_article_does_over_one_channel() -> None:
             True,
             "text/plain",
         )
-
-
-def test_one_sender_one_receiver_confirms_and_consumes_on_the_same_channel() -> None:
-    """Batches of 10 000 unconfirmed messages; prefetch 200, each acknowledged singly."""
-    half = Half(SENDER_AND_RECEIVER, AMQP_091)
-    (channel,) = half.connection(context(), "fast", "slow")
-    assert isinstance(channel, spec.Channel)
-    assert channel.confirms
-    (sending,), (receiving,) = channel.publish, channel.consume
-    assert (sending.addresses, sending.stream, sending.batch) == (("slow",), 1, 10_000)
-    assert (receiving.addresses, receiving.credit, receiving.settle) == (("fast",), 200, spec.Settle.EACH)
-
-
-def test_each_half_can_leave_out_either_link() -> None:
-    """Alone, and the neighbour on a connection of its own."""
-    for half in (*halves(TWO_SENDERS), *halves(SENDER_AND_RECEIVER)):
-        for fast, slow in (("fast", None), (None, "slow")):
-            (part,) = half.connection(context(), fast, slow)
-            addresses = {queue for group in (*part.publish, *part.consume) for queue in group.addresses}
-            assert addresses == {fast or slow}
-
-
-def test_the_table_has_the_queues_of_both_protocols() -> None:
-    """Name, type, messages: the article's table."""
-    first = HalfResult(AMQP_091, "AMQP 0-9-1, +5 ms", False, 0)
-    first.add(runs(100.0, 98.0, 2000.0, (1000, 980), flow_seen=True))
-    second = HalfResult(AMQP_10, "AMQP 1.0, +5 ms", False, 0)
-    second.add(runs(1900.0, 100.0, 2000.0, (19_000, 900)))
-    outcome = Outcome((), {})
-    join(outcome, [first, second], "classic", "quorum, confirms +5 ms")
-    (table,) = outcome.tables
-    cells = [[cell.strip() for cell in line.split("│")[1:-1]] for line in table.splitlines() if "│" in line]
-    assert cells == [
-        ["name", "type", "messages"],
-        ["fast", "classic", "1000"],
-        ["slow", "quorum, confirms +5 ms", "980"],
-        ["fast", "classic", "19000"],
-        ["slow", "quorum, confirms +5 ms", "900"],
-    ]
-
-
-def test_isolation_and_slow_to_fast_come_from_rates_and_from_queues() -> None:
-    """What the neighbour cost in processor time is told beside what it cost in all."""
-    result = HalfResult(AMQP_10, "AMQP 1.0, +5 ms", False, 0)
-    result.add(runs(1800.0, 200.0, 2000.0, (18_000, 1800)))
-    assert (result.isolation, result.together) == ([0.9], [1.0])
-    assert result.slow_to_fast == [0.1]
-    assert result.samples[-1]["isolation"] == 0.9
-
-
-def test_the_state_flow_is_told_as_far_as_it_is_known() -> None:
-    """A broker that does not tell is not said to have been without it."""
-    result = HalfResult(AMQP_091, "AMQP 0-9-1, +5 ms", False, 0)
-    result.add(runs(1.0, 1.0, 2.0, (1, 1), flow_seen=True))
-    result.add(runs(1.0, 1.0, 2.0, (1, 1), flow_seen=False))
-    assert any("in state flow in 1 of 2 runs" in note for note in result.notes())
-    unknown = HalfResult(AMQP_10, "AMQP 1.0, +5 ms", False, 0)
-    unknown.add(runs(1.0, 1.0, 2.0, (1, 1)))
-    assert not any("state flow" in note for note in unknown.notes())
-
-
-def test_ratios_pair_the_repetitions_of_both_protocols() -> None:
-    """A failed one, or one without processor time, has no ratio."""
-    samples = [
-        {"case": f"publish: {protocol}", "target": target, "cpu_us": cost}
-        for protocol, target, cost in (
-            (AMQP_091, "floor", 0.1),
-            (AMQP_091, "broker", 3.0),
-            (AMQP_10, "broker", 2.0),
-            (AMQP_091, "broker", None),
-            (AMQP_10, "broker", 2.0),
-        )
-    ]
-    found = ratios(samples, ["publish", "consume"], AMQP_091, AMQP_10, "ratio_091")
-    assert [(row["case"], row["ratio_091"]) for row in found] == [("publish: 0-9-1 / 1.0", 1.5)]
-
-
-@pytest.mark.parametrize("name", ["two_senders", "one_sender_one_receiver", "protocols", "all"])
-def test_every_question_can_be_asked_for_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """In `all` the options of every one of them stand beside each other."""
-    with pytest.raises(SystemExit, match="0"):
-        main([name, "--help"])
-    assert "--target" in capsys.readouterr().out

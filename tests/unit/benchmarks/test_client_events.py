@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import struct
-
 from amqp10broker.observe.flow_events.schema import FIELDS, PACK, EventKind
 from benchmarks import spec
-from benchmarks.client_events import SAMPLE_NS, ClientEvents, ClientRecorder, payload_bytes_of, wall_offset_ns
+from benchmarks.client_events import SAMPLE_NS, ClientEvents, ClientRecorder
 from benchmarks.pace import Pace
-from benchmarks.stream import LATENCY_SAMPLES_MAX, Counts, Stream, read_stamps
+from benchmarks.stream import Counts, Stream
 
 ENDPOINT = spec.Endpoint("127.0.0.1", 1)
 OFFSET_NS = 1_000_000_000
@@ -24,29 +22,6 @@ def told(events: ClientEvents | bytes) -> list[dict[str, int]]:
     ]
 
 
-def test_an_event_is_told_in_wall_clock_time_and_with_the_number_of_its_stream() -> None:
-    """The columns are those of the schema; what a client does not know is 0."""
-    events = ClientEvents(OFFSET_NS)
-    assert events.add(5, EventKind.CLIENT_SENT, 3, 10, 7, 1000) == OFFSET_NS + 5
-    assert told(events) == [
-        {"ts_ns": OFFSET_NS + 5, "kind": 11, "channel": 3, "n": 10, "bytes": 1000, "value_ns": 7}
-    ]
-
-
-def test_what_does_not_fit_is_counted_and_dropped() -> None:
-    """The bound is one of events, and the first ones are kept."""
-    events = ClientEvents(0, limit=2)
-    for at in range(5):
-        events.add(at + 1, EventKind.CLIENT_SENT, 0, 1, 1)
-    assert [one["ts_ns"] for one in told(events)] == [1, 2]
-    assert events.dropped == 3
-
-
-def test_the_wall_clock_is_that_of_the_system() -> None:
-    """Wall clock minus monotonic clock, within a second of what a second reading gives."""
-    assert abs(wall_offset_ns() - wall_offset_ns()) < 1_000_000_000
-
-
 def test_deliveries_of_one_burst_are_one_event() -> None:
     """Messages that carry the same time are told together; the tables' latencies have each of them."""
     events = ClientEvents(0)
@@ -57,24 +32,6 @@ def test_deliveries_of_one_burst_are_one_event() -> None:
         {"ts_ns": 1000, "kind": 6, "channel": 1, "n": 1, "value_ns": 750},
     ]
     assert list(stream.delivery_ns) == [900, 900, 900, 750]
-
-
-def test_latencies_of_the_tables_are_bounded_those_of_events_are_not() -> None:
-    """A stream keeps so many samples, and an event tells of all messages of its burst."""
-    events = ClientEvents(0)
-    stream = Stream(0, events)
-    stream.sample_deliveries([1] * (LATENCY_SAMPLES_MAX + 7), 2)
-    assert len(stream.delivery_ns) == LATENCY_SAMPLES_MAX
-    assert [one["n"] for one in told(events)] == [LATENCY_SAMPLES_MAX + 7]
-
-
-def test_stamps_are_read_in_place_and_the_buffer_can_grow_afterwards() -> None:
-    """Each stands a stride behind the one before; the last may end where the buffer ends."""
-    stamps = [11, 22, 33]
-    data = bytearray(b"head" + b"....".join(struct.pack(">Q", stamp) for stamp in stamps))
-    assert read_stamps(data, 4, 12, 3) == stamps
-    assert read_stamps(data, 16, 0, 1) == [22]
-    data += b"more"
 
 
 def test_confirms_are_told_first_in_first_out_and_none_twice() -> None:
@@ -90,35 +47,9 @@ def test_confirms_are_told_first_in_first_out_and_none_twice() -> None:
     assert sum(one["n"] for one in told(events)) == stream.confirmed == 8
 
 
-def test_without_a_recording_nothing_waits_for_events() -> None:
-    """A stream without events keeps no more than it did."""
-    stream = Stream()
-    pace = Pace(spec.Publish(("q",)), [stream])
-    pace.sent(0, 4, 100)
-    pace.confirmed(4, 0, 3, accepted=True, now_ns=1000)
-    stream.sample_deliveries([1, 2], 10)
-    assert stream.events is None
-    assert (list(stream.confirm_ns), list(stream.delivery_ns)) == ([900], [9, 8])
-
-
 def load_of(*parts: spec.Session) -> spec.Load:
     """Return a load of one connection with two streams."""
     return spec.Load(ENDPOINT, (parts,), streams=2, record=True)
-
-
-def test_each_stream_has_the_message_size_of_its_groups() -> None:
-    """Groups of one stream that differ leave the size open."""
-    what = load_of(
-        spec.Session(
-            publish=(
-                spec.Publish(("a",), stream=0, size_bytes=12),
-                spec.Publish(("b",), stream=1, size_bytes=1),
-            ),
-            consume=(spec.Consume(("a",), stream=0, size_bytes=12),),
-        ),
-        spec.Session(publish=(spec.Publish(("b",), stream=1, size_bytes=2),)),
-    )
-    assert payload_bytes_of(what) == ({0: 12, 1: 0}, {0: 12})
 
 
 def test_the_events_of_a_window_add_up_to_what_its_edges_counted() -> None:

@@ -5,17 +5,10 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-import pytest
-
 from benchmarks import spec
-from benchmarks.__main__ import main
-from benchmarks.broker_process import BrokerSettings
-from benchmarks.cases import ratios
-from benchmarks.durability import BASE, IN_FLIGHT, cases_of, compare
-from benchmarks.errors import BenchmarkError
+from benchmarks.durability import BASE, cases_of, compare
 from benchmarks.measure import Context
 from benchmarks.processes import SyncTime
-from benchmarks.versus import BEFORE, NOW, run, works
 
 OPTIONS = {
     "quick": True,
@@ -59,26 +52,6 @@ def test_what_is_promised_decides_over_folder_queue_and_messages() -> None:
     assert base.settings.sync_delay_ms == 0
 
 
-def test_two_thousand_messages_are_in_flight_in_either_protocol() -> None:
-    """The broker's own credit must not be what limits them."""
-    cases = {case.name: case for case in cases_of(context())}
-    for name in ("publish: quorum", "publish, AMQP 0-9-1: quorum"):
-        case = cases[name]
-        ((part,),) = case.connections(str)
-        assert part.publish[0].in_flight_max == IN_FLIGHT
-        assert case.settings is not None
-        assert case.settings.max_link_credit == IN_FLIGHT
-    ((part,),) = cases["publish, 1 in flight: quorum"].connections(str)
-    assert part.publish[0].in_flight_max == 1
-
-
-def test_kinds_can_be_chosen_by_a_part_of_their_name() -> None:
-    """Every case has its kind's name at the end."""
-    names = [case.name for case in cases_of(context(kind="quorum"))]
-    assert names
-    assert all(name.rpartition(": ")[2].startswith("quorum") for name in names)
-
-
 def test_costs_are_compared_with_the_same_work_and_confirms_with_a_sync() -> None:
     """What has no data folder waits for no sync."""
     rows = [
@@ -92,37 +65,6 @@ def test_costs_are_compared_with_the_same_work_and_confirms_with_a_sync() -> Non
     assert [row.get("confirm_syncs") for row in rows] == [None, 2.0, None, None]
 
 
-def test_now_is_divided_by_before_and_a_failed_case_has_no_ratio() -> None:
-    """Both are of one repetition."""
-    rows = [
-        {"case": f"publish: {BEFORE}", "cpu_us": 2.0},
-        {"case": f"publish: {NOW}", "cpu_us": 3.0},
-        {"case": f"both: {NOW}", "cpu_us": 3.0},
-    ]
-    assert [
-        (row["case"], row["ratio_before"])
-        for row in ratios(rows, ["publish", "both"], NOW, BEFORE, "ratio_before")
-    ] == [("publish: now / before", 1.5)]
-
-
-def test_without_another_checkout_nothing_is_compared(tmp_path: Path) -> None:
-    """`all` goes on; a folder that is no checkout is an error, for it was meant to be one."""
-    outcome = run(context())
-    assert outcome.samples == []
-    assert "--against" in outcome.notes[0]
-    with pytest.raises(BenchmarkError, match="no checkout"):
-        run(context(against=tmp_path))
-
-
-def test_what_is_compared_with_before_asks_for_no_durability() -> None:
-    """The path that must not have become dearer."""
-    for case in works(context()):
-        assert not case.durable
-        for connection in case.connections(str):
-            for part in connection:
-                assert not any(group.durable for group in part.publish)
-
-
 def test_a_load_is_made_durable_as_a_whole() -> None:
     """And consumers of a stream begin where they are told to, in either protocol."""
     publish, consume = spec.Publish(("a",)), spec.Consume(("a",))
@@ -134,18 +76,3 @@ def test_a_load_is_made_durable_as_a_whole() -> None:
     assert [group.durable for part in (first, channel) for group in part.publish] == [True, True]
     assert [group.offset for part in (second, channel) for group in part.consume] == ["first", "first"]
     assert spec.varied(load) == load
-
-
-def test_faults_are_injected_in_test_mode_only() -> None:
-    """The broker refuses them otherwise."""
-    assert BrokerSettings(max_link_credit=None).arguments() == []
-    arguments = BrokerSettings(max_link_credit=None, sync_delay_ms=5).arguments()
-    assert arguments == ["--test-mode", "--sync-delay", "5"]
-
-
-@pytest.mark.parametrize("name", ["durability", "versus", "scatter"])
-def test_every_question_can_be_asked_for_a_data_folder(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """The options are common to all."""
-    with pytest.raises(SystemExit, match="0"):
-        main([name, "--help"])
-    assert "--data-root" in capsys.readouterr().out

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
 from benchmarks import spec
 from benchmarks.broker_process import BrokerSettings, OwnBroker
 from benchmarks.cases import publish_and_consume
-from benchmarks.errors import LoadError
-from benchmarks.load import LoadProcess
 from benchmarks.measure import drain, preload, window
 from tests.support.load_windows import LONG_S, until_delivered
 
@@ -38,23 +34,3 @@ def test_messages_of_every_size_pass() -> None:
             preload(floor, (f"q{size_bytes}",), 30, size_bytes=size_bytes)
         # Longer than processes stand still on a busy machine: a pause in between is not the end.
         assert drain(floor, [f"q{size_bytes}" for size_bytes in sizes], quiet_s=4.0) == 90
-
-
-def test_a_load_process_that_cannot_connect_says_so() -> None:
-    """The parent gets the reason and no process is left."""
-    endpoint = spec.Endpoint("127.0.0.1", 1)
-    process = LoadProcess(spec.Load(endpoint, ((spec.Session(),),)))
-    with pytest.raises(LoadError, match="ConnectionRefusedError"), process:
-        pass
-
-
-def test_a_load_process_ends_when_its_time_is_over() -> None:
-    """Whatever its parent does."""
-    with OwnBroker(BrokerSettings(), floor=()) as floor:
-        what = spec.Load(floor.endpoint, ((spec.Session(),),), seconds_max=0.3)
-        with LoadProcess(what) as process:
-            limit = time.monotonic() + 60
-            while process.alive and time.monotonic() < limit:
-                time.sleep(0.01)
-            with pytest.raises(LoadError, match=r"stopped after 0\.3 s"):
-                process.counts()

@@ -30,15 +30,6 @@ def test_what_is_published_is_delivered_confirmed_and_acknowledged(settle: spec.
     assert total.published - total.confirmed <= 100
 
 
-def test_an_endless_queue_goes_on_for_a_consumer_that_acknowledges_nothing() -> None:
-    """The floor goes on by itself when the socket has room again."""
-    consume = spec.Consume(("endless",), settle=spec.Settle.PRESETTLED)
-    with OwnBroker(BrokerSettings(), floor=()) as floor:
-        what = spec.Load(floor.endpoint, ((spec.Channel(consume=(consume,)),),))
-        taken = window(floor, what, warmup_s=0.0, duration_s=LONG_S, until=until_delivered(10_000))
-    assert taken.counts[0].delivered >= 10_000
-
-
 def test_latencies_are_read_from_the_stamps() -> None:
     """The floor gives each message back with its own bytes."""
     publish = spec.Publish(("q",), size_bytes=20, rate_per_s=2000.0, stamp=True)
@@ -64,22 +55,3 @@ def test_messages_of_every_size_pass() -> None:
             consume = spec.Consume((queue,), credit=10)
             carry_through(floor, (spec.connection(consume, amqp091=True),), 30, "delivered", name="drain")
             assert queues.counts((queue,)) == {queue: 0}
-
-
-def test_a_queue_is_counted_and_emptied() -> None:
-    """By a connection beside the load's."""
-    with OwnBroker(BrokerSettings(), floor=()) as floor, Queues(floor.endpoint) as queues:
-        queues.declare({"a": "classic", "b": "quorum"})
-        preload(floor, ("a",), 25, amqp091=True)
-        assert queues.counts(("a", "b")) == {"a": 25, "b": 0}
-        queues.purge(("a", "b"))
-        assert queues.counts(("a",)) == {"a": 0}
-
-
-def test_both_protocols_find_the_floor_on_one_port() -> None:
-    """The first eight octets say which it is."""
-    with OwnBroker(BrokerSettings(), floor=()) as floor:
-        preload(floor, ("a",), 5)
-        preload(floor, ("b",), 6, amqp091=True)
-        with Queues(floor.endpoint) as queues:
-            assert queues.counts(("a", "b")) == {"a": 5, "b": 6}

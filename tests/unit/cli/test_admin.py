@@ -62,10 +62,6 @@ def ask(answer: bytes | None, timeout_s: float = 5.0) -> object:
     return result
 
 
-def test_the_result_is_returned() -> None:
-    assert ask(b'{"ok": true, "result": {"queues": ["a", "b"]}}\n') == {"queues": ["a", "b"]}
-
-
 @pytest.mark.parametrize(
     ("answer", "message"),
     [
@@ -106,11 +102,6 @@ def test_a_refusal_is_told_with_what_to_do(answer: bytes, message: str) -> None:
     assert str(raised.value) == message
 
 
-def test_a_broker_that_does_not_answer_is_reported_as_stuck() -> None:
-    with pytest.raises(AdminSocketError, match="has not answered for 0.01 s; it may be stuck"):
-        ask(None, timeout_s=0.01)
-
-
 def test_a_socket_without_a_broker_is_as_good_as_none(tmp_path: Path) -> None:
     path = str(tmp_path / "s")
     adminpath.listen(path).close()
@@ -130,17 +121,3 @@ def test_an_unsafe_directory_is_refused(tmp_path: Path) -> None:
     (tmp_path / f"amqp10broker-{os.getuid()}").chmod(0o777)
     with pytest.raises(AdminSocketError, match="may be used by others"):
         admin.ask(admin.Place(5672, None), {})
-
-
-class TestPlace:
-    def test_is_the_default_port(self) -> None:
-        assert admin.place_of(None, None, {}) == admin.Place(5672, None)
-
-    def test_follows_the_brokers_variables(self) -> None:
-        environ = {"AMQP10BROKER_PORT": "1", "AMQP10BROKER_ADMIN_SOCKET": "/s"}
-        assert admin.place_of(None, None, environ) == admin.Place(1, "/s")
-
-    def test_options_come_before_variables(self) -> None:
-        environ = {"AMQP10BROKER_PORT": "1", "AMQP10BROKER_ADMIN_SOCKET": "/s"}
-        assert admin.place_of("2", None, environ) == admin.Place(2, None)
-        assert admin.place_of(None, "/t", environ) == admin.Place(5672, "/t")

@@ -10,7 +10,7 @@ import pytest
 from amqp10broker.cli import admin, connecting
 from amqp10broker.cli.broker_url import from_environment
 from amqp10broker.client.url import BrokerUrl
-from amqp10broker.config.load import URL_VARIABLE, read_environment
+from amqp10broker.config.load import URL_VARIABLE
 from amqp10broker.errors import ConfigError
 
 
@@ -27,11 +27,6 @@ from amqp10broker.errors import ConfigError
 def test_its_parts(text: str, parts: tuple[Any, ...]) -> None:
     """Decoded; what it does not say is None, and the port follows from the scheme."""
     assert from_environment({URL_VARIABLE: text}) == BrokerUrl(*parts)
-
-
-@pytest.mark.parametrize("environ", [{}, {URL_VARIABLE: ""}])
-def test_without_it_nothing_is_said(environ: dict[str, str]) -> None:
-    assert from_environment(environ) is None
 
 
 @pytest.mark.parametrize(
@@ -55,13 +50,6 @@ def test_what_is_no_such_url_is_refused_without_its_password(text: str, problem:
     assert "sec" not in str(refused.value)
 
 
-def test_a_broker_that_is_started_does_not_mind_it() -> None:
-    """It is for clients; a slip in its name is asked about."""
-    assert read_environment({URL_VARIABLE: "anything"}) == {}
-    with pytest.raises(ConfigError, match="did you mean AMQP10BROKER_URL?"):
-        read_environment({"AMQP10BROKER_ULR": "amqp://h"})
-
-
 @pytest.mark.parametrize(
     ("environ", "place"),
     [
@@ -76,12 +64,6 @@ def test_commands_that_administrate_find_the_broker_by_its_port(
     """On this machine; a socket that is named is nearer."""
     assert admin.place_of(None, None, environ) == place
     assert admin.place_of("9", None, environ) == admin.Place(9, None)
-
-
-def test_a_broker_elsewhere_cannot_be_administrated_from_here() -> None:
-    """It must not be another one of the same port on this machine."""
-    with pytest.raises(ConfigError, match="names far.example, and this command talks to a broker on"):
-        admin.place_of(None, None, {URL_VARIABLE: "amqp://far.example:5672"})
 
 
 def login(monkeypatch: pytest.MonkeyPatch, url: str | None, **given: Any) -> tuple[Any, ...]:

@@ -35,9 +35,3 @@ def test_file_that_is_there_stays_as_it_is(tmp_path: Path, capsys: pytest.Captur
     assert main(["cluster", "new-secret", str(link)]) == EXIT_USAGE
     assert not (tmp_path / "elsewhere").exists()
     assert capsys.readouterr().err.count("is there already") == 2
-
-
-def test_folder_that_is_not_there_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """With what to do."""
-    assert main(["cluster", "new-secret", str(tmp_path / "none" / "secret")]) == EXIT_USAGE
-    assert "cannot be written: No such file or directory; give a file in a folder" in capsys.readouterr().err

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
 
 from amqp10broker.cli import admin, main
-from amqp10broker.cli.exits import RefusedByBroker
 
 ROWS = [{"vhost": "/", "name": "q", "size": 3, "result": "ok"}]
-FAILED = [*ROWS, {"vhost": "/", "name": "r", "size": "?", "result": "error: it took too long"}]
 CHECK = {"result": "ok", "message": "all is well"}
-BAD_CHECK = {"result": "error", "message": "q is critical", "queues": [{"name": "q"}]}
 
 
 class Broker:
@@ -125,124 +121,6 @@ def test_a_command_requests_its_operation(
     broker.answer = answer
     assert main.main(written) == 0
     assert broker.requests == [{"op": operation, "arguments": given}]
-
-
-def test_rows_have_rabbitmqs_columns_and_json_the_same_keys(
-    broker: Broker, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """I1: in this order."""
-    columns = (
-        *("Node Name", "Raft State", "Membership", "Last Log Index", "Last Written", "Last Applied"),
-        *("Commit Index", "Snapshot Index", "Term", "Machine Version"),
-    )
-    broker.answer = [dict.fromkeys(columns, 1)]
-    assert main.main(["quorum-status", "q", "--vhost", "v", "--formatter", "csv"]) == 0
-    assert capsys.readouterr().out.splitlines()[0] == ",".join(columns)
-    assert main.main(["quorum-status", "q", "--formatter", "json"]) == 0
-    assert json.loads(capsys.readouterr().out) == broker.answer
-    assert main.main(["quorum-status", "q", "--formatter", "pretty_table"]) == 0
-    assert broker.requests[0] == {"op": "quorum-status", "vhost": "v", "arguments": {"name": "q"}}
-
-
-def test_a_result_without_rows_is_a_sentence_or_json(
-    broker: Broker, capsys: pytest.CaptureFixture[str]
-) -> None:
-    broker.answer = {"added": False, "size": 3}
-    assert main.main(["add-member", "q", "b"]) == 0
-    assert capsys.readouterr().out == "queue 'q' had a member already on b; it has 3\n"
-    assert main.main(["add-member", "q", "b", "--formatter", "json"]) == 0
-    assert json.loads(capsys.readouterr().out) == broker.answer
-
-
-@pytest.mark.parametrize(
-    ("written", "answer", "code"),
-    [
-        (["check-if-node-is-quorum-critical"], BAD_CHECK, 69),
-        (["has-reached-target-cluster-size"], BAD_CHECK, 69),
-        (["check-if-new-quorum-queue-replicas-have-finished-initial-sync"], BAD_CHECK, 69),
-        (["grow", "b", "all"], FAILED, 70),
-        (["shrink", "b"], FAILED, 70),
-        (["quorum-status", "q"], RefusedByBroker("no queue", "NotFound"), 67),
-        (["quorum-status", "q"], RefusedByBroker("classic_queue_not_supported", "NotSupported"), 70),
-        (["add-member", "q", "b"], RefusedByBroker("node_not_running", "PreconditionFailed"), 70),
-        (["add-member", "q", "b"], RefusedByBroker("it timed out", "Unavailable"), 75),
-        (["grow", "b", "all", "--queue-pattern", "("], RefusedByBroker("no pattern", "InvalidArgument"), 64),
-        # Other commands keep their own, but for what may be tried again.
-        (["purge", "q"], RefusedByBroker("it timed out", "Unavailable"), 75),
-        (["purge", "q"], RefusedByBroker("no queue", "NotFound"), 1),
-    ],
-)
-def test_exit_codes_are_those_of_rabbitmqs_tools(
-    broker: Broker, written: list[str], answer: Any, code: int
-) -> None:
-    """T17."""
-    broker.answer = answer
-    assert main.main(written) == code
-
-
-STATUS = {
-    "cluster_name": "shop",
-    "cluster_tags": [],
-    "disk_nodes": ["a", "b"],
-    "running_nodes": ["a"],
-    "versions": {"a": {"amqp10broker": "1.0"}},
-    "alarms": [{"node": "a", "alarm": "memory"}],
-    "partitions": {},
-    "listeners": {
-        "a": [{"node": "a", "protocol": "clustering", "interface": "::1", "port": 5, "purpose": "x"}]
-    },
-    "maintenance_status": {"a": "under maintenance", "b": "not under maintenance"},
-    "feature_flags": [],
-}
-
-
-def test_the_status_of_a_cluster_is_for_people_or_json(
-    broker: Broker, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """L1: in RabbitMQ's order."""
-    broker.answer = STATUS
-    assert main.main(["cluster-status"]) == 0
-    parts = capsys.readouterr().out.strip().split("\n\n")
-    assert parts[::2] == [
-        *("Basics", "Cluster Tags", "Disk Nodes", "Running Nodes", "Versions", "Alarms"),
-        *("Network Partitions", "Listeners", "Maintenance status", "Feature flags"),
-    ]
-    assert parts[1::2] == [
-        *("Cluster name: shop", "(none)", "a\nb", "a", "a: amqp10broker 1.0", "memory alarm on node a"),
-        *("(none)", "Node: a, interface: ::1, port: 5, protocol: clustering, purpose: x"),
-        *("Node: a, status: under maintenance\nNode: b, status: not under maintenance", "(none)"),
-    ]
-    assert main.main(["cluster-status", "--formatter", "json"]) == 0
-    assert json.loads(capsys.readouterr().out) == STATUS
-
-
-def test_the_status_of_a_cluster_has_queues_without_a_leader_if_there_are_any(
-    broker: Broker, capsys: pytest.CaptureFixture[str]
-) -> None:
-    lacking = {"queues": 2, "names": ["q in /", "r in /"], "reason": "2 elect one, 2 at a time from here"}
-    broker.answer = STATUS | {"queues_without_leader": lacking}
-    assert main.main(["cluster-status"]) == 0
-    assert (
-        "Queues without a leader\n\n"
-        "2 queues have no leader (q in /, r in /): 2 elect one, 2 at a time from here\n"
-    ) in capsys.readouterr().out
-
-
-def test_a_node_is_forgotten_with_a_word_on_what_is_left(
-    broker: Broker, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """J6."""
-    broker.answer = {"node": "b", "failed": FAILED[1:]}
-    assert main.main(["forget-cluster-node", "b"]) == 0
-    assert capsys.readouterr().out == (
-        "node 'b' is out of the cluster; its members of these quorum queues are still to be removed: "
-        "'r' in vhost '/'\n"
-    )
-    broker.answer = {"running": 3}
-    assert main.main(["await-online-nodes", "3", "--timeout", "9"]) == 0
-    assert broker.requests[-1]["arguments"] == {"count": 3, "timeout": 9}
-    broker.answer = {"name": "shop"}
-    assert main.main(["set-cluster-name", "shop"]) == 0
 
 
 @pytest.mark.parametrize(

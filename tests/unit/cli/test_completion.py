@@ -20,17 +20,6 @@ def test_a_script_names_every_command(shell: str) -> None:
     assert [name for name in NAMES if name not in script] == []
 
 
-@pytest.mark.parametrize("shell", [shell for shell in completion.SHELLS if shutil.which(shell)])
-def test_a_script_is_good_syntax_where_its_shell_is_there(shell: str, tmp_path: Path) -> None:
-    """The shell reads it without running it. Shells that are not installed are not asked."""
-    program = shutil.which(shell)
-    assert program is not None
-    script = tmp_path / "script"
-    script.write_text(completion.script(shell))
-    done = subprocess.run([program, "-n", str(script)], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
-
-
 def complete(tmp_path: Path, *words: str) -> list[str]:
     """What bash offers for the last of the words."""
     program = shutil.which("bash")
@@ -86,8 +75,3 @@ def complete(tmp_path: Path, *words: str) -> list[str]:
 def test_bash_offers_what_may_stand_there(words: list[str], offered: list[str], tmp_path: Path) -> None:
     """Commands, kinds, options, values of options, columns, files."""
     assert complete(tmp_path, *words) == offered
-
-
-def test_bash_offers_all_commands_first(tmp_path: Path) -> None:
-    """In the order of the help."""
-    assert complete(tmp_path, "") == NAMES

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
@@ -44,12 +43,3 @@ def test_the_exit_code_is_0_if_nothing_is_bad(
 
 
 ORDER = ("state", "check", "evidence", "to_do")
-
-
-def test_json_has_the_whole_answer(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    asked = answer(monkeypatch, BAD)
-    assert main.main(["doctor", "--by-itself", "--formatter", "json"]) == 69
-    assert asked[0]["arguments"] == {"by_itself": True}
-    assert json.loads(capsys.readouterr().out) == {"node": "a", "at_ms": 1, "boot_id": None, "checks": [BAD]}

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import os
 import re
 import shlex
-import subprocess
-import sys
 from collections.abc import Iterator
 
 import pytest
@@ -15,7 +12,6 @@ import pytest
 from amqp10broker.cli import examples, main
 from amqp10broker.cli.commands import Parser
 from amqp10broker.cli.helping import WIDTH_MAX
-from amqp10broker.config.records import SETTINGS
 
 NOT_FOR_PEOPLE = ("nursery", "mailbox", "epoch", "wake", "dataclass", "namespace", "None", "True", "False")
 """Words of ours for what is inside, and of Python's."""
@@ -77,33 +73,3 @@ def test_a_page_of_help_ends_with_an_example_that_can_be_typed(words: str) -> No
     parser.check_options(typed[1:])
     assert parser.parse_args(typed[1:]).command
     assert words == "" or typed[1:][: len(words.split())] == words.split()
-
-
-def test_no_example_is_of_a_command_that_there_is_not() -> None:
-    assert set(examples.EXAMPLES) == set(ALL)
-
-
-def test_settings_with_a_unit_in_their_name_say_it_in_words() -> None:
-    """A number alone says little."""
-    silent = [
-        name
-        for name, setting in SETTINGS.items()
-        if (name.endswith("_ms") and " ms" not in setting.help)
-        or (name.endswith("_bytes") and "bytes" not in setting.help)
-    ]
-    assert silent == []
-
-
-@pytest.mark.parametrize("words", [(), ("serve",), ("record", "start")])
-def test_help_exits_with_0(words: tuple[str, ...]) -> None:
-    """Of the process; in a narrow terminal it is narrow."""
-    done = subprocess.run(
-        [sys.executable, "-m", "amqp10broker", *words, "--help"],
-        env={**os.environ, "COLUMNS": "60"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith("usage: amqp10broker")
-    assert "example:\n  $ amqp10broker" in done.stdout

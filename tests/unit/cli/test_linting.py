@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -57,22 +56,6 @@ def test_a_finding_has_its_frames_and_what_to_do(tmp_path: Path, capsys: pytest.
     assert shown[-1] == "1 finding in 2 frames of 1 connection"
 
 
-def test_findings_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The same, for programs."""
-    path = written(tmp_path / "frames.jsonl", idle_time_out=None)
-    assert main(["lint", "--file", path, "--format", "json"]) == 1
-    (found,) = json.loads(capsys.readouterr().out)
-    assert (found["rule"], found["sort"], found["connection"]) == ("no-heartbeat", "risk", 7)
-    assert found["evidence"][0]["frame"].startswith("<- ch 0 OPEN")
-
-
-def test_a_clean_recording_ends_with_0(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """And says how much was looked at."""
-    path = written(tmp_path / "frames.jsonl", idle_time_out=10_000)
-    assert main(["lint", "--file", path]) == 0
-    assert capsys.readouterr().out == "0 findings in 2 frames of 1 connection\n"
-
-
 @pytest.mark.parametrize(
     ("given", "said"),
     [
@@ -92,13 +75,6 @@ def test_what_cannot_be_done_is_said(
     monkeypatch.chdir(tmp_path)
     assert main(["lint", *given]) != 0
     assert said in capsys.readouterr().err
-
-
-def test_a_file_that_is_no_recording_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """With how one is made."""
-    (tmp_path / "text").write_text("hello\n")
-    assert main(["lint", "--file", str(tmp_path / "text")]) == 1
-    assert "line 1 of the recording of frames: no JSON object" in capsys.readouterr().err
 
 
 def test_a_recording_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -162,30 +162,6 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return requests
 
 
-def test_messages_are_those_ready_those_delivered_and_dead_ones_that_wait(
-    asked: list[Any], capsys: pytest.CaptureFixture[str]
-) -> None:
-    """As RabbitMQ counts them; the type is that of the declaration."""
-    assert main.main(["list-queues", "name", "type", "messages"]) == 0
-    assert asked == [{"op": "list-queues", "arguments": {}}]
-    assert capsys.readouterr().out.splitlines()[3] == "│ q    │ quorum │ 9        │"
-
-
-def test_every_listing_without_columns_shows_its_default_ones(
-    asked: list[Any], capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The header names them, in order."""
-    for each in listing.LISTINGS:
-        assert main.main([each.command, "--format", "csv"]) == 0
-        assert capsys.readouterr().out.splitlines()[0] == ",".join(each.default)
-
-
-@pytest.mark.parametrize("each", listing.LISTINGS, ids=lambda each: each.noun)
-def test_default_columns_are_columns(each: listing.Listing) -> None:
-    """A default that is no column would be an empty one for ever."""
-    assert set(each.default) <= set(each.columns)
-
-
 @pytest.mark.parametrize(
     "each", [each for each in listing.LISTINGS if each.from_connections], ids=lambda each: each.noun
 )
@@ -196,24 +172,6 @@ def test_rows_of_connections_have_every_column(each: listing.Listing) -> None:
     assert found
     for row in found:
         assert set(each.columns) <= set(row)
-
-
-def test_a_queue_has_every_column() -> None:
-    """Likewise of the operation's answer."""
-    of_streams = {"declaration_id", "first_offset", "next_offset"}
-    assert set(BY_NOUN["queues"].columns) - of_streams <= set(BY_NOUN["queues"].filled(QUEUE))
-
-
-def test_a_column_shows_a_field_of_the_answer_or_a_sum_of_fields() -> None:
-    """One that is unknown makes the sum unknown: a stream has no weight, a long queue one part of it."""
-    queues = BY_NOUN["queues"]
-    shown = ("messages_ready", "message_bytes", "message_bytes_ready", "message_bytes_unacknowledged")
-    row = queues.filled(QUEUE)
-    assert [row[name] for name in shown] == [3, 42, 30, 12]
-    row = queues.filled({**QUEUE, "weight": {**QUEUE["weight"], "unsettled": None}})
-    assert [row[name] for name in shown] == [3, None, 30, None]
-    row = queues.filled({**QUEUE, "weight": None})
-    assert [row[name] for name in shown] == [3, None, None, None]
 
 
 def test_the_limit_of_deliveries_is_not_the_count_of_messages_beyond_it() -> None:
@@ -243,11 +201,6 @@ def test_consumers_are_receivers_and_channels_consumers() -> None:
     assert found == [(1, 3, "in", "q", 5, 2), (2, 1, "ctag", "r", 10, 1)]
 
 
-def test_a_client_is_named_by_container_id_or_by_its_own_words() -> None:
-    """AMQP 1.0 has the one, AMQP 0-9-1 the other."""
-    assert [row["client"] for row in rows.connection_rows(CONNECTIONS)] == ["c", "billing pika"]
-
-
 @pytest.mark.rabbitmq("bindings_SUITE", "info_all")
 def test_bindings_tell_queues_from_exchanges() -> None:
     """The kind of destination is a column."""
@@ -274,29 +227,9 @@ def test_the_virtual_host_is_asked_for_or_chosen_from_all(
     assert json.loads(capsys.readouterr().out) == [{"id": 2}]
 
 
-def test_a_dash_in_a_column_is_as_good_as_an_underscore() -> None:
-    """Both are seen elsewhere; neither is worth an error."""
-    assert listing.chosen_columns(BY_NOUN["queues"], ["auto-delete", "name"]) == ("auto_delete", "name")
-
-
 def test_an_unknown_column_names_the_known_ones(capsys: pytest.CaptureFixture[str]) -> None:
     """Exit code 2, and the broker is not asked."""
     with pytest.raises(ConfigError, match="column 'nme' is unknown to list-users; known are user, tags, lim"):
         listing.chosen_columns(BY_NOUN["users"], ["user", "nme"])
     assert main.main(["list-queues", "messges"]) == 2
     assert "did you mean messages?" in capsys.readouterr().err
-
-
-def test_counters_and_the_last_error_are_columns(
-    asked: list[Any], capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Of queues, and of whatever clients have; a link has those of its role."""
-    assert main.main(["list-queues", "name", "full", "rejected", "dead_lettered", "--format", "csv"]) == 0
-    assert capsys.readouterr().out.splitlines()[1] == "q,true,12,5"
-    assert main.main(["list-links", "name", "delivered", "published", "last_error", "--format", "csv"]) == 0
-    expected = "in,0,,2026-11-22T08:38:47Z link detached by the broker: why"
-    assert capsys.readouterr().out.splitlines()[1] == expected
-    assert main.main(["list-channels", "published", "last_error", "--format", "csv"]) == 0
-    assert capsys.readouterr().out.splitlines()[1] == "0,2026-11-22T08:38:47Z consumer cancelled"
-    assert main.main(["list-sessions", "last_error", "--format", "csv"]) == 0
-    assert capsys.readouterr().out.splitlines()[1] == '""'

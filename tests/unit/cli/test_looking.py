@@ -73,16 +73,3 @@ def test_what_is_behind_a_gap_begins_anew(
     printed = json.loads(capsys.readouterr().out)
     assert (printed["start"], printed["steps"]) == ({"credit": 9}, [10])
     assert (printed["lost"], printed["ended"]) == (8, "the link is detached")
-
-
-def test_ctrl_c_prints_what_came(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """It is how a watch ends by hand, and no failure."""
-    broker = Broker(part(0, 1), part(1, 2))
-    monkeypatch.setattr(admin, "ask", broker.ask)
-
-    def interrupt(seconds: float) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(looking.time, "sleep", interrupt)
-    assert main.main(["timeline", "3", "out", "--for", "60"]) == 0
-    assert json.loads(capsys.readouterr().out)["steps"] == [1, 2]

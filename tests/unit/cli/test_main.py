@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -11,9 +10,8 @@ from typing import Any
 
 import pytest
 
-import amqp10broker
-from amqp10broker.cli import admin, exits, main, serving
-from amqp10broker.config import Config, FaultInjection, User
+from amqp10broker.cli import admin, main, serving
+from amqp10broker.config import Config
 from amqp10broker.config.records import SETTINGS
 
 
@@ -27,31 +25,6 @@ def config_of(*argv: str) -> Config:
     return serving.config_of(main.build_parser().parse_args(["serve", *argv]))
 
 
-def test_serve_without_options_is_the_default_configuration() -> None:
-    assert config_of("--no-http") == Config(http=False)
-    assert config_of() == Config(
-        http_port=15672, http_optional=True, prometheus_port=15692, prometheus_optional=True
-    )
-    assert config_of("--no-prometheus").prometheus_port is None
-
-
-@pytest.mark.parametrize(
-    ("options", "port", "optional"),
-    [
-        (["--port", "6000"], 16_000, True),
-        (["--port", "0"], 0, True),
-        (["--port", "60000"], 0, True),
-        (["--http-port", "8080"], 8_080, False),
-        (["--http-port", "8080", "--http-optional"], 8_080, True),
-    ],
-)
-def test_http_is_served_where_it_is_asked_for_or_above_port(
-    options: list[str], port: int, optional: bool
-) -> None:
-    config = config_of(*options)
-    assert (config.http_port, config.http_optional) == (port, optional)
-
-
 def test_serve_takes_all_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "b.toml"
     file.write_text("port = 1\nmax_link_credit = 1\nmax_queue_credit = 1\nlog_level = 'debug'")
@@ -62,67 +35,12 @@ def test_serve_takes_all_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert config.log_level == "debug"
 
 
-def test_serve_options_of_every_kind() -> None:
-    config = config_of(
-        *("--user", "a:b", "--user", "c:d", "--host", "::1", "--port", "0", "--trace-frames", "--test-mode"),
-        *("--confirm-delay", "slow*=5", "--admin-socket", "", "--no-declare-on-attach"),
-    )
-    assert config.users == (User("a", "b"), User("c", "d"))
-    assert (config.host, config.port, config.admin_socket) == ("::1", 0, "")
-    assert config.trace_frames
-    assert not config.declare_on_attach
-    assert config.fault_injection == FaultInjection((("slow*", 5),))
-
-
 def test_every_scalar_setting_is_an_option_of_serve(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main.main(["serve", "--help"])
     assert ended.value.code == 0
     shown = capsys.readouterr().out
     assert [setting.flag for setting in SETTINGS.values() if setting.flag not in shown] == []
-
-
-@pytest.mark.parametrize(
-    ("argv", "message"),
-    [
-        (["lits-queues"], "there is no command 'lits-queues'; did you mean list-queues?"),
-        (["lits-queues", "--port", "1"], "there is no command 'lits-queues'; did you mean list-queues?"),
-        (["set_policy", "p"], "there is no command 'set_policy'; did you mean set-policy?"),
-        (["zzz"], "there is no command 'zzz'; 'amqp10broker --help' lists them"),
-        (["status", "--prot", "5673"], "there is no option --prot; did you mean --port?"),
-        (["set", "--prot=1", "max_link_credit", "5"], "there is no option --prot; did you mean --port?"),
-        (
-            ["declare", "queue", "q", "--auto-delet"],
-            "no option --auto-delet; did you mean --auto-delete?",
-        ),
-        (
-            ["serve", "--max-link-cerdit", "5"],
-            "--max-link-cerdit; did you mean --max-link-credit?",
-        ),
-        (["status", "--zzz"], "there is no option --zzz\n"),
-        (["set", "max_link_cerdit", "5"], "'max_link_cerdit' is none; did you mean max_link_credit?"),
-        (["declare", "qeue", "q"], "'qeue' is none; did you mean queue?"),
-        (["status", "--format", "jsno"], "'jsno' is none; did you mean json?"),
-        (["status", "--format", "xml"], "'xml' is none; known are table, json"),
-        (["list-queues", "mesages"], "column 'mesages' is unknown to list-queues; did you mean messages?"),
-    ],
-)
-def test_a_mistyped_word_is_asked_about(
-    argv: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Commands, options, their values and columns: exit code 2, and what may have been meant."""
-    try:
-        code: object = main.main(argv)
-    except SystemExit as ended:
-        code = ended.code
-    assert code == 2
-    assert message in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("argv", [["publish", "--", "--prot"], ["publish", "--- a text", "--key", "k"]])
-def test_what_only_looks_like_an_option_is_a_text(argv: list[str]) -> None:
-    """Behind two dashes, and with a blank in it, as the parser itself has it."""
-    main.build_parser().check_options(argv)
 
 
 @pytest.mark.parametrize(
@@ -169,20 +87,6 @@ def test_bad_usage_exits_with_2(argv: list[str]) -> None:
     assert ended.value.code == 2
 
 
-def test_version(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main.main(["--version"])
-    assert ended.value.code == 0
-    assert capsys.readouterr().out == f"amqp10broker {amqp10broker.__version__}\n"
-
-
-def test_watch_has_a_default_interval() -> None:
-    parse = main.build_parser().parse_args
-    assert parse(["status"]).watch is None
-    assert parse(["status", "--watch"]).watch == 1.0
-    assert parse(["status", "--watch", "0.5"]).watch == 0.5
-
-
 class TestTalkingToTheBroker:
     @pytest.fixture
     def asked(self, monkeypatch: pytest.MonkeyPatch) -> list[tuple[admin.Place, Any]]:
@@ -194,30 +98,6 @@ class TestTalkingToTheBroker:
 
         monkeypatch.setattr(admin, "ask", ask)
         return requests
-
-    def test_set(self, asked: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
-        assert main.main(["set", "max_link_credit", "50", "--port", "5673"]) == 0
-        request = {"op": "set", "arguments": {"name": "max_link_credit", "value": 50}}
-        assert asked == [(admin.Place(5673, None), request)]
-        assert capsys.readouterr().out == "max_link_credit is now 50\n"
-
-    def test_alarm(self, asked: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
-        assert main.main(["alarm", "memory", "on", "--admin-socket", "/run/x"]) == 0
-        assert main.main(["alarm", "disk", "off"]) == 0
-        assert asked == [
-            (admin.Place(5672, "/run/x"), {"op": "alarm", "arguments": {"name": "memory", "on": True}}),
-            (admin.Place(5672, None), {"op": "alarm", "arguments": {"name": "disk", "on": False}}),
-        ]
-        assert capsys.readouterr().out == "the memory alarm is on\nthe disk alarm is off\n"
-
-    def test_an_alarm_that_stays_on_is_said_so(
-        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        monkeypatch.setattr(admin, "ask", lambda place, request: {"alarms": ["memory"]})
-        assert main.main(["alarm", "memory", "off"]) == 0
-        shown = capsys.readouterr().out
-        assert shown.startswith("the memory alarm stays on, for another reason")
-        assert "'amqp10broker set-vm-memory-high-watermark'" in shown
 
     @pytest.mark.parametrize(
         ("argv", "name", "value", "meaning"),
@@ -266,13 +146,6 @@ class TestTalkingToTheBroker:
         assert asked == [{"op": "set-limit", "arguments": {"name": name, "value": value}}]
         assert capsys.readouterr().out == f"{name} is now {value}: {meaning}\n"
 
-    def test_a_share_of_an_unknown_memory_is_said_to_be_no_use(
-        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        monkeypatch.setattr(admin, "ask", lambda place, request: {"limit_bytes": None})
-        assert main.main(["set-vm-memory-high-watermark", "0.5"]) == 0
-        assert "give an amount" in capsys.readouterr().out
-
     @pytest.mark.parametrize(
         "argv",
         [
@@ -290,10 +163,6 @@ class TestTalkingToTheBroker:
         assert main.main(argv) == 2
         assert asked == []
         assert f"{argv[0]} is '{' '.join(argv[1:])}'; must be " in capsys.readouterr().err
-
-    def test_status_as_json(self, asked: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
-        assert main.main(["status", "--format", "json"]) == 0
-        assert json.loads(capsys.readouterr().out) == {}
 
     @pytest.mark.parametrize(
         "argv",
@@ -315,16 +184,6 @@ class TestTalkingToTheBroker:
         complaint = capsys.readouterr().err
         assert "no broker of yours runs on port 5672; start one with 'amqp10broker serve'" in complaint
 
-    def test_a_refusal_of_the_broker_exits_with_1(
-        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        def refuse(place: admin.Place, request: Any) -> None:
-            raise exits.RefusedByBroker("the broker refuses: no\nnever")
-
-        monkeypatch.setattr(admin, "ask", refuse)
-        assert main.main(["alarm", "disk", "on"]) == 1
-        assert capsys.readouterr().err == "amqp10broker: the broker refuses: no never\n"
-
 
 def test_the_table_of_commands_is_what_the_files_have() -> None:
     """The list of commands is shown without importing their files, so it is kept beside them."""
@@ -333,26 +192,6 @@ def test_the_table_of_commands_is_what_the_files_have() -> None:
         for home in main.HOMES
     }
     assert found == {home: list(names) for home, names in main.HOMES.items()}
-
-
-def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
-    """Each with a line on it, and the exit codes below."""
-    with pytest.raises(SystemExit) as ended:
-        main.main(["--help"])
-    assert ended.value.code == 0
-    shown = capsys.readouterr().out
-    missing = [name for names in main.HOMES.values() for name in names if f"    {name}" not in shown]
-    assert missing == []
-    assert "3 no broker answers" in " ".join(shown.split())
-
-
-@pytest.mark.parametrize("name", [name for names in main.HOMES.values() for name in names])
-def test_every_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Its own parser is made, and says more than its name."""
-    with pytest.raises(SystemExit) as ended:
-        main.main([name, "--help"])
-    assert ended.value.code == 0
-    assert f"usage: amqp10broker {name}" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -367,16 +206,3 @@ def test_the_command_line_starts_without_trio_and_structlog(modules: str) -> Non
     )
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert shown == "set()\n"
-
-
-def test_it_runs_as_a_module() -> None:
-    command = [sys.executable, "-m", "amqp10broker", "--version"]
-    shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert shown == f"amqp10broker {amqp10broker.__version__}\n"
-
-
-def test_unknown_public_names_are_ordinary_attribute_errors() -> None:
-    assert amqp10broker.Config is Config
-    with pytest.raises(AttributeError, match="no attribute 'Borker'"):
-        _ = amqp10broker.Borker
-    assert dir(amqp10broker) == ["Broker", "Config", "__version__"]

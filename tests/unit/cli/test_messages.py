@@ -13,9 +13,7 @@ from uuid import UUID
 import pytest
 
 from amqp10broker.cli import getting, main, publishing
-from amqp10broker.cli.exits import Failed
 from amqp10broker.client.message import BodyKind, Header, Message, Properties, Symbol, decode_message
-from amqp10broker.client.outcomes import ACCEPTED, RELEASED, rejected
 from amqp10broker.errors import ConfigError
 from amqp10broker.protocols.amqp10.types import UInt
 
@@ -60,12 +58,6 @@ def test_a_message_of_all_options() -> None:
     assert message.message_annotations == {Symbol("x-a"): 1}
 
 
-def test_a_message_survives_a_restart_unless_it_is_to_be_transient() -> None:
-    """And has no section that nothing was said about."""
-    message = message_of("body")
-    assert message == Message(b"body", header=Header(durable=True), kind=BodyKind.DATA)
-
-
 def test_the_body_is_an_argument_a_file_or_standard_input(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -100,34 +92,10 @@ def test_what_is_no_message_is_refused(argv: tuple[str, ...], message: str) -> N
     assert message in str(raised.value)
 
 
-def test_a_terminal_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a body and without input the user has forgotten it."""
-
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
-
-    monkeypatch.setattr(sys, "stdin", Terminal())
-    with pytest.raises(ConfigError, match="BODY is missing"):
-        publishing.message_of(parsed())
-
-
 def test_a_routing_key_without_an_exchange_is_a_mistake(capsys: pytest.CaptureFixture[str]) -> None:
     """It would be ignored, which nobody means."""
     assert main.main(["publish", "--queue", "q", "--key", "k", "x"]) == 2
     assert "leave one out" in capsys.readouterr().err
-
-
-def test_outcomes_are_counted_and_only_accepted_ones_are_a_success(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """The first other one gives the reason."""
-    publishing.report([ACCEPTED], "queue 'q'")
-    publishing.report([ACCEPTED, ACCEPTED], "queue 'q'")
-    assert capsys.readouterr().out == ("1 message accepted by queue 'q'\n2 messages accepted by queue 'q'\n")
-    with pytest.raises(Failed, match=r"2 accepted, 1 rejected, 1 released: .* rejected .*: full"):
-        publishing.report([ACCEPTED, rejected("amqp:x", "full"), RELEASED, ACCEPTED], "exchange 'x'")
-    assert capsys.readouterr().out == ""
 
 
 FULL = Message(
@@ -157,28 +125,6 @@ def test_json_of_messages() -> None:
         {"body": {"k": [1]}, "body_encoding": "amqp-value"},
     ]
     assert getting.show([], "json", "q") == b"[]\n"
-
-
-def test_text_of_messages() -> None:
-    """One line a value; nothing in it can steer the terminal."""
-    steering = Message(b"\x1b[2J\nx", application_properties={"a\nb": "c\td"})
-    assert getting.show([FULL, steering], "text", "q").decode().splitlines() == [
-        "message 1 of 2",
-        "  header durable: true",
-        "  header priority: 4",
-        '  message-annotations x-l: [1, "b"]',
-        f"  properties message_id: {UUID(int=5)}",
-        "  properties user_id: /w==",
-        "  properties content_type: a/b",
-        "  application-properties n: 3",
-        "  application-properties none: ",
-        "  body (utf-8): café",
-        "",
-        "message 2 of 2",
-        r"  application-properties a\nb: c\td",
-        r"  body (utf-8): \x1b[2J\nx",
-    ]
-    assert getting.show([], "text", "q") == b"queue 'q' has no ready message\n"
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -12,7 +11,6 @@ from amqp10broker.cli import replay_sockets
 from amqp10broker.cli.main import main
 from amqp10broker.client.blocking import connect
 from amqp10broker.config import Config
-from amqp10broker.observe.frames.records import first_line
 from amqp10broker.testing.in_process import InProcess
 from amqp10broker.tools.replay import replay
 from tests.support.certificates import Certificates, certificates
@@ -69,20 +67,6 @@ def test_a_recording_is_played(broker: InProcess, path: str, capsys: pytest.Capt
         broker.ask("declare-queue", {"name": "q"}, None)
 
 
-def test_a_user_that_is_refused_is_said(
-    broker: InProcess, path: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Once, and not as a difference."""
-    assert main(["replay", path, "--url", url(broker, "guest:wrong@")]) == 1
-    assert "the broker refused the user 'guest'; give another user in --url" in capsys.readouterr().err
-
-
-def test_where_nobody_listens_it_ends_with_3(path: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """And says what to do."""
-    assert main(["replay", path, "--url", "amqp://127.0.0.1:1"]) == 3
-    assert "no connection to 127.0.0.1:1: " in capsys.readouterr().err
-
-
 @pytest.mark.usefixtures("deadline")
 def test_what_waited_for_the_socket_goes_on_when_it_has_written(
     broker: InProcess, path: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -114,26 +98,3 @@ def test_it_is_played_over_tls(
     said = capsys.readouterr().err
     assert f"the certificate of localhost:{port} is not trusted: unable to get local issuer" in said
     assert "SSL_CERT_FILE names a file of authorities that are trusted" in said
-
-
-def test_a_connection_that_is_not_in_it(
-    broker: InProcess, path: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Nothing can be played, and how a recording is made that can."""
-    assert main(["replay", path, "--url", url(broker), "--connection", "4711"]) == 1
-    said = capsys.readouterr().err
-    assert "there is no such connection in it. Begin the recording before the client connects" in said
-
-
-def test_without_a_url_it_says_what_to_give(
-    path: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """Option, or variable."""
-    monkeypatch.delenv("AMQP10BROKER_URL", raising=False)
-    assert main(["replay", path]) == 2
-    assert "replay --url is not given; say to which broker to play" in capsys.readouterr().err
-    assert main(["replay", path, "--url", "http://x"]) == 2
-    assert "replay --url is 'http://x'; " in capsys.readouterr().err
-    empty = tmp_path / "empty"
-    empty.write_text(f"{first_line()}\n")
-    assert main(["replay", str(empty), "--url", "amqp://x"]) == 1

@@ -54,31 +54,6 @@ def run(
     return serve.run(Config(**settings))
 
 
-def test_the_port_of_tls_is_told_beside_the_other(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    async def run_broker(config: Config, on_up: Callable[..., None]) -> None:
-        on_up([("127.0.0.1", 5672)], [("127.0.0.1", 5671), ("::1", 5671)])
-
-    monkeypatch.setattr(serve, "run_broker", run_broker)
-    assert serve.run(Config(log_format="json")) == 0
-    entry = json.loads(capsys.readouterr().err.splitlines()[0])
-    assert (entry["event"], entry["addresses"]) == ("listening", "127.0.0.1:5672")
-    assert entry["tls"] == "127.0.0.1:5671, [::1]:5671"
-
-
-def test_an_orderly_end_exits_with_0(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(monkeypatch) == 0
-    shown = capsys.readouterr().err
-    assert "127.0.0.1:5672, [::1]:5672" in shown
-    assert "stopped" in shown
-    if serve.COUNTS_REFERENCES:
-        assert gc.get_threshold() == serve.GC_THRESHOLDS
-        assert gc.get_freeze_count() > 0
-
-
 @pytest.mark.parametrize(
     ("error", "sentence"),
     [
@@ -102,13 +77,6 @@ def test_what_a_user_can_mend_is_one_sentence(
     assert sentence in shown
     assert shown.startswith("amqp10broker: ")
     assert shown.count("\n") == 1
-
-
-def test_for_programs_the_sentence_is_a_log_entry(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(monkeypatch, before=OSError(errno.EADDRINUSE, "x"), log_format="json") == 1
-    assert '"reason": "another program listens' in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
@@ -180,13 +148,6 @@ def test_for_programs_every_line_is_one_json_object(
         if entry["event"] not in ("listening", "warning", "library", "stopped", "cannot start", "failed"):
             assert entry["exception"].startswith(("Traceback", "  + Exception Group Traceback"))
     assert hooks == (sys.unraisablehook, threading.excepthook, warnings.showwarning)
-
-
-def test_an_os_error_of_a_running_broker_keeps_its_traceback(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(monkeypatch, after=OSError(errno.EADDRINUSE, "strange")) == 1
-    assert "Traceback" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), BaseExceptionGroup("g", [KeyboardInterrupt()])])

@@ -47,10 +47,3 @@ def test_an_address_without_a_file_begins_with_an_at_sign() -> None:
     with listening("\0amqp10broker-test-notify") as manager:
         tell_ready({"NOTIFY_SOCKET": "@amqp10broker-test-notify"})
         assert manager.recv(100) == b"READY=1"
-
-
-@pytest.mark.parametrize("address", ["", "relative", "/nowhere/at/all"])
-def test_without_a_manager_nobody_is_told(address: str) -> None:
-    """It is no reason to fail."""
-    tell_ready({"NOTIFY_SOCKET": address})
-    tell_ready({})

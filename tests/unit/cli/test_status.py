@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import os
 from copy import deepcopy
 from typing import Any
@@ -12,7 +11,6 @@ import pytest
 
 from amqp10broker.cli import status, status_view
 from amqp10broker.cli.admin import Place
-from amqp10broker.errors import AdminSocketError
 
 DOCUMENT: dict[str, Any] = {
     "broker": {
@@ -149,45 +147,6 @@ DOCUMENT: dict[str, Any] = {
     ],
 }
 
-EXPECTED = """\
-amqp10broker 0.1.0  amqp10broker@box  pid 4711  up 1 h 2 min  on 127.0.0.1:5672  memory 41.0 MiB
-max_link_credit 170  max_incoming_window 400  max_queue_credit 256
-ALARM: memory (publishers are held)
-
-Connection 1  AMQP 1.0  from 127.0.0.1:53312  user guest  container orders-service  opened
-  in 1.4 MiB  out 900 B  writer holds 0 B  frame-max 131072  channel-max 63  idle time-out 60000 ms
-  Session 0  incoming-window 0  client's window 2147483647  next-incoming-id 12
-    next-outgoing-id 4294967295  unsettled in 1 out 2  pending out 3
-    LINK   CLIENT    QUEUE       CREDIT  COUNT  UNSETTLED  AVAILABLE  Q-CREDIT
-    out-1  sender    orders          85    340        171          -         -
-      waits: blocked-by-alarm (the memory alarm is on; incoming-window is 0 since 12 s)
-    in-1   receiver  orders  4294967295      7          0         12       256
-      address orders-alias  draining  pending 4  queue's count 9  properties x-trace=on
-  Session 1  incoming-window -  client's window -  next-incoming-id -  next-outgoing-id -
-    unsettled in - out -  pending out -
-    no links
-
-Connection 2  -  from [::1]:1  user -  container -  opening  in -  out -  writer holds -
-  frame-max -  channel-max -  no idle time-out
-  no sessions
-
-Connection 3  AMQP 0-9-1  from 127.0.0.1:53400  user ann  vhost shop  name mailer  flow  in 1 B
-  out 2 B  writer holds 0 B  frame-max 131072  channel-max 2047  idle time-out 60000 ms
-  Channel 7  confirms  unconfirmed 400  unacked 3  reader's credit 0
-    CONSUMER  QUEUE   NO-ACK  PREFETCH  UNACKED  UNSENT
-    c1        orders  no            10        3       0
-    waits: credit-flow (the reader of the whole connection waits for this channel: queue 'slow' does
-      not follow)
-
-QUEUE   TYPE     DURABLE  READY  UNSETTLED  CONSUMERS  PUBLISHERS
-orders  classic  yes         12          0          1           1
-"""
-
-
-def test_the_whole_picture() -> None:
-    assert "\n".join(status_view.render(DOCUMENT)) + "\n" == EXPECTED
-
-
 RESOURCES: dict[str, Any] = {
     "memory": {
         "used_bytes": 700_000_000,
@@ -230,16 +189,6 @@ def test_alarms_say_since_when_why_and_what_ends_them() -> None:
     assert max(map(len, shown_of(["disk", "memory"], width=60))) <= 60
 
 
-def test_without_an_alarm_only_the_limits_are_shown_and_none_where_there_is_none() -> None:
-    assert shown_of([], disk={"limit_bytes": None}) == ["memory alarm above 572.2 MiB (0.6)"]
-    assert shown_of([], disk={"limit_bytes": None}, memory={"limit_bytes": None}) == []
-
-
-def test_an_empty_broker() -> None:
-    lines = status_view.render({"broker": {}, "connections": [], "queues": []})
-    assert lines[-3:] == ["No connections.", "", "No queues."]
-
-
 @pytest.mark.parametrize("width", [60, 80, 100, 132])
 def test_no_line_is_wider_than_asked_for_however_long_the_names(width: int) -> None:
     document = deepcopy(DOCUMENT)
@@ -276,24 +225,6 @@ def test_open_transactions_are_shown() -> None:
     assert "can only be rolled back: it has become too large" in "\n".join(status_view.render(document))
 
 
-def test_dead_letters_are_shown_by_reason_for_queues_that_have_some() -> None:
-    document = deepcopy(DOCUMENT)
-    document["queues"].append({**document["queues"][0], "name": "q2", "dead_lettered": {}})
-    assert "\n".join(status_view.render(document)).count("DEAD-LETTERED") == 0
-    document["queues"][1]["dead_lettered"] = {"expired": 3, "rejected": 12}
-    assert status_view.render(document)[-3:] == [
-        "",
-        "DEAD-LETTERED FROM  REJECTED  EXPIRED  MAXLEN  DELIVERY-LIMIT",
-        "q2                        12        3       -               -",
-    ]
-
-
-def test_numbers_are_shown_whole_and_names_are_cut() -> None:
-    columns = (("NAME", "name", False), ("CREDIT", "credit", True))
-    rows = [{"name": "a-long-name-of-a-link", "credit": 4_294_967_295}]
-    assert status_view.table(columns, rows, 22) == ["NAME            CREDIT", "a-...-link  4294967295"]
-
-
 def test_names_of_clients_cannot_steer_the_terminal() -> None:
     document = deepcopy(DOCUMENT)
     document["connections"][0]["container_id"] = "\x1b[2J\nforged"
@@ -302,21 +233,6 @@ def test_names_of_clients_cannot_steer_the_terminal() -> None:
     text = "\n".join(status_view.render(document))
     assert all(character == "\n" or character.isprintable() for character in text)
     assert "\\x1b[2J\\nforged" in text
-
-
-@pytest.mark.parametrize(
-    ("count", "shown"), [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (2**50, "1024.0 TiB"), (None, "-")]
-)
-def test_sizes(count: int | None, shown: str) -> None:
-    assert status_view.size(count) == shown
-
-
-@pytest.mark.parametrize(
-    ("seconds", "shown"),
-    [(0, "0 s"), (59.9, "59 s"), (61, "1 min 1 s"), (3600, "1 h 0 min"), (90_000, "1 d 1 h"), (None, "-")],
-)
-def test_durations(seconds: float | None, shown: str) -> None:
-    assert status_view.duration(seconds) == shown
 
 
 class Terminal(io.StringIO):
@@ -356,23 +272,6 @@ def _no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-def test_once() -> None:
-    assert show(io.StringIO()) == EXPECTED
-
-
-def test_once_as_json() -> None:
-    assert json.loads(show(io.StringIO(), as_json=True)) == DOCUMENT
-
-
-def test_watching_as_json_is_one_line_each_time() -> None:
-    shown = show(io.StringIO(), as_json=True, watch_s=2.0, sleep=Interrupt(3))
-    assert [json.loads(line) for line in shown.splitlines()] == [DOCUMENT] * 3
-
-
-def test_watching_into_a_pipe_repeats_the_tables() -> None:
-    assert show(io.StringIO(), watch_s=2.0, sleep=Interrupt(2)) == f"{EXPECTED}\n" * 2
-
-
 def test_watching_redraws_in_place_and_gives_the_screen_back() -> None:
     sleep = Interrupt(3)
     shown = show(Terminal(), watch_s=0.5, sleep=sleep)
@@ -381,76 +280,6 @@ def test_watching_redraws_in_place_and_gives_the_screen_back() -> None:
     assert shown.endswith("\x1b[?25h\x1b[?1049l")
     assert shown.count("\x1b[H") == 3
     assert shown.count("\x1b[2J") == 1, "clearing before each picture would flicker"
-
-
-def test_a_picture_never_scrolls_the_screen() -> None:
-    picture = status.frame([f"line {n}" for n in range(10)], 4)
-    assert picture.count("\n") == 3
-    assert "... 7 more lines" in picture
-
-
-def test_a_broker_that_goes_away_while_watched_gives_the_screen_back() -> None:
-    documents = iter([DOCUMENT])
-
-    def fetch() -> Any:
-        try:
-            return next(documents)
-        except StopIteration:
-            raise AdminSocketError("gone") from None
-
-    stream = Terminal()
-    with pytest.raises(AdminSocketError, match="gone"):
-        status.run(Place(1, None), watch_s=1.0, as_json=False, stream=stream, fetch=fetch, sleep=Interrupt(9))
-    assert stream.getvalue().endswith("\x1b[?1049l")
-
-
-def test_without_a_broker_the_screen_is_not_touched() -> None:
-    def fetch() -> Any:
-        raise AdminSocketError("no broker")
-
-    stream = Terminal()
-    with pytest.raises(AdminSocketError):
-        status.run(Place(1, None), watch_s=1.0, as_json=False, stream=stream, fetch=fetch)
-    assert stream.getvalue() == ""
-
-
-@pytest.mark.parametrize(
-    ("journal", "line"),
-    [
-        ({"recovered": False}, "journal is being read, durable queues wait"),
-        (
-            {
-                "recovered": True,
-                "files": 2,
-                "bytes": 2**20,
-                "live_bytes": 1024,
-                "spool_bytes": 0,
-                "commits": 7,
-                "last_sync_ms": 0.25,
-                "disk_full": False,
-            },
-            "journal 1.0 MiB in 2 files  1.0 KiB needed  last sync 0.25 ms",
-        ),
-        (
-            {
-                "recovered": True,
-                "files": 1,
-                "bytes": 0,
-                "live_bytes": 0,
-                "spool_bytes": 2048,
-                "commits": 7,
-                "last_sync_ms": 5,
-                "disk_full": True,
-                "reserve_bytes": 2**20,
-            },
-            "THE DISK IS FULL: no publish is confirmed, consumers have 1.0 MiB in reserve",
-        ),
-    ],
-)
-def test_the_journal_is_summed_up(journal: dict[str, Any], line: str) -> None:
-    document = deepcopy(DOCUMENT)
-    document["broker"]["journal"] = journal
-    assert line in "\n".join(status_view.render(document))
 
 
 RECORDING: dict[str, Any] = {
@@ -493,15 +322,6 @@ def test_suspended_links_are_shown() -> None:
     assert "... more links are suspended; 12 are kept" in text
 
 
-def test_a_recording_that_failed_is_shown() -> None:
-    """With what is missing, until another one begins."""
-    document = deepcopy(DOCUMENT)
-    failed = {"folder": "/data/recording", "run_id": "r", "events": 9, "events_lost": 7, "reason": "no room"}
-    document["broker"]["recording_failed"] = failed
-    line = "THE RECORDING FAILED: no room  folder /data/recording  run r  events lost 7 of 9"
-    assert line in "\n".join(status_view.render(document))
-
-
 def test_what_is_chosen_is_asked_of_the_broker_and_the_screen_bounds_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -527,10 +347,3 @@ def test_what_is_chosen_is_asked_of_the_broker_and_the_screen_bounds_it(
         {"user": "ann"},
         {"limit": 30},
     ]
-
-
-@pytest.mark.parametrize("columns", [80, 120])
-def test_a_picture_is_as_wide_as_the_screen(columns: int) -> None:
-    """A longer line would take two rows and push the first one out."""
-    lines = status.frame(["x" * 200, "short"], 30, columns).split("\n")
-    assert [len(line.removeprefix("\x1b[H").split("\x1b")[0]) for line in lines] == [columns, 5]

@@ -81,20 +81,3 @@ def test_the_key_set_is_fetched_as_for_a_login(
         assert (code, said["user"]) == (0, "ann")
     code, said = explained(config, secret, capsys)
     assert (code, said) == (1, {"refused": "it is signed with key 'e1', which is not known"})
-
-
-def test_a_token_is_refused_where_the_broker_takes_none(
-    config: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What it would allow is said all the same."""
-    monkeypatch.setenv("AMQP10BROKER_AUTH_BACKENDS", "internal")
-    code, said = explained(config, token("read:v/q"), capsys)
-    assert (code, said["scopes"]) == (1, ["read:v/q"])
-    assert said["refused"] == "auth_backends is 'internal', without oauth2"
-
-
-def test_a_configuration_without_keys_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    config = tmp_path / "broker.toml"
-    config.write_text("")
-    assert explain(config, token()) == 2
-    assert "oauth2_jwks_uri, oauth2_default_key or oauth2_signing_keys" in capsys.readouterr().err

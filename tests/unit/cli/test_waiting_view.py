@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from amqp10broker.cli import status_view, waiting_view
-from amqp10broker.cli.text import seconds_text, shortened
 
 LONG = "tenant-7/warehouse-north/orders/incoming/region-eu-central-1/priority-high/queue-00042"
 
@@ -54,24 +53,6 @@ def test_in_a_cluster_it_says_of_which_node_a_connection_is_and_of_which_it_know
     assert "not known of clients of c: not reached" in shown
     for node in ("a", "b"):
         assert any(f"connection 7 session 0 of node {node}, user ann" in line for line in shown)
-
-
-def test_queues_without_a_leader_are_said_though_no_client_waits_for_them() -> None:
-    """A cluster that has just been started is waited for, and its log is not looked at."""
-    lacking = {"queues": 1, "names": ["q in /"], "reason": "1 elect one, 1 at a time from here"}
-    shown = waiting_view.page({"summary": summary(), "waiting": [], "queues_without_leader": lacking}, 200)
-    assert shown[-1] == "1 queue has no leader (q in /): 1 elect one, 1 at a time from here"
-
-
-def test_the_page_of_waiting_says_of_each_what_to_do() -> None:
-    """Behind the sum, an entry for each, and what helps at its end."""
-    found = {"summary": summary(), "waiting": [wait(to_do="the client must send another flow.")]}
-    assert waiting_view.page(found, 200) == [
-        *waiting_view.summary(summary(), 200),
-        "",
-        *waiting_view.entries([wait()], 200)[0],
-        "    do: the client must send another flow.",
-    ]
 
 
 @pytest.mark.parametrize(
@@ -154,21 +135,6 @@ def lines_of(each: dict[str, Any], width: int) -> list[str]:
     return lines
 
 
-def test_a_document_begins_with_what_waits_and_says_what_it_leaves_out() -> None:
-    """Broker, sum, waits, then connections."""
-    document = {
-        "summary": summary(),
-        "waiting": [wait()],
-        "connections": [],
-        "queues": [],
-    }
-    lines = status_view.render(document, width=80)
-    at = lines.index("152 connections, 3 links wait: 2 no-credit-used-up, 1 peer-window-closed")
-    assert lines[at + 2].startswith("no-credit-used-up  12 s")
-    assert "... 2 more wait: choose with --reason, --queue, --user, ..., or --all" in lines
-    assert "... 152 more connections: choose with --reason, --queue, --user, ..., or --all" in lines
-
-
 def test_a_full_queue_says_so_and_what_it_has_cost() -> None:
     """Below its row; what has counted nothing is left out."""
     queue = {
@@ -190,38 +156,3 @@ def test_a_full_queue_says_so_and_what_it_has_cost() -> None:
         "  FULL: 5 of 5 messages, limit 2.0 KiB, reject-publish  rejected 12  expired 2  delivery-limit 1",
         "  last error 2026-11-22T08:38:47Z: publish refused: full",
     ]
-
-
-def test_a_consumer_says_why_it_waits_below_its_row() -> None:
-    """And a link that could go on says that it is the client's turn."""
-    consumer = {
-        "tag": "t",
-        "queue": "q",
-        "waits": "prefetch-full",
-        "waits_for_s": 3.0,
-        "waits_why": "10 of 10",
-    }
-    link = {"name": "l", "queue": "q", "waits": None, "waits_why": "its turn: 170 credits, window open"}
-    document = {
-        "connections": [
-            {"id": 1, "sessions": [], "channels": [{"number": 1, "consumers": [consumer]}]},
-            {"id": 2, "sessions": [{"channel": 0, "links": [link]}]},
-        ]
-    }
-    lines = [line.strip() for line in status_view.render(document)]
-    assert "waits: prefetch-full for 3.0 s (10 of 10)" in lines
-    assert "its turn: 170 credits, window open" in lines
-
-
-@pytest.mark.parametrize(
-    ("name", "width", "shown"), [("abcdef", 6, "abcdef"), ("abcdefghij", 8, "a...ghij"), ("abcd", 3, "...")]
-)
-def test_a_name_that_is_too_long_keeps_both_ends(name: str, width: int, shown: str) -> None:
-    assert shortened(name, width) == shown
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(0.04, "0.0 s"), (9.9, "9.9 s"), (12.4, "12 s"), (185, "3 min 5 s")]
-)
-def test_a_short_wait_has_tenths(seconds: float, text: str) -> None:
-    assert seconds_text(seconds) == text

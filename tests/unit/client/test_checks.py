@@ -6,10 +6,8 @@ from typing import Any
 
 import pytest
 
-from amqp10broker.client.checks import check_integer, check_text, fields
 from amqp10broker.client.message import BodyKind, Message, decode_message
 from amqp10broker.client.options import ClientOptions
-from amqp10broker.client.outcomes import modified, rejected
 from amqp10broker.protocols.amqp10.errors import DecodeError, EncodeError
 
 HALF = "\ud800"
@@ -43,23 +41,6 @@ def test_what_a_connection_cannot_ask_for(given: dict[str, Any], message: str) -
     assert message in str(raised.value)
 
 
-def test_what_it_can_ask_for() -> None:
-    ClientOptions(container_id="", frame_size_max_bytes=512, incoming_window=1, idle_timeout_ms=UINT - 1)
-    assert fields("properties", None) is None
-    assert fields("properties", {"a": None, "b": [1, {}]}) == {"a": None, "b": [1, {}]}
-    check_text("address", None)
-    check_integer("credit", 0, 0, 5)
-
-
-def test_outcomes() -> None:
-    with pytest.raises(ValueError, match="a symbol is ASCII only"):
-        rejected("ü")
-    with pytest.raises(ValueError, match="description has half a character"):
-        rejected("amqp:decode-error", HALF)
-    with pytest.raises(ValueError, match="annotations has 'x-a': <object"):
-        modified(annotations={"x-a": object()})
-
-
 @pytest.mark.parametrize(
     ("body", "kind"),
     [
@@ -74,12 +55,6 @@ def test_a_body_that_is_none_of_its_kind(body: Any, kind: BodyKind) -> None:
     """The broker would end the link for it."""
     with pytest.raises(EncodeError, match=f"a body of kind {kind.name} is made of .*: leave kind out"):
         Message(body, kind=kind).encode()
-
-
-def test_bodies_of_each_kind() -> None:
-    assert decode_message(Message(bytearray(b"x"), kind=BodyKind.DATA).encode()).body == b"x"
-    assert decode_message(Message((1, 2), kind=BodyKind.SEQUENCE).encode()).body == [1, 2]
-    assert decode_message(Message([1, 2], kind=BodyKind.VALUE).encode()).body == [1, 2]
 
 
 @pytest.mark.parametrize("descriptor", [b"\xc1\x01\x00", b"\xc0\x02\x01\x40", b"\x40", b"\x41", b"\xa1\x01x"])

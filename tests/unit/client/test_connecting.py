@@ -9,7 +9,7 @@ import pytest
 
 from amqp10broker.client import blocking
 from amqp10broker.client.core import ClientCore
-from amqp10broker.client.errors import ConnectError, ConnectionEndedError, place_of
+from amqp10broker.client.errors import ConnectError, ConnectionEndedError
 from amqp10broker.client.options import ClientOptions
 from tests.support.client_drivers import Connect, connect
 
@@ -29,10 +29,6 @@ PLACES = [
 def test_what_is_no_host_or_port(connect: Connect, host: str, port: int, message: str) -> None:
     with pytest.raises(ConnectError, match=message):
         connect(host, port, timeout_s=60.0)
-
-
-def test_hosts_and_ports_as_people_write_them() -> None:
-    assert [place_of(host, 1) for host in ("h", "127.0.0.1", "::1")] == ["h:1", "127.0.0.1:1", "[::1]:1"]
 
 
 def test_flush_tells_that_the_connection_is_lost() -> None:

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from amqp10broker.client.core import ClientCore
 from amqp10broker.client.ends import ReceiverEnd
 from amqp10broker.client.errors import (
     ClientError,
@@ -17,12 +16,10 @@ from amqp10broker.client.errors import (
     MessageTooLargeError,
     SessionEndedError,
 )
-from amqp10broker.client.message import Message, Properties, data_message
-from amqp10broker.client.options import ClientOptions
+from amqp10broker.client.message import data_message
 from amqp10broker.client.outcomes import modified, rejected
 from amqp10broker.client.session import ClientSession
 from amqp10broker.config import Config
-from amqp10broker.protocols.amqp10.connection import HEADER_AMQP, HEADER_SASL
 from amqp10broker.protocols.amqp10.errors import (
     AmqpConnectionError,
     AmqpLinkError,
@@ -34,8 +31,6 @@ from amqp10broker.protocols.amqp10.link import ReceiverLink, SenderLink
 from amqp10broker.protocols.amqp10.performatives import (
     Accepted,
     Attach,
-    Begin,
-    Disposition,
     Modified,
     Rejected,
     Released,
@@ -45,7 +40,7 @@ from amqp10broker.protocols.amqp10.performatives import (
     Transfer,
 )
 from amqp10broker.protocols.amqp10.types import Symbol
-from tests.support.engine import CLOSE, frame, kinds, read_all
+from tests.support.engine import CLOSE, frame, kinds
 from tests.unit.client.back_to_back import BackToBack
 
 
@@ -97,26 +92,12 @@ def test_a_whole_dialogue_under_any_chunking(chunk_bytes: int) -> None:
     assert pair.client.failure is None
 
 
-def test_anonymous_login() -> None:
-    pair = BackToBack()
-    pair.client.start(None, None)
-    pair.carry()
-    assert pair.client.opened
-
-
 def test_a_wrong_password_is_a_login_error() -> None:
     pair = BackToBack()
     pair.client.start("guest", "wrong")
     pair.carry()
     assert "correct them" in str(failure_of(pair.client, LoginError))
     assert pair.client.closed
-
-
-def test_a_mechanism_that_is_not_offered_is_a_login_error() -> None:
-    pair = BackToBack(mechanisms=("PLAIN",))
-    pair.client.start(None, None)
-    pair.carry()
-    assert "give user and password" in str(failure_of(pair.client, LoginError))
 
 
 def test_an_open_that_is_refused_tells_condition_and_description() -> None:
@@ -126,13 +107,6 @@ def test_an_open_that_is_refused_tells_condition_and_description() -> None:
     failure = failure_of(pair.client, ConnectionEndedError)
     assert failure.condition == "amqp:unauthorized-access"
     assert "'other' does not exist" in failure.description
-
-
-def test_something_else_than_a_broker_is_named() -> None:
-    client = ClientCore(ClientOptions(container_id="client"))
-    client.start("guest", "guest")
-    client.receive(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-    assert "is it an AMQP 1.0 broker?" in str(failure_of(client, ConnectionEndedError))
 
 
 @pytest.mark.parametrize("opened", [False, True])
@@ -148,16 +122,6 @@ def test_a_socket_that_ends_is_a_failure(opened: bool) -> None:
             session.sender("q")
         with pytest.raises(ConnectionEndedError):
             pair.client.begin()
-
-
-def test_a_socket_that_ends_after_our_close_is_none() -> None:
-    pair = BackToBack()
-    pair.opened()
-    pair.client.close()
-    pair.client.receive_end()
-    assert pair.client.closed
-    assert not pair.client.closed_in_order
-    assert pair.client.failure is None
 
 
 def test_close_by_the_broker_fails_sessions_and_links_with_its_reason() -> None:
@@ -200,13 +164,6 @@ def test_open_begin_and_close_in_one_breath_keep_their_order() -> None:
     pair.client.begin()
     pair.client.close()
     assert kinds(pair.client.take_output()) == ["Begin", "Close"]
-
-
-def test_a_begin_of_the_peer_closes_the_connection() -> None:
-    pair = BackToBack()
-    pair.opened()
-    pair.client.receive(frame(Begin(next_outgoing_id=0, incoming_window=1, outgoing_window=1), channel=3))
-    assert failure_of(pair.client, ConnectionEndedError).condition == "amqp:not-allowed"
 
 
 def test_an_attach_of_the_peer_is_refused_and_nothing_else_happens() -> None:
@@ -284,67 +241,7 @@ def test_the_channel_of_an_ended_session_is_used_again() -> None:
     filled(pair, again, 1)
 
 
-def test_more_sessions_than_the_broker_allows_are_refused_here() -> None:
-    pair = BackToBack(config=Config(session_max_per_connection=2))
-    pair.opened()
-    pair.client.begin()
-    with pytest.raises(SessionEndedError, match="all 2 sessions"):
-        pair.client.begin()
-
-
 # --- sending --------------------------------------------------------------------------------------
-
-
-def test_messages_wait_for_credit_in_order() -> None:
-    """Handed over before the link is attached, more than the credit, and all arrive in order."""
-    pair = BackToBack()
-    session = pair.opened()
-    sender = session.sender("q")
-    keys = sender.send(numbered(1000))
-    assert sender.in_flight == 1000
-    assert sender.waiting(keys)
-    pair.carry()
-    assert sender.in_flight == 0
-    assert not sender.waiting(keys)
-    assert sender.take_outcomes(keys) == [Accepted()] * 1000
-    receiver = session.receiver("q", credit_limit=2000)
-    pair.carry()
-    assert [body[:4] for body in bodies(receiver)] == [n.to_bytes(4, "big") for n in range(1000)]
-
-
-def test_outcomes_are_those_of_each_message() -> None:
-    pair = BackToBack()
-    session = pair.opened()
-    filled(pair, session, 1)
-    sender = session.sender(None)
-    messages = [
-        Message(b"", Properties(to=f"/queues/{name}")).encode() for name in ("q", "missing", "q", "missing")
-    ]
-    keys = sender.send(messages)
-    pair.carry()
-    assert sender.take_outcomes(keys) == [Accepted(), Released(), Accepted(), Released()]
-    assert sender.take_outcomes(keys) == [None] * 4
-
-
-def test_a_settled_link_has_no_outcomes() -> None:
-    pair = BackToBack()
-    sender = pair.opened().sender("q", settled=True)
-    pair.carry()
-    keys = sender.send(numbered(300))
-    assert sender.waiting(keys)
-    pair.carry()
-    assert not sender.waiting(keys)
-    assert sender.take_outcomes(keys) == [None] * 300
-    assert pair.broker.queue("q") == (300, 0)
-
-
-def test_a_large_message_is_cut_into_frames() -> None:
-    pair = BackToBack(config=Config(max_frame_size_bytes=512))
-    session = pair.opened()
-    filled(pair, session, 2, size=100_000)
-    receiver = session.receiver("q", credit_limit=1)
-    pair.carry()
-    assert len(bodies(receiver)[0]) == 100_000
 
 
 def test_a_message_over_the_links_limit_is_not_sent_and_the_link_goes_on() -> None:
@@ -358,12 +255,6 @@ def test_a_message_over_the_links_limit_is_not_sent_and_the_link_goes_on() -> No
     keys = sender.send(numbered(1))
     pair.carry()
     assert sender.take_outcomes(keys) == [Accepted()]
-
-
-def test_bytes_that_are_no_message_are_refused_here() -> None:
-    sender = BackToBack().opened().sender("q")
-    with pytest.raises(ValueError, match="data_message"):
-        sender.send([b"hello"])
 
 
 def test_what_is_abandoned_and_not_begun_is_never_sent() -> None:
@@ -386,50 +277,6 @@ def test_what_is_abandoned_and_not_begun_is_never_sent() -> None:
     assert pair.broker.queue("q") == (180, 0)
 
 
-def test_what_is_abandoned_on_a_settled_link_is_not_waited_for() -> None:
-    pair = BackToBack()
-    sender = pair.opened().sender("q", settled=True)
-    pair.carry()
-    pair.broker.silent = True
-    first = sender.send(numbered(200))
-    second = sender.send(numbered(10))
-    pair.carry()
-    sender.abandon(first)
-    pair.broker.silent = False
-    pair.carry()
-    assert not sender.waiting(second)
-    assert sender.in_flight == 0
-
-
-def unanswered_sender(pair: BackToBack) -> Any:
-    """A sender with one message on its way, and a broker that leaves the answer to the test."""
-    sender = pair.opened().sender("q")
-    pair.carry()
-    pair.broker.silent = True
-    keys = sender.send(numbered(1))
-    pair.carry()
-    return sender, keys
-
-
-def test_an_outcome_that_is_not_settled_is_settled_by_the_sender() -> None:
-    """A receiver in mode second tells the outcome first and forgets the delivery when we settle."""
-    pair = BackToBack()
-    sender, keys = unanswered_sender(pair)
-    pair.client.receive(frame(Disposition(role=True, first=0, state=Accepted())))
-    assert sender.take_outcomes(keys) == [Accepted()]
-    (answer,) = read_all(pair.client.take_output())
-    assert answer == Disposition(role=False, first=0, settled=True)
-    pair.client.receive(frame(Disposition(role=True, first=0, settled=True, state=Accepted())))
-    assert sender.in_flight == 0
-
-
-def test_settled_without_an_outcome_is_not_accepted() -> None:
-    pair = BackToBack()
-    sender, keys = unanswered_sender(pair)
-    pair.client.receive(frame(Disposition(role=True, first=0, settled=True)))
-    assert sender.take_outcomes(keys) == [Released()]
-
-
 # --- receiving ------------------------------------------------------------------------------------
 
 
@@ -449,51 +296,6 @@ def test_no_more_messages_arrive_than_are_taken() -> None:
     assert seen == sorted(seen)
 
 
-def test_credit_by_hand_is_set_and_not_added() -> None:
-    pair = BackToBack()
-    session = pair.opened()
-    filled(pair, session, 10)
-    receiver = session.receiver("q")
-    pair.carry()
-    assert not receiver.ready
-    receiver.grant(2)
-    receiver.grant(3)
-    pair.carry()
-    assert len(receiver.ready) == 3
-    assert receiver.credit == 0
-    receiver.grant(1)
-    pair.carry()
-    assert len(receiver.ready) == 4
-
-
-def test_the_credit_limit_can_be_changed() -> None:
-    pair = BackToBack()
-    session = pair.opened()
-    filled(pair, session, 50)
-    receiver = session.receiver("q", credit_limit=1)
-    pair.carry()
-    receiver.set_credit_limit(20)
-    pair.carry()
-    assert 20 <= len(receiver.ready) < 40
-
-
-def test_drain_gives_what_is_there_and_takes_the_rest_back() -> None:
-    pair = BackToBack()
-    session = pair.opened()
-    filled(pair, session, 3)
-    receiver = session.receiver("q")
-    pair.carry()
-    receiver.begin_fetch(10)
-    pair.carry()
-    assert (len(receiver.ready), receiver.credit, receiver.drained) == (3, 7, False)
-    receiver.begin_drain()
-    pair.carry()
-    assert receiver.drained
-    receiver.end_drain()
-    filled(pair, session, 1)
-    assert len(receiver.ready) == 3
-
-
 def test_after_a_drain_the_credit_limit_counts_again() -> None:
     pair = BackToBack()
     session = pair.opened()
@@ -508,21 +310,6 @@ def test_after_a_drain_the_credit_limit_counts_again() -> None:
     assert receiver.credit == 5
     filled(pair, session, 2)
     assert len(receiver.ready) == 3
-
-
-def test_settled_receivers_own_what_arrives() -> None:
-    pair = BackToBack()
-    session = pair.opened()
-    filled(pair, session, 3)
-    receiver = session.receiver("q", credit_limit=10, settled=True)
-    pair.carry()
-    pair.written = b""
-    deliveries = receiver.take(10)
-    assert all(delivery.settled for delivery in deliveries)
-    receiver.settle(deliveries)
-    pair.carry()
-    assert "Disposition" not in kinds(pair.written)
-    assert pair.broker.queue("q") == (0, 0)
 
 
 @pytest.mark.parametrize(
@@ -587,18 +374,6 @@ def test_a_range_of_messages_is_settled_by_one_frame() -> None:
     assert kinds(pair.written).count("Disposition") == 1
 
 
-def test_a_queue_of_our_own_has_an_address_to_send_to() -> None:
-    pair = BackToBack()
-    session = pair.opened()
-    receiver = session.receiver(None, credit_limit=1)
-    pair.carry()
-    assert receiver.address is not None
-    sender = session.sender(receiver.address)
-    sender.send([data_message(b"hello")])
-    pair.carry()
-    assert bodies(receiver) == [b"hello"]
-
-
 # --- the end of links -----------------------------------------------------------------------------
 
 
@@ -651,44 +426,6 @@ def test_what_was_not_taken_when_a_receiver_ends_is_the_queues() -> None:
         receiver.settle([taken])
 
 
-def test_what_was_sent_settled_can_be_taken_after_the_end() -> None:
-    pair = BackToBack()
-    session = pair.opened()
-    filled(pair, session, 3)
-    receiver = session.receiver("q", credit_limit=10, settled=True)
-    pair.carry()
-    link = next(each for each in pair.broker.sessions[0].session.links if type(each) is SenderLink)
-    pair.broker.sessions[0].session.links.detach(link)
-    pair.carry()
-    assert len(receiver.take(10)) == 3
-
-
-def test_our_own_detach_is_no_failure() -> None:
-    pair = BackToBack()
-    session = pair.opened()
-    filled(pair, session, 2)
-    receiver = session.receiver("q", credit_limit=10)
-    pair.carry()
-    receiver.detach()
-    assert not receiver.detached
-    pair.carry()
-    assert receiver.detached
-    assert receiver.failure is None
-    assert pair.broker.queue("q") == (2, 0)
-    receiver.detach()
-
-
-def test_detach_before_the_attach_was_answered() -> None:
-    pair = BackToBack()
-    session = pair.opened()
-    receiver = session.receiver("q")
-    receiver.detach()
-    pair.carry()
-    assert receiver.detached
-    assert receiver.failure is None
-    filled(pair, session, 1)
-
-
 def test_a_transfer_without_credit_detaches_the_link_only() -> None:
     """The broker's fault: the link is closed with the condition, and the error says who closed it."""
     pair = BackToBack()
@@ -714,10 +451,3 @@ def test_bytes_that_are_no_frames_close_the_connection() -> None:
     pair.client.receive(b"\x00\x00\x00\x01junk")
     assert failure_of(session, ConnectionEndedError).condition == "amqp:connection:framing-error"
     assert kinds(pair.client.take_output()) == ["Close"]
-
-
-def test_the_protocol_headers_come_first() -> None:
-    pair = BackToBack()
-    pair.opened()
-    assert pair.written.startswith(HEADER_SASL)
-    assert HEADER_AMQP in pair.written

@@ -6,8 +6,6 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from amqp10broker.client.message import (
     BodyKind,
@@ -71,25 +69,6 @@ def test_a_message_without_a_body_stays_one(properties: Properties | None) -> No
         Message(b"", kind=BodyKind.NONE).encode()
 
 
-def test_a_kind_can_be_asked_for() -> None:
-    assert decode_message(Message([1, 2], kind=BodyKind.SEQUENCE).encode()).kind is BodyKind.SEQUENCE
-    assert decode_message(Message(b"b", kind=BodyKind.VALUE).encode()).kind is BodyKind.VALUE
-
-
-@given(st.binary(max_size=1000))
-def test_data_message_is_the_fast_way_to_the_same_bytes(body: bytes) -> None:
-    assert data_message(body) == Message(body).encode()
-
-
-def test_several_data_sections_are_one_body() -> None:
-    assert decode_message(data_message(b"one") + data_message(b"two")).body == b"onetwo"
-
-
-def test_several_sequence_sections_are_one_body() -> None:
-    parts = [Message(part, kind=BodyKind.SEQUENCE).encode() for part in ([1, 2], [3])]
-    assert decode_message(b"".join(parts)).body == [1, 2, 3]
-
-
 @pytest.mark.parametrize(
     "payload",
     [
@@ -104,8 +83,3 @@ def test_several_sequence_sections_are_one_body() -> None:
 def test_bytes_that_are_no_message(payload: bytes) -> None:
     with pytest.raises(DecodeError):
         decode_message(payload)
-
-
-def test_a_value_without_encoding_is_refused() -> None:
-    with pytest.raises(EncodeError):
-        Message(object()).encode()

@@ -58,17 +58,6 @@ async def test_many_messages_from_several_tasks(autojump_clock: MockClock, broke
             seen += len(deliveries)
 
 
-async def test_large_messages(autojump_clock: MockClock, broker: Broker) -> None:
-    options = ClientOptions(container_id="client", frame_size_max_bytes=512, incoming_window=3)
-    async with client_of(broker, options=options) as client:
-        sender = await client.sender("q")
-        await sender.send(data_message(bytes(50_000)))
-        receiver = await client.receiver("q", credit=1)
-        delivery = await receiver.receive()
-        assert delivery is not None
-        assert delivery.message().body == bytes(50_000)
-
-
 async def test_a_refused_link_is_an_error_and_not_a_group(autojump_clock: MockClock, broker: Broker) -> None:
     """What the block raises leaves it as it is, not wrapped by the client's nursery."""
     with pytest.raises(LinkRefusedError):
@@ -172,11 +161,3 @@ async def test_a_cancelled_block_closes_the_stream(autojump_clock: MockClock, br
     assert scope.cancelled_caught
     await settle_down()
     assert not broker.connections
-
-
-async def test_a_fault_of_the_program_leaves_the_block_as_it_is(
-    autojump_clock: MockClock, broker: Broker
-) -> None:
-    with pytest.raises(ZeroDivisionError):
-        async with client_of(broker):
-            _ = 1 / 0

@@ -32,14 +32,6 @@ def test_the_clock_is_corrected_to_what_most_say(others: list[int], correction_m
     assert clocks.correction_ms == correction_ms
 
 
-def test_a_node_that_left_counts_no_more() -> None:
-    clocks = Clocks()
-    clocks.heard(2, -HOURS_2)
-    assert clocks.notes({2: "b"}).keys() == {"clock of b", "clock of this node"}
-    clocks.forget(2)
-    assert (clocks.correction_ms, clocks.notes({2: "b"})) == (0, {})
-
-
 def test_what_is_wrong_is_said_with_names_and_seconds() -> None:
     clocks = Clocks()
     clocks.heard(2, -HOURS_2)

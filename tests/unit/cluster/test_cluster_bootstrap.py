@@ -18,7 +18,6 @@ from amqp10broker.cluster.bootstrap import (
     founded,
     next_step,
     read_nodes,
-    target_size,
 )
 from amqp10broker.cluster.ids import member_id
 from amqp10broker.metadata.entry_codec import decoded
@@ -47,25 +46,9 @@ def test_the_first_of_the_list_founds_when_a_majority_of_it_has_no_cluster() -> 
     assert next_step("a", LIST, alone("c"), has_data=False) == FoundCluster()
 
 
-def test_of_five_two_others_are_needed() -> None:
-    five = ("a", "b", "c", "d", "e")
-    assert isinstance(next_step("a", five, alone("e"), has_data=False), WaitForNodes)
-    assert next_step("a", five, alone("e", "b"), has_data=False) == FoundCluster()
-
-
-def test_the_founder_keeps_the_data_it_had_as_a_single_node() -> None:
-    assert next_step("a", LIST, alone("b"), has_data=True) == FoundCluster()
-
-
 @pytest.mark.parametrize("listed", [(), ("a",)])
 def test_a_node_alone_is_a_cluster_at_once(listed: tuple[str, ...]) -> None:
     assert next_step("a", listed, {}, has_data=True) == FoundCluster()
-
-
-def test_a_cluster_is_whole_with_as_many_nodes_as_its_list_has_if_nothing_else_is_said() -> None:
-    """F7."""
-    listed = "a=h:1,b=h:2,c=h:3"
-    assert [target_size(0, listed), target_size(5, listed), target_size(0, None)] == [3, 5, 1]
 
 
 def test_no_other_node_ever_founds() -> None:
@@ -83,10 +66,6 @@ def test_a_founder_whose_disk_is_new_joins_the_cluster_that_there_is() -> None:
 # --- joining --------------------------------------------------------------------------------------
 
 
-def test_a_node_joins_the_first_that_is_in_a_cluster() -> None:
-    assert next_step("c", LIST, heard(NodeAnswer("a", "id", names=("a",))), has_data=False) == Join("a")
-
-
 def test_a_node_that_is_not_in_its_list_joins_by_it() -> None:
     assert next_step("d", LIST, heard(NodeAnswer("b", "id")), has_data=False) == Join("b")
     assert isinstance(next_step("d", LIST, alone("a", "b", "c"), has_data=False), WaitForNodes)
@@ -101,11 +80,6 @@ def test_a_joiner_with_data_is_refused_and_hears_what_to_do() -> None:
 def test_an_emptied_node_under_its_old_name_is_refused(name: str) -> None:
     with pytest.raises(ClusterRefused, match=f"forget-cluster-node {name}' at node 'c'"):
         next_step(name, LIST, heard(NodeAnswer("c", "id", taken=True)), has_data=False)
-
-
-def test_a_list_of_two_clusters_is_refused() -> None:
-    with pytest.raises(ClusterRefused, match="'a' is in one and 'b' is in two"):
-        next_step("c", LIST, heard(NodeAnswer("a", "one"), NodeAnswer("b", "two")), has_data=False)
 
 
 # --- what is written by people, and into the folder -----------------------------------------------
@@ -144,22 +118,6 @@ def test_a_membership_comes_back_from_the_folder() -> None:
     members = (MemberAt(1, "a", Address("h", 1)), MemberAt(2, "b", Address("h", 2)))
     membership = ClusterIdentity("id", 2, "b", members)
     assert ClusterIdentity.of(membership.document()) == membership
-
-
-A_MEMBER = {"number": "1", "name": "a", "host": "h", "port": 1}
-
-
-@pytest.mark.parametrize(
-    "document",
-    [
-        {"cluster": 1, "number": 2, "name": "b", "members": []},
-        {"cluster": "id", "number": 2, "name": "b", "members": {}},
-        {"cluster": "id", "number": 2, "name": "b", "members": [A_MEMBER]},
-    ],
-)
-def test_what_is_no_membership_is_not_taken_for_one(document: dict[str, object]) -> None:
-    with pytest.raises((KeyError, TypeError, ValueError)):
-        ClusterIdentity.of(document)
 
 
 def test_a_founder_keeps_its_queues_which_are_at_its_node_then() -> None:

@@ -110,13 +110,6 @@ def test_length_that_no_frame_has_ends_the_connection_at_once(length: int) -> No
         Decoder().feed(raw(16, b"", length=length))
 
 
-def test_bound_is_the_decoders() -> None:
-    """A connection for questions takes less than one for letters."""
-    assert Decoder(3).feed(raw(16, b"abc"))
-    with pytest.raises(BadFrame, match="a frame of"):
-        Decoder(2).feed(raw(16, b"abc"))
-
-
 def test_body_above_the_bound_is_not_sent() -> None:
     """The other side would end the connection."""
     piece = bytes(BODY_BYTES_MAX // 4)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amqp10broker.cluster.groups import ELECTIONS_MAX, MEMBERS_A_TURN, Groups
-from amqp10broker.cluster.ids import SYSTEM_GROUP, member_id
+from amqp10broker.cluster.ids import member_id
 from amqp10broker.cluster.member import Member
 from amqp10broker.raft.config import Configuration
 
@@ -87,15 +87,6 @@ class Node:
         return turns
 
 
-def test_news_for_a_few_members_are_told_at_once() -> None:
-    """Nothing is left for a turn."""
-    node = Node(20)
-    node.groups.suspect(OTHER)
-    assert all(each.log == [("suspect", member_id(OTHER))] for each in node.members)
-    assert node.groups.deadline is None
-    assert not node.woken
-
-
 def test_news_for_thousands_are_told_some_a_turn() -> None:
     """The node is woken for the rest, which is due at once."""
     node = Node(1_000)
@@ -104,25 +95,6 @@ def test_news_for_thousands_are_told_some_a_turn() -> None:
     assert node.woken == 1
     assert max(node.run()) <= MEMBERS_A_TURN
     assert all(each.log == [("suspect", member_id(OTHER))] for each in node.members)
-
-
-def test_members_without_a_member_there_are_told_nothing() -> None:
-    """They count for nothing, either."""
-    node = Node(1_000, (ME, THIRD))
-    node.groups.suspect(OTHER)
-    assert node.told == 0
-    assert not any(each.log for each in node.members)
-
-
-def test_a_member_that_has_stopped_meanwhile_is_told_nothing() -> None:
-    """Its queue was deleted."""
-    node = Node(1_000)
-    node.groups.suspect(OTHER)
-    last = node.members[-1]
-    last.stopped = True
-    node.groups.remove(last.group)
-    node.run()
-    assert last.log == []
 
 
 def test_thousands_that_are_due_have_their_time_some_a_turn() -> None:
@@ -164,32 +136,6 @@ def test_a_member_that_asks_in_vain_makes_room_for_others() -> None:
     assert len(node.asked) == 4 * ELECTIONS_MAX
     assert node.asked[: 3 * ELECTIONS_MAX] == node.members
     assert node.asked[3 * ELECTIONS_MAX :] == node.members[:ELECTIONS_MAX]
-
-
-def test_a_member_that_has_a_leader_when_its_turn_comes_asks_nobody() -> None:
-    """Another node's member was elected meanwhile."""
-    node = Node(2 * ELECTIONS_MAX)
-    for member in node.members:
-        member.awaits_election()
-    node.run()
-    for member in node.members:
-        member.hears_leader()
-    node.run()
-    assert len(node.asked) == ELECTIONS_MAX
-    assert node.groups.elections == 0
-
-
-def test_the_metadatas_group_does_not_stand_in_line() -> None:
-    """The node serves clients when that has a leader, and queues follow."""
-    node = Node(2 * ELECTIONS_MAX)
-    for member in node.members:
-        member.awaits_election()
-    node.run()
-    system = Told(node, SYSTEM_GROUP, (ME, OTHER, THIRD))
-    node.groups.add(cast(Member, system))
-    system.awaits_election()
-    node.run()
-    assert node.asked[-1] is system
 
 
 def test_members_of_queues_ask_for_votes_when_the_node_has_begun_them() -> None:

@@ -15,7 +15,6 @@ from amqp10broker.cluster.hello import (
     MESSAGE_BYTES_MAX,
     NO_NODE,
     OWN_ADDRESS,
-    UNREADABLE,
     WRONG_SECRET,
     Acquaintances,
     Hello,
@@ -79,22 +78,6 @@ def test_both_sides_know_each_other_in_the_end() -> None:
     assert listener.done
     assert listener.rest == b"frames"
     assert (dialer.peer, listener.peer) == (hello(B), hello(A))
-
-
-@given(st.integers(1, 40))
-def test_greeting_may_come_in_any_portions(size: int) -> None:
-    """Byte by byte, too."""
-    dialer, listener = pair()
-    sides, to, data = (dialer, listener), 1, dialer.begin()
-    while data:
-        answers = b""
-        for at in range(0, len(data), size):
-            answer, refused = sides[to].received(data[at : at + size])
-            assert refused is None
-            answers += answer
-        data, to = answers, 1 - to
-    assert dialer.done
-    assert listener.done
 
 
 def test_wrong_secret_is_told_to_both() -> None:
@@ -233,12 +216,6 @@ def test_versions_without_a_common_one_are_refused() -> None:
         read_hello(MAGIC + bytes((7, 9)) + b"whatever")
 
 
-def test_versions_that_overlap_are_welcome() -> None:
-    """The newer node speaks the older one's."""
-    newer = replace(hello(A), versions=(1, 4))
-    assert read_hello(newer.encode()) == newer
-
-
 def test_nodes_whose_machines_do_not_fit_refuse_each_other_with_both_ranges() -> None:
     """Y3: one of them may not have heard yet what the cluster uses; either may be the one that dials."""
     used = replace(A, used=2)
@@ -257,18 +234,6 @@ def test_nodes_whose_machines_do_not_fit_refuse_each_other_with_both_ranges() ->
         assert str(at_dialer) == f"refused by the other node: {reason}"
 
 
-def test_nodes_of_an_upgrade_welcome_each_other() -> None:
-    """The older one carries out what is used; so does the newer one. One that has no cluster yet joins."""
-    new = replace(hello(replace(A, used=1)), machines=(1, 2))
-    for old in (replace(B, used=1), replace(B, node=0, cluster="", used=0)):
-        greetings = (
-            PeerGreeting(replace(hello(old), machines=(1, 1)), SECRET, welcome, dials=True),
-            PeerGreeting(new, SECRET, welcome, dials=False),
-        )
-        assert exchange(*greetings) == (None, None)
-    assert read_hello(new.encode()) == new
-
-
 @given(st.binary(max_size=400))
 def test_random_bytes_are_refused_or_awaited(data: bytes) -> None:
     """As a greeting, and behind a hello; no other error, nothing kept beyond one message."""
@@ -278,26 +243,6 @@ def test_random_bytes_are_refused_or_awaited(data: bytes) -> None:
         _, refused = greeting.received(data)
         assert not greeting.done
         assert refused is not None or len(greeting._kept) <= MESSAGE_BYTES_MAX + 3
-
-
-@given(st.binary(max_size=200))
-def test_random_content_is_no_hello(content: bytes) -> None:
-    """It is refused and nothing else is raised."""
-    with pytest.raises(HelloRefused):
-        read_hello(content)
-    with pytest.raises(HelloRefused):
-        read_hello(MAGIC + b"\1\1" + content[:90])
-
-
-@given(st.data())
-def test_cut_hello_is_refused(data: st.DataObject) -> None:
-    """At whatever byte."""
-    whole = hello(B).encode()
-    cut = data.draw(st.integers(0, len(whole) - 1))
-    with pytest.raises(HelloRefused):
-        read_hello(whole[:cut])
-    with pytest.raises(HelloRefused, match=UNREADABLE):
-        read_hello(whole + b"x")
 
 
 @given(st.integers(0, 3), st.data())
@@ -317,23 +262,6 @@ def test_a_flipped_bit_in_the_greeting_is_never_welcomed(step: int, data: st.Dat
     assert not listener.done
 
 
-def test_name_that_cannot_be_printed_is_refused() -> None:
-    """Names stand in logs and listings."""
-    with pytest.raises(HelloRefused, match=UNREADABLE):
-        read_hello(hello(replace(A, name="a\nb")).encode())
-
-
-def test_reason_of_a_stranger_is_made_fit_for_the_log() -> None:
-    """One line, no control characters, not long."""
-    dialer, _ = pair()
-    content = b"\1" + bytes(32) + b"x\n\x1b[31m" + b"y" * 900
-    _, refused = dialer.received(struct.pack("<HB", len(content), 3) + content)
-    assert refused is not None
-    assert refused.by_peer
-    assert refused.reason.startswith("x??[31my")
-    assert len(refused.reason) == 600
-
-
 # -- whom a node knows
 
 
@@ -342,21 +270,6 @@ def judged(own: Identity, peer: Hello, known: dict[int, tuple[str, int]] | None 
     for node, (name, incarnation) in (known or {1: ("a", 5), 2: ("b", 9)}).items():
         acquaintances.know(node, name, incarnation)
     return acquaintances.judge(own, peer)
-
-
-def test_member_is_welcome() -> None:
-    """The present incarnation, and any later one."""
-    assert judged(A, hello(B)) is None
-    assert judged(A, hello(replace(B, incarnation=10))) is None
-
-
-def test_another_cluster_is_refused() -> None:
-    """For whatever purpose."""
-    other = replace(B, cluster="cluster-2")
-    for purpose in ConnectionPurpose:
-        reason = judged(A, hello(other, purpose=purpose))
-        assert reason is not None
-        assert "node 'b' belongs to cluster cluster-2, node 'a' to cluster cluster-1" in reason
 
 
 def test_node_without_a_cluster_may_only_ask() -> None:
@@ -408,14 +321,3 @@ def test_same_incarnation_of_another_process_is_an_old_copy() -> None:
     reason = acquaintances.judge(A, replace(first, start=b"another process!"))
     assert reason is not None
     assert "old copy" in reason
-
-
-def test_what_was_seen_is_kept_when_the_cluster_says_less() -> None:
-    """The catalog's entry may be older than the last connection."""
-    acquaintances = Acquaintances()
-    acquaintances.know(2, "b", 3)
-    acquaintances.proved(hello(B))
-    acquaintances.know(2, "b", 4)
-    assert acquaintances.judge(A, hello(replace(B, incarnation=8), b"old")) is not None
-    acquaintances.forget(2)
-    assert "not a member" in (acquaintances.judge(A, hello(B)) or "")

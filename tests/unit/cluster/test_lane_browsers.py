@@ -130,12 +130,3 @@ def test_a_browser_waits_for_a_leader_for_as_long_as_others_do() -> None:
     assert port.take() == []
     client.end()
     assert CONSUMER in [each.ref for each in port.take() if isinstance(each, e.QueueDeleted)]
-
-
-def test_who_has_gone_does_not_come_anew() -> None:
-    client, port, _ = browsing()
-    client.post_all([c.Unsubscribe(CONSUMER, (), (), 0, c.DeliveryOutcome.REQUEUE)])
-    port.sent.clear()
-    client.leader_is(2, LeaderIs(client.term + 1))
-    answer(client, port, last=1)
-    assert asked(port) == []

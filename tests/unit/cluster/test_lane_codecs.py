@@ -11,31 +11,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amqp10broker.cluster.effects_codec import (
-    decode_leader,
     decode_resumed,
     decode_told,
-    encode_leader,
     encode_resumed,
     encode_told,
 )
 from amqp10broker.cluster.lane_messages import (
     Browse,
-    LeaderIs,
     LetterBatch,
     RemoteEffects,
     RemoteResumed,
-    ResumeRemote,
 )
 from amqp10broker.cluster.letters_codec import (
     BadLetter,
     decode_browse,
     decode_letters,
-    decode_resume,
     encode_browse,
     encode_letters,
-    encode_resume,
 )
-from amqp10broker.message.batch import BATCH_MAX
 from amqp10broker.message.filters.bloom import BloomFilter
 from amqp10broker.message.filters.filters import Filters, from_amqp10
 from amqp10broker.message.filters.offset_spec import AtTime, First, Interval, Last, Next, Offset
@@ -160,48 +153,6 @@ def plain(value: Any) -> Any:
     return value
 
 
-@given(BATCHES)
-def test_letters_come_back_as_they_went(batch: LetterBatch) -> None:
-    assert plain(decode_letters(b"".join(encode_letters(batch)))) == plain(batch)
-
-
-BROWSES = st.builds(
-    Browse,
-    u32,
-    st.lists(
-        st.one_of(
-            st.builds(
-                c.Subscribe,
-                consumers,
-                st.booleans(),
-                counted=st.just(False),
-                answer=st.booleans(),
-                browse=st.just(True),
-                shown=st.just(()) | st.tuples(u64, u64, u64, u64),
-                name=names,
-            ),
-            st.builds(c.Credit, consumers, u32, u64, st.booleans(), u64, u64),
-            st.builds(c.GiveBack, consumers, numbers, st.just([]), u32, u64, u64),
-            st.builds(c.Unsubscribe, consumers, numbers, st.just([]), u64, delivery_outcomes),
-        ),
-        min_size=1,
-        max_size=5,
-    ),
-)
-
-
-@given(BROWSES)
-def test_what_browsers_ask_comes_back_as_it_went(browse: Browse) -> None:
-    assert plain(decode_browse(b"".join(encode_browse(browse)))) == plain(browse)
-
-
-@given(BROWSES, st.lists(st.tuples(u32, st.integers(0, 255)), max_size=4), u32)
-def test_damaged_questions_of_browsers_are_read_or_refused(
-    browse: Browse, changes: list[tuple[int, int]], end: int
-) -> None:
-    damaged(b"".join(encode_browse(browse)), changes, end, decode_browse)
-
-
 @pytest.mark.parametrize(
     "commands", [[], [c.Purge(c.RequestRef(PEER, 1))], [c.Subscribe(c.ConsumerRef(PEER, 1), False)]]
 )
@@ -209,18 +160,6 @@ def test_nobody_asks_as_a_browser_who_is_none(commands: list[c.Command]) -> None
     """It would be carried out without the log."""
     with pytest.raises(BadLetter, match="no browser asks one of them"):
         decode_browse(b"".join(encode_browse(Browse(1, commands))))
-
-
-@given(st.lists(EFFECTS, max_size=5), u32, u64, u64)
-def test_effects_come_back_as_they_went(effects: list[e.Effect], token: int, index: int, done: int) -> None:
-    told = RemoteEffects(token, index, done, by_session(effects))
-    assert plain(decode_told(b"".join(encode_told(told)))) == plain(told)
-
-
-@given(st.dictionaries(st.builds(c.ConsumerRef, st.just(PEER), u64), u64, max_size=4), u32, u64)
-def test_what_was_heard_comes_back_as_it_went(seen: dict[c.ConsumerRef, int], token: int, heard: int) -> None:
-    resume = ResumeRemote(token, PEER.incarnation, heard, 7, seen)
-    assert plain(decode_resume(b"".join(encode_resume(resume)), PEER.node)) == plain(resume)
 
 
 @given(
@@ -234,29 +173,6 @@ def test_a_state_comes_back_as_it_went(
 ) -> None:
     resumed = RemoteResumed(1, 2, 3, gone, kept, deliveries, facts)
     assert plain(decode_resumed(b"".join(encode_resumed(resumed)))) == plain(resumed)
-
-
-@given(st.builds(LeaderIs, u64, st.booleans(), st.booleans(), st.booleans()))
-def test_a_leader_comes_back_as_it_went(leader: LeaderIs) -> None:
-    assert decode_leader(b"".join(encode_leader(leader))) == leader
-
-
-DECODERS: tuple[Callable[[bytes], object], ...] = (
-    decode_letters,
-    lambda body: decode_resume(body, 1),
-    decode_told,
-    decode_resumed,
-    decode_leader,
-    decode_browse,
-)
-
-
-@given(st.binary(max_size=200), st.sampled_from(DECODERS))
-def test_any_bytes_are_read_or_refused(body: bytes, decode: Callable[[bytes], object]) -> None:
-    try:
-        decode(body)
-    except BadLetter:
-        return
 
 
 @given(BATCHES, st.lists(st.tuples(u32, st.integers(0, 255)), max_size=4), u32)
@@ -288,13 +204,6 @@ def damaged(body: bytes, changes: list[tuple[int, int]], end: int, decode: Calla
         return
 
 
-def test_no_node_sends_what_no_session_says() -> None:
-    body = b"".join(encode_letters(LetterBatch(1, 1, 0, [c.Touch()])))
-    tick = body[:20] + b"\x0d\0\0\0\0"
-    with pytest.raises(BadLetter, match="no session says Tick"):
-        decode_letters(tick)
-
-
 @pytest.mark.parametrize(
     "offset", [First(), Last(), Next(), Offset(7), AtTime(1234), Interval(600_000), None]
 )
@@ -318,14 +227,3 @@ def test_a_subscription_to_a_stream_says_which_messages_it_wants() -> None:
     assert isinstance(found.filters, Filters)
     assert found.filters.messages is not None
     assert found.filters.messages.entries == entries
-
-
-def test_more_deliveries_than_a_batch_holds_go_as_several() -> None:
-    keys = range(BATCH_MAX + 1)
-    deliver = e.Deliver(c.ConsumerRef(PEER, 1), keys, [(b"\0", b"")] * len(keys), 0, True)
-    told = decode_told(b"".join(encode_told(RemoteEffects(1, 1, 1, {PEER: [deliver]}))))
-    parts = told.effects[PEER]
-    assert [(len(each.keys), each.spent) for each in parts if isinstance(each, e.Deliver)] == [
-        (BATCH_MAX, False),
-        (1, True),
-    ]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import pytest
 
-from amqp10broker.cluster.home_lane import OPENING_MS, HomeClient
+from amqp10broker.cluster.home_lane import HomeClient
 from amqp10broker.cluster.lane_messages import (
     LaneMessage,
     LeaderIs,
@@ -16,7 +16,7 @@ from amqp10broker.cluster.lane_messages import (
     ResumeRemote,
 )
 from amqp10broker.cluster.lane_server import HomeServer
-from amqp10broker.cluster.lanes import ASK_AGAIN_MS, LAST_WORDS_MS, NO_COUNTS_MS, NO_LEADER_MS, LaneClient
+from amqp10broker.cluster.lanes import NO_COUNTS_MS, NO_LEADER_MS, LaneClient
 from amqp10broker.queues import commands as c
 from amqp10broker.queues import effects as e
 
@@ -134,18 +134,6 @@ def test_letters_wait_for_a_leader_and_go_in_order() -> None:
     assert [number for number, _ in letters(port)] == [1, 2]
 
 
-def test_resume_is_said_again_until_it_is_answered() -> None:
-    client, port = lane()
-    client.leader_is(2, LeaderIs(5))
-    client.post_all([publish(1)])
-    pass_time(client, port, ASK_AGAIN_MS - 1)
-    assert len(port.sent) == 1
-    pass_time(client, port, 1)
-    assert len(port.sent) == 2
-    answer(client, port, last=0)
-    assert client.deadline_ms is None
-
-
 def test_what_was_carried_out_is_confirmed_but_for_what_was_refused() -> None:
     client, port = lane(opened=True)
     client.post_all([publish(1, 2, 3)])
@@ -165,17 +153,6 @@ def test_what_was_carried_out_is_confirmed_but_for_what_was_refused() -> None:
     assert heard == [(e.PublishRejected, [3]), (e.Confirmed, [1, 2])]
     assert [number for number, _ in letters(port)][-1] == 3
     assert client.heard == 9
-
-
-def test_what_an_old_leader_says_late_is_not_heard() -> None:
-    client, port = lane(opened=True)
-    client.post_all([publish(1)])
-    before = client._token
-    client.leader_is(3, LeaderIs(6))
-    client.told(2, RemoteEffects(before, 3, 2, {PEER: [e.Confirmed(PUBLISHER, (1,), False)]}))
-    assert not port.take()
-    client.leader_is(2, LeaderIs(5))
-    assert client.leader == 3
 
 
 def test_a_subscription_waits_30_s_for_a_leader_and_leaves_no_consumer() -> None:
@@ -220,53 +197,6 @@ def test_the_first_publish_of_a_publisher_waits_for_a_leader_as_all_others_do() 
     assert [command for _, command in letters(port)] == [first]
 
 
-def test_publishes_of_a_known_publisher_wait_for_ever() -> None:
-    client, port = lane(opened=True)
-    client.post_all([publish(1)])
-    client.told(2, RemoteEffects(client._token, 2, 2, {PEER: [e.Confirmed(PUBLISHER, (1,), False)]}))
-    client.node_down(2)
-    client.post_all([publish(2)])
-    port.take()
-    pass_time(client, port, 100 * NO_LEADER_MS)
-    assert not port.take()
-    assert client.deadline_ms is None
-
-
-def test_letters_stay_while_the_way_is_crowded() -> None:
-    client, port = lane(opened=True)
-    port.full = True
-    client.post_all([publish(1)])
-    assert not letters(port)
-    assert client.deadline_ms is not None
-    port.full = False
-    client.tick()
-    assert [number for number, _ in letters(port)] == [2]
-
-
-def test_who_is_attached_to_a_queue_that_is_gone_hears_it() -> None:
-    client, port = lane(opened=True)
-    client.post_all([c.Subscribe(CONSUMER, False), publish(1)])
-    client.forget()
-    assert not port.take()
-    pass_time(client, port, LAST_WORDS_MS)
-    assert port.take() == [
-        e.QueueDeleted(CONSUMER, "q"),
-        e.Unconfirmed(PUBLISHER, (1,), False, queue="q"),
-        e.QueueDeleted(PUBLISHER, "q"),
-    ]
-    client.post_all([c.Purge(REQUEST)])
-    assert port.take() == [e.Answer(REQUEST, 0, 0, e.Refusal.GONE)]
-
-
-def test_a_leader_that_leads_no_more_is_not_waited_for() -> None:
-    client, port = lane(opened=True)
-    client.leader_is(2, LeaderIs(5, no_more=True))
-    assert client.leader is None
-    client.post_all([c.Subscribe(CONSUMER, False)])
-    pass_time(client, port, NO_LEADER_MS)
-    assert port.take() == [e.SubscribeRefused(CONSUMER, "q", e.Refusal.NO_LEADER)]
-
-
 # -- queues that are at one node
 
 
@@ -274,22 +204,6 @@ def home(*, reachable: bool = True) -> tuple[HomeClient, Port]:
     """The way to a queue at node 2."""
     port = Port()
     return HomeClient("q", 7, 2, port, reachable=reachable), port
-
-
-def test_a_queue_that_was_just_declared_is_waited_for() -> None:
-    client, port = home()
-    client.post_all([publish(1)])
-    assert not port.sent
-    client.leader_is(2, LeaderIs(0))
-    assert [type(command) for _, command in letters(port)] == [c.Publish]
-
-
-def test_a_queue_whose_home_does_not_say_that_it_is_there_is_down() -> None:
-    client, port = home()
-    client.post_all([publish(1)])
-    pass_time(client, port, OPENING_MS)
-    assert port.take() == [e.Unconfirmed(PUBLISHER, (1,), False, failed=True, queue="q")]
-    assert client.down_ms == port.time_ms
 
 
 def test_what_was_refused_is_not_answered_again() -> None:
@@ -428,19 +342,6 @@ def test_of_a_consumer_that_was_cancelled_the_home_takes_back_what_it_holds() ->
     queue.letters.clear()
     server.node_down(2)
     assert queue.letters == [c.Unsubscribe(holds, (), (), 2, c.DeliveryOutcome.REQUEUE)]
-
-
-def test_sessions_of_the_home_and_of_others_are_told_apart() -> None:
-    port, queue = Port(), Queue()
-    server = HomeServer(7, queue, port)
-    there = c.ConsumerRef(c.PeerId(2, 1, 1), 1)
-    server.received(2, LetterBatch(0, 1, 0, [c.Subscribe(there, False, answer=True)]))
-    here = e.Subscribed(CONSUMER)
-    server.tell({PEER: [here], there.reply_to: [e.Subscribed(there)]})
-    assert port.take() == [here]
-    told = port.sent[-1]
-    assert isinstance(told, RemoteEffects)
-    assert told.effects == {there.reply_to: [e.Subscribed(there)]}
 
 
 @pytest.mark.parametrize("again", [False, True])

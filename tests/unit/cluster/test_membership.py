@@ -19,7 +19,6 @@ from amqp10broker.cluster.membership import (
     Moved,
     Removing,
     Step,
-    is_promotable,
     new_member,
     next_step,
     nothing_to_repair,
@@ -107,30 +106,6 @@ def test_the_catalog_follows_the_log(standing: GroupState, step: Step) -> None:
     assert repair(standing) == step
     if nothing_to_repair(standing.config, standing.declared):
         assert step in (MembershipAction.DONE, MembershipAction.WAIT)
-
-
-def test_a_queue_at_rest_is_known_to_be_right_without_looking_closer() -> None:
-    """The leader asks that of each of its queues once a second."""
-    assert nothing_to_repair(THREE.config, (A, B, C))
-    assert nothing_to_repair(THREE.config, (C, A, B))
-    assert not nothing_to_repair(THREE.config, (A, B))
-    assert not nothing_to_repair(THREE.config, (A, B, D))
-    assert not nothing_to_repair(FOUR.config, FOUR.declared)
-    assert not nothing_to_repair(LEARNING.config, LEARNING.declared)
-
-
-def test_an_id_says_whether_its_member_is_to_vote() -> None:
-    """In the log and in the catalog nothing else says it."""
-    stays = new_member(4, 17, MemberRole.NON_VOTER)
-    assert not is_promotable(stays)
-    assert node_of(stays) == 4
-    for membership in (MemberRole.PROMOTABLE, MemberRole.VOTER):
-        member = new_member(4, 17, membership)
-        assert is_promotable(member)
-        assert node_of(member) == 4
-    assert new_member(4, 17, MemberRole.VOTER) != new_member(4, 18, MemberRole.VOTER)
-    learner = replace(LEARNING, config=Configuration((A, B, C), (stays,)), declared=(A, B, C, stays))
-    assert repair(replace(learner, caught_up=(stays,))) == MembershipAction.DONE
 
 
 # --- whole changes ---------------------------------------------------------------------------------
@@ -249,24 +224,6 @@ def test_a_queue_grows_with_what_it_had() -> None:
     assert queue.node(D).state == queue.leader.state
     queue.propose(1)
     assert queue.node(D).state == queue.leader.state
-
-
-def test_a_queue_grows_by_a_snapshot() -> None:
-    """What the new member needs is not in the log any more."""
-    queue = Queue(1)
-    queue.propose(5)
-    queue.leader.compact()
-    queue.change(Adding(B, as_voter=True))
-    assert queue.node(B).state == queue.leader.state
-
-
-def test_a_learner_becomes_a_voter_by_itself() -> None:
-    """`promotable`: the change is over before."""
-    queue = Queue(3)
-    queue.change(Adding(D))
-    assert queue.leader.raft.config.learners == (D,)
-    queue.repair()
-    assert queue.leader.raft.config.voters == (A, B, C, D)
 
 
 @pytest.mark.parametrize("member", [A, B])

@@ -81,12 +81,6 @@ def test_the_group_is_never_larger_than_the_cluster(size: int, members: int) -> 
     assert len(Cluster().members(size)) == members
 
 
-def test_the_group_size_of_the_configuration_counts_without_an_argument() -> None:
-    cluster = Cluster(group_size=5)
-    assert len(cluster.place().members) == 5
-    assert len(cluster.members(1)) == 1
-
-
 @pytest.mark.rabbitmq("quorum_queue_SUITE", "select_nodes_with_least_replicas")
 def test_the_others_are_the_nodes_with_the_fewest_members() -> None:
     cluster = Cluster()
@@ -107,25 +101,11 @@ def test_running_nodes_come_before_stopped_ones_which_are_taken_when_there_are_t
     assert set(cluster.members(4)) > {1, 4, 5}
 
 
-def test_members_are_even_over_many_declarations() -> None:
-    cluster = Cluster()
-    for _ in range(40):
-        cluster.members(3, definition={"queue-leader-locator": "balanced"})
-    counts = {n: sum(member_id(n) in queue.members for queue in cluster.queues) for n in range(2, 6)}
-    assert set(counts.values()) == {20}
-
-
 @pytest.mark.rabbitmq("quorum_queue_SUITE", "leader_locator_balanced")
 def test_a_balanced_leader_is_where_the_fewest_are() -> None:
     cluster = Cluster(3)
     leaders = [node_of(cluster.place(arguments=EVEN).members[0]) for _ in range(6)]
     assert sorted(leaders) == [1, 1, 2, 2, 3, 3]
-
-
-def test_what_leads_counts_and_not_what_should() -> None:
-    cluster = Cluster(3, leader_of=lambda queue: 2)
-    cluster.add("quorum", Placed(members=(member_id(1), member_id(2), member_id(3))))
-    assert {node_of(cluster.place(arguments=EVEN).members[0]) for _ in range(5)} <= {1, 3}
 
 
 @pytest.mark.rabbitmq("quorum_queue_SUITE", "leader_locator_policy")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -128,12 +126,3 @@ def test_a_round_comes_at_its_interval_and_sooner_after_a_trigger() -> None:
     assert schedule.due_ms == 120
     schedule.ran(120, unfinished=False)
     assert schedule.due_ms == 1_120
-
-
-def test_switched_off_there_are_no_rounds() -> None:
-    """It is off unless it is set."""
-    schedule = Schedule(Reconciling(), 0)
-    schedule.trigger(1)
-    schedule.ran(2, unfinished=True)
-    assert schedule.due_ms is None
-    assert Schedule(replace(Reconciling(), enabled=True), 0).due_ms == 3_600_000

@@ -10,7 +10,6 @@ from typing import Any, cast
 import pytest
 
 from amqp10broker.cluster.lane_messages import LetterBatch
-from amqp10broker.cluster.lane_table import WAITING_BYTES_MAX
 from amqp10broker.cluster.letters_codec import BadLetter, encode_letters
 from amqp10broker.cluster.reply_queues import ReplyQueues
 from amqp10broker.cluster.wire import FrameKind, PeerFrame
@@ -241,42 +240,6 @@ def test_a_node_that_is_found_says_what_it_has(net: Net) -> None:
     net.carry()
     assert net.nodes[2].reply(queue.name)
     assert not net.nodes[2].route(gone.name)
-
-
-def test_a_node_that_cannot_be_reached_has_no_queues(net: Net) -> None:
-    """Nor may its names be taken for such as are still to be told of."""
-    net.cut(1, 2)
-    queue, _ = net.nodes[1].requester()
-    net.carry()
-    assert not net.nodes[2].route(queue.name)
-
-
-def test_a_virtual_host_that_is_not_there_yet(net: Net) -> None:
-    """The news may come before the declaration does; messages for what is not there are for nobody."""
-    first, second = net.nodes[1], net.nodes[2]
-    queue, _ = first.requester()
-    del second.catalog.vhosts[VHOST]
-    net.carry()
-    second.catalog.vhosts[VHOST] = second.vhost
-    assert second.vhost.find(queue.name) is second.vhost.queues[queue.name]
-    first.leave(first.vhost.queues[queue.name])
-    net.carry()
-    assert not second.vhost.queues
-    queue, _ = first.requester()
-    net.carry()
-    del first.catalog.vhosts[VHOST]
-    net.nodes[3].reply(queue.name)
-    net.carry()
-    assert not any(isinstance(each, e.Deliver) for each in told(queue))
-
-
-def test_a_way_that_is_crowded_loses_replies(net: Net) -> None:
-    """At most once: what waits is bounded."""
-    queue, _ = net.nodes[1].requester()
-    net.carry()
-    net.nodes[2].waiting = WAITING_BYTES_MAX + 1
-    assert net.nodes[2].reply(queue.name)
-    assert not net.frames
 
 
 def test_only_replies_reach_it_from_elsewhere(net: Net) -> None:

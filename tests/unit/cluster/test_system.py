@@ -5,20 +5,14 @@ from __future__ import annotations
 import pytest
 
 from amqp10broker.cluster import system_store
-from amqp10broker.cluster.ids import member_id
-from amqp10broker.cluster.system import LOST_AFTER_MS
 from amqp10broker.cluster.transactions import CatalogTransaction, Origin, TransactionOutcome
-from amqp10broker.config import Config
-from amqp10broker.errors import Inequivalent, NotFound, PreconditionFailed, Unavailable
-from amqp10broker.metadata.definitions import importing
+from amqp10broker.errors import Inequivalent, PreconditionFailed, Unavailable
 from amqp10broker.metadata.exchange_requests import Bind, DeclareExchange, DeleteExchange, Unbind
 from amqp10broker.metadata.node_requests import (
-    ForgetNode,
     JoinNode,
     NodeStarted,
     RaiseMachines,
     SetClusterName,
-    SetMembers,
 )
 from amqp10broker.metadata.plan import VhostFacts
 from amqp10broker.metadata.queue import Owner
@@ -105,17 +99,7 @@ def test_of_two_that_declare_one_name_one_finds_what_the_other_made(world: World
     world.check_same()
 
 
-def test_many_at_once_from_one_node_are_all_decided(world: World) -> None:
-    node = follower(world)
-    refs = [node.ask(DeclareQueue("/", f"q{number}")) for number in range(50)]
-    refs += [node.ask(DeclareQueue("/", "same")) for _ in range(3)]
-    world.settle()
-    created = [node.heard[ref].result().created for ref in refs]
-    assert created == [True] * 51 + [False] * 2
-    numbers = [queue.number for queue in node.catalog]
-    assert sorted(numbers) == list(range(1, 52))
-
-
+@pytest.mark.rabbitmq("quorum_queue_SUITE", "delete_immediately_by_resource", "start_queue", "stop_queue")
 def test_a_new_queue_of_a_deleted_ones_name_is_another_group(world: World) -> None:
     """Or a member of the old one, that has not heard of its end, would vote in the new one."""
     node = follower(world)
@@ -339,34 +323,6 @@ def test_what_ends_with_a_node_is_ended_by_the_others_and_its_name_is_free(world
     world.check_same()
 
 
-def test_what_ends_with_a_silent_node_ends_within_3_s() -> None:
-    """Once the silence is noticed, the node is suspected for a while, as above."""
-    assert Config().cluster_suspect_ms + LOST_AFTER_MS <= 3_000
-
-
-def test_a_node_that_starts_anew_ends_what_it_had(world: World) -> None:
-    node = follower(world)
-    world.answer(node, DeclareQueue("/", "transient", durable=False))
-    world.kill(node)
-    world.restart(node)
-    world.settle()
-    assert node.caught_up
-    assert not any("transient" in queues(each) for each in world.nodes)
-
-
-def test_a_forgotten_node_changes_nothing_any_more(world: World) -> None:
-    node = follower(world)
-    other = next(each for each in world.nodes if each is not node)
-    world.answer(node, DeclareQueue("/", "durable"))
-    world.answer(other, ForgetNode(node.name))
-    assert "durable" not in queues(other)
-    ref = node.ask(DeclareQueue("/", "late"))
-    world.settle()
-    with pytest.raises(Unavailable, match="forgotten this node"):
-        node.heard[ref].result()
-    assert "late" not in queues(other)
-
-
 # --- Y2, Y3: which version of the machines all use ------------------------------------------------------
 
 
@@ -456,28 +412,6 @@ def test_a_quorum_queue_is_declared_when_it_has_a_leader(world: World) -> None:
     assert "q" in queues(node)
 
 
-def test_a_file_with_many_queues_waits_for_none_of_their_leaders(world: World) -> None:
-    node = follower(world)
-    node.leaders_known = False
-    queue = {"vhost": "/", "durable": True, "auto_delete": False, "arguments": QUORUM}
-    document = {"queues": [queue | {"name": name} for name in "ab"]}
-    assert world.answer(node, importing(document)).loaded["queues"] == 2
-    world.pass_time(10_000)
-    assert queues(node) == {"a", "b"}
-
-
-def test_other_members_of_a_queue_are_no_new_queue(world: World) -> None:
-    node = follower(world)
-    world.answer(node, DeclareQueue("/", "q", arguments=QUORUM))
-    node.leaders_known = False
-    queue = node.catalog.vhosts["/"].queues["q"]
-    members = (*queue.members, member_id(node.number, 1))
-    assert world.answer(node, SetMembers("/", "q", queue.number, members))
-    world.pass_time(10_000)
-    assert queue.members == members
-    assert node.catalog.vhosts["/"].queues["q"] is queue
-
-
 def test_without_a_leader_nothing_is_left_of_it(world: World) -> None:
     """Most of its nodes are not there: that is said after a few seconds."""
     node = follower(world)
@@ -497,21 +431,6 @@ def test_without_a_leader_nothing_is_left_of_it(world: World) -> None:
     world.settle()
     assert not any("q" in queues(each) for each in world.nodes)
     assert all(handle.letters == [DELETE] for handle in handles)
-
-
-def test_a_queue_whose_nodes_are_busy_may_have_its_leader_late(world: World) -> None:
-    """Ten thousand others may be elected before: nothing is to be started, so who declares it waits."""
-    node = follower(world)
-    node.leaders_known = False
-    early, late = (node.ask(DeclareQueue("/", name, arguments=QUORUM)) for name in ("early", "late"))
-    world.pass_time(20_000)
-    assert early not in node.heard
-    assert late not in node.heard
-    node.system.leader_is(node.catalog.vhosts["/"].queues["early"].number)
-    assert node.heard[early].result() == QueueDeclaration("early", True)
-    world.pass_time(11_000)
-    with pytest.raises(Unavailable, match="no leader was elected within 30 s; its nodes are busy: try again"):
-        node.heard[late].result()
 
 
 # --- and ------------------------------------------------------------------------------------------------
@@ -536,13 +455,3 @@ def test_a_transaction_of_another_node_is_not_taken_from_this_one(world: World) 
         leader.system.proposed(2, [CatalogTransaction(Origin(3, 1, 1), []).encode()])
     with pytest.raises(ValueError, match="no transaction"):
         leader.system.proposed(2, [b"x"])
-
-
-def test_refusals_come_at_once(world: World) -> None:
-    node = follower(world)
-    for request, kind in (
-        (DeclareQueue("nowhere", "q"), NotFound),
-        (DeclareQueue("/", "q", arguments={"x-queue-type": "stream"}, auto_delete=True), PreconditionFailed),
-    ):
-        ref = node.ask(request)
-        assert type(node.heard[ref].refusal) is kind

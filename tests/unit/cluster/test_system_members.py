@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from amqp10broker.cluster.ids import member_id
-from amqp10broker.cluster.system_members import VOTERS_MAX, next_change
+from amqp10broker.cluster.system_members import next_change
 from amqp10broker.metadata.nodes import NodeFacts
 from amqp10broker.raft.config import Add, Configuration, Promote, Remove
 
@@ -28,14 +28,3 @@ def test_it_votes_when_it_has_caught_up_and_told_of_its_start() -> None:
 def test_a_node_that_was_forgotten_goes_even_if_it_leads() -> None:
     assert next_change(Configuration((A, B, C)), [node(1), node(3)], {}, 5) == Remove(B)
     assert next_change(Configuration((A, B)), [node(2)], {}, 5) == Remove(A)
-
-
-def test_all_is_as_it_should_be() -> None:
-    assert next_change(Configuration((A, B)), [node(1), node(2)], {}, 5) is None
-
-
-def test_more_than_seven_do_not_vote() -> None:
-    voters = tuple(member_id(number) for number in range(1, VOTERS_MAX + 1))
-    nodes = [node(number) for number in range(1, VOTERS_MAX + 2)]
-    eighth = member_id(VOTERS_MAX + 1)
-    assert next_change(Configuration(voters, (eighth,)), nodes, {eighth: 5}, 5) is None

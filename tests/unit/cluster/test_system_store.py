@@ -9,7 +9,7 @@ import pytest
 
 from amqp10broker.cluster import system_store
 from amqp10broker.cluster.ids import member_id
-from amqp10broker.cluster.system_store import SystemStore, found, is_member, joined, left_alone
+from amqp10broker.cluster.system_store import SystemStore, found, is_member, left_alone
 from amqp10broker.cluster.transactions import (
     CatalogTransaction,
     Origin,
@@ -85,15 +85,6 @@ def test_the_founder_keeps_what_it_had(log: CatalogLog, disk: SimDisk) -> None:
     assert log.get(("vhost", "/")) is None, "it stands there once"
     again = SystemStore(opened(disk.after_kill()))
     assert again.machine.snapshot() == store.machine.snapshot()
-
-
-def test_who_joins_has_nothing_but_what_is_the_nodes_own(disk: SimDisk) -> None:
-    log = opened(disk)
-    log.put([*FIRST, (("incarnation",), 3)])
-    joined(log, lambda key: key == ("incarnation",))
-    assert log.get(("incarnation",)) == 3
-    store = SystemStore(log)
-    assert (store.applied, store.stored.last, len(store.machine)) == (0, 0, 0)
 
 
 def test_entries_are_read_in_runs_as_far_as_the_size_goes(log: CatalogLog, disk: SimDisk) -> None:

@@ -20,7 +20,6 @@ from amqp10broker.errors import InvalidArgument
 from amqp10broker.metadata.catalog import CatalogRequest
 from amqp10broker.metadata.entry_codec import decoded
 from amqp10broker.metadata.exchange_requests import Bind
-from amqp10broker.metadata.node_requests import ForgetNode, JoinNode
 from amqp10broker.metadata.plan import NUMBERS, Put, VhostFacts
 from amqp10broker.metadata.queue import Owner
 from amqp10broker.metadata.queue_requests import DeclareQueue, DeleteQueue
@@ -96,16 +95,6 @@ def test_a_transaction_is_the_same_after_its_bytes(node: Node) -> None:
     assert CatalogTransaction.decode(gone.encode()) == gone
 
 
-@pytest.mark.parametrize(
-    "data",
-    [b"", b"[]", b"\xff", b"7", b'[[1,1],1,[],[],[],true]', b'[[1,1,1],1,[["k",1]],[],[],true]',
-     b'[[1,1,1],1,[],[[[],1]],[],true]', b'[[1,1,1],1,[],[],[[1]],true]'],
-)  # fmt: skip
-def test_bytes_that_are_none_are_refused(data: bytes) -> None:
-    with pytest.raises(ValueError):
-        CatalogTransaction.decode(data)
-
-
 def test_what_cannot_be_kept_is_refused_before_it_is_proposed(node: Node) -> None:
     with pytest.raises(InvalidArgument, match="cannot be kept"):
         node.planned(DeclareQueue("/", "q", arguments={"x-odd": object()}))
@@ -146,20 +135,6 @@ def test_a_queue_and_what_needs_it(node: Node) -> None:
     assert node.apply(node.again(bind)) is CONFLICT, "another queue has its name"
 
 
-def test_others_do_not_matter(node: Node) -> None:
-    """Two bindings to one queue, two queues in one virtual host, two permissions: no conflict."""
-    node.do(DeclareQueue("/", "q"))
-    node.do(AddUser(User("ann")))
-    node.do(AddVhost(VhostFacts("v")))
-    for request, other in (
-        (Bind("/", binding("q", "a")), Bind("/", binding("q", "b"))),
-        (DeclareQueue("/", "r"), DeclareQueue("/", "s")),
-        (SetPermission("ann", "/", Permission()), SetPermission("ann", "v", Permission())),
-    ):
-        planned = [node.planned(request), node.planned(other)]
-        assert [node.apply(each) for each in planned] == [APPLIED, APPLIED]
-
-
 def test_nothing_is_left_of_a_user_or_a_virtual_host(node: Node) -> None:
     before = {key: node.machine.kept(key) for key in node.machine}
     node.do(AddUser(User("ann")))
@@ -175,14 +150,6 @@ def test_nothing_is_left_of_a_user_or_a_virtual_host(node: Node) -> None:
     assert {key: kept for key, kept in after.items() if key not in changed} == {
         key: kept for key, kept in before.items() if key not in changed
     }
-
-
-def test_what_comes_twice_is_applied_once(node: Node) -> None:
-    declare = node.planned(DeclareQueue("/", "q"))
-    assert node.apply(declare) is APPLIED
-    node.do(DeleteQueue("/", "q"))
-    assert node.apply(declare) is STALE
-    assert "q" not in node.catalog.vhosts["/"].queues
 
 
 def test_what_was_refused_does_not_come_later(node: Node) -> None:
@@ -208,17 +175,6 @@ def test_a_start_of_a_node_ends_what_its_last_one_proposed(node: Node) -> None:
     now = replace(node.planned(DeclareQueue("/", "b")), origin=Origin(1, 2, 1))
     assert node.apply(now) is APPLIED
     assert node.apply(late) is STALE
-
-
-def test_a_node_that_is_no_member_changes_nothing(node: Node) -> None:
-    stranger = replace(node.planned(DeclareQueue("/", "q")), origin=Origin(3, 1, 1))
-    assert node.apply(stranger) is STALE
-    node.do(JoinNode("c", "host", 1))
-    assert node.apply(stranger) is APPLIED
-    late = replace(node.planned(DeclareQueue("/", "r")), origin=Origin(3, 1, 2))
-    node.do(ForgetNode("c"))
-    assert node.apply(late) is STALE
-    assert ("last", "3") not in node.machine
 
 
 def test_a_snapshot_is_the_state(node: Node) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from amqp10broker.config import Config, ConfigError
+from amqp10broker.config import Config
 from amqp10broker.config.amounts import Amount, disk_limit, memory_watermark
 
 
@@ -78,13 +78,6 @@ def test_more_than_all_memory_is_no_share(written: str) -> None:
         memory_watermark(written)
 
 
-def test_a_share_needs_the_size_of_the_memory() -> None:
-    """Bytes do not."""
-    assert Amount(share=0.5).bytes_of(1001) == 500
-    assert Amount(share=0.5).bytes_of(None) is None
-    assert Amount(size_bytes=7).bytes_of(None) == 7
-
-
 @pytest.mark.parametrize(
     ("line", "name", "value"),
     [
@@ -104,38 +97,3 @@ def test_the_file_may_spell_them_as_rabbitmq_does(line: str, name: str, value: s
     file = tmp_path / "broker.toml"
     file.write_text(line)
     assert getattr(Config.load(file=file), name) == value
-
-
-@pytest.mark.parametrize(
-    ("line", "problem"),
-    [
-        ("vm_memory_high_watermark = 1.5", "is '1.5'; must be a share of memory from 0 to 1"),
-        ("vm_memory_high_watermark = true", "is true; must be a share of memory"),
-        ("vm_memory_high_watermark.relative = true", "must be a share of memory"),
-        ("vm_memory_high_watermark.share = 0.5", "must be a share of memory"),
-        ("vm_memory_high_watermark = {relative = 0.5, absolute = 7}", "must be a share of memory"),
-        ("vm_memory_high_watermark = [0.5]", "must be a share of memory"),
-        ('disk_free_limit = "lots"', "is 'lots'; must be an amount such as 50MB"),
-        ("disk_free_limit = -1", "is '-1'; must be an amount"),
-    ],
-)
-def test_a_bad_limit_in_the_file_is_refused_with_what_is_allowed(
-    line: str, problem: str, tmp_path: Path
-) -> None:
-    """The error names file and key."""
-    file = tmp_path / "broker.toml"
-    file.write_text(line)
-    with pytest.raises(ConfigError) as caught:
-        Config.load(file=file)
-    assert problem in str(caught.value)
-    assert f"{file}: {line.partition(' ')[0].partition('.')[0]}" in str(caught.value)
-
-
-def test_bad_limits_of_a_program_environment_and_flags_are_refused() -> None:
-    """As any other setting."""
-    with pytest.raises(ConfigError, match=r"Config.vm_memory_high_watermark is '2'"):
-        Config(vm_memory_high_watermark="2")
-    with pytest.raises(ConfigError, match="variable AMQP10BROKER_DISK_FREE_LIMIT is 'x'"):
-        Config.load(environ={"AMQP10BROKER_DISK_FREE_LIMIT": "x"})
-    with pytest.raises(ConfigError, match="flag --vm-memory-high-watermark is '512'"):
-        Config.load(flags={"vm_memory_high_watermark": "512"})

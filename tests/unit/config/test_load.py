@@ -29,32 +29,12 @@ def load_text(file: Path, text: str, **sources: Any) -> Config:
     return Config.load(file=file, **sources)
 
 
-def test_nothing_given_is_the_default() -> None:
-    assert Config.load() == Config()
-
-
 class TestPrecedence:
     NAME = "max_link_credit"
-
-    def test_the_file_is_before_the_default(self, file: Path) -> None:
-        assert load_text(file, "max_link_credit = 1").flow.max_link_credit == 1
-
-    def test_the_environment_is_before_the_file(self, file: Path) -> None:
-        environ = {"AMQP10BROKER_MAX_LINK_CREDIT": "2"}
-        assert load_text(file, "max_link_credit = 1", environ=environ).flow.max_link_credit == 2
-
-    def test_the_command_line_is_before_the_environment(self, file: Path) -> None:
-        environ = {"AMQP10BROKER_MAX_LINK_CREDIT": "2"}
-        config = load_text(file, "max_link_credit = 1", environ=environ, flags={self.NAME: "3"})
-        assert config.flow.max_link_credit == 3
 
     def test_a_flag_that_was_not_given_changes_nothing(self, file: Path) -> None:
         config = load_text(file, "max_link_credit = 1", flags={self.NAME: None, "trace_frames": None})
         assert config.flow.max_link_credit == 1
-
-    def test_a_switch_can_be_turned_off_again(self, file: Path) -> None:
-        assert load_text(file, "trace_frames = true").trace_frames
-        assert not load_text(file, "trace_frames = true", flags={"trace_frames": False}).trace_frames
 
 
 @pytest.mark.parametrize("name", SETTINGS)
@@ -71,15 +51,6 @@ def test_every_scalar_can_be_set_from_file_variable_and_flag(name: str, file: Pa
     as_text = written.strip("'")
     assert Config.load(environ={setting.variable: as_text}) == expected
     assert Config.load(flags={name: as_text}) == expected
-
-
-def test_the_environment_names_the_file(file: Path) -> None:
-    file.write_text("port = 1")
-    assert Config.load(environ={"AMQP10BROKER_CONFIG": str(file)}).port == 1
-
-
-def test_other_variables_are_left_alone() -> None:
-    assert Config.load(environ={"PATH": "/bin", "AMQP10": "x"}) == Config()
 
 
 @pytest.mark.parametrize(("text", "value"), [("true", True), ("ON", True), ("1", True), ("no", False)])
@@ -212,17 +183,6 @@ def test_an_error_in_the_file_names_file_and_key(file: Path, text: str, message:
 def test_what_is_not_toml_is_told_with_its_line(file: Path) -> None:
     with pytest.raises(ConfigError, match=r"broker\.toml:2:\d+ is not TOML: "):
         load_text(file, "port = 1\nhost = = 2\n")
-
-
-def test_a_file_that_is_not_there(file: Path) -> None:
-    with pytest.raises(ConfigError, match=r"broker\.toml cannot be read: No such file"):
-        Config.load(file=file)
-
-
-def test_a_file_that_is_not_utf_8(file: Path) -> None:
-    file.write_bytes(b'host = "\xff"')
-    with pytest.raises(ConfigError, match="is not UTF-8"):
-        Config.load(file=file)
 
 
 @pytest.mark.parametrize(

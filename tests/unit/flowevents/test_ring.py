@@ -22,22 +22,6 @@ def lost(ts_ns: int, count: int) -> tuple[int, ...]:
     return (ts_ns, EventKind.DROPPED, 0, 0, 0, 0, 0, 0, 0, count, 0, 0, 0)
 
 
-def test_what_is_added_is_taken_once_and_in_order() -> None:
-    ring = EventRing(4)
-    for number in range(3):
-        ring.add(*event(number))
-    assert taken(ring) == [event(0), event(1), event(2)]
-    assert taken(ring) == []
-
-
-def test_what_does_not_fit_is_counted() -> None:
-    ring = EventRing(4)
-    for number in range(10):
-        ring.add(*event(number))
-    assert (ring.offered, ring.dropped, ring.waiting) == (10, 6, 4)
-    assert taken(ring) == [event(number) for number in range(4)]
-
-
 def test_the_gap_is_told_before_what_comes_after_it() -> None:
     ring = EventRing(2)
     for number in range(5):

@@ -16,7 +16,7 @@ from amqp10broker.protocols.amqp10.performatives import (
     SaslResponse,
 )
 from amqp10broker.protocols.amqp10.types import Symbol
-from amqp10broker.protocols.preface import AMQP_091_HEADER, AMQP_10_HEADER, SASL_HEADER, Protocol
+from amqp10broker.protocols.preface import AMQP_091_HEADER, SASL_HEADER, Protocol
 from tests.support.rawframes import frame
 
 CONVERSATION = b"".join(
@@ -88,14 +88,6 @@ def test_bytes_that_are_no_frame_are_not_shown_before_login(header: bytes) -> No
     assert "16 bytes" in shown[1]
 
 
-def test_a_method_that_cannot_be_decoded_is_shown_as_such() -> None:
-    """The frame itself is whole."""
-    reader = FrameSplitter(Protocol.AMQP_091)
-    shown = texts(reader, b"\x01\x00\x01\x00\x00\x00\x04\x00\x3c\x00\x28\xce" + HEARTBEAT)
-    assert shown[0].startswith("ch 1 undecodable: ")
-    assert shown[1] == "heartbeat"
-
-
 def test_nothing_that_lets_somebody_in_is_shown_of_amqp_10() -> None:
     """PLAIN may come in the first frame or the next; of SCRAM, what a password can be guessed from."""
     frames = (
@@ -129,19 +121,3 @@ def test_nothing_that_lets_somebody_in_is_shown_of_amqp_091() -> None:
         "ch 0 connection.secure-ok response=(hidden)",
         "ch 0 connection.update-secret new-secret=(hidden) reason=a token has expired",
     ]
-
-
-def test_a_frame_of_sasl_that_cannot_be_decoded_says_nothing_of_what_is_in_it() -> None:
-    """The reason of a fault may repeat it."""
-    body = b"\x00\x53\x41\xc0\x10\x02\xa3\x05PLAIN\xa1\x06secret"
-    reader = FrameSplitter()
-    shown = texts(reader, SASL_HEADER + (8 + len(body)).to_bytes(4, "big") + b"\x02\x01\0\0" + body)
-    assert shown[1] == f"ch 0 undecodable: a SASL frame of {len(body)} bytes"
-
-
-def test_a_reader_that_begins_between_two_frames_begins_with_what_has_come_of_the_next() -> None:
-    """The rest that the engine holds is its beginning."""
-    whole = frame(3, SaslResponse(response=b"x"))
-    reader = FrameSplitter(rest=whole[:11], logged_in=True)
-    assert texts(reader, whole[11:]) == ["ch 3 SASL-RESPONSE response=(hidden)"]
-    assert texts(reader, AMQP_10_HEADER) == ["AMQP 0 1 0 0"]

@@ -9,13 +9,11 @@ import pytest
 from amqp10broker.observe.frames.reader import FrameSplitter
 from amqp10broker.observe.frames.records import (
     Direction,
-    KnownLink,
     Listening,
     NoFrames,
     RecordedFrame,
     first_line,
     frame_line,
-    known_line,
     listening_line,
     read_lines,
 )
@@ -88,21 +86,6 @@ def test_of_what_lets_somebody_in_there_are_words_alone() -> None:
         assert "secret" not in "".join(lines)
         texts = [each.text for each in read_lines(lines) if isinstance(each, RecordedFrame)]
         assert "response=(hidden)" in texts[1]
-
-
-def test_what_carries_the_connection_comes_back() -> None:
-    """A recording of before that was written is of TCP."""
-    over = Listening(5, 3, "127.0.0.1:4711", Protocol.AMQP_10, True, tls=True, transport="websocket")
-    assert list(read_lines([first_line(), listening_line(over)])) == [over]
-    old = json.loads(listening_line(LISTENING))
-    del old["tls"], old["transport"]
-    assert list(read_lines([first_line(), json.dumps(old)])) == [LISTENING]
-
-
-def test_a_link_that_was_there_before_is_a_line() -> None:
-    """With the handles that frames call it by."""
-    known = KnownLink(6, 3, 1, "sender", "out", "/queues/q", 0, 4)
-    assert list(read_lines([first_line(), known_line(known)])) == [known]
 
 
 def test_lines_are_objects_with_the_documented_fields() -> None:

@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 import pytest
 
-from amqp10broker.observe.frames.records import KnownLink
 from amqp10broker.protocols.amqp091 import methods
 from amqp10broker.protocols.amqp091.framing import content_frames, method_frame
 from amqp10broker.protocols.amqp091.properties import BasicProperties, encode_properties
@@ -148,11 +147,3 @@ def test_a_client_that_breaks_a_rule_is_told_of_that_one(rule: Rule) -> None:
 def test_a_client_that_comes_close_is_clean(rule: Rule) -> None:
     """Nothing at all is found."""
     assert CASES[rule](False).rules() == set()
-
-
-def test_of_a_consumer_that_was_there_before_nothing_is_guessed() -> None:
-    """Its prefetch and whether it acknowledges are not known."""
-    tape = Tape(Protocol.AMQP_091, known=[KnownLink(0, 1, 1, "receiver", "t", "q")])
-    tape.went(*(delivery(tag, PERSISTENT) for tag in range(1, 2 * rules.HELD_MANY)))
-    tape.later(60)
-    assert tape.rules() == set()

@@ -250,21 +250,6 @@ def test_a_client_that_comes_close_is_clean(rule: Rule) -> None:
     assert CASES[rule](False).rules() == set()
 
 
-def test_requests_to_the_management_node_are_no_habit() -> None:
-    """Requests sent settled are how they are made."""
-    tape = Tape()
-    session(tape)
-    tape.came(attach_sender(0, "/management"), attach_receiver(1, "/management"))
-    for handle, role in ((0, True), (1, False)):
-        name = f"{'out' if role else 'in'}-0-{handle}-/management"
-        tape.went(frame(0, Attach(name=name, handle=handle, role=role, initial_delivery_count=0)))
-    for number in range(MANY):
-        tape.came(credit(1, 1, delivery_count=number), transfer(0, number, b"x", settled=True))
-        tape.went(transfer(1, number, b"x", settled=True))
-    tape.later(60)
-    assert tape.rules() == set()
-
-
 def test_of_a_link_that_was_there_before_nothing_is_guessed() -> None:
     """Its credit and its attach are not known."""
     known = [
@@ -277,15 +262,4 @@ def test_of_a_link_that_was_there_before_nothing_is_guessed() -> None:
     tape.later(60)
     tape.came(transfer(1, 0, b"x"))
     tape.came(frame(0, Detach(handle=1, closed=True)), frame(0, Detach(handle=0, closed=True)))
-    assert tape.rules() == set()
-
-
-def test_windows_and_credit_may_be_as_wide_as_a_uint() -> None:
-    """2**32 - 1 is no window that is used up."""
-    tape = consuming(2**32 - 1, window=2**32 - 1)
-    tape.came(credit(0, 2**32 - 1, incoming_window=2**32 - 1, next_incoming_id=0))
-    for number in range(5):
-        tape.went(transfer(0, number, b"x"))
-    tape.came(disposition(0, 4, state=Accepted()))
-    tape.later(60)
     assert tape.rules() == set()

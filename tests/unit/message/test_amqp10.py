@@ -41,12 +41,6 @@ def test_x_cc_adds_routing_keys(value: Any) -> None:
     assert decode_head(head)[1]["x-cc"] == value
 
 
-def test_no_x_cc_adds_nothing() -> None:
-    """Also if another annotation has the name in its value."""
-    assert extra_keys(read(BODY)[0]) == ()
-    assert extra_keys(read(annotated({"x-other": "x-cc"}))[0]) == ()
-
-
 @pytest.mark.parametrize("value", ["a", None, 1, [1], ["a", b"b"], [Symbol("a")], {"a": "b"}], ids=repr)
 def test_a_bad_x_cc_detaches_the_link(value: Any) -> None:
     """Anything else than a list of strings is an invalid field."""

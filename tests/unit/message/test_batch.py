@@ -19,11 +19,6 @@ messages = st.lists(
 )
 
 
-@given(messages)
-def test_what_was_encoded_is_decoded(given: list[tuple[bytes, bytes]]) -> None:
-    assert decode_batch(b"".join(encode_batch(given))) == given
-
-
 @given(messages, st.data())
 def test_some_messages_of_a_batch_are_decoded_alone(
     given: list[tuple[bytes, bytes]], data: st.DataObject
@@ -39,12 +34,6 @@ def test_a_batch_that_is_cut_off_is_refused(given: list[tuple[bytes, bytes]], da
     cut = data.draw(st.integers(0, len(encoded) - 1))
     with pytest.raises(ValueError, match="a batch of messages"):
         decode_batch(encoded[:cut])
-
-
-def test_equal_heads_are_one_object() -> None:
-    encoded = b"".join(encode_batch([(b"head", b"a"), (b"other", b"b"), (b"head", b"c")]))
-    decoded = decode_batch(b"xx" + encoded, 2)
-    assert decoded[0][0] is decoded[2][0]
 
 
 @pytest.mark.parametrize(

@@ -115,12 +115,6 @@ def test_delivery_mode_2_becomes_durable(mode: int | None, expected: bool) -> No
     assert durable(to_amqp10(message091(delivery_mode=mode))) is expected
 
 
-def test_priority_becomes_priority() -> None:
-    """priority -> header.priority, absent stays absent."""
-    assert header_10(priority=200).priority == 200
-    assert header_10().priority is None
-
-
 @pytest.mark.parametrize(
     ("expiration", "ttl"), [("0", 0), ("60000", 60_000), (None, None), ("315360000000", 2**32 - 1)]
 )
@@ -189,21 +183,6 @@ def test_timestamp_becomes_creation_time(timestamp: int, expected: int | None) -
     assert found.creation_time == expected
 
 
-def test_user_id_becomes_binary() -> None:
-    """user_id -> user-id."""
-    assert properties_10(user_id="guest").user_id == b"guest"
-
-
-def test_app_id_becomes_group_id() -> None:
-    """app_id -> group-id."""
-    assert properties_10(app_id="app").group_id == "app"
-
-
-def test_type_becomes_an_annotation() -> None:
-    """type -> message-annotation x-basic-type."""
-    assert annotations_10(type="order") == {"x-basic-type": "order"}
-
-
 @pytest.mark.rabbitmq(
     "mc_unit_SUITE", "amqpl_table_x_header", "amqpl_table_x_header_array_of_tbls", "amqpl_x_headers"
 )
@@ -215,11 +194,6 @@ def test_x_headers_become_annotations() -> None:
     assert with_classes(found) == with_classes(
         {Symbol("x-fruit"): mapped, Symbol("x-list"): [mapped, True], Symbol("x-n"): t10.Byte(1)}
     )
-
-
-def test_an_x_header_with_a_name_that_is_no_symbol_becomes_an_application_property() -> None:
-    """Annotations have symbols as keys, and symbols are ASCII."""
-    assert application_10({"x-é": "v"}) == {"x-é": "v"}
 
 
 @pytest.mark.rabbitmq("mc_unit_SUITE", "amqpl_cc_amqp_bin_amqpl")
@@ -392,12 +366,6 @@ def test_ids_become_text_or_a_header(
     assert with_classes(found.headers) == with_classes(expected)
 
 
-@pytest.mark.parametrize(("group_id", "app_id"), [("g", "g"), ("g" * 255, "g" * 255), ("g" * 256, None)])
-def test_group_id_becomes_app_id(group_id: str, app_id: str | None) -> None:
-    """group-id -> app_id, if it has at most 255 bytes."""
-    assert properties_091(message10(Properties(group_id=group_id).encode(), BODY)).app_id == app_id
-
-
 @pytest.mark.parametrize(("time", "expected"), [(0, 0), (1_999, 1), (-1, None)])
 def test_creation_time_becomes_a_timestamp(time: int, expected: int | None) -> None:
     """creation-time (ms) -> timestamp (s); there is none before 1970."""
@@ -428,14 +396,6 @@ def test_content_type_encoding_and_user_id_become_text() -> None:
 def test_the_address_of_a_queue_becomes_its_name(address: str, reply_to: str | None) -> None:
     """reply-to /queues/<percent-encoded> -> the queue's name; another address stays as it is."""
     assert properties_091(message10(Properties(reply_to=address).encode(), BODY)).reply_to == reply_to
-
-
-def test_fields_without_a_counterpart_are_dropped() -> None:
-    """to, subject, group-sequence, reply-to-group-id and absolute-expiry-time are not representable."""
-    given = Properties(
-        to="/queues/q", subject="s", group_sequence=1, reply_to_group_id="r", absolute_expiry_time=1
-    )
-    assert properties_091(message10(given.encode(), BODY)) == BasicProperties()
 
 
 BACK = [
@@ -495,14 +455,6 @@ def test_application_properties_become_headers(value: Any, expected: Any) -> Non
 def test_unsupported_values_are_not_converted(value: Any) -> None:
     """Lists, maps, arrays, described values, and numbers that no field type holds are dropped."""
     assert headers_091(message10(application({"k": value, "kept": "v"}), BODY)) == {"kept": "v"}
-
-
-def test_keys_that_are_no_names_are_dropped() -> None:
-    """A table's names are texts of at most 255 bytes."""
-    keys = {1: "v", "k" * 256: "v", "k" * 255: "v"}
-    assert headers_091(message10(application(keys), BODY)) == {"k" * 255: "v"}
-    same = Map((("a", "text"), (t10.UInt(1), "v"), (ULong(1), "v")))
-    assert headers_091(message10(application(same), BODY)) == {"a": "text"}
 
 
 @pytest.mark.rabbitmq("mc_unit_SUITE", "amqp_x_headers")
@@ -588,12 +540,6 @@ def test_data_sections_become_the_body(sections: list[bytes], body: bytes) -> No
     assert properties_091(message).type is None
 
 
-def test_a_footer_behind_data_is_dropped() -> None:
-    """It is not part of the body."""
-    footer = encode(Described(ULong(0x78), {Symbol("x-hash"): 1}))
-    assert to_amqp091(message10(data(b"a"), footer))[1] == b"a"
-
-
 @pytest.mark.rabbitmq("binary_parser_SUITE", "server_mode_symbolic_body_descriptors")
 def test_sections_with_long_descriptors_are_found() -> None:
     """A descriptor may be a ulong of eight bytes or a symbol."""
@@ -673,18 +619,3 @@ def test_the_delivery_state_is_carried_to_amqp091() -> None:
     failed = to_amqp091(acquired(fresh, failed=True))
     assert split_head(failed[0])[2] is True
     assert delivery_count(failed[0]) == 1
-
-
-def test_a_long_routing_key_is_cut() -> None:
-    """A short string holds 255 bytes; the cut is between characters."""
-    message = MessageReader("", "é" * 200, "guest").read(BODY)
-    names = split_head(to_amqp091(message)[0])[0]
-    assert decode_shortstr(names, 1)[0] == "é" * 127
-
-
-def test_heads_too_large_to_remember_are_converted_all_the_same() -> None:
-    """Above the size that is cached the result is no other."""
-    large = message091(headers={f"h{n}": "v" * 100 for n in range(20)})
-    converted = to_amqp10(large)
-    assert len(headers_091(converted)) == 20
-    assert headers_091(converted)["h7"] == "v" * 100

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from amqp10broker.message import amqp091
-from amqp10broker.message.amqp10 import MessageReader, acquired_head, decode_head, encode_head, header_of
+from amqp10broker.message.amqp10 import MessageReader, decode_head, encode_head, header_of
 from amqp10broker.message.convert import to_amqp091, to_amqp10
 from amqp10broker.message.dead_lettering import Cause, Dying, dead_lettered, deaths_of
 from amqp10broker.message.death_history import Death
@@ -76,13 +76,6 @@ def test_an_event_is_recorded(head: bytes) -> None:
 
 
 @BOTH
-def test_a_message_that_was_not_dead_lettered_has_no_records(head: bytes) -> None:
-    """Nor has one that was acquired."""
-    assert deaths_of(head) == ()
-    assert deaths_of(acquired((head, BODY), failed=True)[0]) == ()
-
-
-@BOTH
 def test_events_follow_each_other_newest_first(head: bytes) -> None:
     """The second is recorded with the exchange that the first sent the message to."""
     dead = dead_lettered(dead_lettered(head, WITH_KEY).head, REJECTED)
@@ -127,6 +120,7 @@ TIMED = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.rabbitmq("dead_lettering_SUITE", "dead_letter_headers_reason_expired_per_message")
 @TIMED
 @pytest.mark.parametrize("reason", ["expired", "rejected", "maxlen", "delivery_limit"])
 def test_the_time_to_live_goes_into_the_record(head: bytes, reason: str) -> None:
@@ -138,18 +132,12 @@ def test_the_time_to_live_goes_into_the_record(head: bytes, reason: str) -> None
     assert traits_of(dead.head) == Traits(True, 7, None)
 
 
-@TIMED
-def test_a_later_event_does_not_forget_the_time_to_live(head: bytes) -> None:
-    """It stands in the record of the event that took it."""
-    dead = dead_lettered(dead_lettered(head, EXPIRED).head, REJECTED)
-    assert [death.ttl_ms for death in deaths_of(dead.head)] == [None, 60]
-
-
 COPIED = pytest.mark.parametrize(
     "head", [head091(headers={"CC": ["c1", "c2"]}), head10({"x-cc": ["c1", "c2"]})], ids=["0-9-1", "1.0"]
 )
 
 
+@pytest.mark.rabbitmq("dead_lettering_SUITE", "dead_letter_headers_CC")
 @COPIED
 def test_further_routing_keys_count_without_a_dead_letter_routing_key(head: bytes) -> None:
     """They are recorded, the message is routed by all of them, and keeps them."""
@@ -158,6 +146,9 @@ def test_further_routing_keys_count_without_a_dead_letter_routing_key(head: byte
     assert dead_lettered(dead.head, REJECTED).routing_keys == ("k", "c1", "c2")
 
 
+@pytest.mark.rabbitmq(
+    "dead_lettering_SUITE", "dead_letter_routing_key_header_CC", "dead_letter_headers_CC_with_routing_key"
+)
 @COPIED
 def test_further_routing_keys_go_with_a_dead_letter_routing_key(head: bytes) -> None:
     """They are in the record only."""
@@ -199,14 +190,6 @@ def test_records_survive_a_change_of_protocol(head: bytes) -> None:
     assert deaths_of(there) == deaths_of(back) == dead.deaths
 
 
-def test_a_header_called_x_opt_deaths_does_not_replace_the_records() -> None:
-    """A client of AMQP 0-9-1 may write it; a consumer of AMQP 1.0 reads the broker's."""
-    dead = dead_lettered(head091(headers={"x-opt-deaths": ["forged"]}), EXPIRED)
-    converted = to_amqp10((dead.head, BODY))[0]
-    assert deaths_of(converted) == dead.deaths
-    assert len(annotations_of(converted)["x-opt-deaths"].items) == 1
-
-
 @BOTH
 def test_a_headers_exchange_sees_the_summary(head: bytes) -> None:
     """RabbitMQ's documentation routes dead letters by it."""
@@ -218,13 +201,18 @@ def test_a_headers_exchange_sees_the_summary(head: bytes) -> None:
 # --- AMQP 0-9-1 -------------------------------------------------------------------------------------
 
 
-def test_x_death_of_amqp091() -> None:
+@pytest.mark.rabbitmq(
+    "dead_lettering_SUITE", "dead_letter_headers_reason_maxlen", "dead_letter_headers_reason_expired"
+)
+@pytest.mark.parametrize("reason", ["expired", "maxlen"])
+def test_x_death_of_amqp091(reason: str) -> None:
     """Its fields and their types; the time is the first one, in seconds."""
-    headers = headers_of(dead_lettered(head091(headers={"mine": 1}, expiration="60"), EXPIRED).head)
+    death = replace(EXPIRED, reason=reason)
+    headers = headers_of(dead_lettered(head091(headers={"mine": 1}, expiration="60"), death).head)
     (table,) = headers["x-death"]
     assert table == {
         "count": 1,
-        "reason": "expired",
+        "reason": reason,
         "queue": "q",
         "time": 1_700_000_000,
         "exchange": "ex",
@@ -236,6 +224,9 @@ def test_x_death_of_amqp091() -> None:
     assert headers["mine"] == 1
 
 
+@pytest.mark.rabbitmq(
+    "dead_lettering_SUITE", "dead_letter_headers_first_death_route", "dead_letter_headers_first_death"
+)
 def test_summary_of_amqp091() -> None:
     """The first event is written once, the last one each time."""
     headers = headers_of(dead_lettered(dead_lettered(head091(), EXPIRED).head, REJECTED).head)
@@ -283,13 +274,6 @@ def test_properties_of_amqp091_stay(left_out: str | None) -> None:
         assert kept == BasicProperties(**expected)
 
 
-def test_properties_with_a_needless_word_of_flags_stay() -> None:
-    """A client may say that more flags follow, of which none is set."""
-    given = b"\x10\x01\x00\x00\x02"  # delivery-mode alone, and a second word
-    dead = dead_lettered(amqp091.make_head("", "q", given), EXPIRED).head
-    assert decode_properties(amqp091.split_head(dead)[1]).delivery_mode == 2
-
-
 def test_messages_that_die_together_have_histories_of_their_own() -> None:
     """What is found for one of them serves others only if it is the same for them."""
     dying = Dying(EXPIRED)
@@ -313,6 +297,7 @@ def published(**properties: Any) -> bytes:
     return amqp091.read_content("ex", "k", given, user="guest", impersonator=False)[0]
 
 
+@pytest.mark.rabbitmq("dead_lettering_SUITE", "dead_letter_routing_key_header_BCC", "dead_letter_headers_BCC")
 def test_bcc_is_routed_by_and_shown_to_nobody() -> None:
     """Without a dead-letter routing key, at the first death and at later ones."""
     head = published(headers={"CC": ["cc"], "BCC": ["b1", "b2"]}, priority=3)
@@ -327,27 +312,7 @@ def test_bcc_is_routed_by_and_shown_to_nobody() -> None:
     assert len(dead.deaths) == 2
 
 
-def test_bcc_goes_with_a_dead_letter_routing_key() -> None:
-    """For good."""
-    dead = dead_lettered(published(headers={"BCC": ["b1"]}), WITH_KEY)
-    assert dead.routing_keys == ("key",)
-    assert dead_lettered(dead.head, REJECTED).routing_keys == ("key",)
-
-
-def test_an_empty_bcc_is_none() -> None:
-    """The head is that of a message without."""
-    assert published(headers={"BCC": []}) == published(headers={})
-
-
-def test_replaced_properties_keep_the_keys_of_bcc() -> None:
-    """Whether the message died before or not."""
-    head = published(headers={"BCC": ["b1"]})
-    for each in (head, dead_lettered(head, EXPIRED).head):
-        changed = amqp091.replace_properties(each, encode_properties(BasicProperties(priority=3)))
-        assert decode_properties(split(changed)[2]) == BasicProperties(priority=3)
-        assert dead_lettered(changed, REJECTED).routing_keys == ("k", "b1")
-
-
+@pytest.mark.rabbitmq("dead_lettering_SUITE", "dead_letter_headers_should_not_be_appended_for_republish")
 def test_a_clients_x_death_is_not_interpreted() -> None:
     """It is neither counted on nor a cycle, and the broker's own takes its place."""
     republished = headers_of(dead_lettered(head091(), EXPIRED).head)
@@ -366,17 +331,6 @@ def test_the_times_of_records_never_reach_a_client_of_amqp091() -> None:
     assert (bit, names) == (b"\x00", b"\x03dlx\x01k")
     assert decode_properties(properties).priority == 3
     assert properties == amqp091.split_head(head)[1]
-
-
-def test_replaced_properties_keep_the_records() -> None:
-    """Who changes a header of a dead-lettered message does not make its records a client's."""
-    dead = dead_lettered(head091(), EXPIRED)
-    properties = decode_properties(amqp091.split_head(dead.head)[1])
-    assert properties.headers is not None
-    properties.headers["x-delivery-count"] = t091.Int64(2)
-    changed = amqp091.replace_properties(dead.head, encode_properties(properties))
-    assert deaths_of(changed) == dead.deaths
-    assert headers_of(changed)["x-delivery-count"] == 2
 
 
 def test_a_long_dead_letter_routing_key_is_cut_in_the_head_only() -> None:
@@ -496,10 +450,3 @@ def test_a_redelivery_by_a_quorum_queue_keeps_the_history(head: bytes) -> None:
     assert properties.headers is not None
     assert properties.headers["x-delivery-count"] == 1
     assert properties.headers["x-new"] == forged
-
-
-def test_first_acquirer_says_what_happened_in_the_new_queue() -> None:
-    """Left out, which means false, until the message was acquired there: then false."""
-    head = dead_lettered(acquired_head(head10(), False), EXPIRED).head
-    assert header_of(head).first_acquirer is None
-    assert header_of(acquired_head(head, False)).first_acquirer is False

@@ -20,11 +20,13 @@ def test_the_first_event_is_a_record_of_its_own() -> None:
     assert recorded((), "q", "expired", 1_000, "ex", ("k", "cc"), 50) == (FIRST,)
 
 
+@pytest.mark.rabbitmq("dead_lettering_SUITE", "dead_letter_headers_cycle")
 def test_the_same_queue_and_reason_are_counted_in_one_record() -> None:
     """Only count and last time change: the rest tells of the first event."""
     assert event((FIRST,), "q", "expired", 3_000) == (replace(FIRST, count=2, last_time_ms=3_000),)
 
 
+@pytest.mark.rabbitmq("dead_lettering_SUITE", "dead_letter_headers_should_be_appended_for_each_event")
 @pytest.mark.parametrize(("queue", "reason"), [("q", "rejected"), ("q2", "expired")])
 def test_another_queue_or_reason_is_another_record_before_the_others(queue: str, reason: str) -> None:
     """The newest event comes first."""
@@ -49,6 +51,9 @@ def history(*events: tuple[str, str]) -> tuple[Death, ...]:
     return deaths
 
 
+@pytest.mark.rabbitmq(
+    "dead_lettering_SUITE", "dead_letter_routing_key_cycle_with_reject", "dead_letter_reject_expire_expire"
+)
 @pytest.mark.rabbitmq("mc_unit_SUITE", "is_death_cycle")
 @pytest.mark.parametrize(
     ("events", "cycle"),

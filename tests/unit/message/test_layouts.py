@@ -96,14 +96,6 @@ def test_properties_of_another_form_are_checked(one: Properties, other: Properti
     assert not known(one.encode() + data(), other.encode() + data())
 
 
-def test_application_properties_may_have_other_values() -> None:
-    """Their keys and the types of values stay, and with them what could be wrong."""
-    one = application_properties(a="x", b=1, c=1.5, d=b"x", e=UUID(int=1)) + data()
-    other = application_properties(a="y", b=2, c=-0.0, d=b"\xff", e=UUID(int=2)) + data()
-    assert known(one, other)
-    assert not known(one, one.replace(b"\xa1\x01a", b"\xa1\x01b", 1))
-
-
 @pytest.mark.parametrize(
     ("one", "other"),
     [
@@ -132,45 +124,6 @@ def test_a_body_alone_has_a_shape(start: bytes) -> None:
     for make in (data, value):
         assert known(start + make(b"abc"), start + make(b"xyz12"), bare)
         assert known(start + make(b""), start + make(b"xyz12"), bare)
-
-
-def test_a_boolean_with_a_byte_of_its_own_stays() -> None:
-    """For the byte may be 0 or 1 only."""
-    start = b"\x00\x53\x74\xc1\x06\x02\xa1\x01a\x56"
-    assert known(start + b"\x01" + data(), start + b"\x01" + data())
-    assert not known(start + b"\x01" + data(), start + b"\x00" + data())
-    assert not known(start + b"\x01" + data(), start + b"\x02" + data())
-
-
-@pytest.mark.parametrize("size", [0, 1, 4, 255, 256, 70_000])
-@pytest.mark.parametrize("learned", [0, 5, 256, 1000])
-@pytest.mark.parametrize("make", [data, value, lambda body: value(body.decode())])
-def test_bodies_of_one_constructor_have_one_shape(learned: int, size: int, make: Any) -> None:
-    """The size is that of the message: nothing is missing, and nothing comes after it."""
-    start = Properties(message_id="id-1").encode()
-    message = start + make(b"b" * size)
-    assert known(start + make(b"a" * learned), message) is ((size < 256) is (learned < 256))
-    assert not known(message, message + b"b")
-    assert not known(message, message[:-1])
-
-
-def test_a_size_does_not_run_over_into_the_constructor() -> None:
-    """A body too big for its size field is not one of the next constructor, a byte of size more."""
-    start = Properties(message_id="id-1").encode()
-    for size in (256, 300, 511):
-        forged = start + b"\x00\x53\x75\xa1" + bytes((size - 256,)) + bytes(size)
-        assert not known(start + data(), forged)
-        with pytest.raises(AmqpLinkError, match="failed to parse message"):
-            MessageReader("", "q", "guest").read(forged)
-
-
-def test_a_text_must_be_utf8() -> None:
-    """And need not be ASCII."""
-    start = Properties(message_id="id-1").encode()
-    learned = start + value("aaaaa")
-    assert known(learned, start + value("grüße"))
-    assert not known(learned, start + value("aaaaa")[:-2] + b"\xc3a")
-    assert known(start + value(b"aa"), start + value(b"\xc3a"))
 
 
 @pytest.mark.parametrize(
@@ -216,22 +169,6 @@ def test_what_comes_before_the_bare_message_stays(start: bytes) -> None:
         assert not known(start + bare, bytes(changed) + bare, len(start))
 
 
-@pytest.mark.parametrize("empty", [b"\x45", b"\xc0\x01\x00", b"\xd0\x00\x00\x00\x04\x00\x00\x00\x00"])
-def test_properties_may_be_empty(empty: bytes) -> None:
-    """In each of the encodings of a list."""
-    assert known(b"\x00\x53\x73" + empty + data(b"a"), b"\x00\x53\x73" + empty + data(b"bc"))
-
-
-def test_lists_and_maps_may_have_wide_sizes() -> None:
-    """As proton writes them."""
-    one = Properties(message_id="a" * 150, subject="a" * 150).encode() + data()
-    other = Properties(message_id="b" * 150, subject="b" * 150).encode() + data()
-    assert one[3] == 0xD0
-    assert known(one, other)
-    wide = b"\x00\x53\x74\xd1\x00\x00\x00\x09\x00\x00\x00\x02\xa1\x01a\x55"
-    assert known(wide + b"\x01" + data(), wide + b"\x02" + data())
-
-
 def test_a_long_message_is_not_learned() -> None:
     """Big numbers cost what they are long; only the body may have any length."""
     room = LENGTH_MAX - len(Properties(message_id="a" * 300).encode()) - len(data(b""))
@@ -260,15 +197,6 @@ def test_who_never_repeats_a_shape_pays_for_learning_less_and_less() -> None:
     assert gaps[:3] == [1, 1, 1]
     assert gaps == sorted(gaps)
     assert gaps[-1] > 5
-
-
-def test_what_has_no_shape_is_tried_less_and_less_too() -> None:
-    """Finding out that there is none takes as long."""
-    layouts = MessageLayouts()
-    for _ in range(100):
-        learn(layouts, value(1))
-    learn(layouts, sized(1))
-    assert len(layouts) == 0
 
 
 def filled(messages: list[bytes]) -> MessageLayouts:
@@ -308,16 +236,6 @@ def test_few_shapes_begin_alike() -> None:
 # --- through the reader ---------------------------------------------------------------------------
 
 
-def test_the_fast_way_gives_the_same_message() -> None:
-    """Head and bare message are those of the thorough way."""
-    reader = MessageReader("x", "k", "guest")
-    annotations = section(0x72, {Symbol("x-cc"): ["a"]})
-    for number in range(10):
-        payload = DURABLE + annotations + Properties(message_id=f"id-{number}").encode() + data()
-        assert reader.read(payload) == MessageReader("x", "k", "guest").read(payload)
-    assert reader.has_extra_keys
-
-
 @pytest.mark.parametrize(
     "bare",
     [
@@ -347,15 +265,6 @@ def test_a_learned_shape_says_where_each_messages_address_is() -> None:
     reader = MessageReader("", "", "guest")
     found = [reader.to_of(Properties(to=f"/queues/{name}").encode() + data()) for name in "abc"]
     assert found == ["/queues/a", "/queues/b", "/queues/c"]
-
-
-def test_the_address_of_a_malformed_message_is_refused() -> None:
-    """As reading it would be."""
-    reader = MessageReader("", "", "guest")
-    good = Properties(to="/queues/q").encode() + data()
-    reader.to_of(good)
-    with pytest.raises(AmqpLinkError, match="failed to parse message"):
-        reader.to_of(good + b"x")
 
 
 def test_a_users_id_is_checked_in_every_message() -> None:

@@ -36,17 +36,6 @@ def test_a_delivery_has_its_offset_as_an_annotation_and_all_else_as_published(of
     assert content == published[1]
 
 
-def test_offsets_follow_without_a_gap() -> None:
-    heads = [head for head, _ in delivered(kept([message()] * 3), 41)]
-    assert [decode_head(head)[1][OFFSET] for head in heads] == [41, 42, 43]
-
-
-def test_messages_that_share_a_head_share_the_kept_one() -> None:
-    one, two, other = kept([message(), message(), message({Symbol("x-a"): 1})])
-    assert one[0] is two[0]
-    assert other[0] != one[0]
-
-
 def test_an_offset_that_the_publisher_wrote_is_taken_out() -> None:
     [(head, _)] = delivered(kept([message({OFFSET: ULong(9), Symbol("x-a"): 1})]), 5)
     assert decode_head(head)[1][OFFSET] == 5
@@ -87,20 +76,6 @@ def test_a_time_that_the_publisher_wrote_is_replaced() -> None:
         assert decode_head(head)[1][ENQUEUED] == Timestamp(77)
         assert head.count(b"x-opt-enqueued-time") == 1
         assert decode_head(delivered(keep, 5)[0][0])[1][ENQUEUED] == given
-
-
-def test_times_of_messages_with_different_heads_and_offsets_with_gaps() -> None:
-    keep = kept([message(), message({Symbol("x-a"): 1}), message()])
-    annotations = [decode_head(head)[1] for head, _ in delivered_with_time(keep, [3, 8, 9], 77)]
-    assert [each[OFFSET] for each in annotations] == [3, 8, 9]
-    assert [each[ENQUEUED] for each in annotations] == [77] * 3
-    assert [Symbol("x-a") in each for each in annotations] == [False, True, False]
-
-
-def test_long_heads_are_kept_as_well() -> None:
-    published = message({Symbol("x-long"): "y" * 5000})
-    [(head, _)] = delivered(kept([published]), 5)
-    assert decode_head(head)[1] == decode_head(published[0])[1] | {OFFSET: Long(5)}
 
 
 def test_a_message_of_amqp_0_9_1_is_kept_in_the_encoding_of_amqp_1_0() -> None:
@@ -144,15 +119,3 @@ def test_filter_values_are_those_of_all_messages() -> None:
     assert filter_values(kept([*messages, message()])) == {"eu", "us", None}
     assert filter_values(kept([message({name: ULong(1)})])) == {None}
     assert filter_values(kept([message({name: "eu", Symbol("x-long"): "y" * 5000})])) == {"eu"}
-
-
-def test_an_empty_filter_value_counts_as_none() -> None:
-    """As in RabbitMQ, whose streams deliver it to consumers that match unfiltered messages."""
-    properties = encode_properties(BasicProperties(headers={"x-stream-filter-value": ""}))
-    empty = message({Symbol("x-stream-filter-value"): ""})
-    assert filter_values(kept([empty, (amqp091.make_head("", "s", properties), b"")])) == {None}
-
-
-def test_a_filter_value_of_amqp_0_9_1_is_a_header() -> None:
-    properties = encode_properties(BasicProperties(headers={"x-stream-filter-value": "eu"}))
-    assert filter_values(kept([(amqp091.make_head("", "s", properties), b"")])) == {"eu"}

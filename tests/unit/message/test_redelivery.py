@@ -8,7 +8,7 @@ from amqp10broker.message import amqp091
 from amqp10broker.message.amqp10 import decode_head, make_head
 from amqp10broker.message.convert import to_amqp091, to_amqp10
 from amqp10broker.message.message import Message
-from amqp10broker.message.redelivery import delivery_time_ms, merged, redelivered
+from amqp10broker.message.redelivery import delivery_time_ms, redelivered
 from amqp10broker.protocols.amqp091.properties import BasicProperties, decode_properties, encode_properties
 from amqp10broker.protocols.amqp091.types import Int64
 from amqp10broker.protocols.amqp10.codec import encode
@@ -84,20 +84,6 @@ def test_counts_survive_the_change_of_protocol() -> None:
     assert (headers["x-acquired-count"], headers["x-delivery-count"]) == (2, 1)
 
 
-def test_equal_heads_are_one_object() -> None:
-    head = make_head(None, None, "", "q")
-    assert redelivered((head, b"a"), 1, 0)[0] is redelivered((head, b"b"), 1, 0)[0]
-
-
-def test_merging_maps() -> None:
-    one, two = encode({Symbol("x-a"): 1, Symbol("x-b"): 1}), encode({Symbol("x-b"): 2})
-    assert merged(b"", one) is one
-    assert merged(one, b"") is one
-    head, _ = redelivered((make_head(None, None, "", "q"), b""), 1, 0, merged(one, two))
-    annotations = decode_head(head)[1]
-    assert (annotations["x-a"], annotations["x-b"]) == (1, 2)
-
-
 @pytest.mark.parametrize("as_type", [Timestamp, Long, ULong, UInt])
 def test_the_delivery_time_is_a_number_of_any_type(as_type: type[int]) -> None:
     assert delivery_time_ms(encode({Symbol("x-opt-delivery-time"): as_type(77)})) == 77
@@ -110,10 +96,6 @@ def test_a_delivery_time_beyond_all_timestamps_is_the_last_of_them() -> None:
 @pytest.mark.parametrize("value", ["soon", True, None, 1.5])
 def test_a_delivery_time_that_is_no_number_is_none(value: object) -> None:
     assert delivery_time_ms(encode({Symbol("x-opt-delivery-time"): value})) is None
-
-
-def test_without_a_delivery_time_there_is_none() -> None:
-    assert delivery_time_ms(encode({})) is None
 
 
 def test_what_only_the_broker_knows_is_not_overwritten() -> None:

@@ -13,7 +13,6 @@ from amqp10broker.metadata.bounded_search import (
     BoundedSearch,
     TooManySteps,
     Unbounded,
-    compiled,
     extent,
     parsed,
     steps,
@@ -108,13 +107,6 @@ def test_a_search_is_given_up_after_so_many_steps() -> None:
     assert search("a" * 255, made) == (True, made)
     with pytest.raises(TooManySteps):
         search("a" * 255, made // 2)
-
-
-def test_classes_with_too_much_beyond_latin_1_are_not_compiled() -> None:
-    """Each would take milliseconds."""
-    assert compiled(parsed("(?i)[\u4e00-\u9fff][\x80-\U0010ffff]?\\w[^a-z]")).search("\u4e01a:")
-    with pytest.raises(Unbounded, match="characters beyond Latin-1"):
-        compiled(parsed("(?:x(?i:[a\x80-\uffff]|b)){2}[\x80-\uffff]"))
 
 
 ATOMS = [

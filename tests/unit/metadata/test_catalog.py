@@ -4,59 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from amqp10broker.errors import InvalidArgument, NotFound, PreconditionFailed
+from amqp10broker.errors import InvalidArgument, NotFound
 from amqp10broker.metadata.catalog import Catalog
 from amqp10broker.metadata.users import Permission, TopicPermission
 from amqp10broker.queues.commands import DELETE
-from amqp10broker.routing.exchange import Binding, Destination
 from tests.support.declaring import (
     add_user,
     add_vhost,
-    bind,
     declare,
     delete_vhost,
     set_permission,
     set_topic_permission,
 )
-
-
-def test_there_is_always_a_default_virtual_host(catalog: Catalog) -> None:
-    """With the exchanges that each one has."""
-    assert list(catalog.vhosts) == ["/"]
-    assert catalog.lookup_vhost("/").topology.lookup_exchange("amq.topic").type == "topic"
-
-
-def test_virtual_hosts_share_nothing(catalog: Catalog) -> None:
-    """The same names in two are two queues, and routing stays inside."""
-    one, two = catalog.vhosts["/"], add_vhost(catalog, "v")
-    first, _ = declare(catalog, one, "q")
-    second, _ = declare(catalog, two, "q", durable=False)
-    assert first is not second
-    bind(catalog, one, Binding("amq.fanout", Destination("queue", "q"), ""))
-    assert two.route(two.topology.lookup_exchange("amq.fanout"), [""])[0] == []
-    assert list(catalog) == [first, second]
-
-
-def test_an_unknown_virtual_host_is_not_found(catalog: Catalog) -> None:
-    """With the text that 0-9-1 closes the connection with."""
-    assert catalog.find_vhost("v") is None
-    with pytest.raises(NotFound, match="^vhost v not found$"):
-        catalog.lookup_vhost("v")
-    with pytest.raises(NotFound):
-        delete_vhost(catalog, "v")
-
-
-def test_a_virtual_host_is_added_once(catalog: Catalog) -> None:
-    """The one that is there keeps its queues."""
-    with pytest.raises(PreconditionFailed, match="vhost '/' exists"):
-        add_vhost(catalog, "/")
-
-
-@pytest.mark.parametrize("name", ["", "v" * 256])
-def test_a_virtual_hosts_name_has_1_to_255_bytes(catalog: Catalog, name: str) -> None:
-    """It goes into a short string."""
-    with pytest.raises(InvalidArgument, match="1 to 255 bytes"):
-        add_vhost(catalog, name)
 
 
 def test_a_default_type_must_be_one_that_is_served(catalog: Catalog) -> None:

@@ -8,7 +8,7 @@ from decimal import Decimal
 
 import pytest
 
-from amqp10broker.errors import ConfigError, InvalidArgument, LimitExceeded, NotFound, RefusedError
+from amqp10broker.errors import ConfigError, LimitExceeded, NotFound
 from amqp10broker.metadata.catalog import Catalog
 from amqp10broker.metadata.changes import NUMBERS_RESERVED
 from amqp10broker.metadata.definitions_export import export
@@ -16,7 +16,7 @@ from amqp10broker.metadata.entries import exact, unwrapped
 from amqp10broker.metadata.limits import UserLimits, VhostLimits
 from amqp10broker.metadata.plan import NUMBERS, Key, Put
 from amqp10broker.metadata.policies import Policy
-from amqp10broker.metadata.queue import QUEUE_NUMBER_MAX, QueueSpec
+from amqp10broker.metadata.queue import QueueSpec
 from amqp10broker.metadata.queue_requests import QueueEnded
 from amqp10broker.metadata.restore import restore
 from amqp10broker.metadata.users import (
@@ -28,7 +28,6 @@ from amqp10broker.metadata.users import (
 )
 from amqp10broker.metadata.vhost import VirtualHost
 from amqp10broker.metadata.vhost_requests import KeepUnknown, SetGlobalParameter, SetParameter
-from amqp10broker.queues.settings import QueueSettings
 from amqp10broker.routing.arguments import canonical
 from amqp10broker.routing.exchange import Binding, Destination
 from tests.support.declaring import (
@@ -227,13 +226,6 @@ def test_every_change_works_after_a_restart_too(change: Callable[[Catalog], obje
     check_kept(catalog, kept)
 
 
-def test_numbers_are_given_without_a_recorder_too() -> None:
-    """They are state of the catalog; nobody has to reserve them."""
-    catalog = Catalog(Host())
-    assert [declare(catalog, "/", name)[0].number for name in "ab"] == [1, 2]
-    assert catalog.changes.highest_reserved == 0
-
-
 def test_what_is_not_durable_is_not_told() -> None:
     """Transient and exclusive queues and exchanges, and bindings with such an end."""
     catalog, kept = kept_catalog()
@@ -322,28 +314,6 @@ def test_an_orderly_end_gives_numbers_back() -> None:
     assert declare(restarted(kept), "/", "r")[0].number == 2
 
 
-def test_without_reserved_numbers_durable_queues_are_refused() -> None:
-    """What cannot be made durable is not given."""
-    catalog, kept = kept_catalog()
-    vhost = catalog.lookup_vhost("/")
-    kept.full = True
-    with pytest.raises(LimitExceeded):
-        declare(catalog, vhost, "q")
-    kept.full = False
-    assert declare(catalog, vhost, "q")[0].number == 1
-
-
-def test_the_host_is_told_the_number() -> None:
-    """By which it finds the queue's records."""
-    catalog, kept = kept_catalog()
-    declare(catalog, "/", "q", arguments={"x-max-length": 1})
-    arguments = {"x-max-length": 1, "x-queue-type": "classic"}
-    settings = QueueSettings(max_length=1)
-    expected = QueueSpec("/", "q", "classic", True, False, arguments, settings, number=1)
-    assert catalog._host.started == [expected]  # type: ignore[attr-defined]
-    assert restarted(kept)._host.started == [expected]  # type: ignore[attr-defined]
-
-
 def test_numbers_that_are_in_use_elsewhere_are_passed_over() -> None:
     """As those of records in the journal whose queue's declaration was lost."""
     catalog, kept = kept_catalog()
@@ -352,36 +322,7 @@ def test_numbers_that_are_in_use_elsewhere_are_passed_over() -> None:
     assert restarted(kept).highest_number >= 8
 
 
-def test_when_all_numbers_have_been_used_durable_queues_are_refused() -> None:
-    """After four thousand million of them; transient ones need none."""
-    catalog, kept = kept_catalog()
-    vhost = catalog.lookup_vhost("/")
-    catalog.apply([Put(NUMBERS, QUEUE_NUMBER_MAX - 1)])
-    assert declare(catalog, vhost, "last")[0].number == QUEUE_NUMBER_MAX
-    with pytest.raises(LimitExceeded, match="export the definitions and start with a new folder"):
-        declare(catalog, vhost, "more")
-    assert vhost.find("more") is None
-    assert declare(catalog, vhost, "transient", durable=False)[1]
-    check_kept(catalog, kept)
-
-
 # --- all at once ----------------------------------------------------------------------------------
-
-
-def test_what_goes_together_is_told_at_once() -> None:
-    """A queue takes its bindings along, and they the exchanges that delete themselves."""
-    catalog, kept = furnished()
-    shop = shop_of(catalog)
-    kept.calls.clear()
-    remove(catalog, shop, "orders")
-    ((what, keys),) = kept.calls
-    assert what == "forget"
-    assert {key[:3] for key in keys} == {
-        ("queue", "shop", "orders"),
-        ("binding", "shop", "events"),
-        ("binding", "shop", "one-use"),
-        ("exchange", "shop", "one-use"),
-    }
 
 
 @pytest.mark.parametrize(
@@ -397,25 +338,6 @@ def test_each_deletion_is_told_at_once(change: str) -> None:
     CHANGES[change](catalog)
     assert len(kept.calls) == 1
     assert len(kept.calls[0][1]) > 1
-
-
-def test_a_virtual_host_takes_all_that_is_in_it_along_at_once() -> None:
-    """Permissions and parameters too; nothing of it is left over."""
-    catalog, kept = furnished()
-    kept.calls.clear()
-    delete_vhost(catalog, "shop")
-    assert len(kept.calls) == 1
-    assert not [key for key in kept.by_key if "shop" in key[1:]]
-    assert {key[0] for key in kept.by_key} == {"user", "vhost", "global_parameter", "unknown", *NUMBERS}
-
-
-def test_a_user_takes_its_permissions_along_at_once() -> None:
-    """Another user of that name later does not have them."""
-    catalog, kept = furnished()
-    kept.calls.clear()
-    delete_user(catalog, "ann")
-    assert len(kept.calls) == 1
-    assert not [key for key in kept.by_key if "ann" in key[1:]]
 
 
 def test_what_goes_late_from_a_deleted_virtual_host_takes_nothing_from_the_next_of_its_name() -> None:
@@ -452,20 +374,6 @@ def test_what_cannot_be_kept_is_refused_and_does_not_happen(name: str) -> None:
         CHANGES[name](catalog)
     kept.full = False
     assert kept.by_key == before
-    check_kept(catalog, kept)
-
-
-def test_deleting_needs_no_room() -> None:
-    """It is how room is made on a full disk."""
-    catalog, kept = furnished()
-    kept.full = True
-    delete_vhost(catalog, "shop")
-    delete_user(catalog, "ann")
-    check_kept_while_full(catalog, kept)
-
-
-def check_kept_while_full(catalog: Catalog, kept: KeptEntries) -> None:
-    kept.full = False
     check_kept(catalog, kept)
 
 
@@ -528,19 +436,6 @@ def test_arguments_come_back_as_they_were(value: object) -> None:
     import json
 
     assert canonical(unwrapped(json.loads(json.dumps(exact(value))))) == canonical(value)
-
-
-def test_not_a_number_comes_back() -> None:
-    """Which equals nothing, itself included."""
-    assert str(unwrapped(exact(float("nan")))) == "nan"
-
-
-def test_an_argument_that_cannot_be_kept_is_refused() -> None:
-    """It would come back as another."""
-    catalog, kept = kept_catalog()
-    with pytest.raises(InvalidArgument, match="of type complex, which cannot be kept on disk"):
-        declare_exchange(catalog, "/", "x", arguments={"a": 1j})
-    check_kept(catalog, kept)
 
 
 def test_bindings_are_the_same_exactly_if_they_count_as_the_same() -> None:
@@ -607,41 +502,3 @@ def test_an_entry_that_cannot_be_understood_stops_the_start(
 
 
 VHOST_ENTRY = {"name": "/", "description": "", "tags": [], "limits": {}, "metadata": {}}
-
-
-def test_restoring_counts_what_there_was() -> None:
-    """For the log."""
-    _, kept = furnished()
-    counts = restore(Catalog(furnished()[0]._host), kept.entries())
-    assert counts == {
-        "vhost": 2, "user": 2, "permission": 2, "topic_permission": 2, "parameter": 1, "global_parameter": 1,
-        "unknown": 1, "policy": 1, "operator_policy": 1, "exchange": 3, "queue": 2, "binding": 4,
-        "queue_numbers": 1,
-    }  # fmt: skip
-
-
-def test_a_password_in_plain_is_concealed() -> None:
-    """Only its hash is told."""
-    catalog, kept = kept_catalog()
-    catalog.changes.tell(kept, lambda record: None if record is None else RECORD)
-    add_user(catalog, "ann", PasswordRecord(PasswordAlgorithm.PLAIN, "pencil"))
-    assert "pencil" not in kept.by_key["user", "ann"]
-    assert restarted(kept).users.lookup("ann").password == RECORD
-
-
-def test_refusals_change_nothing() -> None:
-    """A request that is refused for other reasons is not told."""
-    catalog, kept = furnished()
-    before = dict(kept.by_key)
-    shop = shop_of(catalog)
-    for refused in (
-        lambda: declare(catalog, shop, "orders", durable=False),
-        lambda: declare_exchange(catalog, shop, "events", "fanout"),
-        lambda: bind(catalog, shop, Binding("nowhere", queue("orders"))),
-        lambda: add_user(catalog, "ann", None),
-        lambda: change_vhost(catalog, shop, default_queue_type="odd"),
-        lambda: delete_policy(catalog, shop, "q"),
-    ):
-        with pytest.raises(RefusedError):
-            refused()
-    assert kept.by_key == before

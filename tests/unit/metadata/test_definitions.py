@@ -20,7 +20,7 @@ from amqp10broker.metadata.node_requests import SetClusterName
 from amqp10broker.metadata.nodes import ClusterFacts
 from amqp10broker.metadata.plan import CLUSTER, Put
 from amqp10broker.metadata.policies import Policy
-from amqp10broker.metadata.users import PasswordAlgorithm, PasswordRecord, Permission, ScramRecord
+from amqp10broker.metadata.users import PasswordAlgorithm, PasswordRecord, Permission
 from amqp10broker.metadata.vhost_requests import KeepUnknown
 from amqp10broker.routing.exchange import Binding, Destination
 from tests.support.declaring import add_user, add_vhost, bind, declare, declare_exchange, load, put_policy
@@ -121,22 +121,6 @@ def test_what_is_exported_comes_back(catalog: Catalog, document: dict[str, Any],
     assert export(other) == written
 
 
-def test_the_export_has_rabbitmqs_sections(catalog: Catalog, document: dict[str, Any]) -> None:
-    """And entries with at least the keys that RabbitMQ writes."""
-    load(document, catalog)
-    written = export(catalog)
-    assert set(document) - set(written) == {"original_cluster_name", "explanation", "product_version"}
-    for section in ("users", "vhosts", "permissions", "topic_permissions", "queues", "exchanges", "bindings"):
-        wanted = set().union(*document[section]) - {"limits"}
-        assert wanted <= set().union(*written[section]), section
-    # Of what RabbitMQ wrote, nothing is lost but the names that only a broker gives.
-    assert [each for each in document["policies"] if each not in written["policies"]] == []
-    assert [each for each in document["parameters"] if each not in written["parameters"]] == []
-    assert [each["destination"] for each in document["bindings"] if each not in written["bindings"]] == [
-        GENERATED
-    ]
-
-
 def test_the_order_does_not_depend_on_that_in_which_things_were_declared() -> None:
     """So the document is the same at each node of a cluster."""
     documents = []
@@ -177,38 +161,6 @@ def test_what_cannot_come_back_is_not_exported(catalog: Catalog) -> None:
     written = export(catalog)
     assert written["queues"] == []
     assert written["bindings"] == []
-
-
-def test_bindings_of_predeclared_exchanges_are_exported(catalog: Catalog) -> None:
-    """The exchanges themselves are not: every virtual host has them."""
-    vhost = catalog.vhosts["/"]
-    declare(catalog, vhost, "q")
-    bind(
-        catalog,
-        vhost,
-        Binding("amq.headers", Destination("queue", "q"), "", {"x-match": "any", "a": b"\xff"}),
-    )
-    written = json.loads(json.dumps(export(catalog)))
-    assert written["exchanges"] == []
-    assert written["bindings"][0]["arguments"] == {"x-match": "any", "a": "\ufffd"}
-
-
-def test_passwords_are_exported_as_the_caller_conceals_them(catalog: Catalog) -> None:
-    """A password in plain must not leave the broker."""
-    add_user(catalog, "a", PasswordRecord(PasswordAlgorithm.PLAIN, "geheim"))
-    hidden = PasswordRecord(PasswordAlgorithm.RABBIT_SHA256, "x")
-    assert "geheim" not in json.dumps(export(catalog, conceal=lambda record: hidden))
-
-
-def test_a_scram_verifier_comes_back(catalog: Catalog, host: Any) -> None:
-    """So users may log in by SCRAM after a restart."""
-    record = PasswordRecord(
-        PasswordAlgorithm.ARGON2ID, "$argon2id$v=19$x", ScramRecord(b"salt", 4096, b"stored", b"server")
-    )
-    add_user(catalog, "a", record)
-    other = Catalog(host)
-    load(json.loads(json.dumps(export(catalog))), other)
-    assert other.users.lookup("a").password == record
 
 
 @pytest.mark.parametrize("beside", [None, base64.b64encode(bytes(36)).decode()])
@@ -260,14 +212,6 @@ def test_a_password_in_plain_is_turned_into_a_record_once(catalog: Catalog) -> N
     assert catalog.users.lookup("a").password == PasswordRecord(PasswordAlgorithm.ARGON2ID, "$argon2id$1")
 
 
-@pytest.mark.rabbitmq("definition_import_SUITE", "(parameters and policies)")
-def test_unknown_parts_are_reported_and_kept(catalog: Catalog) -> None:
-    """A newer broker's file must not lose anything by passing through."""
-    report = load({"future": [1], "rabbit_version": "5.0"}, catalog)
-    assert report.unknown == ["future"]
-    assert export(catalog)["future"] == [1]
-
-
 @pytest.mark.rabbitmq("definition_import_SUITE", "(a file of one virtual host)")
 def test_a_file_of_one_virtual_host_names_none(catalog: Catalog) -> None:
     """The caller says which it is for."""
@@ -276,13 +220,6 @@ def test_a_file_of_one_virtual_host_names_none(catalog: Catalog) -> None:
     assert catalog.vhosts["v"].find("q") is not None
     with pytest.raises(ConfigError, match=r"^definitions: queues\[0\].vhost is missing; must be a string$"):
         load({"queues": [{"name": "q"}]}, catalog)
-
-
-def test_flags_that_are_not_given_are_those_of_a_usual_queue(catalog: Catalog) -> None:
-    """Files are written by hand, too."""
-    load({"queues": [{"name": "q", "vhost": "/", "type": "quorum"}]}, catalog)
-    queue = catalog.vhosts["/"].lookup("q")
-    assert (queue.durable, queue.auto_delete, queue.type) == (True, False, "quorum")
 
 
 Change = Callable[[dict[str, Any]], Any]
@@ -458,15 +395,6 @@ def test_a_document_must_be_an_object(catalog: Catalog) -> None:
     """The error shows what it is instead."""
     with pytest.raises(ConfigError, match=r"^definitions: is \[\]; must be an object"):
         load([], catalog)
-
-
-def test_a_default_queue_type_that_is_not_served_is_the_brokers(
-    catalog: Catalog, document: dict[str, Any]
-) -> None:
-    document["vhosts"][2]["default_queue_type"] = "jms"
-    report = load(document, catalog)
-    assert report.skipped[0].startswith("definitions: vhosts[2] (bare): default queue type 'jms'")
-    assert catalog.vhosts["bare"].default_queue_type is None
 
 
 def test_a_hash_without_algorithm_is_known_by_its_length(catalog: Catalog) -> None:

@@ -40,12 +40,6 @@ def founded() -> tuple[Catalog, dict[Any, Any]]:
     return catalog, kept
 
 
-def test_all_but_queues_and_bindings_is_there_at_once() -> None:
-    catalog, _ = founded()
-    assert "x" in {exchange.name for exchange in catalog.vhosts["/"].topology}
-    assert list(catalog) == []
-
-
 def test_a_queue_gets_the_members_that_it_would_not_have_had_at_the_beginning() -> None:
     """F7."""
     catalog, _ = founded()

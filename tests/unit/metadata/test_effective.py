@@ -55,13 +55,6 @@ def test_a_queue_of_jms_has_ten_priorities_and_4_is_that_of_a_message_without_on
         assert nothing == DEFAULTS
 
 
-def test_without_anything_the_defaults_count() -> None:
-    """And no policy is named."""
-    assert effect("classic") == Effective()
-    assert effect("quorum").settings == DEFAULTS
-    assert DEFAULTS.delivery_limit == 20
-
-
 def test_every_argument_of_a_classic_queue_acts() -> None:
     """Without policies the arguments alone count."""
     assert settings(
@@ -137,6 +130,7 @@ def test_every_argument_of_a_stream_acts() -> None:
     ) == QueueSettings(max_length_bytes=1, max_age_ms=7 * DAY_MS, segment_bytes=2, filter_bytes=17)
 
 
+@pytest.mark.rabbitmq("policy_SUITE", "operator_policy_ttl", "policy_ttl")
 @pytest.mark.parametrize(
     ("kind", "definition"),
     [
@@ -193,6 +187,7 @@ def test_a_negative_delivery_limit_gives_way(one: int, other: int, counts: int) 
     assert limit == (None if counts < 0 else counts)
 
 
+@pytest.mark.rabbitmq("policy_SUITE", "classic_queue_version_policies")
 @pytest.mark.rabbitmq("unit_operator_policy_SUITE", "merge_operator_policy_definitions")
 @pytest.mark.parametrize(
     ("key", "policy", "operator"),
@@ -204,13 +199,6 @@ def test_a_negative_delivery_limit_gives_way(one: int, other: int, counts: int) 
 def test_of_words_the_operators_counts(key: str, policy: Any, operator: Any) -> None:
     """There is no smaller one of two words."""
     assert effect("classic", {key: policy}, {key: operator}).definition[key] == operator
-
-
-def test_the_operators_retry_type_counts() -> None:
-    """Likewise on quorum queues."""
-    policy = {"delayed-retry-type": "all", "delayed-retry-min": 1}
-    operator = {"delayed-retry-type": "failed", "delayed-retry-min": 1}
-    assert settings("quorum", policy, operator).retry_type is RetryType.FAILED
 
 
 def test_each_of_two_policies_adds_what_the_other_does_not_say() -> None:
@@ -265,12 +253,6 @@ def test_the_argument_wins_for_dead_letters() -> None:
     assert found.dead_letter_strategy is DeadLetterStrategy.AT_MOST_ONCE
 
 
-def test_each_setting_of_dead_letters_is_looked_up_by_itself() -> None:
-    """An exchange of the argument with a key of the policy."""
-    found = settings("classic", {"dead-letter-routing-key": "p"}, dead_letter_exchange="a")
-    assert (found.dead_letter_exchange, found.dead_letter_routing_key) == ("a", "p")
-
-
 def test_the_argument_wins_for_overflow_of_a_classic_queue() -> None:
     """And the policy on a quorum queue."""
     policy = {"overflow": "reject-publish"}
@@ -285,6 +267,13 @@ def test_the_policy_wins_for_the_retry_type() -> None:
     assert found.retry_type is RetryType.RETURNED
 
 
+@pytest.mark.rabbitmq(
+    "rabbit_stream_queue_SUITE",
+    "initial_cluster_size_one_policy",
+    "leader_locator_policy",
+    "max_age_policy",
+    "max_segment_size_bytes_policy",
+)
 def test_the_policy_wins_for_all_of_a_stream() -> None:
     """Retention is the operator's business, greater or smaller."""
     policy = {
@@ -314,6 +303,7 @@ def test_no_policy_changes_priorities_or_the_single_active_consumer() -> None:
 # --- what does not act ----------------------------------------------------------------------------
 
 
+@pytest.mark.rabbitmq("rabbit_stream_queue_SUITE", "invalid_policy")
 @pytest.mark.rabbitmq("quorum_queue_SUITE", "invalid_policy", "pre_existing_invalid_policy")
 @pytest.mark.parametrize(
     ("kind", "definition"),
@@ -365,12 +355,6 @@ def test_reject_publish_dlx_of_a_quorum_queue_drops_from_the_head(by_policy: boo
 def test_an_age_is_a_number_and_a_unit(text: str, ms: int) -> None:
     """Capital M is months, m minutes."""
     assert max_age_ms(text) == ms
-
-
-def test_another_age_is_refused() -> None:
-    """With what is allowed."""
-    with pytest.raises(ValueError, match="'7d' is no age: give a number above 0 and a unit of Y, M, D, h"):
-        max_age_ms("7d")
 
 
 # --- exchanges ------------------------------------------------------------------------------------

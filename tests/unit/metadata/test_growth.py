@@ -99,4 +99,5 @@ def test_a_definitions_file_is_planned_without_the_bindings_that_are_there() -> 
         assert catalog.lookup_vhost("v").version == before
         return found
 
+    steps(0)  # Records are compiled at their first use, which does not count.
     assert steps(400) <= steps(0) * 1.2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from amqp10broker.errors import InvalidArgument, NotFound, PreconditionFailed
+from amqp10broker.errors import InvalidArgument, NotFound
 from amqp10broker.metadata.catalog import Catalog
 from amqp10broker.metadata.entry_codec import decoded, encoded
 from amqp10broker.metadata.node_requests import (
@@ -70,13 +70,6 @@ def test_a_number_is_never_given_again(catalog: Catalog) -> None:
     assert [node.number for node in catalog.nodes.values()] == [1, 2]
     catalog.propose(ForgetNode("b"))
     assert catalog.propose(JoinNode("b", "host", 2)).number == 3
-
-
-def test_a_name_that_is_taken_is_refused_with_what_to_do(catalog: Catalog) -> None:
-    with pytest.raises(PreconditionFailed, match="forget-cluster-node a"):
-        catalog.propose(JoinNode("a", "elsewhere", 1))
-    with pytest.raises(InvalidArgument):
-        catalog.propose(JoinNode("", "elsewhere", 1))
 
 
 def test_a_node_that_starts_says_where_it_is_and_what_it_had_is_gone(catalog: Catalog) -> None:

@@ -70,17 +70,6 @@ def test_what_might_take_for_ever_is_refused_when_it_is_set() -> None:
         check_bounded(["a", hopeless], "p")
 
 
-@pytest.mark.parametrize("pattern", ["^(.*)-(.*)-\\1$", "(", "a" * 5000])
-def test_what_is_refused_is_compiled_once(pattern: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not again for each name."""
-    seen = []
-    whole = patterns.parsed
-    monkeypatch.setattr(patterns, "parsed", lambda text: seen.append(text) or whole(text))
-    patterns._compiled.cache_clear()
-    assert not any(matches(pattern, f"a{at}-b") for at in range(100))
-    assert len(seen) <= 1
-
-
 def test_a_pattern_has_4096_characters_at_most() -> None:
     """A longer one from before stays and finds nothing."""
     long = "a" * (patterns.PATTERN_CHARACTERS_MAX + 1)

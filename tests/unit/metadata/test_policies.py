@@ -84,6 +84,7 @@ GOOD_AND_BAD: list[tuple[str, list[Any], list[Any], str]] = [
 ]
 
 
+@pytest.mark.rabbitmq("rabbit_stream_queue_SUITE", "max_segment_size_bytes_policy_validation")
 @pytest.mark.rabbitmq(
     "unit_policy_validators_SUITE",
     "alternate_exchange",
@@ -129,6 +130,16 @@ def test_the_longest_delay_is_not_below_the_shortest() -> None:
         Policy("p", ".*", {"delayed-retry-min": 5, "delayed-retry-max": 4})
 
 
+@pytest.mark.rabbitmq(
+    "policy_SUITE",
+    "is_supported_operator_policy_delivery_limit",
+    "is_supported_operator_policy_max_in_memory_bytes",
+    "is_supported_operator_policy_max_in_memory_length",
+    "is_supported_operator_policy_max_length",
+    "is_supported_operator_policy_message_ttl",
+    "is_supported_operator_policy_overflow",
+    "is_supported_operator_policy_target_group_size",
+)
 @pytest.mark.parametrize("key", sorted(key for key, each in POLICY_KEYS.items() if each.operator))
 def test_an_operator_policy_may_set_it(key: str) -> None:
     """These, and no others (see the refusals)."""
@@ -136,12 +147,7 @@ def test_an_operator_policy_may_set_it(key: str) -> None:
     assert Policy("p", ".*", {key: value}, operator=True).operator
 
 
-def test_settings_of_plugins_are_kept() -> None:
-    """They mean nothing here, but an export must not lose them."""
-    policy = Policy("p", ".*", {"federation-upstream-set": "all", "delivery-limit": -1})
-    assert policy.definition["federation-upstream-set"] == "all"
-
-
+@pytest.mark.rabbitmq("policy_SUITE", "queue_type_specific_policies")
 @pytest.mark.parametrize(
     ("apply_to", "kinds"),
     [

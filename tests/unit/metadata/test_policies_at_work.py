@@ -33,12 +33,6 @@ def test_a_queue_starts_with_what_its_policy_says(catalog: Catalog, vhost: Virtu
     assert told(vhost, "q") == []
 
 
-def test_the_host_hears_warnings(catalog: Catalog, vhost: VirtualHost, host: Any) -> None:
-    """So that they come into the log."""
-    declare(catalog, vhost, "q", arguments={"x-queue-type": "quorum", "x-overflow": "reject-publish-dlx"})
-    assert "reject-publish-dlx" in host.started[-1].warnings[0]
-
-
 def test_a_running_queue_is_told_what_changes(catalog: Catalog, vhost: VirtualHost) -> None:
     """When a policy comes, when it is replaced, when it goes; each time once."""
     queue, _ = declare(catalog, vhost, "q")
@@ -87,15 +81,6 @@ def test_an_operator_policy_acts_and_goes_by_itself(catalog: Catalog, vhost: Vir
     assert queue.effective.settings.max_length == 3
     delete_policy(catalog, vhost, "p", operator=True)
     assert queue.effective.settings.max_length is None
-
-
-def test_apply_to_decides_by_the_kind_of_queue(catalog: Catalog, vhost: VirtualHost) -> None:
-    """As in the examples for quorum queues."""
-    declare(catalog, vhost, "qq.c")
-    declare(catalog, vhost, "qq.q", arguments={"x-queue-type": "quorum"})
-    put_policy(catalog, vhost, Policy("qq-overrides", r"^qq\.", {"delivery-limit": 50}, 123, "quorum_queues"))
-    assert told(vhost, "qq.c") == []
-    assert told(vhost, "qq.q") == [Configure(QueueSettings(delivery_limit=50))]
 
 
 def test_a_queue_that_is_declared_again_is_in_use(catalog: Catalog, vhost: VirtualHost) -> None:
@@ -147,14 +132,6 @@ def test_an_alternate_exchange_that_was_declared_wins(catalog: Catalog, vhost: V
     declare_exchange(catalog, vhost, "x", "direct", arguments={"alternate-exchange": "other"})
     put_policy(catalog, vhost, Policy("p", "^x", {"alternate-exchange": "ae"}, apply_to="exchanges"))
     assert routed(vhost, "x") == []
-
-
-def test_the_default_exchange_never_has_an_alternate(catalog: Catalog, vhost: VirtualHost) -> None:
-    """What is published to no queue is told to the publisher."""
-    with_alternate(catalog, vhost)
-    put_policy(catalog, vhost, Policy("p", ".*", {"alternate-exchange": "ae"}, apply_to="exchanges"))
-    assert routed(vhost, "") == []
-    assert routed(vhost, "amq.direct") == ["q"]
 
 
 # --- definitions ----------------------------------------------------------------------------------

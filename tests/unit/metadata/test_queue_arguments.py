@@ -21,6 +21,7 @@ SUBSCRIPTION = (
 MAX_AGE = "must be a number above 0 and a unit of Y, M, D, h, m, s, such as '7D', not "
 
 
+@pytest.mark.rabbitmq("quorum_queue_SUITE", "declare_args", "long_name")
 @pytest.mark.rabbitmq("rabbit_stream_queue_SUITE", "initial_cluster_size_one")
 @pytest.mark.parametrize(
     ("kind", "arguments"),
@@ -62,6 +63,14 @@ def test_good_arguments_are_accepted(kind: QueueType, arguments: dict[str, Any])
     assert set(arguments) <= set(ARGUMENTS) | {"x-nobody-knows", "custom"}
 
 
+@pytest.mark.rabbitmq("priority_queue_SUITE", "max_priorities_above_hard_limit", "negative_max_priorities")
+@pytest.mark.rabbitmq(
+    "quorum_queue_SUITE",
+    "declare_invalid_arg_1",
+    "declare_invalid_arg_3",
+    "declare_invalid_consumer_disconnected_timeout",
+    "declare_invalid_consumer_timeout",
+)
 @pytest.mark.rabbitmq(
     "rabbit_stream_queue_SUITE", "declare_invalid_filter_size", "max_segment_size_bytes_validation"
 )
@@ -260,12 +269,3 @@ def test_only_what_the_existing_kind_knows_is_compared(name: str) -> None:
     assert queue_arguments.assert_equivalent({name: 5}, {}, CLASSIC, Q) is None
     with pytest.raises(Inequivalent):
         queue_arguments.assert_equivalent({"x-delivery-limit": 5}, {}, QUORUM, Q)
-
-
-def test_what_is_kept_has_no_wire_types() -> None:
-    """Both protocols and JSON show the same values, nested ones too."""
-    kept = queue_arguments.plain({"a": Int8(1), "b": [Timestamp(2), True], "c": {"d": None}})
-    assert kept == {"a": 1, "b": [2, True], "c": {"d": None}}
-    assert type(kept["a"]) is int
-    assert type(kept["b"][0]) is int
-    assert kept["b"][1] is True

@@ -8,22 +8,12 @@ from pathlib import Path
 import pytest
 
 import amqp10broker
-from amqp10broker.metadata.queue import QueueType
-from amqp10broker.metadata.queue_kind import KINDS
-from amqp10broker.metadata.vhost import VOLATILE
 
 PACKAGE = Path(amqp10broker.__file__).parent
 READS_WHAT_A_CONSUMER_ASKS_FOR = {
     "sessions/amqp10/attach.py",
     "sessions/amqp091/consumer_arguments.py",
 }
-
-
-def test_each_kind_has_its_record() -> None:
-    """Under the name that stands in `DeclaredQueue.type`; the volatile one is not declared by anybody."""
-    assert set(KINDS) == {*QueueType, VOLATILE}
-    assert all(kind.name == name for name, kind in KINDS.items())
-    assert [name for name, kind in KINDS.items() if kind.volatile] == [VOLATILE]
 
 
 @pytest.mark.parametrize("room", ["sessions", "operations"])

@@ -13,12 +13,11 @@ from amqp10broker.errors import (
     NotFound,
     PreconditionFailed,
     RefusedError,
-    ReservedName,
     ResourceLocked,
 )
 from amqp10broker.metadata.catalog import Catalog
 from amqp10broker.metadata.limits import VhostLimits
-from amqp10broker.metadata.queue import Owner, QueueSpec, UnknownQueueType
+from amqp10broker.metadata.queue import QueueSpec, UnknownQueueType
 from amqp10broker.metadata.vhost import VirtualHost
 from amqp10broker.routing.exchange import Binding, Destination
 from tests.support.declaring import add_vhost, bind, change_vhost, declare, delete_vhost, remove
@@ -54,13 +53,6 @@ def test_a_new_queue_is_durable_classic_and_started_once(
     assert len(host.started) == 1
 
 
-def test_an_unknown_queue_is_not_found(vhost: VirtualHost) -> None:
-    """404 with RabbitMQ's text."""
-    assert vhost.find("q") is None
-    with pytest.raises(NotFound, match="^no queue 'q' in vhost '/'$"):
-        vhost.lookup("q")
-
-
 def test_a_removed_queue_is_gone_with_its_bindings(catalog: Catalog, vhost: VirtualHost) -> None:
     """Routing does not find it any more, and its name is free."""
     queue, _ = declare(catalog, vhost, "q")
@@ -72,51 +64,7 @@ def test_a_removed_queue_is_gone_with_its_bindings(catalog: Catalog, vhost: Virt
     assert vhost.topology.bindings(destination=Destination("queue", "q")) == []
 
 
-def test_the_default_exchange_routes_by_queue_name(catalog: Catalog, vhost: VirtualHost) -> None:
-    """A queue is bound to the default exchange by being there."""
-    queue, _ = declare(catalog, vhost, "q")
-    default = vhost.topology.lookup_exchange("")
-    assert vhost.route(default, ["q"])[0] == [queue]
-    assert vhost.route(default, ["other"])[0] == []
-
-
 # --- names ----------------------------------------------------------------------------------------
-
-
-def test_the_reserved_prefix_is_refused(catalog: Catalog, vhost: VirtualHost) -> None:
-    """403 for a new name that begins with amq."""
-    assert (
-        refusal(ReservedName, catalog, vhost, "amq.x")
-        == "queue name 'amq.x' contains reserved prefix 'amq.*'"
-    )
-    assert vhost.find("amq.x") is None
-
-
-def test_the_broker_may_use_the_reserved_prefix_and_clients_redeclare_it(
-    catalog: Catalog, vhost: VirtualHost
-) -> None:
-    """Only a new queue is refused: a client may redeclare the one whose name the broker made."""
-    made, _ = declare(catalog, vhost, "amq.gen-1", internal=True)
-    assert declare(catalog, vhost, "amq.gen-1") == (made, False)
-
-
-def test_line_breaks_are_removed_from_names(catalog: Catalog, vhost: VirtualHost) -> None:
-    """As RabbitMQ does in declare."""
-    assert declare(catalog, vhost, "a\r\nb")[0].name == "ab"
-
-
-def test_an_empty_name_is_refused(catalog: Catalog, vhost: VirtualHost) -> None:
-    """The catalog makes up no names."""
-    assert refusal(InvalidArgument, catalog, vhost, "") == "declare queue with empty name not allowed"
-    assert refusal(InvalidArgument, catalog, vhost, "\n") == "declare queue with empty name not allowed"
-
-
-def test_a_name_has_at_most_255_bytes(catalog: Catalog, vhost: VirtualHost) -> None:
-    """Bytes, not characters: a short string of 0-9-1 holds no more."""
-    assert declare(catalog, vhost, "é" * 127 + "x")[1]
-    assert refusal(InvalidArgument, catalog, vhost, "é" * 128).startswith(
-        "queue name is 256 bytes long, must be 1 to 255"
-    )
 
 
 # --- exclusive ------------------------------------------------------------------------------------
@@ -137,45 +85,6 @@ def test_an_exclusive_queue_is_as_declared_and_never_lasts(
         declare(catalog, vhost, "q", durable=not durable, exclusive_owner=owner)
 
 
-def test_another_connection_finds_an_exclusive_queue_locked(catalog: Catalog, vhost: VirtualHost) -> None:
-    """405 for every use, declare included."""
-    queue, _ = declare(catalog, vhost, "q", exclusive_owner=object())
-    with pytest.raises(ResourceLocked) as caught:
-        vhost.for_connection(queue, object())
-    assert caught.value.description == LOCKED
-    assert refusal(ResourceLocked, catalog, vhost, exclusive_owner=object()) == LOCKED
-    assert refusal(ResourceLocked, catalog, vhost) == LOCKED
-
-
-def test_exclusive_differing_is_locked_for_the_owner_too(catalog: Catalog, vhost: VirtualHost) -> None:
-    """The exclusive property must match that of the original declaration."""
-    owner = object()
-    declare(catalog, vhost, "q", exclusive_owner=owner)
-    assert refusal(ResourceLocked, catalog, vhost, durable=False) == LOCKED
-    remove(catalog, vhost, "q")
-    declare(catalog, vhost, "q")
-    assert refusal(ResourceLocked, catalog, vhost, exclusive_owner=owner) == LOCKED
-
-
-def test_an_owner_is_a_value(catalog: Catalog, vhost: VirtualHost) -> None:
-    """It names a connection, also where the connection is not: at another node."""
-    queue, _ = declare(catalog, vhost, "q", exclusive_owner=Owner(1, 1, 1))
-    assert vhost.for_connection(queue, Owner(1, 1, 1)) is queue
-    for other in (Owner(1, 1, 2), Owner(1, 2, 1), Owner(2, 1, 1)):
-        with pytest.raises(ResourceLocked):
-            vhost.for_connection(queue, other)
-
-
-def test_the_queues_of_a_connection_are_found(catalog: Catalog, vhost: VirtualHost) -> None:
-    """They go when it closes."""
-    owner = object()
-    declare(catalog, vhost, "shared")
-    mine = [declare(catalog, vhost, name, exclusive_owner=owner)[0] for name in ("a", "b")]
-    declare(catalog, vhost, "other", exclusive_owner=object())
-    assert vhost.queues_owned_by(owner) == mine
-    assert vhost.for_connection(mine[0], owner) is mine[0]
-
-
 def test_a_remembered_route_ends_with_its_queue(catalog: Catalog, vhost: VirtualHost) -> None:
     """Also if it was never bound: routes of the default exchange name it."""
     declare(catalog, vhost, "q")
@@ -185,22 +94,6 @@ def test_a_remembered_route_ends_with_its_queue(catalog: Catalog, vhost: Virtual
 
 
 # --- redeclaring ----------------------------------------------------------------------------------
-
-
-def test_durable_differing_is_inequivalent(catalog: Catalog, vhost: VirtualHost) -> None:
-    """406 with both values."""
-    declare(catalog, vhost, "q")
-    assert refusal(Inequivalent, catalog, vhost, durable=False) == (
-        "inequivalent arg 'durable' for queue 'q' in vhost '/': received 'false' but current is 'true'"
-    )
-
-
-def test_auto_delete_differing_is_inequivalent(catalog: Catalog, vhost: VirtualHost) -> None:
-    """406 with both values."""
-    declare(catalog, vhost, "q", auto_delete=True)
-    assert refusal(Inequivalent, catalog, vhost) == (
-        "inequivalent arg 'auto_delete' for queue 'q' in vhost '/': received 'false' but current is 'true'"
-    )
 
 
 def test_checks_go_exclusive_durable_auto_delete_arguments(catalog: Catalog, vhost: VirtualHost) -> None:
@@ -285,6 +178,7 @@ def test_a_stream_is_declared_with_its_arguments(catalog: Catalog, vhost: Virtua
         declare(catalog, vhost, "q", arguments=arguments | {"x-max-age": "8D"})
 
 
+@pytest.mark.rabbitmq("rabbit_stream_queue_SUITE", "declare_invalid_properties")
 @pytest.mark.parametrize(
     ("properties", "fault"),
     [
@@ -301,6 +195,7 @@ def test_a_stream_is_always_durable_and_never_for_one_connection(
         declare(catalog, vhost, "q", arguments={"x-queue-type": "stream"}, **properties)
 
 
+@pytest.mark.rabbitmq("rabbit_stream_queue_SUITE", "declare_invalid_arg")
 @pytest.mark.parametrize(
     ("name", "value"),
     [
@@ -359,6 +254,11 @@ def test_a_default_type_that_cannot_serve_gives_way_to_classic(
         assert declare(catalog, vhost, "q", **properties) == (queue, False)
 
 
+@pytest.mark.rabbitmq(
+    "quorum_queue_SUITE",
+    "vhost_with_default_queue_type_declares_quorum_queue",
+    "vhost_with_quorum_queue_is_deleted",
+)
 @pytest.mark.rabbitmq("quorum_queue_SUITE", "node_wide_default_queue_type_declares_quorum_queue")
 @pytest.mark.rabbitmq("vhost_SUITE", "vhost_is_created_with_default_queue_type")
 def test_the_virtual_hosts_default_type_is_before_the_nodes(host: Any) -> None:
@@ -405,16 +305,6 @@ def test_the_queue_limit_refuses_one_too_many(catalog: Catalog, vhost: VirtualHo
     )
     remove(catalog, vhost, "a")
     assert declare(catalog, vhost, "q")[1]
-
-
-def test_queues_of_direct_replies_use_up_no_limit(catalog: Catalog, vhost: VirtualHost, host: Any) -> None:
-    """Nobody declared them, and nobody sees them."""
-    change_vhost(catalog, vhost, limits=VhostLimits(max_queues=1))
-    handle = host.start_queue(QueueSpec("/", "r", "volatile", False, True, {}))
-    replies = vhost.add_volatile("amq.rabbitmq.reply-to.a", object(), handle)
-    assert declare(catalog, vhost, "q")[1]
-    vhost.remove_volatile(replies)
-    assert refusal(LimitExceeded, catalog, vhost, "r").endswith("queue limit in vhost '/' (1) is reached")
 
 
 @pytest.mark.rabbitmq(

@@ -88,21 +88,6 @@ def test_the_group_of_the_metadata_is_there_once(form: Form) -> None:
     assert rows == ([group] if form is Form.AGGREGATED else [queue, group])
 
 
-def test_logins_that_were_tried_are_counted_by_protocol() -> None:
-    names = found(Form.AGGREGATED)
-    for name, count in (("total", 5.0), ("succeeded_total", 3.0), ("failed_total", 2.0)):
-        rows = {labels["protocol"]: value for labels, value in names[f"rabbitmq_auth_attempts_{name}"]}
-        assert rows == {"amqp091": count, "amqp10": 0.0, "http": 0.0}
-
-
-def test_what_is_not_known_is_left_out() -> None:
-    names = found(Form.AGGREGATED)
-    assert "rabbitmq_process_open_fds" not in names
-    assert "rabbitmq_resident_memory_limit_bytes" not in names
-    assert names["rabbitmq_erlang_uptime_seconds"] == [({}, 40.0)]
-    assert names["process_start_time_seconds"] == [({}, 60.0)]
-
-
 def test_alarms_and_nodes_that_are_lost_are_there() -> None:
     names = found(Form.AGGREGATED)
     assert names["rabbitmq_alarms_memory_used_watermark"] == [({}, 1.0)]

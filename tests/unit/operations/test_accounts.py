@@ -12,8 +12,6 @@ from amqp10broker.errors import (
     InvalidArgument,
     LimitExceeded,
     NotFound,
-    NotSupported,
-    PreconditionFailed,
 )
 from amqp10broker.metadata.users import Permission
 from amqp10broker.operations.caller import Caller
@@ -41,51 +39,6 @@ def test_a_user_is_added_with_a_password_that_is_not_kept(broker: Broker, owner:
     assert broker.do("list-permissions", caller=owner) == [
         {"user": "guest", "vhost": "/", "configure": ".*", "write": ".*", "read": ".*"}
     ]
-
-
-def test_a_user_is_added_once(broker: Broker, owner: Caller) -> None:
-    """Who exists is changed instead."""
-    with pytest.raises(PreconditionFailed, match="exists"):
-        broker.do("add-user", caller=owner, user="guest", password="x")
-
-
-def test_a_user_without_a_password_cannot_log_in_with_one(broker: Broker, owner: Caller) -> None:
-    """And needs nobody who makes records of passwords."""
-    broker.do("add-user", user="cert")
-    assert broker.catalog.users.lookup("cert").password is None
-
-
-def test_a_password_is_changed(broker: Broker, owner: Caller) -> None:
-    """The record is another one; None takes it away."""
-    broker.do("change-password", caller=owner, user="guest", password="new")
-    assert broker.catalog.users.lookup("guest").password is not None
-    broker.do("change-password", caller=owner, user="guest")
-    assert broker.catalog.users.lookup("guest").password is None
-    with pytest.raises(NotFound, match="no user 'no'"):
-        broker.do("change-password", caller=owner, user="no", password="new")
-
-
-def test_a_door_without_passwords_says_so(broker: Broker) -> None:
-    """The text names the door that has them."""
-    with pytest.raises(NotSupported, match="local socket"):
-        broker.do("add-user", user="ann", password="secret")
-
-
-def test_tags_are_replaced(broker: Broker) -> None:
-    """All of them."""
-    broker.do("set-tags", user="guest", tags=["administrator", "impersonator"])
-    assert broker.do("list-users") == [
-        {"user": "guest", "tags": ["administrator", "impersonator"], "limits": {}}
-    ]
-
-
-def test_a_user_goes_with_its_permissions(broker: Broker, owner: Caller) -> None:
-    """Nothing is left for the next one of that name."""
-    broker.do("delete-user", user="guest")
-    assert broker.do("list-users", caller=owner) == []
-    assert broker.do("list-permissions", caller=owner) == []
-    with pytest.raises(NotFound):
-        broker.do("delete-user", caller=owner, user="guest")
 
 
 def test_permissions_are_set_and_cleared(broker: Broker) -> None:
@@ -126,28 +79,6 @@ def test_a_permission_must_be_a_regular_expression(broker: Broker) -> None:
         broker.do("set-permissions", user="guest", configure="(", write="", read="")
 
 
-def test_topic_permissions_are_set_and_cleared(broker: Broker) -> None:
-    """For one exchange, or all of the virtual host."""
-    for exchange in ("x", "y", "z"):
-        broker.do("set-topic-permissions", user="guest", exchange=exchange, write="w", read="r")
-    broker.do("clear-topic-permissions", user="guest", exchange="x")
-    assert broker.do("list-topic-permissions") == [
-        {"user": "guest", "vhost": "/", "exchange": exchange, "write": "w", "read": "r"}
-        for exchange in ("y", "z")
-    ]
-    broker.do("clear-topic-permissions", user="guest")
-    assert broker.do("list-topic-permissions") == []
-
-
-def test_a_virtual_host_is_added_empty(broker: Broker) -> None:
-    """With what it is to be like."""
-    given = {"description": "for tests", "tags": ["a"], "default_queue_type": "quorum"}
-    assert broker.do("add-vhost", name="v", **given) == {"name": "v"}
-    assert broker.do("list-vhosts")[1] == {"name": "v", "queues": 0, "limits": {}, **given}
-    with pytest.raises(PreconditionFailed, match="exists"):
-        broker.do("add-vhost", name="v")
-
-
 def test_a_virtual_host_is_deleted_with_its_queues(broker: Broker) -> None:
     """Each queue is told."""
     vhost = add_vhost(broker.catalog, "v")
@@ -181,13 +112,3 @@ def test_limits_are_changed_one_by_one(broker: Broker) -> None:
         broker.do("declare-queue", name="b")
     assert broker.do("set-user-limits", user="guest", limits={"max-channels": 3}) == {"max-channels": 3}
     assert broker.do("list-users")[0]["limits"] == {"max-channels": 3}
-
-
-def test_an_unknown_limit_is_refused(broker: Broker) -> None:
-    """The text says which there are."""
-    with pytest.raises(InvalidArgument, match="there is no limit 'max-dogs'; known are max-connections"):
-        broker.do("set-vhost-limits", limits={"max-dogs": 1})
-    with pytest.raises(InvalidArgument, match="must be an integer"):
-        broker.do("set-user-limits", user="guest", limits={"max-channels": "3"})
-    with pytest.raises(NotFound):
-        broker.do("set-user-limits", user="no", limits={})

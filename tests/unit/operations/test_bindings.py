@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amqp10broker.errors import BadRequest
 from amqp10broker.operations.bindings import PATH, location, parse_segment
 from amqp10broker.routing.exchange import Binding, Destination
 from tests.support.managing import Broker
@@ -24,11 +23,6 @@ def broker() -> Broker:
     for name, kind in (("x", "direct"), ("h", "headers"), ("t", "topic")):
         broker.do("declare-exchange", name=name, type=kind)
     return broker
-
-
-def kept(broker: Broker) -> list[dict[str, Any]]:
-    """All bindings but those of the default exchange."""
-    return [each for each in broker.do("list-bindings") if each["source"]]
 
 
 def body(source: str = "x", queue: str = "q", key: str = "", **rest: Any) -> dict[str, Any]:
@@ -52,38 +46,6 @@ def test_binding_is_204_and_can_be_read(broker: Broker) -> None:
     )
 
 
-def test_an_exchange_may_be_bound(broker: Broker) -> None:
-    """destination_exchange, dste."""
-    given = {"source": "x", "destination_exchange": "t", "binding_key": "k", "arguments": {}}
-    assert broker.request("POST", "/bindings", given) == ("204", None)
-    status, found = broker.request("GET", "/bindings?src=x&dste=t&key=k")
-    assert (status, found[0]["destination_exchange"], found[0]["location"]) == (
-        "200",
-        "t",
-        "/bindings/src=x;dste=t;key=k;args=",
-    )
-    assert broker.request("DELETE", found[0]["location"]) == ("204", None)
-    assert broker.request("GET", "/bindings?src=x&dste=t&key=k") == ("200", [])
-
-
-def test_the_bindings_of_the_default_exchange_are_listed_first(broker: Broker) -> None:
-    """As over HTTP: one for each queue."""
-    broker.request("POST", "/bindings", body())
-    found = broker.do("list-bindings")
-    names = sorted(each["name"] for each in broker.do("list-queues"))
-    assert [(each["source"], each["destination_queue"], each["binding_key"]) for each in found[:-1]] == [
-        ("", name, name) for name in names
-    ]
-    assert found[-1] == kept(broker)[0]
-
-
-def test_binding_twice_changes_nothing(broker: Broker) -> None:
-    """204 both times, one binding."""
-    broker.request("POST", "/bindings", body())
-    assert broker.request("POST", "/bindings", body()) == ("204", None)
-    assert len(kept(broker)) == 1
-
-
 @pytest.mark.rabbitmq("bindings_SUITE", "list_with_multiple_arguments")
 @pytest.mark.rabbitmq("management_SUITE", "queue_binding_args")
 def test_bindings_differ_by_their_arguments(broker: Broker) -> None:
@@ -104,30 +66,6 @@ def test_bindings_differ_by_their_arguments(broker: Broker) -> None:
     assert broker.request("DELETE", found[0]["location"]) == ("204", None)
     _, left = broker.request("GET", "/bindings?src=h&dstq=q&key=")
     assert [each["arguments"]["number"] for each in left] == [2]
-
-
-def test_names_in_a_location_are_percent_encoded(broker: Broker) -> None:
-    """What separates its parts may be in a name."""
-    broker.request("POST", "/bindings", body("t", "a queue/;=", "k;%&?ü"))
-    [found] = kept(broker)
-    assert found["location"] == "/bindings/src=t;dstq=a%20queue%2F%3B%3D;key=k%3B%25%26%3F%C3%BC;args="
-    query = "/bindings?src=t&dstq=a%20queue%2F%3B%3D&key=k%3B%25%26%3F%C3%BC"
-    assert len(broker.request("GET", query)[1]) == 1
-    assert broker.request("DELETE", found["location"]) == ("204", None)
-    assert kept(broker) == []
-
-
-def test_unbinding_what_is_not_bound_is_204(broker: Broker) -> None:
-    """Also if source or destination is not there."""
-    for segment in ("src=x;dstq=q;key=k;args=", "src=no;dstq=no;key=;args=abc", "src=no;dste=no;key=;args="):
-        assert broker.request("DELETE", PATH + segment) == ("204", None)
-
-
-def test_the_same_ends_with_other_arguments_stay(broker: Broker) -> None:
-    """The hash is part of the name."""
-    broker.request("POST", "/bindings", body("h", arguments={"a": 1}))
-    broker.request("DELETE", "/bindings/src=h;dstq=q;key=;args=")
-    assert len(kept(broker)) == 1
 
 
 @pytest.mark.rabbitmq("management_SUITE", "bind_missing_queue")
@@ -155,11 +93,6 @@ def test_the_default_exchange_is_403(broker: Broker, given: Any) -> None:
     assert broker.request("POST", "/bindings", given) == ("403", DEFAULT_EXCHANGE)
 
 
-def test_unbinding_from_the_default_exchange_is_403(broker: Broker) -> None:
-    """Every queue stays bound to it by its name."""
-    assert broker.request("DELETE", "/bindings/src=;dstq=q;key=q;args=") == ("403", DEFAULT_EXCHANGE)
-
-
 @pytest.mark.rabbitmq("management_SUITE", "bind_destination_line_feed", "bind_source_line_feed")
 @pytest.mark.parametrize("given", [body("a\nb"), body(queue="a\rb")])
 def test_a_line_end_in_a_name_is_400(broker: Broker, given: Any) -> None:
@@ -167,12 +100,6 @@ def test_a_line_end_in_a_name_is_400(broker: Broker, given: Any) -> None:
     status, text = broker.request("POST", "/bindings", given)
     assert status == "400"
     assert text.endswith("line feed and carriage return characters not allowed")
-
-
-def test_a_binding_that_the_exchange_cannot_use_is_400(broker: Broker) -> None:
-    """At most two # in the key of a topic exchange; x-match is one of four words."""
-    assert broker.request("POST", "/bindings", body("t", key="#.a.#.b.#"))[0] == "400"
-    assert broker.request("POST", "/bindings", body("h", arguments={"x-match": "some"}))[0] == "400"
 
 
 @pytest.mark.parametrize(
@@ -244,14 +171,3 @@ def test_a_location_names_its_binding(
         key,
         binding.arguments_hash,
     )
-
-
-@given(st.text())
-def test_any_other_text_is_refused_or_read(segment: str) -> None:
-    """And nothing else happens."""
-    try:
-        named = parse_segment(segment)
-    except BadRequest:
-        return
-    assert segment.startswith("src=")
-    assert named.destination.kind in ("queue", "exchange")

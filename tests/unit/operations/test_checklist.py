@@ -265,23 +265,6 @@ def test_a_check_of_the_cluster_says_what_is_so(
     assert re.search(evidence, said), said
 
 
-def test_traffic_between_nodes_is_encrypted_or_stays_here() -> None:
-    """A port that only this machine reaches needs no TLS."""
-    open_port = (HERE, remote("clustering"))
-    assert found("cluster-traffic", facts(THREE))[0] is State.OK
-    assert found("cluster-traffic", facts(THREE, listeners=open_port))[0] is State.WARN
-    secured = facts(THREE, listeners=open_port, rules={"cluster_tls": True})
-    assert found("cluster-traffic", secured)[0] is State.OK
-
-
-def test_the_worst_comes_first() -> None:
-    """Within one state in the order of the table."""
-    whole = facts(guest=True, rules={"test_mode": True}, clock=ClockSeen(0, None, "?"))
-    rows = findings(whole)
-    assert [row.state for row in rows[:4]] == ["bad", "warn", "unknown", "ok"]
-    assert [row.check for row in rows[:3]] == ["test-mode", "default-user", "clock"]
-
-
 MOUNTS = """\
 22 1 0:21 / / rw,relatime shared:1 - overlay overlay rw
 23 22 8:1 / /data rw,relatime shared:2 master:3 - ext4 /dev/sda1 rw
@@ -306,7 +289,3 @@ no line of it
 def test_a_folder_is_on_the_last_mount_that_is_nearest(path: str, mount: tuple[str, str]) -> None:
     """proc_pid_mountinfo(5): blanks are written in octal, and a later mount covers an earlier one."""
     assert mount_of(path, MOUNTS) == mount
-
-
-def test_without_mounts_nothing_is_known() -> None:
-    assert mount_of("/data", "") is None

@@ -54,13 +54,6 @@ def test_the_status_says_which_queues_have_no_leader_and_why() -> None:
     )
 
 
-def test_a_node_that_does_not_say_where_it_listens_does_not_run() -> None:
-    """L2: it has gone just now."""
-    world = World()
-    world.cluster.there = {(3, "list-listeners"): []}
-    assert world.run("cluster-status")["running_nodes"] == ["a", "c"]
-
-
 def test_members_of_the_metadata_are_shown_with_those_that_do_not_answer() -> None:
     """L4."""
     world = World()
@@ -69,13 +62,6 @@ def test_members_of_the_metadata_are_shown_with_those_that_do_not_answer() -> No
     assert [row["Node Name"] for row in rows] == ["a", "b", "c"]
     assert rows[0]["Membership"] == "voter"
     assert rows[2]["Term"] is None
-
-
-def test_one_node_is_a_cluster_of_its_own() -> None:
-    world = World(0, 0)
-    status = world.run("cluster-status")
-    assert status["cluster_name"] == "alone"
-    assert status["disk_nodes"] == status["running_nodes"] == ["alone"]
 
 
 def test_one_waits_until_as_many_nodes_run() -> None:
@@ -131,17 +117,6 @@ def test_a_node_is_forgotten_with_what_was_there_only() -> None:
     assert world.nodes("q") == [1, 2]
     assert world.vhost.find("there") is None
     assert world.vhost.find("here") is not None
-
-
-def test_queues_that_fail_do_not_stop_it() -> None:
-    """J6: they are named."""
-    world = World()
-    world.cluster.declare("q", 1, 2, 3)
-    world.cluster.down = {3}
-    world.cluster.refusals = [Unavailable("queue 'q'", "it has no leader")]
-    done = world.run("forget-cluster-node", node="c")
-    assert [(row["name"], row["result"].startswith("error")) for row in done["failed"]] == [("q", True)]
-    assert "c" not in world.catalog.nodes
 
 
 def test_a_node_that_runs_is_not_forgotten() -> None:

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import json
 
-import pytest
-
 from amqp10broker.auth.passwords import Passwords
-from amqp10broker.errors import BadRequest
 from amqp10broker.metadata.users import Permission
 from amqp10broker.operations.caller import Caller
 from tests.support.managing import Broker
@@ -33,24 +30,6 @@ def test_what_is_exported_can_be_imported() -> None:
     assert other.do("list-queues") == broker.do("list-queues")
     assert other.do("list-bindings") == broker.do("list-bindings")
     assert [user["user"] for user in other.do("list-users")] == ["ann", "guest"]
-
-
-def test_a_door_without_passwords_exports_none() -> None:
-    """Not even hashes."""
-    broker = Broker()
-    broker.do("add-user", caller=owner(broker), user="ann", password="secret")
-    broker.node = None
-    exported = broker.do("export-definitions")
-    assert not any(user.get("password_hash") or user.get("password") for user in exported["users"])
-
-
-def test_a_bad_document_is_refused_as_a_whole() -> None:
-    """The text names the place."""
-    broker = Broker()
-    document = {"queues": [{"name": "q", "vhost": "/"}, {"name": 5, "vhost": "/"}]}
-    with pytest.raises(BadRequest, match="queues"):
-        broker.do("import-definitions", document=document)
-    assert broker.do("list-queues") == []
 
 
 def test_the_importing_user_may_use_the_virtual_hosts_that_a_document_adds() -> None:

@@ -4,10 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
-from amqp10broker.errors import PermissionDenied
-from amqp10broker.operations.checklist import CHECKS
 from amqp10broker.operations.cluster_node import Leaderless
 from amqp10broker.operations.inspection import Inspection
 from tests.support.declaring import declare
@@ -73,13 +69,6 @@ def test_a_node_by_itself_asks_no_other() -> None:
     assert found["cluster-clocks"] == ("unknown", "not known of b, c: they were not asked")
 
 
-def test_a_node_in_no_cluster_is_told_so() -> None:
-    found = rows(world(0))
-    assert {found[name][1] for name in CHECKS if name.startswith("cluster-")} == {
-        "a node by itself: the check does not apply"
-    }
-
-
 def test_the_catalog_says_what_is_durable_and_critical() -> None:
     """Exclusive queues go with their connection, durable or not."""
     made = world(node=node(data_dir=None))
@@ -107,17 +96,3 @@ def test_queues_without_a_leader_are_bad_if_they_lack_nodes_and_pass_if_not() ->
     )
     made.cluster.lacking = Leaderless(1, ("q in /",), 1, ("b", "c"), 0, 5.0)
     assert rows(made)["cluster-leaders"][0] == "bad"
-
-
-def test_the_result_says_whose_it_is_and_when() -> None:
-    result = world().run("doctor")
-    assert (result["node"], result["at_ms"], result["boot_id"]) == ("a", NOW_MS, "boot-a")
-    assert {row["check"] for row in result["checks"]} == set(CHECKS)
-    assert set(result["checks"][0]) == {"check", "state", "evidence", "to_do"}
-
-
-def test_it_is_for_administrators() -> None:
-    made = world()
-    user = made.user("u")
-    with pytest.raises(PermissionDenied, match="administrator"):
-        made.do("doctor", caller=made.caller(user))

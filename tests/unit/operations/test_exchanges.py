@@ -51,13 +51,6 @@ def test_properties_are_those_asked_for(broker: Broker) -> None:
     )
 
 
-def test_declaring_again_is_204(broker: Broker) -> None:
-    """Also a predeclared one, as it is."""
-    declared(broker, type="topic")
-    declared(broker, type="topic")
-    declared(broker, "amq.topic", type="topic")
-
-
 @pytest.mark.rabbitmq("management_SUITE", "declare_exchange_inequivalent_fields")
 @pytest.mark.parametrize(
     ("body", "text"),
@@ -101,13 +94,6 @@ def test_a_bad_property_is_400(broker: Broker, body: Any, part: str) -> None:
     assert part in text
 
 
-def test_a_bad_argument_is_400(broker: Broker) -> None:
-    """The alternate exchange is a name."""
-    status, text = broker.request("PUT", "/exchanges/x", {"arguments": {"alternate-exchange": 5}})
-    assert status == "400"
-    assert "alternate-exchange" in text
-
-
 @pytest.mark.rabbitmq("management_SUITE", "declare_default_exchange", "delete_default_exchange")
 @pytest.mark.parametrize("method", ["PUT", "DELETE"])
 def test_the_default_exchange_is_403(broker: Broker, method: str) -> None:
@@ -132,13 +118,3 @@ def test_a_line_end_in_a_name_is_400(broker: Broker, method: str, end: str) -> N
     status, text = broker.request(method, f"/exchanges/a{end}b", {})
     assert status == "400"
     assert text.endswith("line feed and carriage return characters not allowed")
-
-
-def test_deleting_is_204_also_without_one(broker: Broker) -> None:
-    """Deleted is deleted; its bindings go with it."""
-    declared(broker)
-    broker.request("PUT", "/queues/q", {})
-    broker.do("bind", source="x", destination_queue="q")
-    assert broker.request("DELETE", "/exchanges/x") == ("204", None)
-    assert broker.request("DELETE", "/exchanges/x") == ("204", None)
-    assert not [each for each in broker.do("list-bindings") if each["source"]]

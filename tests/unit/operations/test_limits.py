@@ -56,11 +56,3 @@ def test_what_cannot_be_a_limit_changes_nothing(
         broker.do(operation, **given)
     assert broker.do("list-vhosts")[0]["limits"] == {}
     assert broker.do("list-users")[0]["limits"] == {}
-
-
-def test_listed_queues_tell_what_is_unsettled_and_who_publishes(broker: Broker) -> None:
-    """Beside the counts that every door gives."""
-    broker.do("declare-queue", name="q")
-    broker.fill("q", 2)
-    (listed,) = broker.do("list-queues")
-    assert (listed["message_count"], listed["messages_unsettled"], listed["publishers"]) == (2, 0, 0)

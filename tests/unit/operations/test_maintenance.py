@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from amqp10broker.errors import BadRequest, NotFound
+from amqp10broker.errors import NotFound
 from tests.support.declaring import add_vhost
 from tests.unit.operations.test_members import World
 
@@ -143,8 +143,3 @@ def test_alarms_are_listed_by_node() -> None:
         {"node": "a", "alarm": "memory"},
         {"node": "b", "alarm": "memory"},
     ]
-
-
-def test_queues_are_online_or_offline() -> None:
-    with pytest.raises(BadRequest, match="one of them"):
-        World().run("list-queues", online=True, local=True)

@@ -131,24 +131,6 @@ def test_a_member_is_removed_also_of_a_node_that_is_down() -> None:
     assert world.cluster.done == [("delete", "q", 3, 5)]
 
 
-def test_the_last_member_stays() -> None:
-    world = World()
-    world.cluster.declare("q", 1)
-    with pytest.raises(PreconditionFailed, match="last_node"):
-        world.run("delete-member", name="q", node="a")
-
-
-def test_a_leadership_is_handed_over() -> None:
-    world = World()
-    world.cluster.declare("q", 1, 2)
-    assert world.run("transfer-leadership", name="q", node="b") == {"leader": "b"}
-    with pytest.raises(PreconditionFailed, match="already_leader"):
-        world.run("transfer-leadership", name="q", node="b")
-    with pytest.raises(PreconditionFailed, match="not_a_member"):
-        world.run("transfer-leadership", name="q", node="c")
-    assert world.cluster.done == [("transfer", "q", 2)]
-
-
 @pytest.mark.rabbitmq("quorum_queue_SUITE", "force_shrink_members_to_local_member")
 def test_a_queue_is_shrunk_by_force_to_the_member_that_is_here() -> None:
     world = World(number=2)
@@ -226,22 +208,6 @@ def test_grow_adds_a_member_to_every_queue_that_has_none_there() -> None:
     assert world.nodes("skipped") == [1]
 
 
-def test_grow_even_leaves_odd_numbers_alone() -> None:
-    world = World()
-    world.cluster.declare("one", 1)
-    world.cluster.declare("two", 1, 2)
-    assert [row["name"] for row in world.run("grow", node="c", strategy="even")] == ["two"]
-    assert world.cluster.done == [("add", "two", 3, "promotable", 5.0, True)]
-
-
-def test_queues_of_other_virtual_hosts_are_chosen_by_pattern() -> None:
-    world = World()
-    add_vhost(world.catalog, "v")
-    world.cluster.declare("q", 1)
-    world.cluster.declare("q2", 1, vhost="v")
-    assert [row["vhost"] for row in world.run("grow", node="b", strategy="all", vhost_pattern="v")] == ["v"]
-
-
 def test_what_goes_wrong_stands_in_the_row_and_the_others_go_on() -> None:
     world = World()
     for name in ("a", "b", "c", "d"):
@@ -261,13 +227,6 @@ def test_what_goes_wrong_stands_in_the_row_and_the_others_go_on() -> None:
     ]
     world.cluster.refusals = [change_not_permitted(queue)]
     assert len(world.run("grow", node="c", strategy="all", errors_only=True)) == 1
-
-
-def test_grow_needs_a_node_that_runs() -> None:
-    world = World()
-    world.cluster.down = {3}
-    with pytest.raises(PreconditionFailed, match="node_not_running"):
-        world.run("grow", node="c", strategy="all")
 
 
 def test_queues_grow_to_a_count() -> None:
@@ -329,37 +288,6 @@ def test_rebalance_moves_leaders_until_none_has_more_than_its_share() -> None:
         {"Node name": name, "Number of quorum queues": 2, "Number of streams": 0} for name in ("a", "b", "c")
     ]
     assert [each[0] for each in world.cluster.done] == ["transfer"] * 4
-
-
-def test_nothing_is_given_to_nodes_that_are_down_or_drained() -> None:
-    world = World(4)
-    world.cluster.declare("q1", 1, 2, 3, 4)
-    world.cluster.declare("q2", 1, 2, 3, 4)
-    world.cluster.down = {2}
-    World.run(world, "drain")
-    world.cluster.done.clear()
-    rows = world.run("rebalance", kind="quorum")
-    assert {row["Node name"]: row["Number of quorum queues"] for row in rows} == {"a": 0, "c": 1, "d": 1}
-
-
-def test_a_transfer_that_fails_does_not_stop_the_others() -> None:
-    world = World(2)
-    for number in range(4):
-        world.cluster.declare(f"q{number}", 1, 2)
-    world.cluster.refusals = [PreconditionFailed("queue", "is no voter")]
-    rows = world.run("rebalance", kind="all", queue_pattern="q")
-    assert [row["Number of quorum queues"] for row in rows] == [2, 2]
-    assert len(world.cluster.done) == 3
-
-
-def test_one_rebalance_runs_at_a_time() -> None:
-    world = World()
-    world.cluster.rebalancing = True
-    with pytest.raises(PreconditionFailed, match="rebalance_in_progress"):
-        world.run("rebalance", kind="all")
-    world.cluster.rebalancing = False
-    world.run("rebalance", kind="all")
-    assert not world.cluster.rebalancing
 
 
 def test_the_node_that_leads_the_metadata_rebalances() -> None:

@@ -8,7 +8,7 @@ from dataclasses import fields
 import pytest
 
 from amqp10broker.config.records import FLOW_SETTINGS
-from amqp10broker.errors import BadRequest, InUse, NotFound
+from amqp10broker.errors import InUse
 from amqp10broker.metadata.limits import UserLimits, VhostLimits
 from amqp10broker.metadata.policies import APPLY_TO
 from amqp10broker.metadata.queue import QueueType
@@ -17,7 +17,6 @@ from amqp10broker.operations.arguments import Argument
 from amqp10broker.operations.operations import RUN, perform
 from amqp10broker.operations.table import OPERATIONS, Operation
 from amqp10broker.routing.registry import Registry
-from tests.support.declaring import add_vhost, declare
 from tests.support.managing import Broker
 
 
@@ -37,11 +36,6 @@ def test_the_table_agrees_with_the_functions(operation: Operation) -> None:
     assert RUN[operation.name].__doc__
 
 
-def test_each_operation_of_the_table_is_carried_out() -> None:
-    """And nothing else."""
-    assert list(RUN) == list(OPERATIONS)
-
-
 def _argument(operation: str, name: str) -> Argument:
     return next(each for each in OPERATIONS[operation].arguments if each.name == name)
 
@@ -56,18 +50,6 @@ def test_what_the_table_says_of_values_is_what_the_rooms_say() -> None:
     for operation, limits in (("set-vhost-limits", VhostLimits), ("set-user-limits", UserLimits)):
         names = [field.name.replace("_", "-") for field in fields(limits)]
         assert list(_argument(operation, "limits").keys) == names
-
-
-def test_an_unknown_operation_is_refused(broker: Broker) -> None:
-    """The text says which there are."""
-    with pytest.raises(NotFound, match="no operation 'make-coffee'; there are get-queue, declare-queue"):
-        broker.do("make-coffee")
-
-
-def test_a_missing_argument_is_refused(broker: Broker) -> None:
-    """The text says of what type it is."""
-    with pytest.raises(BadRequest, match="queue property 'name' is missing: give a string"):
-        broker.do("get-queue")
 
 
 def test_a_queue_in_use_is_deleted_only_without_condition(broker: Broker) -> None:
@@ -106,40 +88,6 @@ def test_a_queue_that_goes_between_question_and_answer_counts_as_deleted(broker:
     broker.do("declare-queue", name="q")
     assert second.then(broker.answer(second.handle, second.command)) == {"message_count": 0}
     assert broker.vhost.find("q") is not None
-
-
-def test_queues_are_listed_with_their_counts(broker: Broker) -> None:
-    """By name, of this virtual host only."""
-    declare(broker.catalog, add_vhost(broker.catalog, "v"), "elsewhere")
-    for name in ("b", "a"):
-        broker.do("declare-queue", name=name)
-    broker.fill("b", 2)
-    broker.consume("a")
-    listed = broker.do("list-queues")
-    assert [(each["name"], each["message_count"], each["consumer_count"]) for each in listed] == [
-        ("a", 0, 1),
-        ("b", 2, 0),
-    ]
-
-
-def test_exchanges_are_listed(broker: Broker) -> None:
-    """The predeclared ones, too."""
-    broker.do("declare-exchange", name="x", type="fanout", internal=True)
-    listed = {each["name"]: each for each in broker.do("list-exchanges")}
-    assert listed["x"] == {
-        "name": "x",
-        "vhost": "/",
-        "type": "fanout",
-        "durable": True,
-        "auto_delete": False,
-        "internal": True,
-        "arguments": {},
-        "policy": None,
-        "published": 0,
-        "unroutable": 0,
-        "returned": 0,
-    }
-    assert listed["amq.topic"]["type"] == "topic"
 
 
 def test_some_queues_are_listed_by_name_and_without_counts(broker: Broker) -> None:

@@ -69,33 +69,6 @@ def test_an_operator_policy_is_another_thing(broker: Broker) -> None:
     assert len(broker.do("list-policies")) == 1
 
 
-def test_queues_show_what_counts_for_them(broker: Broker) -> None:
-    """Both policies by name, what they set together, and what means nothing to the type."""
-    broker.do("set-policy", **policy({"max-length": 5, "delivery-limit": 2}))
-    broker.do("set-operator-policy", **policy({"max-length": 3, "expires": 9}, name="o"))
-    classic, quorum = broker.do("list-queues")
-    shown = ("policy", "operator_policy", "effective_policy_definition", "ineffective_policy_keys")
-    assert [classic[key] for key in shown] == ["p", "o", {"max-length": 3, "expires": 9}, ["delivery-limit"]]
-    assert [quorum[key] for key in shown] == [
-        "p",
-        "o",
-        {"max-length": 3, "expires": 9, "delivery-limit": 2},
-        [],
-    ]
-
-
-def test_exchanges_show_their_policy(broker: Broker) -> None:
-    """And are counted; the default one has none."""
-    broker.do("declare-exchange", name="x")
-    found = broker.do(
-        "set-policy", **policy({"alternate-exchange": "y"}, pattern="^x|^$", apply_to="exchanges")
-    )
-    assert (found["queues"], found["exchanges"]) == (0, 1)
-    assert {each["name"]: each["policy"] for each in broker.do("list-exchanges") if each["policy"]} == {
-        "x": "p"
-    }
-
-
 def test_what_does_not_act_is_said(broker: Broker) -> None:
     """Settings that mean nothing to some of the queues, and one that acts otherwise."""
     found = broker.do("set-policy", **policy({"max-age": "1D", "overflow": "reject-publish-dlx"}))

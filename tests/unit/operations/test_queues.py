@@ -9,11 +9,9 @@ import pytest
 
 from amqp10broker.metadata.limits import VhostLimits
 from amqp10broker.metadata.queue import QueueSpec
-from amqp10broker.protocols.amqp10.types import Array, Symbol, UInt, ULong
+from amqp10broker.protocols.amqp10.types import Array, UInt, ULong
 from tests.support.declaring import change_vhost
 from tests.support.managing import NODE, Box, Broker
-
-DEFAULTS: dict[str, Any] = {}
 
 
 @pytest.fixture
@@ -84,33 +82,11 @@ def test_properties_are_those_asked_for(broker: Broker) -> None:
     }
 
 
-def test_a_quorum_queue_is_called_so(broker: Broker) -> None:
-    """The type of the answer is that of x-queue-type."""
-    assert declared(broker, arguments={"x-queue-type": "quorum"})["type"] == "quorum"
-
-
 @pytest.mark.rabbitmq("management_SUITE", "declare_queue_default_queue_type")
 def test_the_default_type_is_the_virtual_hosts(broker: Broker) -> None:
     """declare_queue_default_queue_type: without x-queue-type it comes from the virtual host."""
     change_vhost(broker.catalog, broker.vhost, default_queue_type="quorum")
     assert declared(broker)["type"] == "quorum"
-
-
-def test_declaring_again_is_answered_200_with_counts(broker: Broker) -> None:
-    """Equivalent: nothing changes, and the answer says how full it is."""
-    declared(broker)
-    broker.fill("q", 3)
-    broker.consume("q")
-    status, shown = broker.request("PUT", "/queues/q", {"durable": True})
-    assert (status, shown["message_count"], shown["consumer_count"]) == ("200", 3, 1)
-
-
-def test_get_tells_what_it_is_and_how_full(broker: Broker) -> None:
-    """GET is answered by the queue itself, behind everything that was posted before."""
-    declared(broker)
-    broker.fill("q", 5)
-    status, shown = broker.request("GET", "/queues/q")
-    assert (status, shown["name"], shown["message_count"]) == ("200", "q", 5)
 
 
 @pytest.mark.rabbitmq("management_SUITE", "get_queue_not_found")
@@ -189,13 +165,6 @@ def test_what_a_kind_of_queue_cannot_be_is_400(broker: Broker) -> None:
     assert (status, text) == ("400", "invalid property 'exclusive-owner' for queue 'q' in vhost '/'")
 
 
-def test_an_unknown_kind_of_queue_is_409(broker: Broker) -> None:
-    """With its name."""
-    status, text = broker.request("PUT", "/queues/q", {"arguments": {"x-queue-type": "jms"}})
-    assert status == "409"
-    assert "must be one of classic, quorum, stream, not 'jms'" in text
-
-
 @pytest.mark.rabbitmq("management_SUITE", "bad_queue_property")
 @pytest.mark.parametrize(
     ("body", "part"),
@@ -216,17 +185,6 @@ def test_a_bad_property_is_400(broker: Broker, body: Any, part: str) -> None:
     assert status == "400"
     assert part in text
     assert broker.vhost.find("q") is None
-
-
-def test_null_stands_for_the_default(broker: Broker) -> None:
-    """A client that knows no better writes null for what it does not say."""
-    assert declared(broker, durable=None, arguments=None)["durable"] is True
-
-
-def test_symbols_are_strings_among_arguments(broker: Broker) -> None:
-    """Keys and values: what a client says with a symbol is text."""
-    shown = declared(broker, arguments={Symbol("x-queue-type"): Symbol("quorum")})
-    assert type(shown["arguments"]["x-queue-type"]) is str
 
 
 @pytest.mark.rabbitmq("management_SUITE", "declare_queue_empty_name")
@@ -268,19 +226,6 @@ def test_deleting_tells_how_many_messages_went(broker: Broker) -> None:
     assert broker.vhost.find("q") is None
 
 
-def test_deleting_a_missing_queue_succeeds(broker: Broker) -> None:
-    """Deleted is deleted: 200 and 0."""
-    assert broker.request("DELETE", "/queues/q") == ("200", {"message_count": 0})
-
-
-def test_purging_tells_how_many_messages_went(broker: Broker) -> None:
-    """The queue stays."""
-    declared(broker)
-    broker.fill("q", 2)
-    assert broker.request("DELETE", "/queues/q/messages") == ("200", {"message_count": 2})
-    assert broker.request("DELETE", "/queues/q/messages") == ("200", {"message_count": 0})
-
-
 @pytest.mark.rabbitmq("management_SUITE", "purge_non_existing_queue_should_return_not_found")
 def test_purging_a_missing_queue_is_404(broker: Broker) -> None:
     """purge_non_existing_queue_should_return_not_found."""
@@ -304,11 +249,6 @@ def test_another_connections_exclusive_queue_is_locked(broker: Broker) -> None:
         assert text.startswith("cannot obtain exclusive access to locked queue 'q' in vhost '/'.")
     assert broker.request("GET", "/queues/q", connection=other)[0] == "200"
     assert broker.request("PUT", "/queues/q", {"exclusive": True})[0] == "200"
-
-
-def test_names_are_percent_decoded(broker: Broker) -> None:
-    """Space, slash, percent, and what is not ASCII."""
-    assert declared(broker, "a%20%2F%25%C3%A9")["name"] == "a /%é"
 
 
 REPLIES = "amq.rabbitmq.reply-to.abc"
@@ -347,11 +287,3 @@ def with_replies(broker: Broker) -> None:
     """The broker's connection consumes direct replies."""
     spec = QueueSpec("/", REPLIES, "volatile", False, True, {})
     broker.vhost.add_volatile(REPLIES, broker.connection, Box(spec))
-
-
-def test_arguments_of_a_declaration_are_what_the_queue_does(broker: Broker) -> None:
-    """Whatever the door: over AMQP 1.0 integers come with their width."""
-    broker.do("declare-queue", name="q", arguments={"x-max-length": UInt(5), "x-message-ttl": 9})
-    settings = broker.host.boxes["q"].spec.settings
-    assert (settings.max_length, settings.message_ttl_ms) == (5, 9)
-    assert type(settings.max_length) is int

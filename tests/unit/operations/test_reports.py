@@ -85,14 +85,6 @@ def test_an_operation_that_asks_a_queue_is_reported_when_it_has_answered(
     assert reports.got[1:] == [("purge-queue", "queue name='q'", None)]
 
 
-def test_questions_are_not_reported(broker: Broker, owner: Caller, reports: Reports) -> None:
-    """Looking changes nothing."""
-    broker.do("list-queues", caller=owner)
-    with pytest.raises(RefusedError):
-        broker.do("get-queue", caller=owner, name="none")
-    assert reports.got == []
-
-
 def test_a_missing_permission_is_not_reported_twice(broker: Broker, reports: Reports) -> None:
     """It ends the session of the client, and that is told."""
     caller = broker.caller(broker.user("ann"), report=reports)

@@ -11,12 +11,10 @@ from amqp10broker.operations.snapshot import (
     ChannelView,
     ConnectionView,
     ConsumerView,
-    JournalView,
     LinkView,
     OriginView,
     QueueView,
     SessionView,
-    WaitingView,
     WaitView,
     document,
     view_of,
@@ -60,15 +58,6 @@ def test_what_a_queue_does_not_have_is_null_and_its_figures_are_its_own() -> Non
     assert json.loads(json.dumps(shown)) == shown
 
 
-def test_a_wait_stands_among_the_fields_of_what_waits() -> None:
-    wait = WaitView("queue-empty", "no message", 1.5)
-    shown = document(
-        WaitingView("link", 1, "ann", "/", "peer", "here", 0, "l", "receiver", "q", wait, "publish", True)
-    )
-    assert list(shown)[-5:] == ["waits", "waits_why", "waits_for_s", "to_do", "idle"]
-    assert (shown["waits"], shown["waits_why"], shown["waits_for_s"]) == ("queue-empty", "no message", 1.5)
-
-
 def test_what_is_in_a_connection_is_a_list() -> None:
     """Of both protocols: the one that it does not speak has an empty one."""
     session = SessionView(5, 1, 1, 0, 0, 0, 0, 0, None, {}, ())
@@ -105,8 +94,3 @@ def test_a_node_of_another_version_may_tell_more_and_less() -> None:
     told = document(ConnectionView(1, *facts, {}))
     del told["node"], told["sessions"]
     assert view_of(ConnectionView, {**told, "of_tomorrow": 1}) == ConnectionView(1, *facts, {})
-
-
-def test_a_journal_that_is_being_read_says_no_more() -> None:
-    shown = document(JournalView(recovered=False))
-    assert {name for name, value in shown.items() if value is not None} == {"recovered"}

@@ -39,13 +39,6 @@ def test_a_stream_has_one_replica_whatever_size_was_asked_for(
     assert world.run("stream-status", name="there") == [{**row, "node": "b"}]
 
 
-def test_what_is_so_already_is_answered_so(world: World) -> None:
-    assert world.run("add-replica", name="there", node="b@host") == {"added": False, "size": 1}
-    assert world.run("delete-replica", name="there", node="a") == {"deleted": False, "size": 1}
-    assert world.run("restart-stream", name="there") == {"leader": "b"}
-    assert world.run("restart-stream", name="there", preferred_leader="b") == {"leader": "b"}
-
-
 @pytest.mark.parametrize(
     ("operation", "given", "error", "text"),
     [
@@ -86,10 +79,3 @@ def test_a_stream_whose_node_is_down_cannot_be_asked(world: World, operation: st
     world.vhost.lookup("there").handle.down = "b"
     with pytest.raises(NotFound, match="home node 'b' of durable queue 'there' .* is down or inaccessible"):
         world.run(operation, name="there")
-
-
-def test_without_a_cluster_it_is_at_the_one_node() -> None:
-    world = World(0, number=0)
-    declare(world.catalog, "/", "s", arguments={"x-queue-type": "stream"})
-    assert world.run("restart-stream", name="s") == {"leader": "alone"}
-    assert world.run("stream-status", name="s")[0]["node"] == "alone"

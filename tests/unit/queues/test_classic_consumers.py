@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
+import pytest
+
 from amqp10broker.queues.commands import DeliveryOutcome
 from amqp10broker.queues.effects import SubscribeRefused
 from amqp10broker.queues.settings import QueueSettings
 from tests.unit.queues.bench_queue import Bench, message
 
 
+@pytest.mark.rabbitmq("priority_queue_SUITE", "straight_through")
+@pytest.mark.rabbitmq("amqp_client_SUITE", "priority_classic_queue")
 def test_higher_priorities_go_first_and_each_is_first_in_first_out() -> None:
     bench = Bench(QueueSettings(max_priority=9))
     bench.publish("n1", message("h1", priority=9), message("l1", priority=1), "n2", message("h2", priority=9))
     assert bench.consumer(9).got == ["h1", "h2", "l1", "n1", "n2"]
 
 
+@pytest.mark.rabbitmq("priority_queue_SUITE", "matching")
 def test_a_priority_above_the_maximum_is_the_maximum() -> None:
     bench = Bench(QueueSettings(max_priority=2))
     bench.publish(message("a", priority=2), message("b", priority=255), message("c", priority=1))
     assert bench.consumer(9).got == ["a", "b", "c"]
 
 
-def test_without_levels_priorities_mean_nothing() -> None:
-    bench = Bench()
-    bench.publish("a", message("b", priority=9))
-    assert bench.consumer(9).got == ["a", "b"]
-
-
+@pytest.mark.rabbitmq("priority_queue_SUITE", "requeue", "resume")
 def test_a_returned_message_keeps_priority_and_place() -> None:
     bench = Bench(QueueSettings(max_priority=2))
     bench.publish("a", "b", message("c", priority=1))
@@ -34,13 +34,6 @@ def test_a_returned_message_keeps_priority_and_place() -> None:
     consumer.settle("a", delivery_outcome=DeliveryOutcome.REQUEUE)
     bench.publish(message("d", priority=1))
     assert consumer.grant(4) == ["d", "a", "b"]
-
-
-def test_a_level_of_one_batch_is_as_good_as_many() -> None:
-    bench = Bench(QueueSettings(max_priority=3))
-    consumer = bench.consumer(2)
-    bench.publish(message("a", priority=3), message("b", priority=3), message("c", priority=3))
-    assert (consumer.got, bench.ready()) == (["a", "b"], 1)
 
 
 # --- consumer priorities ------------------------------------------------------------------------------
@@ -134,15 +127,6 @@ def test_the_next_in_order_of_arrival_follows() -> None:
     first.leave()
     bench.publish("a")
     assert third.got == ["a"]
-
-
-def test_fetching_one_message_is_no_consumer() -> None:
-    bench = Bench(SINGLE)
-    active = bench.consumer()
-    getter = bench.consumer(counted=False)
-    bench.publish("a", "b")
-    assert getter.grant(1, drain=True) == ["a"]
-    assert active.grant(1) == ["b"]
 
 
 # --- exclusive ----------------------------------------------------------------------------------------

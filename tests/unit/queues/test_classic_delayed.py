@@ -7,12 +7,11 @@ from dataclasses import replace
 import pytest
 
 from amqp10broker.message.message import Message
-from amqp10broker.queues.classic import delayed
 from amqp10broker.queues.classic.delayed import SOON_BYTES_MAX, SOON_MESSAGES_MAX, DelayedMessages
 from amqp10broker.queues.classic.queue import DUE_MAX, ClassicQueue
 from amqp10broker.queues.classic.store import MemoryStore
-from amqp10broker.queues.commands import TICK, Delete, Inspect, Publish, Purge
-from amqp10broker.queues.effects import Answer, Refusal
+from amqp10broker.queues.commands import TICK, Inspect, Publish, Purge
+from amqp10broker.queues.effects import Answer
 from amqp10broker.queues.settings import Overflow, QueueSettings
 from tests.support.askers import new_asker
 from tests.unit.queues.bench_queue import START_MS, Bench, message
@@ -104,19 +103,6 @@ def test_limits_of_length_count_them_and_they_are_dropped_last_the_first_due_fir
     assert bench.consumer(9).got == ["z", "w", "x"]
 
 
-def test_a_limit_of_bytes_counts_them() -> None:
-    bench = Bench(replace(DLX, max_length_bytes=25))
-    bench.publish(later("x" * 10, 90), later("y" * 10, 50), "a" * 10)
-    assert [text[0] for _, text in bench.dead] == ["a"]
-
-
-def test_a_limit_that_is_lowered_acts_on_them() -> None:
-    bench = Bench()
-    bench.publish(later("x", 90), later("y", 50))
-    bench.configure(replace(DLX, max_length=1))
-    assert (bench.dead, counts(bench)) == ([("maxlen", "y")], (0, 1))
-
-
 def test_a_full_queue_rejects_them_and_is_full_of_them() -> None:
     bench = Bench(QueueSettings(max_length=2, overflow=Overflow.REJECT_PUBLISH))
     bench.publish(later("a", 50), later("b", 60), later("c", 70), "d")
@@ -134,17 +120,6 @@ def test_a_purge_takes_them_along_and_counts_them() -> None:
     answers = [each for each in bench.queue.take_effects()[asker.id] if isinstance(each, Answer)]
     assert [answer.ready for answer in answers] == [1, 2], "not ready, and purged"
     assert (counts(bench), bench.queue.deadline()) == ((0, 0), None)
-
-
-def test_a_queue_with_nothing_else_is_not_empty() -> None:
-    bench = Bench()
-    asker = new_asker("manager")
-    bench.publish(later("a", 50))
-    bench.queue.apply(Delete(asker.request(), if_empty=True), bench.now)
-    bench.queue.apply(Delete(asker.request()), bench.now)
-    refused, done = (each for each in bench.queue.take_effects()[asker.id] if isinstance(each, Answer))
-    assert (refused.refused, done.refused, done.ready) == (Refusal.NOT_EMPTY, None, 1)
-    assert (bench.queue.deleted, bench.queue.deadline()) == (True, None)
 
 
 def test_somebody_who_waits_hears_of_them() -> None:
@@ -211,13 +186,3 @@ def test_memory_holds_so_many_bytes_of_them_and_one_message() -> None:
     assert line.size == 20 * len(large) + 2 * SOON_BYTES_MAX
     assert [each.when_ms for each in line.take_due(200, 50)] == [1, *range(81, 101)]
     assert (line.size, line.count, store.packed) == (0, 0, 0)
-
-
-def test_a_line_of_pages_is_dropped_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(delayed, "SOON_MESSAGES_MAX", 8)
-    line = DelayedMessages(MemoryStore())
-    line.add([(b"h", b"x")] * 100, range(1, 101), None)
-    assert list(line.clear()) == [range(100)]
-    line.add([(b"h", b"y")] * 3, [7, 8, 9], None)
-    assert [each.position for each in line.take_due(10, 10)] == [100, 101, 102]
-    assert list(line.clear()) == [range(100, 103)]

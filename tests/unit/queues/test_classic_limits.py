@@ -48,6 +48,7 @@ def test_the_lowest_priority_is_dropped_first() -> None:
     assert bench.dead == [("maxlen", "low")]
 
 
+@pytest.mark.rabbitmq("amqp_client_SUITE", "detach_requeues_drop_head_classic_queue")
 def test_a_requeue_into_a_full_queue_drops_the_head() -> None:
     bench = Bench(QueueSettings(max_length=1, dead_letter_exchange="dlx"))
     consumer = bench.consumer(1)
@@ -56,6 +57,7 @@ def test_a_requeue_into_a_full_queue_drops_the_head() -> None:
     assert (bench.dead, bench.ready()) == ([("maxlen", "a")], 1)
 
 
+@pytest.mark.rabbitmq("priority_queue_SUITE", "reject")
 def test_a_publish_that_would_exceed_is_refused() -> None:
     bench = Bench(QueueSettings(max_length=2, overflow=REJECT, dead_letter_exchange="dlx"))
     bench.publish("a", "b", "c", "d")
@@ -64,12 +66,6 @@ def test_a_publish_that_would_exceed_is_refused() -> None:
     bench.publish("e")
     assert (bench.confirmed, bench.rejected) == ([0, 1, 4], [2, 3])
     assert consumer.got == ["a"]
-
-
-def test_a_publish_that_would_exceed_in_bytes_is_refused_and_a_shorter_one_is_not() -> None:
-    bench = Bench(QueueSettings(max_length_bytes=5, overflow=REJECT))
-    bench.publish("aaa", "bbb", "cc")
-    assert (bench.confirmed, bench.rejected) == ([0, 2], [1])
 
 
 def test_consumers_make_room_within_one_batch() -> None:
@@ -131,24 +127,6 @@ def test_a_rejected_message_is_dead_lettered(delivery_outcome: DeliveryOutcome, 
     assert bench.dead == [("rejected", "a"), ("rejected", "c")]
     assert header_of(letters.messages[0][0]).delivery_count == failed
     assert bench.queue.unsettled == 1
-
-
-def test_without_an_exchange_it_is_dropped() -> None:
-    bench = Bench()
-    consumer = bench.consumer(1)
-    bench.publish("a")
-    consumer.settle("a", delivery_outcome=DeliveryOutcome.DISCARD)
-    assert (bench.letters, bench.ready(), bench.queue.unsettled) == ([], 0, 0)
-
-
-def test_the_exchange_counts_that_is_set_when_the_message_dies() -> None:
-    bench = Bench(QueueSettings(dead_letter_exchange="old"))
-    consumer = bench.consumer(2)
-    bench.publish("a", "b")
-    consumer.settle("a", delivery_outcome=DeliveryOutcome.DISCARD)
-    bench.configure(QueueSettings(dead_letter_exchange="new"))
-    consumer.settle("b", delivery_outcome=DeliveryOutcome.DISCARD)
-    assert [each.exchange for each in bench.letters] == ["old", "new"]
 
 
 def test_a_link_that_goes_with_that_outcome_dead_letters() -> None:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from amqp10broker.message.message import header_of
 from amqp10broker.queues.classic.ready import EXPIRED_MAX
-from amqp10broker.queues.classic.removal import DROPPED_MAX
 from amqp10broker.queues.commands import TICK, DeliveryOutcome, Touch
 from amqp10broker.queues.settings import QueueSettings
 from tests.unit.queues.bench_queue import Bench, message
@@ -64,6 +61,7 @@ def test_a_message_behind_one_that_lives_longer_stays_until_it_is_at_the_head() 
     assert (bench.dead, bench.ready()) == ([("expired", "short")], 1)
 
 
+@pytest.mark.rabbitmq("amqp_client_SUITE", "message_ttl")
 def test_an_expired_message_is_never_delivered() -> None:
     """The clock may have gone on without the queue being woken."""
     bench = Bench(DLX)
@@ -84,6 +82,9 @@ def test_a_requeued_message_keeps_its_expiry() -> None:
     assert bench.dead == [("expired", "a")]
 
 
+@pytest.mark.rabbitmq(
+    "policy_SUITE", "operator_retroactive_policy_publish_ttl", "operator_retroactive_policy_ttl"
+)
 def test_a_change_of_time_to_live_is_for_what_is_published_later() -> None:
     bench = Bench(QueueSettings(message_ttl_ms=1000))
     bench.publish("old")
@@ -95,6 +96,7 @@ def test_a_change_of_time_to_live_is_for_what_is_published_later() -> None:
     assert bench.ready() == 0
 
 
+@pytest.mark.rabbitmq("priority_queue_SUITE", "dropwhile_fetchwhile")
 def test_messages_of_each_priority_expire_at_the_head_of_theirs() -> None:
     bench = Bench(QueueSettings(max_priority=5, dead_letter_exchange="dlx"))
     bench.publish("low", message("high", priority=3, ttl=10))
@@ -196,25 +198,4 @@ def test_many_that_expire_together_go_in_parts_and_nobody_gets_one_meanwhile() -
     bench.wait(0)
     assert consumer.got == ["lives"]
     assert len(bench.dead) == count
-    assert bench.queue.deadline() is None
-
-
-def test_who_asks_once_gets_what_is_behind_many_that_have_expired() -> None:
-    """Its credit is forfeited if it gets nothing now."""
-    bench = Bench()
-    bench.publish(*[message(number, ttl=10) for number in range(3 * EXPIRED_MAX)], "lives")
-    bench.now += 20
-    assert bench.consumer().grant(1, drain=True) == ["lives"]
-
-
-def test_what_a_lowered_limit_makes_too_much_goes_in_parts() -> None:
-    bench = Bench(DLX)
-    bench.publish(*range(2 * DROPPED_MAX + 1))
-    bench.configure(replace(DLX, max_length=1))
-    assert bench.ready() == DROPPED_MAX + 1
-    due = bench.queue.deadline()
-    assert due is not None
-    assert due <= bench.now, "it wants to go on at once"
-    bench.wait(0)
-    assert bench.ready() == 1
     assert bench.queue.deadline() is None

@@ -31,14 +31,6 @@ def test_a_classic_queue_counts_what_it_takes_and_drops() -> None:
     assert counted(bench.queue) == {"published": 4, "dropped": 2}
 
 
-def test_what_passes_to_a_waiting_consumer_is_counted_once() -> None:
-    """Past the backlog, too."""
-    bench = Bench()
-    bench.consumer(10)
-    bench.publish("a", "b")
-    assert counted(bench.queue) == {"published": 2}
-
-
 @pytest.mark.parametrize("overflow", [REJECT, Overflow.REJECT_PUBLISH_DLX])
 def test_a_classic_queue_counts_what_it_refuses(overflow: Overflow) -> None:
     """It is neither taken nor dropped, even if it is dead-lettered."""
@@ -82,26 +74,6 @@ def test_a_classic_queue_is_full_at_its_limit() -> None:
     assert bench.queue.figures().full
     bench.consumer(1)
     assert not bench.queue.figures().full
-
-
-def test_a_limit_of_bytes_is_reached_by_bytes() -> None:
-    bench = Bench(QueueSettings(max_length_bytes=3))
-    bench.publish("aa")
-    assert not bench.queue.figures().full
-    bench.publish("b")
-    assert bench.queue.figures().full
-    unlimited = Bench().queue.figures()
-    assert not unlimited.full
-    assert unlimited.limits is None
-
-
-def test_a_state_that_begins_again_goes_on_counting() -> None:
-    """After a fault a queue has another state; what became of messages is the same."""
-    before = Bench()
-    before.publish("a")
-    after = Bench(counters=before.queue.counters)
-    after.publish("b")
-    assert counted(after.queue) == {"published": 2}
 
 
 # --- quorum ---------------------------------------------------------------------------------------

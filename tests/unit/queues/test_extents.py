@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amqp10broker.queues.classic.extents import DILUTION_MAX, EXTENT_BYTES_MAX, Extents
+from amqp10broker.queues.classic.extents import Extents
 
 
 class Accounts:
@@ -37,13 +37,6 @@ def spans(extents: Extents) -> list[tuple[int, int, int, int]]:
     return [(each.first, each.count, each.offset, each.length) for each in extents]
 
 
-def test_records_that_follow_each_other_are_one_extent(extents: Extents) -> None:
-    extents.add(0, 5, 1, 100, 50, 20)
-    extents.add(5, 5, 1, 150, 50, 20)
-    assert spans(extents) == [(0, 10, 100, 100)]
-    assert [each.size for each in extents] == [40]
-
-
 def test_a_marker_or_a_few_records_of_others_between_do_not_matter(
     extents: Extents, accounts: Accounts
 ) -> None:
@@ -56,27 +49,6 @@ def test_a_marker_or_a_few_records_of_others_between_do_not_matter(
     assert accounts.live == {1: 0}
 
 
-@pytest.mark.parametrize(
-    ("first", "file", "offset"),
-    [(6, 1, 150), (5, 2, 150), (5, 1, 100 + EXTENT_BYTES_MAX), (5, 1, 100 + DILUTION_MAX * 100)],
-    ids=["a position is missing", "another file", "too long", "too much between"],
-)
-def test_others_are_not_joined(extents: Extents, first: int, file: int, offset: int) -> None:
-    extents.add(0, 5, 1, 100, 50, 20)
-    extents.add(first, 5, file, offset, 50, 20)
-    assert len(spans(extents)) == 2
-
-
-def test_what_is_gone_is_not_needed(extents: Extents, accounts: Accounts) -> None:
-    extents.add(0, 10, 1, 100, 1000, 0)
-    assert extents.remove(2, 5) == 3
-    assert accounts.live == {1: 700}
-    assert extents.remove(0, 4) == 2, "each counts once"
-    assert [list(run) for each in extents for run in each.live_runs()] == [[5, 6, 7, 8, 9]]
-    assert extents.remove(0, 100) == 5
-    assert (accounts.live, bool(extents)) == ({1: 0}, False)
-
-
 def test_a_copy_takes_the_place_of_the_original(extents: Extents, accounts: Accounts) -> None:
     extents.add(0, 10, 1, 100, 1000, 0)
     extents.add(10, 10, 3, 5000, 1000, 0)
@@ -87,18 +59,6 @@ def test_a_copy_takes_the_place_of_the_original(extents: Extents, accounts: Acco
     assert extents.remove(8, 9) == 1
     assert extents.remove(0, 20) == 19
     assert accounts.live == {1: 0, 2: 0, 3: 0}
-
-
-def test_whether_all_messages_are_there(extents: Extents) -> None:
-    extents.add(0, 5, 1, 100, 50, 0)
-    extents.add(7, 5, 1, 200, 50, 0)
-    assert extents.covers(1, 4)
-    assert extents.covers(7, 5)
-    assert not extents.covers(4, 2)
-    assert not extents.covers(4, 4)
-    assert not extents.covers(9, 5)
-    extents.remove(8, 9)
-    assert not extents.covers(7, 5)
 
 
 @given(st.data())

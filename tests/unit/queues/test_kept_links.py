@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amqp10broker.errors import DamagedFile
 from amqp10broker.queues.durable_links import ENDED, GROUP, LINK, TAKEN, KeptLinksInJournal
 from tests.support.small_journal import SmallJournal
 
@@ -47,27 +45,6 @@ def test_a_start_finds_links_with_what_is_not_settled() -> None:
     assert kept.found == {1: (b"one", {b"", b"c" * 32}), 2: (b"two, suspended", set())}
 
 
-def test_what_is_over_is_not_found_and_needs_nothing() -> None:
-    kept = Kept(SmallJournal())
-    kept.links.put(1, b"one")
-    kept.links.take(1, [b"a", b"b"])
-    kept.links.end(1)
-    assert kept.found == {}
-    assert kept.journal.live == {1: 0}
-    # Whose number was free is another one: nothing of the first is the second's.
-    kept.links.put(1, b"another")
-    assert kept.found == {1: (b"another", set())}
-
-
-def test_a_tag_that_is_used_again_is_that_of_the_later_delivery() -> None:
-    kept = Kept(SmallJournal())
-    kept.links.put(1, b"one")
-    kept.links.take(1, [b"a"])
-    kept.links.take(1, [b"a", b"b"])
-    kept.links.settle(1, [b"b"])
-    assert kept.found == {1: (b"one", {b"a"})}
-
-
 def test_only_what_nobody_waits_for_asks_to_be_written() -> None:
     """The record of deliveries is of one group with those of their messages, which are waited for."""
     kept = Kept(SmallJournal())
@@ -89,13 +66,6 @@ def test_deliveries_of_a_link_whose_record_was_cut_off_are_nobodys() -> None:
     assert found == {}
     assert kept.journal.records[-1].kind == ENDED
     assert kept.journal.live == {1: 0}
-
-
-def test_a_record_of_another_kind_is_damage() -> None:
-    journal = SmallJournal()
-    journal.append(GROUP, 99, 1, [b"?"])
-    with pytest.raises(DamagedFile, match="kind 99"):
-        next_life(journal)
 
 
 _STEPS = st.one_of(

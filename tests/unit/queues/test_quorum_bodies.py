@@ -7,7 +7,7 @@ import random
 import pytest
 
 from amqp10broker.message.message import Message, make_head
-from amqp10broker.queues.quorum.bodies import OPEN_PAGES_MAX, PEEKS_MAX, MemoryPacks, PagedBodies, ranges_of
+from amqp10broker.queues.quorum.bodies import OPEN_PAGES_MAX, PEEKS_MAX, MemoryPacks, PagedBodies
 from amqp10broker.queues.quorum.lane import BLOCK_MAX, NEVER, OrderedEntries
 
 HEAD = make_head(None, None, "", "q")
@@ -79,14 +79,6 @@ def test_few_messages_of_a_packed_page_are_read_without_opening_it() -> None:
     assert bodies._pages[2].messages is not None, "another would be cheaper so"
 
 
-def test_a_message_may_come_back_after_its_page_is_gone() -> None:
-    bodies = PagedBodies()
-    bodies.put(0, messages(range(5)))
-    bodies.drop(range(5))
-    bodies.put_again(3, messages([3])[0])
-    assert bodies.fetch([3]) == messages([3])
-
-
 @pytest.mark.parametrize("seed", range(3))
 def test_a_random_walk_agrees_with_a_dictionary(seed: int) -> None:
     dice = random.Random(seed)
@@ -117,12 +109,6 @@ def test_a_random_walk_agrees_with_a_dictionary(seed: int) -> None:
     assert not keys or bodies.fetch(keys) == [model[index] for index in keys]
 
 
-def test_sorted_indexes_as_ranges() -> None:
-    assert ranges_of([]) == []
-    assert ranges_of([4]) == [(4, 5)]
-    assert ranges_of([1, 2, 3, 7, 9, 10]) == [(1, 4), (7, 8), (9, 11)]
-
-
 # --- lines ----------------------------------------------------------------------------------------
 
 
@@ -146,15 +132,6 @@ def test_a_line_stops_before_what_has_expired() -> None:
     assert lane.expiring == 0
 
 
-def test_entries_without_expiry_may_follow_those_with_one() -> None:
-    lane = OrderedEntries()
-    lane.append([1], [1], None)
-    lane.append([2], [1], [70])
-    lane.append([3], [1], None)
-    assert (lane.expiring, lane.head_expiry) == (1, NEVER)
-    assert lane.take(3, 0) == ([1, 2, 3], [1, 1, 1], [NEVER, 70, NEVER])
-
-
 def test_entries_put_back_are_merged_by_key() -> None:
     lane = OrderedEntries()
     lane.append(range(10), [1] * 10, None)
@@ -165,11 +142,3 @@ def test_entries_put_back_are_merged_by_key() -> None:
     assert lane.length == 9
     taken = [key for _ in range(9) for key in lane.take(1, 0)[0]]
     assert taken == [0, 1, 3, 4, 5, 6, 7, 8, 9]
-
-
-def test_clearing_a_line_tells_what_was_there() -> None:
-    lane = OrderedEntries()
-    lane.append([1, 2], [1, 1], [5, 6])
-    lane.take(1, 0)
-    assert lane.clear() == [2]
-    assert (lane.length, lane.expiring, lane.head_expiry) == (0, 0, NEVER)

@@ -68,14 +68,6 @@ def test_what_a_browser_decides_is_answered_and_ignored(delivery_outcome: Delive
     assert bench.get(bench.consumer(), 5) == ["a", "b"]
 
 
-def test_what_came_back_is_shown_before_the_rest_and_what_is_held_is_not() -> None:
-    bench = Browsed()
-    bench.publish("a", "b", "c")
-    taker = bench.consumer(2)
-    bench.settle(taker, DeliveryOutcome.REQUEUE, [1])
-    assert bench.browser(5)[1] == ["b", "c"]
-
-
 def test_a_browser_that_gives_back_is_shown_it_again() -> None:
     """Its session did not send it: with the next credit it comes again, and nothing twice."""
     bench = Browsed()
@@ -119,17 +111,6 @@ def test_a_browser_may_select_and_looks_in_turns() -> None:
     assert (looking.looked_at, looking.passed) == (60, 1)
 
 
-def test_what_has_expired_is_not_shown() -> None:
-    """Though it stands behind one that has not, and is there."""
-    bench = Browsed()
-    bench.publish("a")
-    bench.publish("b", ttl_ms=10)
-    bench.publish("c")
-    bench.now += 20
-    bench.do(TICK)
-    assert bench.browser(5)[1] == ["a", "c"]
-
-
 def test_browsers_are_in_no_entry_and_in_no_state() -> None:
     """So no other member and no restart knows them."""
     bench = Browsed()
@@ -159,15 +140,6 @@ def test_browsers_go_with_their_session_and_hear_of_the_queue_s_end() -> None:
     bench = Browsed()
     bench.browser(1)
     bench.do(SessionGone(bench.reply_to.id))
-    assert not bench.queue.browsers
-
-
-def test_a_queue_that_follows_shows_nothing() -> None:
-    """Who asks finds out who leads."""
-    bench = Browsed()
-    bench.publish("a")
-    bench.queue.follow()
-    assert bench.browser(5)[1] == []
     assert not bench.queue.browsers
 
 

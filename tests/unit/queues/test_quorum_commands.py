@@ -44,13 +44,6 @@ def test_others_stay_apart_and_in_order() -> None:
     assert plain(joined(commands)) == plain(commands)
 
 
-def test_two_runs_do_not_mix() -> None:
-    found = joined(
-        [publish(ONE, 1), publish(ONE, 2), publish(TWO, 1), publish(TWO, 2), Tick(), publish(TWO, 3)]
-    )
-    assert [list(each.ids) for each in found if isinstance(each, Publish)] == [[1, 2], [1, 2], [3]]
-
-
 def test_a_run_ends_when_it_is_long_enough() -> None:
     many = publish(ONE, *range(JOINED_MAX))
     assert joined([many, publish(ONE, 1)])[0] is many

@@ -15,9 +15,7 @@ from amqp10broker.queues.effects import Answer, Refusal
 from amqp10broker.queues.quorum import later, ready
 from amqp10broker.queues.quorum.commands import RaiseVersion
 from amqp10broker.queues.quorum.later import DueMessage, LaterMessages
-from amqp10broker.queues.quorum.messages import DUE_MAX
 from amqp10broker.queues.quorum.numbers import Numbers
-from amqp10broker.queues.quorum.ready import ReadyIndexes
 from amqp10broker.queues.quorum.snapshot import decode_snapshot, encode_snapshot
 from amqp10broker.queues.settings import Overflow
 from tests.support import quorum_bench
@@ -62,13 +60,6 @@ def test_what_is_due_goes_behind_all_that_is_there(limit: int | None) -> None:
     bench.wait(10)
     bench.publish("last")
     assert bench.get(bench.consumer(), 5) == ["first", "due", "last"]
-
-
-def test_of_what_is_due_the_earlier_time_is_first_and_then_the_earlier_publish() -> None:
-    bench = Bench()
-    bench.publish_all([delayed("c", 20), delayed("a", 10), delayed("b", 10), delayed("d", 20)])
-    bench.wait(100)
-    assert bench.get(bench.consumer(), 5) == ["a", "b", "c", "d"]
 
 
 def test_one_of_high_priority_is_of_high_priority_when_it_is_due() -> None:
@@ -153,17 +144,6 @@ def test_purge_takes_them_along_and_a_queue_with_nothing_else_is_not_empty() -> 
     assert (answer.refused, bench.queue.deleted) == (Refusal.NOT_EMPTY, False)
     (answer,) = only(bench.do(Delete(bench.request)), Answer)
     assert (answer.ready, bench.queue.deleted, len(bench.queue.parts()[0].bodies)) == (1, True, 0)
-
-
-def test_no_more_than_some_become_ready_by_one_command() -> None:
-    """So that no entry takes long; what is left is due at once."""
-    bench = Bench()
-    bench.publish_all([delayed(str(number), 10) for number in range(DUE_MAX + 5)])
-    bench.wait(10)
-    assert bench.counts == (DUE_MAX, 5)
-    assert bench.queue.deadline() <= bench.now
-    bench.wait(0)
-    assert bench.counts == (DUE_MAX + 5, 0)
 
 
 @pytest.fixture
@@ -291,17 +271,3 @@ def test_memory_is_some_bytes_of_each(spread: int) -> None:
     finally:
         tracemalloc.stop()
     assert used < 8192 * 220 + count * 30
-
-
-def test_memory_is_some_bytes_of_each_that_is_due() -> None:
-    lines, count = ReadyIndexes(), 50_000
-    tracemalloc.start()
-    try:
-        before = tracemalloc.get_traced_memory()[0]
-        for first in range(0, count, 500):
-            lines.line_up([DueMessage(1, index, 100, 0, 0) for index in range(first, first + 500)], count)
-        used = tracemalloc.get_traced_memory()[0] - before
-    finally:
-        tracemalloc.stop()
-    assert lines.length == count
-    assert used < 500_000 + count * 40

@@ -12,7 +12,6 @@ from amqp10broker.message.message import make_head
 from amqp10broker.queues.commands import (
     Configure,
     Credit,
-    Delete,
     DeliveryOutcome,
     Publish,
     Settle,
@@ -72,17 +71,6 @@ def append(store: QuorumStore, commands: Sequence[QuorumCommand]) -> int:
 def bodies(queue: QuorumQueue, store: QuorumStore) -> list[bytes]:
     indexes = sorted(queue.live_indexes())
     return [body for _, body in store.bodies.fetch(indexes)] if indexes else []
-
-
-def test_proposing_changes_nothing() -> None:
-    journal = SmallJournal()
-    alone = Alone(journal)
-    alone.carry_out([publish(1)], NOW_MS)
-    state, records = encode_snapshot(alone.queue), len(journal.records)
-    one, two = (alone.store.propose([publish(2, 3), Tick()], NOW_MS + 5) for _ in range(2))
-    assert one.payload == two.payload
-    assert (encode_snapshot(alone.queue), len(journal.records)) == (state, records)
-    assert (one.first, one.end) == (1, 3)
 
 
 def test_an_entry_is_in_the_journal_before_it_is_carried_out() -> None:
@@ -150,12 +138,6 @@ def test_messages_that_are_not_taken_use_up_their_indexes() -> None:
     queue, store = opened(journal.again(), full)
     assert bodies(queue, store) == [b"1", b"2"]
     assert store.propose([publish(5)], NOW_MS).first == 4
-
-
-def test_messages_behind_a_deletion_use_up_their_indexes() -> None:
-    alone = Alone(SmallJournal())
-    alone.carry_out([publish(1), Delete(HERE.request()), publish(2, 3)], NOW_MS)
-    assert alone.queue.next_index == 3
 
 
 def test_a_return_to_the_tail_keeps_its_index_and_needs_no_record() -> None:

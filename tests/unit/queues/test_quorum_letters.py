@@ -93,24 +93,6 @@ def reading() -> tuple[Command, Command]:
     return Subscribe(consumer, False), Credit(consumer, 0, 10, False, 0)
 
 
-def test_a_lane_begins_with_its_first_letter() -> None:
-    bench = Entries()
-    assert not bench.entry(letters(2, publish("a")))
-    assert (dict(bench.queue.lanes), bench.queue.ready) == ({}, 0)
-    assert bench.entry(letters(1, publish("a")))
-
-
-def test_letters_without_any_say_what_was_heard() -> None:
-    bench = Entries(**FULL)
-    bench.entry(letters(1, publish("a", "b", "c")))
-    assert bench.kept == [(1, PublishRejected)]
-    bench.entry(letters(2, heard=0))
-    assert bench.kept == [(1, PublishRejected)]
-    bench.entry(letters(2, heard=1))
-    assert bench.kept == []
-    assert bench.queue.lane_last(NODE, START) == 1
-
-
 def test_what_others_may_not_say_is_not_carried_out() -> None:
     """A node speaks for its own sessions of this start, and for nobody else."""
     bench = Entries()
@@ -177,12 +159,6 @@ def test_what_nothing_else_says_is_kept_until_it_was_heard() -> None:
     assert bench.kept == kept[1:]
     bench.entry(letters(6, heard=3))
     assert bench.kept == []
-
-
-def test_nothing_is_kept_for_who_has_no_lane() -> None:
-    bench = Entries(**FULL)
-    assert len(bench.publish("a", "b", "c")) == 2
-    assert dict(bench.queue.lanes) == {}
 
 
 def test_nodes_are_in_the_snapshot() -> None:
@@ -291,15 +267,6 @@ def test_who_says_to_have_seen_more_than_there_was_gives_nothing_back() -> None:
     assert (bench.queue.ready, bench.queue.unsettled) == (0, 2)
     assert bench.bodies(bench.entry(letters(6, publish("c")))) == ["c"]
     assert not bench.queue.resume(NODE, START, 0, {consumer: 3}).deliveries
-
-
-def test_a_deleted_queue_says_so() -> None:
-    bench = Entries(expires_ms=1000)
-    bench.entry(letters(1, publish("a")))
-    bench.now += 1000
-    bench.entry(Tick())
-    found = bench.queue.resume(NODE, START, 0, {SESSION.consumer(): 3})
-    assert (found.deleted, found.last, len(found.unknown), found.consumers) == (True, 1, 1, {})
 
 
 def test_what_a_follower_carries_out_is_told_by_nobody() -> None:

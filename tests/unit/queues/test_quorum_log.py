@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
 from typing import Any
 
 import pytest
@@ -31,10 +31,8 @@ from amqp10broker.queues.commands import (
 from amqp10broker.queues.quorum.command_codec import (
     decode_commands,
     decode_numbers,
-    decode_settings,
     encode_commands,
     encode_numbers,
-    encode_settings,
 )
 from amqp10broker.queues.quorum.commands import (
     DlxSettle,
@@ -136,16 +134,6 @@ def test_what_changes_nothing_is_in_no_entry() -> None:
     assert entry_of([Inspect(REQUEST), publish, Touch(), Inspect(REQUEST)]) == entry_of([publish])
 
 
-def test_the_same_commands_are_the_same_bytes() -> None:
-    """Nothing is remembered from one call to the next, of consumers that came and went neither."""
-    before = [plain(each) for each in COMMANDS]
-    data = entry_of(COMMANDS, 1234, 77)
-    assert entry_of(COMMANDS, 1234, 77) == data
-    assert [plain(each) for each in COMMANDS] == before
-    decoded = decode_commands(data)
-    assert entry_of(decoded.commands, 1234, 77) == data
-
-
 def test_a_name_that_is_no_text_does_no_harm() -> None:
     """Of a link, as its client wrote it."""
     data = entry_of([Subscribe(CONSUMER, False, name="a\udc80 \u00fc")])
@@ -190,20 +178,6 @@ def test_numbers_come_back_and_ranges_are_short(numbers: list[int]) -> None:
     assert end == 2 + len(data)
     if isinstance(numbers, range):
         assert len(data) < 20
-
-
-def test_settings_come_back() -> None:
-    settings = QueueSettings(
-        overflow=Overflow.REJECT_PUBLISH,
-        dead_letter_strategy=DeadLetterStrategy.AT_LEAST_ONCE,
-        retry_type=RetryType.ALL,
-        delivery_limit=None,
-        single_active_consumer=True,
-        dead_letter_exchange="",
-    )
-    assert decode_settings(encode_settings(settings)) == settings
-    assert encode_settings(QueueSettings()) == b"{}"
-    assert decode_settings(b'{"of_a_later_version": 1}') == QueueSettings()
 
 
 # --- snapshots ------------------------------------------------------------------------------------
@@ -258,9 +232,3 @@ def test_a_cut_snapshot_is_refused() -> None:
     for length in (0, 3, 40, len(data) - 8):
         with pytest.raises(ValueError):
             decode_snapshot("q", data[:length])
-
-
-def test_settings_of_the_snapshot_are_those_of_the_queue() -> None:
-    bench = Bench(max_length=7)
-    restored = decode_snapshot("q", encode_snapshot(bench.queue))
-    assert restored.settings == replace(QueueSettings(), max_length=7)

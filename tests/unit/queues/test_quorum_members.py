@@ -28,8 +28,7 @@ from amqp10broker.queues.quorum import log_store as quorum_store
 from amqp10broker.queues.quorum.commands import Letters, QuorumCommand
 from amqp10broker.queues.quorum.durability import LATE_BYTES, LATE_ENTRIES
 from amqp10broker.queues.quorum.log_store import QuorumStore
-from amqp10broker.queues.quorum.snapshot import encode_snapshot
-from amqp10broker.queues.settings import DEFAULTS, QueueSettings
+from amqp10broker.queues.settings import DEFAULTS
 from amqp10broker.raft.codec import encode_config
 from amqp10broker.raft.config import Add, Configuration, Promote
 from amqp10broker.raft.entries import Hard, Kind, Point, Snapshot, run_of
@@ -49,17 +48,6 @@ def opened(world: World) -> Node:
 
 def numbers(world: World, node: Node) -> list[int]:
     return [int(body.rstrip(b".")) for body in world.bodies(node).values()]
-
-
-def test_one_leads_and_all_have_what_is_published() -> None:
-    world = World(1)
-    leader = opened(world)
-    world.publish(leader, 3)
-    assert world.confirmed == set(), "nobody else has it"
-    world.settle_down(lambda: world.confirmed == {0, 1, 2} and world.even())
-    for node in world.nodes.values():
-        assert numbers(world, node) == [0, 1, 2]
-        assert node.leads is (node is leader)
 
 
 def test_what_nodes_have_published_and_is_not_committed_is_unconfirmed() -> None:
@@ -128,16 +116,6 @@ def test_a_follower_carries_out_several_entries_with_one_wake() -> None:
     world.work_off()
     assert behind(world, leader) == [1, 1]
     world.pass_time(LATER_MS)
-    world.work_off()
-    assert behind(world, leader) == [0, 0]
-
-
-def test_a_follower_does_not_leave_large_entries_for_later() -> None:
-    """They are in memory as long, and take long."""
-    world = World(1)
-    leader = opened(world)
-    world.settle_down(world.even)
-    world.publish(leader, size=LATE_BYTES)
     world.work_off()
     assert behind(world, leader) == [0, 0]
 
@@ -269,43 +247,6 @@ def test_what_a_leader_without_majority_wrote_goes_for_what_the_others_agreed_on
     world.settle_down(world.even)
     assert numbers(world, old) == numbers(world, leader) == [0, 6, 7]
     assert world.bodies(old).keys() == world.bodies(leader).keys()
-
-
-def test_all_begin_with_the_same_state_and_the_first_leader_configures_it() -> None:
-    """Time begins for it then: it does not expire because nobody used it since 1970."""
-    world = World(4, settings=QueueSettings(expires_ms=60_000, max_length=5))
-    states = [encode_snapshot(node.backend.queue) for node in world.nodes.values()]
-    assert states == states[:1] * 3
-    world.now += 3_600_000
-    opened(world)
-    world.settle_down(
-        lambda: all(node.backend.queue.settings == world.settings for node in world.nodes.values())
-    )
-    assert not any(node.backend.queue.deleted for node in world.nodes.values())
-    (due,) = {node.backend.queue.deadline() for node in world.nodes.values()}
-    assert due is not None
-    assert due > world.now
-
-
-def test_a_member_that_was_away_gets_entries_and_one_that_was_away_for_long_gets_the_state() -> None:
-    world = World(5)
-    leader = opened(world)
-    away = next(node.number for node in world.nodes.values() if node is not leader)
-    for long in (False, True):
-        world.crash(away)
-        for _ in range(30):
-            world.publish(leader, 2)
-            world.settle_down(lambda: len(world.confirmed) == world.published)
-            while long and len(leader.journal.files) > 1:
-                before = len(leader.journal.files)
-                leader.journal.clean(leader.store, lambda: None)
-                if len(leader.journal.files) == before:
-                    break
-        world.start(away)
-        queue = world.nodes[away].backend.queue
-        world.settle_down(world.even)
-        assert (world.nodes[away].backend.queue is not queue) is long, "another was installed"
-        assert numbers(world, world.nodes[away]) == list(range(world.published))
 
 
 @pytest.mark.rabbitmq("quorum_queue_SUITE", "gh_12635")
@@ -488,19 +429,6 @@ def test_a_member_whose_machine_fails_is_left_out_and_the_others_go_on(
     world.start(number)
     world.settle_down(world.even)
     assert numbers(world, world.nodes[number]) == numbers(world, other) == [0, 1, 2]
-
-
-def test_a_follower_shows_its_figures() -> None:
-    world = World(11)
-    leader = opened(world)
-    world.publish(leader, 4)
-    consumer = world.client.consumer()
-    leader.work(Subscribe(consumer, False), Credit(consumer, 0, 3, False, 0))
-    world.settle_down(world.even)
-    figures = [node.backend.queue.figures() for node in world.nodes.values()]
-    assert figures == figures[:1] * 3
-    assert (figures[0].messages_ready, figures[0].messages_unsettled, figures[0].consumers) == (1, 3, 1)
-    assert [node.backend.deadline() for node in world.nodes.values() if node is not leader] == [None, None]
 
 
 def test_the_member_that_is_to_lead_a_new_group_does_so_without_waiting() -> None:

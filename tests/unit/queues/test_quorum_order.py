@@ -6,10 +6,12 @@ import pytest
 
 from amqp10broker.queues.commands import Credit, DeliveryOutcome, Inspect, Purge
 from amqp10broker.queues.effects import Answer, CreditReply, Deliver
-from amqp10broker.queues.quorum.lane import NEVER, OrderedEntries
 from tests.support.quorum_bench import Bench, confirmed, message, only
 
 
+@pytest.mark.rabbitmq(
+    "quorum_queue_SUITE", "amqpl_headers", "subscribe_from_each", "validate_messages_on_queue"
+)
 @pytest.mark.rabbitmq(
     "rabbit_fifo_SUITE", "checkout_enq_settle_test", "checkout_metadata_test", "enq_enq_checkout_test"
 )
@@ -21,8 +23,17 @@ def test_messages_come_in_the_order_in_which_they_were_published() -> None:
     assert bench.get(bench.consumer(), 10) == ["a", "b", "c"]
 
 
-@pytest.mark.rabbitmq("amqp_client_SUITE", "priority_quorum_queue")
-@pytest.mark.rabbitmq("quorum_queue_SUITE", "priority_queue_2_1_ratio")
+@pytest.mark.rabbitmq("quorum_queue_SUITE", "priority_queue_fifo", note="in each level")
+@pytest.mark.rabbitmq(
+    "amqp_client_SUITE",
+    "priority_quorum_queue",
+    differs="two levels, two high messages before each normal one, as in 4.0 to 4.2",
+)
+@pytest.mark.rabbitmq(
+    "quorum_queue_SUITE",
+    "priority_queue_2_1_ratio",
+    differs="two levels, two high messages before each normal one, as in 4.0 to 4.2",
+)
 @pytest.mark.rabbitmq("rabbit_fifo_q_SUITE", "hi_is_prioritised")
 def test_two_high_ones_go_before_each_normal_one() -> None:
     """High first, then 2:1 as long as both wait."""
@@ -30,14 +41,6 @@ def test_two_high_ones_go_before_each_normal_one() -> None:
     bench.publish("n1", "n2", "n3")
     bench.publish("h1", "h2", "h3", "h4", "h5", priority=5)
     assert bench.get(bench.consumer(), 10) == ["h1", "h2", "n1", "h3", "h4", "n2", "h5", "n3"]
-
-
-def test_the_ratio_goes_on_over_single_deliveries() -> None:
-    bench = Bench()
-    bench.publish("n1", "n2")
-    bench.publish("h1", "h2", "h3", priority=9)
-    consumer = bench.consumer()
-    assert [bench.get(consumer)[0] for _ in range(5)] == ["h1", "h2", "n1", "h3", "n2"]
 
 
 @pytest.mark.rabbitmq("rabbit_fifo_q_SUITE", "hi_is_prioritised")
@@ -84,6 +87,8 @@ def test_returns_go_before_everything_else_in_the_order_of_return() -> None:
     assert bench.get(first, 9) == ["c", "a", "b", "h"]
 
 
+@pytest.mark.rabbitmq("amqpl_consumer_ack_SUITE", "requeue_one_channel_quorum_queue")
+@pytest.mark.rabbitmq("quorum_queue_SUITE", "requeue_multiple_true")
 @pytest.mark.rabbitmq("rabbit_fifo_SUITE", "return_multiple_test")
 def test_one_settlement_of_several_keeps_their_order() -> None:
     """requeue_multiple_true."""
@@ -94,6 +99,7 @@ def test_one_settlement_of_several_keeps_their_order() -> None:
     assert bench.get(consumer, 3) == ["a", "b", "c"]
 
 
+@pytest.mark.rabbitmq("quorum_queue_SUITE", "requeue_multiple_false")
 def test_single_settlements_return_in_their_own_order() -> None:
     """requeue_multiple_false."""
     bench = Bench()
@@ -175,35 +181,6 @@ def test_what_never_reached_the_client_goes_back_to_its_place() -> None:
     assert bench.get(other, 5) == ["h1", "h2", "n1", "h3", "n2"]
 
 
-def test_what_two_consumers_give_back_is_merged_again() -> None:
-    bench = Bench()
-    bench.publish("a", "b", "c", "d", "e")
-    first, second = bench.consumer(2), bench.consumer(2)
-    first_keys, second_keys = bench.held(first), bench.held(second)
-    bench.give_back(second, second_keys)
-    bench.give_back(first, first_keys)
-    assert bench.get(bench.consumer(), 5) == ["a", "b", "c", "d", "e"]
-
-
-def test_a_return_that_is_given_back_keeps_its_place_among_the_returns() -> None:
-    bench = Bench()
-    bench.publish("a", "b", "c")
-    consumer = bench.consumer(3)
-    bench.settle(consumer, DeliveryOutcome.REQUEUE)
-    bench.credit(consumer, 2)
-    bench.give_back(consumer, bench.held(consumer))
-    assert bench.get(bench.consumer(), 3) == ["a", "b", "c"]
-
-
-def test_giving_back_counts_as_no_delivery() -> None:
-    bench = Bench(delivery_limit=0, dead_letter_exchange="dlx")
-    bench.publish("a")
-    consumer = bench.consumer(1)
-    bench.give_back(consumer, bench.held(consumer))
-    assert bench.get(bench.consumer()) == ["a"]
-    assert bench.dead() == []
-
-
 def test_consumers_with_credit_take_turns() -> None:
     bench = Bench()
     first, second = bench.consumer(4), bench.consumer(4)
@@ -212,6 +189,7 @@ def test_consumers_with_credit_take_turns() -> None:
     assert len(bench.bodies(told, first)) == 2
 
 
+@pytest.mark.rabbitmq("quorum_queue_SUITE", "consumer_priorities")
 @pytest.mark.rabbitmq("rabbit_fifo_SUITE", "checkout_priority_test")
 def test_the_highest_priority_gets_all_as_long_as_it_has_credit() -> None:
     """consumer_priorities."""
@@ -291,6 +269,10 @@ def test_unknown_keys_settle_nothing() -> None:
     assert bench.queue.unsettled == 1
 
 
+@pytest.mark.rabbitmq("quorum_queue_SUITE", "consumer_metrics", "queue_declare_passive_consumer_count")
+@pytest.mark.rabbitmq(
+    "rabbit_fifo_SUITE", "query_consumers_test", "query_consumers_when_single_active_consumer_is_on_test"
+)
 @pytest.mark.rabbitmq(
     "rabbit_fifo_SUITE", "checkout_get_empty_test", "enq_enq_deq_deq_settle_test", "enq_enq_deq_test"
 )
@@ -300,8 +282,9 @@ def test_a_fetch_of_one_message_is_no_consumer_in_counts() -> None:
     bench.publish("a")
     fetcher = bench.consumer(counted=False)
     assert bench.get(fetcher) == ["a"]
-    told = bench.do(Inspect(bench.request))
-    assert only(told, Answer)[0].consumers == 0
+    assert only(bench.do(Inspect(bench.request)), Answer)[0].consumers == 0
+    bench.consumer()
+    assert only(bench.do(Inspect(bench.request)), Answer)[0].consumers == 1
 
 
 def test_an_exclusive_consumer_is_one_like_any_other() -> None:
@@ -323,15 +306,3 @@ def test_settled_deliveries_are_gone_when_they_have_arrived() -> None:
     bench.credit(consumer, 1)
     bench.leave(consumer, DeliveryOutcome.REQUEUE)
     assert bench.queue.ready == 0
-
-
-def test_lines_that_are_empty_have_nothing_in_common() -> None:
-    """They begin with the same blocks, of which there are none."""
-    appended, returned, cleared, untouched = (OrderedEntries() for _ in range(4))
-    appended.append([1, 2], [10, 10], None)
-    returned.put_back([(3, 10, NEVER)])
-    assert cleared.clear() == []
-    assert untouched.take(1, 0) == ([], [], None)
-    cleared.append([4], [10], None)
-    assert [lane.length for lane in (appended, returned, cleared, untouched)] == [2, 1, 1, 0]
-    assert [lane.clear() for lane in (appended, returned, cleared, untouched)] == [[1, 2], [3], [4], []]

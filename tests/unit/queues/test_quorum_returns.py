@@ -9,7 +9,6 @@ from amqp10broker.message.message import Message
 from amqp10broker.protocols.amqp10.codec import encode
 from amqp10broker.protocols.amqp10.types import Symbol, Timestamp
 from amqp10broker.queues.commands import (
-    AttachPublisher,
     Credit,
     DeliveryOutcome,
     PeerId,
@@ -53,6 +52,7 @@ def test_each_return_counts_as_acquired_and_a_failed_one_as_failed_too(
         assert counts_of(found) == (times, times * failures, times * failures, False)
 
 
+@pytest.mark.rabbitmq("amqpl_consumer_ack_SUITE", "requeue_two_channels_quorum_queue")
 @pytest.mark.rabbitmq(
     "rabbit_fifo_SUITE",
     "down_noproc_returns_checked_out_in_order_test",
@@ -128,6 +128,11 @@ def test_every_return_counts_against_the_limit(delivery_outcome: DeliveryOutcome
     assert bench.dead() == [("delivery_limit", ["a", "b"])]
 
 
+@pytest.mark.rabbitmq(
+    "quorum_queue_SUITE",
+    "at_most_once_dead_letter_order_delivery_limit_channel_closed",
+    "at_most_once_dead_letter_order_delivery_limit_modified_outcome",
+)
 @pytest.mark.rabbitmq("rabbit_fifo_SUITE", "down_checked_out_limit_test")
 def test_a_lost_connection_counts_against_the_limit() -> None:
     """down_checked_out_limit, at_most_once_dead_letter_order_delivery_limit_channel_closed."""
@@ -137,6 +142,7 @@ def test_a_lost_connection_counts_against_the_limit() -> None:
     assert bench.dead() == [("delivery_limit", ["a", "b", "c"])]
 
 
+@pytest.mark.rabbitmq("quorum_queue_SUITE", "subscribe_redelivery_limit_disable")
 def test_without_a_limit_a_message_comes_back_for_ever() -> None:
     """subscribe_redelivery_limit_disable."""
     bench = Bench(delivery_limit=None)
@@ -148,6 +154,7 @@ def test_without_a_limit_a_message_comes_back_for_ever() -> None:
         assert counts_of(found) == (times, times, times, False)
 
 
+@pytest.mark.rabbitmq("quorum_queue_SUITE", "delivery_limit_policy_update")
 @pytest.mark.rabbitmq("rabbit_fifo_SUITE", "update_config_delivery_limit_test")
 def test_another_limit_acts_at_the_next_return() -> None:
     """delivery_limit_policy_update, update_config_delivery_limit."""
@@ -388,25 +395,6 @@ def test_what_the_consumers_of_a_node_held_comes_back_once_however_long_it_was_a
     assert [counts[:2] for counts in bench.queue.parts()[0].counts.values()] == [(1, 1), (1, 1)]
 
 
-def test_those_of_other_nodes_and_sessions_get_what_comes_back() -> None:
-    bench = Bench()
-    bench.publish("a", "b")
-    gone = bench.consumer(2)
-    other = ReplyTo(PeerId(1, 5, 1), "elsewhere")
-    stays = other.consumer()
-    bench.do(AttachPublisher(other.publisher()))
-    bench.do(Subscribe(stays, False))
-    bench.do(Credit(stays, 0, 9, False, 0))
-    bench.do(SessionGone(gone.reply_to))
-    assert (bench.held(gone), bench.held(stays)) == ([], [0, 1])
-    for late in (NodeGone(1, 4), NodeGone(2, 9), NodeGone(0, 0), SessionGone(PeerId(1, 6, 1))):
-        bench.do(late)
-    assert (bench.held(stays), bench.queue.consumers, bench.queue.publishers) == ([0, 1], 1, 1)
-    bench.do(NodeGone(1, 5))
-    assert (bench.held(stays), bench.queue.consumers, bench.queue.publishers) == ([], 0, 0)
-    assert bench.queue.ready == 2
-
-
 def test_the_next_consumer_becomes_active_when_the_session_of_the_active_one_is_gone() -> None:
     bench = Bench(single_active_consumer=True)
     bench.publish("a")
@@ -473,13 +461,6 @@ def test_a_cancelled_consumer_times_out_too_and_is_forgotten() -> None:
     bench.wait(1000)
     assert bench.queue.ready == 1
     assert consumer not in bench.queue.parts()[1].by_ref
-
-
-def test_settled_deliveries_never_time_out() -> None:
-    bench = Bench(consumer_timeout_ms=1000)
-    bench.publish("a")
-    bench.consumer(1, settled=True)
-    assert bench.queue.deadline() is None
 
 
 def test_a_time_out_comes_behind_the_delivery_it_is_about() -> None:

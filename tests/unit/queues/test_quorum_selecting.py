@@ -8,7 +8,7 @@ import pytest
 
 from amqp10broker.message.filters import wanted
 from amqp10broker.message.message import Message
-from amqp10broker.queues.commands import ConsumerRef, DeliveryOutcome, Purge
+from amqp10broker.queues.commands import ConsumerRef, DeliveryOutcome
 from amqp10broker.queues.effects import CreditReply
 from amqp10broker.queues.outlook import Looking
 from amqp10broker.queues.quorum.command_codec import decode_commands, encode_commands
@@ -102,15 +102,6 @@ def test_complementary_selectors_split_a_queue() -> None:
     assert (bench.got(red), bench.got(blue)) == ([0, 3, 5], [1, 2, 4])
 
 
-def test_those_that_want_the_same_share_it() -> None:
-    """In turns, within one look."""
-    bench = Colours()
-    first, second = bench.selects(RED, 80), bench.selects(RED, 80)
-    bench.put(*["red"] * 60)
-    assert bench.turns() == 1
-    assert len(bench.got(first)) == len(bench.got(second)) == 30
-
-
 def test_what_comes_back_goes_to_the_next_that_matches() -> None:
     """Before what nobody had; and its counts say how often it came back."""
     bench = Colours(delivery_limit=2, dead_letter_exchange="dead")
@@ -157,15 +148,6 @@ def test_a_drain_ends_when_the_queue_was_looked_through() -> None:
     assert bench.got(blue) == [95]
     assert [(reply.credit, reply.drain) for reply in bench.replies(blue)] == [(0, True)]
     assert bench.queue.parts()[1].by_ref[blue].delivery_count == 3
-
-
-def test_a_drain_of_a_queue_that_was_looked_through_is_answered_at_once() -> None:
-    bench = Colours()
-    bench.put("red")
-    blue = bench.selects(BLUE, 1)
-    bench.turns()
-    assert [reply.drain for reply in only(bench.credit(blue, 1, drain=True), CreditReply)] == [True]
-    assert [reply.drain for reply in only(bench.credit(blue, 0, drain=True), CreditReply)] == [True]
 
 
 def test_a_drain_of_one_that_times_out_is_answered() -> None:
@@ -231,16 +213,6 @@ def test_a_long_queue_is_looked_through_in_turns_and_others_are_served_meanwhile
     assert len(bench.held(plain)) == 1_000
 
 
-@pytest.mark.parametrize("priority", [0, 1])
-def test_others_have_what_was_looked_at(priority: int) -> None:
-    """Those that select come before others of their priority; one of higher priority does not wait."""
-    bench = Colours()
-    blue, plain = bench.selects(BLUE, 10), bench.consumer(10, priority=priority)
-    told = bench.put("red", "blue")
-    assert len(bench.delivered(told, plain)) == (2 if priority else 0)
-    assert (bench.got(blue), bench.got(plain)) == (([], [0, 1]) if priority else ([1], [0]))
-
-
 def test_of_those_that_select_the_higher_priority_comes_first() -> None:
     bench = Colours()
     bench.scan_max = 10
@@ -261,29 +233,6 @@ def test_who_drains_or_fetches_does_not_wait_for_those_that_select() -> None:
     assert [each[1][-2:] for each in bench.delivered(told, plain)] == [b"#0"]
 
 
-def test_a_drain_that_uses_up_the_credit_leaves_the_consumer_without_a_turn() -> None:
-    bench = Colours()
-    bench.selects(BLUE, 1, priority=1)
-    bench.put("red", "blue")
-    plain = bench.consumer(counted=False)
-    bench.credit(plain, 1, drain=True)
-    bench.turns()
-    assert bench.delivered(bench.put("red", "red", "red"), plain) == []
-    assert len(bench.delivered(bench.credit(plain, 2), plain)) == 2
-
-
-def test_what_came_back_comes_first_then_high_priority_and_the_tail_in_its_turn() -> None:
-    """Of a queue without a limit of deliveries what comes back stands behind all that there was."""
-    bench = Colours(delivery_limit=None)
-    bench.put("red", "red")
-    plain = bench.consumer(2)
-    bench.put("red")
-    bench.settle(plain, DeliveryOutcome.REQUEUE, [1])
-    bench.put("red")
-    bench.put("red", priority=9)
-    assert bench.got(bench.selects(RED, 9)) == [4, 2, 1, 3]
-
-
 def test_what_was_found_and_is_gone_is_left_out_and_what_may_not_be_had_stays() -> None:
     """Between the look and its entry others take messages, credit is lowered, or the consumer goes."""
     bench = Colours()
@@ -302,17 +251,6 @@ def test_what_was_found_and_is_gone_is_left_out_and_what_may_not_be_had_stays() 
     bench.do(SessionGone(bench.reply_to.id))
     bench.do(found)
     assert bench.queue.ready == 3
-
-
-def test_a_purge_leaves_nothing_to_look_at() -> None:
-    bench = Colours()
-    bench.put("red", "blue")
-    blue = bench.selects(BLUE, 3)
-    found = bench.look()
-    assert found is not None
-    bench.do(Purge(bench.request))
-    bench.do(found)
-    assert (bench.got(blue), bench.looking(blue).rests) == ([], True)
 
 
 def test_the_limit_of_a_queue_that_rejects_counts_what_waits_to_be_looked_at() -> None:

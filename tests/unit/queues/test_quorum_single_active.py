@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from amqp10broker.queues.commands import ConsumerRef, Credit, DeliveryOutcome, Publish
+from amqp10broker.queues.commands import ConsumerRef, DeliveryOutcome, Publish
 from amqp10broker.queues.effects import ActiveChanged, CreditReply, Deliver
 from tests.support.quorum_bench import Bench, message, only
 
@@ -47,6 +47,11 @@ def test_only_the_active_one_gets_messages(bench: Bench) -> None:
     assert bench.bodies(told, second) == []
 
 
+@pytest.mark.rabbitmq(
+    "amqp_client_SUITE",
+    "single_active_consumer_drain_classic_queue",
+    "single_active_consumer_drain_quorum_queue",
+)
 @pytest.mark.rabbitmq(
     "rabbit_fifo_SUITE",
     "credit_and_drain_single_active_consumer_test",
@@ -92,6 +97,9 @@ def test_the_next_one_is_activated_when_the_active_one_goes(bench: Bench) -> Non
     assert bench.bodies(told, second) == ["a"]
 
 
+@pytest.mark.rabbitmq(
+    "single_active_consumer_SUITE", "fallback_to_another_consumer_when_first_one_is_cancelled_manual_acks"
+)
 @pytest.mark.rabbitmq(
     "rabbit_fifo_SUITE", "single_active_cancelled_with_unacked_test", "single_active_settle_after_cancel_test"
 )
@@ -269,14 +277,3 @@ def test_without_the_setting_all_are_served_and_nobody_hears_of_activity() -> No
     bench.consumer(1)
     assert len(bench.bodies(bench.publish("a", "b"))) == 2
     assert active(bench.told) == []
-
-
-def test_withdrawn_deliveries_are_not_told(bench: Bench) -> None:
-    """What is given back before anybody heard of it must not be delivered in the same breath."""
-    first = bench.consumer()
-    bench.queue.apply(Publish(bench.publisher, [0], [message("a")], False), bench.now)
-    bench.queue.apply(Credit(first, 0, 1, False, 0), bench.now)
-    bench._handed[first] = 0
-    told = bench.leave(first, DeliveryOutcome.ACCEPT)
-    assert only(told, CreditReply)
-    assert bench.queue.ready == 1

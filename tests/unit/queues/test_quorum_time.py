@@ -21,13 +21,6 @@ def time_of(correction_ms: int = 0, time_ms: int = 0, clock_ms: int = 0) -> LogT
     return LogTime(node, time_ms, clock_ms)
 
 
-def test_time_is_the_clocks() -> None:
-    time = time_of(0, 100, 1_000)
-    assert [time.at(clock_ms) for clock_ms in (1_000, 1_001, 5_000)] == [1_000, 1_001, 5_000]
-    assert time.when(9_000) == 9_000
-    assert time.ahead_ms(5_000) == 0
-
-
 def test_time_that_is_ahead_goes_on_a_tenth_slower_until_the_clock_is_there() -> None:
     time = time_of(0, 10_000, 0)
     assert [time.at(clock_ms) for clock_ms in (0, 1_000, 50_000, 99_999)] == [10_000, 10_900, 55_000, 99_999]

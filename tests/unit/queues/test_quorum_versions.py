@@ -10,7 +10,7 @@ from amqp10broker.errors import DamagedFile, StorageError
 from amqp10broker.queues import machine_version
 from amqp10broker.queues.commands import Credit, Purge, Subscribe
 from amqp10broker.queues.machine_version import NewerMachine
-from amqp10broker.queues.quorum.command_codec import decode_commands, encode_commands, entry_head
+from amqp10broker.queues.quorum.command_codec import decode_commands, entry_head
 from amqp10broker.queues.quorum.commands import RaiseVersion
 from amqp10broker.queues.quorum.queue import QuorumQueue
 from amqp10broker.queues.quorum.records import APPLIED, COMMANDS, INSTALLED, decode_places
@@ -204,11 +204,6 @@ def test_a_state_of_a_newer_version_is_refused() -> None:
     head = json.dumps({**fields, "version": NEXT}).encode()
     with pytest.raises(NewerMachine):
         decode_snapshot("q", len(head).to_bytes(4, "little") + head + state[4 + length :])
-
-
-def test_nothing_is_written_in_a_version_that_this_broker_does_not_know() -> None:
-    with pytest.raises(NewerMachine):
-        encode_commands([RaiseVersion(NEXT)], 0, 0, NEXT)
 
 
 def test_an_older_broker_cannot_read_what_the_next_writes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -125,37 +125,6 @@ def test_a_message_larger_than_the_room_is_handed_out(wire: Wire) -> None:
     assert wire.got(wire.ask(ref, 256, 1000)) == (2, True)
 
 
-def test_the_room_is_used_up_by_what_comes_later_as_well(wire: Wire) -> None:
-    """A grant that waits for messages ends with them, not with its answer."""
-    ref = wire.consumer()
-    assert reply_of(wire.ask(ref, 256, 1_000)).credit == 256
-    assert wire.got(wire.publish(400)) == (1, False)
-    assert wire.got(wire.publish(700)) == (1, True)
-    assert wire.got(wire.publish(700)) == (0, False)
-    assert wire.got(wire.ask(ref, 256, 1_000)) == (1, False)
-
-
-def test_small_messages_are_bounded_by_credit_only(wire: Wire) -> None:
-    """A full batch of them does not use up the room."""
-    ref = wire.consumer()
-    wire.publish(*[12] * 1000)
-    assert wire.got(wire.ask(ref, 256, 1_000_000)) == (256, False)
-
-
-def test_a_drain_that_uses_up_the_room_forfeits_nothing(wire: Wire) -> None:
-    """There are messages left: the answer counts what was delivered, and the consumer asks again."""
-    ref = wire.consumer()
-    for _ in range(3):
-        wire.publish(600)
-    effects = wire.ask(ref, 100, 1_000, drain=True)
-    assert wire.got(effects) == (2, True)
-    reply = reply_of(effects)
-    assert (reply.drain, reply.delivery_count, reply.credit) == (True, 2, 0)
-    effects = wire.ask(ref, 98, 1_000, drain=True)
-    assert wire.got(effects) == (1, False)
-    assert (reply_of(effects).delivery_count, reply_of(effects).credit) == (100, 0)
-
-
 @pytest.mark.parametrize("kind", ["classic", "quorum"])
 def test_another_consumer_gets_what_one_has_no_room_for(kind: str) -> None:
     """Credit without room does not hold messages back from others."""

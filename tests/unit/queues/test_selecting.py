@@ -15,10 +15,9 @@ from amqp10broker.queues.commands import (
     DeliveryOutcome,
     Inspect,
     Publish,
-    Purge,
     Settle,
 )
-from amqp10broker.queues.effects import Answer, SubscribeRefused
+from amqp10broker.queues.effects import SubscribeRefused
 from amqp10broker.queues.outlook import Looking
 from amqp10broker.queues.settings import QueueSettings
 from tests.support.askers import new_asker
@@ -216,15 +215,6 @@ def test_lower_priority_waits_until_the_others_have_looked_through() -> None:
     assert len(low.got) == 50
 
 
-def test_those_that_select_take_turns_with_the_others() -> None:
-    """Of equal priority; a look in vain is no turn."""
-    bench = Colours()
-    plain, red = bench.consumer(1_000), bench.selects(RED, 1_000)
-    for _ in range(100):
-        bench.put("red")
-    assert len(plain.got) == len(red.got) == 50
-
-
 def test_sql_filters_are_of_the_same_kind() -> None:
     """3.2.13."""
     bench = Colours()
@@ -241,21 +231,6 @@ def test_only_what_says_which_messages_are_wanted_is_in_place_on_a_queue() -> No
     )
     assert list(found.in_place) == ["jms"]
     assert [each.name for each in found.refused] == ["rabbitmq:stream-offset-spec"]
-
-
-def test_the_priority_of_messages_counts_first() -> None:
-    """Of a queue with levels."""
-    bench = Colours(QueueSettings(max_priority=2))
-    bench.put("red", "blue", priority=0)
-    bench.put("blue", "red", priority=2)
-    blue = bench.selects(BLUE, 1)
-    bench.put("blue", priority=1)
-    assert numbers(blue.got) == [2]
-    assert numbers(blue.grant(5)) == [4, 1]
-    bench.put("blue", priority=2)
-    assert numbers(blue.got)[3:] == [5]
-    bench.decide(blue, 2, DeliveryOutcome.REQUEUE)
-    assert numbers(blue.got)[4:] == [2]
 
 
 def test_a_browser_takes_nothing() -> None:
@@ -297,15 +272,6 @@ def test_what_was_taken_meanwhile_is_not_shown() -> None:
     assert numbers(browser.grant(5)) == [3]
 
 
-def test_a_browser_sees_what_came_back_before_it_came() -> None:
-    """The queue is looked at as it stands."""
-    bench = Colours()
-    bench.put("red", "red", "red")
-    taker = bench.consumer(2)
-    bench.decide(taker, 1, DeliveryOutcome.REQUEUE)
-    assert numbers(bench.browser(5).got) == [1, 2]
-
-
 def test_browsers_are_no_consumers() -> None:
     """3.3.19: not counted, not kept out by one that has the queue for itself, and no reason to be deleted."""
     bench = Colours(auto_delete=True)
@@ -338,21 +304,6 @@ def test_a_browser_may_select() -> None:
     bench.put("red", "blue", "red", "blue")
     assert numbers(bench.browser(5, BLUE).got) == [1, 3]
     assert bench.ready() == 4
-
-
-def test_a_selected_message_is_ready_until_it_is_taken() -> None:
-    """Purge and delete count it."""
-    bench = Colours()
-    bench.put("red", "blue")
-    blue = bench.selects(BLUE)
-    asker = new_asker("asker")
-    bench.clients[asker.id] = told = Client(bench, "asker")
-    bench.do(Purge(asker.request()))
-    assert [each.ready for each in told.told if isinstance(each, Answer)] == [2]
-    assert blue.grant(5) == []
-    assert blue.replies[-1].available == 0
-    bench.put("blue")
-    assert numbers(blue.got) == [2]
 
 
 def test_what_was_wanted_and_not_paid_for_is_not_asked_about_again_but_once() -> None:

@@ -61,15 +61,6 @@ def test_a_long_backlog_of_a_quorum_queue_is_out_of_memory_and_comes_back() -> N
     assert (len(bodies), spool.bytes_used) == (0, 0)
 
 
-def test_dropped_and_cleared_pages_give_their_space_back() -> None:
-    spool = Spool(Files())
-    bodies = PagedBodies(SpoolPacks(spool))
-    bodies.put(0, [(HEAD, b"x")] * (4096 * (OPEN_PAGES_MAX + 3)))
-    assert spool.bytes_used
-    bodies.clear()
-    assert spool.bytes_used == 0
-
-
 def test_without_room_they_stay_in_memory() -> None:
     bodies = PagedBodies(SpoolPacks(Spool(FullScratch)))
     bodies.put(0, [(HEAD, b"%d" % number) for number in range(4096 * (OPEN_PAGES_MAX + 2))])

@@ -13,33 +13,27 @@ from amqp10broker.message.filters.filters import Filters, from_amqp10
 from amqp10broker.message.filters.offset_spec import AtTime, First, Interval, Last, Next, Offset
 from amqp10broker.message.message import Message, make_head
 from amqp10broker.message.offsets import delivered, kept
-from amqp10broker.protocols.amqp10.performatives import Properties
 from amqp10broker.protocols.amqp10.types import Described, Symbol
 from amqp10broker.queues.commands import (
     DELETE,
     TICK,
     AttachPublisher,
     Cancel,
-    Configure,
     Credit,
     Delete,
     DeliveryOutcome,
-    DetachPublisher,
     Inspect,
     Publish,
     Purge,
     Settle,
     Subscribe,
-    Touch,
     Unsubscribe,
 )
 from amqp10broker.queues.effects import (
     Answer,
-    Confirmed,
     Deliver,
     QueueDeleted,
     Refusal,
-    Subscribed,
     Unconfirmed,
 )
 from amqp10broker.queues.settings import QueueSettings
@@ -47,7 +41,7 @@ from amqp10broker.queues.stream import queue as stream_module
 from amqp10broker.queues.stream.consumer import FILTER_WORK
 from tests.support.disks import SimDisk
 from tests.support.inventories import ShelfAlone
-from tests.support.streams import HEAD, NOW_MS, Bench, confirmed_of, number_of, offset_of, text
+from tests.support.streams import NOW_MS, Bench, confirmed_of, number_of, offset_of, text
 
 
 def sql(expression: str) -> Filters:
@@ -69,25 +63,6 @@ def test_a_publish_is_confirmed_when_its_chunk_is_committed_and_read_then_only()
     effects = bench.do()
     assert confirmed_of(effects) == [0, 1, 2]
     assert [offset for offset, _ in reader.listen(effects)] == [0, 1, 2]
-
-
-def test_what_is_published_during_a_commit_makes_the_next_chunk() -> None:
-    bench = Bench()
-    bench.slow = True
-    for _ in range(3):
-        assert bench.publish(2) == []
-    bench.commit()
-    assert confirmed_of(bench.do()) == [0, 1]
-    bench.commit()
-    assert confirmed_of(bench.do()) == [2, 3, 4, 5]
-    assert bench.log.last_chunk() == 2
-
-
-def test_all_publishes_of_one_wake_are_one_chunk() -> None:
-    bench = Bench()
-    effects = bench.do(bench.publishing(2), bench.publishing(3))
-    assert [list(effect.ids) for effect in effects if isinstance(effect, Confirmed)] == [[0, 1], [2, 3, 4]]
-    assert bench.log.last_chunk() == 0
 
 
 def test_a_large_publish_is_cut_into_chunks_of_bounded_size(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,42 +142,7 @@ def test_a_consumer_that_begins_at_the_end_gets_what_is_published_from_then_on(p
     assert [offset for offset, _ in reader.listen(bench.publish(2))] == [9, 10]
 
 
-@pytest.mark.parametrize("position", [First(), Last(), Next(), None, Offset(0), AtTime(5), Interval(5)])
-def test_any_position_of_an_empty_stream_is_its_beginning(position: First) -> None:
-    bench = Bench()
-    reader = bench.reader(position)
-    assert reader.read(10) == []
-    assert [offset for offset, _ in reader.listen(bench.publish(2))] == [0, 1]
-
-
-def test_the_last_chunk_is_the_last_committed_one() -> None:
-    bench = Bench()
-    bench.publish(2)
-    bench.publish(2)
-    bench.slow = True
-    bench.publish(2)
-    reader = bench.reader(Last())
-    assert reader.read(100) == [2, 3]
-
-
-def test_an_offset_that_has_gone_is_the_first_that_is_left() -> None:
-    bench = Bench(QueueSettings(segment_bytes=1, max_length_bytes=200))
-    for _ in range(10):
-        bench.publish(1)
-    first = bench.log.first_offset
-    assert first > 0
-    assert bench.reader(Offset(0)).read(100) == list(range(first, 10))
-
-
 # --- delivering -------------------------------------------------------------------------------------
-
-
-def test_every_consumer_gets_every_message() -> None:
-    bench = Bench()
-    bench.publish(5)
-    one, two = bench.reader(), bench.reader()
-    assert one.read(10) == two.read(10) == [0, 1, 2, 3, 4]
-    assert bench.queue.ready == 5
 
 
 def test_a_delivery_says_which_offset_it_has() -> None:
@@ -242,45 +182,6 @@ def test_credit_counts_from_the_clients_delivery_count() -> None:
     # A grant from before the last two deliveries: two of its five are used up.
     fresh = reader.listen(bench.do(Credit(reader.ref, 2, 5, False, reader.seen)))
     assert [offset for offset, _ in fresh] == [4, 5, 6]
-
-
-def test_a_drain_forfeits_what_is_left_when_all_was_delivered() -> None:
-    bench = Bench()
-    bench.publish(2)
-    reader = bench.reader()
-    assert reader.read(10, drain=True) == [0, 1]
-    reply = reader.replies[-1]
-    assert (reply.delivery_count, reply.credit, reply.drain) == (10, 0, True)
-    assert reader.listen(bench.publish(1)) == []
-    assert reader.read(1) == [2]
-
-
-def test_a_drain_with_too_little_credit_uses_it_up_by_messages() -> None:
-    bench = Bench()
-    bench.publish(5)
-    reader = bench.reader()
-    assert reader.read(2, drain=True) == [0, 1]
-    assert reader.replies[-1].delivery_count == 2
-
-
-def test_work_of_one_wake_is_bounded_and_goes_on_in_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream_module, "WORK_MAX", 10)
-    bench = Bench()
-    bench.publish(100)
-    reader = bench.reader()
-    before = bench.wakes
-    assert reader.read(100) == list(range(100))
-    assert bench.wakes - before >= 10
-
-
-def test_chunks_that_are_passed_over_count_as_work_too() -> None:
-    bench = Bench()
-    large = make_head(None, {Symbol("x-stream-filter-value"): "us"}, "", "s"), data_section(bytes(200_000))
-    for _ in range(100):
-        bench.publish(1, [large])
-    before = bench.wakes
-    assert bench.reader(filters=Filters(bloom=BloomFilter(("eu",)))).read(10) == []
-    assert bench.wakes - before > 2
 
 
 def test_a_reader_at_the_end_finds_its_chunk_among_many_small_ones() -> None:
@@ -356,14 +257,6 @@ def test_a_consumer_with_an_end_gets_nothing_from_there_on() -> None:
     assert reader.read(100) == []
 
 
-def test_a_consumer_waits_for_what_is_published_below_its_end() -> None:
-    bench = Bench()
-    bench.publish(3)
-    reader = bench.reader(Offset(1), Filters(end=5))
-    assert reader.read(100) == [1, 2]
-    assert [offset for offset, _ in reader.listen(bench.publish(4))] == [3, 4]
-
-
 def test_a_drain_does_not_look_beyond_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """A filter that lets nothing through costs what lies below the end, and not the whole stream."""
     monkeypatch.setattr(stream_module, "WORK_MAX", FILTER_WORK * 10)
@@ -383,28 +276,6 @@ def test_a_consumer_that_begins_at_or_behind_its_end_gets_nothing(end: int) -> N
     reader = bench.reader(Offset(4), Filters(end=end))
     assert reader.read(100) == []
     assert reader.read(100, drain=True) == []
-    assert reader.replies[-1].available == 0
-
-
-def test_what_is_given_back_at_the_end_is_delivered_again() -> None:
-    bench = Bench()
-    bench.publish(9)
-    reader = bench.reader(Offset(0), Filters(end=5))
-    assert reader.read(100) == [0, 1, 2, 3, 4]
-    reader.give_back(2)
-    assert reader.read(100, drain=True) == [3, 4]
-
-
-def test_retention_may_pass_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing that is left is below it."""
-    monkeypatch.setattr(stream_module, "_RECENT_BYTES_MAX", 1)
-    bench = Bench(QueueSettings(segment_bytes=1))
-    for _ in range(10):
-        bench.publish(1)
-    reader = bench.reader(Offset(0), Filters(end=3))
-    bench.do(Configure(QueueSettings(segment_bytes=1, max_length_bytes=1)))
-    assert bench.log.first_offset > 3
-    assert reader.read(10, drain=True) == []
     assert reader.replies[-1].available == 0
 
 
@@ -444,56 +315,7 @@ def test_the_size_of_a_chunks_filter_is_the_queues_setting() -> None:
     assert [len(chunk.filter) for chunk in chunks] == [33, 0]
 
 
-def numbered(numbers: range) -> list[tuple[bytes, bytes]]:
-    from amqp10broker.protocols.amqp10.codec import encode
-    from amqp10broker.protocols.amqp10.types import ULong
-
-    return [
-        (text(0)[0], encode(Described(ULong(0x74), {"n": number})) + data_section(b"x")) for number in numbers
-    ]
-
-
-def test_only_messages_that_pass_the_filter_are_delivered_and_counted() -> None:
-    bench = Bench()
-    bench.publish(100, numbered(range(100)))
-    reader = bench.reader(filters=sql("n % 10 = 3"))
-    assert reader.read(4) == [3, 13, 23, 33]
-    assert reader.read(100) == [43, 53, 63, 73, 83, 93]
-    assert reader.delivery_count == 10
-    assert all(offset_of(message) == offset for offset, message in reader.taken)
-
-
-def test_a_filtered_consumer_that_was_given_back_to_gets_the_same_again() -> None:
-    bench = Bench()
-    bench.publish(100, numbered(range(100)))
-    reader = bench.reader(filters=sql("n % 10 = 3"))
-    reader.read(5)
-    reader.give_back(2)
-    assert reader.read(100) == [33, 43, 53, 63, 73, 83, 93]
-
-
 # --- giving back, settling, leaving -----------------------------------------------------------------
-
-
-def test_what_is_given_back_is_delivered_again_from_there() -> None:
-    bench = Bench()
-    bench.publish(10)
-    reader = bench.reader()
-    reader.read(6)
-    reader.give_back(4)
-    assert reader.listen(bench.publish(1)) == []
-    assert reader.read(100) == list(range(2, 11))
-
-
-def test_what_was_on_its_way_goes_back_too() -> None:
-    bench = Bench()
-    bench.publish(10)
-    reader = bench.reader()
-    reader.read(2)
-    # Three deliveries that the session has not seen when it gives back.
-    bench.do(Credit(reader.ref, 2, 3, False, 2))
-    reader.give_back(0)
-    assert reader.read(100) == list(range(2, 10))
 
 
 def test_giving_back_answers_a_drain_that_was_not_done(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -521,13 +343,6 @@ def test_settling_takes_nothing_away_and_gives_no_credit() -> None:
     assert reader.read(10) == [2, 3]
 
 
-def test_deliveries_to_a_settled_consumer_are_not_unsettled() -> None:
-    bench = Bench()
-    bench.publish(4)
-    assert bench.reader(settled=True).read(10) == [0, 1, 2, 3]
-    assert bench.queue.unsettled == 0
-
-
 @pytest.mark.parametrize("leave", [Cancel, lambda ref: Unsubscribe(ref, [], [], 0, DeliveryOutcome.REQUEUE)])
 def test_a_consumer_that_left_gets_nothing_more(leave: type[Cancel]) -> None:
     bench = Bench()
@@ -540,12 +355,6 @@ def test_a_consumer_that_left_gets_nothing_more(leave: type[Cancel]) -> None:
     assert [effect.consumer for effect in effects if isinstance(effect, Deliver)] == [other.ref]
     stranger = bench.reply_to.consumer()
     assert bench.do(Settle(reader.ref, [1], DeliveryOutcome.ACCEPT), leave(stranger)) == []
-
-
-def test_a_consumer_is_told_that_it_is_subscribed_if_it_asks() -> None:
-    bench = Bench()
-    ref = bench.reply_to.consumer()
-    assert bench.do(Subscribe(ref, False, answer=True)) == [Subscribed(ref)]
 
 
 # --- retention --------------------------------------------------------------------------------------
@@ -583,34 +392,6 @@ def test_segments_go_when_they_are_too_old() -> None:
     bench.queue.apply(TICK, bench.now_ms)
     assert bench.log.first_offset == 1
     assert bench.queue.deadline() == NOW_MS + 6001
-
-
-def test_a_policy_that_changes_acts_at_once() -> None:
-    bench = Bench(QueueSettings(segment_bytes=1))
-    for _ in range(10):
-        bench.publish(1)
-    assert bench.log.segments == 10
-    bench.do(Configure(QueueSettings(segment_bytes=1, max_length_bytes=300)))
-    assert bench.log.segments < 10
-    segments = bench.log.segments
-    # The newest segment is full by the old setting, and is not by the new one.
-    bench.do(Configure(QueueSettings(segment_bytes=1_000_000)))
-    bench.publish(1)
-    assert bench.log.segments == segments
-
-
-def test_a_consumer_that_is_overtaken_by_retention_goes_on_with_what_is_left() -> None:
-    bench = Bench(QueueSettings(segment_bytes=1))
-    for _ in range(10):
-        bench.publish(1)
-    reader = bench.reader()
-    assert reader.read(2) == [0, 1]
-    bench.do(Configure(QueueSettings(segment_bytes=1, max_length_bytes=150)))
-    first = bench.log.first_offset
-    assert first > 2
-    offsets = reader.read(100)
-    assert offsets[-1] == 9
-    assert [offset for offset in offsets if offset >= first] == list(range(first, 10))
 
 
 # --- questions and the end --------------------------------------------------------------------------
@@ -725,22 +506,6 @@ def test_the_time_is_the_same_at_the_end_and_given_back_and_after_a_restart() ->
         assert late.taken == wanted[position:]
 
 
-def test_the_time_with_a_filter() -> None:
-    """Of what passes, which is not all of a chunk."""
-    bench = Bench()
-    for time_ms in (5000, 6000):
-        bench.now_ms = time_ms
-        subjects = [Properties(subject=f"s{number % 2}").encode() for number in range(4)]
-        bench.publish(4, [(HEAD, each + text(number)[1]) for number, each in enumerate(subjects)])
-    reader = bench.reader(filters=sql("p.subject = 's1'"), enqueued_time=True)
-    reader.read(3)
-    reader.read(5)
-    assert [(offset, time_of(each)) for offset, each in reader.taken] == [
-        (1, 5000), (3, 5000), (5, 6000), (7, 6000)
-    ]  # fmt: skip
-    assert [offset_of(each) for _, each in reader.taken] == [1, 3, 5, 7]
-
-
 def test_a_position_by_time_agrees_with_the_times_that_are_told() -> None:
     """What comes is what was written then or later, and all of it."""
     bench = Bench()
@@ -751,14 +516,6 @@ def test_a_position_by_time_agrees_with_the_times_that_are_told() -> None:
         reader = bench.reader(AtTime(time_ms), enqueued_time=True)
         reader.read(100)
         assert reader.taken == [each for each in everything.taken if (time_of(each[1]) or 0) >= time_ms]
-
-
-def test_publishers_are_counted_while_they_are_attached() -> None:
-    bench = Bench()
-    bench.do(AttachPublisher(bench.publisher))
-    assert bench.queue.publishers == 1
-    bench.do(DetachPublisher(bench.publisher), Touch())
-    assert bench.queue.publishers == 0
 
 
 def test_a_fault_refuses_what_nobody_has_heard_of_before_it_ends_the_links() -> None:

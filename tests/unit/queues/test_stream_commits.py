@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
-from amqp10broker.errors import DamagedFile
 from amqp10broker.message.message import Message
 from amqp10broker.queues.stream.commits import StreamCommits
 from tests.support.small_journal import SmallJournal
@@ -76,18 +73,3 @@ def test_what_lives_in_a_file_is_appended_again_and_counted_once() -> None:
     journal.drop_oldest()
     left, _ = next_life(journal)
     assert bodies(left, 0) == [(1, [b"a" * 300]), (2, [b"b" * 300])]
-
-
-def test_a_stream_that_is_gone_needs_nothing() -> None:
-    journal = SmallJournal()
-    commits = StreamCommits(GROUP, journal)
-    commits.append(messages(b"a"))
-    commits.delete()
-    assert (commits.bytes, journal.live) == (0, {1: 0})
-
-
-def test_a_record_of_another_kind_is_damage() -> None:
-    journal = SmallJournal()
-    journal.append(GROUP, 99, 1, [b"?"])
-    with pytest.raises(DamagedFile, match="kind 99"):
-        next_life(journal)

@@ -103,47 +103,6 @@ def test_any_bytes_are_read_or_refused(data: bytes) -> None:
             continue
 
 
-@given(MESSAGES, st.data())
-def test_a_damaged_message_is_read_or_refused(message: Message, data: st.DataObject) -> None:
-    """Bytes changed, cut off, or put behind."""
-    damaged = bytearray(encode_message(message))
-    for _ in range(data.draw(st.integers(1, 3))):
-        damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(st.integers(0, 255))
-    cut = data.draw(st.integers(0, len(damaged)))
-    for piece in (bytes(damaged), bytes(damaged[:cut])):
-        try:
-            again = decode_message(piece)
-        except BadBytes:
-            continue
-        # What is read is a message: it has bytes of its own, and those are read again.
-        assert decode_message(encode_message(again)) == again
-
-
-@given(MESSAGES)
-def test_a_message_with_bytes_missing_or_too_many_is_refused(message: Message) -> None:
-    """A frame holds one message."""
-    encoded = encode_message(message)
-    if not isinstance(message, InstallSnapshot):  # its data goes to the end, and the frame says where that is
-        with pytest.raises(BadBytes, match="behind the end"):
-            decode_message(encoded + b"\0")
-        with pytest.raises(BadBytes):
-            decode_message(encoded[:-1])
-
-
-def test_a_version_that_is_not_known_is_refused() -> None:
-    """Of messages and of records."""
-    with pytest.raises(BadBytes, match="version 2; this program knows 1"):
-        decode_message(b"\x02" + encode_message(TimeoutNow(1, 2, 3))[1:])
-    with pytest.raises(BadBytes, match="version 7"):
-        decode_hard(b"\x07" + encode_hard(Hard(1, 2, 3))[1:])
-
-
-def test_a_kind_that_is_not_known_is_refused() -> None:
-    """Kinds are added under a new version."""
-    with pytest.raises(BadBytes, match="99 is no kind of message"):
-        decode_message(b"\x01\x63" + encode_message(TimeoutNow(1, 2, 3))[2:])
-
-
 @pytest.mark.parametrize(
     ("runs", "what"),
     [

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -128,15 +127,6 @@ def test_entries_are_cut_to_a_size_and_one_comes_always() -> None:
     assert view.entries(2, 8) == (run(2, 1, 2),)
     assert view.entries(3, 12) == (run(3, 1, 2), run(5, 1))
     assert view.entries(7, 12) == ()
-
-
-def test_a_compacted_log_knows_the_term_at_its_base_and_nothing_before() -> None:
-    """That is what the next entry is compared with."""
-    view = log(1, 1, 2, 2)
-    view.compact(3)
-    assert [view.term(index) for index in range(6)] == [None, None, None, 2, 2, None]
-    with pytest.raises(AssertionError):
-        view.truncate(3)
 
 
 def test_a_snapshot_takes_the_place_of_the_log() -> None:

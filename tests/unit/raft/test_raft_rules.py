@@ -13,7 +13,7 @@ import pytest
 from amqp10broker.raft import leader, progress
 from amqp10broker.raft.core import ELECTION_MS, ELECTION_SPREAD_MS, YIELD_MS
 from amqp10broker.raft.entries import Kind, run_of
-from amqp10broker.raft.errors import Full, NotLeader, NotReady
+from amqp10broker.raft.errors import Full, NotReady
 from amqp10broker.raft.messages import (
     Append,
     AppendAnswer,
@@ -119,16 +119,6 @@ def test_an_answer_waits_for_earlier_writes_too() -> None:
     assert stage.play("durable 2") == ["-> 2 to 1 AppendAnswer term 1, has 3, commit 2"] * 2
 
 
-def test_appends_of_one_wake_have_one_answer() -> None:
-    """What a follower owes its leader is one number."""
-    stage = Stage(LEADING)
-    member = stage.raft(2)
-    for index in (3, 4):
-        member.step(Append(1, 2, 1, index - 1, 1, 2, (run_of(index, 1, Kind.COMMAND, (b"x",)),)), 0)
-    member.persisted(member.ready(0).ticket, 0)
-    assert [message.match for message in member.ready(0).messages] == [4]
-
-
 def test_a_vote_is_answered_when_it_is_durable() -> None:
     """A member that forgets it in a crash would vote twice."""
     stage = Stage("group 1 2 3\ntime-out 1\ndeliver 1 2\ndeliver 2 1\ndurable 1")
@@ -142,13 +132,6 @@ def test_votes_are_asked_for_when_the_own_one_is_durable() -> None:
     assert stage.play("deliver 2 1")[-1] == "1 writes term 1, vote 1"
     assert stage.sent(Vote) == []
     assert stage.play("durable 1") == [f"-> 1 to {to} Vote term 1, log 1/0" for to in (2, 3)]
-
-
-def test_a_refused_vote_waits_for_nothing() -> None:
-    """It promises nothing."""
-    stage = Stage(LEADING)
-    stage.raft(2).step(Vote(3, 2, 1, 9, 9), 0)
-    assert [message.granted for message in stage.raft(2).ready(0).messages] == [False]
 
 
 # -- commit
@@ -230,30 +213,11 @@ def test_nothing_is_taken_before_an_entry_of_the_own_term_is_committed() -> None
     assert stage.play("propose 1 a")[0] == "1 writes 3/1 a"
 
 
-def test_a_follower_says_who_leads() -> None:
-    """So that the proposer asks there."""
-    with pytest.raises(NotLeader, match="ask member 1") as refused:
-        Stage(LEADING).raft(2).propose([b"a"])
-    assert refused.value.leader == 1
-
-
 def test_a_commit_index_counts_up_to_what_the_message_shows_to_match() -> None:
     """Behind that the follower may have other entries (the paper, figure 2)."""
     stage = Stage("group 1 2 3\nlog 2: 1 1 1")
     stage.raft(2).step(Append(1, 2, 2, 2, 1, 4), 0)
     assert stage.raft(2).hard.commit == 2
-
-
-def test_one_member_is_a_majority_of_one() -> None:
-    """No message, no wait but for the disk; a single node runs the same code."""
-    stage = Stage("group 1")
-    assert stage.play("time-out 1") == ["1 is candidate in term 1", "1 writes term 1, vote 1"]
-    assert stage.play("durable 1") == ["1 is leader in term 1, leader 1", "1 writes 2/1 empty"]
-    assert stage.play("durable 1") == ["1 is leader in term 1, leader 1, open", "1 applies up to 2"]
-    assert stage.play("propose 1 a") == ["1 writes 3/1 a"]
-    assert stage.play("durable 1") == ["1 applies up to 3"]
-    assert stage.play("read 1 5") == ["1 answers read 5 at 3"]
-    assert stage.raft(1).deadline is None
 
 
 # -- elections
@@ -407,57 +371,6 @@ def test_one_vote_a_term_over_crashes() -> None:
     assert answers == {1: False, 3: True}
 
 
-def test_a_vote_request_is_answered_whatever_the_configuration_says() -> None:
-    """A member that refused strangers would lock a group whose newest configuration it has not."""
-    stage = Stage("group 1 2 3\nadd 9")
-    stage.raft(2).step(Vote(77, 2, 1, 5, 1), 0)
-    assert stage.raft(2).hard.vote == 77
-    stage.raft(9).step(Vote(1, 9, 1, 5, 1), 0)
-    assert stage.raft(9).hard.vote == 1
-
-
-def test_a_learner_never_stands_for_election() -> None:
-    """Not by time, not when it is told to, not when its node wants it; it asks, to hear who leads."""
-    stage = Stage(LEADING + "add 4\nchange 1 add 4\nrun")
-    assert stage.raft(4).config.learners == (4,)
-    stage.play("suspect 4 1\ntime-out 4\ncampaign 4")
-    stage.raft(4).step(TimeoutNow(1, 4, 1), 0)
-    assert stage.raft(4).status.role is Role.FOLLOWER
-    stage.play("hear 4 1\nrun")
-    assert stage.raft(4).status.leader == 1
-    assert stage.raft(4).deadline is None
-
-
-def test_a_removed_member_never_stands_for_election() -> None:
-    """It asks, so that others hear that it does not lead; no answer makes it a candidate."""
-    stage = Stage(LEADING + "change 1 remove 3\nrun")
-    stage.raft(3).step(
-        Append(
-            1, 3, 1, 2, 1, 3, (run_of(3, 1, Kind.CONFIG, (stage.room.encode_config(stage.raft(1).config),)),)
-        ),
-        0,
-    )
-    stage.play("suspect 3 1\nsuspect 2 1\ntime-out 3\ndeliver 3 2\ndeliver 2 3")
-    stage.raft(3).step(TimeoutNow(1, 3, 1), 0)
-    assert stage.raft(3).status.role is Role.FOLLOWER
-
-
-def test_a_leader_without_majority_steps_down() -> None:
-    """After the node's suspicion it waits as long again, and then forgets who leads."""
-    stage = Stage(LEADING + "suspect 1 2")
-    assert stage.raft(1).deadline is None
-    stage.play("suspect 1 3")
-    assert stage.raft(1).deadline == stage.group.now + leader.SUSPICION_MS
-    assert stage.play("time-out 1") == ["1 is follower in term 1"]
-    assert stage.raft(1).deadline is None
-
-
-def test_a_leader_that_hears_a_majority_again_goes_on() -> None:
-    """In time."""
-    stage = Stage(LEADING + "suspect 1 2\nsuspect 1 3\nhear 1 2\nrun\nwait 5000")
-    assert stage.raft(1).status.open
-
-
 def test_a_member_that_has_a_newer_term_and_cannot_win_frees_itself() -> None:
     """It tells the leader of the old term, which steps down: else entries would never reach that member."""
     stage = Stage(LEADING + "hard 3: 7 3 2\nsuspect 1 3\nhear 1 3")
@@ -501,15 +414,6 @@ def test_a_follower_gets_a_window_of_bytes() -> None:
     assert sizes == [progress.MESSAGE_BYTES] * 8
 
 
-def test_an_entry_that_is_larger_than_a_message_goes_alone() -> None:
-    """It is never cut here."""
-    stage = Stage(LEADING)
-    stage.raft(1).propose([b"a", b"x" * (2 << 20), b"b"])
-    stage.group.nodes[1].turn()
-    counts = [[len(run.payloads) for run in m.runs] for m in stage.sent(Append) if m.to == 2]
-    assert counts == [[1], [1], [1]]
-
-
 def test_a_refused_append_says_where_the_logs_may_agree() -> None:
     """The last entry of no newer term, so that a term is one round (the paper, figure 7: follower f)."""
     stage = Stage("group 1 2 3\nlog 2: 1 1 1 2 2 2 3 3 3 3 3\nhard 2: 7 0 1")
@@ -518,15 +422,6 @@ def test_a_refused_append_says_where_the_logs_may_agree() -> None:
     assert (answer.rejected, answer.match, answer.match_term) == (11, 11, 3)
     stage.raft(2).step(Append(1, 2, 8, 4, 1, 1), 0)
     assert stage.raft(2).hard.term == 8
-
-
-def test_entries_that_are_there_are_not_written_again() -> None:
-    """A message that comes twice, or late and short, cuts nothing off (the paper, figure 2)."""
-    stage = Stage(LEADING + "propose 1 a b c\nrun")
-    stage.raft(2).step(Append(1, 2, 1, 2, 1, 2, (run_of(3, 1, Kind.COMMAND, (b"a",)),)), 0)
-    ready = stage.raft(2).ready(0)
-    assert ready.entries == ()
-    assert stage.raft(2).last == 5
 
 
 def test_entries_behind_what_is_committed_are_taken_from_an_old_message() -> None:
@@ -549,15 +444,6 @@ def test_what_was_lost_is_sent_again() -> None:
     assert stage.raft(1).deadline is None
 
 
-def test_nothing_is_sent_to_who_is_suspected() -> None:
-    """And no time runs for it; when its node is heard it is probed at once."""
-    stage = Stage(LEADING + "part 1 3\npropose 1 a\nrun")
-    assert stage.raft(1).deadline is None
-    assert "-> 1 to 3 Append term 1, behind 2/1, commit 3: 3/1 a" in stage.play("join 1 3")
-    stage.play("run")
-    assert stage.group.nodes[3].applied == 3
-
-
 def test_what_is_not_committed_is_bounded() -> None:
     """A leader without majority must not fill its memory; one proposal is always taken."""
     stage = Stage(LEADING)
@@ -569,13 +455,6 @@ def test_what_is_not_committed_is_bounded() -> None:
     stage.group.nodes[1].turn()
     stage.play("quiet\nrun\nloud")
     assert stage.play("propose 1 a")[0] == "1 writes 4/1 a"
-
-
-def test_an_idle_group_has_no_deadline() -> None:
-    """No member, when all that are reached have the same commit."""
-    stage = Stage(LEADING + "propose 1 a\nrun")
-    assert [node.raft.deadline for node in stage.group.up()] == [None] * 3
-    assert [node.raft.ready(0) for node in stage.group.up()] == [None] * 3
 
 
 # -- members, transfer, reads, snapshots
@@ -602,12 +481,6 @@ def test_a_change_that_cannot_be_is_refused(change: str, why: str) -> None:
     """And nothing has begun."""
     stage = Stage(LEADING + "change 1 add 4\ndurable 1\ndeliver 1 2\ndurable 2\ndeliver 2 1")
     assert stage.play(f"change 1 {change}") == [f"refused: ChangeRefused: {why}"]
-
-
-def test_the_last_voter_stays() -> None:
-    """A group without voters has no majority."""
-    stage = Stage("group 1\ntime-out 1\nrun")
-    assert stage.play("change 1 remove 1") == ["refused: ChangeRefused: 1 is the last voter"]
 
 
 def test_a_configuration_is_in_force_when_it_is_in_the_log() -> None:

@@ -52,11 +52,6 @@ def test_numbers_that_are_used_again_are_told_apart_by_the_time() -> None:
     assert names.find(NAME.place, 5 * S - 2 * LATE_NS) is None
 
 
-def test_an_older_recording_has_no_names(tmp_path: Path) -> None:
-    """It is read all the same."""
-    assert len(read_names(tmp_path, "r")) == 0
-
-
 def test_a_line_that_is_being_written_is_left_out(tmp_path: Path) -> None:
     """By a broker that records, or by one that was killed."""
     path = written(tmp_path, NAME, NAME)
@@ -73,12 +68,6 @@ def test_a_damaged_file_is_said(tmp_path: Path, line: bytes) -> None:
         read_names(tmp_path, "r")
 
 
-def test_a_run_without_links_has_no_file(tmp_path: Path) -> None:
-    """Nothing is made before there is a name."""
-    written(tmp_path)
-    assert list(tmp_path.iterdir()) == []
-
-
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="the system has no /dev/full")
 def test_a_full_disk_is_said(tmp_path: Path) -> None:
     """And closing is no second error."""
@@ -89,9 +78,3 @@ def test_a_full_disk_is_said(tmp_path: Path) -> None:
     with pytest.raises(NotWritable, match="No space left"):
         file.write([asdict(NAME)])
     file.close()
-
-
-def test_a_run_id_is_a_safe_name(tmp_path: Path) -> None:
-    """It is the name of a file."""
-    with pytest.raises(ValueError, match="run"):
-        NamesFile(tmp_path, "../r")

@@ -13,9 +13,8 @@ import pytest
 
 from amqp10broker.observe.flow_events.schema import FIELDS, PACK, SCHEMA_VERSION, VERSION_KEY
 from amqp10broker.observe.recording import arrow
-from amqp10broker.observe.recording.errors import ArrowMissing, NotARecording, NotWritable, OtherVersion
+from amqp10broker.observe.recording.errors import ArrowMissing, NotWritable, OtherVersion
 from amqp10broker.observe.recording.parquet import EventWriter, read_events
-from amqp10broker.tools.analysis.inputs import event_files
 
 _BITS = {"q": 63, "b": 7, "I": 32, "H": 16}
 
@@ -45,17 +44,6 @@ def test_an_events_size_is_a_multiple_of_every_columns() -> None:
         assert PACK.size % size == 0
         offset += size
     assert offset == PACK.size
-
-
-def test_columns_hold_what_was_packed() -> None:
-    events = some_events(500)
-    table = arrow.event_table(packed(events))
-    assert rows(table) == events
-    assert [str(kind) for kind in table.schema.types] == [field.parquet for field in FIELDS]
-
-
-def test_no_events_are_a_table_without_rows() -> None:
-    assert arrow.event_table(b"").num_rows == 0
 
 
 def test_half_an_event_is_refused(tmp_path: Path) -> None:
@@ -94,28 +82,6 @@ def test_a_part_is_complete_after_so_many_events(tmp_path: Path) -> None:
     assert rows(read_events(tmp_path, "r")) == events
 
 
-def test_a_part_is_complete_after_so_many_seconds(tmp_path: Path) -> None:
-    now = 100.0
-    with EventWriter(tmp_path, "r", part_seconds_max=10, clock=lambda: now) as writer:
-        writer.write(packed(some_events(2)))
-        now = 109.9
-        writer.tick()
-        assert writer.parts == 0
-        now = 110.0
-        writer.tick()
-        assert writer.parts == 1
-        now = 200.0
-        writer.tick()
-        assert writer.parts == 1
-    assert names(writer.folder) == ["part-00000.parquet"]
-
-
-def test_without_events_there_is_no_file(tmp_path: Path) -> None:
-    with EventWriter(tmp_path, "r") as writer:
-        writer.write(b"")
-    assert names(writer.folder) == []
-
-
 def test_numbers_go_on_behind_what_is_there(tmp_path: Path) -> None:
     for seed in (1, 2):
         with EventWriter(tmp_path, "r") as writer:
@@ -133,17 +99,6 @@ def test_files_of_all_writers_are_found_by_their_first_letters(tmp_path: Path) -
     assert names(writer.folder) == [f"{name}.parquet" for name in found]
 
 
-def test_names_of_older_recordings_are_read(tmp_path: Path) -> None:
-    """They had nothing in front of the writer's name."""
-    events = some_events(7)
-    with EventWriter(tmp_path, "r", "broker") as writer:
-        writer.write(packed(events))
-    new = writer.folder / "part-broker-00000.parquet"
-    old = new.rename(writer.folder / "broker-00000.parquet")
-    assert rows(read_events(tmp_path, "r")) == events
-    assert event_files(tmp_path) == {"r": [old]}
-
-
 def test_what_is_given_up_leaves_its_room(tmp_path: Path) -> None:
     """At once, although the file is open: it is seen by another name that it has."""
     writer = EventWriter(tmp_path, "r", "broker", row_group_events=100)
@@ -156,26 +111,6 @@ def test_what_is_given_up_leaves_its_room(tmp_path: Path) -> None:
     gc.collect()  # a Parquet writer that is forgotten closes itself, which writes
     assert (other.stat().st_size, part.exists()) == (0, False)
     assert writer.abandon() == 0
-
-
-def test_closing_twice_is_no_harm(tmp_path: Path) -> None:
-    writer = EventWriter(tmp_path, "r")
-    writer.write(packed(some_events(1)))
-    writer.close()
-    writer.close()
-    assert writer.parts == 1
-
-
-@pytest.mark.parametrize("name", ["", "_x", ".x", "a/b", "a=b", "a b", "x" * 129, "..", "a\n"])
-def test_a_run_id_is_a_safe_name(tmp_path: Path, name: str) -> None:
-    with pytest.raises(ValueError, match="run id is .*letter or digit"):
-        EventWriter(tmp_path, name)
-
-
-def test_a_file_in_the_way_is_said(tmp_path: Path) -> None:
-    (tmp_path / "events").write_text("no folder")
-    with pytest.raises(NotWritable, match="cannot be written: .*name a folder"):
-        EventWriter(tmp_path, "r")
 
 
 def test_a_full_disk_is_said(tmp_path: Path) -> None:
@@ -195,16 +130,6 @@ def test_without_pyarrow_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
     with pytest.raises(ArrowMissing, match=r"pip install 'amqp10broker\[record\]'"):
         EventWriter(tmp_path, "r")
-
-
-def test_reading_what_is_no_recording(tmp_path: Path) -> None:
-    with pytest.raises(NotARecording, match="no events of this run"):
-        read_events(tmp_path, "r")
-    folder = tmp_path / "events" / "run_id=r"
-    folder.mkdir(parents=True)
-    (folder / "a-0.parquet").write_bytes(b"PAR1 and no more")
-    with pytest.raises(NotARecording, match="cannot be read as Parquet"):
-        read_events(tmp_path, "r")
 
 
 @pytest.mark.parametrize(

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 
 from amqp10broker.observe.flow_events.schema import RUN_FIELDS
-from amqp10broker.observe.recording.errors import ArrowMissing, NotARecording, NotWritable
-from amqp10broker.observe.recording.names import NAME_MAX, check_run_name
+from amqp10broker.observe.recording.errors import NotWritable
 from amqp10broker.observe.recording.parquet import EventWriter, events_folder
 from amqp10broker.observe.recording.runs import (
     RunRecord,
     claim_run,
-    new_run_id,
     read_run,
     read_runs,
     write_run,
@@ -49,10 +47,6 @@ WHOLE = RunRecord(
 )
 
 
-def test_a_run_has_the_columns_of_the_schema() -> None:
-    assert [field.name for field in fields(RunRecord)] == [name for name, _ in RUN_FIELDS]
-
-
 def test_a_row_is_read_as_it_was_written(tmp_path: Path) -> None:
     path = write_run(tmp_path, WHOLE)
     assert path == tmp_path / "runs.parquet" / "sweep-1.parquet"
@@ -62,29 +56,11 @@ def test_a_row_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert [(name, str(types.field(name).type)) for name, _ in RUN_FIELDS] == list(RUN_FIELDS)
 
 
-def test_what_is_not_known_is_null(tmp_path: Path) -> None:
-    little = RunRecord(run_id="b", benchmark="broker", began_ns=5)
-    write_run(tmp_path, little)
-    assert read_runs(tmp_path) == [little]
-
-
 def test_a_row_replaces_the_one_before(tmp_path: Path) -> None:
     write_run(tmp_path, WHOLE)
     write_run(tmp_path, replace(WHOLE, events_dropped=7))
     assert [run.events_dropped for run in read_runs(tmp_path)] == [7]
     assert [path.name for path in (tmp_path / "runs.parquet").iterdir()] == ["sweep-1.parquet"]
-
-
-def test_runs_come_in_the_order_they_began(tmp_path: Path) -> None:
-    for run_id, began_ns in (("a", 3), ("b", 1), ("c", 2)):
-        write_run(tmp_path, replace(WHOLE, run_id=run_id, began_ns=began_ns))
-    assert [run.run_id for run in read_runs(tmp_path)] == ["b", "c", "a"]
-
-
-def test_a_half_written_row_is_left_out(tmp_path: Path) -> None:
-    write_run(tmp_path, WHOLE)
-    (tmp_path / "runs.parquet" / "_sweep-2-17.parquet").write_bytes(b"PAR1")
-    assert [run.run_id for run in read_runs(tmp_path)] == ["sweep-1"]
 
 
 def test_a_name_that_has_a_run_gets_a_number(tmp_path: Path) -> None:
@@ -129,47 +105,3 @@ def test_a_run_whose_row_cannot_be_written_leaves_its_name(tmp_path: Path) -> No
     with pytest.raises(NotWritable, match="cannot be written"):
         claim_run(tmp_path, WHOLE)
     assert not events_folder(tmp_path, WHOLE.run_id).exists()
-
-
-def test_a_name_has_room_for_a_number(tmp_path: Path) -> None:
-    """And a run id of an older recording may still have all letters."""
-    assert check_run_name("x" * NAME_MAX) == "x" * NAME_MAX
-    with pytest.raises(ValueError, match="has 121 letters; a name for runs must have 120 at most"):
-        check_run_name("x" * (NAME_MAX + 1))
-    assert claim_run(tmp_path, replace(WHOLE, run_id="x" * NAME_MAX), 9_999_999)[1] == 9_999_999
-    write_run(tmp_path, replace(WHOLE, run_id="y" * 128))
-    assert read_run(tmp_path, "y" * 128).run_id == "y" * 128
-
-
-def test_no_recording_is_said(tmp_path: Path) -> None:
-    with pytest.raises(NotARecording, match="no runs.parquet with a run in it"):
-        read_runs(tmp_path)
-    with pytest.raises(NotARecording, match="no run 'x'"):
-        read_run(tmp_path, "x")
-    (tmp_path / "runs.parquet").mkdir()
-    (tmp_path / "runs.parquet" / "a.parquet").write_bytes(b"nothing of the kind")
-    with pytest.raises(NotARecording, match="cannot be read as Parquet"):
-        read_runs(tmp_path)
-
-
-def test_a_folder_that_cannot_be_is_said(tmp_path: Path) -> None:
-    (tmp_path / "runs.parquet").write_text("in the way")
-    with pytest.raises(NotWritable, match="cannot be written"):
-        write_run(tmp_path, WHOLE)
-
-
-def test_without_pyarrow_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
-    with pytest.raises(ArrowMissing, match=r"pip install 'amqp10broker\[record\]'"):
-        write_run(tmp_path, WHOLE)
-
-
-def test_a_run_id_is_a_safe_name() -> None:
-    with pytest.raises(ValueError, match="run id is '../x'"):
-        replace(WHOLE, run_id="../x")
-
-
-def test_new_run_ids_differ_and_say_when() -> None:
-    one, other = (new_run_id("broker", now=0) for _ in range(2))
-    assert one != other
-    assert one.startswith("broker-19700101T000000-")

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from amqp10broker.cli.main import main
 from amqp10broker.tools.replay.delivering import ConsumerModel, deliver
 from amqp10broker.tools.replay.forecast import Forecast, Settings, forecasts
-from amqp10broker.tools.replay.many import answer, table_rows
 from amqp10broker.tools.replay.pace import PublisherWait
 from amqp10broker.tools.replay.script import read_script
 from amqp10broker.tools.replay.simulation import SimulationResult
-from tests.support.rawframes import WINDOW_OPEN, begin, flow
-from tests.support.tape import Tape, write_tape
+from tests.support.tape import Tape
 from tests.support.taped_consumer import taped_consumer
 
 BUSY = ConsumerModel(0.0, 0.0, 0.5, 2.0, False, (100,))
@@ -41,16 +36,6 @@ def forecast(tape: Tape, asked: Settings) -> Forecast:
     return found
 
 
-def test_credit_and_round_trip_give_the_rate() -> None:
-    """As many deliveries a round trip as the credit has."""
-    assert one(credit=50, trip_s=0.1).rate == pytest.approx(500, rel=0.05)
-    assert one(credit=200, trip_s=0.1).rate == pytest.approx(2000, rel=0.05)
-    assert one(credit=1, trip_s=0.02, messages=200).rate == pytest.approx(50, rel=0.05)
-    run = one(EACH, credit=10, trip_s=0.05)
-    assert run.rate == pytest.approx(200, rel=0.05)
-    assert run.waits[PublisherWait.CREDIT] > 0.9 * sum(run.waits.values())
-
-
 def test_who_works_is_the_limit_and_what_waits_then_is_told() -> None:
     """Of deliveries to who grants by what is finished, and to who grants by what has come."""
     slow = one(replace(EACH, own_s=0.01), credit=50, trip_s=0.1)
@@ -61,13 +46,6 @@ def test_who_works_is_the_limit_and_what_waits_then_is_told() -> None:
     assert ahead.rate == pytest.approx(100, rel=0.05)
     assert 50 < ahead.held <= 100
     assert ahead.held_bytes == 100 * ahead.held
-
-
-def test_a_queue_that_gives_slowly_is_the_limit() -> None:
-    """More credit brings nothing."""
-    run = one(replace(BUSY, supply_s=0.004), credit=500, trip_s=0.1)
-    assert run.rate == pytest.approx(250, rel=0.05)
-    assert run.waits[PublisherWait.SUPPLY] > 0.9 * sum(run.waits.values())
 
 
 @given(
@@ -124,89 +102,3 @@ def test_a_forecast_from_a_recording_is_the_run_of_who_was_recorded(
     assert found.round_trip_s == pytest.approx(trip_ms / 1000, rel=0.01)
     truth = one(habits, credit=asked, trip_s=asked_ms / 1000, messages=40 * asked + 1000)
     assert found.run.rate == pytest.approx(truth.rate, rel=0.15)
-
-
-@pytest.mark.parametrize("habits", [replace(EACH, own_s=0.01), replace(BUSY, own_s=0.01)])
-def test_the_work_of_the_client_is_seen(habits: ConsumerModel) -> None:
-    """More credit brings it nothing; and where its deliveries waited for it, that is said."""
-    tape = taped_consumer(habits, credit=40, trip_s=0.02, messages=400)
-    found = forecast(tape, Settings(client_credit=400))
-    assert found.run.rate == pytest.approx(100, rel=0.1)
-    assert found.waits[PublisherWait.WORK] > 0.6
-    assert "do not believe" not in " ".join(found.unknown)
-    far = forecast(tape, Settings(client_credit=4, round_trip_ms=200))
-    assert far.run.rate < 25
-
-
-def test_a_slow_queue_is_taken_to_stay_so() -> None:
-    """And that nobody can tell whether it was empty, is said."""
-    tape = taped_consumer(replace(BUSY, supply_s=0.01), credit=100, trip_s=0.01, messages=300)
-    found = forecast(tape, Settings(client_credit=1000))
-    assert found.run.rate == pytest.approx(100, rel=0.05)
-    assert found.waits[PublisherWait.SUPPLY] > 0.9
-    assert any("whether the queue was empty or the broker busy" in each for each in found.unknown)
-
-
-def test_what_cannot_be_known_is_said() -> None:
-    """One sentence each."""
-    tape = taped_consumer(BUSY, credit=1, trip_s=0.05, messages=300)
-    said = " ".join(forecast(tape, Settings(client_credit=300)).unknown)
-    assert "how fast it is when more come, is not to be seen" in said
-    assert "how fast queue and broker are when it need not" in said
-    assert "faster than the fastest 25 messages of the recording" in said
-    assert "incoming-window" not in said
-    assert "do not believe" not in said
-    small = replace_window(tape, 1)
-    assert any("incoming-window was used up" in each for each in forecast(small, Settings()).unknown)
-
-
-def replace_window(tape: Tape, window: int) -> Tape:
-    """The same, from a client whose session has such an incoming-window."""
-    other = Tape(number=1)
-    wide, narrow = (begin(incoming_window=each)[8:] for each in (WINDOW_OPEN, window))
-    for record in tape.records[1:]:
-        data = getattr(getattr(record, "frame", None), "data", b"")
-        other.now_s = record.at_ns / 1e9
-        body = getattr(getattr(record, "frame", None), "body", None)
-        if data and type(body).__name__ == "Begin" and getattr(record, "direction", "") == "in":
-            assert data[8:] == wide
-            other.came((len(narrow) + 8).to_bytes(4, "big") + data[4:8] + narrow)
-        elif getattr(body, "incoming_window", None) == WINDOW_OPEN:
-            fields = {name: getattr(body, name) for name in ("next_incoming_id", "delivery_count")}
-            other.came(
-                flow(handle=0, link_credit=getattr(body, "link_credit", 0), incoming_window=window, **fields)
-            )
-        else:
-            other.records.append(record)
-    return other
-
-
-def test_of_whom_there_is_no_forecast_is_said() -> None:
-    """Few messages; and who drains."""
-    few = taped_consumer(BUSY, credit=10, trip_s=0.05, messages=20)
-    polls = taped_consumer(BUSY, credit=10, trip_s=0.05, messages=100)
-    polls.came(flow(handle=0, delivery_count=100, link_credit=5, next_incoming_id=100, drain=True))
-    for tape, why in ((few, "50 are needed to know its pace"), (polls, "it drains, that is, asks")):
-        found, (said,) = forecasts(read_script(tape.records), Settings())
-        assert not found
-        assert "from /queues/q" in said
-        assert why in said
-
-
-def test_the_command_and_the_table_have_consumers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """With the client's credit in a column of its own."""
-    tape = taped_consumer(BUSY, credit=10, trip_s=0.05, messages=300)
-    path = tmp_path / "f"
-    write_tape(path, tape)
-    assert main(["what-if", str(path), "--client-credit", "100", "--max-link-credit", "7"]) == 0
-    said = capsys.readouterr().out
-    assert "from /queues/q: 300 messages\n  recorded: " in said
-    assert " messages/s at credit 10, round trip at most 50.0 ms; waited for link-credit" in said
-    assert "bytes of them delivered" in " ".join(said.split())
-    assert main(["what-if", str(path), "--client-credit", "100", "--format", "json"]) == 0
-    (found,) = json.loads(capsys.readouterr().out)["forecasts"]
-    assert found["recorded"]["client_credit"] == 10
-    assert found["forecast"]["rate"] == pytest.approx(10 * found["recorded"]["rate"], rel=0.15)
-    (row,) = table_rows(answer("f", tape.records, [Settings(7, 8, None, 100)]))
-    assert (row["client_credit"], row["max_link_credit"], row["max_incoming_window"]) == (100, None, None)
-    assert row["waits_credit"] > 0.9

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from amqp10broker.cli.main import main
-from amqp10broker.observe.frames.records import Listening
 from amqp10broker.protocols.amqp091 import methods
 from amqp10broker.protocols.amqp091.framing import method_frame
 from amqp10broker.protocols.preface import Protocol
@@ -36,37 +34,6 @@ def forecast(tape: Tape, asked: Settings) -> Forecast:
     """That of the one publisher of a recording."""
     (found,), _ = forecasts(read_script(tape.records), asked)
     return found
-
-
-def test_credit_and_round_trip_give_the_rate() -> None:
-    """As many messages a round trip as the credit has."""
-    assert one(credit=50, trip_s=0.1).rate == pytest.approx(500, rel=0.05)
-    assert one(credit=200, trip_s=0.1).rate == pytest.approx(2000, rel=0.05)
-    assert one(credit=50, trip_s=0.02).rate == pytest.approx(2500, rel=0.05)
-
-
-def test_a_window_that_is_smaller_gives_it_instead() -> None:
-    """Of transfers: a message of two has half."""
-    assert one(credit=400, window=20).rate == pytest.approx(200, rel=0.05)
-    halves = Habits(0.0, None, (), (2,), (100,))
-    assert one(halves, credit=400, window=20).rate == pytest.approx(100, rel=0.05)
-    assert max(one(credit=400, window=20).waits.items(), key=lambda each: each[1])[0] is PublisherWait.WINDOW
-
-
-def test_a_client_that_waits_for_each_outcome_has_one_a_round_trip() -> None:
-    """And the time of the outcome."""
-    run = one(Habits(0.0, 1, (0.05,), (1,), (100,)), trip_s=0.1)
-    assert run.rate == pytest.approx(1 / 0.15, rel=0.01)
-    assert run.held == 1
-    assert run.waits[PublisherWait.OWN_LIMIT] > 0
-
-
-def test_slow_outcomes_withhold_credit() -> None:
-    """A grant wants fewer without outcome than the credit is."""
-    slow = one(Habits(0.0, None, (1.0,), (1,), (100,)), credit=50, trip_s=0.01)
-    assert slow.rate < 110
-    assert 50 <= slow.held <= 100
-    assert slow.held_bytes == 100 * slow.held
 
 
 @given(
@@ -118,16 +85,6 @@ def test_a_forecast_from_a_recording_is_the_run_of_who_was_recorded(
     assert found.run.rate == pytest.approx(truth.rate, rel=0.1)
 
 
-def test_a_client_with_a_pace_of_its_own_keeps_it() -> None:
-    """More credit brings nothing then; and the recording does not tell why it is so slow."""
-    tape = taped(Habits(0.02, None, (0.001,), (1,), (10,)), credit=100, window=400, trip_s=0.01, messages=300)
-    found = forecast(tape, Settings(200, None, 1))
-    assert found.rate == pytest.approx(50, rel=0.05)
-    assert found.run.rate == pytest.approx(50, rel=0.05)
-    assert any("the client hardly waited" in each for each in found.unknown)
-    assert found.waits[PublisherWait.ITSELF] > 0.95
-
-
 def test_a_client_that_waits_for_each_outcome_is_seen_to() -> None:
     """Credit brings it nothing; a shorter round trip does."""
     tape = taped(Habits(0.0, 1, (0.004,), (1,), (10,)), credit=100, window=400, trip_s=0.02, messages=200)
@@ -135,17 +92,6 @@ def test_a_client_that_waits_for_each_outcome_is_seen_to() -> None:
     found = forecast(tape, Settings(200, None, 2))
     assert found.run.rate == pytest.approx(1 / 0.006, rel=0.02)
     assert found.waits[PublisherWait.OWN_LIMIT] > 0.9
-
-
-def test_what_cannot_be_known_is_said() -> None:
-    """One sentence each."""
-    tape = taped(BUSY, credit=10, window=400, trip_s=0.05, messages=300)
-    found = forecast(tape, Settings(300, 4000, 50))
-    said = " ".join(found.unknown)
-    assert "whether it has a limit of its own above that" in said
-    assert "faster than the fastest 25 messages of the recording" in said
-    assert "outcomes took 1.0 ms (median)" in said
-    assert "do not believe" not in said
 
 
 def test_of_whom_there_is_no_forecast_is_said() -> None:
@@ -162,21 +108,6 @@ def test_of_whom_there_is_no_forecast_is_said() -> None:
     assert "connection 2 neither sends nor receives" in without[1]
     assert "connection 3 speaks AMQP 0-9-1, which has no credit for publishers" in without[2]
     assert "another prefetch" in without[2]
-
-
-def test_what_carries_the_connection_is_said() -> None:
-    """Over TLS or WebSocket forecasts were not compared with rates; over TCP nothing is said of it."""
-    tape = taped(BUSY, credit=10, window=400, trip_s=0.05, messages=300)
-    assert "over" not in " ".join(forecast(tape, Settings(5)).unknown)
-    listening = tape.records[0]
-    assert isinstance(listening, Listening)
-    for tls, transport, over in (
-        (True, "tcp", "TLS"),
-        (False, "websocket", "WebSocket"),
-        (True, "websocket", "WebSocket over TLS"),
-    ):
-        tape.records[0] = replace(listening, tls=tls, transport=transport)
-        assert f"the connection was over {over}, " in forecast(tape, Settings(5)).unknown[-1]
 
 
 def test_the_command_prints_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

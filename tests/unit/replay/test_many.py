@@ -11,9 +11,8 @@ import pytest
 
 from amqp10broker.cli.main import main
 from amqp10broker.observe.frames.records import read_lines
-from amqp10broker.tools.replay.forecast import Settings, forecasts
+from amqp10broker.tools.replay.forecast import forecasts
 from amqp10broker.tools.replay.many import (
-    COLUMNS,
     NoRecordings,
     answer,
     answer_of_file,
@@ -43,17 +42,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_each_setting_with_each() -> None:
-    """What is not given is as it was recorded."""
-    assert grid([], [], []) == [Settings()]
-    assert grid([20, 100], [], [50]) == [Settings(20, None, 50), Settings(100, None, 50)]
-    assert len(grid([1, 2], [3, 4], [5, 6, 7])) == 12
-    assert [str(each) for each in (Settings(), Settings(1, 2, 0.5))] == [
-        "as recorded",
-        "credit 1, incoming-window 2, round trip 0.5 ms",
-    ]
-
-
 def test_an_answer_has_what_each_setting_alone_would_get(folder: Path) -> None:
     """By link, in the order of the settings."""
     path = folder / "b.jsonl"
@@ -64,21 +52,6 @@ def test_an_answer_has_what_each_setting_alone_would_get(folder: Path) -> None:
         assert forecasts(read_script(read_lines(lines)), asked) == ([forecast], found.without)
     assert answer_of_file(str(path), SETTINGS).forecasts == found.forecasts
     assert found.problem is None
-
-
-def test_rows_have_all_columns(folder: Path) -> None:
-    """One for each link and setting, and one for each of whom there is no forecast."""
-    rows = list(table_rows(answer_of_file(str(folder / "b.jsonl"), SETTINGS)))
-    assert [list(row) for row in rows] == [list(COLUMNS)] * 3
-    assert [row["max_link_credit"] for row in rows] == [20, 100, None]
-    assert rows[1]["rate"] == pytest.approx(2000, rel=0.1)
-    assert rows[1]["waits_credit"] > 0.9
-    assert rows[1]["recorded_link_credit"] == 20
-    assert rows[1]["round_trip_ms"] == 50
-    assert rows[1]["bytes_held"] > 0
-    assert "limit of its own above that" in rows[1]["unknown"]
-    assert "did not come as far as open" in rows[2]["no_forecast"]
-    assert {row["recording"] for row in rows} == {str(folder / "b.jsonl")}
 
 
 def test_a_file_that_is_none_is_an_answer(folder: Path) -> None:
@@ -119,18 +92,3 @@ def test_the_command_forecasts_the_others_and_names_the_bad_file(folder: Path, c
     document = json.loads(capsys.readouterr().out)
     assert [each["asked"]["max_link_credit"] for each in document["forecasts"]] == [20, 100] * 2
     assert [Path(each.partition(": ")[0]).name for each in document["without"]] == ["b.jsonl", "c.jsonl"]
-
-
-def test_standard_input_beside_a_file_is_refused(capsys: Output) -> None:
-    """With exit code 2, before anything is read."""
-    assert main(["what-if", "-", "x"]) == 2
-    complaint = "- is given beside files; one recording alone can come from there"
-    assert complaint in capsys.readouterr().err
-
-
-def test_several_recordings_without_a_link(tmp_path: Path, capsys: Output) -> None:
-    """Exit code 1, and why."""
-    for name in ("a", "b"):
-        write_tape(tmp_path / f"{name}.jsonl", Tape())
-    assert main(["what-if", str(tmp_path)]) == 1
-    assert "there is no link of AMQP 1.0 in 2 recordings" in capsys.readouterr().err

@@ -9,12 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amqp10broker.observe.frames.records import KnownLink
-from amqp10broker.protocols.amqp091 import methods
-from amqp10broker.protocols.amqp091.framing import HEARTBEAT as HEARTBEAT_091
-from amqp10broker.protocols.amqp091.framing import method_frame
 from amqp10broker.protocols.amqp10.codec import decode
 from amqp10broker.protocols.amqp10.performatives import AMQP_VALUE, DATA
-from amqp10broker.protocols.preface import Protocol
 from amqp10broker.tools.replay.differences import otherwise
 from amqp10broker.tools.replay.ledger10 import within
 from amqp10broker.tools.replay.player10 import content
@@ -33,24 +29,6 @@ def test_frames_that_a_player_makes_itself_are_no_steps() -> None:
     assert part.ended
 
 
-def test_contents_of_amqp_091_are_steps_and_heartbeats_are_none() -> None:
-    """A content header has no method, and is played."""
-    tape = Tape(Protocol.AMQP_091)
-    tape.came(method_frame(0, methods.ConnectionOpen("/")), HEARTBEAT_091)
-    tape.came(b"\x02\x00\x01\x00\x00\x00\x0e\x00\x3c\x00\x00" + bytes(10) + b"\xce")
-    (part,) = read_script(tape.records).parts
-    assert [step.frame.text for step in part.steps][1:] == ["ch 1 header body-size=0"]
-    assert not part.ended
-
-
-def test_what_cannot_be_decoded_is_counted() -> None:
-    """It is not played."""
-    tape = Tape()
-    tape.came(open_frame(), b"\x00\x00\x00\x0b\x02\x00\x00\x00\x00\x53\x77")
-    (part,) = read_script(tape.records).parts
-    assert part.unreadable == 1
-
-
 def test_a_connection_that_was_there_before_is_left_out() -> None:
     """Nobody knows what it had attached and granted."""
     tape = Tape(number=7, known=[KnownLink(0, 7, 0, "sender", "out", "/queues/q", 0, 0)])
@@ -66,16 +44,6 @@ def test_a_connection_without_open_is_left_out() -> None:
     script = read_script(tape.records)
     assert not script.parts
     assert script.left_out[0].startswith("connection 7 did not come as far as open")
-
-
-def test_one_connection_can_be_asked_for() -> None:
-    """Others are not even left out."""
-    first, second = Tape(number=1), Tape(number=2)
-    first.came(open_frame())
-    second.came(open_frame())
-    script = read_script([*first.records, *second.records], 2)
-    assert [part.number for part in script.parts] == [2]
-    assert not script.left_out
 
 
 @given(whole=st.integers(4, 70_000), cuts=st.lists(st.integers(0, 70_000), max_size=5))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from decimal import Decimal
 
 import pytest
@@ -12,7 +10,6 @@ from amqp10broker.routing.arguments import (
     arguments_hash,
     canonical,
     hash64,
-    plain_text,
     type_name,
 )
 
@@ -67,23 +64,6 @@ def test_values_of_different_kind_or_content_differ(left: object, right: object)
     assert arguments_hash({"k": left}) != arguments_hash({"k": right})
 
 
-def test_empty_arguments_hash_to_the_empty_text() -> None:
-    """A binding without arguments has nothing after ``args=`` in its path."""
-    assert arguments_hash({}) == ""
-
-
-def test_arguments_hash_is_the_same_in_another_process() -> None:
-    """A path that was handed out is good after a restart, whatever Python's own hash seed."""
-    arguments = {"x-match": "any", "n": -7, "f": 0.5, "t": True, "v": None, "l": [1, {"k": b"\xff"}]}
-    program = (
-        "from amqp10broker.routing.arguments import arguments_hash\n"
-        f"print(arguments_hash({arguments!r}), end='')"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout == arguments_hash(arguments)
-    assert len(done.stdout) == 6
-
-
 def test_arguments_hash_keeps_its_value() -> None:
     """The figures are part of the interface: a change breaks paths that clients hold."""
     assert arguments_hash({"x-match": "all", "number": 1}) == "Qrjc8A"
@@ -110,12 +90,3 @@ def test_arguments_hash_keeps_its_value() -> None:
 def test_type_names_are_those_of_field_tables(value: object, name: str) -> None:
     """Errors name the type as RabbitMQ does."""
     assert type_name(value) == name
-
-
-@pytest.mark.parametrize(
-    ("value", "plain"),
-    [("a", "a"), ('a"\\', 'a"\\'), ("é", "é"), (b"a", "a"), (True, "true"), (None, "undefined"), (3, "3")],
-)
-def test_values_are_written_as_rabbitmq_writes_them(value: object, plain: str) -> None:
-    """Errors write values as RabbitMQ does."""
-    assert plain_text(value) == plain

@@ -5,18 +5,6 @@ from __future__ import annotations
 from tests.support.topologies import Small, bind, delete_exchange, exchange, unbind
 
 
-def test_auto_delete_goes_with_the_last_binding_from_it() -> None:
-    """Not with the first of two."""
-    small = Small("q")
-    small.declare("x", auto_delete=True)
-    first = small.bind("x", "q", "1")
-    second = small.bind("x", "q", "2")
-    unbind(small.topology, first)
-    assert small.exchanges() == {"x"}
-    unbind(small.topology, second)
-    assert small.exchanges() == set()
-
-
 def test_auto_delete_stays_while_nothing_was_ever_bound() -> None:
     """An unbind of what is not there does not count."""
     small = Small("q")
@@ -37,14 +25,6 @@ def test_auto_delete_does_not_look_at_bindings_to_it() -> None:
     unbind(small.topology, small.bind("x", "q"))
     assert small.exchanges() == set()
     assert small.topology.bindings() == []
-
-
-def test_other_exchanges_stay() -> None:
-    """Without the flag nothing happens."""
-    small = Small("q")
-    small.declare("x")
-    unbind(small.topology, small.bind("x", "q"))
-    assert small.exchanges() == {"x"}
 
 
 def test_deleted_queue_takes_auto_delete_exchanges_along() -> None:

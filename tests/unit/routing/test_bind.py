@@ -4,19 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from amqp10broker.errors import AccessRefused, InvalidArgument, NotFound, RefusedError
+from amqp10broker.errors import AccessRefused, NotFound, RefusedError
 from amqp10broker.routing.exchange import Binding
 from tests.support.topologies import Small, bind, delete_exchange, exchange, queue, unbind
-
-
-def test_bind_is_idempotent() -> None:
-    """An equal binding changes nothing."""
-    small = Small("q")
-    binding = small.bind("amq.direct", "q", "k", {"a": 1})
-    version = small.topology.version
-    assert not bind(small.topology, Binding("amq.direct", queue("q"), "k", {"a": 1}))
-    assert small.topology.version == version
-    assert small.topology.bindings() == [binding]
 
 
 def test_arguments_are_part_of_a_binding() -> None:
@@ -32,16 +22,6 @@ def test_arguments_are_part_of_a_binding() -> None:
     assert first == Binding("amq.direct", queue("q"), "k", {"a": Int64(1)})
     assert first != ("amq.direct", queue("q"), "k")
     assert small.topology.bindings("amq.direct") == [first, second]
-
-
-def test_binding_arguments_cannot_be_changed_afterwards() -> None:
-    """A binding keeps its own copy."""
-    arguments: dict[str, object] = {"a": 1}
-    binding = Binding("amq.direct", queue("q"), "k", arguments)
-    arguments["a"] = 2
-    assert binding.arguments == {"a": 1}
-    with pytest.raises(TypeError):
-        binding.arguments["a"] = 3  # type: ignore[index]
 
 
 @pytest.mark.parametrize(
@@ -72,23 +52,6 @@ def test_default_exchange_is_not_bound(binding: Binding) -> None:
         assert refusal.value.description == "operation not permitted on the default exchange"
 
 
-@pytest.mark.parametrize("name", ["amq.rabbitmq.reply-to", "amq.rabbitmq.reply-to.g1h2.key"])
-def test_reply_to_queues_are_not_bound(name: str) -> None:
-    """They are no queues, replies go to them through the default exchange."""
-    topology = Small().topology
-    for attempt in (topology.plan_bind, topology.plan_unbind):
-        with pytest.raises(AccessRefused, match="operation not permitted on the direct reply-to queue"):
-            attempt(Small.binding("amq.direct", name, "k"))
-
-
-def test_binding_keys_have_255_bytes_at_most() -> None:
-    """A longer key could not be told to AMQP 0-9-1 clients."""
-    small = Small("q")
-    small.bind("amq.direct", "q", "k" * 255)
-    with pytest.raises(InvalidArgument, match="binding key 'k+...' has 256 bytes"):
-        small.bind("amq.direct", "q", "k" * 256)
-
-
 def test_refused_binding_leaves_no_trace() -> None:
     """The version stays, nothing is bound, and the exchange is not in use."""
     small = Small("q")
@@ -108,12 +71,6 @@ def test_unbind_of_a_missing_binding_is_no_fault() -> None:
     assert not unbind(small.topology, small.binding("amq.direct", "gone", "k"))
     assert not unbind(small.topology, small.binding("gone", "q", "k"))
     assert small.topology.version == version
-
-
-@pytest.mark.parametrize(("source", "destination"), [("x", "amq.direct"), ("amq.direct", "x")])
-def test_unbind_of_an_exchange_that_is_gone_is_no_fault(source: str, destination: str) -> None:
-    """RabbitMQ, since 3.2: clients unbind when they tidy up, what an auto-delete exchange took along too."""
-    assert not unbind(Small().topology, Small.binding(source, exchange(destination)))
 
 
 @pytest.mark.rabbitmq("bindings_SUITE", "bind_and_unbind_direct_exchange", "bind_and_unbind_fanout_exchange")
@@ -148,18 +105,6 @@ def test_bindings_are_found_by_source_destination_or_both() -> None:
     assert set(topology.bindings()) == {one, two, three, four, five}
 
 
-def test_queues_are_bound_to_the_default_exchange() -> None:
-    """That binding is told for a queue that is there, and kept nowhere."""
-    small = Small("q")
-    other = small.bind("amq.direct", "q", "k")
-    default = Binding("", queue("q"), "q")
-    assert small.topology.bindings(destination=queue("q")) == [default, other]
-    assert small.topology.bindings("", queue("q")) == [default]
-    assert small.topology.bindings("amq.direct", queue("q")) == [other]
-    assert small.topology.bindings("", queue("gone")) == []
-    assert small.topology.bindings("") == []
-
-
 def test_binding_is_found_by_the_hash_of_its_arguments() -> None:
     """The path of a binding names it again."""
     small = Small("q")
@@ -171,19 +116,3 @@ def test_binding_is_found_by_the_hash_of_its_arguments() -> None:
     assert find("amq.headers", queue("q"), "k", other.arguments_hash) == other
     assert find("amq.headers", queue("q"), "l", "") is None
     assert find("amq.headers", queue("q"), "k", "AAAAAA") is None
-
-
-def test_exchange_counts_its_bindings_to_exchanges() -> None:
-    """Only while there are any does a route need more than one look into one table."""
-    small = Small("q")
-    small.declare("x")
-    found = small.topology.lookup_exchange("amq.fanout")
-    small.bind("amq.fanout", "q")
-    assert found.exchange_destinations == 0
-    first = small.bind("amq.fanout", exchange("x"), "1")
-    small.bind("amq.fanout", exchange("x"), "2")
-    assert found.exchange_destinations == 2
-    unbind(small.topology, first)
-    assert found.exchange_destinations == 1
-    delete_exchange(small.topology, "x")
-    assert found.exchange_destinations == 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from amqp10broker.errors import AccessRefused, Inequivalent, InUse, InvalidArgument, NotFound
+from amqp10broker.errors import Inequivalent, InUse, InvalidArgument
 from tests.support.topologies import Small, declare_exchange, delete_exchange, exchange, unbind
 
 
@@ -21,40 +21,6 @@ def test_predeclared_exchanges() -> None:
         "amq.rabbitmq.trace": ("topic", True),
     }
     assert all(one.durable and not one.auto_delete for one in Small().topology)
-
-
-def test_declare_keeps_what_was_said() -> None:
-    """Flags and arguments are there for whoever asks."""
-    small = Small()
-    found, created = declare_exchange(
-        small.topology,
-        "x",
-        "topic",
-        durable=False,
-        auto_delete=True,
-        internal=True,
-        arguments={"alternate-exchange": "ae", "k": 1},
-    )
-    assert created
-    assert found is small.topology.lookup_exchange("x") is small.topology.find_exchange("x")
-    assert (found.name, found.type, found.durable, found.auto_delete, found.internal) == (
-        "x",
-        "topic",
-        False,
-        True,
-        True,
-    )
-    assert found.arguments == {"alternate-exchange": "ae", "k": 1}
-    assert found.alternate == "ae"
-
-
-def test_equal_redeclaration_finds_it() -> None:
-    """Declaring again what is there makes nothing; arguments other than the alternate do not count."""
-    small = Small()
-    first, _ = declare_exchange(small.topology, "x", "fanout", arguments={"k": 1})
-    version = small.topology.version
-    assert declare_exchange(small.topology, "x", "fanout", arguments={"k": 2}) == (first, False)
-    assert small.topology.version == version
 
 
 @pytest.mark.parametrize(
@@ -88,22 +54,6 @@ def test_different_redeclaration_is_refused(changed: dict[str, object], argument
     assert small.topology.lookup_exchange("x").alternate == "ae"
 
 
-def test_alternate_that_was_not_there_is_a_difference() -> None:
-    """An alternate cannot be added by declaring again."""
-    small = Small()
-    small.declare("x")
-    with pytest.raises(Inequivalent) as refusal:
-        declare_exchange(small.topology, "x", arguments={"alternate-exchange": "ae"})
-    assert refusal.value.description.endswith("received the value 'ae' of type 'longstr' but current is none")
-
-
-def test_equal_alternate_as_bytes_is_no_difference() -> None:
-    """Text is text."""
-    small = Small()
-    small.declare("x", alternate_exchange="ae")
-    assert not declare_exchange(small.topology, "x", arguments={"alternate-exchange": b"ae"})[1]
-
-
 def test_alternate_must_be_text() -> None:
     """An alternate is a name."""
     with pytest.raises(InvalidArgument) as refusal:
@@ -111,65 +61,6 @@ def test_alternate_must_be_text() -> None:
     assert refusal.value.description == (
         "invalid type 'signedint' for arg 'alternate-exchange' in exchange 'x' in vhost '/'"
     )
-
-
-def test_reserved_prefix_is_refused_for_new_names() -> None:
-    """Names with amq. are the broker's."""
-    with pytest.raises(AccessRefused) as refusal:
-        declare_exchange(Small().topology, "amq.x")
-    assert refusal.value.description == "exchange name 'amq.x' contains reserved prefix 'amq.*'"
-
-
-def test_predeclared_exchange_may_be_declared_as_it_is() -> None:
-    """Clients do that; the prefix is refused only for what is not there."""
-    topology = Small().topology
-    assert not declare_exchange(topology, "amq.topic", "topic")[1]
-    with pytest.raises(Inequivalent):
-        declare_exchange(topology, "amq.topic", "direct")
-
-
-def test_default_exchange_cannot_be_declared_or_deleted() -> None:
-    """It is not the client's."""
-    topology = Small().topology
-    for attempt in (lambda: declare_exchange(topology, ""), lambda: delete_exchange(topology, "")):
-        with pytest.raises(AccessRefused) as refusal:
-            attempt()
-        assert refusal.value.description == "operation not permitted on the default exchange"
-
-
-def test_line_breaks_are_dropped_from_names() -> None:
-    """CR and LF are no part of a name; a name of nothing else is the default exchange's."""
-    topology = Small().topology
-    assert declare_exchange(topology, "a\r\nb\n")[0].name == "ab"
-    with pytest.raises(AccessRefused):
-        declare_exchange(topology, "\r\n")
-
-
-def test_names_have_255_bytes_at_most() -> None:
-    """Longer ones could not be told to AMQP 0-9-1 clients; bytes count, not characters."""
-    topology = Small().topology
-    assert declare_exchange(topology, "n" * 255)[1]
-    with pytest.raises(InvalidArgument, match="has 256 bytes"):
-        declare_exchange(topology, "é" * 128)
-
-
-def test_missing_exchange_is_not_found() -> None:
-    """Passive declaring and publishing ask for an exchange that must be there."""
-    topology = Small().topology
-    assert topology.find_exchange("x") is None
-    with pytest.raises(NotFound) as refusal:
-        topology.lookup_exchange("x")
-    assert refusal.value.description == "no exchange 'x' in vhost '/'"
-
-
-def test_delete_is_idempotent() -> None:
-    """Deleting what is not there is no fault and changes nothing."""
-    small = Small()
-    small.declare("x")
-    assert delete_exchange(small.topology, "x")
-    version = small.topology.version
-    assert not delete_exchange(small.topology, "x")
-    assert small.topology.version == version
 
 
 def test_delete_if_unused_wants_no_bindings_from_it() -> None:
@@ -183,14 +74,6 @@ def test_delete_if_unused_wants_no_bindings_from_it() -> None:
     assert refusal.value.description == "exchange 'x' in vhost '/' in use"
     unbind(small.topology, binding)
     assert delete_exchange(small.topology, "x", if_unused=True)
-
-
-@pytest.mark.parametrize("name", ["amq.direct", "amq.anything"])
-def test_predeclared_exchanges_are_not_deleted(name: str) -> None:
-    """Nor is anything else of that prefix."""
-    with pytest.raises(AccessRefused) as refusal:
-        delete_exchange(Small().topology, name)
-    assert refusal.value.description == f"deletion of system exchange '{name}' in vhost '/' not allowed"
 
 
 @pytest.mark.rabbitmq(

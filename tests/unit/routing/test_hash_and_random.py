@@ -56,27 +56,6 @@ def test_consistent_hash_moves_keys_only_from_the_queue_that_goes() -> None:
     assert {key: small.route("h", key)[0] for key in before} == before
 
 
-def test_consistent_hash_counts_the_oldest_binding_of_a_queue() -> None:
-    """A second binding of a queue changes nothing while the first is there."""
-    small = hashing({"a": "1", "b": "1"})
-    before = [small.route("h", key) for key in KEYS[:300]]
-    small.bind("h", "b", "50")
-    assert [small.route("h", key) for key in KEYS[:300]] == before
-    unbind(small.topology, small.binding("h", "b", "1"))
-    assert Counter(small.route("h", key) for key in KEYS[:300])[("b",)] > 280
-
-
-def test_consistent_hash_routes_a_message_with_several_keys_once() -> None:
-    """CC keys do not make it choose again."""
-    small = hashing({"a": "1", "b": "1", "c": "1"})
-    assert all(len(small.route("h", *KEYS[at : at + 5])) == 1 for at in range(100))
-
-
-def test_consistent_hash_without_bindings_routes_nowhere() -> None:
-    """Nothing to choose from."""
-    assert hashing({}).route("h", "k") == ()
-
-
 @pytest.mark.parametrize(
     ("key", "text"),
     [
@@ -186,15 +165,6 @@ def test_local_random_picks_the_queue_that_chance_names() -> None:
     bind(topology, Small.binding("r", "c"))
     assert topology.route(found, ("k", "cc")) == (("c",), False)
     assert asked == [3]
-
-
-def test_local_random_takes_turns_without_chance() -> None:
-    """A topology without a source of chance spreads evenly."""
-    small = Small("a", "b")
-    small.declare("r", "x-local-random")
-    small.bind("r", "a")
-    small.bind("r", "b")
-    assert [small.route("r")[0] for _ in range(4)] == ["a", "b", "a", "b"]
 
 
 def test_local_random_refuses_keys_and_exchanges() -> None:

@@ -11,33 +11,6 @@ from amqp10broker.routing.topic import TopicExchange, words_of
 from tests.support.topologies import Small, queue, unbind
 
 
-def test_direct_routes_by_equal_key() -> None:
-    """A direct exchange compares the whole key."""
-    small = Small("a", "b", "c")
-    small.bind("amq.direct", "a", "k")
-    small.bind("amq.direct", "b", "k")
-    small.bind("amq.direct", "c", "k.x")
-    assert small.route("amq.direct", "k") == ("a", "b")
-    assert small.route("amq.direct", "k.x") == ("c",)
-    assert small.route("amq.direct", "K") == ()
-    assert small.route("amq.direct", "") == ()
-
-
-def test_direct_key_may_be_empty() -> None:
-    """The empty binding key is a key like any other."""
-    small = Small("a")
-    small.bind("amq.direct", "a")
-    assert small.route("amq.direct", "") == ("a",)
-
-
-def test_fanout_ignores_keys() -> None:
-    """A fanout exchange gives every message to every queue."""
-    small = Small("a", "b")
-    small.bind("amq.fanout", "a", "k")
-    small.bind("amq.fanout", "b")
-    assert small.route("amq.fanout", "whatever", "more") == ("a", "b")
-
-
 @pytest.mark.rabbitmq("bindings_SUITE", "binding_args_direct_exchange", "binding_args_fanout_exchange")
 @pytest.mark.parametrize("kind", ["amq.direct", "amq.fanout", "amq.topic"])
 def test_bindings_that_differ_in_arguments_give_one_copy(kind: str) -> None:
@@ -119,23 +92,6 @@ def test_topic_empty_key_has_zero_words() -> None:
     assert set(small.route("amq.topic", "a")) == {"star", "hash"}
 
 
-def test_topic_wildcards_are_whole_words() -> None:
-    """`a*` and `#b` are plain words."""
-    small = Small("a", "b")
-    small.bind("amq.topic", "a", "a*.x")
-    small.bind("amq.topic", "b", "#b")
-    assert small.route("amq.topic", "ab.x") == ()
-    assert small.route("amq.topic", "a*.x") == ("a",)
-    assert small.route("amq.topic", "#b") == ("b",)
-
-
-def test_topic_permits_two_hashes() -> None:
-    """Two `#` in a pattern are as many as may be."""
-    small = Small("a")
-    small.bind("amq.topic", "a", "#.x.#")
-    assert small.route("amq.topic", "p.x.q.r") == ("a",)
-
-
 @pytest.mark.rabbitmq("bindings_SUITE", "topic_exchange_binding_hash_limit")
 def test_topic_refuses_a_third_hash() -> None:
     """A pattern with three `#` is refused and nothing is bound."""
@@ -162,18 +118,6 @@ def test_topic_table_removes_a_pattern_of_three_hashes() -> None:
     assert list(table.route("x", no_headers, no_headers)) == [queue("a")]
     table.remove(binding)
     assert list(table.route("x", no_headers, no_headers)) == []
-
-
-def test_topic_forgets_branches() -> None:
-    """Removing every pattern leaves an empty tree, whatever the order."""
-    table = TopicExchange()
-    bindings = [Binding("t", queue("a"), key) for key in ("a.*.b", "a.*", "a.*.b.#", "#", "#.a", "a.x")]
-    for binding in bindings:
-        table.add(binding)
-    for binding in bindings[::2] + bindings[1::2]:
-        table.remove(binding)
-    assert table._root.is_leaf()
-    assert not table._exact
 
 
 def test_topic_work_does_not_grow_with_bindings() -> None:

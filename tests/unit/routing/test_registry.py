@@ -59,13 +59,6 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
     sys.modules.pop("exchange_by_length", None)
 
 
-def test_unknown_type_is_refused() -> None:
-    """A type that nobody registered is a failed precondition."""
-    with pytest.raises(PreconditionFailed) as refusal:
-        declare_exchange(Small().topology, "x", "x-nothing")
-    assert refusal.value.description == "unknown exchange type 'x-nothing'"
-
-
 def test_installed_package_adds_a_type(installed: Path) -> None:
     """An entry point of an installed distribution is found, loaded and used."""
     topology = Topology("/", lambda name: True, registry=Registry())

@@ -20,7 +20,6 @@ import pytest
 
 from amqp10broker.observe.flow_events.schema import PACK, EventKind
 from amqp10broker.observe.recording import sinks
-from amqp10broker.observe.recording.link_names import read_names
 from amqp10broker.observe.recording.parquet import EventWriter, read_events
 from amqp10broker.observe.recording.runs import ROW_BYTES_MAX, RunRecord, read_run, read_runs, write_run
 from amqp10broker.runtime.observe.recorder_child import END, EVENTS, FRAME, NOTE, RUN, Scribe, serve
@@ -84,47 +83,12 @@ def test_a_run_from_beginning_to_end(tmp_path: Path) -> None:
     assert json.loads(row.settings) == {"a": 1, "queues": {"1": {"name": "q"}}}
 
 
-def link(ts_ns: int, handle: int, name: str) -> dict[str, Any]:
-    names = {"address": "q", "client": "c", "user": "u", "vhost": "/", "peer": "p"}
-    return {"ts_ns": ts_ns, "kind": 1, "connection": 1, "channel": 0, "handle": handle, "link": name, **names}
-
-
-def test_names_of_links_are_there_though_nobody_ends_the_run(tmp_path: Path) -> None:
-    """The broker is killed, or only half of a frame arrives."""
-    told(tmp_path, run(FIRST), frame(NOTE, {"links": [link(150, 0, "a")]}), events(200)[:-1])
-    found = read_names(tmp_path, "r").find((1, 1, 0, 0), 200)
-    assert found is not None
-    assert (found.link, found.user) == ("a", "u")
-
-
-def test_links_keep_their_names_in_the_next_run(tmp_path: Path) -> None:
-    """Of numbers that were used again, the last one that had them."""
-    told(
-        tmp_path,
-        run(FIRST),
-        frame(NOTE, {"links": [link(150, 0, "a"), link(151, 1, "b")]}),
-        frame(NOTE, {"links": [link(160, 1, "c")]}),
-        run(replace(FIRST, run_id="s", began_ns=250)),
-        frame(NOTE, {"links": [link(260, 2, "d")]}),
-        frame(END, {"ended_ns": 500}),
-    )
-    first, second = read_names(tmp_path, "r"), read_names(tmp_path, "s")
-    assert (len(first), len(second)) == (3, 3)
-    found = [second.find((1, 1, 0, handle), 300) for handle in range(3)]
-    assert [name and name.link for name in found] == ["a", "c", "d"]
-
-
 def test_a_broker_that_is_gone_ends_the_run_with_its_last_event(tmp_path: Path) -> None:
     """Half a frame is left out."""
     told(tmp_path, run(FIRST), events(200, 300, dropped=2), events(400)[:-1])
     assert times(tmp_path) == [200, 300]
     row = read_run(tmp_path, "r")
     assert (row.ended_ns, row.events_dropped) == (300, 2)
-
-
-def test_a_run_without_events_has_its_row(tmp_path: Path) -> None:
-    told(tmp_path, run(FIRST))
-    assert read_run(tmp_path, "r").ended_ns == 100
 
 
 def test_the_next_run_ends_the_one_before(tmp_path: Path) -> None:
@@ -144,20 +108,6 @@ def test_the_next_run_ends_the_one_before(tmp_path: Path) -> None:
     rows = read_runs(tmp_path)
     assert [(row.run_id, row.ended_ns, row.events_dropped) for row in rows] == [("r", 250, 5), ("s", 400, 2)]
     assert all("queues" in json.loads(row.settings) for row in rows)
-
-
-def test_who_asked_for_the_run_may_say_more_in_its_row(tmp_path: Path) -> None:
-    """While it is recorded: what only the helper knows is added to it."""
-    ours, theirs = socket.socketpair()
-    scribe = Scribe(str(tmp_path))
-    scribe.begin(asdict(FIRST))
-    write_run(tmp_path, replace(FIRST, benchmark="sweep", case="c", message_size_bytes=100, ended_ns=250))
-    with ours, theirs:
-        ours.sendall(events(200, dropped=4) + frame(END, {"ended_ns": 300}, dropped=4))
-        serve(theirs, scribe)
-    row = read_run(tmp_path, "r")
-    assert (row.benchmark, row.case, row.message_size_bytes) == ("sweep", "c", 100)
-    assert (row.ended_ns, row.events_dropped) == (250, 4)
 
 
 def test_a_folder_that_cannot_be_written_is_the_last_answer(tmp_path: Path) -> None:
@@ -241,18 +191,6 @@ def test_a_full_disk_says_in_the_row_what_is_missing(
     assert not list(recording.rglob("_*"))
 
 
-def test_a_disk_without_room_for_a_row_is_not_recorded_to(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It is said at the beginning."""
-    for room in (ROW_BYTES_MAX - 1, ROW_BYTES_MAX):
-        monkeypatch.setattr(sinks, "open_raw", Disk(room).open)
-        (answer,) = told(tmp_path, run(FIRST), events(200))
-        assert "No space left on device" in answer["failed"]
-        assert [path for path in tmp_path.rglob("*") if not path.is_dir()] == []
-    assert not list((tmp_path / "events").iterdir())
-
-
 def test_a_disk_that_stays_full_is_said_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The row cannot be completed then; who is told has the figures."""
     ours, theirs = socket.socketpair()
@@ -265,17 +203,6 @@ def test_a_disk_that_stays_full_is_said_all_the_same(tmp_path: Path, monkeypatch
         answer = json.loads(ours.recv(65_536))
     assert ("No space left" in answer["failed"], answer["written"]) == (True, 0)
     assert read_run(tmp_path, "r").ended_ns is None
-
-
-def test_a_name_that_has_a_run_gets_a_number(tmp_path: Path) -> None:
-    """The broker began again with the same configuration: each run keeps its events and its row."""
-    for number, at in enumerate((200, 300)):
-        row = replace(FIRST, began_ns=at - 10)
-        answers = told(tmp_path, run(row), events(at), run(replace(row, began_ns=at + 1)), events(at + 2))
-        first, second = (answer["run_id"] for answer in answers if "ready" in answer)
-        assert (first, second) == (("r", "r-2"), ("r-3", "r-4"))[number]
-    assert [times(tmp_path, run_id) for run_id in ("r", "r-2", "r-3", "r-4")] == [[200], [202], [300], [302]]
-    assert [row.began_ns for row in read_runs(tmp_path)] == [190, 201, 290, 301]
 
 
 @pytest.mark.parametrize(
@@ -301,26 +228,3 @@ def test_the_row_says_what_the_connections_spoke(
     assert (row.protocol, json.loads(row.settings).get("protocols")) == (protocol, all_of_them)
     row = read_run(tmp_path, "s")
     assert (row.protocol, json.loads(row.settings)) == (None, {"a": 1})
-
-
-def test_a_protocol_that_the_row_has_stays(tmp_path: Path) -> None:
-    """A benchmark knows what its load speaks."""
-    told(tmp_path, run(replace(FIRST, protocol="amqp10")), frame(NOTE, {"protocols": ["amqp091"]}))
-    assert read_run(tmp_path, "r").protocol == "amqp10"
-
-
-def test_a_part_is_complete_when_it_is_old_although_nothing_comes(tmp_path: Path) -> None:
-    """The broker hears how much can be read."""
-    now = 0.0
-    scribe = Scribe(str(tmp_path))
-    scribe.begin(asdict(FIRST))
-    assert scribe._writer is not None
-    scribe._writer._clock = lambda: now
-    scribe.take(PACK.pack(200, EventKind.QUEUE, *[0] * 11))
-    scribe.tick()
-    assert scribe.complete == 0
-    now = 60.0
-    scribe.tick()
-    assert scribe.complete == 1
-    assert times(tmp_path) == [200]
-    scribe.finish()

@@ -96,15 +96,6 @@ def test_a_message_is_done_with_when_all_target_queues_have_taken_it(
     assert forwarding.deadline() is None
 
 
-def test_what_is_on_its_way_is_not_sent_twice_by_the_queue(
-    vhost: VirtualHost, forwarding: Forwarding
-) -> None:
-    """A queue may hand out a key again."""
-    bind(vhost, "a")
-    forwarding.send(held(1), vhost, NOW)
-    assert sent(forwarding.send(held(1, 2), vhost, NOW)) == {"a": "2"}
-
-
 def test_what_is_not_confirmed_in_time_is_sent_again_to_who_did_not_confirm(
     vhost: VirtualHost, forwarding: Forwarding
 ) -> None:
@@ -237,30 +228,3 @@ def test_another_destination_is_tried_at_once_for_what_nobody_has(vhost: Virtual
     assert sent(posts) == {"a": "1"}
     forwarding.redirect(DeadLetterTarget("", "b"), NOW + 6)
     assert forwarding.deadline() == NOW + 5 + RETRY_MS
-
-
-def test_the_same_destination_changes_nothing(vhost: VirtualHost, forwarding: Forwarding) -> None:
-    """A policy may change other settings."""
-    forwarding.send(held(1), vhost, NOW)
-    before = forwarding.deadline()
-    forwarding.redirect(DeadLetterTarget("dlx", None), NOW + 5)
-    assert forwarding.deadline() == before
-
-
-def test_messages_that_the_queue_dropped_are_forgotten(vhost: VirtualHost, forwarding: Forwarding) -> None:
-    """By a purge, or a change of strategy; confirms of them come to nothing."""
-    bind(vhost, "a")
-    posts = forwarding.send(held(1), vhost, NOW)
-    forwarding.forget()
-    assert (len(forwarding), forwarding.deadline()) == (0, None)
-    assert confirm(forwarding, publish_to(posts, "a")) == []
-
-
-def test_each_queue_keeps_the_order_of_a_batch(vhost: VirtualHost, forwarding: Forwarding) -> None:
-    """And of what is sent again together."""
-    bind(vhost, "a")
-    posts = forwarding.send(held(3, 1, 2), vhost, NOW)
-    assert sent(posts) == {"a": "312"}
-    reject(forwarding, publish_to(posts, "a"))
-    again, _ = forwarding.due(vhost, NOW + RETRY_MS)
-    assert sent(again) == {"a": "312"}

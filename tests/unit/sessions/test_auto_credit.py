@@ -97,15 +97,6 @@ def test_it_is_the_default_while_memory_is_tight_and_leads_back() -> None:
     assert loop.limits[-1] > 2_000
 
 
-def test_an_alarm_takes_it_back_at_once() -> None:
-    """Nobody waits for an epoch to end."""
-    loop = CreditLoop(Conditions(delay_ms=10))
-    loop.run(3_000)
-    assert loop.auto is not None
-    loop.auto.tighten(loop.now_ms)
-    assert (loop.credit.limit, loop.auto.auto.why) == (BASE, Why.MEMORY_TIGHT)
-
-
 def test_it_says_which_bound_it_has_come_to() -> None:
     """Messages, or bytes; large messages lower it at once."""
     loop = CreditLoop(Conditions(delay_ms=25), most=1_000)

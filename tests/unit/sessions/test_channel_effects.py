@@ -15,7 +15,6 @@ from amqp10broker.protocols.amqp091.methods import (
     BasicNack,
     BasicQos,
     BasicQosOk,
-    BasicRecover,
     BasicReject,
     ChannelClose,
     ChannelCloseOk,
@@ -23,13 +22,11 @@ from amqp10broker.protocols.amqp091.methods import (
     ConfirmSelectOk,
     Method,
     TxCommit,
-    TxCommitOk,
     TxSelect,
     TxSelectOk,
 )
 from amqp10broker.queues.commands import Credit, DeliveryOutcome, Settle, Subscribe, Unsubscribe
 from amqp10broker.queues.effects import (
-    ActiveChanged,
     Confirmed,
     CreditReply,
     Effect,
@@ -95,6 +92,7 @@ def test_a_full_queue_is_a_nack(channel: WorldChannel) -> None:
     assert refuse(channel, queue) == [BasicNack(1, False, False)]
 
 
+@pytest.mark.rabbitmq("confirms_rejects_SUITE", "confirms_rejects_conflict")
 def test_a_full_queue_of_several_is_a_nack(channel: WorldChannel) -> None:
     """Whatever the other says, before or after."""
     full, other = puppet(channel), puppet(channel, "other")
@@ -117,6 +115,7 @@ def _bound(queue: str) -> Binding:
     return Binding("amq.fanout", Destination("queue", queue))
 
 
+@pytest.mark.rabbitmq("queue_length_limits_SUITE", "max_length_bytes_drop_publish", "max_length_drop_publish")
 def test_a_full_queue_drops_what_nobody_wants_confirmed(channel: WorldChannel) -> None:
     """Silently, and the channel goes on."""
     queue = puppet(channel)
@@ -137,16 +136,6 @@ def test_a_full_queue_fails_the_commit(channel: WorldChannel) -> None:
     (closed,) = happen(channel, Confirmed(taken.publisher, taken.ids, taken.settled))
     assert isinstance(closed, ChannelClose)
     assert (closed.reply_code, closed.reply_text) == (406, "PRECONDITION_FAILED - partial tx completion")
-
-
-def test_a_commit_that_is_taken_is_answered(channel: WorldChannel) -> None:
-    """So that the failure above is not one of every commit."""
-    queue = puppet(channel)
-    channel.call(TxSelect())
-    channel.publish("q", b"1")
-    channel.say(TxCommit())
-    taken = queue.publish()
-    assert happen(channel, Confirmed(taken.publisher, taken.ids, taken.settled)) == [TxCommitOk()]
 
 
 # --- subscribing ----------------------------------------------------------------------------------
@@ -177,6 +166,9 @@ def test_exclusive_means_nothing_to_a_quorum_queue(channel: WorldChannel) -> Non
     assert not subscribed(channel, puppet(channel, **QUORUM), "d", exclusive=True).exclusive
 
 
+@pytest.mark.rabbitmq(
+    "single_active_consumer_SUITE", "amqp_exclusive_consume_fails_on_exclusive_consumer_queue"
+)
 def test_exclusive_and_the_single_active_consumer_exclude_each_other(channel: WorldChannel) -> None:
     """403, although nobody else is there."""
     queue = puppet(channel, **SAC)
@@ -187,6 +179,7 @@ def test_exclusive_and_the_single_active_consumer_exclude_each_other(channel: Wo
     assert queue.told() == []
 
 
+@pytest.mark.rabbitmq("quorum_queue_SUITE", "subscribe_should_fail_when_global_qos_true")
 def test_global_qos_and_a_quorum_queue_exclude_each_other(channel: WorldChannel) -> None:
     """540, which ends the connection; a classic queue serves both."""
     quorum, classic = puppet(channel, **QUORUM), puppet(channel, "classic")
@@ -199,6 +192,7 @@ def test_global_qos_and_a_quorum_queue_exclude_each_other(channel: WorldChannel)
     assert quorum.told() == []
 
 
+@pytest.mark.rabbitmq("single_active_consumer_SUITE", "basic_get_is_unsupported")
 @pytest.mark.parametrize("kind", ["classic", "quorum"])
 def test_nobody_gets_single_messages_beside_the_single_active_consumer(
     channel: WorldChannel, kind: str
@@ -238,6 +232,15 @@ def test_a_consumer_of_a_quorum_queue_without_prefetch_may_hold_2000(channel: Wo
 # --- settling -------------------------------------------------------------------------------------
 
 
+@pytest.mark.rabbitmq(
+    "dead_lettering_SUITE",
+    "dead_letter_multiple_nack",
+    "dead_letter_nack_requeue",
+    "dead_letter_nack_requeue_multiple",
+    "dead_letter_reject",
+    "dead_letter_reject_many",
+    "dead_letter_reject_requeue",
+)
 @pytest.mark.parametrize(
     ("method", "delivery_outcome"),
     [
@@ -267,15 +270,6 @@ def test_each_method_is_a_verdict(
     assert (list(settle.keys), settle.delivery_outcome, settle.answer) == ([100], delivery_outcome, False)
 
 
-def test_recover_is_no_failed_attempt(channel: WorldChannel) -> None:
-    """The client asks for its deliveries again."""
-    queue = puppet(channel, **QUORUM)
-    consuming(channel, queue)
-    channel.say(BasicRecover(True))
-    (settle,) = queue.told_only(Settle)
-    assert (list(settle.keys), settle.delivery_outcome) == ([100, 101, 102], DeliveryOutcome.REQUEUE)
-
-
 @pytest.mark.parametrize("how", ["channel", "connection"])
 @pytest.mark.parametrize("kind", ["classic", "quorum"])
 def test_a_channel_that_is_gone_has_failed_with_what_it_held(
@@ -293,13 +287,6 @@ def test_a_channel_that_is_gone_has_failed_with_what_it_held(
 
 
 # --- the single active consumer, and what is held for too long ------------------------------------
-
-
-def test_becoming_active_has_no_words(channel: WorldChannel) -> None:
-    """Messages come, or they do not."""
-    queue = puppet(channel, **SAC)
-    consuming(channel, queue)
-    assert happen(channel, ActiveChanged(queue.ref, True), ActiveChanged(queue.ref, False)) == []
 
 
 def test_a_consumer_that_holds_deliveries_too_long_is_cancelled(channel: WorldChannel) -> None:

@@ -15,16 +15,6 @@ def shown(sums: tuple[dict[str, ClientCounters], ...]) -> list[dict[str, int]]:
     return [{name: each.published for name, each in total.items()} for total in sums]
 
 
-def test_those_that_are_gone_and_those_that_are_there_are_added_up() -> None:
-    totals = Totals()
-    totals.add(Whose("a", "/", "ann"), published(1), {"ann", "bob"}, {"/", "v"})
-    totals.add(Whose("a", "v", "bob"), published(2), {"ann", "bob"}, {"/", "v"})
-    present = [(Whose("b", "v", "ann"), published(4))]
-    expected = [{"a": 3, "b": 4}, {"/": 1, "v": 6}, {"ann": 5, "bob": 2}]
-    assert shown(totals.by(present, {"ann", "bob"}, {"/", "v"})) == expected
-    assert shown(totals.by(present, {"ann", "bob"}, {"/", "v"})) == expected, "it was only looked at"
-
-
 def test_what_was_deleted_counts_for_the_others() -> None:
     """And not again for another one who gets the name."""
     totals = Totals()

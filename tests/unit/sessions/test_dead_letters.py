@@ -8,7 +8,6 @@ import pytest
 
 from amqp10broker.message import amqp091
 from amqp10broker.message.amqp10 import MessageReader
-from amqp10broker.message.dead_lettering import deaths_of
 from amqp10broker.message.message import Message
 from amqp10broker.metadata.catalog import Catalog
 from amqp10broker.metadata.vhost import VirtualHost
@@ -69,15 +68,6 @@ def test_letters_go_to_the_queues_of_their_exchange_in_order(vhost: VirtualHost)
     assert bodies(route(vhost, *letters)) == {"a": "13", "b": "1234"}
 
 
-def test_what_arrives_carries_the_event(vhost: VirtualHost) -> None:
-    """Queue, reason, time, and what it had been published to."""
-    bind(vhost, "a", "k")
-    ((_, (letter,)),) = route(vhost, message("1"), queue="q", reason=DeadLetterReason.MAXLEN).to
-    (death,) = deaths_of(letter[0])
-    assert (death.queue, death.reason, death.first_time_ms) == ("q", "maxlen", NOW)
-    assert (death.exchange, death.routing_keys) == ("ex", ("k",))
-
-
 def test_both_protocols_travel_in_one_batch(vhost: VirtualHost) -> None:
     """Order is kept among them."""
     bind(vhost, "a", "k")
@@ -94,6 +84,7 @@ def test_messages_that_share_a_head_share_it_afterwards(vhost: VirtualHost) -> N
     assert letters[0][0] is letters[1][0]
 
 
+@pytest.mark.rabbitmq("dead_lettering_SUITE", "dead_letter_routing_key")
 def test_a_dead_letter_routing_key_replaces_the_messages_own(vhost: VirtualHost) -> None:
     """And those of CC."""
     for queue, key in (("a", "k"), ("b", "cc"), ("c", "dead")):
@@ -106,11 +97,6 @@ def test_without_one_a_message_is_routed_by_all_its_keys(vhost: VirtualHost) -> 
     for queue, key in (("a", "k"), ("b", "cc"), ("a", "cc")):
         bind(vhost, queue, key)
     assert bodies(route(vhost, message("1", headers={"CC": ["cc"]}))) == {"a": "1", "b": "1"}
-
-
-def test_the_default_exchange_takes_a_queue_by_its_name(vhost: VirtualHost) -> None:
-    """The commonest way: an empty exchange, and the queue's name as key."""
-    assert bodies(route(vhost, message("1"), exchange="", key="a")) == {"a": "1"}
 
 
 def test_an_internal_exchange_takes_dead_letters(vhost: VirtualHost) -> None:
@@ -129,15 +115,10 @@ def test_a_headers_exchange_sees_why_a_message_died(vhost: VirtualHost) -> None:
     assert bodies(route(vhost, *letters, exchange="by-headers")) == {"a": "12", "b": "2"}
 
 
+@pytest.mark.rabbitmq("dead_lettering_SUITE", "dead_letter_missing_exchange")
 def test_an_exchange_that_is_missing_drops_them(vhost: VirtualHost) -> None:
     """It need not exist when the queue is declared, but now."""
     assert route(vhost, message("1"), exchange="none") == Routed([], ())
-
-
-def test_what_no_queue_is_bound_for_is_dropped(vhost: VirtualHost) -> None:
-    """The others of the batch are not."""
-    bind(vhost, "a", "k")
-    assert bodies(route(vhost, message("1", "other"), message("2"))) == {"a": "2"}
 
 
 def test_an_alternate_exchange_is_asked(vhost: VirtualHost) -> None:
@@ -157,6 +138,9 @@ def died(
     return letter
 
 
+@pytest.mark.rabbitmq(
+    "dead_lettering_SUITE", "dead_letter_routing_key_cycle_max_length", "dead_letter_routing_key_cycle_ttl"
+)
 def test_an_automatic_cycle_is_broken(vhost: VirtualHost) -> None:
     """A message does not come into the queue where it expired, unless a client rejected it since."""
     letter = died(vhost, message("1"), "a")
@@ -164,15 +148,6 @@ def test_an_automatic_cycle_is_broken(vhost: VirtualHost) -> None:
     assert again == Routed([], ("a",))
     again = route(vhost, letter, queue="c", reason=DeadLetterReason.REJECTED, exchange="", key="a")
     assert bodies(again) == {"a": "1"}
-
-
-def test_a_queue_that_dead_letters_into_itself_is_a_cycle(vhost: VirtualHost) -> None:
-    """Of one queue."""
-    assert route(vhost, message("1"), queue="a", exchange="", key="a").cycles == ("a",)
-    assert (
-        route(vhost, message("1"), queue="a", exchange="", key="a", reason=DeadLetterReason.REJECTED).cycles
-        == ()
-    )
 
 
 def test_a_cycle_drops_the_message_for_that_queue_only(vhost: VirtualHost) -> None:

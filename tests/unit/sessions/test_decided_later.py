@@ -7,8 +7,6 @@ from typing import Any
 import pytest
 
 from amqp10broker.errors import Unavailable
-from amqp10broker.metadata.catalog import VHOST
-from amqp10broker.metadata.users import Permission
 from amqp10broker.protocols.amqp091.errors import AmqpHardError
 from amqp10broker.protocols.amqp091.methods import (
     ChannelClose,
@@ -22,7 +20,7 @@ from amqp10broker.protocols.amqp091.methods import (
 from amqp10broker.protocols.amqp10.performatives import Attach, Detach, Source, Target
 from amqp10broker.queues.commands import DELETE
 from tests.support.channel_world import World, WorldChannel
-from tests.support.declaring import declare, set_permission
+from tests.support.declaring import declare
 from tests.support.later import Slow
 from tests.unit.sessions.test_management import RESPONSES, Peer, attach
 
@@ -174,24 +172,6 @@ def test_what_is_held_for_an_attach_goes_on_when_its_queue_ends_behind_a_respons
     assert "source=/queues/old" in came[-1]
 
 
-def test_attaches_that_are_looked_at_again_end_with_their_session() -> None:
-    """The first ends it, because the user may not read any more: nothing is attached behind the end, and no
-    queue has a consumer of it."""
-    peer = Peer().attach_pair()
-    slow = Slow(peer.broker.catalog)
-    peer.service._context.propose = slow
-    links = [
-        Attach(name=name, handle=handle, role=True, source=Source(address=f"/queues/{name}"), target=Target())
-        for handle, name in enumerate(("none", "new"), 2)
-    ]
-    peer.send(peer.request("PUT", "/queues/new", {}), *links)
-    set_permission(peer.broker.catalog, "guest", VHOST, Permission(".*", ".*", "new"))
-    peer.service.on_decided(slow.decide())
-    came = peer.settle()
-    assert [line.split()[0] for line in came] == ["END"]
-    assert peer.broker.vhost.lookup("new").handle.figures().consumers == 0
-
-
 def test_requests_are_not_held_for_responses_that_cannot_come() -> None:
     """What is held is bounded by the client's credit for responses: a client that detaches them and attaches
     again begins anew, however long the first decision takes."""
@@ -208,16 +188,3 @@ def test_requests_are_not_held_for_responses_that_cannot_come() -> None:
     peer.settle()
     assert [status for status, _ in peer.responses] == ["200"]
     assert list(peer.broker.vhost.queues) == ["q0-0"]
-
-
-def test_a_session_that_ended_hears_nothing_of_what_is_decided() -> None:
-    """The queue is there; nobody is answered."""
-    peer = Peer().attach_pair()
-    slow = Slow(peer.broker.catalog)
-    peer.service._context.propose = slow
-    peer.send(peer.request("PUT", "/queues/q", {}), peer.request("GET", "/queues/q"))
-    late = slow.decide()
-    peer.service.close()
-    peer.service.on_decided(late)
-    assert peer.responses == []
-    assert peer.broker.vhost.find("q") is not None

@@ -152,14 +152,6 @@ def test_messages_are_decided_on_when_all_are_there() -> None:
     assert queue.consumption.counted().discarded == 2
 
 
-def test_an_empty_queue_ends_it() -> None:
-    job, queue = getting()
-    delivered(job, queue, 0, 0)
-    assert job.done
-    job.end()
-    assert type(letters(queue)[-1]) is Unsubscribe
-
-
 def test_what_is_given_up_before_the_end_was_not_taken() -> None:
     """Whatever was to become of it: the one who wanted it has not got it."""
     job, queue = getting(3, DeliveryOutcome.ACCEPT)

@@ -13,7 +13,7 @@ import pytest
 from amqp10broker.metadata.limits import VhostLimits
 from amqp10broker.protocols.amqp10.errors import Condition
 from amqp10broker.protocols.amqp10.held import HeldFrames
-from tests.support.declaring import change_vhost, declare, remove
+from tests.support.declaring import change_vhost, declare
 from tests.support.later import Slow
 from tests.support.scene import ACCEPTED, Scene, content, detached, disposition, ended
 
@@ -190,17 +190,6 @@ def test_other_links_go_on_meanwhile() -> None:
     assert "B> TRANSFER h=0 did=1 tag=0 body=m1" in came, "the flow behind was lost"
 
 
-def test_links_that_wait_are_answered_in_the_order_of_the_decisions() -> None:
-    """Also two for one queue: the second finds it."""
-    scene = SlowScene()
-    scene.do("C> ATTACH h=0 target=new ; ATTACH h=1 source=new ; ATTACH h=2 source=newer")
-    assert [line.split()[3] for _ in range(3) for line in scene.decide() if "ATTACH" in line] == [
-        "h=0",
-        "h=1",
-        "h=2",
-    ]
-
-
 def test_a_delivery_that_waits_for_its_queue_is_settled_when_it_is_there() -> None:
     """And those behind it, in order, although they go to queues that are there."""
     scene = SlowScene("old")
@@ -222,18 +211,6 @@ def test_what_waits_for_its_queue_has_the_clients_credit() -> None:
     assert "amqp:link:transfer-limit-exceeded" in came[-1]
     assert scene.decide() == []
     assert scene.counts("new") == [0], "it was held by a link that is no more"
-
-
-def test_a_link_that_waits_for_one_queue_after_another_hears_its_detach() -> None:
-    """What is held for it stays held when it must wait again, and nothing of it counts in the end."""
-    scene = SlowScene()
-    scene.sender(None)
-    scene.do("C> " + to("new", "m0") + " ; " + to("newer", "m1"), "C> DETACH h=0 closed=true")
-    assert scene.decide() == [disposition(0, ACCEPTED)]
-    assert scene.decide() == ["B> DETACH h=0 closed=true"]
-    assert scene.counts("new", "newer") == [1, 1]
-    assert not scene.held.by_remote
-    assert scene.service._unfinished.held_bytes == 0
 
 
 # --- what ends it otherwise -----------------------------------------------------------------------
@@ -259,23 +236,6 @@ def test_an_attach_is_refused_with_what_is_decided(terminus: str) -> None:
     assert scene.receiver("/queues/gone", 0)[0].startswith("B> ATTACH name=link-0 h=0"), "the handle is free"
 
 
-def test_a_message_is_rejected_with_what_is_decided() -> None:
-    """And those behind it go where they go."""
-    scene = SlowScene("old")
-    text = no_more_queues(scene)
-    scene.sender(None)
-    scene.do("C> " + to("new", "m0") + " ; " + to("old", "m1"))
-    assert sorted(scene.decide()) == [
-        disposition(0, f'state=rejected(amqp:resource-limit-exceeded "{text}")'),
-        disposition(1, ACCEPTED),
-    ]
-    settled = to("new", "m2").replace("h=0", "h=0 settled=true")
-    scene.do("C> " + settled + " ; " + to("old", "m3"))
-    (line,) = scene.decide()
-    assert line.startswith(detached(0, Condition.RESOURCE_LIMIT_EXCEEDED, text))
-    assert scene.counts("old") == [1]
-
-
 @pytest.mark.parametrize("terminus", ["source", "target"])
 def test_a_queue_that_another_has_made_meanwhile_is_taken_as_it_is(terminus: str) -> None:
     """The request is refused, because that one is otherwise; an attach does not ask how."""
@@ -283,17 +243,6 @@ def test_a_queue_that_another_has_made_meanwhile_is_taken_as_it_is(terminus: str
     scene.do(f"C> ATTACH h=0 {terminus}=new")
     declare(scene.world.catalog, scene.world.vhost, "new", durable=False)
     assert f"{terminus}=new" in scene.decide()[0]
-
-
-def test_a_queue_that_is_gone_again_is_not_found() -> None:
-    """Between the decision and the letter that says so."""
-    scene = SlowScene()
-    scene.do("C> ATTACH h=0 source=new")
-    letter = scene.slow.decide()
-    remove(scene.world.catalog, scene.world.vhost, "new")
-    scene.world.clients["C"].sessions[0].letters.append(letter)
-    scene.world.settle()
-    assert scene.world.take_trace()[1] == detached(0, Condition.NOT_FOUND, "no queue 'new' in vhost '/'")
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,6 @@ from amqp10broker.protocols.amqp10.performatives import (
     Attach,
     Begin,
     Detach,
-    End,
     Flow,
     Source,
     Target,
@@ -249,17 +248,6 @@ def test_rcv_settle_mode_second_is_refused() -> None:
     assert "error=amqp:not-implemented" in lines[1]
 
 
-def test_other_links_of_the_session_are_no_management_links() -> None:
-    """A receiver whose target is /management consumes from a queue all the same."""
-    peer = Peer()
-    peer.broker.do("declare-queue", name="q")
-    frame = attach(1)
-    assert isinstance(frame.source, Source)
-    assert isinstance(frame.target, Target)
-    frame.source.address, frame.target.address = "/queues/q", "/management"
-    assert "source=/queues/q" in peer.send(frame)[0]
-
-
 # --- requests and responses -----------------------------------------------------------------------
 
 
@@ -373,17 +361,6 @@ def test_an_exclusive_queue_is_the_connections() -> None:
     assert broker.vhost.queues_owned_by(mine.connection)[0].name == "q"
 
 
-def test_a_large_response_takes_several_frames() -> None:
-    """Cut by the client's frame size, as any delivery."""
-    peer = Peer(frame_size_max=512).attach_pair()
-    peer.broker.do("declare-queue", name="q")
-    for number in range(20):
-        peer.broker.do("bind", source="amq.headers", destination_queue="q", arguments={"n": number})
-    lines = peer.send(peer.request("GET", "/bindings?src=amq.headers&dstq=q&key="))
-    assert lines.count("part of a response") > 3
-    assert len(peer.take_responses()[0][1]) == 20
-
-
 def test_a_response_over_the_clients_limit_ends_the_half() -> None:
     """max-message-size of the client's attach is respected; then the pair is half open."""
     peer = Peer()
@@ -410,15 +387,6 @@ def test_a_request_without_credit_for_its_response_ends_the_session() -> None:
             '"insufficient credit (0) for management link from RabbitMQ to client"'
         ),
     ]
-
-
-def test_credit_is_counted_down_when_the_request_comes() -> None:
-    """The response may still be waiting for its queue."""
-    peer = Peer().attach_pair(credit=1)
-    peer.broker.do("declare-queue", name="q")
-    peer.queues_work = False
-    lines = peer.send(peer.request("GET", "/queues/q"), peer.request("GET", "/queues/p"))
-    assert "amqp:precondition-failed" in lines[-1]
 
 
 def test_more_requests_than_credit_end_the_session() -> None:
@@ -463,23 +431,6 @@ def test_drain_is_answered_with_the_credit_used_up() -> None:
     assert "amqp:precondition-failed" in peer.send(peer.request("GET", "/queues/q"))[0]
 
 
-def test_drain_is_over_when_credit_is_granted_anew() -> None:
-    """Requests are served again."""
-    peer = Peer().attach_pair(credit=5)
-    peer.send(peer.flow(RESPONSES, 0, 5, drain=True))
-    peer.send(peer.flow(RESPONSES, 5, 1))
-    assert peer.send(peer.request("GET", "/queues/q")) == ["response h=1 404 to r0"]
-
-
-def test_echo_is_answered_with_the_credit_left() -> None:
-    """The half for responses never has anything available."""
-    peer = Peer().attach_pair(credit=5)
-    peer.send(peer.request("GET", "/queues/q"))
-    assert peer.send(peer.flow(RESPONSES, 0, 5, echo=True)) == [
-        "FLOW nii=1 iw=399 noi=1 h=1 dc=1 cr=4 available=0"
-    ]
-
-
 @pytest.mark.rabbitmq("management_SUITE", "session_flow_control")
 def test_a_flow_stands_behind_the_responses_before_it() -> None:
     """session_flow_control: responses and flows keep their order while the window is closed."""
@@ -488,19 +439,6 @@ def test_a_flow_stands_behind_the_responses_before_it() -> None:
     peer.window = 1
     assert peer.send(peer.flow(None)) == [
         "response h=1 404 to r0",
-        "FLOW nii=1 iw=399 noi=1 h=1 dc=10 cr=0 available=0 drain=true",
-    ]
-
-
-def test_a_flow_waits_for_a_response_that_waits_for_a_queue() -> None:
-    """Only then is it known what the drain leaves."""
-    peer = Peer().attach_pair(credit=10)
-    peer.broker.do("declare-queue", name="q")
-    peer.queues_work = False
-    assert peer.send(peer.request("GET", "/queues/q"), peer.flow(RESPONSES, 0, 10, drain=True)) == []
-    peer.queues_work = True
-    assert peer.settle() == [
-        "response h=1 200 to r0",
         "FLOW nii=1 iw=399 noi=1 h=1 dc=10 cr=0 available=0 drain=true",
     ]
 
@@ -524,13 +462,6 @@ def test_responses_respect_the_sessions_window() -> None:
         flow = peer.flow(None)
         flow.next_incoming_id = number
         assert peer.send(flow)[0] == f"response h=1 404 to r{number}"
-
-
-def test_no_response_stands_behind_the_end() -> None:
-    """2.5.5: who asks and ends the session in one read hears of the end, and nothing after it."""
-    peer = Peer().attach_pair()
-    assert peer.send(peer.request("PUT", "/queues/q", {}), End()) == ["END"]
-    assert peer.service.session.ended
 
 
 def test_a_drain_that_takes_back_the_credit_of_responses_is_answered_at_once() -> None:
@@ -602,12 +533,6 @@ def test_a_missing_permission_ends_the_session() -> None:
     ]
 
 
-def test_a_token_where_there_is_nobody_to_verify_it_is_answered() -> None:
-    """As after a login with a password."""
-    peer = Peer().attach_pair()
-    assert peer.send(peer.request("PUT", "/auth/tokens", b"token")) == ["response h=1 204 to r0"]
-
-
 # --- ends -----------------------------------------------------------------------------------------
 
 
@@ -636,25 +561,6 @@ def test_without_the_half_for_responses_answers_of_queues_are_dropped() -> None:
         assert any(
             line.startswith("response h=1 200") for line in peer.send(peer.request("GET", "/queues/q"))
         )
-
-
-def test_answers_after_the_end_are_dropped() -> None:
-    """The session is gone when its queue answers."""
-    peer = Peer().attach_pair()
-    peer.broker.do("declare-queue", name="q")
-    peer.queues_work = False
-    assert peer.send(peer.request("GET", "/queues/q"), End()) == ["END"]
-    peer.queues_work = True
-    assert peer.settle() == []
-
-
-def test_a_body_of_a_response_reaches_the_client() -> None:
-    """Counts as the queue gives them."""
-    peer = Peer().attach_pair()
-    peer.broker.do("declare-queue", name="q")
-    peer.broker.fill("q", 7)
-    peer.send(peer.request("DELETE", "/queues/q"))
-    assert peer.take_responses() == [("200", {"message_count": 7})]
 
 
 # --- any order of things --------------------------------------------------------------------------

@@ -328,20 +328,6 @@ def test_what_was_decided_before_is_told_once_it_is_durable() -> None:
     assert scene.world.queues["q"].queue.unsettled == 2
 
 
-def test_an_answer_to_a_decision_of_before_is_not_taken_for_another() -> None:
-    """It comes when the link has its next end."""
-    scene = QuorumScene()
-    scene.put(2)
-    scene.do(f"C> ATTACH h=1 {KEPT}", "C> FLOW h=1 dc=0 cr=2", "mute q")
-    scene.do("C> DISPOSITION role=receiver first=0 state=accepted", "lose C")
-    come_back(scene, "#0:accepted,#1:accepted")
-    scene.do("C> FLOW h=1 dc=0 cr=10")
-    assert scene.do("speak q") == [
-        "B> TRANSFER h=1 did=0..1 tag=0..1 settled=true state=accepted resume=true body= (2 frames)"
-    ]
-    assert scene.world.queues["q"].queue.unsettled == 0
-
-
 def test_a_suspended_link_has_failed_when_its_time_is_over() -> None:
     """And not before."""
     scene = kept_scene(2)

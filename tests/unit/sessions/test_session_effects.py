@@ -10,7 +10,7 @@ import pytest
 from amqp10broker.protocols.amqp10.codec import decode
 from amqp10broker.protocols.amqp10.performatives import Disposition, Modified, Rejected, decode_composite
 from amqp10broker.protocols.amqp10.types import Symbol
-from amqp10broker.queues.commands import Credit, DeliveryOutcome, PublisherRef, Settle, Subscribe, Unsubscribe
+from amqp10broker.queues.commands import Credit, DeliveryOutcome, Settle, Subscribe, Unsubscribe
 from amqp10broker.queues.effects import (
     ActiveChanged,
     Confirmed,
@@ -72,6 +72,7 @@ def lines(came: list[str], name: str) -> list[str]:
 # --- publishing into a full queue -----------------------------------------------------------------
 
 
+@pytest.mark.rabbitmq("amqp_client_SUITE", "target_classic_queue_rejects", "target_quorum_queue_rejects")
 def test_a_full_queue_rejects_with_its_name() -> None:
     """amqp:resource-limit-exceeded, with the queue and the reason in the error's info."""
     scene = Scene()
@@ -143,23 +144,6 @@ def test_of_several_queues_a_full_one_decides_over_a_deleted_one() -> None:
     assert came == [f"B> DISPOSITION role=receiver first=0 settled=true state={FULL}"]
 
 
-def test_effects_for_links_that_are_gone_are_passed_over() -> None:
-    """Nobody is there to hear them."""
-    scene = Scene()
-    queue = puppet(scene)
-    scene.receiver("/queues/q")
-    ref = queue.ref
-    scene.do("C> DETACH h=9 closed=true")
-    publisher = PublisherRef(ref.reply_to, 77)
-    for effect in (
-        ActiveChanged(ref, True),
-        TimedOut(ref, [1], "q"),
-        Settled(ref, [1]),
-        Refused(publisher, [0], False, "q"),
-    ):
-        assert happen(scene, effect) == []
-
-
 # --- subscribing ----------------------------------------------------------------------------------
 
 
@@ -179,26 +163,6 @@ def test_priority_and_time_out_are_link_properties() -> None:
     given = "{rabbitmq:priority:7,rabbitmq:consumer-timeout:5000}"
     found = subscribed(scene, queue, handle=10, properties=given)
     assert (found.priority, found.timeout_ms) == (7, 5000)
-
-
-def test_a_classic_queue_looks_at_no_time_out() -> None:
-    """The property is for quorum queues; others pass it over."""
-    scene = Scene()
-    queue = puppet(scene)
-    given = "{rabbitmq:priority:7,rabbitmq:consumer-timeout:5000}"
-    found = subscribed(scene, queue, properties=given)
-    assert (found.priority, found.timeout_ms) == (7, None)
-
-
-def test_a_priority_that_is_no_integer_is_refused() -> None:
-    """With the property's name, and no consumer is made."""
-    scene = Scene()
-    queue = quorum(scene)
-    for handle, (value, shown) in enumerate((("high", "'high'"), ("true", "True"), ("-1.5", "'-1.5'"))):
-        came = scene.receiver("/queues/q", handle, properties=f"{{rabbitmq:priority:{value}}}")
-        text = f"Attach refused: link property rabbitmq:priority is {shown}; it must be an integer"
-        assert came[-1] == detached(handle, "amqp:invalid-field", text)
-    assert queue.told() == []
 
 
 def test_a_number_that_no_log_can_hold_is_refused() -> None:
@@ -284,16 +248,6 @@ def test_annotations_of_modified_go_to_quorum_queues() -> None:
             assert decode(settle.annotations)[0] == {Symbol("x-why"): "late"}
         else:
             assert settle.annotations == b""
-
-
-def test_a_classic_queue_is_not_waited_for() -> None:
-    """What the client has not settled is answered at once."""
-    scene = Scene()
-    queue = puppet(scene)
-    consuming(scene, queue)
-    came = scene.do("C> DISPOSITION role=receiver first=0 last=2 state=accepted")
-    assert came == ["B> DISPOSITION role=sender first=0 last=2 settled=true state=accepted"]
-    assert queue.told_only(Settle)[0].answer is False
 
 
 def test_a_quorum_queue_is_waited_for() -> None:
@@ -469,15 +423,6 @@ def test_news_of_becoming_inactive_follow_the_deliveries_made_before() -> None:
     assert came == ["TRANSFER", "TRANSFER", "FLOW"]
 
 
-def test_the_same_news_are_told_once() -> None:
-    """Only what differs from the last told is told."""
-    scene = Scene()
-    queue = quorum(scene, single_active=True)
-    scene.receiver("/queues/q")
-    assert len(lines(happen(scene, ActiveChanged(queue.ref, True)), "FLOW")) == 1
-    assert happen(scene, ActiveChanged(queue.ref, True)) == []
-
-
 @pytest.mark.rabbitmq(
     "rabbit_fifo_SUITE",
     "link_state_properties_consumer_activation_no_optin_test",
@@ -532,22 +477,6 @@ def test_deliveries_held_too_long_are_released_and_not_settled() -> None:
     queue.told()
     scene.do("C> DISPOSITION role=receiver first=0 last=2 settled=true state=accepted")
     assert queue.told() == [Same(Settle(queue.ref, [101], DeliveryOutcome.ACCEPT))]
-
-
-def test_who_does_not_settle_alone_is_answered_for_them_at_once() -> None:
-    """There is no decision to make durable; for the others there is."""
-    scene = Scene()
-    queue = quorum(scene)
-    consuming(scene, queue)
-    happen(scene, TimedOut(queue.ref, [100], "q"))
-    queue.told()
-    came = scene.do("C> DISPOSITION role=receiver first=0 last=1 state=accepted")
-    assert came == ["B> DISPOSITION role=sender first=0 settled=true state=accepted"]
-    (settle,) = queue.told_only(Settle)
-    assert list(settle.keys) == [101]
-    assert happen(scene, Settled(queue.ref, settle.keys)) == [
-        "B> DISPOSITION role=sender first=1 settled=true state=accepted"
-    ]
 
 
 def test_deliveries_held_too_long_that_never_left_do_not_leave() -> None:

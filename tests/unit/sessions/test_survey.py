@@ -21,8 +21,7 @@ from amqp10broker.operations.snapshot import (
     document,
 )
 from amqp10broker.queues.figures import QueueStats
-from amqp10broker.sessions.diagnosis.survey import EVERYTHING, IDLE, Selection, Survey
-from amqp10broker.sessions.diagnosis.waits import Wait
+from amqp10broker.sessions.diagnosis.survey import Selection, Survey
 
 NO_WAIT = WaitView()
 
@@ -154,16 +153,6 @@ def test_what_waits_longest_stands_first_and_who_is_idle_is_counted_apart() -> N
     }
 
 
-def test_what_is_idle_stands_behind_all_that_is_not_if_it_is_asked_for() -> None:
-    """However long it has been so."""
-    found = survey(idle=True)
-    assert waiting(found) == ["t", "c", "b", "channel", "e", "a"]
-    assert [each.idle for each in found.waiting] == [False] * 5 + [True]
-    assert waiting(survey(idle=False)) == ["t", "c", "b", "channel", "e"]
-    with pytest.raises(ValueError, match="'idle' must be true or false"):
-        survey(idle=1)
-
-
 @pytest.mark.parametrize(
     ("chosen", "connections", "waits", "queues"),
     [
@@ -195,14 +184,6 @@ def test_it_is_chosen_by(
     assert found.summary.connections_in_all == 5
 
 
-def test_of_a_connection_only_what_was_chosen_is_left() -> None:
-    """Sessions and channels without anything of it are left out too."""
-    found = survey(queue="bills")
-    sessions = {each.id: each.sessions for each in found.connections}
-    assert [[link.name for link in session.links] for session in sessions[2]] == [["c"]]
-    assert [each.tag for each in found.connections[-1].channels[0].consumers] == ["u"]
-
-
 def test_a_bound_leaves_the_worst_connections_the_longest_waits_and_the_fullest_queues() -> None:
     """And says how many there are in all."""
     found = survey(limit=2)
@@ -228,9 +209,3 @@ def test_what_nobody_can_be_chosen_by_is_refused(chosen: dict[str, Any], text: s
     """An empty answer to a slip of the pen would say that nothing waits."""
     with pytest.raises(ValueError, match=re.escape(text)):
         Selection.read(chosen)
-
-
-def test_who_is_idle_is_among_the_reasons() -> None:
-    """The rest are things that somebody can mend."""
-    assert set(Wait) > IDLE
-    assert Selection.read({}) == EVERYTHING

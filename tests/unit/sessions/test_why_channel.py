@@ -108,18 +108,6 @@ def test_a_prefetch_of_the_whole_channel(channel: WorldChannel) -> None:
     )
 
 
-def test_an_empty_queue_is_waited_for_since_the_last_delivery(channel: WorldChannel) -> None:
-    """Whoever acknowledges everything waits for the queue, not for himself."""
-    channel.consume("q", "c")
-    at(channel, LATER)
-    channel.publish("q", b"x")
-    channel.say(BasicAck(1))
-    code, why, for_s = consumer(channel)
-    assert (code, for_s) == ("queue-empty", 12.0)
-    assert why is not None
-    assert "queue 'q' has no ready message" in why
-
-
 def test_room_that_an_acknowledgement_made_is_the_beginning_of_the_wait(channel: WorldChannel) -> None:
     """Before it the prefetch was used up: that was another wait."""
     channel.say(BasicQos(0, 1, False))
@@ -141,13 +129,6 @@ def test_a_queue_is_not_empty_whose_messages_another_holds(world: World, channel
     assert code == "unsettled-elsewhere"
     assert why is not None
     assert "all 2 messages of queue 'q' are unsettled" in why
-
-
-def test_its_own_unsettled_deliveries(channel: WorldChannel) -> None:
-    """Without a prefetch it is no limit that holds it up, but what it has is all there is."""
-    channel.consume("q", "c")
-    channel.publish("q", b"x", b"x")
-    assert consumer(channel)[0] == "unsettled-here"
 
 
 def test_another_consumer_is_the_active_one(world: World, channel: WorldChannel) -> None:
@@ -290,10 +271,6 @@ def test_a_queue_that_has_not_answered(world: World, channel: WorldChannel) -> N
 
 
 # --- channels -------------------------------------------------------------------------------------
-
-
-def test_a_channel_that_does_nothing_says_nothing(channel: WorldChannel) -> None:
-    assert waiting(status(channel)) == (None, None, None)
 
 
 def test_a_client_that_could_publish(channel: WorldChannel) -> None:

@@ -255,16 +255,6 @@ def test_a_publisher_in_an_alarm_hears_what_the_broker_does(unread: bool, says: 
     assert says in link["waits_why"]
 
 
-def test_a_delivery_stays_unfinished_while_another_link_sends() -> None:
-    """What is told is since when this link had nothing more of it."""
-    timed = Timed()
-    timed.at(1_000, SEND, "C> ATTACH h=1 target=/queues/q", "C> TRANSFER h=0 did=0 more=true")
-    timed.at(9_000, "C> TRANSFER h=1 did=1")
-    first, second = timed.look_at_all(10_000)
-    assert (first["waits"], first["waits_for_s"]) == ("delivery-unfinished", 9.0)
-    assert second["waits"] is None
-
-
 def test_a_delivery_that_was_sent_in_part_waits_for_the_window() -> None:
     """It has begun, so it does not count among those that wait."""
     timed = Timed()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from amqp10broker.client.errors import (
@@ -80,36 +78,11 @@ def test_each_error(error: ClientError, again: bool, kind: type[SparkSourceError
     assert "hunter2" not in str(told)
 
 
-def test_texts() -> None:
-    missing = refused(LinkRefusedError, Condition.NOT_FOUND, address="q")
-    told = str(translated(missing, OPTIONS, queue="orders"))
-    assert "there is no queue or stream 'orders' in virtual host 'shop' of broker:5672" in told
-    assert "tried 7 times in 5 s" in str(translated(ConnectError("x"), OPTIONS, tries=7))
-    assert "user 'me' in by SASL PLAIN" in str(translated(LoginError("x"), OPTIONS))
-
-
-def test_an_ipv6_address_stands_in_brackets() -> None:
-    told = str(translated(ConnectError("x"), replace(OPTIONS, host="::1")))
-    assert "[::1]:5672 does not answer" in told
-
-
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> SleepingClock:
     made = SleepingClock()
     monkeypatch.setattr(retry, "time", made)
     return made
-
-
-def test_pauses_grow_and_end(clock: SleepingClock) -> None:
-    """Doubled up to two seconds, and never beyond the time allowed."""
-
-    def attempt() -> None:
-        raise ConnectError("away")
-
-    with pytest.raises(BrokerUnreachable, match="tried 8 times"):
-        with_retries(OPTIONS, attempt)
-    assert clock.pauses == [0.05, 0.1, 0.2, 0.4, 0.8, 1.6, pytest.approx(1.85)]
-    assert sum(clock.pauses) == pytest.approx(5.0)
 
 
 def test_it_succeeds_when_the_broker_is_back(clock: SleepingClock) -> None:

@@ -37,15 +37,6 @@ def test_a_segment_ends_with_the_message_that_reaches_the_limit() -> None:
     assert grants.held_bytes == ROOM
 
 
-def test_what_comes_when_it_is_full_is_not_kept() -> None:
-    grants = CreditPacing(1000, ROOM)
-    assert grants.keep([1, 5 * ROOM, 1, 1]) == 2
-    assert grants.keep([1]) == 0
-    assert grants.held_bytes == 5 * ROOM + 1 + 2 * MESSAGE_COST_BYTES
-    grants.begin()
-    assert not grants.full
-
-
 def test_large_messages_are_asked_for_one_by_one() -> None:
     grants = CreditPacing(1000, ROOM)
     came(grants, *[1] * FIRST_CREDIT)
@@ -54,12 +45,6 @@ def test_large_messages_are_asked_for_one_by_one() -> None:
     assert grants.next(100) == 1
     came(grants, 1000)
     assert grants.next(100) == 8
-
-
-def test_a_fetch_of_nothing_teaches_nothing() -> None:
-    grants = CreditPacing(1000)
-    came(grants)
-    assert grants.next(10_000) == FIRST_CREDIT
 
 
 def test_many_tiny_messages_weigh_more_than_their_bytes() -> None:

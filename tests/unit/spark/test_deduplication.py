@@ -12,20 +12,6 @@ def test_ids_seen_before_or_earlier_among_themselves_are_not_fresh() -> None:
     assert seen.fresh(["b", "c", "c", "a", "d"]) == [1, 4]
 
 
-def test_messages_without_id_are_always_fresh() -> None:
-    seen = SeenIds()
-    assert seen.fresh([None, None]) is None
-    seen.add(1, [digest("a")])
-    assert seen.fresh([None, "a", None]) == [0, 2]
-
-
-def test_asking_does_not_remember() -> None:
-    """Only what is in a segment counts: the segment may not come about."""
-    seen = SeenIds()
-    assert seen.fresh(["a"]) is None
-    assert seen.fresh(["a"]) is None
-
-
 def test_the_window_forgets_whole_segments_and_never_the_newest() -> None:
     seen = SeenIds(window=3)
     assert seen.add(1, [digest("a"), digest("b")]) == []

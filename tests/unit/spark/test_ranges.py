@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amqp10broker.spark.datasource import Amqp10DataSource
-from amqp10broker.spark.errors import DataLost, OptionError, ReadStalled
+from amqp10broker.spark.errors import DataLost, OptionError
 from amqp10broker.spark.options import StreamOptions, parse_source
 from amqp10broker.spark.schema import COLUMNS, DDL, arrow_schema
 from amqp10broker.spark.stream.bounds import StreamBounds
-from amqp10broker.spark.stream.plan import ROWS_WORTH_A_TASK, plan
+from amqp10broker.spark.stream.plan import plan
 from amqp10broker.spark.stream.range import StreamRange, _Reading, split
 from amqp10broker.spark.stream.source import PushdownReader, StreamReader, StreamStreamReader
 from tests.support.spark_schema import SCHEMA
@@ -40,18 +40,6 @@ def test_pieces_are_the_range(start: int, count: int, pieces: int) -> None:
         assert all(one.end == other.start for one, other in pairwise(found))
         sizes = {piece.end - piece.start for piece in found}
         assert max(sizes) - min(sizes) <= 1
-
-
-def test_an_empty_range_has_no_pieces() -> None:
-    assert split(5, 5, 3, dense=True) == []
-    assert split(7, 5, 3, dense=True) == []
-
-
-def test_few_rows_are_one_task() -> None:
-    """Unless the option says otherwise."""
-    bounds = StreamBounds(0, 10**9, dense=True)
-    assert len(plan(options(), 0, ROWS_WORTH_A_TASK, bounds)) == 1
-    assert len(plan(options(minPartitions="3"), 0, 10, bounds)) == 3
 
 
 def test_what_retention_took_is_reported() -> None:
@@ -101,23 +89,6 @@ def test_a_gap_of_a_broker_that_uses_offsets_for_itself() -> None:
     at = reading(StreamRange(0, 100, False), StreamBounds(4, 100, dense=False))
     with pytest.raises(DataLost, match="3 messages"):
         at._trimmed(batch_of(0, 1, 5, 6))
-
-
-def test_only_rows_of_the_range() -> None:
-    """Some brokers begin before the offset asked for, and all go on behind the end."""
-    at = reading(StreamRange(3, 6, True), StreamBounds(0, 100, dense=True))
-    assert at._trimmed(batch_of(1, 2, 3, 4)).column("offset").to_pylist() == [3, 4]
-    assert at._trimmed(batch_of(5, 6, 7)).column("offset").to_pylist() == [5]
-    assert at.position == 6
-
-
-def test_messages_without_offsets() -> None:
-    """The queue is no stream after all."""
-    none: dict[str, Any] = dict.fromkeys(COLUMNS)
-    with pytest.raises(ReadStalled, match="without the annotation x-stream-offset"):
-        reading(StreamRange(0, 5, True), StreamBounds(0, 5, dense=True))._trimmed(
-            pa.RecordBatch.from_pylist([none], schema=arrow_schema())
-        )
 
 
 def test_the_data_source_chooses_by_its_options() -> None:

@@ -8,7 +8,6 @@ from typing import Any
 import pyspark
 import pytest
 
-from amqp10broker.spark.datasource import Amqp10DataSource
 from amqp10broker.spark.errors import MissingExtraError
 from amqp10broker.spark.register import register
 
@@ -22,12 +21,6 @@ class Session:
 
     def register(self, source: Any) -> None:
         self.registered.append(source)
-
-
-def test_registers_the_data_source() -> None:
-    session = Session()
-    register(session)  # type: ignore[arg-type]
-    assert session.registered == [Amqp10DataSource]
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,6 @@ from amqp10broker.client.errors import ConnectionEndedError
 from amqp10broker.spark import retry
 from amqp10broker.spark.errors import BrokerUnreachable
 from amqp10broker.spark.options import SinkOptions, StreamOptions, parse_sink, parse_source
-from amqp10broker.spark.retry import RetryBudget
 from amqp10broker.spark.schema import arrow_schema
 from amqp10broker.spark.sink.sending import Sending
 from amqp10broker.spark.stream import range as stream_range
@@ -30,36 +29,6 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SleepingClock:
     return made
 
 
-def test_time_begins_with_the_first_failure(clock: SleepingClock) -> None:
-    """However long the work took, there is another attempt."""
-    tried = RetryBudget(1.0)
-    clock.now += 1000
-    assert tried.failed()
-    clock.now = 1101.0
-    assert not tried.failed()
-
-
-def test_progress_begins_anew(clock: SleepingClock) -> None:
-    """Time and pauses; failures that come again and again between progress are put up with for ever."""
-    tried = RetryBudget(1.0)
-    for _ in range(100):
-        assert tried.failed()
-        clock.now += 10
-        tried.progress()
-    assert set(clock.pauses) == {0.05}
-    assert tried.failed()
-    clock.now += 1
-    assert not tried.failed()
-
-
-def test_pauses_grow_up_to_two_seconds(clock: SleepingClock) -> None:
-    tried = RetryBudget(100_000.0)
-    for _ in range(2000):
-        assert tried.failed()
-    assert clock.pauses[:7] == [0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 2.0]
-    assert clock.pauses[-1] == 2.0
-
-
 def test_a_long_scan_that_loses_its_connection_is_tried_again(
     clock: SleepingClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -67,19 +36,6 @@ def test_a_long_scan_that_loses_its_connection_is_tried_again(
     scan = _Scan(clock, [(2.0, 0)])
     assert _read(monkeypatch, scan) == 0
     assert scan.attempts == 2
-
-
-def test_a_scan_that_gets_on_is_tried_for_ever(clock: SleepingClock, monkeypatch: pytest.MonkeyPatch) -> None:
-    scan = _Scan(clock, [(5.0, 1)] * 50)
-    assert _read(monkeypatch, scan) == 50
-    assert scan.attempts == 51
-
-
-def test_a_scan_that_does_not_get_on_ends(clock: SleepingClock, monkeypatch: pytest.MonkeyPatch) -> None:
-    scan = _Scan(clock, [(5.0, 1)] + [(0.3, 0)] * 50)
-    with pytest.raises(BrokerUnreachable, match="did not come back"):
-        _read(monkeypatch, scan)
-    assert 3 <= scan.attempts <= 5
 
 
 class _Scan:

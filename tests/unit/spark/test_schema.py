@@ -15,9 +15,9 @@ from pyspark.sql.types import (
 )
 
 from amqp10broker.spark.datasource import Amqp10DataSource
-from amqp10broker.spark.errors import ColumnError, OptionError
-from amqp10broker.spark.schema import COLUMNS, DDL, arrow_schema, check_schema
-from tests.support.spark_schema import SCHEMA, TYPES
+from amqp10broker.spark.errors import ColumnError
+from amqp10broker.spark.schema import DDL
+from tests.support.spark_schema import TYPES
 
 TEXT = StringType()
 GIVEN = {"url": "amqp://127.0.0.1", "stream": "s"}
@@ -27,19 +27,9 @@ def of(types: dict[str, DataType], *, not_null: str = "") -> StructType:
     return StructType([StructField(name, kind, name != not_null) for name, kind in types.items()])
 
 
-def test_one_definition_for_all() -> None:
-    assert tuple(TYPES) == COLUMNS == tuple(arrow_schema().names)
-    assert [part.split()[0] for part in DDL.split(", ")] == list(COLUMNS)
-
-
 def test_the_time_does_not_depend_on_the_session() -> None:
     """With spark.sql.timestampType=TIMESTAMP_NTZ the word timestamp would be a type without zone."""
     assert "enqueuedTime timestamp_ltz" in DDL
-
-
-def test_our_own_schema_may_be_given() -> None:
-    check_schema(SCHEMA)
-    check_schema(of({**TYPES, "subject": StringType("UTF8_LCASE")}))
 
 
 @pytest.mark.parametrize(
@@ -65,10 +55,3 @@ def test_another_schema_is_refused_before_a_job_starts(schema: StructType, messa
             reader(schema)
         assert message in str(raised.value)
         assert "leave .schema() out" in str(raised.value)
-
-
-def test_options_are_checked_at_load() -> None:
-    """When Spark asks for the schema, which is before anything is done with it."""
-    assert Amqp10DataSource({**GIVEN, "maxOffsetsPerTrigger": "1"}).schema() == DDL
-    with pytest.raises(OptionError, match="did you mean linkCredit"):
-        Amqp10DataSource({**GIVEN, "linkCredits": "1"}).schema()

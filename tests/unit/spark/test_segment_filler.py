@@ -81,13 +81,6 @@ def test_messages_are_settled_when_their_segment_is_there(spool: QueueSpool) -> 
     assert held(spool) == [["a", "b"]]
 
 
-def test_an_empty_queue_makes_no_segment(spool: QueueSpool) -> None:
-    queue = FakeQueue()
-    assert not a_filler(queue, spool).take(2, 0.0)
-    assert queue.said == ["gave 0"]
-    assert spool.newest == 0
-
-
 def test_what_cannot_be_stored_goes_back(spool: QueueSpool) -> None:
     """A message that cannot be read must not take others along."""
     queue = FakeQueue("a", "bad")
@@ -98,30 +91,12 @@ def test_what_cannot_be_stored_goes_back(spool: QueueSpool) -> None:
     assert spool.newest == 0
 
 
-def test_nothing_is_taken_without_room(spool: QueueSpool, disk: SimDisk) -> None:
-    disk.free = 10_000_000
-    queue = FakeQueue("a")
-    with pytest.raises(SpoolError, match="has 10 MB left, and a segment may need 83"):
-        a_filler(queue, spool).take(5, 0.0)
-    assert queue.said == []
-
-
 def test_duplicates_alone_are_settled_and_the_next_ones_taken(spool: QueueSpool) -> None:
     queue = FakeQueue("a", "b", "b", "a", "c")
     filler = a_filler(queue, spool, SeenIds())
     assert filler.take(2, 0.0)
     assert filler.take(2, 0.0)
     assert queue.said == ["gave 2", "settled 2"] * 2 + ["gave 1", "settled 1"]
-    assert held(spool) == [["a", "b"], ["c"]]
-
-
-def test_no_more_than_was_there_at_first(spool: QueueSpool) -> None:
-    queue = FakeQueue("a", "b", "c")
-    filler = a_filler(queue, spool)
-    left = filler.take_of(2, None)
-    queue.ready += ["late", "later"]
-    assert left == 1
-    assert filler.take_of(2, left) == 0
     assert held(spool) == [["a", "b"], ["c"]]
 
 
@@ -150,23 +125,6 @@ def test_what_comes_again_does_not_take_the_place_of_the_rest(spool: QueueSpool,
     assert held(spool) == [["a"], ["a"], ["b"], ["c"]]
 
 
-def test_without_a_count_until_the_queue_is_found_empty(spool: QueueSpool) -> None:
-    queue = FakeQueue("a", "b", "c", known=False)
-    a_filler(queue, spool).take_all_of(2, None)
-    assert held(spool) == [["a", "b"], ["c"]]
-    assert queue.said[-1] == "gave 0"
-
-
-def test_others_that_take_messages_do_not_keep_it_waiting(spool: QueueSpool) -> None:
-    """The count may promise what another consumer gets."""
-    queue = FakeQueue("a", "b", "c")
-    filler = a_filler(queue, spool)
-    left = filler.take_of(1, None)
-    queue.ready.clear()
-    assert left == 2
-    assert filler.take_of(1, left) == 0
-
-
 def test_recall_takes_in_segments_and_ids_of_removed_ones(spool: QueueSpool, disk: SimDisk) -> None:
     seen = SeenIds()
     filler = a_filler(FakeQueue("a", "b", "c", "d"), spool, seen)
@@ -185,21 +143,6 @@ def test_recall_forgets_beyond_the_window_also_on_the_disk(spool: QueueSpool) ->
     found = recall(spool, 4, lambda segment: message_ids(spool, segment))
     assert [file.number for file in spool.ids] == [2]
     assert found.fresh(["a", "c", "e"]) == [0]
-
-
-def test_recall_drops_ids_of_a_segment_that_is_still_there(spool: QueueSpool, disk: SimDisk) -> None:
-    """A crash came between writing them and removing the segment."""
-    seen = SeenIds()
-    a_filler(FakeQueue("a", "b"), spool, seen).take_all_of(1, None)
-    number = len(disk.calls) + 6  # create, write, sync, rename, open and sync the folder, then unlink
-    disk.fail[number] = 5
-    with pytest.raises(SpoolError, match="cannot remove"):
-        spool.remove_through(1, lambda segment: seen.of(segment.number))
-    again = open_spool("/spools/orders", OWNER, disk=disk.after_kill(), lock_wait_s=0)
-    assert ([file.number for file in again.ids], again.oldest) == ([1], 1)
-    found = recall(again, 100, lambda segment: message_ids(again, segment))
-    assert again.ids == []
-    assert len(found) == 2
 
 
 def test_segments_are_divided_where_more_tasks_are_wanted(spool: QueueSpool) -> None:

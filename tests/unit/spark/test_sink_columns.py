@@ -30,11 +30,6 @@ def options(**given: str) -> SinkOptions:
     return parse_sink({"url": "amqp://127.0.0.1", **given}, streaming=False)
 
 
-def test_a_body_alone_is_enough() -> None:
-    found = plan(a_schema(body=BYTES), options(address="/queues/orders"))
-    assert (found.body, found.message_id, found.address, found.durable) == (0, None, "/queues/orders", True)
-
-
 def test_columns_are_found_by_name_in_any_case_and_order() -> None:
     schema = a_schema(MESSAGEID=TEXT, contenttype=TEXT, Body=VarcharType(10), subject=TEXT)
     found = plan(schema, options(address="/queues/orders"))
@@ -77,8 +72,3 @@ def test_it_must_be_said_where_messages_go() -> None:
         plan(a_schema(body=BYTES), options())
     with pytest.raises(OptionError, match="option address is missing"):
         plan(a_schema(body=BYTES), options(exchange=""))
-
-
-def test_an_exchange_and_a_routing_key_make_an_address() -> None:
-    found = plan(a_schema(body=BYTES), options(exchange="a b", routingKey="x/y"))
-    assert found.address == "/exchanges/a%20b/x%2Fy"

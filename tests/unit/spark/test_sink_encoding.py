@@ -226,22 +226,3 @@ def test_each_row_says_where_it_goes() -> None:
         "/exchanges/events/all",
         "/queues/orders",
     ]
-
-
-def test_a_row_without_exchange_goes_to_the_address() -> None:
-    encoder = an_encoder({"body": BYTES, "exchange": TEXT}, address="/queues/rest")
-    found = decoded(encoder, body=[b"x", b"y"], exchange=["e", None])
-    assert [message.properties.to for message in found if message.properties] == [
-        "/exchanges/e",
-        "/queues/rest",
-    ]
-
-
-def test_a_row_that_goes_nowhere_is_refused() -> None:
-    encoder = an_encoder({"body": BYTES, "exchange": TEXT, "routingKey": TEXT})
-    decoded(encoder, body=[b"x"], exchange=["e"], routingKey=[None])
-    nothing = pa.array([None], pa.string())
-    with pytest.raises(NotDelivered, match="row 1 of this partition names no exchange"):
-        decoded(encoder, body=[b"x"], exchange=nothing, routingKey=["k"])
-    with pytest.raises(NotDelivered, match="goes to the default exchange without routing key"):
-        decoded(encoder, body=[b"x"], exchange=[""], routingKey=nothing)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import errno
-import json
 from collections.abc import Callable
 
 import pytest
 
-from amqp10broker.spark.errors import OptionError, SpoolError
-from amqp10broker.spark.queue.spool import QueueSpool, SpoolOwner, local_path, open_spool
-from amqp10broker.storage.disk import OsDisk
+from amqp10broker.spark.errors import SpoolError
+from amqp10broker.spark.queue.spool import QueueSpool, SpoolOwner, open_spool
 from tests.support.disks import PowerLoss, SimDisk
 
 OWNER = SpoolOwner("stream", "orders", "127.0.0.1:5672", "")
@@ -30,28 +28,6 @@ def opened(disk: SimDisk, owner: SpoolOwner = OWNER, path: str = PATH) -> QueueS
 
 def contents(spool: QueueSpool) -> dict[int, bytes]:
     return {segment.number: spool.read(segment) for segment in spool.segments}
-
-
-def test_segments_are_numbered_from_one_and_read_back() -> None:
-    """What was appended is there after the process was killed, with its number and its rows."""
-    disk = a_disk()
-    spool = opened(disk)
-    assert (spool.newest, spool.oldest) == (0, 1)
-    first = spool.append([b"one", b"two"], 2)
-    second = spool.append([b"three"], 1)
-    assert (first.number, first.count, second.number, second.count) == (1, 2, 2, 1)
-    again = opened(disk.after_kill())
-    assert again.id == spool.id
-    assert contents(again) == {1: b"onetwo", 2: b"three"}
-    assert [segment.count for segment in again.segments] == [2, 1]
-
-
-def test_a_segment_survives_a_loss_of_power_once_append_returned() -> None:
-    disk = a_disk()
-    spool = opened(disk)
-    spool.append([b"one"], 1)
-    for seed in range(50):
-        assert contents(opened(disk.after_power_loss(seed))) == {1: b"one"}
 
 
 def test_the_newest_segment_is_never_removed() -> None:
@@ -77,27 +53,6 @@ def test_a_range_with_a_segment_that_is_gone_is_refused() -> None:
         spool.between(0, 3)
     with pytest.raises(SpoolError, match="segment 4 is gone"):
         spool.between(2, 4)
-
-
-def test_a_temporary_file_of_a_crash_is_removed() -> None:
-    disk = a_disk()
-    spool = opened(disk)
-    spool.append([b"one"], 1)
-    disk = disk.after_kill()
-    disk.overwrite(f"{PATH}/000000000002.1.00000000.arrow.tmp", b"half of i")
-    again = opened(disk)
-    assert contents(again) == {1: b"one"}
-    assert not [name for name in disk.names(PATH) if name.endswith(".tmp")]
-    assert again.append([b"two"], 1).number == 2
-
-
-def test_one_process_has_a_spool() -> None:
-    disk = a_disk()
-    first = opened(disk)
-    with pytest.raises(SpoolError, match="another query uses the spool /spools/orders.*of its own"):
-        opened(disk)
-    first.close()
-    opened(disk)
 
 
 @pytest.mark.parametrize(
@@ -134,15 +89,6 @@ def test_a_spool_without_the_folder_that_it_belongs_in_is_refused() -> None:
         opened(a_disk(), path="/mnt/shared/orders")
 
 
-def test_a_damaged_segment_is_not_served() -> None:
-    disk = a_disk()
-    spool = opened(disk)
-    segment = spool.append([b"one"], 1)
-    disk.flip(f"{PATH}/{segment.name}", 5)
-    with pytest.raises(SpoolError, match="is damaged: its bytes are not those that were written"):
-        spool.read(segment)
-
-
 @pytest.mark.parametrize("data", [b"", b"{", b"[]", b'{"format": 1}', b"\xff"])
 def test_a_damaged_manifest_is_refused(data: bytes) -> None:
     disk = a_disk()
@@ -150,26 +96,6 @@ def test_a_damaged_manifest_is_refused(data: bytes) -> None:
     disk.overwrite(f"{PATH}/spool.json", data)
     with pytest.raises(SpoolError, match="spool.json is damaged"):
         opened(disk)
-
-
-def test_a_later_format_is_refused() -> None:
-    disk = a_disk()
-    opened(disk).close()
-    found = json.loads(disk.contents(f"{PATH}/spool.json"))
-    disk.overwrite(f"{PATH}/spool.json", json.dumps(found | {"format": 2}).encode())
-    with pytest.raises(SpoolError, match="has format 2"):
-        opened(disk)
-
-
-def test_a_seal_survives() -> None:
-    disk = a_disk()
-    spool = opened(disk)
-    spool.append([b"one"], 1)
-    assert opened(disk.after_kill()).sealed is None
-    spool.seal()
-    assert spool.sealed == 1
-    for seed in range(20):
-        assert opened(disk.after_power_loss(seed)).sealed == 1
 
 
 def test_message_ids_take_the_place_of_a_removed_segment() -> None:
@@ -270,36 +196,3 @@ def test_after_a_failed_write_nothing_more_is_written() -> None:
         spool.append([b"one"], 1)
     with pytest.raises(SpoolError, match="a write failed before"):
         spool.append([b"two"], 1)
-
-
-@pytest.mark.parametrize(
-    ("location", "path"),
-    [
-        ("/data/orders", "/data/orders"),
-        ("/data/orders/", "/data/orders"),
-        ("file:///data/a%20b", "/data/a b"),
-        ("file:/data/orders", "/data/orders"),
-        ("file://localhost/data", "/data"),
-    ],
-)
-def test_locations_of_this_machine(location: str, path: str) -> None:
-    assert local_path(location) == path
-
-
-@pytest.mark.parametrize("location", ["s3a://bucket/x", "hdfs://name/x", "data/orders", "file://host/x", ""])
-def test_other_locations_are_refused(location: str) -> None:
-    with pytest.raises(OptionError, match="option spoolLocation .*must be an absolute path"):
-        local_path(location)
-
-
-def test_the_systems_own_disk(tmp_path: object) -> None:
-    """The same on real files."""
-    path = f"{tmp_path}/orders"
-    spool = open_spool(path, OWNER, disk=OsDisk())
-    spool.append([b"one"], 1)
-    with pytest.raises(SpoolError, match="another query uses"):
-        open_spool(path, OWNER, lock_wait_s=0.1)
-    spool.close()
-    again = open_spool(path, OWNER)
-    assert contents(again) == {1: b"one"}
-    again.close()

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from amqp10broker.spark.errors import DataLost, OptionError, QueueUnusable, SparkSourceError
+from amqp10broker.spark.errors import DataLost, OptionError, QueueUnusable
 from amqp10broker.spark.options import StreamOptions, parse_source
 from amqp10broker.spark.stream import source as stream_source
 from amqp10broker.spark.stream.bounds import StreamBounds
-from amqp10broker.spark.stream.offsets import Cut, StreamOffset, read_offset
+from amqp10broker.spark.stream.offsets import Cut
 from amqp10broker.spark.stream.plan import recut
 from amqp10broker.spark.stream.range import StreamRange
 from amqp10broker.spark.stream.source import StreamReader, StreamStreamReader
@@ -217,22 +217,6 @@ def test_going_on_with_the_new_stream(next_: int, caplog: pytest.LogCaptureFixtu
         reader(broker).partitions(start, end)
 
 
-def test_a_new_stream_that_is_empty_so_far(caplog: pytest.LogCaptureFixture) -> None:
-    """The switch is an empty batch, once."""
-    broker = Broker(0, 0)
-    broker.id = "b"
-    start = {"s": 1000, "s.id": "a", "s.start": 0, "s.pieces": 1}
-    query = reader(broker, failOnDataLoss="false")
-    end = query.latestOffset(start, ALL)
-    assert end == {"s": 0, "s.id": "b"}
-    with caplog.at_level(logging.WARNING):
-        assert query.partitions(start, end) == []
-    assert "was deleted and declared again" in caplog.text
-    assert query.latestOffset(end, ALL) is end
-    broker.next = 7
-    assert list(places(query.partitions(end, query.latestOffset(end, ALL))).values()) == list(range(7))
-
-
 def test_a_batch_whose_stream_is_no_more(caplog: pytest.LogCaptureFixture) -> None:
     """It is repeated with as many partitions, all of them empty."""
     broker = Broker(0, 2000)
@@ -246,20 +230,6 @@ def test_a_batch_whose_stream_is_no_more(caplog: pytest.LogCaptureFixture) -> No
         assert "810 messages of stream 's' are lost to the reader: it was deleted and" in caplog.text
         with pytest.raises(QueueUnusable, match="deleted and declared again"):
             reader(broker).partitions(start, end)
-
-
-def test_where_the_id_is_not_known() -> None:
-    """A broker that says none, as RabbitMQ; a checkpoint that was written without; and both in turn."""
-    broker = Broker(0, 1000)
-    query = reader(broker)
-    broker.id = "b"
-    assert query.latestOffset({"s": 1000}, ALL) == {"s": 1000}
-    assert query.latestOffset({"s": 900}, ALL) == {"s": 1000, "s.id": "b", "s.start": 900, "s.pieces": 1}
-    broker.id = None
-    start = {"s": 900, "s.id": "a"}
-    end = query.latestOffset(start, ALL)
-    assert end == {"s": 1000, "s.id": "a", "s.start": 900, "s.pieces": 1}
-    assert len(places(query.partitions(start, end))) == 100
 
 
 # --- where a query begins -----------------------------------------------------------------------------
@@ -292,29 +262,6 @@ def test_a_start_beyond_the_end(monkeypatch: pytest.MonkeyPatch, more: dict[str,
 # --- offsets as they are written ----------------------------------------------------------------------
 
 
-def test_without_new_messages_the_offset_is_the_old_one() -> None:
-    """Spark compares them; one that differs would be an empty batch, again and again."""
-    broker = Broker(0, 1000)
-    query = reader(broker)
-    for start in ({"s": 1000}, {"s": 1000, "s.start": 7, "s.pieces": 3}):
-        assert query.latestOffset(start, ALL) == start
-        assert query.latestOffset(start, ReadMaxRows(5)) == start
-        assert query.partitions(start, start) == []
-    query.prepareForTriggerAvailableNow()
-    broker.next = 2000
-    assert query.latestOffset({"s": 1000}, ALL) == {"s": 1000}
-    # The first offset is written down by Spark in any case, and is then a place like any other.
-    latest = reader(broker, startingOffsets="latest")
-    first = latest.initialOffset()
-    end = latest.latestOffset(first, ALL)
-    assert end == {"s": 2000}
-    assert latest.partitions(first, end) == []
-    broker.next = 2500
-    again = reader(broker, startingOffsets="latest")
-    assert again.partitions(again.initialOffset(), end) == []
-    assert again.latestOffset(end, ALL) == {"s": 2500, "s.start": 2000, "s.pieces": 1}
-
-
 def test_a_checkpoint_of_an_earlier_version_or_written_by_hand() -> None:
     broker = Broker(0, 1000)
     query = reader(broker, minPartitions="2")
@@ -322,49 +269,3 @@ def test_a_checkpoint_of_an_earlier_version_or_written_by_hand() -> None:
     assert [(piece.start, piece.end) for piece in pieces] == [(0, 500), (500, 1000)]
     assert query.partitions({"s": 700}, {"s": 700}) == []
     assert query.latestOffset({"s": 700}, ALL) == {"s": 1000, "s.start": 700, "s.pieces": 2}
-
-
-def test_several_batches_in_one() -> None:
-    """Spark may write down the end of every tenth batch only, and then repeat ten as one."""
-    query = reader(Broker(0, 1000))
-    end = {"s": 1000, "s.start": 900, "s.pieces": 2}
-    pieces = query.partitions({"s": 100, "s.start": 0, "s.pieces": 1}, end)
-    assert [(piece.start, piece.end) for piece in pieces] == [(100, 550), (550, 1000)]
-
-
-def test_progress_shows_the_end_of_the_stream() -> None:
-    query = reader(Broker(0, 1000))
-    assert query.reportLatestOffset() is None
-    query.latestOffset({"s": 5}, ReadMaxRows(10))
-    assert query.reportLatestOffset() == {"s": 1000}
-
-
-@pytest.mark.parametrize("stream", ["s", "s.start", "start", "", "a b"])
-@pytest.mark.parametrize(
-    "offset",
-    [
-        StreamOffset(7),
-        StreamOffset(0, initial=True),
-        StreamOffset(9, Cut(3, 4)),
-        StreamOffset(9, Cut(3, 4, 2), declaration_id="5f"),
-    ],
-)
-def test_written_and_read(stream: str, offset: StreamOffset) -> None:
-    """Whatever the stream is called."""
-    assert read_offset(stream, as_json(offset.written(stream))) == offset
-
-
-def test_offsets_of_others() -> None:
-    for written in ({"other": 3}, {"other": 3, "s": 4}, {}, StreamOffset(9, Cut(3, 4)).written("s.pieces")):
-        with pytest.raises(SparkSourceError, match="the option stream is 's'"):
-            read_offset("s", written)
-    with pytest.raises(SparkSourceError, match="the checkpoint belongs to 's', 's.start', 's.pieces'"):
-        read_offset("s.start", StreamOffset(9, Cut(3, 4)).written("s"))
-    for value in (-1, "7", True, None, 1.5):
-        with pytest.raises(SparkSourceError, match=r"for 's\.pieces', which must be a number from 0"):
-            read_offset("s", {"s": 1, "s.start": 0, "s.pieces": value})
-
-
-def test_a_checkpoint_beyond_the_end() -> None:
-    with pytest.raises(QueueUnusable, match="was read up to 1001, but it ends at 1000"):
-        reader(Broker(0, 1000)).latestOffset({"s": 1001}, ALL)

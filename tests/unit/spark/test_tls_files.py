@@ -44,10 +44,6 @@ def encrypted(certificates: Certificates, tmp_path: Path) -> str:
     return str(path)
 
 
-def test_without_tls_there_is_nothing_to_read() -> None:
-    assert tls_context(parse_source({"url": "amqp://h", "stream": "s"}, streaming=False).connection) is None
-
-
 def test_what_can_be_used(certificates: Certificates, tmp_path: Path) -> None:
     """In two files, or in one."""
     context_of(ca=certificates.ca, certificate=certificates.server, key=certificates.server_key)

@@ -67,14 +67,6 @@ def small_spare(monkeypatch: pytest.MonkeyPatch) -> None:
 # --- entries --------------------------------------------------------------------------------------
 
 
-def test_a_new_folder_has_no_entries(log: CatalogLog, disk: SimDisk) -> None:
-    """And a file with a header."""
-    assert len(log) == 0
-    assert entries(log) == {}
-    assert log.found.entries == 0
-    assert disk.names("/data/catalog") == ["catalog.log"]
-
-
 def test_the_present_entries_are_there_after_a_restart(log: CatalogLog, disk: SimDisk) -> None:
     """The last one of each key, in the order in which the keys came; what was forgotten is not."""
     log.put([(("a",), 1), (("b", "x"), {"deep": [None, "é"]})])
@@ -89,17 +81,6 @@ def test_the_present_entries_are_there_after_a_restart(log: CatalogLog, disk: Si
     assert (again.found.entries, again.found.records, again.found.torn_bytes) == (3, 5, 0)
     assert ("a",) in again
     assert ("d",) not in again
-
-
-def test_what_changes_nothing_is_not_written(log: CatalogLog) -> None:
-    """An entry that is there as it is, and a key that is not there."""
-    log.put([(("a",), {"k": 1})])
-    size = log.size_bytes
-    log.put([(("a",), {"k": 1})])
-    log.put([])
-    log.forget([("b",)])
-    log.forget([])
-    assert log.size_bytes == size
 
 
 def test_a_change_survives_the_process_without_a_sync(log: CatalogLog, disk: SimDisk) -> None:
@@ -154,64 +135,6 @@ def test_whoever_waits_is_told_in_order_when_it_is_durable(log: CatalogLog, disk
     assert told == ["a", "a too"]
     sync(disk, log)
     assert told == ["a", "a too", "b"]
-
-
-def test_who_is_told_may_change_more(log: CatalogLog, disk: SimDisk) -> None:
-    """And waits for that then."""
-    told: list[str] = []
-
-    def more() -> None:
-        log.change([(("b",), 1)], [])
-        log.when_durable(lambda: told.append("b"))
-
-    log.change([(("a",), 1)], [])
-    log.when_durable(more)
-    sync(disk, log)
-    assert told == []
-    sync(disk, log)
-    assert told == ["b"]
-
-
-def test_whoever_syncs_is_told_of_each_change(disk: SimDisk) -> None:
-    """Once it is written."""
-    told: list[int] = []
-    folder = open_data_folder(disk, "/data", "test")
-    part = folder.inventory.part("catalog")
-    log = open_catalog_log(disk, folder, part, lambda: told.append(log.size_bytes))
-    log.put([(("a",), 1)])
-    log.put([(("a",), 1)])
-    log.forget([("a",)])
-    assert len(told) == 2
-    assert told == sorted(set(told))
-
-
-def test_there_is_something_to_sync_after_a_change_only(log: CatalogLog, disk: SimDisk) -> None:
-    """What comes while it is synced is for the next time."""
-    assert log.fds_to_sync() == []
-    log.put([(("a",), 1)])
-    assert len(log.fds_to_sync()) == 1
-    log.put([(("b",), 1)])
-    log.synced()
-    assert len(log.fds_to_sync()) == 1
-    log.synced()
-    assert log.fds_to_sync() == []
-
-
-def test_closing_syncs(log: CatalogLog, disk: SimDisk) -> None:
-    """An orderly end leaves nothing to chance."""
-    log.put([(("a",), 1)])
-    log.close()
-    for seed in range(30):
-        assert entries(opened(disk.after_power_loss(seed))) == {("a",): 1}
-
-
-def test_a_key_that_is_named_twice_in_one_change_counts_once(log: CatalogLog, disk: SimDisk) -> None:
-    """The last value holds, also if it is the one from before."""
-    log.put([(("a",), 1), (("a",), 2)])
-    log.put([(("a",), 3), (("a",), 2), (("b",), 1)])
-    assert entries(log) == {("a",): 2, ("b",): 1}
-    log.forget([("b",), ("b",)])
-    assert entries(opened(disk.after_kill())) == {("a",): 2}
 
 
 def test_what_must_be_durable_at_once_is(log: CatalogLog, disk: SimDisk) -> None:
@@ -318,15 +241,6 @@ def test_many_entries_are_written_anew_in_several_records(
     again = opened(disk.after_kill())
     assert entries(again) == expected
     assert again.found.records > 3
-
-
-def test_a_file_that_was_left_aside_does_not_count(log: CatalogLog, disk: SimDisk) -> None:
-    """The broker died while it wrote the file anew."""
-    log.put([(("a",), 1)])
-    left = disk.after_kill()
-    left.overwrite("/data/catalog/catalog.log.new", b"half of it")
-    assert entries(opened(left)) == {("a",): 1}
-    assert left.names("/data/catalog") == ["catalog.log"]
 
 
 @pytest.mark.usefixtures("small_spare")
@@ -691,25 +605,6 @@ def test_a_whole_record_that_is_none_of_ours_stops_the_start(
     disk.overwrite(FILE, header.encode() + record)
     with pytest.raises(DamagedFile, match=f"at offset {HEADER_BYTES}: the record is whole, but {problem}"):
         opened(disk)
-
-
-def test_a_value_that_is_none_of_ours_is_told(disk: SimDisk) -> None:
-    """When it is asked for."""
-    open_data_folder(disk, "/data", "test").close()
-    header = FileHeader(Purpose.CATALOG, 0, 5)
-    payload = b'[["a"],{{]'
-    record = encode_head(header.seed, HEADER_BYTES, 0, 1, 1, (payload,)) + payload
-    disk.overwrite(FILE, header.encode() + record)
-    with pytest.raises(StorageError, match="the entry .'a',. cannot be understood: .*; nothing was changed"):
-        entries(opened(disk))
-
-
-def test_a_folder_that_cannot_be_read_is_told(disk: SimDisk) -> None:
-    """With what to look at."""
-    folder = open_data_folder(disk, "/data", "test")
-    disk.fail[len(disk.calls)] = errno.EACCES
-    with pytest.raises(StorageError, match="/data/catalog: cannot be used: Permission denied; check whose"):
-        open_catalog_log(disk, folder, folder.inventory.part("catalog"))
 
 
 def test_a_file_that_cannot_be_cut_is_told(log: CatalogLog, disk: SimDisk) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from amqp10broker.cli import main
-from amqp10broker.errors import FolderInUse, StorageError
+from amqp10broker.errors import StorageError
 from amqp10broker.metadata.plan import NUMBERS, Put
 from amqp10broker.runtime.journal.data import FURNISHED
 from amqp10broker.storage.catalog_log import open_catalog_log
@@ -158,18 +158,6 @@ def test_damage_is_told_and_the_other_files_are_read(data: Path) -> None:
     assert "missing" in str(checked[f"journal/{file_name(3)}"].fault)
     assert checked[f"journal/{file_name(4)}"].fault is None
     assert checked["catalog/catalog.log"].records == 3
-
-
-def test_a_file_for_another_purpose_is_a_fault(data: Path) -> None:
-    (data / "catalog" / "catalog.log").write_bytes((data / "journal" / file_name(1)).read_bytes())
-    assert "purpose" in str(_check(data)["catalog/catalog.log"].fault)
-
-
-def test_a_folder_in_use_is_refused(data: Path) -> None:
-    folder = open_data_folder(DISK, str(data), "process 42")
-    with pytest.raises(FolderInUse, match="process 42"):
-        _check(data)
-    folder.close()
 
 
 # --- the command ----------------------------------------------------------------------------------

@@ -18,17 +18,6 @@ def _file(tmp_path: Path) -> tuple[OsDisk, int, Path]:
     return disk, disk.create(str(path)), path
 
 
-def test_many_and_big_pieces_are_written_in_order(tmp_path: Path) -> None:
-    disk, fd, path = _file(tmp_path)
-    pieces = [bytes([number % 251]) * (number % 7) for number in range(3000)]
-    big = [os.urandom(10_000) for _ in range(5)]
-    disk.write(fd, 0, pieces)
-    disk.write(fd, len(b"".join(pieces)), big)
-    disk.write(fd, disk.size(fd), [])
-    assert path.read_bytes() == b"".join(pieces + big)
-    disk.close(fd)
-
-
 @pytest.mark.parametrize("size", [10, 5000], ids=["joined", "in pieces"])
 def test_a_short_write_is_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     disk, fd, path = _file(tmp_path)
@@ -86,30 +75,3 @@ def test_a_lock_holds_until_it_is_closed(tmp_path: Path) -> None:
     disk.close(fd)
     assert disk.lock(other)
     disk.close(other)
-
-
-def test_names_come_and_go(tmp_path: Path) -> None:
-    disk, fd, path = _file(tmp_path)
-    disk.close(fd)
-    disk.rename(str(path), str(tmp_path / "other"))
-    disk.make_folder(str(tmp_path / "a"))
-    assert disk.list_folder(str(tmp_path)) == ["a", "other"]
-    assert disk.is_folder(str(tmp_path / "a"))
-    assert not disk.is_folder(str(tmp_path / "other"))
-    disk.remove_folder(str(tmp_path / "a"))
-    disk.unlink(str(tmp_path / "other"))
-    assert disk.list_folder(str(tmp_path)) == []
-
-
-def test_a_file_can_be_cut_and_synced_and_so_can_a_folder(tmp_path: Path) -> None:
-    disk, fd, _ = _file(tmp_path)
-    disk.write(fd, 0, [b"0123456789"])
-    disk.truncate(fd, 4)
-    disk.sync(fd)
-    assert disk.size(fd) == 4
-    folder = disk.open_folder(str(tmp_path))
-    disk.sync(folder)
-    disk.close(folder)
-    disk.close(fd)
-    assert disk.free_bytes(str(tmp_path)) > 0
-    assert disk.fresh_id() != disk.fresh_id()

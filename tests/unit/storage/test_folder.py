@@ -49,11 +49,6 @@ def test_a_folder_with_other_things_in_it_is_left_alone(tmp_path: Path) -> None:
     assert [each.name for each in tmp_path.iterdir()] == ["thesis.tex"]
 
 
-def test_the_top_of_a_new_file_system_may_be_a_data_folder(tmp_path: Path) -> None:
-    (tmp_path / "lost+found").mkdir()
-    open_data_folder(DISK, str(tmp_path), "us").close()
-
-
 @pytest.mark.parametrize(
     "half",
     [

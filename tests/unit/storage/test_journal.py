@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import random
-from collections.abc import Sequence
 
 import pytest
 
@@ -41,26 +40,6 @@ def _append(journal: Journal, index: int, size: int = 10) -> tuple[int, int, int
 
 def _names(disk: SimDisk) -> list[int]:
     return [int(name.split(".")[0]) for name in disk.names(FOLDER)]
-
-
-def test_an_empty_journal_begins_with_file_1() -> None:
-    disk = new_disk()
-    journal, records = _open(disk)
-    assert (records, _names(disk)) == ([], [1])
-    assert journal.found is not None
-    assert (journal.found.files, journal.found.records, journal.found.torn) == (0, 0, None)
-    assert journal.size_bytes == HEADER_BYTES
-    assert journal.write() is None
-
-
-def test_an_append_tells_ticket_file_and_offset_and_writes_nothing() -> None:
-    disk = new_disk()
-    journal, _ = _open(disk)
-    calls = len(disk.calls)
-    assert _append(journal, 1) == (1, 1, HEADER_BYTES)
-    assert _append(journal, 2) == (2, 1, HEADER_BYTES + RECORD_BYTES + 10)
-    assert journal.collected_bytes == 2 * (RECORD_BYTES + 10)
-    assert len(disk.calls) == calls
 
 
 def test_one_commit_is_one_write_and_one_sync() -> None:
@@ -174,14 +153,6 @@ def test_a_full_file_is_followed_by_the_next_when_it_is_durable() -> None:
     assert len(disk.contents(f"{FOLDER}/{file_name(2)}")) == HEADER_BYTES + RECORD_BYTES + 60
 
 
-def test_a_record_longer_than_a_file_gets_one_of_its_own() -> None:
-    disk = new_disk()
-    journal, _ = _open(disk, 100)
-    assert [_append(journal, index, 5000)[1] for index in range(3)] == [1, 2, 3]
-    _commit(disk, journal)
-    assert [record.index for record in _open(disk.after_kill(), 100)[1]] == [0, 1, 2]
-
-
 def test_recovery_yields_what_was_written_with_its_places_and_goes_on_behind() -> None:
     disk = new_disk()
     journal, _ = _open(disk, 200)
@@ -199,17 +170,6 @@ def test_recovery_yields_what_was_written_with_its_places_and_goes_on_behind() -
     assert (file, offset) > places[-1]
     _commit(disk, journal)
     assert len(_open(disk.after_kill(), 200)[1]) == 21
-
-
-def test_records_are_read_wherever_they_are() -> None:
-    world = World(new_disk())
-    world.recover()
-    for size in (0, 10, 5000, 100, 70_000):
-        world.append(size, 3)
-    world.read_all()
-    world.commit()
-    world.append(33)
-    world.read_all()
 
 
 def test_a_run_is_read_across_others_records_markers_and_the_end_of_what_is_written() -> None:
@@ -283,13 +243,6 @@ def test_a_full_file_without_a_live_byte_is_to_be_cleaned() -> None:
     assert world.journal.to_clean() == 1
 
 
-def test_the_file_that_is_written_to_is_never_cleaned() -> None:
-    world = _filled(0)
-    for message in list(world.live):
-        world.consume(message)
-    assert world.journal.to_clean() is None
-
-
 @pytest.mark.rabbitmq("queue_parallel_SUITE", "trigger_message_store_compaction")
 def test_a_live_file_is_cleaned_when_more_than_half_of_everything_is_dead() -> None:
     world = _filled(4)
@@ -320,16 +273,6 @@ def test_a_dropped_file_goes_when_what_was_appended_before_is_durable() -> None:
     assert 1 in _names(world.disk)
     # Not before the inventory has forgotten it durably.
     assert world.sync_inventory()
-    assert 1 not in _names(world.disk)
-
-
-def test_a_dropped_file_may_go_at_once_if_the_caller_says_so() -> None:
-    world = _filled(2)
-    for message in list(world.live):
-        world.consume(message)
-    world.append(50)
-    world.journal.drop(1, after=0)
-    world.sync_inventory()
     assert 1 not in _names(world.disk)
 
 
@@ -397,20 +340,6 @@ def test_a_file_in_which_something_lives_is_not_dropped() -> None:
     world.journal.drop(1)
 
 
-def test_a_file_that_cannot_be_removed_is_tried_again() -> None:
-    world = _filled(2)
-    for message in list(world.live):
-        world.consume(message)
-    world.journal.drop(1)
-    world.disk.fail = {len(world.disk.calls) + 1: errno.EIO}
-    world.sync_inventory()
-    assert _names(world.disk)[0] == 1
-    assert world.journal.files == len(_names(world.disk))
-    world.append(10)
-    world.commit()
-    assert _names(world.disk)[0] == 2
-
-
 # --- what does not fit --------------------------------------------------------------------------
 
 
@@ -422,13 +351,6 @@ def test_a_missing_file_is_damage(number: int) -> None:
     with pytest.raises(
         DamagedFile, match=rf"000{number}\.log: the file is missing; nothing was changed; bring"
     ):
-        _open(world.disk.after_kill())
-
-
-def test_the_only_file_that_is_missing_is_damage() -> None:
-    world = _filled(0)
-    world.disk.unlink(f"{FOLDER}/{file_name(1)}")
-    with pytest.raises(DamagedFile, match=r"0001\.log: the file is missing"):
         _open(world.disk.after_kill())
 
 
@@ -459,16 +381,6 @@ def test_a_foreign_file_in_the_folder_is_told_unless_it_is_hidden() -> None:
     disk.overwrite(f"{FOLDER}/1.log", b"")
     with pytest.raises(StorageError, match=r"1\.log: does not belong here; move it"):
         _open(disk)
-
-
-def test_two_files_exchanged_are_damage() -> None:
-    world = _filled(3)
-    paths = [f"{FOLDER}/{file_name(number)}" for number in (1, 2)]
-    first, second = map(world.disk.contents, paths)
-    world.disk.overwrite(paths[0], second)
-    world.disk.overwrite(paths[1], first)
-    with pytest.raises(DamagedFile, match="number 2 by its header, and 1 by its name"):
-        _open(world.disk.after_kill())
 
 
 def test_a_torn_tail_is_cut_off_and_reported() -> None:
@@ -651,16 +563,6 @@ def _until_power_loss(world: World, rng: random.Random) -> None:
                 world.sync(ticket)
     except PowerLoss:
         pass
-
-
-def test_the_same_disk_seed_gives_the_same_walk() -> None:
-    def calls() -> Sequence[tuple[str, str]]:
-        world = World(new_disk(5))
-        world.recover()
-        walk(world, random.Random(5), 30)
-        return world.disk.calls
-
-    assert calls() == calls()
 
 
 def test_records_of_a_group_are_all_there_after_a_loss_of_power_or_none() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from amqp10broker.errors import DiskFull, StorageError
 from amqp10broker.storage.logfile import LogFile, go_on
-from amqp10broker.storage.reader import FileReader, parse
+from amqp10broker.storage.reader import FileReader
 from amqp10broker.storage.record import (
     HEADER_BYTES,
     RECORD_BYTES,
@@ -108,8 +108,3 @@ def test_a_sync_that_fails_is_told() -> None:
     disk.fail = {len(disk.calls) + 4: errno.ENOSPC}
     with pytest.raises(DiskFull, match="folder cannot be synced"):
         other.make_durable()
-
-
-def test_a_record_of_kind_0_is_not_read() -> None:
-    data = encode_head(HEADER.seed, 32, 1, 0, 1, ())
-    assert parse(data, 32, HEADER) == ([], 0, False)

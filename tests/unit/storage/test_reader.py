@@ -60,31 +60,12 @@ def test_records_come_back_in_order_with_their_places() -> None:
     assert (reader.end, reader.torn, reader.records) == (len(file.data), None, 10)
 
 
-def test_markers_are_not_yielded() -> None:
-    records, reader = File().mark().add(b"a").mark().mark().add(b"b").mark().read()
-    assert [record.payload for record in records] == [b"a", b"b"]
-    assert reader.torn is None
-
-
 def test_chunks_end_anywhere_and_a_record_may_be_longer_than_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reader_module, "CHUNK_BYTES", 64)
     file = _some(10).add(b"z" * 1000).add(b"")
     records, reader = file.read()
     assert [len(record.payload) for record in records] == [*range(0, 200, 20), 1000, 0]
     assert reader.torn is None
-
-
-def test_a_file_of_a_header_only_is_empty() -> None:
-    records, reader = File().read(last=False)
-    assert (records, reader.end, reader.torn) == ([], HEADER_BYTES, None)
-
-
-def test_reading_can_begin_in_the_middle(tmp_path: Path) -> None:
-    file = _some()
-    path = tmp_path / "file"
-    path.write_bytes(file.data)
-    reader = FileReader(DISK, str(path), purpose=1, number=3, last=False, start=file.starts[6])
-    assert [record.index for batch in reader.batches() for record in batch] == [6, 7, 8, 9]
 
 
 # --- the torn tail ------------------------------------------------------------------------------
@@ -146,20 +127,6 @@ def test_the_same_tail_in_any_file_but_the_last_is_damage() -> None:
     assert caught.value.path == "/file"
 
 
-def test_a_header_missing_in_any_file_but_the_last_is_damage() -> None:
-    file = File()
-    del file.data[10:]
-    with pytest.raises(DamagedFile, match="the header of the file is damaged"):
-        file.reader(last=False)
-
-
-def test_a_bad_header_before_records_is_damage_even_in_the_last_file() -> None:
-    file = _some()
-    file.data[:32] = bytes(32)
-    with pytest.raises(DamagedFile, match="header"):
-        file.reader()
-
-
 def test_a_lost_sector_of_what_a_marker_says_was_synced_is_damage() -> None:
     file = File()
     for index in range(100):
@@ -211,21 +178,6 @@ def test_a_long_tail_of_nonsense_is_judged_in_bounded_time() -> None:
     assert sum(checked) < 5 * len(file.data)
 
 
-def test_what_was_read_before_the_damage_is_right() -> None:
-    rng = random.Random(4)
-    whole = _some(40)
-    right, _ = whole.read()
-    for _ in range(200):
-        file = File()
-        file.data = bytearray(whole.data)
-        file.data[rng.randrange(HEADER_BYTES, len(file.data))] ^= rng.randrange(1, 256)
-        reader = file.reader()
-        got: list[Record] = []
-        with pytest.raises(DamagedFile):
-            got.extend(record for batch in reader.batches() for record in batch)
-        assert got == right[: len(got)]
-
-
 def test_a_payload_that_looks_like_a_record_is_not_taken_for_one() -> None:
     # Somebody publishes the bytes of this very file: cut inside, they are still a torn tail.
     inner = bytes(_some().data)
@@ -246,8 +198,3 @@ def test_a_file_of_another_number_purpose_or_version_is_refused(tmp_path: Path) 
     path.write_bytes(FileHeader(1, 3, 5, version=2).encode())
     with pytest.raises(StorageError, match="start the newer version"):
         FileReader(DISK, str(path), purpose=1, number=3, last=True)
-
-
-def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
-    with pytest.raises(StorageError, match=r"none: cannot be read: No such file"):
-        FileReader(DISK, str(tmp_path / "none"), purpose=1, number=1, last=True)

@@ -7,9 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from amqp10broker.errors import DamagedFile, DiskFull, StorageError
-from amqp10broker.storage import stream_log
 from amqp10broker.storage.record import HEADER_BYTES, RECORD_BYTES
-from amqp10broker.storage.stream_files import OPEN_MAX, folder_of, remove_leftovers
+from amqp10broker.storage.stream_files import OPEN_MAX, folder_of
 from amqp10broker.storage.stream_index import INDEX_BYTES
 from amqp10broker.storage.stream_log import Chunk, StreamLog
 from amqp10broker.storage.stream_memory import MemoryShelf
@@ -64,45 +63,6 @@ def everything(log: StreamLog, offset: int = 0) -> list[Chunk]:
 # --- reading ----------------------------------------------------------------------------------------
 
 
-def test_what_was_written_is_read(make_log: MakeLog) -> None:
-    log = make_log()
-    make_room(log)
-    log.append(3, 1000, b"filter", [b"one ", b"", b"two"])
-    log.append(2, 1001, b"", [b"three"])
-    assert log.read(log.find(0))[0] == []
-    log.commit(log.write())
-    assert everything(log) == [Chunk(0, 3, 1000, b"filter", b"one two"), Chunk(3, 5, 1001, b"", b"three")]
-    assert (log.first_offset, log.committed, log.next_offset) == (0, 5, 5)
-
-
-def test_an_empty_log_has_nothing_to_read(make_log: MakeLog) -> None:
-    log = make_log()
-    assert everything(log) == []
-    assert (log.first_offset, log.committed, log.last_chunk(), log.offset_at(5)) == (0, 0, 0, 0)
-    assert log.next_expiry(5) is None
-    log.retain(10**9, 0, 0)
-
-
-def test_a_chunk_is_found_by_any_of_its_offsets(make_log: MakeLog) -> None:
-    log = make_log()
-    log.segment_bytes = 500
-    for _ in range(40):
-        write(log, 5)
-    assert log.segments > 3
-    for offset in range(200):
-        first, _ = log.read(log.find(offset))[0][0][:2]
-        assert first == offset // 5 * 5
-
-
-@pytest.mark.parametrize("outside", [-1, 40, 10**18])
-def test_an_offset_outside_is_taken_as_the_nearest_inside(make_log: MakeLog, outside: int) -> None:
-    log = make_log()
-    for _ in range(20):
-        write(log, 2)
-    chunks, _ = log.read(log.find(outside))
-    assert [chunk.first for chunk in chunks][:1] == ([0] if outside < 0 else [])
-
-
 def test_a_chunk_is_found_far_from_any_entry_of_the_index(make_log: MakeLog) -> None:
     log = make_log()
     for _ in range(60):
@@ -123,62 +83,6 @@ def test_a_chunk_is_found_by_time(make_log: MakeLog) -> None:
     for asked in range(80):
         expected = next((place for place, at_ms in enumerate(times) if at_ms >= asked), len(times))
         assert log.offset_at(asked) == expected
-
-
-def test_times_do_not_go_back_when_the_clock_does(make_log: MakeLog) -> None:
-    log = make_log()
-    for at_ms in (10, 5, 20):
-        write(log, 1, at_ms)
-    assert [chunk.timestamp_ms for chunk in everything(log)] == [10, 10, 20]
-
-
-def test_reading_waits_at_the_end_and_goes_on_in_the_next_segment(make_log: MakeLog) -> None:
-    log = make_log()
-    log.segment_bytes = 1
-    write(log)
-    chunks, place = log.read(log.find(0))
-    assert len(chunks) == 1
-    assert log.read(place)[0] == []
-    write(log)
-    write(log)
-    chunks, place = log.read(place)
-    assert [chunk.first for chunk in chunks] == [1]
-    chunks, place = log.read(place)
-    assert [chunk.first for chunk in chunks] == [2]
-
-
-def test_a_place_in_a_segment_that_went_is_the_beginning_of_what_is_left(make_log: MakeLog) -> None:
-    log = make_log()
-    log.segment_bytes = 1
-    for _ in range(5):
-        write(log)
-    place = log.find(1)
-    log.retain(0, 2 * (RECORD_BYTES + HEADER_BYTES + 20), None)
-    assert log.first_offset > 1
-    assert log.read(place)[0][0].first == log.first_offset
-
-
-def test_one_read_takes_several_small_chunks_and_one_large_one(make_log: MakeLog) -> None:
-    log = make_log()
-    write(log, 1, data=bytes(stream_log.READ_BYTES * 2))
-    for _ in range(10):
-        write(log, 1, data=bytes(1000))
-    chunks, place = log.read(log.find(0))
-    assert [chunk.first for chunk in chunks] == [0]
-    chunks, _ = log.read(place)
-    assert [chunk.first for chunk in chunks] == list(range(1, 11))
-
-
-def test_the_last_chunk_is_the_last_committed_one(make_log: MakeLog) -> None:
-    log = make_log()
-    for _ in range(3):
-        write(log, 4)
-    assert log.last_chunk() == 8
-    make_room(log)
-    log.append(1, 0, b"", [b"x"])
-    assert log.last_chunk() == 8
-    log.commit(log.write())
-    assert log.last_chunk() == 12
 
 
 # --- segments ---------------------------------------------------------------------------------------
@@ -211,25 +115,6 @@ def test_the_oldest_segments_go_and_the_newest_stays(make_log: MakeLog) -> None:
 # --- files ------------------------------------------------------------------------------------------
 
 
-def test_a_stream_is_there_again_after_a_restart() -> None:
-    disk = disk_with_folder()
-    log = opened(disk)
-    log.segment_bytes = 300
-    for number in range(20):
-        write(log, 3, 1000 + number, b"%d" % number, b"f")
-    before = everything(log)
-    log.retain(0, 1500, None)
-    log.close()
-    assert disk.open_count == 0
-    log = opened(disk)
-    log.segment_bytes = 300
-    assert everything(log) == before[log.first_offset // 3 :]
-    assert (log.committed, log.next_offset, log.last_chunk()) == (60, 60, 57)
-    assert log.offset_at(1015) == 45
-    write(log, 1, 5)
-    assert everything(log)[-1] == Chunk(60, 61, 1019, b"", b"data")
-
-
 def test_a_stream_begins_again_where_it_ended_when_nothing_is_left_in_its_newest_segment() -> None:
     disk = disk_with_folder()
     log = opened(disk)
@@ -244,19 +129,6 @@ def test_a_stream_begins_again_where_it_ended_when_nothing_is_left_in_its_newest
     assert everything(log) == []
     write(log, 2)
     assert [chunk[:2] for chunk in everything(log)] == [(5, 7)]
-
-
-def test_a_segment_without_a_header_is_taken_for_not_there() -> None:
-    disk = disk_with_folder()
-    log = opened(disk)
-    write(log, 5)
-    log.close()
-    disk.overwrite(f"{folder_of(STREAMS, NUMBER)}/{5:020}.log", b"")
-    log = opened(disk)
-    assert log.next_offset == 5
-    write(log, 1)
-    assert [chunk[:2] for chunk in everything(log)] == [(0, 5), (5, 6)]
-    assert len(disk.names(folder_of(STREAMS, NUMBER))) == 1
 
 
 def test_the_end_of_a_segment_that_was_left_is_never_taken_for_torn() -> None:
@@ -382,15 +254,6 @@ def test_a_deleted_stream_leaves_nothing() -> None:
     assert disk.open_count == 1  # the inventory, which says nothing of it any more
     assert not inventory_on(disk).part(f"streams/{NUMBER}").known
     opened(disk).delete()
-
-
-def test_what_is_left_of_deleted_streams_is_removed_at_the_start() -> None:
-    disk = disk_with_folder()
-    for number in (1, 2, 3):
-        write(opened(disk, number))
-    disk.rename(folder_of(STREAMS, 3), folder_of(STREAMS, 3) + ".deleted")
-    assert remove_leftovers(disk, STREAMS, [2], inventory_on(disk)) == ["1", "3.deleted"]
-    assert disk.names(STREAMS) == ["2"]
 
 
 def test_a_write_without_room_is_tried_again_and_nothing_is_lost() -> None:

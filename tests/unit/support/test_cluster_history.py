@@ -144,24 +144,3 @@ def test_each_planted_fault_is_found(plant: Callable[[TotalQueue], None], fault:
     assert fault in list(queue.faults())
     with pytest.raises(AssertionError, match=fault):
         queue.check()
-
-
-def test_a_body_that_was_mixed_up_is_noticed() -> None:
-    queue = history()
-    with pytest.raises(AssertionError, match="the body of a:3"):
-        queue.deliver("two", b"a:3 of another", redelivered=False)
-
-
-def test_what_a_lost_connection_had_may_be_noted_late() -> None:
-    queue = history()
-    give(queue, "one", "a:1")
-    assert not any("back after" in fault for fault in queue.faults())
-
-
-def test_a_run_without_load_or_without_a_leader_change_is_none() -> None:
-    queue = history()
-    queue.require_load(0.5, 1)
-    with pytest.raises(AssertionError, match=r"confirmed 10 messages in 60\.0 s, 1000 were wanted"):
-        queue.require_load(60, 1)
-    with pytest.raises(AssertionError, match="never changed"):
-        queue.require_load(0.5, 0)

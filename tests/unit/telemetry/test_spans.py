@@ -119,12 +119,6 @@ def test_a_publish_ends_with_the_last_of_its_queues(part: Part, one_reference: b
     assert part.ended() == [("publish q", "deleted")]
 
 
-def test_what_is_not_answered_ends_with_the_connection(part: Part) -> None:
-    part.post("q", Publish(part.reply_to.publisher(), (1,), [traced()], False))
-    part.spans.close()
-    assert part.ended() == [("publish q", "connection ended")]
-
-
 def test_deliveries_go_back_for_many_reasons(part: Part) -> None:
     """Each ends; only what the client did not want to happen is an error."""
     one = part.consumer()
@@ -141,17 +135,6 @@ def test_deliveries_go_back_for_many_reasons(part: Part) -> None:
     assert part.ended() == [("deliver q", "")] * 2
 
 
-def test_what_was_given_back_before_it_came_is_no_delivery(part: Part) -> None:
-    """The session does not take it either: its epoch is an older one."""
-    ref = part.consumer()
-    part.post("q", GiveBack(ref, (1, 2), (traced(), traced()), 2, 2, 1))
-    part.ended()
-    part.hear(Deliver(ref, (3,), (traced(),), 0))
-    part.hear(Deliver(ref, (4,), (traced(),), 1))
-    part.post("q", Settle(ref, (3, 4), DeliveryOutcome.ACCEPT))
-    assert part.ended() == [("settle q", ""), ("deliver q", "")]
-
-
 def test_a_consumer_that_was_cancelled_is_forgotten_with_its_last_delivery(part: Part) -> None:
     """A channel may have any number of them, one after the other."""
     ref = part.consumer()
@@ -164,8 +147,3 @@ def test_a_consumer_that_was_cancelled_is_forgotten_with_its_last_delivery(part:
     idle = part.reply_to.consumer()
     part.post("q", Subscribe(idle, False), Cancel(idle))
     assert part.spans._consumers == {}
-
-
-def test_without_settlement_a_delivery_ends_when_it_is_written(part: Part) -> None:
-    part.consumer(settled=True)
-    assert part.ended() == [("deliver q", "")] * 2

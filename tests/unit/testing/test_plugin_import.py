@@ -4,20 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import tomllib
-from importlib import import_module
-from pathlib import Path
-
-from amqp10broker.testing import plugin
-
-PROJECT = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
-
-
-def test_the_entry_point_names_the_plugin() -> None:
-    """With the extra `testing`, which brings pytest."""
-    assert PROJECT["entry-points"]["pytest11"] == {"amqp10broker": "amqp10broker.testing.plugin"}
-    assert import_module("amqp10broker.testing.plugin") is plugin
-    assert [each.partition(">")[0] for each in PROJECT["optional-dependencies"]["testing"]] == ["pytest"]
 
 
 def test_the_plugin_imports_pytest_and_nothing_of_the_broker() -> None:

@@ -53,11 +53,6 @@ def test_filter_values_are_a_string_or_an_array_of_them() -> None:
     assert read(filter=["a"], match_unfiltered=True).bloom == BloomFilter(("a",), match_unfiltered=True)
 
 
-def test_match_unfiltered_alone_means_nothing() -> None:
-    """No chunk is left out."""
-    assert read(match_unfiltered=True) == Filters()
-
-
 BOOLEAN = "must be true or false"
 STRINGS = "must be a string or an array of strings"
 

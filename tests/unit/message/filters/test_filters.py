@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from amqp10broker.message import amqp091
 from amqp10broker.message.filters.bloom import BloomFilter
 from amqp10broker.message.filters.fields import FieldReader
 from amqp10broker.message.filters.filters import (
@@ -27,10 +26,9 @@ from amqp10broker.message.filters.filters import (
     FilterSet,
     from_amqp10,
 )
-from amqp10broker.message.filters.offset_spec import AtTime, First, Offset
-from amqp10broker.protocols.amqp091.properties import BasicProperties, encode_properties
+from amqp10broker.message.filters.offset_spec import First
 from amqp10broker.protocols.amqp10.codec import array_of, decode, encode
-from amqp10broker.protocols.amqp10.types import Described, Map, Symbol, Timestamp, ULong
+from amqp10broker.protocols.amqp10.types import Described, Symbol, Timestamp, ULong
 from tests.support.filtering import NOW_MS, described, message
 from tests.support.strategies import scalars
 
@@ -47,14 +45,6 @@ def in_place(**filters: Any) -> set[str]:
 
 SUBJECT = {Symbol("subject"): "s"}
 TRUE = described(SQL, "TRUE")
-
-
-@pytest.mark.parametrize("given", [None, {}, Map()])
-def test_without_filters_all_messages_pass(given: Any) -> None:
-    """From the default offset."""
-    assert from_amqp10(given) == FilterSet(Filters(), {}, ())
-    assert Filters().matches(message(), NOW_MS)
-    assert list(Filters().matching([message(), message()], NOW_MS)) == [0, 1]
 
 
 @pytest.mark.rabbitmq("amqp_filter_prop_SUITE", "multiple_sections")
@@ -79,34 +69,10 @@ def test_filters_of_all_sorts_are_in_place_together() -> None:
     assert not found.filters.matches(message({"k": 2}, subject="s"), NOW_MS)
 
 
-@pytest.mark.parametrize(
-    ("code", "name", "value"),
-    [(0x173, "x", SUBJECT), (0x174, "x", {"k": 1}), (0x120, "sql-filter", "k = 1")],
-)
-def test_filters_of_the_specification_may_have_a_numeric_descriptor(code: int, name: str, value: Any) -> None:
-    """It means the same."""
-    found = from_amqp10({Symbol(name): described(code, value)})
-    assert found.in_place == {Symbol(name): Described(ULong(code), value)}
-    assert found.filters.messages is not None
-
-
 @pytest.mark.parametrize("value", [["x"], array_of(["x"]), "x"])
 def test_filter_values_are_a_string_or_a_list_of_them(value: Any) -> None:
     """An array is as good as a list."""
     assert read(f=described(STREAM_FILTER, value)).filters.bloom == BloomFilter(("x",))
-
-
-def test_match_unfiltered_alone_means_nothing() -> None:
-    """It is in place, and without values no chunk is left out."""
-    found = read(f=described(MATCH_UNFILTERED, True))
-    assert set(found.in_place) == {"f"}
-    assert found.filters == Filters()
-
-
-def test_an_offset_is_of_any_form() -> None:
-    """A timestamp is in milliseconds."""
-    assert read(f=described(OFFSET_SPEC, ULong(7))).filters.offset == Offset(7)
-    assert read(f=described(OFFSET_SPEC, Timestamp(7))).filters.offset == AtTime(7)
 
 
 @pytest.mark.parametrize(
@@ -201,13 +167,6 @@ def test_a_selector_that_is_refused_is_known_as_one() -> None:
     assert not read(sql_filter=described(SQL, "?")).refused[0].selects
 
 
-def test_a_selector_excludes_other_filters_of_messages() -> None:
-    """The first one stays."""
-    selector, properties = described(SELECTOR, "TRUE"), described(PROPERTIES, SUBJECT)
-    assert in_place(s=selector, p=properties, sql_filter=TRUE) == {"s"}
-    assert in_place(sql_filter=TRUE, s=selector) == {"sql_filter"}
-
-
 @pytest.mark.rabbitmq("amqp_filter_sql_SUITE", "sql_and_bloom_filter")
 def test_sql_and_bloom_filter_go_together() -> None:
     """The one for messages, the other for chunks."""
@@ -257,13 +216,6 @@ def test_any_filter_set_is_read(filter_set: dict[Any, Any]) -> None:
         assert isinstance(found.filters.matches(on, NOW_MS), bool)
 
 
-def test_names_are_symbols() -> None:
-    """A filter under another key is refused."""
-    found = from_amqp10({"f": described(OFFSET_SPEC, "first"), 1: described(STREAM_FILTER, "x")})
-    assert found.in_place == {}
-    assert [refusal.reason for refusal in found.refused] == ["the name of a filter is a symbol"] * 2
-
-
 def test_a_batch_gives_the_positions_of_what_passes() -> None:
     """The same as each message by itself."""
     messages = [message({"n": index, "odd": index % 2 == 1}) for index in range(10)]
@@ -304,17 +256,6 @@ def test_messages_that_are_alike_are_decided_on_once(monkeypatch: pytest.MonkeyP
         "it begins anew as long as it is worth it"
     )
     assert looks("n > 0", many * 5, many, few) == [ALIKE_MAX + 1, ALIKE_MAX + 1, 300]
-
-
-def test_a_message_of_amqp091_passes_as_what_it_becomes_in_amqp10() -> None:
-    """Its headers are application-properties, its message-id is one of the properties."""
-    properties = BasicProperties(message_id="m1", headers={"city": "Riga"})
-    old = (amqp091.make_head("x", "k", encode_properties(properties)), b"body")
-    for text in ("city = 'Riga'", "p.message_id = 'm1'", "city LIKE 'Ri%' AND UTC() > 0"):
-        filters = read(sql_filter=described(SQL, text)).filters
-        assert list(filters.matching([old, message()], NOW_MS)) == [0]
-    filters = read(f=described(APPLICATION_PROPERTIES, {"city": "&p:Ri"})).filters
-    assert list(filters.matching([message(), old], NOW_MS)) == [1]
 
 
 @pytest.mark.rabbitmq("amqp_filter_prop_SUITE", "filter_few_messages_from_many")

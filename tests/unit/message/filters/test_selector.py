@@ -233,11 +233,3 @@ def test_any_text_is_a_selector_or_refused(text: str) -> None:
         selects(text)
     except FilterError:
         return
-
-
-@given(st.integers(-9, 9), st.integers(-9, 9), st.integers(-9, 9), st.booleans())
-def test_between_is_two_comparisons(value: int, low: int, high: int, negated: bool) -> None:
-    """Also where the low bound is above the high one."""
-    on = message({"v": value})
-    between = selects(f"v {'NOT ' if negated else ''}BETWEEN {low} AND {high}", on)
-    assert between is ((low <= value <= high) is not negated)

@@ -673,12 +673,6 @@ def test_parse_errors() -> None:
             compile_sql(text)
 
 
-def test_a_constant_expression_is_computed_once() -> None:
-    """What it comes to, unknown included, is the same."""
-    check("T 1 + 1 = 2\nU 1 / 0 = 1\nT 'a' LIKE '_' AND 1 IN (2, 1)\nF NOT TRUE\nU NOT (1 / 0 > 1)")
-    assert compile_sql("1 + 1 = 2").fields == ()
-
-
 @pytest.mark.parametrize(
     ("text", "required"),
     [

@@ -7,40 +7,17 @@ from typing import Any
 import pytest
 
 from amqp10broker.message.filters.errors import FilterError
-from amqp10broker.message.filters.sql_lexer import CHARACTERS_MAX, TOKENS_MAX, TokenKind, tokenize
+from amqp10broker.message.filters.sql_lexer import CHARACTERS_MAX, TOKENS_MAX, tokenize
 
 
 def words(text: str) -> list[Any]:
     return [token.value for token in tokenize(text)[:-1]]
 
 
-def test_a_token_knows_its_place() -> None:
-    """So that an error can be shown there; behind the last one is the end."""
-    tokens = tokenize("ab  <= 'x'")
-    assert [(token.kind, token.position) for token in tokens] == [
-        (TokenKind.IDENTIFIER, 0),
-        (TokenKind.SYMBOL, 4),
-        (TokenKind.LITERAL, 7),
-        (TokenKind.END, 10),
-    ]
-
-
-def test_symbols_need_no_space() -> None:
-    """The longest one is taken; != is <>."""
-    assert words("<=>=<>!=<>=()*,/%+-") == ["<=", ">=", "<>", "<>", "<>", "=", *"()*,/%+-"]
-
-
 @pytest.mark.parametrize("space", [" ", "\t", "\f", "\n", "\r", " \r\n\t "])
 def test_white_space_is_that_of_java(space: str) -> None:
     """Space, tab, form feed, line feed and carriage return, and no other."""
     assert words(f"{space}1{space}+{space}1{space}") == [1, "+", 1]
-
-
-@pytest.mark.parametrize("space", ["\v", "\0", "\u00a0", "\u2028"])
-def test_other_white_space_is_an_error(space: str) -> None:
-    """It cannot be seen, so the error shows its code."""
-    with pytest.raises(FilterError, match="cannot be here"):
-        tokenize(f"1{space}+ 1")
 
 
 @pytest.mark.parametrize(
@@ -72,20 +49,6 @@ def test_literals(text: str, value: Any) -> None:
     (found,) = words(text)
     assert found == value
     assert type(found) is type(value)
-
-
-@pytest.mark.parametrize("text", ["0x", "0xF", "0xFFF", "0xg1", "0xab", "0xAb", "0x0G"])
-def test_a_binary_is_pairs_of_capital_digits(text: str) -> None:
-    """Lower case is an error, and so is half a byte."""
-    with pytest.raises(FilterError, match="pairs of the digits"):
-        tokenize(text)
-
-
-@pytest.mark.parametrize("text", ["5.", ".5", ".5E2", "1.2.3", "1.0E999"])
-def test_what_is_nearly_a_number_is_an_error(text: str) -> None:
-    """Digits stand on both sides of a point, and the number is finite."""
-    with pytest.raises(FilterError):
-        tokenize(text)
 
 
 @pytest.mark.parametrize(
@@ -143,13 +106,6 @@ def test_reserved_words_are_no_names(word: str) -> None:
     """In no case; the error says how to write the property."""
     with pytest.raises(FilterError, match=rf"reserved word; .*\[{word}\]"):
         tokenize(word)
-
-
-def test_keywords_are_written_in_capitals() -> None:
-    """All of them."""
-    text = "AND OR NOT LIKE ESCAPE IN IS NULL UTC"
-    assert " ".join(words(text)) == text
-    assert {token.kind for token in tokenize(text)[:-1]} == {TokenKind.KEYWORD}
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from amqp10broker.message.filters.errors import FilterError
-from amqp10broker.message.filters.fields import PROPERTIES, MessageField, Section
+from amqp10broker.message.filters.fields import MessageField, Section
 from amqp10broker.message.filters.sql_ast import (
     And,
     Arithmetic,
@@ -169,39 +169,6 @@ def test_anything_else_is_an_error_with_its_place(text: str) -> None:
     """Comparisons do not chain, signs do not pile up, NOT begins a condition, patterns are strings."""
     with pytest.raises(FilterError, match=r"\(at character \d+\)$"):
         parse(text)
-
-
-def test_an_error_says_what_is_wrong() -> None:
-    """In words for who wrote the expression."""
-    with pytest.raises(FilterError, match=r"'x' cannot be here \(at character 3\)"):
-        parse("w x")
-    with pytest.raises(FilterError, match=r"the end of the expression cannot be here \(at character 6\)"):
-        parse("w AND")
-    with pytest.raises(FilterError, match=r"a parenthesis is not closed \(at character 5\)"):
-        parse("w + (x")
-
-
-@pytest.mark.parametrize("prefix", ["properties.", "p."])
-def test_fields_of_properties_are_written_with_underscores(prefix: str) -> None:
-    """All thirteen."""
-    for field in PROPERTIES:
-        text = prefix + field.replace("-", "_")
-        assert parse(text) == Identifier(MessageField(Section.PROPERTIES, field))
-
-
-@pytest.mark.parametrize("prefix", ["header.", "h."])
-def test_of_the_header_there_is_the_priority(prefix: str) -> None:
-    """And nothing else."""
-    assert parse(prefix + "priority") == Identifier(MessageField(Section.HEADER, "priority"))
-    for other in ("durable", "ttl", "Priority"):
-        with pytest.raises(FilterError, match="only priority"):
-            parse(prefix + other)
-
-
-@pytest.mark.parametrize("text", ["x", "a.x", "application_properties.x", "[x]"])
-def test_application_properties_need_no_section(text: str) -> None:
-    """The name of a section may be given, long or short."""
-    assert parse(text) == Identifier(MessageField(Section.APPLICATION_PROPERTIES, "x"))
 
 
 @pytest.mark.parametrize("text", ["p.message-id", "p.Subject", "p.x", "properties.x", "p.[to]"])

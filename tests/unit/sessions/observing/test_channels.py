@@ -5,18 +5,13 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-import pytest
-
 from amqp10broker.metadata.queue_kind import QUORUM
 from amqp10broker.observe.flow.observer import PROBE_WAKES_MAX, Observer
 from amqp10broker.observe.flow.samples import channel_samples
-from amqp10broker.observe.flow_events.schema import CHANNEL_HANDLE, EventKind
+from amqp10broker.observe.flow_events.schema import EventKind
 from amqp10broker.protocols.amqp091.methods import (
     BasicAck,
     BasicCancel,
-    BasicConsume,
-    BasicGet,
-    BasicQos,
     ChannelClose,
     ChannelOpen,
     ConfirmSelect,
@@ -87,23 +82,6 @@ def test_what_is_published_is_counted_once() -> None:
     assert total(watched.seen.take(), EventKind.LINK_IN) == 1
 
 
-def test_who_moves_is_named_once_when_it_is_seen_first() -> None:
-    """What is published when there is something of it, each consumer when it is seen first."""
-    watched = Watched()
-    watched.look()
-    assert watched.seen.links == []
-    watched.publish(3)
-    began = watched.seen.now_ns
-    watched.publish(3)
-    watched.channel.say(BasicConsume("q", "tag"))
-    watched.look()
-    watched.look()
-    assert watched.seen.links == [
-        (began, EventKind.LINK_IN, 1, CHANNEL_HANDLE, "", ""),
-        (watched.seen.now_ns - 1_000_000, EventKind.LINK_OUT, 1, CHANNEL_HANDLE + 1, "tag", "q"),
-    ]
-
-
 def test_a_channel_opened_anew_counts_from_the_beginning() -> None:
     watched = Watched()
     watched.publish(3)
@@ -122,14 +100,6 @@ def test_messages_of_a_transaction_count_when_it_is_committed() -> None:
     watched.channel.say(TxCommit())
     watched.look()
     assert total(watched.seen.take(), EventKind.LINK_IN) == 3
-
-
-def test_a_channel_that_publishes_nothing_has_no_event_of_publishing() -> None:
-    watched = Watched()
-    watched.channel.consume("q", "c")
-    watched.look()
-    watched.look(whole=True)
-    assert watched.seen.take(EventKind.LINK_IN) == []
 
 
 def test_what_the_client_has_left_is_told() -> None:
@@ -173,51 +143,6 @@ def test_confirms_are_timed() -> None:
     assert [(event.n, event.value_ns) for event in events] == [(4, 2_000_000), (2, 1_000_000)]
 
 
-def test_without_confirms_nothing_is_timed() -> None:
-    watched = Watched()
-    watched.publish(4)
-    watched.probe()
-    watched.publish(4)
-    assert watched.seen.take(EventKind.CONFIRM) == []
-
-
-def test_deliveries_are_counted_and_their_settling_is_timed() -> None:
-    """What is acknowledged, and not what basic.get fetched."""
-    watched = Watched()
-    watched.channel.publish("q", b"x")
-    watched.channel.say(BasicGet("q", True))
-    watched.channel.consume("q", "c")
-    watched.look()
-    watched.probe()
-    watched.publish(5)
-    watched.look()
-    watched.channel.say(BasicAck(4, True))
-    watched.look()
-    events = watched.seen.take()
-    assert total(events, EventKind.LINK_OUT) == 5
-    assert {event.handle for event in events if event.kind == EventKind.LINK_OUT} == {CHANNEL_HANDLE + 1}
-    (settled,) = [event for event in events if event.kind == EventKind.SETTLE]
-    assert (settled.n, settled.value_ns) == (3, 2_000_000), "tag 1 was the fetched one"
-
-
-def test_a_consumer_that_goes_is_told_to_its_end() -> None:
-    """A second one has a number of its own."""
-    watched = Watched()
-    watched.channel.consume("q", "c", no_ack=True)
-    watched.look()
-    watched.channel.publish("q", b"x", b"x")
-    watched.channel.say(BasicCancel("c"))
-    watched.look()
-    events = watched.seen.take(EventKind.LINK_OUT)
-    assert total(events, EventKind.LINK_OUT) == 2
-    assert total(events, EventKind.LINK_OUT, "value_ns") == 1_000_000
-    watched.channel.consume("q", "d", no_ack=True)
-    watched.channel.publish("q", b"x")
-    watched.look()
-    (event,) = watched.seen.take(EventKind.LINK_OUT)
-    assert (event.handle, event.n) == (CHANNEL_HANDLE + 2, 1)
-
-
 def unsent(watched: Watched) -> None:
     """Three deliveries wait for the writer."""
     watched.channel.budget_bytes = 0
@@ -236,19 +161,6 @@ def test_what_goes_back_unsent_is_not_told() -> None:
         assert total(watched.seen.take(), EventKind.LINK_OUT) == 0
 
 
-def test_what_was_there_counts_from_now() -> None:
-    watched = Watched()
-    watched.channel.publish("q", b"x", b"x")
-    watched.channel.consume("q", "c")
-    watched.observer = watched.observe_anew()
-    watched.observer.begin(watched.seen.now_ns, watched.around)
-    watched.look(after_ns=0)
-    assert watched.seen.take() == []
-    watched.publish(1)
-    events = watched.seen.take()
-    assert (total(events, EventKind.LINK_IN), total(events, EventKind.LINK_OUT)) == (1, 1)
-
-
 def waits(watched: Watched) -> dict[int, int]:
     """What holds for the next 5 ns."""
     watched.look(whole=True)
@@ -257,62 +169,12 @@ def waits(watched: Watched) -> dict[int, int]:
     return reasons(watched.seen.take(), EventKind.LINK_OUT)
 
 
-def test_an_empty_queue() -> None:
-    watched = Watched()
-    watched.channel.consume("q", "c")
-    assert waits(watched) == {Wait.QUEUE_EMPTY_NOTHING_ROUTED.number: 5}
-    watched.channel.publish("q", b"x")
-    watched.channel.say(BasicAck(1))
-    assert waits(watched)[Wait.QUEUE_EMPTY.number] == 5
-
-
-def test_a_queue_that_has_not_answered() -> None:
-    watched = Watched()
-    watched.channel.say(BasicConsume("q", "c"))
-    watched.world.box("q").stalled = True
-    watched.channel.publish("q", b"x")
-    (consumer,) = watched.channel.service.consuming.consumers.values()
-    consumer.credit.in_flight = True
-    assert waits(watched) == {Wait.QUEUE_CREDIT_IN_FLIGHT.number: 5}
-
-
-@pytest.mark.parametrize("whole_channel", [False, True])
-def test_a_prefetch_that_is_used_up(whole_channel: bool) -> None:
-    """Of the consumer, or of the channel."""
-    watched = Watched()
-    watched.channel.say(BasicQos(0, 3, whole_channel))
-    watched.channel.publish("q", *[b"x"] * 5)
-    watched.channel.consume("q", "c")
-    reason = Wait.CHANNEL_PREFETCH_FULL.number if whole_channel else Wait.PREFETCH_FULL.number
-    assert waits(watched) == {reason: 5}
-    watched.look()
-    assert {event.link_credit for event in watched.seen.take(EventKind.LINK_OUT)} <= {0}
-
-
 def test_a_quorum_queue_limits_a_consumer_without_prefetch() -> None:
     watched = Watched(**{"x-queue-type": "quorum"})
     watched.channel.consume("q", "c")
     (consumer,) = watched.channel.service.consuming.consumers.values()
     consumer.unacked = QUORUM.held_max or 0
     assert waits(watched) == {Wait.PREFETCH_FULL.number: 5}
-
-
-def test_a_client_that_does_not_read_its_socket() -> None:
-    watched = Watched()
-    watched.around = WaitContext(writer_blocked=True)
-    watched.channel.budget_bytes = 0
-    watched.channel.consume("q", "c")
-    watched.channel.publish("q", b"x")
-    assert waits(watched) == {Wait.WRITER_BLOCKED.number: 5}
-
-
-def test_a_consumer_that_is_not_the_active_one() -> None:
-    watched = Watched(**{"x-single-active-consumer": True})
-    watched.channel.say(BasicQos(0, 1, False))
-    watched.channel.consume("q", "c")
-    watched.channel.consume("q", "d")
-    watched.channel.publish("q", *[b"x"] * 5)
-    assert waits(watched) == {Wait.PREFETCH_FULL.number: 5, Wait.NOT_ACTIVE.number: 5}
 
 
 def test_a_probe_times_what_comes_next() -> None:
@@ -335,33 +197,3 @@ def test_a_probe_times_what_comes_next() -> None:
     assert [(event.n, event.value_ns) for event in events] == [
         (1, 10 * (wakes + 2)) for wakes in reversed(range(PROBE_WAKES_MAX))
     ]
-
-
-def test_a_probe_times_nothing_that_nobody_answers() -> None:
-    """Publishing without confirms, and consuming without acknowledgements: it is done at once."""
-    watched = Watched()
-    watched.channel.consume("q", "c", no_ack=True)
-    watched.publish(2)
-    watched.observer.begin_probe()
-    watched.channel.publish("q", b"x")
-    assert watched.observer.probe(watched.seen.now_ns, S) is False
-    assert watched.seen.take(EventKind.CONFIRM, EventKind.SETTLE) == []
-
-
-def test_what_was_published_before_confirms_is_not_timed() -> None:
-    watched = Watched()
-    watched.publish(2)
-    watched.channel.say(ConfirmSelect())
-    watched.probe()
-    watched.publish(4)
-    assert [event.n for event in watched.seen.take(EventKind.CONFIRM)] == [4]
-
-
-def test_a_probe_ends_with_the_channel() -> None:
-    watched = Watched()
-    watched.publish(2)
-    watched.channel.say(ConfirmSelect())
-    watched.observer.begin_probe()
-    watched.channel.service._reset()
-    watched.look()
-    assert watched.observer.probe(watched.seen.now_ns, S) is False

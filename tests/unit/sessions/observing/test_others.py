@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from amqp10broker.observe.flow.latency import Latency
-from amqp10broker.observe.flow.others import ConnectionObserver, ProcessObserver, QueueObserver
+from amqp10broker.observe.flow.others import ConnectionObserver, QueueObserver
 from amqp10broker.observe.flow_events.schema import NO_REASON, EventKind
 from amqp10broker.sessions.diagnosis.waits import Wait
 from tests.support.watching import Seen, reasons, total
@@ -25,21 +24,6 @@ def test_bytes_of_a_connection() -> None:
     assert {event.connection for event in events} == {3}
 
 
-def test_a_quiet_connection_is_told_once_a_second() -> None:
-    seen = Seen()
-    observer = ConnectionObserver(3, seen.add, 0, bytes_in=0, bytes_out=0)
-
-    def look(now_ns: int, *, whole: bool = False) -> None:
-        observer.observe(now_ns, S, bytes_in=0, bytes_out=0, waiting=0, reason=0, whole=whole)
-
-    look(S - 1)
-    assert seen.events == []
-    look(S)
-    look(S, whole=True)
-    look(S + 4, whole=True)
-    assert [event.value_ns for event in seen.take(EventKind.CONNECTION_IN)] == [S, 4]
-
-
 def test_the_depth_of_a_queue_is_what_held() -> None:
     seen = Seen()
     observer = QueueObserver(2, seen.add, 0)
@@ -51,21 +35,3 @@ def test_the_depth_of_a_queue_is_what_held() -> None:
     assert [(event.handle, event.queue_depth, event.n, event.value_ns) for event in events] == [
         (2, 5, 1, 30), (2, 8, 0, 10),
     ]  # fmt: skip
-
-
-def test_the_process() -> None:
-    seen = Seen()
-    observer = ProcessObserver(seen.add, 0, processor_ns=1000)
-    observer.observe(0, S, rss_bytes=1, processor_ns=1000)
-    observer.observe(50, S, rss_bytes=4096, processor_ns=1030)
-    (event,) = seen.take()
-    assert (event.kind, event.bytes, event.n, event.value_ns) == (EventKind.PROCESS, 4096, 30, 50)
-
-
-def test_counts_may_wrap() -> None:
-    """Delivery-counts are numbers modulo 2**32."""
-    seen = Seen()
-    latency = Latency(EventKind.CONFIRM, (1, 2, 3), 2**32 - 2, 2**32 - 3)
-    latency.see(seen.add, 10, S, 3, 2**32 - 3, taking=True)
-    latency.see(seen.add, 15, S, 3, 3, taking=True)
-    assert [(event.n, event.value_ns) for event in seen.take()] == [(5, 5)]

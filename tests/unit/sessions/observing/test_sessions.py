@@ -10,7 +10,7 @@ import pytest
 from amqp10broker.metadata.queue import QueueSpec
 from amqp10broker.observe.flow.observer import PROBE_WAKES_MAX, Observer
 from amqp10broker.observe.flow.samples import session_samples
-from amqp10broker.observe.flow_events.schema import NO_REASON, EventKind
+from amqp10broker.observe.flow_events.schema import EventKind
 from amqp10broker.queues.effects import TimedOut
 from amqp10broker.sessions.circumstances import WaitContext
 from amqp10broker.sessions.diagnosis.waits import Wait
@@ -83,21 +83,6 @@ def test_a_link_is_named_once_when_it_is_seen_first() -> None:
     ]
 
 
-def test_deliveries_in_are_counted_once() -> None:
-    """In whatever portions they come, and with the credit that was left before."""
-    watched = Watched("q")
-    watched.do(
-        "C> ATTACH h=0 target=/queues/q", "C> TRANSFER h=0 did=0..9", "C> TRANSFER h=0 did=10", "count q"
-    )
-    events = watched.seen.take(EventKind.LINK_IN)
-    assert [event.n for event in events] == [10, 1]
-    assert [event.link_credit for event in events] == [170, 160]
-    assert [event.incoming_window for event in events] == [400, 390]
-    assert [event.value_ns for event in events] == [1_000_000, 1_000_000]
-    assert {(event.connection, event.channel, event.handle) for event in events} == {(7, 0, 0)}
-    assert {event.ts_ns - event.value_ns for event in events} == {1_001_000 + S, 2_001_000 + S}
-
-
 def test_a_link_that_has_begun_since_is_told_whole() -> None:
     """With what came before the first look; a link counts from the number its client began with."""
     watched = Watched("q")
@@ -105,48 +90,6 @@ def test_a_link_that_has_begun_since_is_told_whole() -> None:
     watched.look()
     (event,) = watched.seen.take(EventKind.LINK_IN)
     assert (event.n, event.value_ns) == (20, 0)
-
-
-def test_a_link_that_was_there_counts_from_now() -> None:
-    watched = Watched("q")
-    watched.scene.do("C> ATTACH h=0 target=/queues/q", "C> TRANSFER h=0 did=0..19")
-    watched.observe_anew()
-    watched.observer.begin(watched.seen.now_ns, WaitContext())
-    watched.look(after_ns=0)
-    assert watched.seen.take() == []
-    watched.do("C> TRANSFER h=0 did=20..21")
-    assert total(watched.seen.take(), EventKind.LINK_IN) == 2
-
-
-def test_what_a_link_did_before_it_went_is_told() -> None:
-    """In one wake: three deliveries and a detach; and when the session ends."""
-    watched = Watched("q")
-    watched.do("C> ATTACH h=0 target=/queues/q")
-    watched.do("C> TRANSFER h=0 did=0..2 ; DETACH h=0 closed=true")
-    assert total(watched.seen.take(), EventKind.LINK_IN) == 3
-    watched.do("C> ATTACH h=0 target=/queues/q")
-    watched.scene.do("C> TRANSFER h=0 did=3..6", "C> END")
-    watched.observer.finish(watched.seen.now_ns + 5, S)
-    events = watched.seen.take()
-    assert total(events, EventKind.LINK_IN) == 4
-    assert total(events, EventKind.LINK_IN, "value_ns") == 5
-    watched.observer.finish(watched.seen.now_ns + 9, S)
-    assert watched.seen.take() == []
-
-
-def test_nothing_new_is_told_once_a_second() -> None:
-    """An idle link costs little, and its elapsed times add up all the same."""
-    watched = Watched("q")
-    watched.do("C> ATTACH h=0 target=/queues/q")
-    began = watched.seen.now_ns
-    for _ in range(39):
-        watched.look(after_ns=50_000_000)
-    assert len(watched.seen.events) == 1
-    watched.look(after_ns=1, whole=True)
-    events = watched.seen.take(EventKind.LINK_IN)
-    assert total(events, EventKind.LINK_IN, "value_ns") == watched.seen.now_ns - began
-    watched.look(after_ns=0, whole=True)
-    assert watched.seen.take() == []
 
 
 def test_deliveries_out_are_those_that_were_written() -> None:
@@ -205,26 +148,6 @@ def test_why_a_consumer_waits_is_told(reason: int) -> None:
     assert reasons(watched.seen.take(), EventKind.LINK_OUT) == {reason: 12}
 
 
-@pytest.mark.parametrize(
-    ("reason", "lines"),
-    [
-        (NO_REASON, ()),
-        (Wait.BLOCKED_BY_ALARM.number, ("alarm memory on",)),
-        (
-            Wait.CREDIT_WITHHELD.number,
-            ("withhold q", *[f"C> TRANSFER h=0 did={at}..{at + 84}" for at in (0, 85, 170)]),
-        ),
-    ],
-)
-def test_why_a_publisher_waits_is_told(reason: int, lines: tuple[str, ...]) -> None:
-    watched = Watched("q")
-    watched.do("C> ATTACH h=0 target=/queues/q", *lines)
-    watched.seen.take()
-    watched.look(after_ns=5, whole=True)
-    watched.look(after_ns=7, whole=True)
-    assert reasons(watched.seen.take(), EventKind.LINK_IN) == {reason: 12}
-
-
 def test_a_consumer_that_is_not_the_active_one() -> None:
     """Although messages are ready."""
     watched = Watched()
@@ -252,24 +175,6 @@ def test_a_consumer_that_is_not_the_active_one() -> None:
     assert (waits.reason, waits.value_ns, waits.queue_depth) == (Wait.NOT_ACTIVE.number, 5, 2)
 
 
-def test_elapsed_times_add_up_to_the_time() -> None:
-    """Of a link whose reason changes at each look."""
-    watched = Watched("q")
-    watched.do("C> ATTACH h=1 source=/queues/q")
-    began = watched.seen.now_ns
-    watched.do("C> FLOW h=1 dc=0 cr=8", "stall q", "C> FLOW h=1 dc=0 cr=9", "go q", "publish q 20")
-    watched.look(whole=True)
-    events = watched.seen.take()
-    assert total(events, EventKind.LINK_OUT, "value_ns") == watched.seen.now_ns - began
-    assert total(events, EventKind.LINK_OUT) == 9
-    assert reasons(events, EventKind.LINK_OUT) == {
-        Wait.NO_CREDIT_NEVER_GRANTED.number: 1_000_000,
-        Wait.NO_CREDIT_USED_UP.number: 1_000_000,
-        Wait.QUEUE_EMPTY_NOTHING_ROUTED.number: 3_000_000,
-        Wait.QUEUE_CREDIT_IN_FLIGHT.number: 1_000_000,
-    }
-
-
 # --- latencies ------------------------------------------------------------------------------------
 
 
@@ -284,29 +189,6 @@ def test_confirms_are_timed() -> None:
         (3, 2_000_000), (2, 3_000_000), (2, 2_000_000),
     ]  # fmt: skip
     assert {(event.connection, event.handle) for event in events} == {(7, 0)}
-
-
-def test_settling_is_timed() -> None:
-    watched = Watched("q")
-    watched.scene.do("publish q 5")
-    watched.do("C> ATTACH h=1 source=/queues/q")
-    watched.probe()
-    watched.do("C> FLOW h=1 dc=0 cr=5", "count q")
-    watched.do("C> DISPOSITION role=receiver first=0 last=3 settled=true state=accepted")
-    events = watched.seen.take(EventKind.SETTLE)
-    assert [(event.n, event.value_ns) for event in events] == [(4, 2_000_000)]
-
-
-def test_a_link_that_is_sent_settled_has_nothing_to_time() -> None:
-    watched = Watched("q")
-    watched.scene.do("publish q 5")
-    watched.do("C> ATTACH h=1 snd_settle_mode=settled source=/queues/q", "C> FLOW h=1 dc=0 cr=5", "count q")
-    assert total(watched.seen.events, EventKind.LINK_OUT) == 5
-    watched.observer.begin_probe()
-    watched.scene.do("publish q 5", "C> FLOW h=1 dc=5 cr=5")
-    assert watched.observer.probe(watched.seen.now_ns, S) is False
-    watched.do("C> DETACH h=1 closed=true")
-    assert watched.seen.take(EventKind.SETTLE) == []
 
 
 def test_a_probe_times_what_comes_next() -> None:
