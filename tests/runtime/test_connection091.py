@@ -8,11 +8,9 @@ from typing import Any
 
 import pytest
 import trio
-from trio.testing import memory_stream_pair
 
 from amqp10broker.config import FaultInjection
-from amqp10broker.metadata.limits import UserLimits, VhostLimits
-from amqp10broker.metadata.users import Permission
+from amqp10broker.metadata.limits import UserLimits
 from amqp10broker.operations.snapshot import document
 from amqp10broker.protocols.amqp091.framing import END, HEARTBEAT, content_header_frame, method_frame
 from amqp10broker.protocols.amqp091.framing import HEADER as FRAME_HEADER
@@ -37,9 +35,6 @@ from amqp10broker.protocols.amqp091.methods import (
     ConnectionCloseOk,
     ConnectionOpen,
     ConnectionOpenOk,
-    ConnectionSecure,
-    ConnectionStartOk,
-    ConnectionTune,
     ConnectionTuneOk,
     ConnectionUnblocked,
     ConnectionUpdateSecret,
@@ -56,7 +51,7 @@ from amqp10broker.protocols.amqp091.methods import (
 from amqp10broker.queues.classic.queue import ClassicQueue
 from amqp10broker.runtime.queues.queue_task import QueueTask
 from tests.runtime.conftest import LogRecorder
-from tests.support.declaring import add_vhost, change_vhost, set_permission, set_user_limits
+from tests.support.declaring import set_user_limits
 from tests.support.trioclient import pipe_pair, queue_counts, running_broker, settle_down
 from tests.support.trioclient091 import HEADER, Client091, bodies, connect091, message, names, start_ok
 
@@ -104,40 +99,10 @@ async def test_start_tells_who_we_are(autojump_clock: object) -> None:
         )
 
 
-@pytest.mark.parametrize(
-    ("mechanism", "response"),
-    [
-        ("PLAIN", b"\0guest\0guest"),
-        ("AMQPLAIN", b"\x05LOGINS\x00\x00\x00\x05guest\x08PASSWORDS\x00\x00\x00\x05guest"),
-        ("ANONYMOUS", b""),
-    ],
-)
-async def test_mechanisms(autojump_clock: object, mechanism: str, response: bytes) -> None:
-    """Each leads to tune."""
-    async with running_broker() as broker:
-        client = connect091(broker)
-        await client.begin()
-        await client.send(0, ConnectionStartOk({}, mechanism, response, "en_US"))
-        tune = await client.expect(ConnectionTune)
-        assert (tune.channel_max, tune.frame_max) == (2047, 131_072)
-
-
 async def test_tune_offers_a_heartbeat(autojump_clock: object) -> None:
     """That of the configuration, in seconds."""
     async with running_broker(idle_timeout_ms=60_000) as broker:
         assert (await connect091(broker).login()).heartbeat == 60
-
-
-async def test_scram_goes_through_secure(autojump_clock: object) -> None:
-    """The one mechanism here that takes several steps."""
-    async with running_broker() as broker:
-        client = connect091(broker)
-        start = await client.begin()
-        if b"SCRAM-SHA-256" not in start.mechanisms:
-            pytest.fail("SCRAM-SHA-256 is not offered")
-        await client.send(0, ConnectionStartOk({}, "SCRAM-SHA-256", b"n,,n=guest,r=abc", "en_US"))
-        secure = await client.expect(ConnectionSecure)
-        assert secure.challenge.startswith(b"r=abc")
 
 
 @pytest.mark.parametrize("capable", [True, False])
@@ -161,27 +126,6 @@ async def test_refused_login(autojump_clock: object, capable: bool, fields: dict
         assert trio.current_time() - began >= 3.0
 
 
-async def test_guest_is_for_loopback_only(autojump_clock: object) -> None:
-    """From elsewhere it is a refused login."""
-    async with running_broker() as broker:
-        client = connect091(broker)
-        ours, theirs = memory_stream_pair()
-        client.stream = ours
-        broker.serve(theirs, peer="elsewhere", loopback=False)
-        await client.begin()
-        await client.send(0, start_ok())
-        assert (await client.until(ConnectionClose)).reply_code == 403
-
-
-async def test_unknown_mechanism_ends_the_connection(autojump_clock: object) -> None:
-    """Nobody gets in."""
-    async with running_broker() as broker:
-        client = connect091(broker)
-        await client.begin()
-        await client.send(0, start_ok(mechanism="NONSENSE", capabilities=()))
-        assert await client.rest() == []
-
-
 async def test_smaller_limits_hold(autojump_clock: object) -> None:
     """channel_max is how many channels are open, whatever their numbers; frames keep to frame_max."""
     async with running_broker() as broker:
@@ -199,33 +143,6 @@ async def test_smaller_limits_hold(autojump_clock: object) -> None:
             530,
             "NOT_ALLOWED - number of channels opened (2) has reached the negotiated channel_max (2)",
         )
-
-
-async def test_virtual_host_without_access(autojump_clock: object) -> None:
-    """530 access to vhost refused."""
-    async with running_broker() as broker:
-        add_vhost(broker.catalog, "V")
-        client = connect091(broker)
-        await client.login()
-        await client.send(0, ConnectionTuneOk(5, 8192, 0), ConnectionOpen("V"))
-        text = "NOT_ALLOWED - access to vhost 'V' refused for user 'guest'"
-        assert await closed(client) == (530, text)
-
-
-@pytest.mark.rabbitmq("per_vhost_connection_limit_SUITE", "single_node_single_vhost_limit")
-async def test_limits_of_connections(autojump_clock: object) -> None:
-    """530 per virtual host and per user; room again when one has gone."""
-    async with running_broker() as broker:
-        change_vhost(broker.catalog, "/", limits=VhostLimits(max_connections=1))
-        first = await connect091(broker).open()
-        second = connect091(broker)
-        await second.login()
-        await second.send(0, ConnectionTuneOk(5, 8192, 0), ConnectionOpen("/"))
-        code, text = await closed(second)
-        assert (code, text.endswith("connection limit (1) is reached")) == (530, True)
-        await first.vanish()
-        await settle_down()
-        await connect091(broker).open()
 
 
 @pytest.mark.rabbitmq("per_user_connection_channel_limit_SUITE", "single_node_single_user_limit")
@@ -451,20 +368,6 @@ async def test_unfinished_messages_of_one_connection_are_bounded(
     assert [event for event, _ in log.of("warning")] == ["connection closed by the broker"]
 
 
-async def test_a_message_of_a_user_who_may_not_publish_is_refused_before_its_body(
-    autojump_clock: object,
-) -> None:
-    """403 when it is announced, and nothing of what comes is kept."""
-    async with running_broker() as broker:
-        set_permission(broker.catalog, "guest", "/", Permission("", "", ""))
-        client = await connect091(broker).open()
-        await client.send_bytes(half_a_message(10_000_000, 100_000))
-        assert (await client.expect(ChannelClose)).reply_code == 403
-        await client.send_bytes(body_of_a_message(100_000))
-        await settle_down()
-        assert client.task.engine.unfinished.held_bytes == 0
-
-
 async def test_a_publisher_of_the_past_may_consume_during_an_alarm(autojump_clock: object) -> None:
     """Blocked is who tries to publish while the alarm is on, not who once did."""
     async with running_broker() as broker:
@@ -511,22 +414,6 @@ async def test_alarms_come_together_and_the_last_one_lets_go(autojump_clock: obj
         broker.set_alarm("disk", on=False)
         await client.expect(ConnectionUnblocked)
         await client.call(1, Q, QueueDeclareOk)
-
-
-async def test_who_did_not_ask_is_not_told(autojump_clock: object) -> None:
-    """Without the capability a publisher is held back in silence."""
-    async with running_broker() as broker:
-        client = await connect091(broker).open(capabilities=())
-        await client.call(1, Q, QueueDeclareOk)
-        broker.set_alarm("disk", on=True)
-        await client.send(1, message(1, "q", b"1"))
-        await client.send(1, message(1, "q", b"2"))
-        assert await client.idle() == []
-        assert queue_counts(broker, "q") == (1, 0)
-        broker.set_alarm("disk", on=False)
-        await settle_down()
-        assert await client.idle() == []
-        assert queue_counts(broker, "q") == (2, 0)
 
 
 @pytest.mark.rabbitmq("disconnect_detected_during_alarm_SUITE", "disconnect_detected_during_alarm")
@@ -590,35 +477,6 @@ async def test_close_behind_methods_that_wait(autojump_clock: object) -> None:
         assert queue_counts(broker, "q") == (51, 0)
 
 
-async def test_frames_behind_close_are_ignored(autojump_clock: object) -> None:
-    """Whatever they are."""
-    async with running_broker() as broker:
-        client = await connect091(broker).open()
-        await client.call(1, Q, QueueDeclareOk)
-        await client.send_bytes(
-            method_frame(0, ConnectionClose(200, "bye")) + message(1, "q", b"x") + b"\xff" * 20
-        )
-        assert await client.rest() == [(0, ConnectionCloseOk())]
-        await settle_down()
-        assert queue_counts(broker, "q") == (0, 0)
-
-
-async def test_hard_error_closes_with_the_method_that_failed(autojump_clock: object) -> None:
-    """connection.close with class and method; frames that follow are ignored; answered by close-ok."""
-    async with running_broker() as broker:
-        client = await connect091(broker).open(channels=2)
-        await client.call(1, Q, QueueDeclareOk)
-        await client.send(1, ChannelOpen())
-        got = await client.until(ConnectionClose)
-        assert (got.reply_code, got.reply_text) == (504, "CHANNEL_ERROR - second 'channel.open' seen")
-        assert (got.class_id, got.method_id) == (20, 10)
-        await client.send(2, message(2, "q", b"x"), BasicGet("q"))
-        await client.send(0, ConnectionCloseOk())
-        assert await client.rest() == []
-        await settle_down()
-        assert queue_counts(broker, "q") == (0, 0)
-
-
 async def test_answers_before_a_hard_error_are_sent(autojump_clock: object) -> None:
     """What was handled before the method that failed is answered."""
     async with running_broker() as broker:
@@ -655,21 +513,6 @@ async def test_shutdown_closes_with_320(autojump_clock: object) -> None:
     assert seen == [(320, f"CONNECTION_FORCED - {text}")]
 
 
-async def test_channel_error_and_reuse_of_its_number(autojump_clock: object) -> None:
-    """channel.close, frames dropped until close-ok, then the number is free; other channels go on."""
-    async with running_broker() as broker:
-        client = await connect091(broker).open(channels=2)
-        await client.send(1, BasicAck(1), Q, message(1, "q", b"x"))
-        got = await client.expect(ChannelClose, channel=1)
-        assert (got.reply_code, got.class_id, got.method_id) == (406, 60, 80)
-        await client.call(2, Q, QueueDeclareOk)
-        await client.send(1, message(1, "q", b"dropped"), Q)
-        assert await client.idle() == []
-        await client.send(1, ChannelCloseOk(), ChannelOpen(), BasicGet("q"))
-        await client.expect(ChannelOpenOk, channel=1)
-        await client.expect(BasicGetEmpty, channel=1)
-
-
 async def test_close_and_open_in_one_write_and_in_two(autojump_clock: object) -> None:
     """The number's next life begins clean, however the frames come."""
     async with running_broker() as broker:
@@ -699,21 +542,6 @@ async def test_a_message_that_begins_behind_a_channel_s_close_is_dropped_as_a_wh
         assert client.task.engine.unfinished.held_bytes == 0
         await client.call(1, ChannelOpen(), ChannelOpenOk)
         assert queue_counts(broker, "q") == (0, 0)
-
-
-async def test_exclusive_queues_go_with_the_connection(autojump_clock: object) -> None:
-    """Closed or lost."""
-    async with running_broker() as broker:
-        for lost in (False, True):
-            client = await connect091(broker).open()
-            await client.call(1, QueueDeclare("x", exclusive=True), QueueDeclareOk)
-            if lost:
-                await client.vanish()
-            else:
-                await client.send(0, ConnectionClose(200, "bye"))
-                await client.rest()
-            await settle_down()
-            assert broker.catalog.lookup_vhost("/").find("x") is None
 
 
 async def test_exclusive_queues_are_gone_when_the_end_is_told(autojump_clock: object) -> None:

@@ -34,6 +34,9 @@ from amqp10broker.protocols.amqp091.methods import (
     QueueDeclareOk,
     QueueDelete,
     QueueDeleteOk,
+    TxCommit,
+    TxRollback,
+    TxSelect,
 )
 from amqp10broker.protocols.amqp091.properties import BasicProperties, encode_properties
 from amqp10broker.protocols.amqp10.performatives import (
@@ -48,6 +51,7 @@ from amqp10broker.protocols.amqp10.performatives import (
 )
 from amqp10broker.runtime.broker import Broker
 from tests.support import rawframes as raw
+from tests.support.declaring import declare, delete_user
 from tests.support.trioclient import Client, connect, running_broker, settle_down
 from tests.support.trioclient091 import Client091, connect091, message
 
@@ -305,6 +309,17 @@ CASES = (
         {"requeued": 1, "delivered": 1, "redelivered": 1},
         arguments={"x-queue-type": "quorum"},
     ),
+    Case("0-9-1 publish, rolled back", old(TxSelect()), all_of(publish, old(TxRollback()))),
+    Case("0-9-1 publish, committed", old(TxSelect()), all_of(publish, old(TxCommit())), SENT, SENT, SENT),
+    Case(
+        "a dead letter that reaches no queue",
+        all_of(publish, consume),
+        old(BasicReject(1, False)),
+        {"discarded": 1},
+        {"discarded": 1, "dead_lettered": 1},
+        {"published": 1, "unroutable": 1},
+        {"x-dead-letter-exchange": "amq.fanout"},
+    ),
     Case(
         "1.0 transfer",
         attach_sender,
@@ -436,7 +451,8 @@ async def test_nothing_falls_when_something_ends(autojump_clock: object) -> None
             await end()
             await settle_down()
             after = levels(broker)
-            for level in lasting:
+            while_connected = () if end in ends[-2:] else ("connections",)
+            for level in (*lasting, *while_connected):
                 assert all(after[level][name] >= count for name, count in before[level].items()), level
             before = after
         assert not broker.status()["connections"]
@@ -452,3 +468,70 @@ async def test_what_comes_behind_a_deletion_is_counted(autojump_clock: object) -
             await client.send(1, message(1, "q", b"x"), QueueDelete("q"))
             await client.until(QueueDeleteOk)
             assert broker.status()["totals"]["queues"]["/"]["published"] == number + 1
+
+
+def totals(broker: Broker) -> dict[str, dict[str, dict[str, int]]]:
+    return {
+        of: {
+            name: {key: count for key, count in counters.items() if count} for name, counters in each.items()
+        }
+        for of, each in broker.status()["totals"].items()
+        if of != "queues"
+    }
+
+
+async def test_what_ended_connections_did_stays_counted_by_protocol_virtual_host_and_user(
+    autojump_clock: object,
+) -> None:
+    """Beside what those do that are there; a user who is deleted is left out, the protocol's sum is not."""
+    async with running_broker() as broker:
+        declare(broker.catalog, "/", "q", durable=True)
+        gone = await connect(broker).open()
+        await gone.send(raw.attach_sender(0, "/queues/q"))
+        await gone.until(Attach)
+        await gone.send(raw.transfer(0, 0, b"x"), raw.transfer(0, 1, b"x"))
+        await settle_down()
+        await gone.vanish()
+        there = await connect091(broker).open()
+        await there.send(1, message(1, "q", b"x"))
+        await settle_down()
+        assert totals(broker) == {
+            "protocols": {"AMQP 1.0": {"published": 2, "confirmed": 2}, "AMQP 0-9-1": {"published": 1}},
+            "vhosts": {"/": {"published": 3, "confirmed": 2}},
+            "users": {"guest": {"published": 3, "confirmed": 2}},
+        }
+        await there.vanish()
+        await settle_down()
+        delete_user(broker.catalog, "guest")
+        assert totals(broker)["users"] == {}
+        assert totals(broker)["protocols"]["AMQP 0-9-1"] == {"published": 1}
+
+
+# --- AMQP 1.0 -------------------------------------------------------------------------------------
+
+
+async def test_a_session_never_falls_out_of_the_sum_while_it_ends(autojump_clock: object) -> None:
+    """Looked at between all steps, the connection's number never goes back."""
+    async with running_broker() as broker:
+        client = await connect(broker).open()
+        await client.send(raw.attach_sender(0, "q"))
+        await client.until(Attach)
+        await client.send(raw.transfer(0, 0, b"x", settled=True))
+        await settle_down()
+        seen: list[int] = []
+
+        class Watch(trio.abc.Instrument):
+            def before_task_step(self, task: trio.lowlevel.Task) -> None:
+                seen.extend(each.counted().published for each in broker.connections.values())
+
+        watch = Watch()
+        trio.lowlevel.add_instrument(watch)
+        await client.send(raw.frame(0, End()))
+        await client.until(End)
+        await settle_down()
+        trio.lowlevel.remove_instrument(watch)
+        assert seen
+        assert set(seen) == {1}
+
+
+# --- AMQP 0-9-1 -----------------------------------------------------------------------------------

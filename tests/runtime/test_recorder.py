@@ -556,24 +556,6 @@ async def test_another_setting_begins_another_run(autojump_clock: object, helper
     assert all(event.ts_ns <= began_ns for event in helper.events(0))
 
 
-async def test_a_name_that_has_runs_gets_the_next_number(
-    autojump_clock: object, helper: Helper, rec_log: LogRecorder
-) -> None:
-    """As after a restart with the same configuration: log and status say which."""
-    helper.taken = {"r", "r-2", "r-4"}
-    async with running_broker() as broker:
-        started = await broker.recordings.start(FOLDER, every_ms=50, run_id="r")
-        assert started.run_id == "r-3"
-        await settle_down()
-        broker.set_flow("max_queue_credit", 99, source="test")
-        await trio.sleep(0.3)
-        status = document(broker.recordings.view())
-        assert status["run_id"] == "r-5"
-        await broker.recordings.stop()
-    runs = [named for event, named in rec_log.of("info") if "recorded" in event or event == "recording"]
-    assert runs == [{"folder": FOLDER, "run_id": "r-3", "there_is_already": "r"}, {"run_id": "r-5"}]
-
-
 async def test_a_repetition_is_one_of_the_same_configuration(autojump_clock: object, helper: Helper) -> None:
     """As benchmarks count them; runs of others do not count."""
     async with running_broker() as broker:
@@ -625,16 +607,6 @@ async def test_what_the_connections_speak_is_noted(autojump_clock: object, helpe
     assert helper.protocols() == [["amqp091"], ["amqp091", "amqp10"], ["amqp091"], None]
 
 
-async def test_a_run_without_a_name_gets_one(autojump_clock: object, helper: Helper) -> None:
-    async with running_broker() as broker:
-        await record(broker, run_id=None)
-        broker.set_flow("max_queue_credit", 99, source="test")
-        await broker.recordings.stop()
-    first, second = (row["run_id"] for row in helper.rows)
-    assert first != second
-    assert (first[:7], second[:7]) == ("broker-", "broker-")
-
-
 # --- ends -----------------------------------------------------------------------------------------
 
 
@@ -648,14 +620,6 @@ async def test_the_recording_of_the_configuration_ends_with_the_broker(
         await publish(client, 0, 4)
     assert helper.frames[-1][0] == END
     assert total(helper.events(), EventKind.LINK_IN) == 4
-
-
-async def test_a_broker_that_cannot_record_does_not_start(autojump_clock: object, helper: Helper) -> None:
-    """The error is the recording's own, not a group of it."""
-    helper.error = RecordingError("no disk")
-    with pytest.raises(RecordingError, match="no disk"):
-        async with running_broker(record=FOLDER):
-            pytest.fail("it has started")
 
 
 async def test_an_error_in_the_block_of_a_broker_comes_out_as_it_is(
@@ -748,15 +712,6 @@ async def test_one_recording_at_a_time(autojump_clock: object, helper: Helper) -
         await start(broker)
     assert len(refused) == 2
     assert all("records already" in text for text in refused)
-
-
-@pytest.mark.parametrize("run_id", ["", "a/b", "_x", "x" * 121])
-async def test_a_run_id_is_a_safe_name(autojump_clock: object, helper: Helper, run_id: str) -> None:
-    async with running_broker() as broker:
-        with pytest.raises(RecordingError, match="choose another name"):
-            await record(broker, run_id=run_id)
-        await record(broker)
-        assert broker.recordings.recorder is not None
 
 
 async def test_who_is_cancelled_while_sending_leaves_no_half_frame() -> None:
