@@ -9,7 +9,6 @@ import trio
 from trio.testing import memory_stream_pair
 
 from amqp10broker.config import FlowSettings
-from amqp10broker.metadata.users import UserLimits
 from amqp10broker.protocols.amqp091.methods import (
     BasicCancel,
     BasicConsume,
@@ -26,7 +25,6 @@ from amqp10broker.protocols.amqp091.methods import (
 )
 from amqp10broker.protocols.amqp10.performatives import (
     Attach,
-    Begin,
     Detach,
     End,
     SaslOutcome,
@@ -38,11 +36,8 @@ from amqp10broker.runtime.broker import Broker
 from amqp10broker.runtime.connections.log_limits import BURST, PERIOD_S
 from tests.runtime.conftest import LogRecorder
 from tests.support import rawframes as raw
-from tests.support.declaring import set_user_limits
 from tests.support.trioclient import Client, connect, running_broker, settle_down
 from tests.support.trioclient091 import HEADER, connect091, start_ok
-
-AMQP_VALUE = b"\x00\x53\x77\xa1\x01x"
 
 
 def only(log: LogRecorder, event: str) -> dict[str, Any]:
@@ -92,18 +87,6 @@ async def test_a_refused_attach(broker: Broker, log: LogRecorder) -> None:
         assert shown["text"] == told.description
         assert shown["queue"] == "none"
         assert shown["time"].endswith("Z")
-
-
-async def test_a_malformed_attach_is_refused_by_the_engine_and_told_likewise(
-    broker: Broker, log: LogRecorder
-) -> None:
-    """Whoever finds the fault, the log has it."""
-    client = await connect(broker).open()
-    await client.send(raw.attach_sender(0, "/queues/q", initial_delivery_count=None))
-    told = (await client.until(Detach)).error
-    fields = only(log, "attach refused")
-    assert (fields["condition"], fields["text"]) == ("amqp:invalid-field", told.description)
-    assert fields["role"] == "sender"
 
 
 async def test_a_link_that_breaks_its_credit(log: LogRecorder) -> None:
@@ -160,18 +143,6 @@ async def test_an_ended_session(broker: Broker, log: LogRecorder) -> None:
     assert fields["user"] == "guest"
     assert (fields["condition"], fields["text"]) == ("amqp:session:unattached-handle", told.description)
     assert connection_status(broker)["last_error"]["session"] == 1
-
-
-async def test_a_limit_of_sessions_that_is_reached(broker: Broker, log: LogRecorder) -> None:
-    """The session that is one too many is ended, and told."""
-    set_user_limits(broker.catalog, "guest", UserLimits(max_channels=1))
-    client = await connect(broker).open()
-    await client.send(raw.begin(1))
-    await client.until(Begin)
-    await client.until(End)
-    fields = only(log, "session ended by the broker")
-    assert fields["condition"] == "amqp:resource-limit-exceeded"
-    assert "limit of (1)" in fields["text"]
 
 
 async def test_an_idle_client_is_told_with_the_time(log: LogRecorder) -> None:

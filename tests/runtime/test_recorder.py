@@ -614,13 +614,6 @@ async def test_the_recording_of_the_configuration_ends_with_the_broker(helper: H
     assert total(helper.events(), EventKind.LINK_IN) == 4
 
 
-async def test_an_error_in_the_block_of_a_broker_comes_out_as_it_is(helper: Helper) -> None:
-    with pytest.raises(ZeroDivisionError):
-        async with running_broker(record=FOLDER):
-            raise ZeroDivisionError
-    assert helper.frames[-1][0] == END
-
-
 @pytest.mark.parametrize("how", ["it says so", "its end", "sending"])
 async def test_a_helper_that_fails_ends_the_recording_only(
     broker: Broker, helper: Helper, rec_log: LogRecorder, how: str
