@@ -239,12 +239,7 @@ CASES = [
 @pytest.mark.parametrize("direct", [False, True], ids=["stream", "socket"])
 @pytest.mark.parametrize(("role", "scope"), CASES, ids=[f"{role}-{scope}" for role, scope in CASES])
 async def test_cancellation_at_every_step_leaks_nothing(
-    autojump_clock: object,
-    monkeypatch: pytest.MonkeyPatch,
-    log: LogRecorder,
-    role: str,
-    scope: str,
-    direct: bool,
+    monkeypatch: pytest.MonkeyPatch, log: LogRecorder, role: str, scope: str, direct: bool
 ) -> None:
     """Cancelled before its n-th step, for every n: messages are back, tasks are gone, others go on.
 
@@ -262,7 +257,7 @@ async def test_cancellation_at_every_step_leaks_nothing(
 
 @pytest.mark.parametrize("settled", [False, True])
 async def test_pre_settled_deliveries_survive_a_cancelled_queue_answer(
-    autojump_clock: object, monkeypatch: pytest.MonkeyPatch, settled: bool
+    monkeypatch: pytest.MonkeyPatch, settled: bool
 ) -> None:
     """The queue answers a session that is cancelled at each of its steps: nothing unsent is lost."""
     monkeypatch.setattr(connection_shell, "LITTLE_BYTES", -1)  # all steps are their own
@@ -309,26 +304,25 @@ async def test_pre_settled_deliveries_survive_a_cancelled_queue_answer(
     assert at > 3
 
 
-async def test_cancelled_send_poisons_the_connection(autojump_clock: object) -> None:
+async def test_cancelled_send_poisons_the_connection(broker: Broker) -> None:
     """A writer cancelled in the middle of a send ends its connection: no byte follows half a frame."""
-    async with running_broker() as broker:
-        publisher = await connect(broker).open()
-        await publisher.send(attach_sender(0, "q"))
-        await publisher.idle()
-        await publisher.send(*[transfer(0, number, b"." * 1000, settled=True) for number in range(50)])
-        await settle_down()
-        client = await connect(broker, pair=partial(pipe_pair, 2_500)).open()
-        await client.send(attach_receiver(0, "q"), credit(0, 50))
-        await settle_down()
-        connection = client.task
-        assert connection.line.writer.waiting_bytes > 0
-        connection.line._outer.cancel_scope.cancel()
-        await settle_down()
-        got = [each for each in await client.rest() if type(each.body) not in (Attach, Transfer)]
-        assert got == []
-        assert connection.line.writer.broken
-        assert client.task is None
-        assert queue_counts(broker, "q") == (50, 0)
+    publisher = await connect(broker).open()
+    await publisher.send(attach_sender(0, "q"))
+    await publisher.idle()
+    await publisher.send(*[transfer(0, number, b"." * 1000, settled=True) for number in range(50)])
+    await settle_down()
+    client = await connect(broker, pair=partial(pipe_pair, 2_500)).open()
+    await client.send(attach_receiver(0, "q"), credit(0, 50))
+    await settle_down()
+    connection = client.task
+    assert connection.line.writer.waiting_bytes > 0
+    connection.line._outer.cancel_scope.cancel()
+    await settle_down()
+    got = [each for each in await client.rest() if type(each.body) not in (Attach, Transfer)]
+    assert got == []
+    assert connection.line.writer.broken
+    assert client.task is None
+    assert queue_counts(broker, "q") == (50, 0)
 
 
 def test_roles_cover_the_tasks_of_a_connection() -> None:

@@ -7,7 +7,6 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import trio
-from trio.testing import MockClock
 
 from amqp10broker.cluster.bootstrap import Address, ClusterIdentity, MemberAt
 from amqp10broker.cluster.effects_codec import encode_leader
@@ -51,9 +50,7 @@ def reached(cluster: Cluster) -> bool:
     return handle.client.open
 
 
-async def test_a_home_that_spoke_before_there_were_lanes_is_heard(
-    tmp_path: Path, autojump_clock: MockClock
-) -> None:
+async def test_a_home_that_spoke_before_there_were_lanes_is_heard(tmp_path: Path) -> None:
     """It says so once, as soon as the connection is there."""
     async with trio.open_nursery() as nursery:
         cluster = await started(tmp_path, nursery)
@@ -64,9 +61,7 @@ async def test_a_home_that_spoke_before_there_were_lanes_is_heard(
         nursery.cancel_scope.cancel()
 
 
-async def test_what_it_said_counts_no_more_when_its_connection_is_lost(
-    tmp_path: Path, autojump_clock: MockClock
-) -> None:
+async def test_what_it_said_counts_no_more_when_its_connection_is_lost(tmp_path: Path) -> None:
     async with trio.open_nursery() as nursery:
         cluster = await started(tmp_path, nursery)
         body = b"".join(encode_leader(LeaderIs(0)))

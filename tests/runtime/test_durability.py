@@ -35,6 +35,8 @@ from tests.support.askers import asker_at
 from tests.support.declaring import declare, remove
 from tests.support.trioclient import eventually
 
+pytestmark = pytest.mark.real_clock
+
 SAFE = make_head(Header(durable=True), None, "", "q")
 LOST = make_head(None, None, "", "q")
 LIFE_S = 90.0

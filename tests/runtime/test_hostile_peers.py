@@ -107,9 +107,7 @@ def test_whatever_a_node_sends_others_are_well_and_it_comes_back(
     trio.run(between, check, clock=trio.testing.MockClock(autojump_threshold=0))
 
 
-async def test_answers_that_are_not_read_do_not_pile_up(
-    autojump_clock: object, complaints: LogRecorder
-) -> None:
+async def test_answers_that_are_not_read_do_not_pile_up(complaints: LogRecorder) -> None:
     """More questions are then the end of the connection."""
     network = Network()
     a, b = Node(network, 1, "a"), Node(network, 2, "b")
@@ -135,7 +133,7 @@ async def test_answers_that_are_not_read_do_not_pile_up(
     assert any("wait to be read" in fields["reason"] for _, fields in complaints.of("error"))
 
 
-async def test_questions_without_an_answer_are_refused_beyond_a_bound(autojump_clock: object) -> None:
+async def test_questions_without_an_answer_are_refused_beyond_a_bound() -> None:
     """Each is a task here."""
     network = Network()
     a, b = Node(network, 1, "a"), Node(network, 2, "b")
@@ -165,7 +163,7 @@ async def test_questions_without_an_answer_are_refused_beyond_a_bound(autojump_c
 
 @pytest.mark.parametrize("body", [b"{", b'{"answer": 3}', b"[" * 100_000])
 async def test_answer_that_is_none_ends_the_connection_and_the_wait(
-    autojump_clock: object, complaints: LogRecorder, body: bytes
+    complaints: LogRecorder, body: bytes
 ) -> None:
     """Who asked hears that the node cannot be reached, and no other error."""
     network = Network()
@@ -189,9 +187,7 @@ async def test_answer_that_is_none_ends_the_connection_and_the_wait(
         nursery.cancel_scope.cancel()
 
 
-async def test_error_of_what_reads_a_frame_is_no_fault_of_ours(
-    autojump_clock: object, complaints: LogRecorder
-) -> None:
+async def test_error_of_what_reads_a_frame_is_no_fault_of_ours(complaints: LogRecorder) -> None:
     """The rooms behind say with a `BrokerError` that bytes are none of theirs."""
 
     def check(hostile: Node, b: Node, c: Node) -> None:

@@ -13,6 +13,7 @@ import trio
 from amqp10broker.protocols.amqp091.framing import body_frames, body_pieces
 from amqp10broker.protocols.amqp10.delivery import OutgoingDelivery
 from amqp10broker.protocols.amqp10.performatives import Attach, Disposition, Flow, Transfer
+from amqp10broker.runtime.broker import Broker
 from amqp10broker.runtime.connections.connection_lifecycle import (
     READ_BYTES,
     READ_BYTES_MAX,
@@ -57,6 +58,7 @@ class Asked:
         """Nothing is open."""
 
 
+@pytest.mark.real_clock
 async def test_reads_grow_while_large_frames_fill_them_and_are_small_again_for_small_ones() -> None:
     stream = Asked()
     line = ConnectionLifecycle(stream, b"", 65_536)
@@ -80,6 +82,7 @@ async def test_reads_grow_while_large_frames_fill_them_and_are_small_again_for_s
     assert len(await line.receive()) == READ_BYTES
 
 
+@pytest.mark.real_clock
 @pytest.mark.parametrize(
     ("parts", "most"),
     [
@@ -103,6 +106,7 @@ def test_what_is_left_of_several_buffers_begins_behind_what_was_sent() -> None:
         assert b"".join(unsent(buffers, sent)) == b"abcdefgh"[sent:]
 
 
+@pytest.mark.real_clock
 @pytest.mark.parametrize(
     ("waits_s", "most"),
     [
@@ -135,6 +139,7 @@ async def test_the_system_holds_more_unsent_for_a_peer_that_takes_it_fast(
         assert ours.getsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT) == most
 
 
+@pytest.mark.real_clock
 async def test_many_buffers_go_through_a_socket_that_takes_little(nursery: trio.Nursery) -> None:
     """More than one call of the system takes, and each call takes a part of them."""
     with _tcp_pair() as (ours, theirs):
@@ -185,35 +190,34 @@ def test_the_frames_of_a_large_body_are_parts_of_it() -> None:
 @pytest.mark.parametrize("capacity", [5_000, 100_000, 10_000_000])
 @pytest.mark.parametrize("frame_bytes", [131_072, 30_000, 2_000])
 async def test_a_large_message_arrives_as_it_was_sent(
-    autojump_clock: object, capacity: int, frame_bytes: int
+    broker: Broker, capacity: int, frame_bytes: int
 ) -> None:
     """However the socket cuts it, with a small one of another link between its frames."""
-    async with running_broker() as broker:
-        pair = partial(pipe_pair, capacity, direct=True)
-        client = await connect(broker, pair=pair).open(max_frame_size=frame_bytes)
-        await client.send(attach_sender(0, "large"), attach_sender(1, "small"))
-        await client.take(Flow, 2)
-        await client.send(attach_receiver(2, "large"), attach_receiver(3, "small"))
-        await client.take(Attach, 2)
-        await client.send(credit(2, 10), credit(3, 10))
-        for each in pieces(0, 0, BODY, 130_000):
-            await client.send(each)
-        await client.send(transfer(1, 1, b"small"))
-        got: dict[int, bytes] = {}
-        done = 0
-        while done < 2:
-            each = await client.next()
-            if type(each.body) is Transfer:
-                got[each.body.handle] = got.get(each.body.handle, b"") + each.payload
-                done += not each.body.more
-        # What the publisher wrote is the end of what comes, behind a head of ours.
-        assert {payload[-20:] for payload in got.values()} >= {BODY[-20:]}
-        assert any(payload.endswith(BODY) for payload in got.values())
-        assert any(payload.endswith(b"small") for payload in got.values())
+    pair = partial(pipe_pair, capacity, direct=True)
+    client = await connect(broker, pair=pair).open(max_frame_size=frame_bytes)
+    await client.send(attach_sender(0, "large"), attach_sender(1, "small"))
+    await client.take(Flow, 2)
+    await client.send(attach_receiver(2, "large"), attach_receiver(3, "small"))
+    await client.take(Attach, 2)
+    await client.send(credit(2, 10), credit(3, 10))
+    for each in pieces(0, 0, BODY, 130_000):
+        await client.send(each)
+    await client.send(transfer(1, 1, b"small"))
+    got: dict[int, bytes] = {}
+    done = 0
+    while done < 2:
+        each = await client.next()
+        if type(each.body) is Transfer:
+            got[each.body.handle] = got.get(each.body.handle, b"") + each.payload
+            done += not each.body.more
+    # What the publisher wrote is the end of what comes, behind a head of ours.
+    assert {payload[-20:] for payload in got.values()} >= {BODY[-20:]}
+    assert any(payload.endswith(BODY) for payload in got.values())
+    assert any(payload.endswith(b"small") for payload in got.values())
 
 
 async def test_others_are_confirmed_while_a_message_of_16_mib_comes_in(
-    autojump_clock: object, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Between a publish of another client and its confirm the large one is read a few times, each bounded."""
     reads: list[tuple[object, int]] = []

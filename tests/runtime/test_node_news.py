@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import pytest
+
 from amqp10broker.metadata.limits import VhostLimits
+from amqp10broker.runtime.broker import Broker
 from amqp10broker.runtime.cluster.node_news import NodeNotifications
 from tests.runtime.conftest import LogRecorder
 from tests.support.declaring import add_vhost
 from tests.support.trioclient import running_broker
+
+pytestmark = pytest.mark.real_clock
 
 
 async def test_an_alarm_of_another_node_holds_publishers_back_until_it_ends_or_the_node_is_lost(
@@ -29,18 +34,17 @@ async def test_an_alarm_of_another_node_holds_publishers_back_until_it_ends_or_t
             assert not broker.alarms
 
 
-async def test_alarms_of_several_nodes_end_with_the_last() -> None:
-    async with running_broker() as broker:
-        notifications = NodeNotifications(broker)
-        broker.set_alarm("disk", on=True)
-        notifications.heard(2, {"alarms": ["memory"]})
-        notifications.heard(3, {"alarms": ["memory"]})
-        assert broker.alarms == {"disk", "memory"}
-        notifications.lost(3)
-        broker.set_alarm("disk", on=False)
-        assert broker.alarms == {"memory"}
-        notifications.heard(2, {"alarms": []})
-        assert not broker.alarms
+async def test_alarms_of_several_nodes_end_with_the_last(broker: Broker) -> None:
+    notifications = NodeNotifications(broker)
+    broker.set_alarm("disk", on=True)
+    notifications.heard(2, {"alarms": ["memory"]})
+    notifications.heard(3, {"alarms": ["memory"]})
+    assert broker.alarms == {"disk", "memory"}
+    notifications.lost(3)
+    broker.set_alarm("disk", on=False)
+    assert broker.alarms == {"memory"}
+    notifications.heard(2, {"alarms": []})
+    assert not broker.alarms
 
 
 async def test_what_counts_against_limits_is_told() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 
+import pytest
 import trio
 from trio.testing import MockClock
 
@@ -13,6 +14,8 @@ from amqp10broker.cluster.wire import ConnectionPurpose, FrameKind
 from amqp10broker.runtime.cluster.peer_link import FRAMES_A_TURN, JOIN_S, READ_BYTES, PeerLink
 from amqp10broker.runtime.connections.socket_transport import SocketTransport
 from tests.support.deadline import DEADLINE_S
+
+pytestmark = pytest.mark.real_clock
 
 HELLO = Hello(Identity(2, "b", 1, "c"), ConnectionPurpose.RAFT, bytes(16), bytes(16))
 LARGE = 16 * 1024 * 1024

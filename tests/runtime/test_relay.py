@@ -11,10 +11,11 @@ import pytest
 import trio
 
 from amqp10broker.protocols.amqp10.performatives import Disposition, Transfer
+from amqp10broker.runtime.broker import Broker
 from amqp10broker.runtime.mailbox import Mailbox
 from amqp10broker.runtime.queues.relay import LITTLE_BYTES, TURNS_MAX, Relay
 from tests.support.rawframes import attach_receiver, attach_sender, credit, transfer
-from tests.support.trioclient import connect, pipe_pair, running_broker, settle_down
+from tests.support.trioclient import connect, pipe_pair, settle_down
 
 
 class Steps(trio.abc.Instrument):
@@ -38,51 +39,48 @@ def steps() -> Iterator[Counter[str]]:
         trio.lowlevel.remove_instrument(found)
 
 
-async def test_a_message_alone_takes_its_whole_way_in_its_readers_turn(autojump_clock: object) -> None:
+async def test_a_message_alone_takes_its_whole_way_in_its_readers_turn(broker: Broker) -> None:
     """Published, confirmed and delivered to another connection: neither session nor queue wakes."""
-    async with running_broker() as broker:
-        pair = partial(pipe_pair, 4_000, direct=True)
-        publisher = await connect(broker, pair=pair).open()
-        consumer = await connect(broker, pair=pair).open()
-        await publisher.send(attach_sender(0, "q"))
-        await consumer.send(attach_receiver(0, "q"), credit(0, 10))
-        await settle_down()
-        with steps() as taken:
-            await publisher.send(transfer(0, 0, b"alone"))
-            await publisher.until(Disposition)
-            await consumer.until(Transfer)
-        assert (taken["_run_part"], taken["queue q"]) == (0, 0)
+    pair = partial(pipe_pair, 4_000, direct=True)
+    publisher = await connect(broker, pair=pair).open()
+    consumer = await connect(broker, pair=pair).open()
+    await publisher.send(attach_sender(0, "q"))
+    await consumer.send(attach_receiver(0, "q"), credit(0, 10))
+    await settle_down()
+    with steps() as taken:
+        await publisher.send(transfer(0, 0, b"alone"))
+        await publisher.until(Disposition)
+        await consumer.until(Transfer)
+    assert (taken["_run_part"], taken["queue q"]) == (0, 0)
 
 
-async def test_what_comes_in_bulk_goes_by_tasks(autojump_clock: object) -> None:
+async def test_what_comes_in_bulk_goes_by_tasks(broker: Broker) -> None:
     """One session and one queue work on all of it, in turns of their own."""
-    async with running_broker() as broker:
-        publisher = await connect(broker).open()
-        await publisher.send(attach_sender(0, "q"))
-        await settle_down()
-        with steps() as taken:
-            frame = transfer(0, 0, b"x" * 100)
-            count = LITTLE_BYTES // len(frame) + 1
-            await publisher.send(*[transfer(0, number, b"x" * 100) for number in range(count)])
-            await publisher.until(Disposition)
-        assert taken["_run_part"] > 0
-        assert taken["queue q"] > 0
+    publisher = await connect(broker).open()
+    await publisher.send(attach_sender(0, "q"))
+    await settle_down()
+    with steps() as taken:
+        frame = transfer(0, 0, b"x" * 100)
+        count = LITTLE_BYTES // len(frame) + 1
+        await publisher.send(*[transfer(0, number, b"x" * 100) for number in range(count)])
+        await publisher.until(Disposition)
+    assert taken["_run_part"] > 0
+    assert taken["queue q"] > 0
 
 
-async def test_with_several_publishers_messages_go_by_tasks(autojump_clock: object) -> None:
+async def test_with_several_publishers_messages_go_by_tasks(broker: Broker) -> None:
     """So that what they send at once is one batch of the queue."""
-    async with running_broker() as broker:
-        publishers = [await connect(broker).open() for _ in range(3)]
+    publishers = [await connect(broker).open() for _ in range(3)]
+    for each in publishers:
+        await each.send(attach_sender(0, "q"))
+        await settle_down()
+    with steps() as taken:
         for each in publishers:
-            await each.send(attach_sender(0, "q"))
-            await settle_down()
-        with steps() as taken:
-            for each in publishers:
-                await each.send(transfer(0, 0, b"one of three"))
-            for each in publishers:
-                await each.until(Disposition)
-        assert taken["_run_part"] >= 3
-        assert taken["queue q"] >= 1
+            await each.send(transfer(0, 0, b"one of three"))
+        for each in publishers:
+            await each.until(Disposition)
+    assert taken["_run_part"] >= 3
+    assert taken["queue q"] >= 1
 
 
 class Owner:
@@ -120,7 +118,7 @@ def relay() -> Relay:
     return Relay()
 
 
-async def test_letters_of_one_turn_are_one_batch(autojump_clock: object, relay: Relay) -> None:
+async def test_letters_of_one_turn_are_one_batch(relay: Relay) -> None:
     async with trio.open_nursery() as nursery:
         owner = Owner(relay)
         nursery.start_soon(owner.run)
@@ -136,7 +134,7 @@ async def test_letters_of_one_turn_are_one_batch(autojump_clock: object, relay: 
         nursery.cancel_scope.cancel()
 
 
-async def test_one_that_has_not_waited_takes_its_letters_itself(autojump_clock: object, relay: Relay) -> None:
+async def test_one_that_has_not_waited_takes_its_letters_itself(relay: Relay) -> None:
     """It may be in the middle of something; and letters stay in their order."""
     async with trio.open_nursery() as nursery:
         owner = Owner(relay)
@@ -152,7 +150,7 @@ async def test_one_that_has_not_waited_takes_its_letters_itself(autojump_clock: 
         nursery.cancel_scope.cancel()
 
 
-async def test_one_that_has_more_to_do_wakes(autojump_clock: object, relay: Relay) -> None:
+async def test_one_that_has_more_to_do_wakes(relay: Relay) -> None:
     async with trio.open_nursery() as nursery:
         owner = Owner(relay)
         owner.done = False
@@ -166,7 +164,7 @@ async def test_one_that_has_more_to_do_wakes(autojump_clock: object, relay: Rela
         nursery.cancel_scope.cancel()
 
 
-async def test_a_fault_is_the_owners_and_met_once(autojump_clock: object, relay: Relay) -> None:
+async def test_a_fault_is_the_owners_and_met_once(relay: Relay) -> None:
     """Not that of the reader in whose turn it happened, nor of those who are next."""
     async with trio.open_nursery() as nursery:
         owner, next_one = Owner(relay), Owner(relay)
@@ -186,7 +184,7 @@ async def test_a_fault_is_the_owners_and_met_once(autojump_clock: object, relay:
         nursery.cancel_scope.cancel()
 
 
-async def test_one_that_is_cancelled_meanwhile_is_left_alone(autojump_clock: object, relay: Relay) -> None:
+async def test_one_that_is_cancelled_meanwhile_is_left_alone(relay: Relay) -> None:
     async with trio.open_nursery() as nursery:
         owner = Owner(relay)
         nursery.start_soon(owner.run)
@@ -199,7 +197,7 @@ async def test_one_that_is_cancelled_meanwhile_is_left_alone(autojump_clock: obj
         assert owner.mailbox.close() == [1]
 
 
-async def test_a_chain_without_end_goes_on_by_tasks(autojump_clock: object, relay: Relay) -> None:
+async def test_a_chain_without_end_goes_on_by_tasks(relay: Relay) -> None:
     """Two that give each other letters do not hold up the reader, nor everybody."""
     async with trio.open_nursery() as nursery:
         one, other = Owner(relay), Owner(relay)

@@ -7,7 +7,6 @@ from typing import Any, cast
 
 import pytest
 import trio
-from trio.testing import MockClock
 
 from amqp10broker.cluster.wire import ConnectionPurpose, FrameKind, PeerFrame
 from amqp10broker.errors import NotFound
@@ -162,6 +161,7 @@ class Cluster:
         return ref
 
 
+@pytest.mark.real_clock
 async def test_a_classic_queue_of_another_node_serves_as_one_of_this() -> None:
     cluster = Cluster()
     async with trio.open_nursery() as nursery:
@@ -183,6 +183,7 @@ async def test_a_classic_queue_of_another_node_serves_as_one_of_this() -> None:
         nursery.cancel_scope.cancel()
 
 
+@pytest.mark.real_clock
 async def test_when_the_home_is_lost_its_consumers_end_and_its_publishers_are_refused() -> None:
     cluster = Cluster()
     async with trio.open_nursery() as nursery:
@@ -213,6 +214,7 @@ async def test_when_the_home_is_lost_its_consumers_end_and_its_publishers_are_re
         nursery.cancel_scope.cancel()
 
 
+@pytest.mark.real_clock
 async def test_a_queue_that_was_deleted_says_so_at_other_nodes() -> None:
     cluster = Cluster()
     async with trio.open_nursery() as nursery:
@@ -230,7 +232,7 @@ async def test_a_queue_that_was_deleted_says_so_at_other_nodes() -> None:
         nursery.cancel_scope.cancel()
 
 
-async def test_a_node_whose_lanes_wait_for_nothing_sleeps(autojump_clock: MockClock) -> None:
+async def test_a_node_whose_lanes_wait_for_nothing_sleeps() -> None:
     """A cluster at rest is woken by heartbeats, and by little else."""
     cluster = Cluster()
     nodes = cluster.line.nodes[2]

@@ -1,7 +1,4 @@
-"""Faults that are planted into lanes, one at a time. Each must be caught by the worlds of `test_lanes`.
-
-Numbers are those of a list of 54 faults that the four tables share; names without one are ours.
-"""
+"""Faults that are planted into lanes, one at a time. Each must be caught by the worlds of `test_lanes`."""
 
 from __future__ import annotations
 

@@ -48,11 +48,12 @@ from amqp10broker.queues.effects import (
     TimedOut,
     Unconfirmed,
 )
+from amqp10broker.queues.quorum.bodies import PagedBodies
 from amqp10broker.queues.quorum.command_codec import decode_commands, encode_commands
 from amqp10broker.queues.quorum.commands import CHANGES_NOTHING, Letters, QuorumCommand, joined
 from amqp10broker.queues.quorum.queue import QuorumQueue
 from amqp10broker.queues.quorum.remote_admission import LaneAdmission
-from amqp10broker.queues.quorum.snapshot import encode_snapshot
+from amqp10broker.queues.quorum.snapshot import decode_snapshot, encode_snapshot
 from amqp10broker.queues.settings import QueueSettings
 from amqp10broker.sessions.queue_credit import QueueCredit
 from tests.support.handles import IdleHandle
@@ -450,6 +451,16 @@ class Member:
                 self.looked = len(world.log) + len(self.pending)
         world.check_equal(index, self.machine)
 
+    def catch_up(self, leader: QuorumQueue, applied: int) -> None:
+        """Take over the leader's state instead of the entries before it."""
+        bodies = PagedBodies()
+        for index in sorted(leader.live_indexes()):
+            bodies.put(index, leader.parts()[0].bodies.fetch([index]))
+        self.machine = decode_snapshot("q", encode_snapshot(leader), bodies)
+        self.machine.follow()
+        self.machine.browsers.scan_max = 3
+        self.applied = applied
+
 
 class Ways:
     """A node's connections."""
@@ -814,6 +825,13 @@ class World:
             for member in self.members:
                 if member.believes is not None and member.believes != self.term:
                     self.step_down(member)
+        elif what < 0.985 and self.leader is not None:
+            leader = self._member(self.leader)
+            behind = [
+                each for each in self.members if each.believes is None and each.applied < leader.applied
+            ]
+            for member in behind:
+                member.catch_up(leader.machine, leader.applied)
         else:
             self.restart(rng.choice(self.numbers))
 
