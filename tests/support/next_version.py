@@ -23,7 +23,7 @@ from amqp10broker.queues.quorum.queue import QuorumQueue
 MARK: Final = b"\xfe\0\0\0\0"
 """A command of no content, whose tag is of that version."""
 VERSION: Final = machine_version.NEWEST + 1
-HEAD_BYTES: Final = 16
+HEAD_BYTES: Final = 20
 _encode = command_codec.encode_commands
 _decode = command_codec.decode_commands
 _purge = QuorumQueue._purge

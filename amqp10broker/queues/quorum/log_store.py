@@ -34,7 +34,7 @@ from amqp10broker.queues.quorum.command_codec import (
     encode_commands,
     entry_head,
 )
-from amqp10broker.queues.quorum.commands import NodeGone, QuorumCommand, RaiseVersion, split
+from amqp10broker.queues.quorum.commands import NodeGone, QuorumCommand, RaiseVersion
 from amqp10broker.queues.quorum.entry_index import EntryIndex
 from amqp10broker.queues.quorum.journal_bodies import JournalBodies
 from amqp10broker.queues.quorum.queue import QuorumQueue
@@ -267,7 +267,6 @@ class QuorumStore:
         """Encode commands, at least one, as the next entry of the log, without any change. `now_ms`: this
         node's clock; the time of an entry is never before that of the last one.
         """
-        commands = split(commands)
         now_ms = max(now_ms, self.now_ms)
         first = self.next_index
         version = self.version

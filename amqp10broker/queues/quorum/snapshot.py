@@ -17,6 +17,7 @@ from collections.abc import Iterable, Sequence
 from itertools import chain, groupby
 from typing import Any, Final
 
+from amqp10broker.layout import from_little_endian, little_endian
 from amqp10broker.queues import machine_version
 from amqp10broker.queues.commands import ConsumerRef, PeerId, PublisherRef, RequestRef
 from amqp10broker.queues.effects import (
@@ -27,13 +28,8 @@ from amqp10broker.queues.effects import (
     Refusal,
     TimedOut,
 )
+from amqp10broker.queues.layouts import decode_settings, encode_settings
 from amqp10broker.queues.quorum.bodies import BodyStore, ranges_of
-from amqp10broker.queues.quorum.command_codec import (
-    decode_settings,
-    encode_settings,
-    from_little_endian,
-    little_endian,
-)
 from amqp10broker.queues.quorum.consumer import (
     SIZE_BITS,
     ConsumerSelection,

@@ -26,7 +26,7 @@ from amqp10broker.queues.commands import (
 )
 from amqp10broker.queues.effects import Answer, Confirmed, Deliver, PublishRejected, Refusal, TimedOut
 from amqp10broker.queues.quorum.command_codec import decode_commands, encode_commands
-from amqp10broker.queues.quorum.commands import Letters, NodeGone, NodeSuspect, joined, split
+from amqp10broker.queues.quorum.commands import Letters, NodeGone, NodeSuspect, joined
 from amqp10broker.queues.quorum.queue import QuorumQueue
 from amqp10broker.queues.quorum.snapshot import decode_snapshot, encode_snapshot
 from amqp10broker.queues.settings import Overflow, QueueSettings
@@ -260,15 +260,6 @@ def test_letters_that_follow_each_other_are_joined() -> None:
     assert numbers(joined([one, stranger])) == [(1, 1, 4, 1), (2, 2, 0, 0)]
     assert numbers(joined([one, later])) == [(1, 1, 4, 1), (2, 2, 0, 0)]
     assert numbers(joined([one, Tick(), two])) == [(1, 1, 4, 1), (2, 3, 6, 1)]
-
-
-def test_long_publishes_in_letters_are_split() -> None:
-    many = Publish(PUBLISHER, range(70_000), [message("x")] * 70_000, False)
-    (found,) = split([letters(1, publish("a"), many)])
-    assert isinstance(found, Letters)
-    assert [len(each.messages) for each in found.commands if isinstance(each, Publish)] == [1, 65_535, 4_465]
-    short = [letters(1, publish("a"))]
-    assert split(short) is short
 
 
 def test_a_lane_ends_with_its_node() -> None:
