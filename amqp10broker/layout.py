@@ -116,14 +116,17 @@ class Codec(Generic[T]):
 
     def decode(self, data: bytes) -> T:
         """Decode the result of `encode`. Raises `BadBytes` if the data is anything else."""
-        try:
-            value: T
-            value, end = self._functions[1](data, 0)
-        except _MALFORMED as error:
-            raise BadBytes(f"not a {self.name}: {error}") from error
+        value, end = self.decode_part(data, 0)
         if end != len(data):
-            raise BadBytes(f"not a {self.name}: {len(data) - end} bytes stand behind the end")
+            raise BadBytes(f"malformed {self.name}: {len(data) - end} bytes stand behind the end")
         return value
+
+    def decode_part(self, data: bytes, at: int = 0) -> tuple[T, int]:
+        """Decode what begins at an offset, and return it with the offset behind it. Raises `BadBytes`."""
+        try:
+            return self._functions[1](data, at)
+        except _MALFORMED as error:
+            raise BadBytes(f"malformed {self.name}: {error}") from error
 
 
 Field = Fixed | Varying | Codec[Any]
@@ -300,7 +303,7 @@ class _Readers(dict[int, Read]):
     name: str
 
     def __missing__(self, tag: int) -> Read:
-        raise ValueError(f"{tag} is not the tag of a {self.name}")
+        raise ValueError(f"{tag} is not the tag of any {self.name}")
 
 
 class Many(Codec[Any]):

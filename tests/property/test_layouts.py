@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from amqp10broker import layout
-from amqp10broker.cluster import lane_codec, reply_queues
+from amqp10broker.cluster import lane_codec, reply_queues, snapshots
 from amqp10broker.layout import BadBytes, Codec, Field, Fixed, Layout, Many, OneOf, Varying
 from amqp10broker.message.filters.bloom import BloomFilter
 from amqp10broker.message.filters.filters import Filters, from_amqp10
@@ -23,10 +23,22 @@ from amqp10broker.protocols.amqp10.types import Described, Symbol
 from amqp10broker.queues import commands as c
 from amqp10broker.queues import effects as e
 from amqp10broker.queues import layouts
-from amqp10broker.queues.quorum import command_codec
+from amqp10broker.queues.quorum import command_codec, records
 from amqp10broker.queues.settings import Overflow, QueueSettings, RetryType
+from amqp10broker.raft import codec
+from amqp10broker.raft.config import Configuration
+from amqp10broker.raft.entries import Kind, run_of
+from amqp10broker.raft.messages import Append
 
-MODULES: tuple[ModuleType, ...] = (layouts, command_codec, lane_codec, reply_queues)
+MODULES: tuple[ModuleType, ...] = (
+    layouts,
+    command_codec,
+    lane_codec,
+    reply_queues,
+    records,
+    snapshots,
+    codec,
+)
 
 
 def codecs_of(modules: tuple[ModuleType, ...]) -> Iterator[Codec[Any]]:
@@ -114,10 +126,36 @@ def values_of(field: Field) -> st.SearchStrategy[Any]:
             raise AssertionError(field)
 
 
+def _configuration(voters: tuple[int, ...], learners: tuple[int, ...]) -> Configuration:
+    members = sorted({*voters, *learners} - {0})
+    return Configuration(tuple(members[: len(voters)]), tuple(members[len(voters) :]))
+
+
+def _append(sender: int, to: int, term: int, index: int, prev_term: int, commit: int, runs: Any) -> Append:
+    index, newest = min(index, 2**40), min(prev_term, 2**40)
+    append = Append(sender, to, 2**60, index, newest, commit)
+    for run in runs:
+        newest += run.term % 3
+        append.runs += (run._replace(first=index + 1, term=newest),)
+        index += len(run.payloads)
+    return append
+
+
+def _run(first: int, term: int, kind: Kind, payloads: tuple[bytes, ...]) -> Any:
+    entries = payloads or (b"",)
+    return run_of(first, term, Kind.COMMAND if kind is Kind.CONFIG else kind, entries)
+
+
+AT_ODDS: dict[type, Any] = {Configuration: _configuration, Append: _append, codec.Run: _run}
+"""Makes records of fields that would not go together."""
+
+
 def made(field: Layout[Any], values: tuple[Any, ...]) -> Any:
     """A record of its fields; None: they are at odds."""
     if field.record is tuple:
         return values
+    if field.record in AT_ODDS:
+        return AT_ODDS[field.record](*values)
     named = dict(zip(field._fields, values, strict=True))
     for numbers, messages in (("ids", "messages"), ("keys", "messages")):
         if numbers in named and messages in named:
@@ -180,7 +218,7 @@ def test_damaged_bytes_are_read_or_refused(codec: Codec[Any], data: st.DataObjec
 
 
 def test_bytes_behind_the_end_are_refused() -> None:
-    with pytest.raises(BadBytes, match="not a PeerId: 2 bytes stand behind the end"):
+    with pytest.raises(BadBytes, match="malformed PeerId: 2 bytes stand behind the end"):
         layouts.PEER.decode(layouts.PEER.encode(c.PeerId(1, 2, 3)) + b"xx")
 
 
@@ -191,7 +229,7 @@ def test_a_number_of_values_that_are_not_there_is_refused_at_once(size: int) -> 
 
 
 def test_a_tag_that_is_not_known_is_refused() -> None:
-    with pytest.raises(BadBytes, match="99 is not the tag of a effect of a queue"):
+    with pytest.raises(BadBytes, match="99 is not the tag of any effect of a queue"):
         layouts.EFFECT.decode(b"\x63" + bytes(40))
 
 
@@ -215,7 +253,7 @@ def test_only_browsers_browse(commands: list[c.Command]) -> None:
 def test_a_node_sends_commands_of_sessions_only() -> None:
     letters = lane_codec.BODIES[lane_codec.FrameKind.LETTER]
     body = letters.encode(lane_codec.LetterBatch(1, 1, 0, [c.Touch()]))
-    with pytest.raises(BadBytes, match="13 is not the tag of a command of a session"):
+    with pytest.raises(BadBytes, match="13 is not the tag of any command of a session"):
         letters.decode(body[:-1] + b"\x0d")
 
 

@@ -65,7 +65,7 @@ class Encoded:
 
 
 @dataclass(frozen=True, slots=True)
-class Decoded:
+class EntryCommands:
     now_ms: int
     first: int
     commands: list[QuorumChange]
@@ -108,7 +108,7 @@ _LETTERS_HEAD: Final = struct.Struct("<BIIQQQI")
 _HEAD: Final = struct.Struct("<QQI")
 """The first two fields of an entry, and the number of commands."""
 _VERSION: Final = struct.Struct("<I")
-_ENTRY: Final[Layout[Decoded]] = Layout(Decoded, now_ms=U64, first=U64, commands=Many(_LOGGED))
+_ENTRY: Final[Layout[EntryCommands]] = Layout(EntryCommands, now_ms=U64, first=U64, commands=Many(_LOGGED))
 
 
 def encode_commands(commands: Sequence[QuorumCommand], now_ms: int, first: int, version: int = 1) -> Encoded:
@@ -158,7 +158,7 @@ def _encode_all(
     return count, at, first
 
 
-def decode_commands(payload: bytes) -> Decoded:
+def decode_commands(payload: bytes) -> EntryCommands:
     """Decode an entry of `encode_commands`. Raises `BadBytes` if the payload is not a valid entry."""
     return _ENTRY.decode(payload)
 

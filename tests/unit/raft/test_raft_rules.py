@@ -433,7 +433,7 @@ def test_a_removed_member_never_stands_for_election() -> None:
     stage = Stage(LEADING + "change 1 remove 3\nrun")
     stage.raft(3).step(
         Append(
-            1, 3, 1, 2, 1, 3, (run_of(3, 1, Kind.CONFIG, (stage.room.encode_config(stage.raft(1).config),)),)
+            1, 3, 1, 2, 1, 3, (run_of(3, 1, Kind.CONFIG, (stage.room.CONFIG.encode(stage.raft(1).config),)),)
         ),
         0,
     )
