@@ -13,9 +13,9 @@ from __future__ import annotations
 import struct
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from functools import cached_property
-from itertools import accumulate, groupby
+from itertools import accumulate, groupby, takewhile
 from operator import attrgetter
 from sys import byteorder
 from typing import Any, Final, Generic, NamedTuple, TypeVar
@@ -194,7 +194,7 @@ class Layout(Codec[T]):
             packs.append(field.pack.format(self._of(value, name)))
             if not count and value == "{0}" and issubclass(self.record, tuple):
                 # A tuple is faster by index than by name or star, and from a local variable.
-                value = f"t{len(_GLOBALS)}"
+                value = f"t{source_name(None)}"
                 packs[0] = field.pack.format(self._of(f"({value} := {{0}})", name))
             code += field.code
             count += field.items
@@ -212,10 +212,9 @@ class Layout(Codec[T]):
         if issubclass(self.record, tuple):
             items = ", ".join(values[name] for name in getattr(self.record, "_fields", values))
             return f"{source_name(tuple.__new__)}({named}, ({items},))"
-        names = [field.name for field in fields(self.record)]  # type: ignore[arg-type]
-        count = next((at for at, name in enumerate(names) if name not in values), len(names))
-        ordered = [values[name] for name in names[:count]]
-        ordered += [f"{name}={values[name]}" for name in names[count:] if name in values]
+        names = [field.name for field in fields(self.record)] if is_dataclass(self.record) else []
+        ordered = [values[name] for name in takewhile(values.__contains__, names)]
+        ordered += [f"{name}={value}" for name, value in values.items() if name not in names[: len(ordered)]]
         return f"{named}({', '.join(ordered)})"
 
     def _runs(self) -> Iterable[tuple[bool, dict[str, Field]]]:

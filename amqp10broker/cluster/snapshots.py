@@ -1,10 +1,9 @@
 """States of groups on their way between nodes: of a leader to a member that its log does not reach any more.
 
 A state is sent in parts of at most `PART_BYTES`, `WINDOW` of them under way, over the connection for `BULK`.
-Parts are numbered from 0; the parts of one transfer come in order, and what is of another transfer, or out of
-order, belongs to none: a member that gets the beginning of another drops what it had. First come the messages,
-as records of the journal; then the state; last an `InstallSnapshot` that says who sends it, in which term, and
-for which place in the log.
+Parts are numbered from 0. The parts of one transfer come in order; others belong to none, and a member that
+gets the beginning of another transfer drops what it had. First come the messages, as records of the journal;
+then the state; last an `InstallSnapshot` with the sender, the term and the place in the log.
 
 The answer says how many parts have come, and what became of the transfer.
 """
