@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from amqp10broker import layout
-from amqp10broker.cluster import lane_codec, reply_queues, snapshots
+from amqp10broker.cluster import hello, lane_codec, liveness, reply_queues, snapshots
 from amqp10broker.layout import BadBytes, Codec, Field, Fixed, Layout, Many, OneOf, Varying
 from amqp10broker.message.filters.bloom import BloomFilter
 from amqp10broker.message.filters.filters import Filters, from_amqp10
@@ -32,7 +32,7 @@ from amqp10broker.raft.entries import Kind, run_of
 from amqp10broker.raft.messages import Append
 
 MODULES: tuple[ModuleType, ...] = (
-    layouts, command_codec, records, snapshot, codec, lane_codec, reply_queues, snapshots,
+    layouts, command_codec, records, snapshot, codec, lane_codec, hello, liveness, reply_queues, snapshots,
 )  # fmt: skip
 
 
@@ -149,7 +149,14 @@ def _run(first: int, term: int, kind: Kind, payloads: tuple[bytes, ...]) -> Any:
     return run_of(first, term, Kind.COMMAND if kind is Kind.CONFIG else kind, entries)
 
 
-AT_ODDS: dict[type, Any] = {Configuration: _configuration, Append: _append, codec.Run: _run}
+def _identity(node: int, incarnation: int, used: int, cluster: str, name: str) -> hello.Identity:
+    cluster, name = (text.encode("ascii", "ignore").hex() for text in (cluster, name))
+    return hello.Identity(node, name or "n", incarnation, cluster, used)
+
+
+AT_ODDS: dict[type, Any] = {
+    Configuration: _configuration, Append: _append, codec.Run: _run, hello.Identity: _identity,
+}  # fmt: skip
 """Makes records of fields that would not go together."""
 
 
