@@ -444,6 +444,17 @@ def as_bytes(pack: Callable[[Any], bytes], unpack: Callable[[bytes], Any]) -> Va
     return Varying(lambda value, pieces: _write_bytes(pack(value), pieces), read)
 
 
+def maybe(field: Varying | Codec[Any]) -> Varying:
+    """A value whose size varies, or None."""
+
+    def write(value: Any, pieces: list[bytes]) -> None:
+        pieces.append(b"\0" if value is None else b"\1")
+        if value is not None:
+            field.write(value, pieces)
+
+    return Varying(write, lambda data, at: field.read(data, at + 1) if data[at] else (None, at + 1))
+
+
 BYTES: Final = Varying(_write_bytes, _read_bytes)
 TEXT: Final = as_bytes(
     lambda text: text.encode(errors="surrogatepass"), lambda data: data.decode(errors="surrogatepass")

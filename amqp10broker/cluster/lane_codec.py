@@ -19,7 +19,7 @@ from amqp10broker.cluster.lane_messages import (
     ResumeRemote,
 )
 from amqp10broker.cluster.wire import FrameKind, PeerFrame
-from amqp10broker.layout import FLAG, TEXT, U32, U64, Layout, Many, OneOf, as_bytes, choice, mapping
+from amqp10broker.layout import FLAG, TEXT, U32, U64, Layout, Many, OneOf, as_bytes, choice, mapping, maybe
 from amqp10broker.message.filters.errors import FilterError
 from amqp10broker.message.filters.filters import Filters
 from amqp10broker.message.filters.wanted import decode_wanted, encode_wanted
@@ -30,19 +30,14 @@ from amqp10broker.queues.quorum.browsing import OF_CONSUMERS
 from amqp10broker.queues.quorum.node_lanes import ConsumerFacts
 
 
-def _encode_filters(filters: object | None) -> bytes:
-    assert filters is None or isinstance(filters, Filters)
-    return b"" if filters is None else encode_wanted(filters)
-
-
-def _decode_filters(data: bytes) -> Filters | None:
+def _decode_filters(data: bytes) -> Filters:
     try:
-        return decode_wanted(data) if data else None
+        return decode_wanted(data)
     except FilterError as error:
         raise ValueError(str(error)) from error
 
 
-FILTERS: Final = as_bytes(_encode_filters, _decode_filters)
+FILTERS: Final = maybe(as_bytes(encode_wanted, _decode_filters))
 
 
 _new_subscribe: Final[Callable[..., Subscribe]] = Subscribe

@@ -23,6 +23,7 @@ from amqp10broker.protocols.amqp10.types import Described, Symbol
 from amqp10broker.queues import commands as c
 from amqp10broker.queues import effects as e
 from amqp10broker.queues import layouts
+from amqp10broker.queues.classic import records as classic_records
 from amqp10broker.queues.quorum import command_codec, records, snapshot
 from amqp10broker.queues.quorum.consumer import ConsumerSelection
 from amqp10broker.queues.settings import Overflow, QueueSettings, RetryType
@@ -32,7 +33,8 @@ from amqp10broker.raft.entries import Kind, run_of
 from amqp10broker.raft.messages import Append
 
 MODULES: tuple[ModuleType, ...] = (
-    layouts, command_codec, records, snapshot, codec, lane_codec, hello, liveness, reply_queues, snapshots,
+    layouts, classic_records, command_codec, records, snapshot, codec, lane_codec, hello, liveness,
+    reply_queues, snapshots,
 )  # fmt: skip
 
 
@@ -67,6 +69,7 @@ VARYING: dict[Varying, st.SearchStrategy[Any]] = {
         delivery_limit=st.none() | st.integers(0, 9),
         dead_letter_exchange=st.none() | st.text(max_size=3),
     ),
+    classic_records.COLUMN: st.none() | st.lists(NUMBERS, max_size=5),
     snapshot.COLUMN: st.lists(st.integers(0, 3) | NUMBERS, max_size=5),
     snapshot.INDEXES: st.lists(
         NUMBERS.filter(lambda number: number < 2**64 - 1), unique=True, max_size=5

@@ -25,11 +25,11 @@ from amqp10broker.layout import (
     Layout,
     Many,
     Varying,
-    as_bytes,
     choice,
     from_little_endian,
     little_endian,
     mapping,
+    maybe,
     optional,
     piece,
     row,
@@ -114,10 +114,7 @@ _SELECTION: Final = Layout(
     ConsumerSelection, ConsumerSelection, wanted=BYTES, at=_CURSOR, ends=optional(_CURSOR)
 )
 UNSETTLED: Final = Varying(_write_unsettled, _read_unsettled)
-SELECTION: Final = as_bytes(
-    lambda selection: b"" if selection is None else _SELECTION.encode(selection),
-    lambda data: _SELECTION.decode(data) if data else None,
-)
+SELECTION: Final = maybe(_SELECTION)
 _NODE: Final = row(U32, U32)
 
 _CONSUMER: Final = Layout(
@@ -295,6 +292,6 @@ def _consumer(given: SimpleNamespace) -> QuorumConsumer:
         priority=given.priority,
         timeout_ms=given.timeout_ms,
     )
-    for name, value in vars(given).items():
+    for name, value in given.__dict__.items():
         setattr(consumer, name, value)
     return consumer
