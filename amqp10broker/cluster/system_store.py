@@ -60,7 +60,7 @@ def is_member(log: EntriesByKey) -> bool:
 def used_version(log: EntriesByKey) -> int:
     """Return the machine version that a folder's cluster used at last; 0 if not known."""
     kept = log.get((STATE, *CLUSTER))
-    return 0 if kept is None else int(kept[1].get("version", 1))
+    return 0 if kept is None else int(kept[1]["version"])
 
 
 def found(log: EntriesByKey, member: int, entries: Iterable[tuple[Key, Value]]) -> None:
