@@ -15,7 +15,7 @@ from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from functools import cached_property
-from itertools import accumulate, groupby, takewhile
+from itertools import accumulate, takewhile
 from operator import attrgetter
 from sys import byteorder
 from typing import Any, Final, Generic, NamedTuple, TypeVar
@@ -88,7 +88,8 @@ class Codec(Generic[T]):
     name: str
 
     def _compile(self) -> tuple[Write, Read]:
-        raise NotImplementedError
+        lines, made = _reading(self, "v")
+        return _functions(_writing(self, "value"), [*lines, f"return {made}, at"])
 
     @cached_property
     def _functions(self) -> tuple[Write, Read]:
@@ -175,21 +176,33 @@ class Layout(Codec[T]):
         self.name = record.__name__
         self.record = record
         self._make = make
-        self._fields = {name: _inlined(field) for name, field in fields.items()}
+        # Each field of varying size with those of constant size before it.
+        self._parts: list[tuple[list[tuple[str, Fixed]], str, Field | None]] = []
+        run: list[tuple[str, Fixed]] = []
+        for name, field in fields.items():
+            field = _inlined(field)
+            if isinstance(field, Fixed):
+                run.append((name, field))
+            else:
+                self._parts.append((run, name, field))
+                run = []
+        if run or not self._parts:
+            self._parts.append((run, "", None))
 
     @cached_property
     def fixed(self) -> Fixed | None:
         """The record as a field of constant size; None: its size varies."""
-        if not all(isinstance(field, Fixed) for field in self._fields.values()):
+        ((run, _, field), *others) = self._parts
+        if field is not None or others:
             return None
-        code, pack, values = self._joined(self._fields, "{0}")
+        code, pack, values = self._joined(run, "{0}")
         return Fixed(code, pack, self._made(values))
 
-    def _joined(self, fields: Mapping[str, Any], value: str) -> tuple[str, str, dict[str, str]]:
+    def _joined(self, run: Sequence[tuple[str, Fixed]], value: str) -> tuple[str, str, dict[str, str]]:
         # Code and items of neighbours of constant size; and the source of each of them by the items' numbers.
         code, packs, values = "", [], {}
         count = 0
-        for name, field in fields.items():
+        for name, field in run:
             values[name] = field.unpack.format(*(f"{{{count + at}}}" for at in range(field.items)))
             packs.append(field.pack.format(self._of(value, name)))
             if not count and value == "{0}" and issubclass(self.record, tuple):
@@ -217,14 +230,6 @@ class Layout(Codec[T]):
         ordered += [f"{name}={value}" for name, value in values.items() if name not in names[: len(ordered)]]
         return f"{named}({', '.join(ordered)})"
 
-    def _runs(self) -> Iterable[tuple[bool, dict[str, Field]]]:
-        for fixed, run in groupby(self._fields.items(), key=lambda item: isinstance(item[1], Fixed)):
-            yield fixed, dict(run)
-
-    def _compile(self) -> tuple[Write, Read]:
-        lines, made = self.reading("v")
-        return _functions(self.writing("value"), [*lines, f"return {made}, at"])
-
     def tagged(self, tag: int) -> Write:
         """The function that writes the record behind a tag."""
         return _functions(self.writing("value", tag), ["return"])[0]
@@ -232,37 +237,34 @@ class Layout(Codec[T]):
     def writing(self, value: str, tag: int | None = None) -> Iterable[str]:
         """Return source that writes the record to `pieces`, behind a tag unless that is None."""
         code, packs = ("", []) if tag is None else ("B", [str(tag)])
-        for name, field in [*self._fields.items(), ("", None)]:
+        for run, name, field in self._parts:
+            more, pack, _ = self._joined(run, value)
+            code, packs = code + more, [*packs, *filter(None, (pack,))]
             source = self._of(value, name) if field else ""
-            fixed = Fixed("I", "len({0})") if isinstance(field, Many) else field
-            if isinstance(fixed, Fixed):
-                code += fixed.code
-                packs.append(fixed.pack.format(source))
-            if fixed is not field or not isinstance(field, Fixed):
-                if code:
-                    yield from _writing(Fixed(code, ", ".join(packs)), "")
-                    code, packs = "", []
-                if isinstance(field, Many):
-                    yield from field.writing(source)
-                elif field is not None:
-                    yield from _writing(field, source)
+            if isinstance(field, Many):
+                code, packs = f"{code}I", [*packs, f"len({source})"]
+            if code:
+                yield from _writing(Fixed(code, ", ".join(packs)), "")
+                code, packs = "", []
+            if isinstance(field, Many):
+                yield from field.writing(source)
+            elif field is not None:
+                yield from _writing(field, source)
 
     def reading(self, name: str) -> tuple[list[str], str]:
         """Return source that reads the record of `data` from `at` on, and the source of the record."""
         lines: list[str] = []
         values: dict[str, str] = {}
-        for fixed, run in self._runs():
-            at = f"{name}_{len(values)}"
-            if fixed:
-                code, _, made = self._joined(run, "")
-                more, _ = _reading(Fixed(code), at)
-                lines += more
-                names = [f"{at}_{number}" for number in range(Fixed(code).items)]
+        for number, (run, each, field) in enumerate(self._parts):
+            at = f"{name}_{number}"
+            code, _, made = self._joined(run, "")
+            if code:
+                lines += _reading(Fixed(code), at)[0]
+                names = [f"{at}_{item}" for item in range(Fixed(code).items)]
                 values |= {each: source.format(*names) for each, source in made.items()}
-            else:
-                for number, (each, field) in enumerate(run.items()):
-                    more, values[each] = _reading(field, f"{at}_{number}")
-                    lines += more
+            if field is not None:
+                more, values[each] = _reading(field, f"{at}_v")
+                lines += more
         return lines, self._made(values)
 
 
@@ -292,10 +294,6 @@ class OneOf(Codec[T]):
         readers = _Readers({tag: layout.read for tag, layout in self.layouts.items()})
         readers.name = self.name
         return readers
-
-    def _compile(self) -> tuple[Write, Read]:
-        lines, made = _reading(self, "v")
-        return _functions(_writing(self, "value"), [*lines, f"return {made}, at"])
 
 
 class _Readers(dict[int, Read]):
@@ -333,8 +331,9 @@ class Many(Codec[Any]):
             pack = source_name(struct.Struct(f"<{item.code}").pack)
             yield f"pieces += [{pack}({item.pack.format('each')}) for each in {values}]"
         else:
-            yield f"for each in {values}:"
-            yield from (f" {line}" for line in _writing(item, "each"))
+            each = f"each{source_name(None)}"
+            yield f"for {each} in {values}:"
+            yield from (f" {line}" for line in _writing(item, each))
 
     def reading(self) -> Iterable[str]:
         """Return source that reads the values with their number, and returns them."""

@@ -126,7 +126,7 @@ def values_of(field: Field) -> st.SearchStrategy[Any]:
         case OneOf():
             return st.one_of(*map(values_of, field.layouts.values()))
         case Layout():
-            drawn = st.tuples(*map(values_of, field._fields.values()))
+            drawn = st.tuples(*map(values_of, fields_of(field).values()))
             return drawn.map(lambda values: made(field, values)).filter(lambda value: value is not None)
         case _:
             raise AssertionError(field)
@@ -163,13 +163,23 @@ AT_ODDS: dict[type, Any] = {
 """Makes records of fields that would not go together."""
 
 
+def fields_of(codec: Layout[Any]) -> dict[str, Field]:
+    """The fields of a layout, in their order."""
+    found: dict[str, Field] = {}
+    for run, name, field in codec._parts:
+        found |= dict(run)
+        if field is not None:
+            found[name] = field
+    return found
+
+
 def made(field: Layout[Any], values: tuple[Any, ...]) -> Any:
     """A record of its fields; None: they are at odds."""
     if field.record is tuple:
         return values
     if field.record in AT_ODDS:
         return AT_ODDS[field.record](*values)
-    named = dict(zip(field._fields, values, strict=True))
+    named = dict(zip(fields_of(field), values, strict=True))
     for numbers, messages in (("ids", "messages"), ("keys", "messages")):
         if numbers in named and messages in named:
             shorter = min(len(named[numbers]), len(named[messages]))
