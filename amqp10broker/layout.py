@@ -412,12 +412,6 @@ def optional(field: Field) -> Fixed:
     return Fixed(f"?{field.code}", pack, f"{unpack} if {{0}} else None")
 
 
-def via(code: str, pack: Callable[[Any], Iterable[Any]], unpack: Callable[..., Any]) -> Fixed:
-    """A value of constant size for which two functions make items of it, and it of items."""
-    items = ", ".join(f"{{{at}}}" for at in range(Fixed(code).items))
-    return Fixed(code, f"*{source_name(pack)}({{0}})", f"{source_name(unpack)}({items})")
-
-
 def mapping(key: Field, value: Field) -> Many:
     """A mapping, in its order."""
     return Many(row(key, value), dict, lambda entries: entries.items())

@@ -26,47 +26,11 @@ from amqp10broker.layout import (
     choice,
     optional,
     source_name,
-    via,
 )
 from amqp10broker.message.batch import decode_batch, encode_batch
 from amqp10broker.message.message import Message
-from amqp10broker.queues.commands import (
-    AttachPublisher,
-    Cancel,
-    Configure,
-    ConsumerRef,
-    Credit,
-    Delete,
-    DeliveryOutcome,
-    DetachPublisher,
-    GiveBack,
-    Inspect,
-    PeerId,
-    Publish,
-    PublisherRef,
-    Purge,
-    RequestRef,
-    Settle,
-    Tick,
-    Touch,
-    Unsubscribe,
-)
-from amqp10broker.queues.effects import (
-    ActiveChanged,
-    Answer,
-    Confirmed,
-    CreditReply,
-    Deliver,
-    PublishRejected,
-    QueueDeleted,
-    QueueDown,
-    Refusal,
-    Settled,
-    Subscribed,
-    SubscribeRefused,
-    TimedOut,
-    Unconfirmed,
-)
+from amqp10broker.queues import commands as c
+from amqp10broker.queues import effects as e
 from amqp10broker.queues.settings import DEFAULTS, QueueSettings
 
 
@@ -108,12 +72,12 @@ def decode_settings(data: bytes) -> QueueSettings:
     return QueueSettings(**known)
 
 
-PEER: Final = Layout(PeerId, node=U32, incarnation=U32, session=U64)
-CONSUMER: Final = Layout(ConsumerRef, reply_to=PEER, handle=U64)
-PUBLISHER: Final = Layout(PublisherRef, reply_to=PEER, handle=U64)
-REQUEST: Final = Layout(RequestRef, reply_to=PEER, handle=U64)
+PEER: Final = Layout(c.PeerId, node=U32, incarnation=U32, session=U64)
+CONSUMER: Final = Layout(c.ConsumerRef, reply_to=PEER, handle=U64)
+PUBLISHER: Final = Layout(c.PublisherRef, reply_to=PEER, handle=U64)
+REQUEST: Final = Layout(c.RequestRef, reply_to=PEER, handle=U64)
 MESSAGES: Final = Varying(_write_messages, _read_messages)
-"""At most `BATCH_MAX` messages, as one batch."""
+"""A batch, behind its length; of no messages, the length 0."""
 SETTINGS: Final = as_bytes(encode_settings, decode_settings)
 _PLACES: Final = Struct("<4Q")
 SHOWN: Final = Fixed(
@@ -122,37 +86,36 @@ SHOWN: Final = Fixed(
     f"{source_name(_PLACES.unpack)}({{1}}) if {{0}} else ()",
 )
 """How far a browser was shown (`Deliver.shown`)."""
-_OUTCOME: Final = choice(DeliveryOutcome)
-_REFUSAL: Final = choice(Refusal)
-_LINK: Final = via(
+_OUTCOME: Final = choice(c.DeliveryOutcome)
+_REFUSAL: Final = choice(e.Refusal)
+_LINK: Final = Fixed(
     "?IIQQ",
-    lambda ref: (type(ref) is ConsumerRef, *ref.reply_to, ref.handle),
-    lambda consumes, *peer_handle: (ConsumerRef if consumes else PublisherRef)(
-        PeerId(*peer_handle[:3]), peer_handle[3]
-    ),
+    f"type({{0}}) is {source_name(c.ConsumerRef)}, *{{0}}[0], {{0}}[1]",
+    f"({source_name(c.ConsumerRef)} if {{0}} else {source_name(c.PublisherRef)})"
+    f"({source_name(c.PeerId)}({{1}}, {{2}}, {{3}}), {{4}})",
 )
 
 
 def _publish(
-    publisher: PublisherRef, settled: bool, ids: Sequence[int], messages: Sequence[Message]
-) -> Publish:
+    publisher: c.PublisherRef, settled: bool, ids: Sequence[int], messages: Sequence[Message]
+) -> c.Publish:
     if len(ids) != len(messages):
         raise ValueError("a publish has other numbers than messages")
-    return Publish(publisher, ids, messages, settled)
+    return c.Publish(publisher, ids, messages, settled)
 
 
 def _deliver(
-    consumer: ConsumerRef,
+    consumer: c.ConsumerRef,
     epoch: int,
     spent: bool,
     again: bool,
     shown: Sequence[int],
     keys: Sequence[int],
     messages: Sequence[Message],
-) -> Deliver:
+) -> e.Deliver:
     if len(keys) != len(messages):
         raise ValueError("a delivery has other numbers than messages")
-    return Deliver(consumer, keys, messages, epoch, spent, again, shown)
+    return e.Deliver(consumer, keys, messages, epoch, spent, again, shown)
 
 
 # --- commands -------------------------------------------------------------------------------------
@@ -169,35 +132,34 @@ SUBSCRIPTION: Final[dict[str, Field]] = {
 """The first fields of a `Subscribe`."""
 
 OF_SESSIONS: Final[dict[int, Layout[Any]]] = {
-    1: Layout(Publish, _publish, publisher=PUBLISHER, settled=FLAG, ids=NUMBERS, messages=MESSAGES),
-    2: Layout(Credit, consumer=CONSUMER, delivery_count=U32, credit=U64, drain=FLAG, seen=U64, room=U64),
+    1: Layout(c.Publish, _publish, publisher=PUBLISHER, settled=FLAG, ids=NUMBERS, messages=MESSAGES),
+    2: Layout(c.Credit, consumer=CONSUMER, delivery_count=U32, credit=U64, drain=FLAG, seen=U64, room=U64),
     3: Layout(
-        Settle, consumer=CONSUMER, delivery_outcome=_OUTCOME, answer=FLAG, keys=NUMBERS, annotations=BYTES
+        c.Settle, consumer=CONSUMER, delivery_outcome=_OUTCOME, answer=FLAG, keys=NUMBERS, annotations=BYTES
     ),
     4: Layout(
-        GiveBack, consumer=CONSUMER, delivery_count=U32, seen=U64, epoch=U64, keys=NUMBERS, messages=MESSAGES
+        c.GiveBack, consumer=CONSUMER, delivery_count=U32, seen=U64, epoch=U64, keys=NUMBERS,
+        messages=MESSAGES,
     ),
-    6: Layout(Cancel, consumer=CONSUMER),
+    6: Layout(c.Cancel, consumer=CONSUMER),
     7: Layout(
-        Unsubscribe, consumer=CONSUMER, seen=U64, delivery_outcome=_OUTCOME, unsent=NUMBERS,
+        c.Unsubscribe, consumer=CONSUMER, seen=U64, delivery_outcome=_OUTCOME, unsent=NUMBERS,
         unsent_messages=MESSAGES,
     ),
-    8: Layout(AttachPublisher, publisher=PUBLISHER),
-    9: Layout(DetachPublisher, publisher=PUBLISHER),
-    10: Layout(Purge, request=REQUEST),
-    11: Layout(
-        Delete, request=optional(REQUEST), if_unused=FLAG, if_empty=FLAG
-    ),
+    8: Layout(c.AttachPublisher, publisher=PUBLISHER),
+    9: Layout(c.DetachPublisher, publisher=PUBLISHER),
+    10: Layout(c.Purge, request=REQUEST),
+    11: Layout(c.Delete, request=optional(REQUEST), if_unused=FLAG, if_empty=FLAG),
 }  # fmt: skip
 """Commands that sessions send and logs contain."""
 
 OF_THE_QUEUE: Final[dict[int, Layout[Any]]] = {
-    12: Layout(Configure, settings=SETTINGS),
-    13: Layout(Tick),
+    12: Layout(c.Configure, settings=SETTINGS),
+    13: Layout(c.Tick),
 }
 UNLOGGED: Final[dict[int, Layout[Any]]] = {
-    0x81: Layout(Inspect, request=REQUEST),
-    0x82: Layout(Touch),
+    0x81: Layout(c.Inspect, request=REQUEST),
+    0x82: Layout(c.Touch),
 }
 """Commands that sessions send and no log contains."""
 
@@ -206,26 +168,26 @@ UNLOGGED: Final[dict[int, Layout[Any]]] = {
 EFFECT: Final[OneOf[Any]] = OneOf(
     "effect of a queue",
     {
-        1: Layout(Confirmed, publisher=PUBLISHER, settled=FLAG, ids=NUMBERS),
-        2: Layout(Unconfirmed, publisher=PUBLISHER, settled=FLAG, failed=FLAG, ids=NUMBERS, queue=TEXT),
-        3: Layout(PublishRejected, publisher=PUBLISHER, settled=FLAG, ids=NUMBERS, queue=TEXT),
+        1: Layout(e.Confirmed, publisher=PUBLISHER, settled=FLAG, ids=NUMBERS),
+        2: Layout(e.Unconfirmed, publisher=PUBLISHER, settled=FLAG, failed=FLAG, ids=NUMBERS, queue=TEXT),
+        3: Layout(e.PublishRejected, publisher=PUBLISHER, settled=FLAG, ids=NUMBERS, queue=TEXT),
         4: Layout(
-            Deliver, _deliver, consumer=CONSUMER, epoch=U64, spent=FLAG, again=FLAG, shown=SHOWN,
+            e.Deliver, _deliver, consumer=CONSUMER, epoch=U64, spent=FLAG, again=FLAG, shown=SHOWN,
             keys=NUMBERS, messages=MESSAGES,
         ),
-        5: Layout(Settled, consumer=CONSUMER, keys=NUMBERS),
+        5: Layout(e.Settled, consumer=CONSUMER, keys=NUMBERS),
         6: Layout(
-            CreditReply, consumer=CONSUMER, delivery_count=U32, credit=U64, available=U64, drain=FLAG,
+            e.CreditReply, consumer=CONSUMER, delivery_count=U32, credit=U64, available=U64, drain=FLAG,
             epoch=U64,
         ),
-        7: Layout(QueueDeleted, ref=_LINK, queue=TEXT),
-        8: Layout(QueueDown, consumer=CONSUMER, queue=TEXT),
-        9: Layout(Subscribed, consumer=CONSUMER),
-        10: Layout(SubscribeRefused, consumer=CONSUMER, why=_REFUSAL, queue=TEXT),
-        11: Layout(ActiveChanged, consumer=CONSUMER, active=FLAG),
-        12: Layout(TimedOut, consumer=CONSUMER, keys=NUMBERS, queue=TEXT),
+        7: Layout(e.QueueDeleted, ref=_LINK, queue=TEXT),
+        8: Layout(e.QueueDown, consumer=CONSUMER, queue=TEXT),
+        9: Layout(e.Subscribed, consumer=CONSUMER),
+        10: Layout(e.SubscribeRefused, consumer=CONSUMER, why=_REFUSAL, queue=TEXT),
+        11: Layout(e.ActiveChanged, consumer=CONSUMER, active=FLAG),
+        12: Layout(e.TimedOut, consumer=CONSUMER, keys=NUMBERS, queue=TEXT),
         13: Layout(
-            Answer, request=REQUEST, ready=U64, consumers=U64, refused=choice((None, *Refusal)),
+            e.Answer, request=REQUEST, ready=U64, consumers=U64, refused=choice((None, *e.Refusal)),
             next_offset=optional(U64),
         ),
     },

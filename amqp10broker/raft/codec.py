@@ -22,7 +22,7 @@ from amqp10broker.raft.messages import (
     TimeoutNow,
     Vote,
     VoteAnswer,
-)
+)  # fmt: skip
 
 
 def _configuration(voters: tuple[int, ...], learners: tuple[int, ...]) -> Configuration:
