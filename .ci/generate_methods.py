@@ -279,7 +279,6 @@ def render_class(method: Method) -> Iterator[str]:
         yield f"    {one.attribute}: {one.python_type} = {one.default}  # {one.type}"
     yield ""
     yield "    def encode(self) -> bytes:"
-    yield '        """Class, method and arguments."""'
     parts: list[bytes | str] = [method.index]
     for group in bit_groups(method.fields):
         part = written(group)

@@ -69,7 +69,6 @@ class ConnectionStart:
     locales: bytes = b""  # longstr
 
     def encode(self) -> bytes:
-        """Class, method and arguments."""
         return b"".join(
             (
                 b"\x00\x0a\x00\x0a",
@@ -97,7 +96,6 @@ class ConnectionStartOk:
     locale: str = ""  # shortstr
 
     def encode(self) -> bytes:
-        """Class, method and arguments."""
         return b"".join(
             (
                 b"\x00\x0a\x00\x0b",
@@ -121,7 +119,6 @@ class ConnectionSecure:
     challenge: bytes = b""  # longstr
 
     def encode(self) -> bytes:
-        """Class, method and arguments."""
         return b"\x00\x0a\x00\x14" + encode_longstr(self.challenge)
 
 
@@ -137,7 +134,6 @@ class ConnectionSecureOk:
     response: bytes = b""  # longstr
 
     def encode(self) -> bytes:
-        """Class, method and arguments."""
         return b"\x00\x0a\x00\x15" + encode_longstr(self.response)
 
 
@@ -155,7 +151,6 @@ class ConnectionTune:
     heartbeat: int = 0  # short
 
     def encode(self) -> bytes:
-        """Class, method and arguments."""
         return b"".join(
             (
                 b"\x00\x0a\x00\x1e",
@@ -180,7 +175,6 @@ class ConnectionTuneOk:
     heartbeat: int = 0  # short
 
     def encode(self) -> bytes:
-        """Class, method and arguments."""
         return b"".join(
             (
                 b"\x00\x0a\x00\x1f",
@@ -203,7 +197,6 @@ class ConnectionOpen:
     virtual_host: str = ""  # shortstr
 
     def encode(self) -> bytes:
-        """Class, method and arguments."""
         return b"".join(
             (
                 b"\x00\x0a\x00\x28",
@@ -223,7 +216,6 @@ class ConnectionOpenOk:
     HAS_CONTENT: ClassVar[bool] = False
 
     def encode(self) -> bytes:
-        """Class, method and arguments."""
         return b"\x00\x0a\x00\x29\x00"
 
 
@@ -242,7 +234,6 @@ class ConnectionClose:
     method_id: int = 0  # short
 
     def encode(self) -> bytes:
-        """Class, method and arguments."""
         return b"".join(
             (
                 b"\x00\x0a\x00\x32",
@@ -264,7 +255,6 @@ class ConnectionCloseOk:
     HAS_CONTENT: ClassVar[bool] = False
 
     def encode(self) -> bytes:
-        """Class, method and arguments."""
         return b"\x00\x0a\x00\x33"
 
 
@@ -280,7 +270,6 @@ class ConnectionBlocked:
     reason: str = ""  # shortstr
 
     def encode(self) -> bytes:
-        """Class, method and arguments."""
         return b"\x00\x0a\x00\x3c" + encode_shortstr(self.reason)
 
 
@@ -294,7 +283,6 @@ class ConnectionUnblocked:
     HAS_CONTENT: ClassVar[bool] = False
 
     def encode(self) -> bytes:
-        """Class, method and arguments."""
         return b"\x00\x0a\x00\x3d"
 
 
@@ -311,7 +299,6 @@ class ConnectionUpdateSecret:
     reason: str = ""  # shortstr
 
     def encode(self) -> bytes:
-        """Class, method and arguments."""
         return b"".join(
             (
                 b"\x00\x0a\x00\x46",
@@ -331,7 +318,6 @@ class ConnectionUpdateSecretOk:
     HAS_CONTENT: ClassVar[bool] = False
 
     def encode(self) -> bytes:
-        """Class, method and arguments."""
         return b"\x00\x0a\x00\x47"
 
 
@@ -345,7 +331,6 @@ class ChannelOpen:
     HAS_CONTENT: ClassVar[bool] = False
 
     def encode(self) -> bytes:
-        """Class, method and arguments."""
         return b"\x00\x14\x00\x0a\x00"
 
 
@@ -359,7 +344,6 @@ class ChannelOpenOk:
     HAS_CONTENT: ClassVar[bool] = False
 
     def encode(self) -> bytes:
-        """Class, method and arguments."""
         return b"\x00\x14\x00\x0b\x00\x00\x00\x00"
 
 
@@ -375,7 +359,6 @@ class ChannelFlow:
     active: bool = False  # bit
 
     def encode(self) -> bytes:
-        """Class, method and arguments."""
         return b"".join(
             (
                 b"\x00\x14\x00\x14",
@@ -396,7 +379,6 @@ class ChannelFlowOk:
     active: bool = False  # bit
 
     def encode(self) -> bytes:
-        """Class, method and arguments."""
         return b"".join(
             (
                 b"\x00\x14\x00\x15",
@@ -420,7 +402,6 @@ class ChannelClose:
     method_id: int = 0  # short
 
     def encode(self) -> bytes:
-        """Class, method and arguments."""
         return b"".join(
             (
                 b"\x00\x14\x00\x28",
@@ -442,7 +423,6 @@ class ChannelCloseOk:
     HAS_CONTENT: ClassVar[bool] = False
 
     def encode(self) -> bytes:
-        """Class, method and arguments."""
         return b"\x00\x14\x00\x29"
 
 
@@ -465,7 +445,6 @@ class ExchangeDeclare:
     arguments: dict[str, Any] = field(default_factory=dict)  # table
 
     def encode(self) -> bytes:
-        """Class, method and arguments."""
         return b"".join(
             (
                 b"\x00\x28\x00\x0a\x00\x00",
@@ -487,7 +466,6 @@ class ExchangeDeclareOk:
     HAS_CONTENT: ClassVar[bool] = False
 
     def encode(self) -> bytes:
-        """Class, method and arguments."""
         return b"\x00\x28\x00\x0b"
 
 
@@ -505,7 +483,6 @@ class ExchangeDelete:
     no_wait: bool = False  # bit
 
     def encode(self) -> bytes:
-        """Class, method and arguments."""
         return b"".join(
             (
                 b"\x00\x28\x00\x14\x00\x00",
@@ -525,7 +502,6 @@ class ExchangeDeleteOk:
     HAS_CONTENT: ClassVar[bool] = False
 
     def encode(self) -> bytes:
-        """Class, method and arguments."""
         return b"\x00\x28\x00\x15"
 
 
@@ -545,7 +521,6 @@ class ExchangeBind:
     arguments: dict[str, Any] = field(default_factory=dict)  # table
 
     def encode(self) -> bytes:
-        """Class, method and arguments."""
         return b"".join(
             (
                 b"\x00\x28\x00\x1e\x00\x00",
@@ -568,7 +543,6 @@ class ExchangeBindOk:
     HAS_CONTENT: ClassVar[bool] = False
 
     def encode(self) -> bytes:
-        """Class, method and arguments."""
         return b"\x00\x28\x00\x1f"
 
 
@@ -588,7 +562,6 @@ class ExchangeUnbind:
     arguments: dict[str, Any] = field(default_factory=dict)  # table
 
     def encode(self) -> bytes:
-        """Class, method and arguments."""
         return b"".join(
             (
                 b"\x00\x28\x00\x28\x00\x00",
@@ -611,7 +584,6 @@ class ExchangeUnbindOk:
     HAS_CONTENT: ClassVar[bool] = False
 
     def encode(self) -> bytes:
-        """Class, method and arguments."""
         return b"\x00\x28\x00\x33"
 
 
@@ -633,7 +605,6 @@ class QueueDeclare:
     arguments: dict[str, Any] = field(default_factory=dict)  # table
 
     def encode(self) -> bytes:
-        """Class, method and arguments."""
         return b"".join(
             (
                 b"\x00\x32\x00\x0a\x00\x00",
@@ -658,7 +629,6 @@ class QueueDeclareOk:
     consumer_count: int = 0  # long
 
     def encode(self) -> bytes:
-        """Class, method and arguments."""
         return b"".join(
             (
                 b"\x00\x32\x00\x0b",
@@ -685,7 +655,6 @@ class QueueBind:
     arguments: dict[str, Any] = field(default_factory=dict)  # table
 
     def encode(self) -> bytes:
-        """Class, method and arguments."""
         return b"".join(
             (
                 b"\x00\x32\x00\x14\x00\x00",
@@ -708,7 +677,6 @@ class QueueBindOk:
     HAS_CONTENT: ClassVar[bool] = False
 
     def encode(self) -> bytes:
-        """Class, method and arguments."""
         return b"\x00\x32\x00\x15"
 
 
@@ -727,7 +695,6 @@ class QueueUnbind:
     arguments: dict[str, Any] = field(default_factory=dict)  # table
 
     def encode(self) -> bytes:
-        """Class, method and arguments."""
         return b"".join(
             (
                 b"\x00\x32\x00\x32\x00\x00",
@@ -749,7 +716,6 @@ class QueueUnbindOk:
     HAS_CONTENT: ClassVar[bool] = False
 
     def encode(self) -> bytes:
-        """Class, method and arguments."""
         return b"\x00\x32\x00\x33"
 
 
@@ -766,7 +732,6 @@ class QueuePurge:
     no_wait: bool = False  # bit
 
     def encode(self) -> bytes:
-        """Class, method and arguments."""
         return b"".join(
             (
                 b"\x00\x32\x00\x1e\x00\x00",
@@ -788,7 +753,6 @@ class QueuePurgeOk:
     message_count: int = 0  # long
 
     def encode(self) -> bytes:
-        """Class, method and arguments."""
         return b"\x00\x32\x00\x1f" + _LONG.pack(self.message_count)
 
 
@@ -807,7 +771,6 @@ class QueueDelete:
     no_wait: bool = False  # bit
 
     def encode(self) -> bytes:
-        """Class, method and arguments."""
         return b"".join(
             (
                 b"\x00\x32\x00\x28\x00\x00",
@@ -829,7 +792,6 @@ class QueueDeleteOk:
     message_count: int = 0  # long
 
     def encode(self) -> bytes:
-        """Class, method and arguments."""
         return b"\x00\x32\x00\x29" + _LONG.pack(self.message_count)
 
 
@@ -847,7 +809,6 @@ class BasicQos:
     global_: bool = False  # bit
 
     def encode(self) -> bytes:
-        """Class, method and arguments."""
         return b"".join(
             (
                 b"\x00\x3c\x00\x0a",
@@ -868,7 +829,6 @@ class BasicQosOk:
     HAS_CONTENT: ClassVar[bool] = False
 
     def encode(self) -> bytes:
-        """Class, method and arguments."""
         return b"\x00\x3c\x00\x0b"
 
 
@@ -890,7 +850,6 @@ class BasicConsume:
     arguments: dict[str, Any] = field(default_factory=dict)  # table
 
     def encode(self) -> bytes:
-        """Class, method and arguments."""
         return b"".join(
             (
                 b"\x00\x3c\x00\x14\x00\x00",
@@ -914,7 +873,6 @@ class BasicConsumeOk:
     consumer_tag: str = ""  # shortstr
 
     def encode(self) -> bytes:
-        """Class, method and arguments."""
         return b"\x00\x3c\x00\x15" + encode_shortstr(self.consumer_tag)
 
 
@@ -931,7 +889,6 @@ class BasicCancel:
     no_wait: bool = False  # bit
 
     def encode(self) -> bytes:
-        """Class, method and arguments."""
         return b"".join(
             (
                 b"\x00\x3c\x00\x1e",
@@ -953,7 +910,6 @@ class BasicCancelOk:
     consumer_tag: str = ""  # shortstr
 
     def encode(self) -> bytes:
-        """Class, method and arguments."""
         return b"\x00\x3c\x00\x1f" + encode_shortstr(self.consumer_tag)
 
 
@@ -972,7 +928,6 @@ class BasicPublish:
     immediate: bool = False  # bit
 
     def encode(self) -> bytes:
-        """Class, method and arguments."""
         return b"".join(
             (
                 b"\x00\x3c\x00\x28\x00\x00",
@@ -998,7 +953,6 @@ class BasicReturn:
     routing_key: str = ""  # shortstr
 
     def encode(self) -> bytes:
-        """Class, method and arguments."""
         return b"".join(
             (
                 b"\x00\x3c\x00\x32",
@@ -1026,7 +980,6 @@ class BasicDeliver:
     routing_key: str = ""  # shortstr
 
     def encode(self) -> bytes:
-        """Class, method and arguments."""
         return b"".join(
             (
                 b"\x00\x3c\x00\x3c",
@@ -1052,7 +1005,6 @@ class BasicGet:
     no_ack: bool = False  # bit
 
     def encode(self) -> bytes:
-        """Class, method and arguments."""
         return b"".join(
             (
                 b"\x00\x3c\x00\x46\x00\x00",
@@ -1078,7 +1030,6 @@ class BasicGetOk:
     message_count: int = 0  # long
 
     def encode(self) -> bytes:
-        """Class, method and arguments."""
         return b"".join(
             (
                 b"\x00\x3c\x00\x47",
@@ -1101,7 +1052,6 @@ class BasicGetEmpty:
     HAS_CONTENT: ClassVar[bool] = False
 
     def encode(self) -> bytes:
-        """Class, method and arguments."""
         return b"\x00\x3c\x00\x48\x00"
 
 
@@ -1118,7 +1068,6 @@ class BasicAck:
     multiple: bool = False  # bit
 
     def encode(self) -> bytes:
-        """Class, method and arguments."""
         return b"".join(
             (
                 b"\x00\x3c\x00\x50",
@@ -1141,7 +1090,6 @@ class BasicReject:
     requeue: bool = False  # bit
 
     def encode(self) -> bytes:
-        """Class, method and arguments."""
         return b"".join(
             (
                 b"\x00\x3c\x00\x5a",
@@ -1163,7 +1111,6 @@ class BasicRecoverAsync:
     requeue: bool = False  # bit
 
     def encode(self) -> bytes:
-        """Class, method and arguments."""
         return b"".join(
             (
                 b"\x00\x3c\x00\x64",
@@ -1184,7 +1131,6 @@ class BasicRecover:
     requeue: bool = False  # bit
 
     def encode(self) -> bytes:
-        """Class, method and arguments."""
         return b"".join(
             (
                 b"\x00\x3c\x00\x6e",
@@ -1203,7 +1149,6 @@ class BasicRecoverOk:
     HAS_CONTENT: ClassVar[bool] = False
 
     def encode(self) -> bytes:
-        """Class, method and arguments."""
         return b"\x00\x3c\x00\x6f"
 
 
@@ -1221,7 +1166,6 @@ class BasicNack:
     requeue: bool = False  # bit
 
     def encode(self) -> bytes:
-        """Class, method and arguments."""
         return b"".join(
             (
                 b"\x00\x3c\x00\x78",
@@ -1241,7 +1185,6 @@ class TxSelect:
     HAS_CONTENT: ClassVar[bool] = False
 
     def encode(self) -> bytes:
-        """Class, method and arguments."""
         return b"\x00\x5a\x00\x0a"
 
 
@@ -1255,7 +1198,6 @@ class TxSelectOk:
     HAS_CONTENT: ClassVar[bool] = False
 
     def encode(self) -> bytes:
-        """Class, method and arguments."""
         return b"\x00\x5a\x00\x0b"
 
 
@@ -1269,7 +1211,6 @@ class TxCommit:
     HAS_CONTENT: ClassVar[bool] = False
 
     def encode(self) -> bytes:
-        """Class, method and arguments."""
         return b"\x00\x5a\x00\x14"
 
 
@@ -1283,7 +1224,6 @@ class TxCommitOk:
     HAS_CONTENT: ClassVar[bool] = False
 
     def encode(self) -> bytes:
-        """Class, method and arguments."""
         return b"\x00\x5a\x00\x15"
 
 
@@ -1297,7 +1237,6 @@ class TxRollback:
     HAS_CONTENT: ClassVar[bool] = False
 
     def encode(self) -> bytes:
-        """Class, method and arguments."""
         return b"\x00\x5a\x00\x1e"
 
 
@@ -1311,7 +1250,6 @@ class TxRollbackOk:
     HAS_CONTENT: ClassVar[bool] = False
 
     def encode(self) -> bytes:
-        """Class, method and arguments."""
         return b"\x00\x5a\x00\x1f"
 
 
@@ -1327,7 +1265,6 @@ class ConfirmSelect:
     no_wait: bool = False  # bit
 
     def encode(self) -> bytes:
-        """Class, method and arguments."""
         return b"".join(
             (
                 b"\x00\x55\x00\x0a",
@@ -1346,7 +1283,6 @@ class ConfirmSelectOk:
     HAS_CONTENT: ClassVar[bool] = False
 
     def encode(self) -> bytes:
-        """Class, method and arguments."""
         return b"\x00\x55\x00\x0b"
 
 
@@ -1367,7 +1303,6 @@ class AccessRequest:
     read: bool = False  # bit
 
     def encode(self) -> bytes:
-        """Class, method and arguments."""
         return b"".join(
             (
                 b"\x00\x1e\x00\x0a",
@@ -1389,7 +1324,6 @@ class AccessRequestOk:
     ticket: int = 0  # short
 
     def encode(self) -> bytes:
-        """Class, method and arguments."""
         return b"\x00\x1e\x00\x0b" + _SHORT.pack(self.ticket)
 
 
