@@ -14,6 +14,7 @@ Kinds 1 to 15 are the classic queues'.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from struct import Struct
 from typing import Final, NamedTuple
 
 from amqp10broker.layout import NUMBERS, U16, U32, U64, Layout, Many, maybe, row
@@ -44,6 +45,8 @@ class MessagesHead(NamedTuple):
 
 COLUMN: Final = maybe(NUMBERS)
 HEAD: Final = Layout(MessagesHead, level=U16, messages=U32, expiries=COLUMN, dues=COLUMN, moved=COLUMN)
+_PLAIN: Final = Struct("<HI3x")
+"""`HEAD` without columns, as of almost all records."""
 REMOVED: Final = row(U16, Many(row(U64, U64)))
 """Level, and runs of positions that are gone: the first, and the one behind the last."""
 
@@ -55,8 +58,12 @@ def encode_messages(
     dues: Sequence[int] | None = None,
     moved: Sequence[int] | None = None,
 ) -> list[bytes]:
-    head = HEAD.encode(MessagesHead(level, len(messages), expiries, dues, moved))
-    return [head, *encode_batch(messages)]
+    pieces = encode_batch(messages)
+    if expiries is None and dues is None and moved is None:
+        pieces[0] = _PLAIN.pack(level, len(messages)) + pieces[0]
+    else:
+        pieces[0] = HEAD.encode(MessagesHead(level, len(messages), expiries, dues, moved)) + pieces[0]
+    return pieces
 
 
 def runs_of(positions: Sequence[int]) -> list[tuple[int, int]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Sequence
-from itertools import chain, groupby
+from itertools import chain, groupby, repeat, starmap
 from types import SimpleNamespace
 from typing import Final
 
@@ -70,7 +70,7 @@ def _read_column(data: bytes, at: int) -> tuple[Sequence[int], int]:
         return numbers.tolist(), at
     _check(sum(numbers[1::2]))
     pairs = zip(numbers[::2], numbers[1::2], strict=True)
-    return [value for value, count in pairs for _ in range(count)], at
+    return list(chain.from_iterable(starmap(repeat, pairs))), at
 
 
 def _check(count: int) -> None:
@@ -91,7 +91,7 @@ COLUMN: Final = Varying(_write_column, _read_column)
 def _read_indexes(data: bytes, at: int) -> tuple[list[int], int]:
     ranges, at = _PAIRS.read(data, at)
     _check(sum(max(0, end - first) for first, end in ranges))
-    return [index for first, end in ranges for index in range(first, end)], at
+    return list(chain.from_iterable(starmap(range, ranges))), at
 
 
 def _write_unsettled(unsettled: dict[int, int], pieces: list[bytes]) -> None:
