@@ -53,6 +53,7 @@ def _room(
 ROOMS: Final[Mapping[str, Room]] = {
     "dataclass": _room(why="the records of every room: `FOR_ALL`"),
     "errors": _room(why="errors of no protocol"),
+    "layout": _room("errors", why="the bytes of records, from tables of their fields"),
     "children": _room(why="how a Python process is started by another", pure=False),
     "config": _room("errors", why="settings and their parsing; the environment is an argument"),
     "protocols": _room("errors", why="wire formats and engines, for either role: no broker and no queue"),
@@ -60,11 +61,13 @@ ROOMS: Final[Mapping[str, Room]] = {
         "errors", may_use=("os",),
         why="files: blocking calls behind the protocol Disk, so that a test's disk can fail and lose power",
     ),
-    "raft": _room("errors", why="one member of one Raft group: no disk, no queue, no node, no other group"),
+    "raft": _room(
+        "layout", "errors", why="one member of one Raft group: no disk, no queue, no node, no other group"
+    ),
     "message": _room("protocols", "errors", why="the container that protocols publish into"),
     "routing": _room("errors", why="addresses, exchanges and bindings to queue names; no state of queues"),
     "queues": _room(
-        "message", "protocols.serial", "raft", "errors",
+        "message", "protocols.serial", "raft", "layout", "errors",
         why="state machines that a simulation runs alone, and their stores, which are given the journal",
     ),
     "metadata": _room(
@@ -73,7 +76,7 @@ ROOMS: Final[Mapping[str, Room]] = {
     ),
     "auth": _room("metadata", "errors", why="authentication and authorisation"),
     "cluster": _room(
-        "raft", "queues", "metadata", "message", "protocols.serial", "errors",
+        "raft", "queues", "metadata", "message", "protocols.serial", "layout", "errors",
         why="Raft groups of a node and queues on other nodes: a test runs five nodes in a loop",
     ),
     "operations": _room(
@@ -95,7 +98,7 @@ ROOMS: Final[Mapping[str, Room]] = {
     ),
     "runtime": _room(
         "api", "observe", "sessions", "operations", "cluster", "auth", "metadata", "queues", "routing",
-        "message", "raft", "storage", "protocols", "config", "errors", "__init__",
+        "message", "raft", "storage", "protocols", "layout", "config", "errors", "__init__",
         why="every nursery, socket, timer and thread of the broker",
         pure=False,
     ),

@@ -13,7 +13,7 @@ from typing import Final
 
 from amqp10broker.cluster.ids import SYSTEM_GROUP, node_of
 from amqp10broker.cluster.member import Member
-from amqp10broker.raft.codec import decode_message, encode_message
+from amqp10broker.raft.codec import MESSAGE
 from amqp10broker.raft.messages import Message
 
 Send = Callable[[int, int, bytes], object]
@@ -125,7 +125,7 @@ class Groups:
         touched: dict[int, Member] = {}
         try:
             for group, data in messages:
-                message = decode_message(data)
+                message = MESSAGE.decode(data)
                 member = self._members.get(group)
                 if member is None or message.to != member.me:
                     self.on_unknown(node, group, message)
@@ -246,7 +246,7 @@ class Groups:
     def send(self, group: int, messages: Sequence[Message]) -> None:
         """Send messages of a group, or lose them."""
         for message in messages:
-            self._send(node_of(message.to), group, encode_message(message))
+            self._send(node_of(message.to), group, MESSAGE.encode(message))
 
     def noted(self, member: Member) -> None:
         """The member may have another deadline, or other members."""

@@ -21,7 +21,6 @@ from amqp10broker.cluster.lane_messages import (
     ResumeRemote,
 )
 from amqp10broker.cluster.lanes import LanePort, Told_, add_effect
-from amqp10broker.cluster.letters_codec import cut
 from amqp10broker.queues.commands import (
     AttachPublisher,
     Cancel,
@@ -135,15 +134,10 @@ class HomeClient:
             self._port.tell(self._refused(commands, gone=False))
 
     def _send(self, commands: Sequence[Command]) -> None:
-        letters: list[Command] = []
         for command in commands:
             self._note(command)
-            if type(command) is Publish:
-                letters += cut(command)
-            else:
-                letters.append(command)
-        batch = LetterBatch(0, self._next, 0, letters)
-        self._next += len(letters)
+        batch = LetterBatch(0, self._next, 0, commands)
+        self._next += len(commands)
         if not self._port.send(self.home, self.group, batch):
             self._fall()
 

@@ -1,4 +1,4 @@
-"""The messages between the two ends of a lane; their bytes are in `letters_codec` and `effects_codec`.
+"""The messages between the two ends of a lane; their bytes are in `lane_codec`.
 
 A lane leads from all sessions of one start of a node to one queue. Its commands are numbered from 1 in one
 sequence, so that the queue executes each once under any leader. Within a node the records are passed by

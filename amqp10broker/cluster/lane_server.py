@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from amqp10broker.cluster.held import HeldByConsumer
+from amqp10broker.cluster.lane_codec import is_browsers
 from amqp10broker.cluster.lane_messages import (
     Browse,
     LaneMessage,
@@ -20,7 +21,6 @@ from amqp10broker.cluster.lane_messages import (
     RemoteResumed,
     ResumeRemote,
 )
-from amqp10broker.cluster.letters_codec import is_browsers
 from amqp10broker.queues.commands import (
     AttachPublisher,
     Cancel,

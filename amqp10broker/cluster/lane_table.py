@@ -5,15 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, Protocol
 
-from amqp10broker.cluster.effects_codec import (
-    decode_leader,
-    decode_resumed,
-    decode_told,
-    encode_leader,
-    encode_resumed,
-    encode_told,
-)
 from amqp10broker.cluster.home_lane import HomeClient
+from amqp10broker.cluster.lane_codec import decode, encode
 from amqp10broker.cluster.lane_messages import (
     Browse,
     LaneMessage,
@@ -25,31 +18,12 @@ from amqp10broker.cluster.lane_messages import (
 )
 from amqp10broker.cluster.lane_server import HomeServer, LaneServer
 from amqp10broker.cluster.lanes import LaneClient
-from amqp10broker.cluster.letters_codec import (
-    decode_browse,
-    decode_letters,
-    decode_resume,
-    encode_browse,
-    encode_letters,
-    encode_resume,
-)
 from amqp10broker.cluster.wire import FrameKind, PeerFrame
 from amqp10broker.queues.commands import PeerId
 from amqp10broker.queues.effects import Effect
 
 WAITING_BYTES_MAX: Final = 64 * 1024 * 1024
 """Bytes that may wait for the way to one peer before letters stay in their lanes."""
-
-LANE_KINDS: Final = frozenset(
-    (
-        FrameKind.LETTER,
-        FrameKind.EFFECTS,
-        FrameKind.RESUME,
-        FrameKind.RESUMED,
-        FrameKind.LEADER_IS,
-        FrameKind.BROWSE,
-    )
-)
 
 Client = LaneClient | HomeClient
 Server = LaneServer | HomeServer
@@ -149,16 +123,16 @@ class Lanes:
         if node == self.node:
             self._take(node, group, message)
             return True
-        kind, body = _encode(message)
+        kind, body = encode(message)
         return self._ways.send(node, kind, group, body)
 
     # --- from other nodes ---------------------------------------------------------------------------
 
     def received(self, node: int, frame: PeerFrame) -> None:
-        """A frame of `LANE_KINDS` has come. Raises `BadLetter` if it cannot be read; the connection that it
-        came by is of no use any more.
+        """Handle a frame of a kind in `lane_codec.BODIES`. Raises `BadBytes` if it is malformed; its
+        connection must end.
         """
-        self._take(node, frame.group, _decode(node, frame))
+        self._take(node, frame.group, decode(frame))
 
     def _take(self, node: int, group: int, message: LaneMessage) -> None:
         match message:
@@ -255,37 +229,3 @@ class Lanes:
                 self._stirred[group] = None
                 if deadline_ms <= now_ms:
                     client.tick()
-
-
-def _encode(message: LaneMessage) -> tuple[FrameKind, list[bytes]]:
-    match message:
-        case LetterBatch():
-            return FrameKind.LETTER, encode_letters(message)
-        case Browse():
-            return FrameKind.BROWSE, encode_browse(message)
-        case RemoteEffects():
-            return FrameKind.EFFECTS, encode_told(message)
-        case ResumeRemote():
-            return FrameKind.RESUME, encode_resume(message)
-        case RemoteResumed():
-            return FrameKind.RESUMED, encode_resumed(message)
-        case LeaderIs():
-            return FrameKind.LEADER_IS, encode_leader(message)
-
-
-def _decode(node: int, frame: PeerFrame) -> LaneMessage:
-    match frame.kind:
-        case FrameKind.LETTER:
-            return decode_letters(frame.body)
-        case FrameKind.BROWSE:
-            return decode_browse(frame.body)
-        case FrameKind.EFFECTS:
-            return decode_told(frame.body)
-        case FrameKind.RESUME:
-            return decode_resume(frame.body, node)
-        case FrameKind.RESUMED:
-            return decode_resumed(frame.body)
-        case FrameKind.LEADER_IS:
-            return decode_leader(frame.body)
-        case _:
-            raise AssertionError(f"no frame of a lane: {frame.kind!r}")

@@ -32,7 +32,6 @@ from amqp10broker.cluster.lane_messages import (
     RemoteResumed,
     ResumeRemote,
 )
-from amqp10broker.cluster.letters_codec import cut
 from amqp10broker.protocols.serial import MASK
 from amqp10broker.queues.commands import (
     AttachPublisher,
@@ -266,10 +265,7 @@ class LaneClient:
         browsers = self._browsers
         asked: list[Command] = []
         for command in commands:
-            if type(command) is Publish:
-                for part in cut(command):
-                    self._put(part, now_ms)
-            elif (browsers or type(command) is Subscribe) and browsers.says(command):
+            if (browsers or type(command) is Subscribe) and browsers.says(command):
                 self._browse(command, now_ms, asked)
             else:
                 self._put(command, now_ms)

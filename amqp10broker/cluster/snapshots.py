@@ -1,31 +1,26 @@
 """States of groups on their way between nodes: of a leader to a member that its log does not reach any more.
 
-A state is sent in parts of at most `PART_BYTES`, `WINDOW` of them under way, over the connection for `BULK`::
+A state is sent in parts of at most `PART_BYTES`, `WINDOW` of them under way, over the connection for `BULK`.
+Parts are numbered from 0. The parts of one transfer come in order; others belong to none, and a member that
+gets the beginning of another transfer drops what it had. First come the messages, as records of the journal;
+then the state; last an `InstallSnapshot` with the sender, the term and the place in the log.
 
-    transfer u64 | number u32 | what u8 | bytes
-
-Integers are little-endian. Parts are numbered from 0; the parts of one transfer come in order, and what is of
-another transfer, or out of order, belongs to none: a member that gets the beginning of another drops what it
-had. First come the messages, as records of the journal; then the state; last an `InstallSnapshot` that
-says who sends it, in which term, and for which place in the log.
-
-The answer is ``transfer u64 | number u32 | outcome u8``: how many parts have come, and what became of it.
+The answer says how many parts have come, and what became of the transfer.
 """
 
 from __future__ import annotations
 
 import enum
-import struct
 from collections.abc import Callable, Iterator
 from typing import Final, Protocol
 
 from amqp10broker.cluster.groups import Groups
 from amqp10broker.cluster.ids import node_of
 from amqp10broker.cluster.wire import FrameKind
+from amqp10broker.layout import REST, U8, U32, U64, BadBytes, row
 from amqp10broker.queues.machine_version import NewerMachine
-from amqp10broker.raft.codec import decode_message, encode_message
+from amqp10broker.raft.codec import MESSAGE
 from amqp10broker.raft.entries import Point, Snapshot
-from amqp10broker.raft.errors import BadBytes
 from amqp10broker.raft.messages import InstallSnapshot
 
 PART_BYTES: Final = 1 << 20
@@ -33,7 +28,8 @@ WINDOW: Final = 4
 PATIENCE_MS: Final = 60_000
 """After so long without an answer a transfer has failed; what it holds of the disk is free again."""
 
-_HEAD: Final = struct.Struct("<QIB")
+PART: Final = row(U64, U32, U8, REST)
+"""Transfer, number, kind of the part, and bytes of it; in an answer the outcome, and none."""
 
 Send = Callable[[int, FrameKind, int, bytes], bool]
 """Sends a frame over the connection for `BULK`: node, kind, group, body; False: there is no connection."""
@@ -122,7 +118,7 @@ class _Outgoing:
         if part is None:
             return None
         self._number += 1
-        return _HEAD.pack(self.transfer, self._number - 1, part[0]) + part[1]
+        return PART.encode((self.transfer, self._number - 1, *part))
 
 
 class _Incoming:
@@ -176,7 +172,7 @@ class Snapshots:
         point, state, messages, done = self._machines[group].snapshot()
         transfer = 1 + int(self._random_source() * (1 << 53))
         message = InstallSnapshot(member.me, to, member.raft.status.term, Snapshot(point, b""))
-        parts = _cut(messages, state, encode_message(message))
+        parts = _cut(messages, state, MESSAGE.encode(message))
         outgoing = _Outgoing(to, transfer, point.index, parts, done)
         self._outgoing[group, to] = outgoing
         self._send_more(group, outgoing)
@@ -213,18 +209,17 @@ class Snapshots:
 
     def received(self, node: int, kind: FrameKind, group: int, body: bytes) -> None:
         """A part or an answer has come. Raises `BadBytes` if it is neither."""
-        if len(body) < _HEAD.size:
-            raise BadBytes("a part of a state is cut off")
-        transfer, number, what = _HEAD.unpack_from(body)
+        transfer, number, what, part = PART.decode(body)
         if kind is FrameKind.SNAPSHOT_ANSWER:
             self._on_answer(node, group, transfer, number, what)
         elif group in self._machines and self._groups.get(group) is not None:
-            count, outcome = self._on_part(group, transfer, number, what, body[_HEAD.size :])
-            self._send(node, FrameKind.SNAPSHOT_ANSWER, group, _HEAD.pack(transfer, count, outcome))
+            count, outcome = self._on_part(group, transfer, number, what, part)
+            self._answer(node, group, transfer, count, outcome)
         else:
-            self._send(
-                node, FrameKind.SNAPSHOT_ANSWER, group, _HEAD.pack(transfer, 0, SnapshotOutcome.REFUSED)
-            )
+            self._answer(node, group, transfer, 0, SnapshotOutcome.REFUSED)
+
+    def _answer(self, node: int, group: int, transfer: int, count: int, outcome: SnapshotOutcome) -> None:
+        self._send(node, FrameKind.SNAPSHOT_ANSWER, group, PART.encode((transfer, count, outcome, b"")))
 
     def _on_answer(self, node: int, group: int, transfer: int, number: int, outcome: int) -> None:
         for (of, to), outgoing in list(self._outgoing.items()):
@@ -260,7 +255,7 @@ class Snapshots:
         return incoming.count, SnapshotOutcome.GOES_ON
 
     def _install(self, group: int, incoming: _Incoming, last: bytes) -> SnapshotOutcome:
-        message = decode_message(last)
+        message = MESSAGE.decode(last)
         member = self._groups.get(group)
         if not isinstance(message, InstallSnapshot) or member is None:
             raise BadBytes("a state does not end with its place in the log")

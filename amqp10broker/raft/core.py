@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final, assert_never
 
-from amqp10broker.raft.codec import encode_config
+from amqp10broker.raft.codec import CONFIG
 from amqp10broker.raft.config import Change, Configuration
 from amqp10broker.raft.entries import Hard, Kind, LogStore, Point, Snapshot, Stored, run_of
 from amqp10broker.raft.errors import NotLeader
@@ -264,7 +264,7 @@ class Raft:
         """
         member = self._member
         self._follow(member.term + 1, None, now_ms)
-        alone = encode_config(Configuration((member.me,)))
+        alone = CONFIG.encode(Configuration((member.me,)))
         member.append(run_of(member.log.last + 1, member.term, Kind.CONFIG, (alone,)))
         self._stand(now_ms)
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from amqp10broker.dataclass import dataclass
-from amqp10broker.raft.codec import encode_config
+from amqp10broker.raft.codec import CONFIG
 from amqp10broker.raft.config import Change, Promote, changed
 from amqp10broker.raft.entries import Kind, run_of
 from amqp10broker.raft.errors import ChangeRefused, Full, NotReady
@@ -140,7 +140,7 @@ class Leadership:
         config = changed(member.configs.latest, change)
         if isinstance(change, Promote) and self.peers[change.member].match < member.commit:
             raise ChangeRefused(f"{change.member} has not caught up; wait for it")
-        run = run_of(member.log.last + 1, member.term, Kind.CONFIG, (encode_config(config),))
+        run = run_of(member.log.last + 1, member.term, Kind.CONFIG, (CONFIG.encode(config),))
         member.append(run)
         wanted = set(config.members) - {member.me}
         for peer in self.peers.keys() - wanted:

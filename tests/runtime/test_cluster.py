@@ -9,7 +9,7 @@ from typing import Any, cast
 import trio
 
 from amqp10broker.cluster.bootstrap import Address, ClusterIdentity, MemberAt
-from amqp10broker.cluster.effects_codec import encode_leader
+from amqp10broker.cluster.lane_codec import BODIES
 from amqp10broker.cluster.lane_messages import LeaderIs
 from amqp10broker.cluster.wire import ConnectionPurpose, FrameKind, PeerFrame
 from amqp10broker.config import Config
@@ -54,7 +54,7 @@ async def test_a_home_that_spoke_before_there_were_lanes_is_heard(tmp_path: Path
     """It says so once, as soon as the connection is there."""
     async with trio.open_nursery() as nursery:
         cluster = await started(tmp_path, nursery)
-        body = b"".join(encode_leader(LeaderIs(0)))
+        body = BODIES[FrameKind.LEADER_IS].encode(LeaderIs(0))
         cluster.frames(1, ConnectionPurpose.LETTERS, [PeerFrame(FrameKind.LEADER_IS, 7, body)])
         cluster.prepare()
         assert reached(cluster)
@@ -64,7 +64,7 @@ async def test_a_home_that_spoke_before_there_were_lanes_is_heard(tmp_path: Path
 async def test_what_it_said_counts_no_more_when_its_connection_is_lost(tmp_path: Path) -> None:
     async with trio.open_nursery() as nursery:
         cluster = await started(tmp_path, nursery)
-        body = b"".join(encode_leader(LeaderIs(0)))
+        body = BODIES[FrameKind.LEADER_IS].encode(LeaderIs(0))
         cluster.frames(1, ConnectionPurpose.LETTERS, [PeerFrame(FrameKind.LEADER_IS, 7, body)])
         cluster.disconnected(1, ConnectionPurpose.LETTERS)
         cluster.prepare()

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from amqp10broker.cluster.asking import encode_document
 from amqp10broker.cluster.frames import encode
-from amqp10broker.cluster.liveness import NodeHeartbeat
+from amqp10broker.cluster.liveness import HEARTBEAT, NodeHeartbeat
 from amqp10broker.cluster.wire import ConnectionPurpose, FrameKind
 from amqp10broker.errors import BrokerError, PeerUnreachable
 from amqp10broker.runtime.cluster.peer_calls import QUESTIONS_MAX, UNREAD_BYTES_MAX
@@ -46,7 +46,7 @@ HEARTBEATS = st.builds(
     st.integers(0, 10_000),
     st.frozensets(st.integers(0, 4), max_size=4),
     st.sampled_from([b"", b"{}", b"[]", b"{", b'{"a": 1}']),
-).map(lambda beat: raw(FrameKind.HEARTBEAT, 0, beat.encode()))
+).map(lambda beat: raw(FrameKind.HEARTBEAT, 0, HEARTBEAT.encode(beat)))
 DOCUMENTS = st.sampled_from(
     [
         b"{}",

@@ -31,7 +31,7 @@ from amqp10broker.metadata.proposing import LATER, Decided
 from amqp10broker.metadata.queue import Owner
 from amqp10broker.metadata.restore import restore
 from amqp10broker.queues.commands import PeerId, RequestRef
-from amqp10broker.raft.codec import encode_message
+from amqp10broker.raft.codec import MESSAGE
 from amqp10broker.raft.config import Add, Promote
 from amqp10broker.raft.messages import InstallSnapshot
 from tests.support.kept_entries import Host, Watched, state
@@ -183,7 +183,7 @@ class Node:
 
     def _send_snapshot(self, to: int) -> None:
         snapshot, me = self.system.snapshot(), self.member.me
-        message = encode_message(InstallSnapshot(me, to, self.member.raft.hard.term, snapshot))
+        message = MESSAGE.encode(InstallSnapshot(me, to, self.member.raft.hard.term, snapshot))
         member = self.member
 
         def arrived(other: Node) -> None:

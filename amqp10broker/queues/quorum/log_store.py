@@ -34,7 +34,7 @@ from amqp10broker.queues.quorum.command_codec import (
     encode_commands,
     entry_head,
 )
-from amqp10broker.queues.quorum.commands import NodeGone, QuorumCommand, RaiseVersion, split
+from amqp10broker.queues.quorum.commands import NodeGone, QuorumCommand, RaiseVersion
 from amqp10broker.queues.quorum.entry_index import EntryIndex
 from amqp10broker.queues.quorum.journal_bodies import JournalBodies
 from amqp10broker.queues.quorum.queue import QuorumQueue
@@ -48,21 +48,18 @@ from amqp10broker.queues.quorum.records import (
     HARD,
     INSTALLED,
     MEMBER,
+    PLACES,
     RELOCATED,
     STAGED,
     STATE,
+    STATE_OF,
     TRANSFER,
-    decode_places,
-    decode_state,
-    encode_places,
-    encode_state,
 )
 from amqp10broker.queues.quorum.snapshot import decode_snapshot, encode_snapshot, version_of
 from amqp10broker.queues.settings import DEFAULTS, QueueSettings
-from amqp10broker.raft.codec import decode_config, decode_hard, encode_hard
+from amqp10broker.raft import codec
 from amqp10broker.raft.config import Configuration
 from amqp10broker.raft.entries import Hard, Kind, Point, Run, Snapshot, Stored, new_member, run_of
-from amqp10broker.raft.errors import BadBytes
 from amqp10broker.raft.ready import Ready
 
 SNAPSHOT_AFTER_BYTES: Final = 32 * 1024 * 1024
@@ -267,12 +264,11 @@ class QuorumStore:
         """Encode commands, at least one, as the next entry of the log, without any change. `now_ms`: this
         node's clock; the time of an entry is never before that of the last one.
         """
-        commands = split(commands)
         now_ms = max(now_ms, self.now_ms)
         first = self.next_index
         version = self.version
         encoded = encode_commands(commands, now_ms, first, version)
-        payload = b"".join((encode_places(encoded.places), *encoded.pieces))
+        payload = b"".join((PLACES.encode(encoded.places), *encoded.pieces))
         if type(commands[0]) is RaiseVersion:
             version = max(version, commands[0].version)
         self._proposal = ProposedEntry(payload, now_ms, first, encoded.end, encoded.places, commands, version)
@@ -301,7 +297,7 @@ class QuorumStore:
             )  # fmt: skip
         if kind is not Kind.COMMAND:
             return LogEntry(index, term, kind, payload, self.now_ms, self.next_index, (), (), 0, self.version)
-        places, start = decode_places(payload)
+        places, start = PLACES.decode_part(payload)
         now_ms, first, raised = entry_head(payload, start)
         end = places[-1].first + places[-1].messages if places else first
         version = max(raised, self.version)
@@ -340,7 +336,7 @@ class QuorumStore:
 
     def _write_hard(self, hard: Hard) -> None:
         self._hard = hard
-        self._ticket, self._hard_file, _ = self._log.append(self.group, HARD, 0, [encode_hard(hard)])
+        self._ticket, self._hard_file, _ = self._log.append(self.group, HARD, 0, [codec.HARD.encode(hard)])
 
     def snapshot(self) -> tuple[Point, bytes, Iterator[bytes], Callable[[], None]]:
         """Return the place, state, and message records of the applied part; the last item must be called once
@@ -389,7 +385,7 @@ class QuorumStore:
         state, staged = self._staged_state, self._staged
         assert staged is not None, "what was staged has been dropped"
         assert TRANSFER.pack(self._transfer) == snapshot.data, "what is staged is of another transfer"
-        pieces = [snapshot.data, *encode_state(snapshot.point, state)]
+        pieces = [snapshot.data, *STATE_OF.pieces((snapshot.point, state))]
         self._ticket, file, _ = self._log.append(
             self.group, INSTALLED, snapshot.point.index, pieces, term=snapshot.point.term
         )
@@ -441,7 +437,7 @@ class QuorumStore:
         if entry.kind is Kind.COMMAND:
             commands = entry.commands
             if commands is None:
-                commands = decode_commands(entry.payload[decode_places(entry.payload)[1] :]).commands
+                commands = decode_commands(entry.payload[PLACES.decode_part(entry.payload)[1] :]).commands
             queue.begin_entry(entry.index)
             for command in commands:
                 queue.apply(command, entry.now_ms)
@@ -458,14 +454,14 @@ class QuorumStore:
         self.tail.popleft()
         if not self.tail:
             self.tail = _NO_ENTRIES
-        config = decode_config(entry.payload) if entry.kind is Kind.CONFIG else self._point.config
+        config = codec.CONFIG.decode(entry.payload) if entry.kind is Kind.CONFIG else self._point.config
         self._point = Point(entry.index, entry.term, config)
         self._next_index, self._now_ms, self._version = entry.end, entry.now_ms, entry.version
 
     def _relocate(self, first: int, end: int) -> None:
         batch = encode_batch(self.bodies.fetch(range(first, end)))
         place = Place(first, end - first, 0, sum(map(len, batch)))
-        payload = [encode_places([place]), *batch]
+        payload = [PLACES.encode([place]), *batch]
         self._ticket, file, _ = self._log.append(
             self.group, RELOCATED, first, payload, term=self._point.index
         )
@@ -473,10 +469,10 @@ class QuorumStore:
 
     def _relocate_staged(self, staged: JournalBodies, first: int, end: int) -> None:
         record = _record_of(first, staged.fetch(range(first, end)))
-        staged.relocated(self._append_staged(self._transfer, [record]), decode_places(record)[0])
+        staged.relocated(self._append_staged(self._transfer, [record]), PLACES.decode_part(record)[0])
 
     def _write_state(self, queue: QuorumQueue) -> None:
-        pieces = encode_state(self._point, encode_snapshot(queue))
+        pieces = STATE_OF.pieces((self._point, encode_snapshot(queue)))
         self._ticket, file, _ = self._log.append(
             self.group, STATE, self._point.index, pieces, term=self._point.term
         )
@@ -567,7 +563,7 @@ class QuorumStore:
         for record in records:
             try:
                 self._restore(record)
-            except (ValueError, BadBytes) as error:
+            except ValueError as error:
                 raise self._damaged(record, error) from error
 
     def _damaged(self, record: JournalRecord, error: Exception) -> StorageError:
@@ -595,15 +591,16 @@ class QuorumStore:
         if kind in (EMPTY, COMMANDS, CONFIG):
             self._restore_entry(record)
         elif kind == HARD:
-            self._hard, self._hard_file = decode_hard(payload), record.file
+            self._hard, self._hard_file = codec.HARD.decode(payload), record.file
         elif kind == STATE:
-            self._restore_state(record, *decode_state(payload))
+            self._restore_state(record, *STATE_OF.decode(payload))
         elif kind == STAGED:
             self._find_staged(record.index, record.file, payload)
         elif kind == INSTALLED:
             (transfer,) = TRANSFER.unpack_from(payload)
             staged = self._stage_of(transfer)
-            self._take_state(*decode_state(payload[TRANSFER.size :]), staged)
+            point, state = STATE_OF.decode(payload[TRANSFER.size :])
+            self._take_state(point, state, staged)
             staged.recovering = True
             self._remember_snapshot(record.file, len(payload))
         elif kind == RELOCATED:
@@ -631,7 +628,7 @@ class QuorumStore:
     @staticmethod
     def _find(file: int, payload: bytes, at: int, bodies: JournalBodies) -> None:
         # Other parts of the record belong to a state that is being received.
-        places, start = decode_places(payload, at)
+        places, start = PLACES.decode_part(payload, at)
         for place in places:
             begin = start + place.at
             messages = decode_batch(payload[begin : begin + place.length])
@@ -703,7 +700,7 @@ class QuorumStore:
             entry = self.tail[0]
             machine_version.check(entry.version)
             if entry.kind is Kind.COMMAND:
-                decoded = decode_commands(entry.payload[decode_places(entry.payload)[1] :])
+                decoded = decode_commands(entry.payload[PLACES.decode_part(entry.payload)[1] :])
                 if decoded.first < queue.next_index:
                     raise ValueError(
                         f"entry {entry.index} has message {decoded.first}, and before it was message "
@@ -794,7 +791,7 @@ class QuorumStore:
         base = self._base
         stretches = list(self._entries.terms(base.index))
         configs = [
-            (index, decode_config(self._log.read(file, offset)[APPLIED.size :]))
+            (index, codec.CONFIG.decode(self._log.read(file, offset)[APPLIED.size :]))
             for at, (first, _, kind) in enumerate(stretches)
             if kind is Kind.CONFIG
             for index, file, offset in self._entries.places(
@@ -808,7 +805,7 @@ class QuorumStore:
 def _record_of(first: int, messages: Sequence[Message]) -> bytes:
     batch = encode_batch(messages)
     place = Place(first, len(messages), 0, sum(map(len, batch)))
-    return b"".join((encode_places([place]), *batch))
+    return b"".join((PLACES.encode([place]), *batch))
 
 
 def _no_backend(queue: QuorumQueue) -> None: ...

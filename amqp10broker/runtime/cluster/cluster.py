@@ -32,13 +32,13 @@ from amqp10broker.cluster.bootstrap import (
 )
 from amqp10broker.cluster.hello import OTHER_VERSION, Hello, HelloRefused, Identity
 from amqp10broker.cluster.ids import SYSTEM_GROUP, node_of
-from amqp10broker.cluster.letters_codec import BadLetter
 from amqp10broker.cluster.placement import ByCount
 from amqp10broker.cluster.snapshots import Snapshots
 from amqp10broker.cluster.system import System
 from amqp10broker.cluster.system_store import used_version
 from amqp10broker.cluster.wire import ConnectionPurpose, FrameKind, PeerFrame
 from amqp10broker.errors import BadRequest, BrokerError, ConfigError, RefusedError, Stopped, StorageError
+from amqp10broker.layout import BadBytes
 from amqp10broker.metadata.node_requests import ForgetNode, JoinNode, NodeStarted
 from amqp10broker.metadata.nodes import NodeFacts
 from amqp10broker.metadata.queue import DeclaredQueue, Owner, QueueSpec
@@ -275,7 +275,7 @@ class Cluster:
         early, self._early = self._early or {}, None
         for node, said in early.items():
             # One that cannot be read is in the log: the others count.
-            with suppress(BadLetter):
+            with suppress(BadBytes):
                 self.queues.frames(node, list(said.values()))
 
     def begin(self) -> System:

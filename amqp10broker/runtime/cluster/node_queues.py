@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Final, cast
 import trio
 
 from amqp10broker.cluster.home_lane import HomeClient
+from amqp10broker.cluster.lane_codec import BODIES
 from amqp10broker.cluster.lane_server import HomeServer, LaneServer
-from amqp10broker.cluster.lane_table import LANE_KINDS, Lanes
+from amqp10broker.cluster.lane_table import Lanes
 from amqp10broker.cluster.lanes import NO_LEADER_MS, LaneClient
-from amqp10broker.cluster.letters_codec import BadLetter
 from amqp10broker.cluster.reply_queues import REPLY_KINDS, ReplyQueues
 from amqp10broker.cluster.wire import ConnectionPurpose, FrameKind, PeerFrame
+from amqp10broker.layout import BadBytes
 from amqp10broker.metadata.queue import DeclaredQueue, QueueSpec
 from amqp10broker.metadata.queue_kind import QUORUM
 from amqp10broker.metadata.vhost import VirtualHost
@@ -165,14 +166,14 @@ class NodeQueues:
 
     def frames(self, node: int, frames: Sequence[PeerFrame]) -> None:
         """Frames of one read have come by the connection for letters; those of other kinds are passed over.
-        Raises `BadLetter` if one of them cannot be read; the connection must end.
+        Raises `BadBytes` if one of them cannot be read; the connection must end.
         """
         received = self.lanes.received
         for frame in frames:
-            if frame.kind in LANE_KINDS or frame.kind in REPLY_KINDS:
+            if frame.kind in BODIES or frame.kind in REPLY_KINDS:
                 try:
-                    (received if frame.kind in LANE_KINDS else self.replies.received)(node, frame)
-                except BadLetter as error:
+                    (received if frame.kind in BODIES else self.replies.received)(node, frame)
+                except BadBytes as error:
                     _log.error("a node sent what cannot be read", node=self._name_of(node), reason=str(error))
                     raise
 

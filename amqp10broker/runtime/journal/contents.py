@@ -26,7 +26,6 @@ from amqp10broker.queues.quorum.records import CONFIG
 from amqp10broker.queues.spool import Scratch, Spool
 from amqp10broker.queues.stream.commits import StreamCommits
 from amqp10broker.queues.volatile import VolatileQueue
-from amqp10broker.raft.errors import BadBytes
 from amqp10broker.runtime.journal.data import FURNISHED, MEMBERSHIP, OF_THE_NODE, last_incarnation
 from amqp10broker.runtime.queues.handles import InlineQueue
 from amqp10broker.runtime.queues.reply_registry import ReplyRegistry
@@ -127,7 +126,7 @@ def _of_cluster(path: str, log: _Entries) -> tuple[int, list[tuple[Key, Value]]]
         number = ClusterIdentity.of(log.get(MEMBERSHIP)).number
         SystemStore(log)
         return number, left_alone(log)
-    except (BadBytes, KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise StorageError(
             path,
             f"what it says of the cluster cannot be understood: {error}",

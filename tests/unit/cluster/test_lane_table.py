@@ -5,10 +5,10 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any, cast
 
-from amqp10broker.cluster.effects_codec import encode_leader
+from amqp10broker.cluster.lane_codec import encode
 from amqp10broker.cluster.lane_messages import LeaderIs
 from amqp10broker.cluster.lane_table import Lanes
-from amqp10broker.cluster.wire import FrameKind, PeerFrame
+from amqp10broker.cluster.wire import PeerFrame
 
 GROUP = 7
 
@@ -19,7 +19,8 @@ def lanes() -> Lanes:
 
 
 def say(table: Lanes, node: int, leader: LeaderIs) -> None:
-    table.received(node, PeerFrame(FrameKind.LEADER_IS, GROUP, b"".join(encode_leader(leader))))
+    kind, body = encode(leader)
+    table.received(node, PeerFrame(kind, GROUP, b"".join(body)))
 
 
 def test_a_leader_that_has_lost_its_majority_is_no_leader_at_any_node() -> None:

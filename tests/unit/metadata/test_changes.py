@@ -278,19 +278,6 @@ def test_a_stream_has_an_id_of_its_own() -> None:
     assert all("declaration_id" not in entry for entry in export(catalog)["queues"])
 
 
-def test_a_stream_of_a_version_without_ids_has_its_number() -> None:
-    """Which no other queue of the data folder ever has."""
-    catalog, kept = furnished()
-    queue, _ = declare(catalog, "/", "s", durable=True, arguments={"x-queue-type": "stream"})
-    entries = list(kept.entries())
-    for key, value in entries:
-        if key == ("queue", "/", "s"):
-            del value["declaration_id"]
-    again = Catalog(furnished()[0]._host)
-    restore(again, entries)
-    assert again.lookup_vhost("/").lookup("s").declaration_id == str(queue.number)
-
-
 def test_numbers_are_reserved_before_they_are_given() -> None:
     """Many at one time. After a crash those that were reserved are passed over: who knows what has them."""
     catalog, kept = kept_catalog()

@@ -38,7 +38,7 @@ from amqp10broker.queues.quorum.commands import Letters
 from amqp10broker.queues.quorum.durability import GroupMember, QuorumInLog, QuorumInMemory
 from amqp10broker.queues.quorum.log_store import QuorumStore
 from amqp10broker.queues.quorum.queue import QuorumQueue
-from amqp10broker.queues.quorum.records import APPLIED, COMMANDS, decode_places
+from amqp10broker.queues.quorum.records import APPLIED, COMMANDS, PLACES
 from amqp10broker.queues.settings import DEFAULTS, QueueSettings
 from amqp10broker.queues.spool import Spool
 from amqp10broker.queues.stream.commits import StreamCommits
@@ -379,7 +379,7 @@ def test_what_is_due_happens_before_a_question_is_answered() -> None:
             journal.sync(journal.ticket)
             bench.wake(now_ms=NOW_MS + late)
             assert bench.told[-1] == ("Answer", [count])
-    entries = [decode_commands(each[decode_places(each)[1] :]).commands for each in journal.entries]
+    entries = [decode_commands(each[PLACES.decode_part(each)[1] :]).commands for each in journal.entries]
     assert [type(each) for (each,) in entries] == [Publish, Tick]
 
 

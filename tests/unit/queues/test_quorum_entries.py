@@ -246,7 +246,7 @@ def test_entries_out_of_order_are_damage() -> None:
 
 def test_power_that_goes_between_a_state_and_what_stands_behind_it_again() -> None:
     """The next start writes both: what is needed behind a state must not be in files before it."""
-    journal = SmallJournal(400)
+    journal = SmallJournal(250)
     queue, store = opened(journal)
     last = None
     for number in range(6):

@@ -29,7 +29,7 @@ from amqp10broker.queues.quorum.commands import Letters, QuorumCommand
 from amqp10broker.queues.quorum.durability import LATE_BYTES, LATE_ENTRIES
 from amqp10broker.queues.quorum.log_store import QuorumStore
 from amqp10broker.queues.settings import DEFAULTS
-from amqp10broker.raft.codec import encode_config
+from amqp10broker.raft.codec import CONFIG
 from amqp10broker.raft.config import Add, Configuration, Promote
 from amqp10broker.raft.entries import Hard, Kind, Point, Snapshot, run_of
 from amqp10broker.raft.ready import Ready
@@ -674,7 +674,7 @@ def test_a_state_has_the_configuration_of_its_place() -> None:
     journal = SmallJournal(10**6)
     store = member_of_three(journal)
     config = Configuration(tuple(member_id(each) for each in (1, 2, 3)), (member_id(4, 1),))
-    run = run_of(2, 1, Kind.CONFIG, (encode_config(config),))
+    run = run_of(2, 1, Kind.CONFIG, (CONFIG.encode(config),))
     store.write(Ready(1, None, None, (run,), [], None, (), (), None), lambda: None)
     assert store.apply(2) is not None
     journal.files[2], journal.live[2] = [], 0
