@@ -177,6 +177,11 @@ class ObservedSession:
         self.links: dict[Direction, dict[int, ObservedLink]] = {"in": {}, "out": {}}
         self._asked: dict[tuple[str, Direction], tuple[Direction, ObservedLink]] = {}
 
+    @property
+    def established(self) -> bool:
+        """Whether both sides have begun it."""
+        return len(self.begun) == len(OTHER)
+
     def add(self, link: ObservedLink) -> None:
         """Add a link that is attached already."""
         for direction, handle in link.handles.items():
@@ -372,6 +377,8 @@ class ObservedConnection:
                 return [session.end()]
             case _ if session is not None:
                 return session.apply(direction, body)
+            case _:
+                pass
         return []
 
 

@@ -7,11 +7,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import field
 
 from amqp10broker.dataclass import dataclass
-from amqp10broker.observe.frames.link_state import ObservedLink
+from amqp10broker.observe.frames.link_state import Direction, ObservedLink
 from amqp10broker.observe.frames.reader import FrameSplitter, TracedFrame
 from amqp10broker.observe.frames.records import (
     ARROWS,
-    Direction,
     Ended,
     KnownLink,
     Listening,
@@ -146,7 +145,8 @@ def _scope(connection: Connection, matches: Matches) -> LinkScope | ChannelScope
     links = LinkScope(matches)
     for number, session in connection.parts.items():
         known: dict[ObservedLink, list[str]] = {}
-        for end in (*session.service.consumers, *session.service.publishers):
+        ends: list[LinkConsumer | LinkPublisher] = [*session.service.consumers, *session.service.publishers]
+        for end in ends:
             # A consumer's address may be a name of the client's; its queue is what both mean.
             names = (end.address, end.queue.name if end.queue is not None else None)
             known[_known_link(connection, 0, number, end).observed()] = [each for each in names if each]
@@ -161,8 +161,10 @@ def _known(connection: Connection, at_ns: int) -> Iterator[KnownLink]:
                 yield KnownLink(at_ns, connection.number, number, "receiver", tag, consumer.queue.name)
         return
     for number, session in connection.parts.items():
-        for end in (*session.service.consumers, *session.service.publishers):
-            yield _known_link(connection, at_ns, number, end)
+        for receiver in session.service.consumers:
+            yield _known_link(connection, at_ns, number, receiver)
+        for publisher in session.service.publishers:
+            yield _known_link(connection, at_ns, number, publisher)
 
 
 def _known_link(
