@@ -257,8 +257,7 @@ def ratios(samples: Sequence[Row], works: Sequence[str], over: str, under: str, 
         if sample.get("target") != "floor":
             costs.setdefault(sample["case"], []).append(sample.get("cpu_us"))
     return [
-        {"case": f"{work}: {over.removeprefix('AMQP ')} / {under.removeprefix('AMQP ')}", "target": "broker"}
-        | {key: one / other}
+        {"case": f"{work}: {over} / {under}", "target": "broker"} | {key: one / other}
         for work in works
         for one, other in zip(
             costs.get(f"{work}: {over}", ()), costs.get(f"{work}: {under}", ()), strict=False

@@ -9,11 +9,9 @@ import pytest
 
 from benchmarks import spec
 from benchmarks.__main__ import main
-from benchmarks.article import SENDER_AND_RECEIVER, TWO_SENDERS, Half, halves
+from benchmarks.article import AMQP_091, AMQP_10, SENDER_AND_RECEIVER, TWO_SENDERS, Half, halves
 from benchmarks.article_tables import HalfResult, join
-from benchmarks.cases import ratios
 from benchmarks.measure import Context
-from benchmarks.protocols import AMQP_091, AMQP_10
 from benchmarks.results import Outcome
 
 OPTIONS = {
@@ -128,23 +126,7 @@ def test_the_state_flow_is_told_as_far_as_it_is_known() -> None:
     assert not any("state flow" in note for note in unknown.notes())
 
 
-def test_ratios_pair_the_repetitions_of_both_protocols() -> None:
-    """A failed one, or one without processor time, has no ratio."""
-    samples = [
-        {"case": f"publish: {protocol}", "target": target, "cpu_us": cost}
-        for protocol, target, cost in (
-            (AMQP_091, "floor", 0.1),
-            (AMQP_091, "broker", 3.0),
-            (AMQP_10, "broker", 2.0),
-            (AMQP_091, "broker", None),
-            (AMQP_10, "broker", 2.0),
-        )
-    ]
-    found = ratios(samples, ["publish", "consume"], AMQP_091, AMQP_10, "ratio_091")
-    assert [(row["case"], row["ratio_091"]) for row in found] == [("publish: 0-9-1 / 1.0", 1.5)]
-
-
-@pytest.mark.parametrize("name", ["two_senders", "one_sender_one_receiver", "protocols", "all"])
+@pytest.mark.parametrize("name", ["two_senders", "one_sender_one_receiver", "all"])
 def test_every_question_can_be_asked_for_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     """In `all` the options of every one of them stand beside each other."""
     with pytest.raises(SystemExit, match="0"):

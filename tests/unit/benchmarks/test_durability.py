@@ -143,7 +143,7 @@ def test_faults_are_injected_in_test_mode_only() -> None:
     assert arguments == ["--test-mode", "--sync-delay", "5"]
 
 
-@pytest.mark.parametrize("name", ["durability", "versus", "scatter"])
+@pytest.mark.parametrize("name", ["durability", "versus"])
 def test_every_question_can_be_asked_for_a_data_folder(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     """The options are common to all."""
     with pytest.raises(SystemExit, match="0"):
