@@ -223,14 +223,12 @@ def _section(document: Document) -> list[str]:
     """Write a result that has columns of its own."""
     lines = [f"## {_title(document)}: {document['question']}", ""]
     columns = used_columns(document["rows"], document["columns"])
-    if document["tables"] and document["picture"]:
+    if document["tables"]:
         lines += ["```", *document["tables"], "```", ""]
     elif columns:
         headings = ["case", "target", *(HEADINGS[column][0] for column in columns)]
         body = [[row["case"], row["target"], *cells_of(row, columns)] for row in document["rows"]]
         lines += _markdown_table(headings, body, left=2)
-    if document["picture"]:
-        lines += [f"![{document['benchmark']}]({document['picture']})", ""]
     return lines
 
 

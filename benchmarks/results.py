@@ -38,8 +38,6 @@ class Outcome:
     tables: list[str] = field(default_factory=list)
     """Further tables, already drawn."""
     notes: list[str] = field(default_factory=list)
-    picture: str | None = None
-    """An SVG, kept beside the JSON file."""
     status: int = 0
     """Exit status of the command line, if a benchmark has found something that scripts should notice."""
 
@@ -201,13 +199,8 @@ def revision() -> str | None:
 
 
 def save(name: str, question: str, label: str, outcome: Outcome, directory: Path) -> Path:
-    """Write one run's JSON (and picture); an earlier run with the same label is replaced."""
+    """Write one run's JSON; an earlier run with the same label is replaced."""
     directory.mkdir(parents=True, exist_ok=True)
-    stem = f"{name}-{label}"
-    picture = None
-    if outcome.picture is not None:
-        picture = f"{stem}.svg"
-        (directory / picture).write_text(outcome.picture, encoding="utf-8")
     document = {
         "benchmark": name,
         "label": label,
@@ -216,10 +209,9 @@ def save(name: str, question: str, label: str, outcome: Outcome, directory: Path
         "command": "python -m benchmarks " + shlex.join(sys.argv[1:]),
         "revision": revision(),
         "machine": machine(),
-        "picture": picture,
-        **{key: value for key, value in asdict(outcome).items() if key != "picture"},
+        **asdict(outcome),
     }
-    path = directory / f"{stem}.json"
+    path = directory / f"{name}-{label}.json"
     path.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     return path
 

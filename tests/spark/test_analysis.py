@@ -200,7 +200,6 @@ def test_the_job_writes_report_and_tables_and_tells_its_steps(
     again = duckdb.sql(f"select count(*) from read_csv('{tmp_path}/a/b/runs.csv')").fetchall()
     assert again == [(39,)]
     assert [line.partition("] ")[2] for line in said.getvalue().splitlines()][-2:] == [
-        "drawing the cases of two_senders",
         "9 tables and the report written",
     ]
 

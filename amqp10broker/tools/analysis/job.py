@@ -66,7 +66,7 @@ def analyse(folder: Path, output: Path, aim: Aim, spark: SparkSession, progress:
     recommended = recommend_all(together, aim)
     tables = tables_of(measured, found, comparisons(together), recommended, waits)
     analysed = Analysed(recording, measured, together, recommended, aim.describe(), waits)
-    html = report(analysed, progress.say)
+    html = report(analysed)
     try:
         files = write_tables(output, tables)
         _write_whole(output / REPORT, html)

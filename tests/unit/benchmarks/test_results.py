@@ -1,13 +1,12 @@
-"""Medians, tables, report and picture."""
+"""Medians, tables and report."""
 
 from __future__ import annotations
 
-import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
 
-from benchmarks import report, results, spec, sweep
+from benchmarks import report, results, spec
 from benchmarks.load import Latency
 
 
@@ -26,7 +25,6 @@ def document(name: str, rows: list[results.Row]) -> dict[str, object]:
         "command": f"python -m benchmarks {name}",
         "revision": None,
         "machine": {"cpu": "x", "cores": 2, "kernel": "6", "python": "3.11", "load_average_1_min": 0.1},
-        "picture": None,
         "columns": ["rate_per_s", "cpu_us"],
         "rows": rows,
         "tables": [],
@@ -137,24 +135,6 @@ def test_a_neighbour_apart_is_compared_with_itself() -> None:
         ["with slow neighbour / alone", "250,000/s, 4.00 µs", "500,000/s, 2.00 µs", "0.500 |"],
         ["with slow neighbour / slow neighbour apart", "250,000/s, 4.00 µs", "333,333/s, 3.00 µs", "0.750 |"],
     ]
-
-
-def test_the_picture_is_well_formed_and_has_every_window() -> None:
-    """A panel for each size and figure; the legend names the windows."""
-    pytest.importorskip("matplotlib")
-    grid = sweep.Grid(credits=(10, 1000), windows=(50, 400), queue_credits=(None,), sizes=(100, 1024))
-    rows = [
-        {"credit": cell.credit, "window": cell.window, "size_bytes": cell.size_bytes, "queue_credit": None}
-        | {"rate_per_s": 100.0, "cpu_us": None if cell.credit == 10 else 2.0}
-        for cell in grid.cells()
-    ]
-    drawn = sweep.picture(rows, grid)
-    assert drawn is not None
-    texts = [text.text for text in ET.fromstring(drawn).iter("{http://www.w3.org/2000/svg}text")]
-    assert {"50", "400", "max_incoming_window", "100 B", "1 KiB", "messages / s"} <= set(texts)
-    assert texts.count("broker CPU µs / message") == 2
-    failed = [row | {"rate_per_s": None, "cpu_us": None} for row in rows]
-    assert sweep.picture(failed, grid) is not None, "a sweep that failed has a picture without lines"
 
 
 @pytest.mark.parametrize(("links", "sessions"), [(1, 1), (250, 1), (251, 2), (1000, 4)])

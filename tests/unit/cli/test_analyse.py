@@ -166,7 +166,7 @@ def test_without_java_or_pyspark_it_says_what_to_install(
 
 
 @pytest.mark.parametrize("how", [[], ["--follow"]])
-@pytest.mark.parametrize("package", ["pyspark", "pyarrow", "pandas", "matplotlib", "jinja2"])
+@pytest.mark.parametrize("package", ["pyspark", "pyarrow", "pandas", "jinja2"])
 def test_without_a_package_it_says_which_extra_has_it(
     recording: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch, package: str, how: list[str]
 ) -> None:
@@ -257,7 +257,7 @@ def test_the_help_imports_nothing_heavy() -> None:
     program = (
         "import sys\nfrom amqp10broker.cli.main import main\n"
         "try: main(['analyse', '--help'])\nexcept SystemExit: pass\n"
-        "heavy = {'pyspark', 'pyarrow', 'numpy', 'pandas', 'matplotlib', 'jinja2',"
+        "heavy = {'pyspark', 'pyarrow', 'numpy', 'pandas', 'jinja2',"
         " 'amqp10broker.tools.analysis'}\n"
         "print(sorted(heavy & set(sys.modules)))"
     )
