@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 from benchmarks import spec
 from benchmarks.broker_process import BrokerSettings, OwnBroker, RunningBroker, Target
@@ -47,10 +47,7 @@ STANDARD_COLUMNS: Final = (
 )
 
 
-class Arguments(Protocol):
-    """A parser, or a group of one."""
-
-    def add_argument(self, *names: str, **what: Any) -> object: ...
+Arguments = argparse.ArgumentParser | argparse._ArgumentGroup
 
 
 def options(**known: tuple[Any, ...]) -> Callable[[Arguments], None]:
