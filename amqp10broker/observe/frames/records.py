@@ -211,9 +211,8 @@ class _RecordReader:
                 str(fields["peer"]),
                 protocol,
                 bool(fields["begins"]),
-                # Both fields are missing in older recordings.
-                bool(fields.get("tls", False)),
-                str(fields.get("transport", "tcp")),
+                bool(fields["tls"]),
+                str(fields["transport"]),
             )
         return KnownLink(
             at_ns,
