@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import fields, replace
 from typing import Any, Final
 
-from amqp10broker.observe.frames.reader import FrameSplitter, TracedFrame
+from amqp10broker.observe.frames.reader import TracedFrame
 from amqp10broker.protocols.amqp091.framing import (
     END,
     FRAME_MIN_SIZE,
@@ -56,9 +56,12 @@ _MADE_HERE: Final = (
 
 
 class Player091(Player):
+    protocol = Protocol.AMQP_091
+    header = AMQP_091_HEADER
+    heartbeat = HEARTBEAT
+
     def __init__(self, part: RecordedConnection, login: ReplayLogin) -> None:
         super().__init__(part, login)
-        self.reader = FrameSplitter(Protocol.AMQP_091)
         self.ready = True
         self._was = Ledger091()
         self._now = Ledger091()
@@ -69,23 +72,10 @@ class Player091(Player):
         self._publishing: dict[int, bool] = {}
         self.controls = _look_through(part)
 
-    @property
-    def answers(self) -> int:
-        return self._now.answers
-
-    def start(self) -> None:
-        self.write(AMQP_091_HEADER)
-
     def heartbeat_s(self) -> float:
         return self._heartbeat_s / 2
 
-    def beat(self) -> None:
-        self.write(HEARTBEAT)
-
     # --- frames of the broker -----------------------------------------------------------------------
-
-    def hear(self, step: Step) -> None:
-        self._was.apply("out", step.frame.channel, step.frame.body)
 
     def take(self, frame: TracedFrame) -> None:
         if frame.channel < 0:
@@ -271,12 +261,12 @@ class Player091(Player):
         if not self._publishing.get(number):
             return
         if frame.data[0] != FRAME_BODY:
-            self._send(frame.data)
+            self.send(frame.data)
             return
         room = self._frame_max - FRAME_OVERHEAD
         for start in range(0, frame.payload_bytes, room):
             size = min(room, frame.payload_bytes - start)
-            self._send(HEADER.pack(FRAME_BODY, number, size) + bytes(size) + END)
+            self.send(HEADER.pack(FRAME_BODY, number, size) + bytes(size) + END)
 
     def _settle(
         self,
@@ -305,11 +295,7 @@ class Player091(Player):
 
     def _say(self, number: int, method: Method) -> None:
         self._now.apply("in", number, method)
-        self._send(method_frame(number, method))
-
-    def _send(self, data: bytes) -> None:
-        self.played += 1
-        self.write(data)
+        self.send(method_frame(number, method))
 
     def close(self) -> None:
         if not self._now.closing and self.over is None and self._now.opened and self._now.error is None:

@@ -13,7 +13,7 @@ from amqp10broker.observe.frames.link_state import (
     ObservedSession,
     SessionEnded,
 )
-from amqp10broker.observe.frames.reader import FrameSplitter, TracedFrame
+from amqp10broker.observe.frames.reader import TracedFrame
 from amqp10broker.protocols import serial
 from amqp10broker.protocols.amqp10.frames import FRAME_HEADER_BYTES, HEARTBEAT, TYPE_SASL, encode_frame
 from amqp10broker.protocols.amqp10.performatives import (
@@ -46,9 +46,12 @@ _SENT_WITHOUT: Final = "messages of transactions are sent without them"
 
 
 class Player10(Player):
+    protocol = Protocol.AMQP_10
+    header = SASL_HEADER
+    heartbeat = HEARTBEAT
+
     def __init__(self, part: RecordedConnection, login: ReplayLogin) -> None:
         super().__init__(part, login)
-        self.reader = FrameSplitter(Protocol.AMQP_10)
         self.ready = False
         self._was = Ledger10()
         self._now = Ledger10()
@@ -58,24 +61,11 @@ class Player10(Player):
         self._unsent: dict[LedgerLink, set[int]] = {}
         self.controls, self._lengths = _look_through(part)
 
-    @property
-    def answers(self) -> int:
-        return self._now.answers
-
-    def start(self) -> None:
-        self.write(SASL_HEADER)
-
     def heartbeat_s(self) -> float:
         opened = self._now.state.opened.get("out")
         return 0.0 if opened is None else (opened.idle_time_out or 0) / 2000
 
-    def beat(self) -> None:
-        self.write(HEARTBEAT)
-
     # --- frames of the broker -----------------------------------------------------------------------
-
-    def hear(self, step: Step) -> None:
-        self._was.apply("out", step.frame.channel, step.frame.body)
 
     def take(self, frame: TracedFrame) -> None:
         body = frame.body
@@ -398,16 +388,12 @@ class Player10(Player):
             self._say(now.channel, replace(body, first=first, last=None if first == last else last))
 
     def _say(self, channel: int, body: Any, payload: bytes = b"") -> list[LinkEvent]:
-        self._send(encode_frame(channel, body.encode() + payload))
+        self.send(encode_frame(channel, body.encode() + payload))
         return self._now.apply("in", channel, body)
 
     def _say_as_it_was(self, frame: TracedFrame) -> list[LinkEvent]:
-        self._send(frame.data)
+        self.send(frame.data)
         return self._now.apply("in", frame.channel, frame.body)
-
-    def _send(self, data: bytes) -> None:
-        self.played += 1
-        self.write(data)
 
     def close(self) -> None:
         state = self._now.state
