@@ -7,7 +7,7 @@ A delivery counts when the broker begins to send it, or has received it whole (p
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 from copy import copy
 from dataclasses import field
 from typing import Any, Final, Literal, Self
@@ -91,9 +91,11 @@ class ObservedLink:
 
     def spend(self, deliveries: int) -> None:
         """Count deliveries, also those beyond the credit."""
-        beyond = max(0, deliveries - self.credit.link_credit)
-        self.credit.spend(deliveries - beyond)
-        self.credit.delivery_count = add(self.credit.delivery_count, beyond)
+        credit = self.credit
+        covered = min(deliveries, credit.link_credit)
+        credit.spend(covered)
+        if covered < deliveries:
+            credit.delivery_count = add(credit.delivery_count, deliveries - covered)
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,8 +206,10 @@ class ObservedSession:
             case Flow():
                 return self._flow(direction, body)
             case Disposition():
-                last = body.first if body.last is None else body.last
-                return self.dispose(direction, body.role, ((body.first, last),), settled=bool(body.settled))
+                spans = ((body.first, body.first if body.last is None else body.last),)
+                settled = bool(body.settled)
+                found = self.settle(direction, body.role, spans, settled=settled)
+                return [Disposed(self, link, numbers, settled) for link, numbers in found]
             case Attach():
                 return [self._attach(direction, body)]
             case Detach():
@@ -309,27 +313,28 @@ class ObservedSession:
 
     def named(
         self, direction: Direction, role: bool, spans: Iterable[Span]
-    ) -> Iterator[tuple[ObservedLink, set[int]]]:
-        """Yield the unsettled deliveries that a disposition of this direction and role names, by link."""
+    ) -> list[tuple[ObservedLink, set[int]]]:
+        """Return the unsettled deliveries that a disposition of this direction and role names, by link."""
         sender = OTHER[direction] if role == Role.RECEIVER else direction
+        found = []
         for link in self.links[sender].values():
-            if link.direction == sender and not link.ended and link.unsettled:
-                found: set[int] = set()
+            if link.unsettled and link.direction == sender and not link.ended:
+                numbers: set[int] = set()
                 for first, last in spans:
-                    found |= within(link.unsettled, first, last)
-                if found:
-                    yield link, found
+                    numbers |= within(link.unsettled, first, last)
+                if numbers:
+                    found.append((link, numbers))
+        return found
 
-    def dispose(
+    def settle(
         self, direction: Direction, role: bool, spans: Iterable[Span], *, settled: bool
-    ) -> list[LinkEvent]:
-        """Apply a disposition of deliveries with ids in these ranges."""
-        events: list[LinkEvent] = []
-        for link, found in self.named(direction, role, spans):
-            if settled:
-                link.unsettled -= found
-            events.append(Disposed(self, link, found, settled))
-        return events
+    ) -> list[tuple[ObservedLink, set[int]]]:
+        """Apply a disposition of deliveries with ids in these ranges; return what it names, as `named`."""
+        found = self.named(direction, role, spans)
+        if settled:
+            for link, numbers in found:
+                link.unsettled -= numbers
+        return found
 
 
 class ObservedConnection:

@@ -32,7 +32,7 @@ class Standing:
         self._link = _observed(session, link)
         self._session = ObservedSession(session.channel)
         self._session.add(self._link)
-        came, went = self._session.windows["in"], self._session.windows["out"]
+        self._came, self._went = came, went = self._session.windows["in"], self._session.windows["out"]
         came.next_id, came.left = session.incoming.next_incoming_id or 0, session.incoming.advertised
         went.next_id, went.left = session.outgoing.next_outgoing_id, session.outgoing.remote_incoming_window
         went.initial_id = session.outgoing.initial_outgoing_id
@@ -41,11 +41,12 @@ class Standing:
         other = copy(self)
         other._link = self._link.copy()
         other._session = self._session.copy_with(other._link)
+        other._came, other._went = other._session.windows["in"], other._session.windows["out"]
         return other
 
     def values(self) -> tuple[Any, ...]:
-        link, credit = self._link, self._link.credit
-        came, went = self._session.windows["in"], self._session.windows["out"]
+        link, came, went = self._link, self._came, self._went
+        credit = link.credit
         granted, pending, *rest = self.mark
         of_queue = (None, None) if link.direction == "in" else (max(0, granted + pending), pending)
         of_link = (credit.link_credit, credit.delivery_count, credit.drain, *of_queue, len(link.unsettled))
@@ -65,7 +66,7 @@ class Standing:
                 return bool(session.apply("in", record[3]))
             case RecordKind.DISPOSITIONS_IN:
                 _, _, role, settled, _, spans, _ = record
-                return bool(session.dispose("in", role, spans, settled=settled))
+                return bool(session.settle("in", role, spans, settled=settled))
             case RecordKind.FLOW_IN:
                 return bool(session.apply("in", record[2]))
             case RecordKind.SENT:
