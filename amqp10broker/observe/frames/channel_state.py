@@ -145,12 +145,12 @@ class ObservedChannel:
             self.unsettled[tag] = consumer
         return MessageDelivered(self, consumer, tag, no_ack)
 
-    def _settle(self, tags: Sequence[int], *, gives_back: bool) -> Iterator[DeliveriesSettled]:
+    def _settle(self, tags: Sequence[int], *, gives_back: bool) -> Iterator[SettlementObserved]:
         settled: dict[ObservedConsumer, list[int]] = {}
         for tag in tags:
             settled.setdefault(self.unsettled.pop(tag), []).append(tag)
         for consumer, own in settled.items():
-            yield DeliveriesSettled(self, consumer, own, gives_back)
+            yield SettlementObserved(self, consumer, own, gives_back)
 
     def _end_consumer(self, tag: str, *, by_broker: bool) -> Iterator[ConsumerEnded]:
         consumer = self.consumers.pop(tag, None)
@@ -201,7 +201,7 @@ class MessageDelivered:
 
 
 @dataclass(frozen=True, slots=True)
-class DeliveriesSettled:
+class SettlementObserved:
     """The client settles deliveries of a consumer, or gives them back."""
 
     channel: ObservedChannel
@@ -225,7 +225,7 @@ ChannelEvent = (
     | ConsumerAsked
     | ConsumerEnded
     | MessageDelivered
-    | DeliveriesSettled
+    | SettlementObserved
     | MessagesConfirmed
 )
 

@@ -99,7 +99,7 @@ class ObservedLink:
 
 
 @dataclass(frozen=True, slots=True)
-class SessionBegun:
+class BeginObserved:
     """A side has sent begin; `answered`: as the second one."""
 
     session: ObservedSession
@@ -107,7 +107,7 @@ class SessionBegun:
 
 
 @dataclass(frozen=True, slots=True)
-class LinkAttached:
+class AttachObserved:
     """A side has sent attach; `answered`: as the second one."""
 
     session: ObservedSession
@@ -116,7 +116,7 @@ class LinkAttached:
 
 
 @dataclass(frozen=True, slots=True)
-class LinkFlowed:
+class FlowObserved:
     """A flow names a link; `grants`: it is the receiver's, and sets the credit."""
 
     session: ObservedSession
@@ -125,7 +125,7 @@ class LinkFlowed:
 
 
 @dataclass(frozen=True, slots=True)
-class Transferred:
+class TransferObserved:
     """One transfer frame of a delivery; `begins`, `ends`: it is the first frame, the last."""
 
     session: ObservedSession
@@ -136,7 +136,7 @@ class Transferred:
 
 
 @dataclass(frozen=True, slots=True)
-class Disposed:
+class DispositionObserved:
     """A disposition names these unsettled deliveries of a link; `settled`: they are settled now."""
 
     session: ObservedSession
@@ -146,7 +146,7 @@ class Disposed:
 
 
 @dataclass(frozen=True, slots=True)
-class LinkDetached:
+class DetachObserved:
     """A side has sent detach; `answered`: as the second one."""
 
     session: ObservedSession
@@ -155,14 +155,22 @@ class LinkDetached:
 
 
 @dataclass(frozen=True, slots=True)
-class SessionEnded:
+class EndObserved:
     """A side has sent end; `answered`: as the second one."""
 
     session: ObservedSession
     answered: bool
 
 
-LinkEvent = SessionBegun | LinkAttached | LinkFlowed | Transferred | Disposed | LinkDetached | SessionEnded
+LinkEvent = (
+    BeginObserved
+    | AttachObserved
+    | FlowObserved
+    | TransferObserved
+    | DispositionObserved
+    | DetachObserved
+    | EndObserved
+)
 """A flow without handle has no event, nor has a frame about a link that is unknown or ended."""
 
 
@@ -209,7 +217,7 @@ class ObservedSession:
                 spans = ((body.first, body.first if body.last is None else body.last),)
                 settled = bool(body.settled)
                 found = self.settle(direction, body.role, spans, settled=settled)
-                return [Disposed(self, link, numbers, settled) for link, numbers in found]
+                return [DispositionObserved(self, link, numbers, settled) for link, numbers in found]
             case Attach():
                 return [self._attach(direction, body)]
             case Detach():
@@ -217,25 +225,25 @@ class ObservedSession:
                 if link is None:
                     return []
                 answered, link.ended = link.ended, True
-                return [LinkDetached(self, link, answered)]
+                return [DetachObserved(self, link, answered)]
             case _:
                 return []
 
-    def begin(self, direction: Direction, body: Begin) -> SessionBegun:
+    def begin(self, direction: Direction, body: Begin) -> BeginObserved:
         answered = OTHER[direction] in self.begun
         self.begun[direction] = body
         window = self.windows[direction]
         window.next_id = window.initial_id = body.next_outgoing_id
         self.windows[OTHER[direction]].allow(None, body.incoming_window)
-        return SessionBegun(self, answered)
+        return BeginObserved(self, answered)
 
-    def end(self) -> SessionEnded:
+    def end(self) -> EndObserved:
         answered, self.ended = self.ended, True
         for link in self.all_links():
             link.ended = True
-        return SessionEnded(self, answered)
+        return EndObserved(self, answered)
 
-    def _attach(self, direction: Direction, body: Attach) -> LinkAttached:
+    def _attach(self, direction: Direction, body: Attach) -> AttachObserved:
         sender = direction if body.role == Role.SENDER else OTHER[direction]
         asked_by, link = self._asked.pop((body.name, sender), (direction, None))
         answered = link is not None and asked_by != direction
@@ -252,7 +260,7 @@ class ObservedSession:
             link.credit.delivery_count = link.initial_count = body.initial_delivery_count or 0
         link.handles[direction] = body.handle
         self.links[direction][body.handle] = link
-        return LinkAttached(self, link, answered)
+        return AttachObserved(self, link, answered)
 
     def _flow(self, direction: Direction, flow: Flow) -> list[LinkEvent]:
         self.windows[OTHER[direction]].allow(flow.next_incoming_id, flow.incoming_window)
@@ -272,7 +280,7 @@ class ObservedSession:
             if given_up <= credit.link_credit or diff(count, credit.delivery_count) > 0:
                 credit.link_credit = max(0, credit.link_credit - given_up)
                 credit.delivery_count = count
-        return [LinkFlowed(self, link, grants)]
+        return [FlowObserved(self, link, grants)]
 
     def transfers(
         self,
@@ -309,7 +317,7 @@ class ObservedSession:
         if body.aborted or (ends and body.resume):
             link.unsettled.discard(number)
         link.partial = None if ends else number
-        return [Transferred(self, link, number, begins, ends)]
+        return [TransferObserved(self, link, number, begins, ends)]
 
     def named(
         self, direction: Direction, role: bool, spans: Iterable[Span]

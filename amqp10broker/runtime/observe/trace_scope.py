@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from typing import Final
 
-from amqp10broker.observe.frames.link_state import Direction, LinkAttached, ObservedConnection, ObservedLink
+from amqp10broker.observe.frames.link_state import AttachObserved, Direction, ObservedConnection, ObservedLink
 from amqp10broker.observe.frames.reader import TracedFrame
 from amqp10broker.protocols.amqp091.methods import BasicPublish, ChannelCloseOk
 from amqp10broker.protocols.amqp10.performatives import Detach, Disposition, End, Flow, Transfer
@@ -65,7 +65,7 @@ class LinkScope:
         elif session is not None and isinstance(body, Flow | Disposition | End):
             links = session.all_links()
         for event in self._state.apply(direction, channel, body):
-            if isinstance(event, LinkAttached):
+            if isinstance(event, AttachObserved):
                 # A dynamic address is known from the answer on.
                 links = [event.link]
                 if self._matches(event.link.address):

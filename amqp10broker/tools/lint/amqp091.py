@@ -12,11 +12,11 @@ from amqp10broker.observe.frames.channel_state import (
     ChannelEvent,
     ConsumerAsked,
     ConsumerEnded,
-    DeliveriesSettled,
     MessageDelivered,
     ObservedChannel,
     ObservedChannels,
     ObservedConsumer,
+    SettlementObserved,
 )
 from amqp10broker.observe.frames.records import KnownLink, RecordedFrame
 from amqp10broker.protocols.amqp091.errors import AmqpHardError
@@ -103,7 +103,7 @@ class Client091:
                 self._consumers[event.consumer] = _LintedConsumer(evidence_of(record))
             case MessageDelivered():
                 self._deliver(event, record)
-            case DeliveriesSettled() if event.consumer in self._consumers:
+            case SettlementObserved() if event.consumer in self._consumers:
                 self._settle(event, record)
             case ConsumerEnded():
                 self._end_consumer(event.channel, event.consumer)
@@ -130,7 +130,7 @@ class Client091:
         consumer = self._consumers.setdefault(event.consumer, _LintedConsumer(evidence_of(record)))
         consumer.settling.delivered(event.delivery_tag, record.at_ns)
 
-    def _settle(self, event: DeliveriesSettled, record: RecordedFrame) -> None:
+    def _settle(self, event: SettlementObserved, record: RecordedFrame) -> None:
         consumer = self._consumers[event.consumer]
         for tag in event.delivery_tags:
             consumer.settling.settled(tag, gives_back=event.gives_back)

@@ -7,16 +7,16 @@ from typing import Any, Final
 
 from amqp10broker.dataclass import dataclass
 from amqp10broker.observe.frames.link_state import (
-    Disposed,
-    LinkAttached,
-    LinkDetached,
+    AttachObserved,
+    DetachObserved,
+    DispositionObserved,
+    EndObserved,
+    FlowObserved,
     LinkEvent,
-    LinkFlowed,
     ObservedConnection,
     ObservedLink,
     ObservedSession,
-    SessionEnded,
-    Transferred,
+    TransferObserved,
 )
 from amqp10broker.observe.frames.records import KnownLink, RecordedFrame
 from amqp10broker.protocols.amqp10.performatives import (
@@ -112,26 +112,26 @@ class Client10:
     def _take(self, event: LinkEvent, body: Any, record: RecordedFrame) -> None:
         came = record.direction == "in"
         match event:
-            case LinkAttached(link=link) if not event.answered and came:
+            case AttachObserved(link=link) if not event.answered and came:
                 if link.address != _MANAGEMENT:  # requests and replies, one at a time
                     self._links[link] = _LintedLink(evidence_of(record))
-            case LinkFlowed(link=link) if event.grants and came and link in self._links:
+            case FlowObserved(link=link) if event.grants and came and link in self._links:
                 self._granted(event, self._links[link], body, record)
-            case Transferred(link=link) if event.begins and link in self._links:
+            case TransferObserved(link=link) if event.begins and link in self._links:
                 if not came:
                     self._delivered(event, self._links[link], body, record)
                 elif not isinstance(link.terminus, Coordinator):
                     self._sent(event, self._links[link], body, record)
-            case Disposed(link=link) if link in self._links:
+            case DispositionObserved(link=link) if link in self._links:
                 if link.direction == "out" and came and event.settled:
                     self._settled(event, self._links[link], body, record)
                 elif link.direction == "in" and not came:
                     _confirm(event, self._links[link], body)
-            case LinkDetached(link=link) if not event.answered:
+            case DetachObserved(link=link) if not event.answered:
                 if not came and link in self._links:
                     self._ended(_where(event.session, link), body.error, record)
                 self._end_link(event.session, link)
-            case SessionEnded(session=session) if not event.answered:
+            case EndObserved(session=session) if not event.answered:
                 if not came:
                     self._ended(f"session {session.channel}", body.error, record)
                 self._end_session(session)
@@ -145,7 +145,7 @@ class Client10:
 
     # --- of the client ----------------------------------------------------------------------------
 
-    def _granted(self, event: LinkFlowed, habits: _LintedLink, flow: Flow, record: RecordedFrame) -> None:
+    def _granted(self, event: FlowObserved, habits: _LintedLink, flow: Flow, record: RecordedFrame) -> None:
         habits.last = evidence_of(record)
         if flow.delivery_count is not None and not event.link.attached:
             said = f"delivery-count {flow.delivery_count} before the broker's attach"
@@ -155,7 +155,7 @@ class Client10:
             habits.idle_ns = None
 
     def _sent(
-        self, event: Transferred, habits: _LintedLink, transfer: Transfer, record: RecordedFrame
+        self, event: TransferObserved, habits: _LintedLink, transfer: Transfer, record: RecordedFrame
     ) -> None:
         where = _where(event.session, event.link)
         habits.carried += 1
@@ -177,7 +177,7 @@ class Client10:
             habits.tag_of[event.delivery_id] = tag
 
     def _settled(
-        self, event: Disposed, habits: _LintedLink, disposition: Disposition, record: RecordedFrame
+        self, event: DispositionObserved, habits: _LintedLink, disposition: Disposition, record: RecordedFrame
     ) -> None:
         gives_back = isinstance(disposition.state, _BACK)
         for number in event.delivery_ids:
@@ -191,7 +191,7 @@ class Client10:
     # --- of the broker ----------------------------------------------------------------------------
 
     def _delivered(
-        self, event: Transferred, habits: _LintedLink, transfer: Transfer, record: RecordedFrame
+        self, event: TransferObserved, habits: _LintedLink, transfer: Transfer, record: RecordedFrame
     ) -> None:
         if not transfer.settled:
             habits.settling.delivered(event.delivery_id, record.at_ns)
@@ -233,7 +233,7 @@ class Client10:
         self._book.note(rule, self._number, where, said, evidence_of(record))
 
 
-def _confirm(event: Disposed, habits: _LintedLink, disposition: Disposition) -> None:
+def _confirm(event: DispositionObserved, habits: _LintedLink, disposition: Disposition) -> None:
     for number in event.delivery_ids:
         habits.tags.discard(habits.tag_of.pop(number, b""))
     if isinstance(disposition.state, Rejected | Released):

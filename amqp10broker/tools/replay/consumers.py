@@ -13,7 +13,7 @@ from statistics import fmean, median
 from typing import Any, Final
 
 from amqp10broker.dataclass import dataclass
-from amqp10broker.observe.frames.link_state import Disposed, LinkFlowed, Transferred
+from amqp10broker.observe.frames.link_state import DispositionObserved, FlowObserved, TransferObserved
 from amqp10broker.protocols import serial
 from amqp10broker.protocols.amqp10.performatives import Flow, Transfer
 from amqp10broker.protocols.preface import Protocol
@@ -125,16 +125,16 @@ def consumers(part: RecordedConnection) -> list[RecordedConsumer]:
         body: Any = step.frame.body
         at = step.at_ns / _NS
         for event in ledger.apply(step.direction, step.frame.channel, body):
-            if not isinstance(event, LinkFlowed | Transferred | Disposed):
+            if not isinstance(event, FlowObserved | TransferObserved | DispositionObserved):
                 continue
             link = ledger.links.get(event.link)
             if link is None or link.sends or link.left_out:
                 continue
-            if isinstance(event, LinkFlowed) and event.grants:
+            if isinstance(event, FlowObserved) and event.grants:
                 found.setdefault(link, RecordedConsumer(link)).flow(at, body)
-            elif isinstance(event, Disposed) and step.sent and link in found:
+            elif isinstance(event, DispositionObserved) and step.sent and link in found:
                 found[link].finish(at, len(event.delivery_ids))
-            elif isinstance(event, Transferred) and link in found:
+            elif isinstance(event, TransferObserved) and link in found:
                 found[link].carry(at, step.frame.payload_bytes, body)
                 found[link].window_used_up |= event.session.windows["out"].left == 0
     return list(found.values())

@@ -11,18 +11,18 @@ from typing import Any, Final
 
 from amqp10broker.dataclass import dataclass
 from amqp10broker.observe.frames.link_state import (
+    AttachObserved,
+    BeginObserved,
+    DetachObserved,
     Direction,
-    Disposed,
-    LinkAttached,
-    LinkDetached,
+    DispositionObserved,
+    EndObserved,
+    FlowObserved,
     LinkEvent,
-    LinkFlowed,
     ObservedConnection,
     ObservedLink,
     ObservedSession,
-    SessionBegun,
-    SessionEnded,
-    Transferred,
+    TransferObserved,
 )
 from amqp10broker.protocols import serial
 from amqp10broker.protocols.amqp10.performatives import (
@@ -111,23 +111,23 @@ class Ledger10:
         return events
 
     def _take(self, direction: Direction, event: LinkEvent, body: Any) -> None:
-        link = None if isinstance(event, SessionBegun | SessionEnded) else self.links.get(event.link)
+        link = None if isinstance(event, BeginObserved | EndObserved) else self.links.get(event.link)
         match event:
-            case SessionBegun():
+            case BeginObserved():
                 if event.answered:
                     self.answers += direction == "out"
                 else:
                     self.sessions.append(event.session)
-            case SessionEnded() if direction == "out":
+            case EndObserved() if direction == "out":
                 self.answers += 1
                 if not event.answered or body.error is not None:
                     self.errors[event.session] = error_text(body.error)
-            case LinkAttached():
+            case AttachObserved():
                 if link is None:
                     self.links[event.link] = LedgerLink(event.link, event.session, _left_out(event.link))
                 elif event.answered:
                     self.answers += not link.left_out
-            case LinkFlowed() if link is not None:
+            case FlowObserved() if link is not None:
                 if direction == "in":
                     link.draining = link.draining or (event.grants and body.drain)
                 elif event.grants:
@@ -136,15 +136,15 @@ class Ledger10:
                 elif link.draining:
                     link.draining = False
                     link.drained += 1
-            case Transferred() if link is not None:
+            case TransferObserved() if link is not None:
                 if event.begins:
                     link.places[event.delivery_id] = len(link.ids)
                     link.ids.append(event.delivery_id)
                 link.whole += event.ends
-            case Disposed() if link is not None and direction == "out" and link.sends:
+            case DispositionObserved() if link is not None and direction == "out" and link.sends:
                 outcome = outcome_text(body.state, settled=body.settled)
                 link.outcomes |= dict.fromkeys(sorted(event.delivery_ids), outcome)
-            case LinkDetached() if link is not None and direction == "out":
+            case DetachObserved() if link is not None and direction == "out":
                 self.answers += not link.left_out
                 if not event.answered or body.error is not None:
                     link.error = error_text(body.error)

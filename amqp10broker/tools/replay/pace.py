@@ -16,7 +16,12 @@ from statistics import fmean, median
 from typing import Any, Final
 
 from amqp10broker.dataclass import dataclass
-from amqp10broker.observe.frames.link_state import Disposed, LinkFlowed, ObservedSession, Transferred
+from amqp10broker.observe.frames.link_state import (
+    DispositionObserved,
+    FlowObserved,
+    ObservedSession,
+    TransferObserved,
+)
 from amqp10broker.protocols.amqp10.performatives import Transfer
 from amqp10broker.protocols.preface import Protocol
 from amqp10broker.tools.replay.ledger10 import Ledger10, LedgerLink
@@ -144,7 +149,9 @@ def publishers(part: RecordedConnection) -> list[RecordedSession]:
     sessions: dict[ObservedSession, RecordedSession] = {}
     links: dict[LedgerLink, RecordedPublisher] = {}
 
-    def publisher(event: LinkFlowed | Transferred, recorded: RecordedSession) -> RecordedPublisher | None:
+    def publisher(
+        event: FlowObserved | TransferObserved, recorded: RecordedSession
+    ) -> RecordedPublisher | None:
         link = ledger.links.get(event.link)
         if link is None or not link.sends or link.left_out:
             return None
@@ -167,11 +174,13 @@ def publishers(part: RecordedConnection) -> list[RecordedSession]:
             recorded.transfers += 1
         for event in events:
             match event:
-                case Transferred() if step.sent and (sender := publisher(event, recorded)) is not None:
+                case TransferObserved() if step.sent and (sender := publisher(event, recorded)) is not None:
                     sender.carry(at, step.frame.payload_bytes, body, recorded.transfers)
-                case LinkFlowed() if not step.sent and (sender := publisher(event, recorded)) is not None:
+                case FlowObserved() if not step.sent and (sender := publisher(event, recorded)) is not None:
                     sender.grant(at)
-                case Disposed() if not step.sent and (link := ledger.links.get(event.link)) in links:
+                case DispositionObserved() if (
+                    not step.sent and (link := ledger.links.get(event.link)) in links
+                ):
                     links[link].confirm(at, sorted(event.delivery_ids))
                 case _:
                     pass

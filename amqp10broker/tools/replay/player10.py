@@ -7,11 +7,11 @@ from dataclasses import replace
 from typing import Any, Final
 
 from amqp10broker.observe.frames.link_state import (
-    Disposed,
-    LinkDetached,
+    DetachObserved,
+    DispositionObserved,
+    EndObserved,
     LinkEvent,
     ObservedSession,
-    SessionEnded,
 )
 from amqp10broker.observe.frames.reader import TracedFrame
 from amqp10broker.protocols import serial
@@ -113,9 +113,9 @@ class Player10(Player):
     def _answer(self, event: LinkEvent, body: Any) -> None:
         # A detach or end of the broker is answered at once; the recorded answer is omitted then.
         match event:
-            case SessionEnded(answered=False):
+            case EndObserved(answered=False):
                 self._say(event.session.channel, End())
-            case LinkDetached(answered=False):
+            case DetachObserved(answered=False):
                 handle = event.link.handles["in"]
                 self._say(event.session.channel, Detach(handle=handle, closed=body.closed))
             case _:
@@ -297,7 +297,7 @@ class Player10(Player):
             case Transfer():
                 self._transfer(step, now, body, self._was.link(channel, body.handle))
             case Disposition():
-                self._settle(now, body, [event for event in events if isinstance(event, Disposed)])
+                self._settle(now, body, [event for event in events if isinstance(event, DispositionObserved)])
             case Detach():
                 if body.handle in now.links["in"]:
                     self._say_as_it_was(frame)
@@ -370,7 +370,7 @@ class Player10(Player):
             piece = replace(body, more=more) if start == 0 else Transfer(handle=body.handle, more=more)
             self._say(now.channel, piece, payload[start : start + room])
 
-    def _settle(self, now: ObservedSession, body: Disposition, events: list[Disposed]) -> None:
+    def _settle(self, now: ObservedSession, body: Disposition, events: list[DispositionObserved]) -> None:
         if isinstance(body.state, TransactionalState):
             self.left_out[_SENT_WITHOUT] = None
             body = replace(body, state=body.state.outcome)

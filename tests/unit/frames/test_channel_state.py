@@ -12,12 +12,12 @@ from amqp10broker.observe.frames.channel_state import (
     ChannelOpened,
     ConsumerAsked,
     ConsumerEnded,
-    DeliveriesSettled,
     MessageDelivered,
     MessagesConfirmed,
     ObservedChannel,
     ObservedChannels,
     ObservedConsumer,
+    SettlementObserved,
 )
 from amqp10broker.protocols.amqp091 import methods
 
@@ -128,12 +128,12 @@ def test_settlements_name_deliveries_of_several_consumers() -> None:
     frames.deliver(2, 4, consumer="b")
     frames.came(methods.BasicAck(3, multiple=True))
     assert frames.last == [
-        DeliveriesSettled(frames.channel, first, [1, 3], gives_back=False),
-        DeliveriesSettled(frames.channel, second, [2], gives_back=False),
+        SettlementObserved(frames.channel, first, [1, 3], gives_back=False),
+        SettlementObserved(frames.channel, second, [2], gives_back=False),
     ]
     assert frames.channel.unsettled == {4: second}
     frames.came(methods.BasicNack(0, multiple=True))
-    assert frames.last == [DeliveriesSettled(frames.channel, second, [4], gives_back=True)]
+    assert frames.last == [SettlementObserved(frames.channel, second, [4], gives_back=True)]
 
 
 def test_a_settlement_of_what_is_not_held_names_nothing() -> None:
@@ -149,7 +149,7 @@ def test_recovery_gives_everything_back() -> None:
     consumer = frames.consumer()
     frames.deliver(1, 2)
     frames.came(methods.BasicRecover(requeue=True))
-    assert frames.last == [DeliveriesSettled(frames.channel, consumer, [1, 2], gives_back=True)]
+    assert frames.last == [SettlementObserved(frames.channel, consumer, [1, 2], gives_back=True)]
     assert frames.channel.unsettled == {}
 
 

@@ -7,18 +7,18 @@ from typing import Any
 import pytest
 
 from amqp10broker.observe.frames.link_state import (
+    AttachObserved,
+    BeginObserved,
+    DetachObserved,
     Direction,
-    Disposed,
-    LinkAttached,
-    LinkDetached,
+    DispositionObserved,
+    EndObserved,
+    FlowObserved,
     LinkEvent,
-    LinkFlowed,
     ObservedConnection,
     ObservedLink,
     ObservedSession,
-    SessionBegun,
-    SessionEnded,
-    Transferred,
+    TransferObserved,
     within,
 )
 from amqp10broker.protocols.amqp10.performatives import (
@@ -117,12 +117,12 @@ def test_a_session_has_the_channels_of_both_sides() -> None:
     session = frames.session
     assert session.channel == CHANNEL["in"]
     assert session.established
-    assert frames.last == [SessionBegun(session, answered=True)]
+    assert frames.last == [BeginObserved(session, answered=True)]
     frames.went(End())
-    assert frames.last == [SessionEnded(session, answered=False)]
+    assert frames.last == [EndObserved(session, answered=False)]
     assert frames.state.sessions() == [session]
     frames.came(End())
-    assert frames.last == [SessionEnded(session, answered=True)]
+    assert frames.last == [EndObserved(session, answered=True)]
     assert frames.state.sessions() == []
 
 
@@ -139,11 +139,11 @@ def test_a_link_has_the_handles_of_both_sides_and_the_address_of_either() -> Non
     frames = Frames()
     frames.came(Attach(name="l", handle=1, role=Role.RECEIVER, source=Source(dynamic=True)))
     (asked,) = frames.last
-    assert isinstance(asked, LinkAttached)
+    assert isinstance(asked, AttachObserved)
     assert not asked.answered
     assert not asked.link.attached
     frames.went(Attach(name="l", handle=2, role=Role.SENDER, source=Source(address="made")))
-    assert frames.last == [LinkAttached(frames.session, asked.link, answered=True)]
+    assert frames.last == [AttachObserved(frames.session, asked.link, answered=True)]
     assert (asked.link.direction, asked.link.address, asked.link.handles) == ("out", "made", HANDLE)
     assert asked.link.attached
 
@@ -165,9 +165,9 @@ def test_a_name_may_be_attached_again() -> None:
     frames = Frames()
     first = frames.receiver()
     frames.came(Detach(handle=HANDLE["in"]))
-    assert frames.last == [LinkDetached(frames.session, first, answered=False)]
+    assert frames.last == [DetachObserved(frames.session, first, answered=False)]
     frames.went(Detach(handle=HANDLE["out"]))
-    assert frames.last == [LinkDetached(frames.session, first, answered=True)]
+    assert frames.last == [DetachObserved(frames.session, first, answered=True)]
     assert frames.receiver() is not first
 
 
@@ -176,7 +176,7 @@ def test_credit_is_counted_from_the_delivery_count() -> None:
     frames = Frames()
     link = frames.receiver(count=2**32 - 1)
     frames.came(flow("in", credit=5, count=2**32 - 1))
-    assert frames.last == [LinkFlowed(frames.session, link, grants=True)]
+    assert frames.last == [FlowObserved(frames.session, link, grants=True)]
     frames.went(transfer("out", 0))
     frames.went(transfer("out", 1))
     assert (link.credit.delivery_count, link.credit.link_credit) == (1, 3)
@@ -199,7 +199,7 @@ def test_a_drained_sender_has_no_credit_left() -> None:
     link = frames.receiver()
     frames.came(flow("in", credit=2**32 - 1, drain=True))
     frames.went(flow("out", credit=0, count=2**32 - 1))
-    assert frames.last == [LinkFlowed(frames.session, link, grants=False)]
+    assert frames.last == [FlowObserved(frames.session, link, grants=False)]
     assert (link.credit.delivery_count, link.credit.link_credit) == (2**32 - 1, 0)
 
 
@@ -222,11 +222,11 @@ def test_a_delivery_counts_when_the_broker_begins_to_send_it_or_has_it_whole(
     link = frames.sender() if direction == "in" else frames.receiver()
     move = frames.came if direction == "in" else frames.went
     move(transfer(direction, 0, more=True))
-    assert frames.last == [Transferred(frames.session, link, 0, begins=True, ends=False)]
+    assert frames.last == [TransferObserved(frames.session, link, 0, begins=True, ends=False)]
     assert link.credit.delivery_count == after_first
     assert link.unsettled == {0}
     move(transfer(direction, None))
-    assert frames.last == [Transferred(frames.session, link, 0, begins=False, ends=True)]
+    assert frames.last == [TransferObserved(frames.session, link, 0, begins=False, ends=True)]
     assert link.credit.delivery_count == 1
 
 
@@ -259,11 +259,11 @@ def test_a_disposition_names_the_deliveries_that_its_role_has_received() -> None
     frames.went(settle(Role.RECEIVER, 0))
     assert frames.last == []
     frames.came(settle(Role.RECEIVER, 0, settled=False))
-    assert frames.last == [Disposed(frames.session, link, {0}, settled=False)]
+    assert frames.last == [DispositionObserved(frames.session, link, {0}, settled=False)]
     frames.went(settle(Role.SENDER, 0))
-    assert frames.last == [Disposed(frames.session, link, {0}, settled=True)]
+    assert frames.last == [DispositionObserved(frames.session, link, {0}, settled=True)]
     frames.came(settle(Role.RECEIVER, 0, 2**31 - 1))
-    assert frames.last == [Disposed(frames.session, link, {1, 2}, settled=True)]
+    assert frames.last == [DispositionObserved(frames.session, link, {1, 2}, settled=True)]
     assert link.unsettled == set()
 
 
@@ -310,7 +310,7 @@ def test_a_link_that_was_there_is_known_by_its_handles() -> None:
     link = ObservedLink("l", "out", handles={"in": 4, "out": 5}, attached=True, recorded=False)
     state.know(9, link)
     (event,) = state.apply("out", 9, Transfer(handle=5, delivery_id=7))
-    assert isinstance(event, Transferred)
+    assert isinstance(event, TransferObserved)
     assert event.link is link
     assert event.session.windows["out"].left is None
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,6 @@ import pytest
 from amqp10broker.observe.flow_events.schema import EventKind
 from amqp10broker.observe.recording.parquet import read_events
 from amqp10broker.observe.recording.runs import read_runs
-from benchmarks.processes import family_rss_bytes, process_rss_bytes
 from tests.support import synthetic
 
 
@@ -47,9 +45,3 @@ def test_latencies_have_the_planted_quantiles(tmp_path: Path) -> None:
         assert slow.quantile(share) / 1e6 == pytest.approx(
             plant.streams[1].confirm.quantile_ms(share), rel=0.05
         )
-
-
-def test_the_memory_of_a_family_has_that_of_the_process_in_it() -> None:
-    """And of nobody else's if it has no children that are alive."""
-    assert family_rss_bytes(os.getpid()) >= process_rss_bytes(os.getpid()) * 0.9
-    assert family_rss_bytes(2**22 + 1) == 0
