@@ -15,7 +15,7 @@ import pytest
 from amqp10broker.observe.flow_events.schema import CHANNEL_HANDLE, EVENTS, FIELDS, PACK, EventKind
 from amqp10broker.observe.recording.parquet import EventWriter
 from amqp10broker.observe.recording.runs import write_run
-from amqp10broker.tools.analysis.cells import KEYS, Cell, aggregate, bucket_of, collect, cut, read_events
+from amqp10broker.tools.analysis.cells import Cell, aggregate, bucket_of, collect, cut, read_events
 from amqp10broker.tools.analysis.errors import NothingToAnalyse
 from amqp10broker.tools.analysis.histogram import RATIO
 from amqp10broker.tools.analysis.inputs import find_recording
@@ -27,6 +27,7 @@ from tests.support import flow_oracle, synthetic
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+KEYS = ("run_id", "kind", "reason", "stream", "bucket", "amqp091")
 DOUBLES = ("credit_s", "window_s", "queue_credit_s", "depth_s")
 
 

@@ -59,6 +59,8 @@ class Player091(Player):
     protocol = Protocol.AMQP_091
     header = AMQP_091_HEADER
     heartbeat = HEARTBEAT
+    _was: Ledger091
+    _now: Ledger091
 
     def __init__(self, part: RecordedConnection, login: ReplayLogin) -> None:
         super().__init__(part, login)

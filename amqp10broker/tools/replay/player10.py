@@ -49,6 +49,8 @@ class Player10(Player):
     protocol = Protocol.AMQP_10
     header = SASL_HEADER
     heartbeat = HEARTBEAT
+    _was: Ledger10
+    _now: Ledger10
 
     def __init__(self, part: RecordedConnection, login: ReplayLogin) -> None:
         super().__init__(part, login)
