@@ -42,8 +42,8 @@ Settlement = BasicAck | BasicNack | BasicReject
 
 @dataclass(eq=False, slots=True)
 class ObservedConsumer:
-    """One consumer, or all deliveries of a channel by basic.get, whose `tag` and `queue` are empty. `tag`:
-    empty until consume-ok if the broker chooses it. `recorded`: its consume is known.
+    """One consumer, or, with empty `tag` and `queue`, all deliveries of a channel by basic.get. `tag`: empty
+    until consume-ok if the broker chooses it. `recorded`: its consume is known.
     """
 
     queue: str = ""
@@ -60,7 +60,7 @@ class ObservedChannel:
         recorded: all frames since its open are known.
         published: messages so far, or since confirm.select: then this is the number of the last one.
         unconfirmed: numbers of messages, in order.
-        unsettled: delivery-tags in order, and whose they are.
+        unsettled: delivery-tags in order, with the consumer.
         stopped: the broker has asked for no more publishes.
         ended: a side has closed it.
     """
@@ -183,7 +183,7 @@ class ConsumerAsked:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerEnded:
-    """A consumer is cancelled: by the broker, or by the client, and the broker has said so."""
+    """A consumer is cancelled by the broker, or by the client with the broker's answer."""
 
     channel: ObservedChannel
     consumer: ObservedConsumer
