@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import report, results, spec
+from benchmarks import report, results
 from benchmarks.load import Latency
 
 
@@ -135,13 +135,3 @@ def test_a_neighbour_apart_is_compared_with_itself() -> None:
         ["with slow neighbour / alone", "250,000/s, 4.00 µs", "500,000/s, 2.00 µs", "0.500 |"],
         ["with slow neighbour / slow neighbour apart", "250,000/s, 4.00 µs", "333,333/s, 3.00 µs", "0.750 |"],
     ]
-
-
-@pytest.mark.parametrize(("links", "sessions"), [(1, 1), (250, 1), (251, 2), (1000, 4)])
-def test_links_are_spread_evenly_over_few_sessions(links: int, sessions: int) -> None:
-    """No session has more than one link more than another."""
-    groups = spec.spread([f"q{number}" for number in range(links)])
-    sizes = {len(group) for group in groups}
-    assert len(groups) == sessions
-    assert sum(len(group) for group in groups) == links
-    assert max(sizes) - min(sizes) <= 1
