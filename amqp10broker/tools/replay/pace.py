@@ -149,17 +149,6 @@ def publishers(part: RecordedConnection) -> list[RecordedSession]:
     sessions: dict[ObservedSession, RecordedSession] = {}
     links: dict[LedgerLink, RecordedPublisher] = {}
 
-    def publisher(
-        event: FlowObserved | TransferObserved, recorded: RecordedSession
-    ) -> RecordedPublisher | None:
-        link = ledger.links.get(event.link)
-        if link is None or not link.sends or link.left_out:
-            return None
-        if link not in links:
-            links[link] = RecordedPublisher(link, recorded)
-            recorded.publishers.append(links[link])
-        return links[link]
-
     for step in part.steps:
         body: Any = step.frame.body
         channel, at = step.frame.channel, step.at_ns / _NS
@@ -173,17 +162,20 @@ def publishers(part: RecordedConnection) -> list[RecordedSession]:
         elif isinstance(body, Transfer):
             recorded.transfers += 1
         for event in events:
-            match event:
-                case TransferObserved() if step.sent and (sender := publisher(event, recorded)) is not None:
-                    sender.carry(at, step.frame.payload_bytes, body, recorded.transfers)
-                case FlowObserved() if not step.sent and (sender := publisher(event, recorded)) is not None:
-                    sender.grant(at)
-                case DispositionObserved() if (
-                    not step.sent and (link := ledger.links.get(event.link)) in links
-                ):
-                    links[link].confirm(at, sorted(event.delivery_ids))
-                case _:
-                    pass
+            if not isinstance(event, FlowObserved | TransferObserved | DispositionObserved):
+                continue
+            link = ledger.links.get(event.link)
+            if link is None or not link.sends or link.left_out:
+                continue
+            if link not in links:
+                links[link] = RecordedPublisher(link, recorded)
+                recorded.publishers.append(links[link])
+            if isinstance(event, TransferObserved):
+                links[link].carry(at, step.frame.payload_bytes, body, recorded.transfers)
+            elif isinstance(event, FlowObserved):
+                links[link].grant(at)
+            elif not step.sent:
+                links[link].confirm(at, sorted(event.delivery_ids))
     return list(sessions.values())
 
 
