@@ -39,7 +39,7 @@ class Methods:
 
     @property
     def channel(self) -> ObservedChannel:
-        """The channel."""
+        """The channel under test, open on both sides."""
         return self.state.by_number[1]
 
     def consumer(self, tag: str = "c", **given: Any) -> ObservedConsumer:
@@ -70,7 +70,7 @@ def test_a_channel_is_there_until_both_sides_have_closed_it() -> None:
 
 
 def test_methods_of_the_connection_are_of_no_channel() -> None:
-    """Channel 0 is none."""
+    """Channel 0 has no consumers, deliveries or confirms."""
     channels = ObservedChannels()
     assert channels.apply("out", 0, methods.ConnectionClose(320, "bye")) == []
     assert channels.by_number == {}
@@ -93,7 +93,7 @@ def test_a_consumer_has_the_tag_that_the_broker_confirms(tag: str) -> None:
 
 
 def test_a_consumer_that_wants_no_answer_consumes_at_once() -> None:
-    """And ends at once."""
+    """And it ends at once, too."""
     frames = Methods()
     frames.came(methods.BasicConsume(queue="q", consumer_tag="c", no_wait=True))
     consumer = frames.channel.consumers["c"]
@@ -113,7 +113,7 @@ def test_a_cancelled_consumer_ends_with_the_answer() -> None:
 
 
 def test_the_broker_may_cancel_a_consumer() -> None:
-    """Its queue was deleted."""
+    """As when its queue was deleted."""
     frames = Methods()
     consumer = frames.consumer()
     frames.went(methods.BasicCancel("c"))
@@ -191,7 +191,7 @@ def test_without_confirms_nothing_is_unconfirmed() -> None:
 
 
 def test_the_broker_may_ask_for_no_more_publishes() -> None:
-    """And later for more."""
+    """And later to publish again."""
     frames = Methods()
     frames.went(methods.ChannelFlow(active=False))
     assert frames.channel.stopped

@@ -127,7 +127,7 @@ def test_a_session_has_the_channels_of_both_sides() -> None:
 
 
 def test_opens_are_kept_by_side() -> None:
-    """They have no event."""
+    """An open is no event of a session or link."""
     frames = Frames()
     frames.went(Open(container_id="b"))
     assert frames.last == []

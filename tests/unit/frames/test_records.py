@@ -91,7 +91,7 @@ def test_of_what_lets_somebody_in_there_are_words_alone() -> None:
 
 
 def test_what_carries_the_connection_comes_back() -> None:
-    """TLS and WebSocket."""
+    """A recording tells TLS and WebSocket from plain TCP."""
     over = Listening(5, 3, "127.0.0.1:4711", Protocol.AMQP_10, True, tls=True, transport="websocket")
     assert list(read_lines([first_line(), listening_line(over)])) == [over]
 
