@@ -361,7 +361,10 @@ class ObservedConnection:
         return list(dict.fromkeys(self._sessions.values()))
 
     def know(self, channel: int, *links: ObservedLink) -> None:
-        """Add a session with this channel in both directions, and links, which precede the first frame."""
+        """Add a session with this channel in both directions, and links, which precede the first frame.
+
+        Its windows have at most what they say: transfers before the first frame are not counted.
+        """
         session = self._sessions.get(("in", channel))
         if session is None:
             session = self._sessions["in", channel] = self._sessions["out", channel] = ObservedSession(
