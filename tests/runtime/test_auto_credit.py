@@ -11,7 +11,7 @@ import trio
 from amqp10broker.config import FaultInjection, FlowSettings
 from amqp10broker.protocols.amqp10.performatives import Flow
 from amqp10broker.runtime.broker import Broker
-from amqp10broker.runtime.observe.meters import Meter, SystemMeter
+from amqp10broker.runtime.observe.meters import Meter
 from tests.runtime.test_watches import ask
 from tests.support.rawframes import attach_sender, transfer
 from tests.support.trioclient import Client, connect, eventually, quiet_config, settle_down
@@ -21,7 +21,7 @@ WINDOW = 10_000
 MB = 1_000_000
 
 
-class Gauge(SystemMeter):
+class Gauge(Meter):
     """Memory is what the test says."""
 
     used = 50 * MB

@@ -105,14 +105,14 @@ class OutgoingWindow:
     """
 
     __slots__ = (
-        "_initial_outgoing_id",
+        "initial_outgoing_id",
         "next_outgoing_id",
         "remote_incoming_window",
         "remote_outgoing_window",
     )
 
     def __init__(self, next_outgoing_id: int = INITIAL_OUTGOING_ID) -> None:
-        self._initial_outgoing_id = next_outgoing_id
+        self.initial_outgoing_id = next_outgoing_id
         self.next_outgoing_id = next_outgoing_id
         self.remote_incoming_window = 0
         self.remote_outgoing_window = 0
@@ -126,7 +126,7 @@ class OutgoingWindow:
         """Apply the session fields of a flow. Raises `AmqpSessionError` if they count unsent frames."""
         base = flow.next_incoming_id
         if base is None:  # the peer had not seen our begin when it sent this (2.5.6)
-            base = self._initial_outgoing_id
+            base = self.initial_outgoing_id
         elif diff(base, self.next_outgoing_id) > 0:
             raise AmqpSessionError(
                 Condition.WINDOW_VIOLATION,

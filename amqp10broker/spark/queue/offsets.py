@@ -98,10 +98,6 @@ class QueueOffsets:
         """Return the segments of a range; the result for a range never changes."""
         return self.spool.between(self._number(start), self._number(end))
 
-    def parts(self, end: Mapping[str, Any]) -> int:
-        """Return how many parts the batch that ends there is cut into; 1 for one per segment."""
-        return int(end["parts"])
-
     def commit(self, end: Mapping[str, Any]) -> None:
         """Remove the segments up to `end`, which Spark will not request again."""
         seen = self._seen

@@ -168,9 +168,9 @@ class StreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if options.fail_on_data_loss:
                 raise declared_again(options, first.next)
             return all_gone(options, last)
+        if last.cut is None:  # written by hand
+            return plan(options, first.next, last.next, bounds) if first.next < last.next else []
         cut = last.cut
-        if cut is None:
-            return []  # the query begins there
         if not first.initial and first.next != cut.start - cut.lost:
             # Several batches in one: Spark can be configured not to record the end of each.
             cut = Cut(first.next, cut.pieces)

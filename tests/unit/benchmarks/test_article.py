@@ -6,9 +6,8 @@ import argparse
 from typing import Any
 
 from benchmarks import spec
-from benchmarks.article import TWO_SENDERS, Half
+from benchmarks.article import AMQP_091, TWO_SENDERS, Half
 from benchmarks.measure import Context
-from benchmarks.protocols import AMQP_091
 
 OPTIONS = {
     "record": None,

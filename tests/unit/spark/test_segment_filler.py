@@ -184,8 +184,7 @@ def test_a_batch_is_cut_as_it_was_when_it_was_planned(spool: QueueSpool) -> None
     assert end == {"spool": spool.id, "segment": 1, "parts": 4}
     for wanted in (None, 2, 4):
         again = offsets(wanted)
-        assert len(parts(spool, again.segments(start, end), again.parts(end))) == 4
+        assert len(parts(spool, again.segments(start, end), end["parts"])) == 4
         assert again.latest(end, 8) == end
     queue.ready = ["i"]
-    end = offsets(None).latest(end, 8)
-    assert (end["parts"], offsets(4).parts(end)) == (1, 1)
+    assert offsets(None).latest(end, 8)["parts"] == 1
