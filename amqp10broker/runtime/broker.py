@@ -274,7 +274,7 @@ class Broker:
             self.data,
             self.clock,
             sync_delay_ms=self.config.fault_injection.sync_delay_ms,
-            relay=self.reply_registry.relay,
+            inline=self.reply_registry.inline,
             on_full=self._on_disk_full,
             on_failed=self._on_storage_failed,
         ) as self.journal_task:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import trio
 
@@ -74,11 +75,11 @@ class RunningChannel:
         """Work until the channel is closed and nothing is left to do."""
         service = self.service
         lane = self.lane
-        self.inbox.at_once = lambda letters: self._at_once(letters, discard)
+        run_inline = partial(self._run_inline, discard)
         try:
             # What the client sent before its close counts, also when a queue must answer first.
             while not service.stopping or service.busy:
-                letters = await self.inbox.take_all()
+                letters = await self.inbox.take_all(run_inline)
                 if letters:
                     self._turn(letters, discard)
                 while self._unposted:
@@ -105,7 +106,7 @@ class RunningChannel:
             if self._granted is not None:
                 self._granted.set()
 
-    def _at_once(self, letters: list[SessionLetter], discard: Callable[[ContentOpened], None]) -> bool:
+    def _run_inline(self, discard: Callable[[ContentOpened], None], letters: list[SessionLetter]) -> bool:
         self._turn(letters, discard)
         service = self.service
         return (

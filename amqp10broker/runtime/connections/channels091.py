@@ -166,11 +166,9 @@ class Channels(RunningParts[RunningChannel]):
                 return None
             channel = lasting
         channel.reads.add()
-        relay = self._node_context.reply_registry.relay
-        relay.open = self._connection.run_inline
-        if not channel.inbox.put(Frames(batch)):
+        inbox = channel.inbox
+        if not (inbox.deliver if self._connection.run_inline else inbox.put)(Frames(batch)):
             channel.reads.done()
-        relay.carry()
         return channel
 
     async def _hold_for(self, channel: RunningChannel) -> None:
@@ -207,7 +205,7 @@ class Channels(RunningParts[RunningChannel]):
             error = AmqpHardError(ReplyCode.NOT_ALLOWED, refusal.description, 20, 10)
             connection.fail(error, channel=number)
             return None
-        inbox: Mailbox[SessionLetter] = Mailbox(node_context.reply_registry.relay)
+        inbox: Mailbox[SessionLetter] = Mailbox(node_context.reply_registry.inline)
         reply_to = self._address(number, inbox)
         context = ChannelContext(
             catalog=node_context.catalog,

@@ -35,7 +35,7 @@ from amqp10broker.runtime.connections.session import RunningSession
 from amqp10broker.runtime.connections.socket_transport import Stream
 from amqp10broker.runtime.connections.vhost_slot import VhostSlot
 from amqp10broker.runtime.context import ConnectionContext
-from amqp10broker.runtime.queues.relay import LITTLE_BYTES, OTHERS_MAX
+from amqp10broker.runtime.mailbox import LITTLE_BYTES, OTHERS_MAX
 from amqp10broker.sessions.circumstances import WaitContext
 from amqp10broker.sessions.counters import ClientCounters
 from amqp10broker.sessions.mail import ACCESS_CHANGED, AccessChanged, AlarmChanged, ConfigChanged, Stop
@@ -116,7 +116,7 @@ class ConnectionShell(Speaker, Generic[Event, Fault, PartT]):
     Attributes:
         member: its place in a virtual host; None before it is open.
         turn: how much the reader may still hand over before others are next.
-        goes_on: what came with the last read goes its whole way at once (`relay`).
+        run_inline: whether what came with the last read is handled inline.
         awaiting_states: the client's close, or its answer to ours, is still to come.
     """
 
@@ -324,10 +324,10 @@ class ConnectionShell(Speaker, Generic[Event, Fault, PartT]):
 
     def _few_others(self) -> bool:
         # Whether few others were given little since this one was, so that theirs would hardly be a batch.
-        relay = self._node_context.reply_registry.relay
-        last, relay.reads = self._read_as, relay.reads + 1
-        self._read_as = relay.reads
-        return relay.reads - last <= 1 + OTHERS_MAX
+        inline = self._node_context.reply_registry.inline
+        last, inline.reads = self._read_as, inline.reads + 1
+        self._read_as = inline.reads
+        return inline.reads - last <= 1 + OTHERS_MAX
 
     def tell(self, letter: AlarmChanged | ConfigChanged | AccessChanged) -> None:
         """Put a letter into every mailbox of its parts; an alarm that is over lets the reader go on."""

@@ -55,7 +55,6 @@ class RunningSession:
         self.on_end: Callable[[], None] | None = None
         self._fault: AmqpError | None = None
         self._unposted: Unposted = []
-        inbox.at_once = self._at_once
 
     async def run(self, fail: Callable[[AmqpError], None]) -> None:
         """Work until the session is over."""
@@ -64,7 +63,7 @@ class RunningSession:
         try:
             lane.put(service.take_output())  # the begin that answers the client's
             while not service.over:
-                letters = await self.inbox.take_all()
+                letters = await self.inbox.take_all(self._run_inline)
                 if letters:
                     self._turn(letters)
                 while self._unposted:
@@ -107,7 +106,7 @@ class RunningSession:
         if self.on_turn is not None:
             self.on_turn()
 
-    def _at_once(self, letters: list[SessionLetter]) -> bool:
+    def _run_inline(self, letters: list[SessionLetter]) -> bool:
         self._turn(letters)
         more = self._unposted or self.lane.overfull
         return self._fault is None and not self.service.over and not more

@@ -87,7 +87,7 @@ class Sessions(RunningParts[RunningSession]):
 
     async def pass_on(self, event: FramesReceived) -> None:
         """Give a session what the client sent on it, as much in one turn as others can wait for."""
-        turn, relay = self._connection.turn, self._node_context.reply_registry.relay
+        turn = self._connection.turn
         session = self.by_number.get(event.channel)
         if event.ended:
             self.by_number.pop(event.channel, None)
@@ -99,10 +99,9 @@ class Sessions(RunningParts[RunningSession]):
             if session.reads.full:
                 await self._wait_for(session, session.reads)
             session.reads.add()
-            relay.open = self._connection.run_inline
-            if not session.inbox.put(Frames(items)):
+            inbox = session.inbox
+            if not (inbox.deliver if self._connection.run_inline else inbox.put)(Frames(items)):
                 session.reads.done()
-            relay.carry()
             if turn.over:
                 await self._connection.let_others()
 
@@ -134,7 +133,7 @@ class Sessions(RunningParts[RunningSession]):
 
     def _begin(self, event: BeginReceived) -> None:
         node_context, connection = self._node_context, self._connection
-        inbox: Mailbox[SessionLetter] = Mailbox(node_context.reply_registry.relay)
+        inbox: Mailbox[SessionLetter] = Mailbox(node_context.reply_registry.inline)
         if self._numbers is None:
             self._numbers = TransactionNumbers(connection.number)
         moment = Moment(node_context.clock.now_ms(), self.measures)

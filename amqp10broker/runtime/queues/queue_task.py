@@ -126,7 +126,7 @@ class QueueTask(OwnQueue, Participant):
         self._silent = False
         self._start_worker = start_worker
         self._delay_s = confirm_delay_ms / 1000
-        self._mailbox: Mailbox[QueueLetter] = Mailbox(reply_registry.relay)
+        self._mailbox: Mailbox[QueueLetter] = Mailbox(reply_registry.inline)
         self._at_work: list[Command] = []
         self._due_ms: int | None = None
         # What a commit has met that was carried out from elsewhere.
@@ -243,8 +243,6 @@ class QueueTask(OwnQueue, Participant):
             self._forget()
 
     async def _work(self) -> None:
-        if not self._delay_s:
-            self._mailbox.at_once = self._at_once
         while True:
             commands = await self._next_commands()
             self._check_fault()
@@ -255,7 +253,7 @@ class QueueTask(OwnQueue, Participant):
             if self.backend.queue.deleted:
                 return
 
-    def _at_once(self, letters: list[QueueLetter]) -> bool:
+    def _run_inline(self, letters: list[QueueLetter]) -> bool:
         self._check_fault()
         self._decide(_joined(letters))
         self._tell()
@@ -381,15 +379,15 @@ class QueueTask(OwnQueue, Participant):
         # Wait for letters; none if something else is due first.
         self._due_ms = due_ms = self._deadline()
         letters: list[QueueLetter] = []
+        step = None if self._delay_s else self._run_inline
         if due_ms is None:
-            letters = await self._mailbox.take_all()
+            letters = await self._mailbox.take_all(step)
         elif due_ms == 0:
             await trio.lowlevel.checkpoint()
-            if self._mailbox.waiting:
-                letters = await self._mailbox.take_all()
+            letters = self._mailbox.take_now()
         else:
             with trio.move_on_at(self._clock.trio_time(due_ms)):
-                letters = await self._mailbox.take_all()
+                letters = await self._mailbox.take_all(step)
         return _joined(letters)
 
     def _deadline(self) -> int | None:
