@@ -24,7 +24,7 @@ from amqp10broker.runtime.broker import Broker
 from amqp10broker.runtime.connections import connection_shell
 from amqp10broker.runtime.connections.connection10 import Connection10
 from amqp10broker.runtime.connections.connection_lifecycle import ConnectionLifecycle
-from amqp10broker.runtime.connections.session import RunningSession
+from amqp10broker.runtime.connections.session_task import SessionTask
 from amqp10broker.runtime.connections.sessions10 import Sessions
 from amqp10broker.runtime.connections.writer import Writer
 from amqp10broker.runtime.queues.queue_task import QueueTask
@@ -212,16 +212,16 @@ def wrap_with_scope(
     patch: pytest.MonkeyPatch, role: str, connection: Connection10, scopes: list[trio.CancelScope]
 ) -> None:
     """Put a cancel scope of the test's around the session tasks that start from now on."""
-    original = RunningSession.run
+    original = SessionTask.run
 
-    async def run(self: RunningSession, fail: Any) -> None:
+    async def run(self: SessionTask) -> None:
         with trio.CancelScope() as scope:
             if self.lane._writer is connection.line.writer:
                 scopes.append(scope)
-            await original(self, fail)
+            await original(self)
 
     assert role == "session"
-    patch.setattr(RunningSession, "run", run)
+    patch.setattr(SessionTask, "run", run)
 
 
 CASES = [

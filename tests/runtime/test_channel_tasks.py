@@ -34,7 +34,7 @@ from amqp10broker.protocols.amqp091.methods import (
 from amqp10broker.runtime.broker import Broker
 from amqp10broker.runtime.connections import connection_shell
 from amqp10broker.runtime.connections.connection091 import ConnectionTask091
-from amqp10broker.runtime.connections.session import READS_MAX
+from amqp10broker.runtime.connections.session_task import READS_MAX
 from tests.support.trioclient import pipe_pair, queue_counts, running_broker, settle_down
 from tests.support.trioclient091 import Client091, bodies, connect091, message, names
 

@@ -26,7 +26,7 @@ from amqp10broker.protocols.amqp10.performatives import (
 from amqp10broker.runtime.connections.connection10 import Connection10
 from amqp10broker.runtime.connections.connection_lifecycle import CLOSE_WAIT_S
 from amqp10broker.runtime.connections.read_budget import PORTION
-from amqp10broker.runtime.connections.session import READS_MAX
+from amqp10broker.runtime.connections.session_task import READS_MAX
 from amqp10broker.runtime.connections.sessions10 import Sessions
 from amqp10broker.runtime.connections.writer import CONTROL_BYTES_MAX
 from amqp10broker.sessions.amqp10.consumer import LinkConsumer

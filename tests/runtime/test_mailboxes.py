@@ -17,7 +17,7 @@ import trio
 from amqp10broker.config import FlowSettings
 from amqp10broker.protocols.amqp10.performatives import Accepted, Attach, Disposition, Flow, Transfer
 from amqp10broker.queues.commands import JOINED_MAX, TICK, Command, Publish, PublisherRef
-from amqp10broker.runtime.connections.session import READS_MAX
+from amqp10broker.runtime.connections.session_task import READS_MAX
 from amqp10broker.runtime.connections.writer import OutputBuffer
 from amqp10broker.runtime.mailbox import Bound, Mailbox
 from amqp10broker.runtime.queues.handles import LetterBox, post_mail

@@ -28,12 +28,11 @@ from amqp10broker.protocols.amqp091.methods import (
     QueueDeclare,
 )
 from amqp10broker.protocols.amqp10.connection import Connection
-from amqp10broker.protocols.amqp10.errors import AmqpError
 from amqp10broker.protocols.amqp10.performatives import Attach, Begin, Close, Detach, End
 from amqp10broker.runtime.connections.connection091 import ConnectionTask091
 from amqp10broker.runtime.connections.connection10 import Connection10
 from amqp10broker.runtime.connections.read_budget import HEAVY, PORTION, ReadBudget
-from amqp10broker.runtime.connections.session import READS_MAX, RunningSession
+from amqp10broker.runtime.connections.session_task import READS_MAX, SessionTask
 from amqp10broker.runtime.connections.sessions10 import Sessions
 from amqp10broker.runtime.connections.writer import OutputBuffer
 from amqp10broker.sessions.amqp091.channel import BrokerChannel
@@ -117,13 +116,13 @@ async def test_a_begin_that_waits_for_an_ended_session_is_told(
 ) -> None:
     """The reader waits until the task of one is gone: what else is on the connection waits for that one."""
     gone = trio.Event()
-    run = RunningSession.run
+    run = SessionTask.run
 
-    async def run_slowly(session: RunningSession, fail: Callable[[AmqpError], None]) -> None:
-        await run(session, fail)
+    async def run_slowly(session: SessionTask) -> None:
+        await run(session)
         await gone.wait()
 
-    monkeypatch.setattr(RunningSession, "run", run_slowly)
+    monkeypatch.setattr(SessionTask, "run", run_slowly)
     async with running_broker(session_max_per_connection=2) as broker:
         client = await connect(broker).open(channels=1)
         (connection,) = broker.connections.values()
@@ -257,7 +256,7 @@ async def test_sessions_that_are_over_are_freed_without_the_garbage_collector(
         await client.send(begin(1), attach_sender(0, "q", channel=1), attach_receiver(1, "q", channel=1))
         await settle_down()
         running = connection.parts[1]
-        assert isinstance(running, RunningSession)
+        assert isinstance(running, SessionTask)
         service = running.service
         refs = [weakref.ref(each) for each in (service, service.session, service.links)]
         del running, service

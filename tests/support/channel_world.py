@@ -2,7 +2,7 @@
 
 `World` holds real `BrokerChannel`, `VirtualHost`, `ClassicQueue` and `VolatileQueue` objects and carries
 their letters as the tasks do (`runtime/connections/connection091.py`,
-`runtime/queues/queue_task.py`); a channel's turn is the one of its task (`sessions/session_step.py`).
+`runtime/queues/queue_task.py`); a channel's turn is the one of its task (`sessions/endpoint.py`).
 What may be under way in a running broker is a list here; the test says what
 moves next, or lets everything `rest`.
 
@@ -46,7 +46,6 @@ from amqp10broker.sessions.amqp091.context import ChannelContext
 from amqp10broker.sessions.amqp091.credit_flow import CreditFlowSettings, CreditSender
 from amqp10broker.sessions.counters import ClientCounters
 from amqp10broker.sessions.mail import Frames, SessionLetter
-from amqp10broker.sessions.session_step import write
 from tests.support.askers import new_asker
 from tests.support.client_log import ClientLog
 from tests.support.handles import MachineHandle
@@ -350,7 +349,7 @@ class WorldChannel:
         """The end of the channel's turn: write, post; returns the bytes of deliveries that were written."""
         service = self.service
         budget = self.room = self.budget_bytes if budget_bytes is None else budget_bytes
-        write(service, self)
+        service.write_output(self)
         self._post(service.take_mail())
         unwanted = service.take_unwanted()
         if unwanted is not None:

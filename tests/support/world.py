@@ -2,7 +2,7 @@
 
 `World` holds real `ClassicQueue`, `Catalog`, `Connection` and `BrokerSession` objects and carries their
 letters as the tasks do (`runtime/connections/connection10.py`, `runtime/queues/queue_task.py`), one at a
-time and always in the same order; a session's turn is the one of its task (`sessions/session_step.py`).
+time and always in the same order; a session's turn is the one of its task (`sessions/endpoint.py`).
 What tasks leave to chance is a switch here: a queue can be *stalled* (letters to it wait), *muted* (its
 answers wait) or *withhold* its confirms, and a writer can be blocked.
 
@@ -83,7 +83,6 @@ from amqp10broker.sessions.mail import (
     LinkStolen,
     SessionLetter,
 )
-from amqp10broker.sessions.session_step import write
 from tests.support.askers import new_asker
 from tests.support.declaring import declare, remove
 from tests.support.handles import MachineHandle
@@ -213,7 +212,7 @@ class WorldSession:
             self.client.flush()
             self.stop()
             return True
-        write(service, self)
+        service.write_output(self)
         self.post()
         if service.over:
             self.stop()

@@ -18,9 +18,9 @@ from amqp10broker.protocols.amqp091.connection import Connection091 as Engine
 from amqp10broker.protocols.amqp091.content import ContentOpened, Item
 from amqp10broker.protocols.amqp091.errors import Amqp091Error, AmqpHardError, ReplyCode
 from amqp10broker.protocols.amqp091.events import ChannelItems, ConnectionEvent
-from amqp10broker.runtime.connections.channel import RunningChannel
 from amqp10broker.runtime.connections.connection_shell import ConnectionShell
 from amqp10broker.runtime.connections.parts import RunningParts
+from amqp10broker.runtime.connections.session_task import ChannelTask
 from amqp10broker.runtime.context import ConnectionContext
 from amqp10broker.runtime.mailbox import Mailbox
 from amqp10broker.runtime.queues.commits import SessionCommits
@@ -36,13 +36,13 @@ FLOW_SHOWN_S: Final = 1.0
 """A connection is shown in state `flow` for so long after the reader went on."""
 
 
-class Channels(RunningParts[RunningChannel]):
+class Channels(RunningParts[ChannelTask]):
     word = "channel"
 
     def __init__(
         self,
         node_context: ConnectionContext,
-        connection: ConnectionShell[ConnectionEvent, Amqp091Error, RunningChannel],
+        connection: ConnectionShell[ConnectionEvent, Amqp091Error, ChannelTask],
         engine: Engine,
     ) -> None:
         super().__init__(node_context, connection)
@@ -51,7 +51,7 @@ class Channels(RunningParts[RunningChannel]):
         self._flow = CreditFlowSettings.of(node_context.config)
         self._held_until = -FLOW_SHOWN_S
         # The one that the reader waits for, for its credit or until it has taken its mail; and since when.
-        self._waited_for: RunningChannel | None = None
+        self._waited_for: ChannelTask | None = None
         self._waits_at = 0.0
         self._published = False
 
@@ -72,7 +72,7 @@ class Channels(RunningParts[RunningChannel]):
             for _, channel in sorted(self.by_number.items())
         )
 
-    def around(self, channel: RunningChannel) -> WaitContext:
+    def around(self, channel: ChannelTask) -> WaitContext:
         """Return the present activity of the connection for one of its channels."""
         other = self._waited_for
         return self._wait_context(channel.lane)._replace(
@@ -142,10 +142,10 @@ class Channels(RunningParts[RunningChannel]):
         if channel is not None and channel.credit.blocked:
             await self._hold_for(channel)
 
-    def _channel(self, number: int) -> RunningChannel | None:
+    def _channel(self, number: int) -> ChannelTask | None:
         return self.by_number.get(number) or self._start_channel(number)
 
-    def _lasting(self, channel: RunningChannel) -> RunningChannel | None:
+    def _lasting(self, channel: ChannelTask) -> ChannelTask | None:
         if not channel.inbox.closed:
             return channel
         following = self._channel(channel.service.number)
@@ -154,7 +154,7 @@ class Channels(RunningParts[RunningChannel]):
             following.service.state = ChannelState.CLOSED
         return following
 
-    async def _put(self, channel: RunningChannel | None, batch: list[object]) -> RunningChannel | None:
+    async def _put(self, channel: ChannelTask | None, batch: list[object]) -> ChannelTask | None:
         if channel is None or not batch:
             return channel
         if channel.reads.full:
@@ -171,7 +171,7 @@ class Channels(RunningParts[RunningChannel]):
             channel.reads.done()
         return channel
 
-    async def _hold_for(self, channel: RunningChannel) -> None:
+    async def _hold_for(self, channel: ChannelTask) -> None:
         # The reader of the whole connection waits until one channel takes contents again.
         self._connection.flush()
         self.held_by = channel
@@ -185,14 +185,14 @@ class Channels(RunningParts[RunningChannel]):
                 channel.on_wake()  # until now it has waited for us
 
     @contextmanager
-    def _waiting_for(self, channel: RunningChannel) -> Iterator[None]:
+    def _waiting_for(self, channel: ChannelTask) -> Iterator[None]:
         self._waited_for, self._waits_at = channel, trio.current_time()
         try:
             yield
         finally:
             self._waited_for = None
 
-    def _start_channel(self, number: int) -> RunningChannel | None:
+    def _start_channel(self, number: int) -> ChannelTask | None:
         node_context, connection, engine = self._node_context, self._connection, self._engine
         limit = engine.channel_max
         if len(self.by_number) >= limit:
@@ -225,9 +225,14 @@ class Channels(RunningParts[RunningChannel]):
             commits=SessionCommits(inbox, node_context.journal_task),
         )
         service = node_context.channel_type(number, context)
-        channel = RunningChannel(service, inbox, self._lane(inbox), self._flow, node_context.clock)
+        channel = ChannelTask(
+            service, inbox, self._lane(inbox), node_context.clock, self._flow, self._discard
+        )
         self._start(number, channel, reply_to, counted=True)
         return channel
 
-    async def _work(self, number: int, part: RunningChannel) -> None:
-        await part.run(lambda fault: self._connection.fail(fault, channel=number), self._discard)
+    async def _work(self, number: int, part: ChannelTask) -> None:
+        try:
+            await part.run()
+        except Amqp091Error as fault:
+            self._connection.fail(fault, channel=number)

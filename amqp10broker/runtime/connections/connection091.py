@@ -29,10 +29,10 @@ from amqp10broker.protocols.amqp091.events import (
 from amqp10broker.protocols.amqp091.framing import HEARTBEAT
 from amqp10broker.protocols.amqp091.method_names import method_name
 from amqp10broker.protocols.amqp10.heartbeat import IdleTimer
-from amqp10broker.runtime.connections.channel import RunningChannel
 from amqp10broker.runtime.connections.channels091 import Channels
 from amqp10broker.runtime.connections.connection_shell import CREDENTIAL_EXPIRED, ConnectionShell
 from amqp10broker.runtime.connections.read_budget import PORTION
+from amqp10broker.runtime.connections.session_task import ChannelTask
 from amqp10broker.runtime.connections.socket_transport import Stream
 from amqp10broker.runtime.connections.vhost_slot import VhostSlot
 from amqp10broker.runtime.context import ConnectionContext
@@ -40,7 +40,7 @@ from amqp10broker.sessions.amqp091.open import login_refused, server_properties
 from amqp10broker.sessions.diagnosis.waits import Wait
 
 
-class ConnectionTask091(ConnectionShell[ConnectionEvent, Amqp091Error, RunningChannel]):
+class ConnectionTask091(ConnectionShell[ConnectionEvent, Amqp091Error, ChannelTask]):
     protocol = "AMQP 0-9-1"
     heartbeat = HEARTBEAT
     open_state = ConnectionState.RUNNING

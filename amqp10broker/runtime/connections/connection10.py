@@ -29,7 +29,7 @@ from amqp10broker.protocols.amqp10.heartbeat import IdleTimer
 from amqp10broker.protocols.amqp10.performatives import Open, SaslCode
 from amqp10broker.runtime.connections.connection_shell import CREDENTIAL_EXPIRED, ConnectionShell
 from amqp10broker.runtime.connections.read_budget import PORTION
-from amqp10broker.runtime.connections.session import RunningSession
+from amqp10broker.runtime.connections.session_task import SessionTask
 from amqp10broker.runtime.connections.sessions10 import Sessions
 from amqp10broker.runtime.connections.socket_transport import Stream
 from amqp10broker.runtime.connections.vhost_slot import Container, VhostSlot
@@ -46,7 +46,7 @@ from amqp10broker.sessions.amqp10.open import (
 )
 
 
-class Connection10(ConnectionShell[ConnectionEvent, AmqpError, RunningSession]):
+class Connection10(ConnectionShell[ConnectionEvent, AmqpError, SessionTask]):
     protocol = "AMQP 1.0"
     heartbeat = HEARTBEAT
     open_state = ConnectionState.OPENED

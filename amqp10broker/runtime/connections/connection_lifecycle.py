@@ -32,7 +32,7 @@ READ_BYTES: Final = 65_536
 
 READ_BYTES_MAX: Final = 512 * 1024
 """Of one read while large frames come, of a client with one session or channel: half of what a session may
-write of large messages in a turn (`sessions.session_step`)."""
+write of large messages in a turn (`sessions.endpoint`)."""
 
 LARGE_FRAME_BYTES: Final = 8192
 """Of a frame, on average over a read, for the next read to be larger: it is about 128 frames at most then."""

@@ -21,7 +21,6 @@ from amqp10broker.metadata.vhost import VirtualHost
 from amqp10broker.operations.snapshot import ConnectionView, OriginView
 from amqp10broker.protocols.amqp10.heartbeat import IdleTimer
 from amqp10broker.protocols.budget import Budget
-from amqp10broker.runtime.connections.channel import RunningChannel
 from amqp10broker.runtime.connections.connection_lifecycle import (
     CLOSE_WAIT_S,
     LINGER_S,
@@ -31,7 +30,7 @@ from amqp10broker.runtime.connections.connection_lifecycle import (
 from amqp10broker.runtime.connections.connection_log import ConnectionLog
 from amqp10broker.runtime.connections.credential import Credential
 from amqp10broker.runtime.connections.read_budget import ReadBudget
-from amqp10broker.runtime.connections.session import RunningSession
+from amqp10broker.runtime.connections.session_task import ChannelTask, SessionTask
 from amqp10broker.runtime.connections.socket_transport import Stream
 from amqp10broker.runtime.connections.vhost_slot import VhostSlot
 from amqp10broker.runtime.context import ConnectionContext
@@ -44,7 +43,7 @@ from amqp10broker.sessions.measures import Measures
 Event = TypeVar("Event")
 Fault = TypeVar("Fault", bound=Exception)
 FaultIn = TypeVar("FaultIn", bound=Exception, contravariant=True)
-PartT = TypeVar("PartT", bound=RunningSession | RunningChannel)
+PartT = TypeVar("PartT", bound=SessionTask | ChannelTask)
 
 CREDENTIAL_EXPIRED: Final = "credential expired"
 TOKEN_REFUSED: Final = "token refused: it is no token, or of another user, or has expired"

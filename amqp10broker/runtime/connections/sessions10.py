@@ -19,7 +19,7 @@ from amqp10broker.queues.commands import RequestRef
 from amqp10broker.runtime.connections.connection_shell import ConnectionShell
 from amqp10broker.runtime.connections.parts import RunningParts
 from amqp10broker.runtime.connections.read_budget import HEAVY
-from amqp10broker.runtime.connections.session import RunningSession
+from amqp10broker.runtime.connections.session_task import SessionTask
 from amqp10broker.runtime.context import ConnectionContext
 from amqp10broker.runtime.mailbox import Bound, Mailbox
 from amqp10broker.runtime.queues.commits import SessionCommits
@@ -37,7 +37,7 @@ socket before it heard that its windows are closed. The windows alone would let 
 400 frames of 128 KiB."""
 
 
-class Sessions(RunningParts[RunningSession]):
+class Sessions(RunningParts[SessionTask]):
     """The sessions of an AMQP 1.0 connection."""
 
     word = "session"
@@ -45,7 +45,7 @@ class Sessions(RunningParts[RunningSession]):
     def __init__(
         self,
         node_context: ConnectionContext,
-        connection: ConnectionShell[ConnectionEvent, AmqpError, RunningSession],
+        connection: ConnectionShell[ConnectionEvent, AmqpError, SessionTask],
         engine: Connection,
     ) -> None:
         super().__init__(node_context, connection)
@@ -77,7 +77,7 @@ class Sessions(RunningParts[RunningSession]):
             for _, session in sorted(self.by_number.items())
         )
 
-    def around(self, session: RunningSession) -> WaitContext:
+    def around(self, session: SessionTask) -> WaitContext:
         """Return the present activity of the connection for one of its sessions."""
         held = self.held_by
         return self._wait_context(session.lane)._replace(
@@ -123,7 +123,7 @@ class Sessions(RunningParts[RunningSession]):
             await self._connection.let_others()
         self._begin(event)
 
-    async def _wait_for(self, session: RunningSession, bound: Bound) -> None:
+    async def _wait_for(self, session: SessionTask, bound: Bound) -> None:
         # Read nothing until a bound is kept again that a session uses up.
         self._connection.flush()
         self.held_by, self._held_channel = session, session.service.session.channel
@@ -177,7 +177,7 @@ class Sessions(RunningParts[RunningSession]):
             alarm=bool(node_context.alarms),
             unfinished=self.unfinished,
         )
-        session = RunningSession(service, inbox, self._lane(inbox), node_context.clock)
+        session = SessionTask(service, inbox, self._lane(inbox), node_context.clock)
         counted = True
         try:
             self._count()
@@ -199,9 +199,11 @@ class Sessions(RunningParts[RunningSession]):
         self._node_context.kept.let_run(self._names)
         super().release()
 
-    async def _work(self, number: int, part: RunningSession) -> None:
+    async def _work(self, number: int, part: SessionTask) -> None:
         try:
-            await part.run(lambda fault: self._connection.fail(fault, session=number))
+            await part.run()
+        except AmqpError as fault:
+            self._connection.fail(fault, session=number)
         finally:
             self._timed.pop(part.inbox, None)
             self._running.done()

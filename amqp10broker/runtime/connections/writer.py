@@ -16,8 +16,8 @@ import trio
 from amqp10broker.runtime.connections.socket_transport import SocketTransport, Stream, unsent
 from amqp10broker.runtime.connections.websocket_transport import WebSocketTransport
 from amqp10broker.runtime.mailbox import Mailbox
+from amqp10broker.sessions.endpoint import LARGE_PIECE_BYTES
 from amqp10broker.sessions.mail import WRITER_READY, SessionLetter
-from amqp10broker.sessions.session_step import LARGE_PIECE_BYTES
 
 CONTROL_BYTES_MAX: Final = 262_144
 """Answers (flows, dispositions, attaches) that one session may have waiting before it stops

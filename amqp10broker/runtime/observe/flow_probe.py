@@ -7,8 +7,7 @@ from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 from amqp10broker.observe.flow.observer import Observer
-from amqp10broker.runtime.connections.channel import RunningChannel
-from amqp10broker.runtime.connections.session import RunningSession
+from amqp10broker.runtime.connections.session_task import ChannelTask, SessionTask
 
 PROBE_NS_MAX: Final = 60_000_000_000
 """A probe whose deliveries are not settled for so long is given up, so that it does not cost for ever."""
@@ -37,7 +36,7 @@ class FlowProbe:
     def __init__(
         self,
         clock: Clock,
-        running: RunningSession | RunningChannel,
+        running: SessionTask | ChannelTask,
         observer: Observer,
         around: Callable[[], Any],
     ) -> None:

@@ -114,15 +114,14 @@ def post_mail(mail: list[tuple[QueueHandle, Command]]) -> None:
 
     A client that sends on several links in turns makes each message a publish of its own.
     """
-    rest = begin_to_post(mail, [])
+    rest = begin_to_post(mail)
     while rest:
         rest = post_more(rest)
 
 
-def begin_to_post(mail: list[tuple[QueueHandle, Command]], before: Unposted) -> Unposted:
-    """As `post_mail`, to `POSTED_MAX` queues, and first what is left from before; what is left is for
-    `post_more`, in later steps."""
-    if len(mail) == 1 and not before:
+def begin_to_post(mail: list[tuple[QueueHandle, Command]]) -> Unposted:
+    """As `post_mail`, to `POSTED_MAX` queues; what is left is for `post_more`, in later steps."""
+    if len(mail) == 1:
         handle, command = mail[0]
         handle.post(command)
         return []
@@ -134,7 +133,7 @@ def begin_to_post(mail: list[tuple[QueueHandle, Command]], before: Unposted) -> 
             by_queue[handle] = [command]
         else:
             commands.append(command)
-    return post_more([*before, *by_queue.items()])
+    return post_more(list(by_queue.items()))
 
 
 def post_more(unposted: Unposted) -> Unposted:

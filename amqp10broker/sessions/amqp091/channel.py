@@ -4,7 +4,7 @@ to queues come out.
 Methods are handled strictly one after another. One that a queue must answer (purge, get, commit, ...), or
 that is decided later (declare, bind, ... where nodes must agree), makes the channel wait: frames behind it
 are held until the answer is there. The steps in which a channel runs are defined in
-`sessions/session_step.py`.
+`sessions/endpoint.py`.
 """
 
 from __future__ import annotations
@@ -59,6 +59,7 @@ from amqp10broker.sessions.amqp091.publishing import Publishing
 from amqp10broker.sessions.amqp091.subscribing import Subscribing
 from amqp10broker.sessions.amqp091.tap import ChannelTap
 from amqp10broker.sessions.counters import ClientCounters
+from amqp10broker.sessions.endpoint import SessionEndpoint
 from amqp10broker.sessions.mail import (
     AccessChanged,
     AlarmChanged,
@@ -87,17 +88,17 @@ class ChannelState(Enum):
     """Frames that the client sent before it read our close-ok are ignored."""
 
 
-class BrokerChannel:
+class BrokerChannel(SessionEndpoint):
     """One channel of one client. `in_hand`: the present or last method; of contents and acknowledgements the
     kind only.
     """
 
     def __init__(self, number: int, context: ChannelContext) -> None:
+        super().__init__(context.moment)
         self.number = number
         self.state = ChannelState.UNOPENED
         self.stopping = False
         self.context = context
-        self.mail: list[tuple[QueueHandle, Command]] = []
         self._out: list[bytes | memoryview] = []
         self._backlog: deque[object] = deque()
         self._then: Callable[[Any], None] | None = None
@@ -214,9 +215,6 @@ class BrokerChannel:
         for tap in self.taps:
             tap.sent_content(pieces[0])
 
-    def post(self, handle: QueueHandle, command: Command) -> None:
-        self.mail.append((handle, command))
-
     @property
     def has_unsent(self) -> bool:
         return self.consuming.has_unsent
@@ -236,10 +234,6 @@ class BrokerChannel:
         out, self._out = self._out, []
         return out
 
-    def take_mail(self) -> list[tuple[QueueHandle, Command]]:
-        mail, self.mail = self.mail, []
-        return mail
-
     def take_grant(self) -> int:
         """Return for how many contents the reader gets new credit; 0 while a queue holds the channel up."""
         return 0 if self.publishing.blocked else self._received.take_grant()
@@ -250,12 +244,10 @@ class BrokerChannel:
         return unwanted
 
     def close(self) -> None:
-        """End the channel, whatever the reason, and return everything to queues. May be called twice."""
         self._give_everything_back()
         self._backlog.clear()
 
     def release(self) -> None:
-        """Drop the parts of a closed channel; the reason is that of `BrokerSession.release`."""
         del self.consuming, self.acknowledging, self.modes, self.declaring
         del self.subscribing, self.fetching, self.publishing
 

@@ -3,7 +3,7 @@ queues come out.
 
 Drives the engine (`protocols.amqp10.session.Session`) and dispatches its events to the owners of links
 (`link_owner.py`): each `LinkPublisher` and `LinkConsumer`, and both ends of each pair of management links.
-The steps in which it runs are defined in `sessions/session_step.py`.
+The steps in which it runs are defined in `sessions/endpoint.py`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final, TypeVar, assert_never, cast
 from amqp10broker.config import Config
 from amqp10broker.metadata.last_error import LastError
 from amqp10broker.metadata.proposing import Decided
-from amqp10broker.metadata.queue import DeclaredQueue, QueueHandle
+from amqp10broker.metadata.queue import DeclaredQueue
 from amqp10broker.metadata.vhost import VirtualHost
 from amqp10broker.operations.caller import Caller
 from amqp10broker.protocols.amqp10.errors import AmqpError, AmqpLinkError, AmqpSessionError, Condition
@@ -41,7 +41,7 @@ from amqp10broker.protocols.amqp10.session import Session
 from amqp10broker.protocols.amqp10.session_state import SessionState
 from amqp10broker.protocols.amqp10.transfer import TransferRun, by_link, handles_of
 from amqp10broker.protocols.amqp10.unfinished import Unfinished
-from amqp10broker.queues.commands import Command, RequestRef
+from amqp10broker.queues.commands import RequestRef
 from amqp10broker.queues.effects import (
     ActiveChanged,
     Answer,
@@ -68,6 +68,7 @@ from amqp10broker.sessions.amqp10.publisher import LinkPublisher
 from amqp10broker.sessions.amqp10.transactions import ConflictError, Transaction
 from amqp10broker.sessions.context import SessionContext
 from amqp10broker.sessions.counters import ClientCounters
+from amqp10broker.sessions.endpoint import SessionEndpoint
 from amqp10broker.sessions.mail import (
     AccessChanged,
     AlarmChanged,
@@ -88,8 +89,8 @@ IN_TURNS_MIN: Final = 4
 """The number of runs of transfers from which on interleaving of links is looked for."""
 
 
-class BrokerSession:
-    """One session of one client. `moment`: the time of the present step, set by the caller before each."""
+class BrokerSession(SessionEndpoint):
+    """One session of one client."""
 
     def __init__(
         self,
@@ -101,8 +102,8 @@ class BrokerSession:
         alarm: bool,
         unfinished: Unfinished | None = None,
     ) -> None:
+        super().__init__(context.moment)
         self._context = context
-        self.moment = context.moment
         self.reply_to = context.reply_to
         flow = context.flow_for(None)
         self._unfinished = unfinished or Unfinished()
@@ -122,9 +123,8 @@ class BrokerSession:
         self._window_open = True
         self._stopped = False
         self._note_window()
-        self.mail: list[tuple[QueueHandle, Command]] = []
         self._owners = LinkOwners()
-        self.links = ClientLinks(self.session, context, self._owners, self._post, self.take_mail)
+        self.links = ClientLinks(self.session, context, self._owners, self.post, self.take_mail)
         # Links of a queue that this session deletes end after the answer, if it can be written: RabbitMQ's
         # client for Python takes a detach before it for a failure of the request.
         self._deleted: list[QueueDeleted] = []
@@ -136,7 +136,7 @@ class BrokerSession:
             self._owners,
             self._caller,
             context.reply_to,
-            self._post,
+            self.post,
             context.offer_token,
             message_bytes_max=lambda: context.config.max_message_size_bytes,
             write=self.pump,
@@ -283,7 +283,6 @@ class BrokerSession:
             self._resume()
 
     def handle_undelivered(self, letter: SessionLetter) -> None:
-        """Handle an event that was still waiting when the session had ended."""
         if isinstance(letter, list):
             for effect in letter:
                 self.links.on_late(effect)
@@ -399,12 +398,7 @@ class BrokerSession:
         if not self.session.ended:
             self.session.end(error)
 
-    def take_mail(self) -> list[tuple[QueueHandle, Command]]:
-        mail, self.mail = self.mail, []
-        return mail
-
     def close(self) -> None:
-        """End the session, whatever the reason, and return everything to queues. May be called twice."""
         self._early.clear()
         self._context.transactions.clear()
         self._control_links.clear()
@@ -416,11 +410,6 @@ class BrokerSession:
         self._owners.clear()
 
     def release(self) -> None:
-        """Drop the parts of a closed session, which refer back to it, so that all are freed at once.
-
-        Otherwise, in a storm of sessions, the garbage collector would find hundreds of them together and stop
-        all other work while it frees them.
-        """
         del self.session.links, self.session, self.links, self._management
 
     # --- engine events ----------------------------------------------------------------------------
@@ -514,7 +503,7 @@ class BrokerSession:
             attach,
             self._context,
             commits,
-            post=self._post,
+            post=self.post,
             take_mail=self.take_mail,
             half_posted=self._half_posted,
         )
@@ -592,6 +581,3 @@ class BrokerSession:
             reply_to=context.reply_to,
             report=partial(log_operation, context.log),
         )
-
-    def _post(self, handle: QueueHandle, command: Command) -> None:
-        self.mail.append((handle, command))
