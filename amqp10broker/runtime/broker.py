@@ -5,7 +5,7 @@
     Broker nursery
     |-- queues nursery             one task a queue; ends last
     `-- service nursery
-        |-- connections nursery    one task a connection, see connection_lifecycle.py
+        |-- connections nursery    one task a connection, see client_connection.py
         |-- listeners              one task an address; end first
         |-- HTTP                   one task a connection; ends with the listeners
         `-- admin socket           for `amqp10broker status`

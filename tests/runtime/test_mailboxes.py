@@ -95,7 +95,7 @@ async def test_load_keeps_every_mailbox_within_its_bound(autojump_clock: object,
         # A letter of each session for each of its wakes; a wake takes all that waits.
         assert mailbox.most <= len(sessions) * (READS_MAX + 1)
         for connection in broker.connections.values():
-            assert connection.line.writer._mailbox.most <= 2 * (READS_MAX + 1)
+            assert connection.writer._mailbox.most <= 2 * (READS_MAX + 1)
 
 
 async def test_publisher_with_a_queue_that_does_not_confirm_is_bounded_by_its_credit(

@@ -33,7 +33,6 @@ from amqp10broker.runtime.connections.connection091 import ConnectionTask091
 from amqp10broker.runtime.connections.connection10 import Connection10
 from amqp10broker.runtime.connections.read_budget import HEAVY, PORTION, ReadBudget
 from amqp10broker.runtime.connections.session_task import READS_MAX, SessionTask
-from amqp10broker.runtime.connections.sessions10 import Sessions
 from amqp10broker.runtime.connections.writer import OutputBuffer
 from amqp10broker.sessions.amqp091.channel import BrokerChannel
 from amqp10broker.sessions.amqp10.session import BrokerSession
@@ -89,7 +88,7 @@ async def test_begins_and_ends_in_one_write_are_shared_out_over_turns(
     """A thousand pairs on one channel: a few a turn; a session counts until its task is gone, so that there
     are never more at once than are allowed."""
     neighbour = Neighbour()
-    counted(monkeypatch, Sessions, "_begin", neighbour)
+    counted(monkeypatch, Connection10, "_start_session", neighbour)
     pairs = 1000
     async with running_broker(session_max_per_connection=8) as broker:
         client = await connect(broker).open(channels=0)
@@ -148,7 +147,7 @@ async def test_sessions_that_have_ended_do_not_pile_up(autojump_clock: MockClock
         await settle_down()
         gc.collect()
         (connection,) = broker.connections.values()
-        writer = connection.line.writer
+        writer = connection.writer
         lanes = [each for each in gc.get_objects() if type(each) is OutputBuffer and each._writer is writer]
         # The connection's own, and those of the last letters written.
         assert len(lanes) <= 4

@@ -24,8 +24,8 @@ from amqp10broker.protocols.amqp10.performatives import (
     Target,
 )
 from amqp10broker.runtime.broker import Broker
-from amqp10broker.runtime.connections.connection_lifecycle import READ_BYTES_MAX
-from amqp10broker.runtime.connections.sessions10 import EXCESS_BYTES_MAX
+from amqp10broker.runtime.connections.client_connection import READ_BYTES_MAX
+from amqp10broker.runtime.connections.connection10 import EXCESS_BYTES_MAX
 from tests.support.declaring import add_user, set_permission
 from tests.support.rawframes import (
     attach_receiver,
@@ -140,11 +140,11 @@ async def test_what_comes_during_an_alarm_is_bounded_in_bytes(autojump_clock: ob
         await client.idle()
         broker.set_alarm("memory", on=True)
         assert (await client.until(Flow)).incoming_window == 0
-        before = client.task.line.bytes_received
+        before = client.task.bytes_received
         body = b"x" * 100 * KIB
         await client.send(*[transfer(0, number, body) for number in range(100)], flow(echo=True))
         await settle_down()
-        taken = client.task.line.bytes_received - before
+        taken = client.task.bytes_received - before
         assert EXCESS_BYTES_MAX < taken < EXCESS_BYTES_MAX + READ_BYTES_MAX
         assert document(client.task.view())["state"] == "blocked"
         assert queue_counts(broker, "q")[0] == taken // len(transfer(0, 0, body))

@@ -16,8 +16,7 @@ from amqp10broker.metadata.queue import DeclaredQueue
 from amqp10broker.operations.snapshot import ConnectionView, QueueView, SummaryView, TotalsView, WaitingView
 from amqp10broker.runtime.connections.connection091 import ConnectionTask091
 from amqp10broker.runtime.connections.connection10 import Connection10
-from amqp10broker.runtime.connections.connection_lifecycle import LINGER_BYTES_MAX, READ_BYTES
-from amqp10broker.runtime.connections.socket_transport import Stream
+from amqp10broker.runtime.connections.socket_transport import LINGER_BYTES_MAX, READ_BYTES, Stream
 from amqp10broker.runtime.context import BrokerContext
 from amqp10broker.runtime.log import Log
 from amqp10broker.sessions.counters import ClientCounters, Totals, Whose
@@ -98,8 +97,8 @@ class Connections(dict[int, Connection]):
         past.parts[connection.protocol] += connection.begun
         past.measures[connection.protocol].add(connection.measures)
         past.blocked_s += connection.blocked_s
-        past.bytes_in += connection.line.bytes_received
-        past.bytes_out += connection.line.writer.bytes_sent
+        past.bytes_in += connection.bytes_received
+        past.bytes_out += connection.writer.bytes_sent
 
     @property
     def count(self) -> int:

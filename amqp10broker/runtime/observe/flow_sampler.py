@@ -69,11 +69,10 @@ class FlowSampler:
         now_ns, _ = self._set_times()
         self._process = ProcessObserver(self._emit, now_ns, processor_ns=time.process_time_ns())
         for connection in self._node_context.connections.values():
-            line = connection.line
             self._connections[connection] = ConnectionObserver(
                 *(connection.number, self._emit, now_ns),
-                bytes_in=line.bytes_received,
-                bytes_out=line.writer.bytes_sent,
+                bytes_in=connection.bytes_received,
+                bytes_out=connection.writer.bytes_sent,
             )
             for running in connection.parts.values():
                 if running not in self._probes:
@@ -254,13 +253,12 @@ def _observe_bytes(
     *,
     whole: bool,
 ) -> None:
-    line = connection.line
     observer.observe(
         now_ns,
         ts_ns,
-        bytes_in=line.bytes_received,
-        bytes_out=line.writer.bytes_sent,
-        waiting=line.writer.waiting_bytes,
+        bytes_in=connection.bytes_received,
+        bytes_out=connection.writer.bytes_sent,
+        waiting=connection.writer.waiting_bytes,
         reason=0 if isinstance(connection, Connection10) else connection.reader_waits,
         whole=whole,
     )

@@ -82,7 +82,7 @@ def look_at_link(
     session: SessionTask, end: LinkConsumer | LinkPublisher, connection: Connection10
 ) -> Callable[[], Mark]:
     """Return the function that reads a link's queue credit and its writer."""
-    writer, lane = connection.line.writer, session.lane
+    writer, lane = connection.writer, session.lane
     if isinstance(end, LinkConsumer):
         credit = end.credit
         return lambda: (
@@ -101,7 +101,7 @@ def look_at_channel(
     channel: ChannelTask, connection: ConnectionTask091, consumer: Consumer091 | None
 ) -> Callable[[], ChannelMark]:
     """Return the function that reads a channel's reader credit, writer, and consumer's queue credit."""
-    writer, lane, reader = connection.line.writer, channel.lane, channel.credit
+    writer, lane, reader = connection.writer, channel.lane, channel.credit
     if consumer is None:
         return lambda: (reader.credit, writer.waiting_bytes, lane.blocked, 0, 0, False)
     credit = consumer.credit
