@@ -18,13 +18,11 @@ from amqp10broker.queues.commands import Command, RequestRef
 from amqp10broker.queues.effects import Effect
 
 
+@dataclass(eq=False, slots=True)
 class Frames:
     """Frame bodies of one socket read, or a part of them, for one session."""
 
-    __slots__ = ("items",)
-
-    def __init__(self, items: Sequence[object]) -> None:
-        self.items = items
+    items: Sequence[object]
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,8 +31,3 @@ class Output:
         if self.tap is not None:
             for frame in frames:
                 self.tap.sent(frame)
-
-    def take(self) -> list[bytes | memoryview]:
-        """Return and remove the pieces."""
-        pieces, self.pieces = self.pieces, []
-        return pieces

@@ -38,17 +38,6 @@ class Inbound:
         self.unsettled: dict[int, ReceiverLink] = {}
         self.grants: dict[ReceiverLink, None] = {}
 
-    def count(self, frames: int) -> int | None:
-        """Count frames; return None when all fit, else how many did before the window was violated."""
-        incoming = self._window
-        if incoming.closed:
-            allowance = incoming.allowance()
-            if frames > allowance:
-                incoming.count(allowance)
-                return allowance
-        incoming.count(frames)
-        return None
-
     def take_run(
         self, link: ReceiverLink, run: TransferRun, events: list[SessionEvent]
     ) -> TransferRun | None:

@@ -91,11 +91,6 @@ class Session:
         return self.state not in (SessionState.MAPPED, SessionState.BEGIN_SENT, SessionState.BEGIN_RECEIVED)
 
     @property
-    def has_pending(self) -> bool:
-        """Whether any link has deliveries or markers that are not written."""
-        return bool(self.outbound.turns)
-
-    @property
     def tap(self) -> FrameTap | None:
         """The observer of this session's frames; None: there is none."""
         return self._output.tap
@@ -111,7 +106,9 @@ class Session:
     def take_output(self) -> list[bytes | memoryview]:
         """Return the bytes to write now, dispositions (collected until this call) first."""
         self._flush()
-        return self._output.take()
+        output = self._output
+        pieces, output.pieces = output.pieces, []
+        return pieces
 
     # --- begin and end ----------------------------------------------------------------------------
 
@@ -244,7 +241,7 @@ class Session:
 
     def _on_run(self, run: TransferRun, events: list[SessionEvent]) -> None:
         count = len(run.delivery_ids)
-        violation = self.inbound.count(count)
+        violation = self.incoming.count(count)
         if violation is not None:
             run = part_of_run(run, 0, violation)
         self._on_link_frame(run, events)
@@ -252,7 +249,7 @@ class Session:
             raise self.incoming.violation()
 
     def _on_transfer(self, frame: TransferFrame, events: list[SessionEvent]) -> None:
-        if self.inbound.count(1) is not None:
+        if self.incoming.count(1) is not None:
             raise self.incoming.violation()
         self._on_link_frame(frame, events)
 
@@ -401,7 +398,9 @@ class Session:
         if self.state not in (SessionState.MAPPED, SessionState.END_RECEIVED):
             self.settling.forget()  # no frame may follow our end (2.5.5)
             return
-        self.settling.flush()
+        settling = self.settling
+        if settling.of_received.waiting or settling.of_sent.waiting:
+            settling.flush()
         if self.state is SessionState.END_RECEIVED:
             return
         for link in self.inbound.grants:

@@ -1,9 +1,9 @@
 """The writer of one connection: joins what waits into one send.
 
 Sessions do not wait for it when they have answers to give; they stop making *transfers* while
-`budget_bytes` of theirs are not sent (`OutputBuffer.room`), so that a 16 MiB message on one session is never
-more than one frame ahead of another session's. Only a client that keeps asking and does not read
-makes its sessions wait here, and through them its reader: its own TCP pushes it back.
+`writer_buffer_bytes` of theirs are not sent (`OutputBuffer.room`), so that a 16 MiB message on one session is
+never more than one frame ahead of another session's. Only a client that keeps asking and does not read makes
+its sessions wait here, and through them its reader: its own TCP pushes it back.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Final
 
 import trio
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.runtime.connections.socket_transport import SocketTransport, Stream, unsent
 from amqp10broker.runtime.connections.websocket_transport import WebSocketTransport
 from amqp10broker.runtime.mailbox import Mailbox
@@ -24,19 +25,23 @@ CONTROL_BYTES_MAX: Final = 262_144
 listening to its client."""
 
 
+@dataclass(eq=False, slots=True)
 class Write:
     """Bytes for the socket, in pieces: a letter to the writer."""
 
-    __slots__ = ("lane", "pieces", "transfer_bytes")
-
-    def __init__(self, lane: OutputBuffer, pieces: Sequence[bytes | memoryview], transfer_bytes: int) -> None:
-        self.lane = lane
-        self.pieces = pieces
-        self.transfer_bytes = transfer_bytes
+    lane: OutputBuffer
+    pieces: Sequence[bytes | memoryview]
+    transfer_bytes: int
 
 
 class OutputBuffer:
-    """One session's way to the writer (or the connection's own, for open and close)."""
+    """One session's way to the writer (or the connection's own, for open and close).
+
+    Attributes:
+        room: bytes of transfers that may be made now.
+        waiting_bytes: bytes of transfers that are not sent.
+        overfull: whether the session must stop listening until the client has read its answers.
+    """
 
     __slots__ = (
         "_abandoned",
@@ -45,7 +50,8 @@ class OutputBuffer:
         "_inbox",
         "_wanted",
         "_writer",
-        "budget_bytes",
+        "overfull",
+        "room",
         "waiting_bytes",
     )
 
@@ -56,12 +62,9 @@ class OutputBuffer:
         self._drained: trio.Event | None = None
         self._abandoned = False
         self._control_bytes = 0
-        self.budget_bytes = budget_bytes
+        self.overfull = False
+        self.room = budget_bytes
         self.waiting_bytes = 0
-
-    @property
-    def room(self) -> int:
-        return self.budget_bytes - self.waiting_bytes
 
     @property
     def blocked(self) -> bool:
@@ -85,22 +88,21 @@ class OutputBuffer:
 
     def count(self, letter: Write, total_bytes: int) -> None:
         """The writer keeps a letter."""
-        self.waiting_bytes += letter.transfer_bytes
-        self._control_bytes += total_bytes - letter.transfer_bytes
+        self._add(letter.transfer_bytes, total_bytes - letter.transfer_bytes)
 
     def written(self, letter: Write, total_bytes: int) -> None:
         """The writer has sent a letter it kept."""
-        self.waiting_bytes -= letter.transfer_bytes
-        self._control_bytes -= total_bytes - letter.transfer_bytes
+        self._add(-letter.transfer_bytes, letter.transfer_bytes - total_bytes)
         self._tell_if_wanted()
-        if self._drained is not None and self._control_bytes <= CONTROL_BYTES_MAX:
+        if self._drained is not None and not self.overfull:
             self._drained.set()
             self._drained = None
 
-    @property
-    def overfull(self) -> bool:
-        """Whether the session must stop listening until the client has read its answers."""
-        return self._control_bytes > CONTROL_BYTES_MAX
+    def _add(self, transfer_bytes: int, control_bytes: int) -> None:
+        self.waiting_bytes += transfer_bytes
+        self.room -= transfer_bytes
+        self._control_bytes += control_bytes
+        self.overfull = self._control_bytes > CONTROL_BYTES_MAX
 
     async def wait_drained(self) -> None:
         """Wait until the lane is not overfull."""

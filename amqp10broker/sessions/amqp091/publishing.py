@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import NotSupported, PreconditionFailed
 from amqp10broker.message.amqp091 import read_content
 from amqp10broker.message.message import Message
@@ -50,16 +51,12 @@ class QueueOutlet:
         self.outstanding = 0
 
 
+@dataclass(eq=False, slots=True)
 class _Buffered:
-    __slots__ = ("exchange", "mandatory", "message", "queues")
-
-    def __init__(
-        self, exchange: Exchange, message: Message, queues: Sequence[DeclaredQueue], mandatory: bool
-    ) -> None:
-        self.exchange = exchange
-        self.message = message
-        self.queues = queues
-        self.mandatory = mandatory
+    exchange: Exchange
+    message: Message
+    queues: Sequence[DeclaredQueue]
+    mandatory: bool
 
 
 class Publishing:

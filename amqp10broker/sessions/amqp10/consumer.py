@@ -89,6 +89,7 @@ class LinkConsumer:
         "_flows",
         "_links",
         "_log",
+        "_moment",
         "_resumed",
         "_session",
         "_since",
@@ -140,6 +141,7 @@ class LinkConsumer:
         self._since = credit.epoch
         # Deliveries that are resumed when a quorum queue has made the decisions on them durable.
         self._resumed: deque[ResumedDelivery] = deque()
+        self._moment = moment
         self.times = ConsumerTimes(moment)
         self._decisions = Decisions()
         # Made when a flow names a transaction.
@@ -263,7 +265,7 @@ class LinkConsumer:
                 # command.
                 self.credit.post(Settle(self.credit.ref, (), DeliveryOutcome.ACCEPT))
         self.credit.counters.settled(decision.delivery_outcome, len(keys))
-        self.times.settled()
+        self.times.settled_ms = self._moment.ms
         answer = kind.answers_settlements and not event.settled and bool(keys)
         if keys:
             annotations = decision.annotations if kind.keeps_annotations else b""
@@ -316,7 +318,7 @@ class LinkConsumer:
 
     def decided(self, delivery_outcome: DeliveryOutcome, ids: Sequence[int], outcome: Outcome | None) -> None:
         self.credit.counters.settled(delivery_outcome, 1)
-        self.times.settled()
+        self.times.settled_ms = self._moment.ms
         unsettled = self._session.outbound.unsettled
         self._settle([number for number in ids if number in unsettled], outcome)
 
@@ -338,7 +340,7 @@ class LinkConsumer:
     def on_deliver(self, effect: Deliver) -> None:
         credit = self.credit
         if not credit.waiting:
-            self.times.handed_over()
+            self.times.unsent_ms = self._moment.ms
         if not credit.on_deliver(effect):
             return
         keys, messages = effect.keys, effect.messages
@@ -366,7 +368,7 @@ class LinkConsumer:
     def _count_reply(self, auto: AutoQueueCredit, reply: CreditReply) -> None:
         # Only a request smaller than what the queue had and the client could take holds the link up.
         held_up = not reply.credit and reply.available > 0 and self._wanted > self.credit.waiting
-        auto.replied(self.times.now_ms, self.times.request_ms, self.credit.written, held_up=held_up)
+        auto.replied(self._moment.ms, self.times.request_ms, self.credit.written, held_up=held_up)
         self.queue_credit = auto.auto.limit
 
     def on_effect(self, effect: Settled | ActiveChanged | TimedOut) -> None:
@@ -482,7 +484,7 @@ class LinkConsumer:
     def _request(self) -> None:
         drain = self.link.credit.drain
         self.credit.request(self._wanted, self.queue_credit, drain=drain)
-        self.times.requested()
+        self.times.request_ms = self._moment.ms
         self._flows.asked()
 
     def _request_next(self) -> None:
@@ -490,7 +492,7 @@ class LinkConsumer:
         if self.credit.in_flight or credit.link_credit <= 0:
             return
         if self.credit.top_up(self._wanted, self.queue_credit, drain=credit.drain):
-            self.times.requested()
+            self.times.request_ms = self._moment.ms
             self._flows.asked()
 
     def _give_back(self) -> None:

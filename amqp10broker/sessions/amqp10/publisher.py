@@ -189,7 +189,7 @@ class LinkPublisher:
         self._held: list[DeliveriesReceived] = []
         # The transaction in which it posts at present.
         self._posting: Transaction | None = None
-        self._permitted_at = context.access.version
+        self._permitted_at = context.access.changes.version
         self.link = link
         self.queue = queue
         self.exchange = exchange
@@ -234,7 +234,7 @@ class LinkPublisher:
 
     def _renew_readers(self) -> None:
         # Checks that readers have passed may have become invalid: which user-id a message may bear.
-        self._read_at = self._context.access.version
+        self._read_at = self._context.access.changes.version
         if self.exchange is not None:
             self._reader = self._new_reader(self.exchange.exchange, self.exchange.routing_key)
         else:
@@ -301,7 +301,7 @@ class LinkPublisher:
             self._posting = None
 
     def _take(self, event: DeliveriesReceived) -> None:
-        if self._read_at != self._context.access.version:
+        if self._read_at != self._context.access.changes.version:
             self._renew_readers()
         self._context.moment.measures.message_sizes.count(event.payloads)
         if self.queue is None and self.exchange is None:
@@ -323,7 +323,7 @@ class LinkPublisher:
         if not messages:
             return
         if self.queue is not None and not self._reader.has_extra_keys and self._posting is None:
-            if self._permitted_at != self._context.access.version:
+            if self._permitted_at != self._context.access.changes.version:
                 self._check_permission()
             self.counters.published += len(ids)
             if settled:
@@ -373,7 +373,7 @@ class LinkPublisher:
             access.write("exchange", "")
         except PermissionDenied as error:
             raise to_amqp_error(error) from error
-        self._permitted_at = access.version
+        self._permitted_at = access.changes.version
 
     def _queues_of(
         self, route: Route, reader: MessageReader, delivery_id: int, message: Message, settled: bool

@@ -346,7 +346,7 @@ class BrokerSession(SessionEndpoint):
         """Write deliveries within the budget; return their bytes. Raises `AmqpConnectionError`."""
         written = 0
         session = self.session
-        while session.has_pending:
+        while session.outbound.turns:
             spent, events = session.pump(budget_bytes - written)
             written += spent
             if not events:
@@ -363,7 +363,7 @@ class BrokerSession(SessionEndpoint):
 
     @property
     def has_unsent(self) -> bool:
-        return self.session.has_pending
+        return bool(self.session.outbound.turns)
 
     @property
     def over(self) -> bool:
