@@ -34,6 +34,14 @@ otherwise the connection is closed.
 """
 
 
+QueueCommand = tuple[QueueHandle, Command]
+"""A command, and the queue that it is for."""
+
+
+ToQueue = Callable[[QueueCommand], None]
+"""Adds a command to those that are sent to queues at the end of the step."""
+
+
 OnUnroutable = Callable[[Sequence[Message]], None]
 
 
@@ -93,9 +101,3 @@ class ClientLog(Protocol):
 
     def info(self, event: str, **details: Any) -> None:
         """Write an entry that names the connection."""
-
-
-class Post(Protocol):
-    """Adds a command for a queue to the session's outgoing commands."""
-
-    def __call__(self, handle: QueueHandle, command: Command) -> None: ...

@@ -1,7 +1,7 @@
 """The common base of the broker's sessions (AMQP 1.0) and channels (AMQP 0-9-1): their steps. No task is
 involved.
 
-One step of both is: `handle` each waiting message, `write_output`, then send the result of `take_mail` to
+One step of both is: `handle` each waiting message, `write_output`, then send the result of `take_commands` to
 queues. A task does that whenever its mailbox is not empty; tests do it without one.
 """
 
@@ -11,8 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Final, Protocol
 
-from amqp10broker.metadata.queue import QueueHandle
-from amqp10broker.queues.commands import Command
+from amqp10broker.sessions.context import QueueCommand, ToQueue
 from amqp10broker.sessions.counters import ClientCounters
 from amqp10broker.sessions.mail import SessionLetter
 from amqp10broker.sessions.moment import Moment
@@ -46,12 +45,13 @@ class SessionEndpoint(ABC):
 
     Attributes:
         moment: the time of the present step, set by the caller before each.
-        mail: commands for queues that are not sent yet.
+        commands: for queues, not sent yet; `to_queue` adds one.
     """
 
     def __init__(self, moment: Moment) -> None:
         self.moment = moment
-        self.mail: list[tuple[QueueHandle, Command]] = []
+        self.commands: list[QueueCommand] = []
+        self.to_queue: ToQueue = self.commands.append
 
     @abstractmethod
     def handle(self, letter: SessionLetter) -> None:
@@ -89,13 +89,10 @@ class SessionEndpoint(ABC):
         if (spent or outlet.room <= 0) and self.has_unsent:
             outlet.want()
 
-    def post(self, handle: QueueHandle, command: Command) -> None:
-        """Send one command to a queue, at the end of the step."""
-        self.mail.append((handle, command))
-
-    def take_mail(self) -> list[tuple[QueueHandle, Command]]:
-        mail, self.mail = self.mail, []
-        return mail
+    def take_commands(self) -> list[QueueCommand]:
+        commands = self.commands[:]
+        self.commands.clear()
+        return commands
 
     @abstractmethod
     def counted(self) -> ClientCounters:

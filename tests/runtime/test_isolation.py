@@ -89,7 +89,7 @@ FAULTS = [
     (LinkConsumer, "on_flow", credit(1, 10)),
     (BrokerSession, "on_effects", transfer(0, 0, b"x")),
     (BrokerSession, "pump", transfer(0, 0, b"x")),
-    (BrokerSession, "take_mail", transfer(0, 0, b"x")),
+    (BrokerSession, "take_commands", transfer(0, 0, b"x")),
     (Connection10, "_pass_on", transfer(0, 0, b"x")),
 ]
 

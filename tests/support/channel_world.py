@@ -350,7 +350,7 @@ class WorldChannel:
         service = self.service
         budget = self.room = self.budget_bytes if budget_bytes is None else budget_bytes
         service.write_output(self)
-        self._post(service.take_mail())
+        self._post(service.take_commands())
         unwanted = service.take_unwanted()
         if unwanted is not None:
             self.connection.reader.discard(unwanted)
@@ -370,7 +370,7 @@ class WorldChannel:
         self.inbox.clear()
         self.letters.clear()
         self.service.close()
-        self._post(self.service.take_mail())
+        self._post(self.service.take_commands())
         self.world.ended.add(self.service.counted())
         self._begin()
 

@@ -246,7 +246,7 @@ class WorldSession:
 
     def post(self) -> None:
         """Post the letters to queues."""
-        for handle, command in self.service.take_mail():
+        for handle, command in self.service.take_commands():
             handle.post(command)
 
 

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from amqp10broker.metadata.queue import QueueHandle
 from amqp10broker.observe.telemetry.spans import PartSpans, Traces
-from amqp10broker.queues.commands import Command
 from amqp10broker.sessions.amqp091.channel import BrokerChannel
 from amqp10broker.sessions.amqp091.context import ChannelContext
 from amqp10broker.sessions.amqp10.session import BrokerSession
-from amqp10broker.sessions.context import SessionContext
+from amqp10broker.sessions.context import QueueCommand, SessionContext
+from amqp10broker.sessions.endpoint import Outlet
 from amqp10broker.sessions.mail import SessionLetter
 
 
@@ -29,10 +28,15 @@ class TracedSession(BrokerSession):
         self._spans.heard(letter)
         super().handle(letter)
 
-    def take_mail(self) -> list[tuple[QueueHandle, Command]]:
-        mail = super().take_mail()
-        self._spans.posted(mail)
-        return mail
+    def take_commands(self) -> list[QueueCommand]:
+        commands = super().take_commands()
+        self._spans.posted(commands)
+        return commands
+
+    def write_output(self, outlet: Outlet) -> None:
+        super().write_output(outlet)
+        if not self.commands:
+            self._spans.posted(())  # else it is called when they are taken
 
     def release(self) -> None:
         self._spans.close()
@@ -49,10 +53,15 @@ class TracedChannel(BrokerChannel):
         self._spans.heard(letter)
         super().handle(letter)
 
-    def take_mail(self) -> list[tuple[QueueHandle, Command]]:
-        mail = super().take_mail()
-        self._spans.posted(mail)
-        return mail
+    def take_commands(self) -> list[QueueCommand]:
+        commands = super().take_commands()
+        self._spans.posted(commands)
+        return commands
+
+    def write_output(self, outlet: Outlet) -> None:
+        super().write_output(outlet)
+        if not self.commands:
+            self._spans.posted(())  # else it is called when they are taken
 
     def release(self) -> None:
         self._spans.close()

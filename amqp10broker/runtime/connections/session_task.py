@@ -90,7 +90,7 @@ class EndpointTask(Generic[EndpointT]):
                     self.reads.done()
                 else:
                     service.handle_undelivered(letter)
-            post_mail(service.take_mail())
+            post_mail(service.take_commands())
 
     def _run_inline(self, letters: list[SessionLetter]) -> bool:
         self._step(letters)
@@ -108,9 +108,8 @@ class EndpointTask(Generic[EndpointT]):
             self._fault = fault
             self._on_fault()
             return
-        mail = service.take_mail()
-        if mail:
-            self._unposted = begin_to_post(mail)
+        if service.commands:
+            self._unposted = begin_to_post(service.take_commands())
         self._release_reader()
         if self.on_wake is not None:
             self.on_wake()

@@ -8,10 +8,10 @@ from typing import Final, TypeVar
 import trio
 
 from amqp10broker.errors import BrokerError
-from amqp10broker.metadata.queue import QueueHandle
-from amqp10broker.queues.commands import Command, ReplyTo
+from amqp10broker.queues.commands import ReplyTo
 from amqp10broker.runtime.mailbox import Mailbox
 from amqp10broker.runtime.queues.reply_registry import ReplyRegistry
+from amqp10broker.sessions.context import QueueCommand
 from amqp10broker.sessions.jobs import BackgroundJob
 from amqp10broker.sessions.mail import SessionLetter
 
@@ -39,9 +39,9 @@ async def run_job(reply_registry: ReplyRegistry, label: str, begin: Callable[[Re
     return job
 
 
-def post(handle: QueueHandle, command: Command) -> None:
-    """Put an item to a queue, as jobs do."""
-    handle.post(command)
+def to_queue(command: QueueCommand) -> None:
+    """Send a command to its queue at once, as jobs do."""
+    command[0].post(command[1])
 
 
 async def _heard_out(job: BackgroundJob, mailbox: Mailbox[SessionLetter]) -> None:

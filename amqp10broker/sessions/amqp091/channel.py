@@ -116,7 +116,7 @@ class BrokerChannel(SessionEndpoint):
         self._reset()
 
     def _reset(self) -> None:
-        self.consuming = ChannelConsumers(self.number, self.context, self.post, self._counters)
+        self.consuming = ChannelConsumers(self.number, self.context, self.to_queue, self._counters)
         self.acknowledging = Acknowledging(self)
         self.modes = Modes(self, self.acknowledging)
         self.declaring = Declaring(self)
@@ -124,7 +124,7 @@ class BrokerChannel(SessionEndpoint):
         self.fetching = Fetching(self)
         self.publishing = Publishing(
             self.context,
-            self.post,
+            self.to_queue,
             self._return,
             lambda: self.subscribing.reply_address,
             self._counters,
@@ -270,7 +270,7 @@ class BrokerChannel(SessionEndpoint):
         self._request = self.context.reply_to.request()
         self._then = then
         self.pause()
-        self.post(handle, command(self._request))
+        self.to_queue((handle, command(self._request)))
 
     def perform(self, operation: str, given: Mapping[str, object], then: Callable[[Any], None]) -> None:
         self._carry(perform(self.declaring.caller(), operation, given), then)

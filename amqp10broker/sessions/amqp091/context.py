@@ -13,10 +13,8 @@ from amqp10broker.metadata.proposing import Propose
 from amqp10broker.metadata.vhost import VirtualHost
 from amqp10broker.queues.commands import ReplyTo
 from amqp10broker.sessions.commits import QueueCommits
-from amqp10broker.sessions.context import ClientLog, MakeVolatile, OnUnroutable, Post
+from amqp10broker.sessions.context import ClientLog, MakeVolatile, OnUnroutable
 from amqp10broker.sessions.moment import Moment
-
-__all__ = ["ChannelContext", "Post"]
 
 
 @dataclass(slots=True)

@@ -48,11 +48,11 @@ class Modes:
         channel = self._channel
         self._require_tx()
         self._ends.committed += 1
-        before = len(channel.mail)
+        before = len(channel.commands)
         self._acknowledging.commit()
         taken = channel.publishing.commit()
-        posted = channel.mail[before:]
-        del channel.mail[before:]
+        posted = channel.commands[before:]
+        del channel.commands[before:]
         self._do_at_once(posted)
         if taken and self._parked is None:
             channel.write(methods.TxCommitOk())
@@ -67,19 +67,19 @@ class Modes:
         commits = channel.context.commits
         parts = [letter for letter in posted if type(letter[1]) in _PARTS]
         if commits is None or len(parts) < 2 or not all(commits.takes(handle) for handle, _ in parts):
-            channel.mail += posted
+            channel.commands += posted
             return
-        mail = [*channel.mail]
-        channel.mail.clear()
-        refused = commits.commit(mail, parts)
+        commands = [*channel.commands]
+        channel.commands.clear()
+        refused = commits.commit(commands, parts)
         if isinstance(refused, NotYet):
             ref = channel.context.reply_to.request()
             self._parked = ref, posted
             commits.when_ready(parts, ref)
         elif refused:
-            channel.mail += posted
+            channel.commands += posted
         else:
-            channel.mail += [each for each in posted if type(each[1]) not in _PARTS]
+            channel.commands += [each for each in posted if type(each[1]) not in _PARTS]
 
     @property
     def waits_for_queues(self) -> bool:

@@ -21,8 +21,9 @@ from amqp10broker.protocols.amqp091.properties import decode_properties, encode_
 from amqp10broker.queues.commands import Publish, PublisherRef, ReplyTo
 from amqp10broker.routing.declaration import DIRECT_REPLY_TO
 from amqp10broker.routing.exchange import Exchange
-from amqp10broker.sessions.amqp091.context import ChannelContext, Post
+from amqp10broker.sessions.amqp091.context import ChannelContext
 from amqp10broker.sessions.amqp091.credit_flow import CreditFlowSettings, CreditReceiver, CreditSender
+from amqp10broker.sessions.context import ToQueue
 from amqp10broker.sessions.counters import ClientCounters
 from amqp10broker.sessions.routes import Route, Routes
 
@@ -71,13 +72,13 @@ class Publishing:
     def __init__(
         self,
         context: ChannelContext,
-        post: Post,
+        to_queue: ToQueue,
         give_back: Callable[[Message], None],
         reply_address: Callable[[], str | None],
         counters: ClientCounters,
     ) -> None:
         self._context = context
-        self._post = post
+        self._to_queue = to_queue
         self._give_back = give_back
         self._reply_address = reply_address
         self._counters = counters
@@ -264,7 +265,7 @@ class Publishing:
         sender.credit -= len(messages)
         if sender.credit <= 0:
             self._held_by.add(outlet)
-        self._post(queue.handle, Publish(outlet.ref, ids, messages, settled=not self.confirming))
+        self._to_queue((queue.handle, Publish(outlet.ref, ids, messages, settled=not self.confirming)))
 
     def _open_outlet(self, queue: DeclaredQueue) -> QueueOutlet:
         if len(self._outlets) >= OUTLETS_MAX:

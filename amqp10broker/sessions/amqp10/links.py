@@ -14,7 +14,7 @@ from amqp10broker.config.settings import AUTO
 from amqp10broker.errors import PermissionDenied, RefusedError
 from amqp10broker.metadata.catalog import CatalogRequest
 from amqp10broker.metadata.proposing import LATER, Decided
-from amqp10broker.metadata.queue import DeclaredQueue, QueueHandle
+from amqp10broker.metadata.queue import DeclaredQueue
 from amqp10broker.metadata.queue_requests import DeclareQueue, DeleteQueue, QueueEnded
 from amqp10broker.metadata.subscriptions import DeclareSubscription
 from amqp10broker.protocols.amqp10.delivery import Parts
@@ -37,7 +37,6 @@ from amqp10broker.protocols.amqp10.resumption import (
 from amqp10broker.protocols.amqp10.session import Session
 from amqp10broker.queues.commands import (
     DELETE,
-    Command,
     ConsumerRef,
     Delete,
     PublisherRef,
@@ -56,13 +55,13 @@ from amqp10broker.sessions.amqp10.publisher import LinkPublisher
 from amqp10broker.sessions.amqp10.topics import plan_receiver
 from amqp10broker.sessions.auto_limit import AutoLimit, Bounds
 from amqp10broker.sessions.commits import Part
-from amqp10broker.sessions.context import Post, SessionContext
+from amqp10broker.sessions.context import QueueCommand, SessionContext, ToQueue
 from amqp10broker.sessions.counters import ClientCounters
 from amqp10broker.sessions.mail import LinkFree
 from amqp10broker.sessions.queue_credit import Mode, QueueCredit
 from amqp10broker.sessions.routes import Routes
 
-TakeMail = Callable[[], list[tuple[QueueHandle, Command]]]
+TakeCommands = Callable[[], list[QueueCommand]]
 KEPT_CREDIT_MAX: Final = UNSETTLED_ENTRIES_MAX * 2 // 3
 """The automatic credit of a link that may be resumed. Half as much again can be unconfirmed, and all of it
 fits into the unsettled map with which its client comes back.
@@ -84,13 +83,18 @@ class ClientLinks:
     """
 
     def __init__(
-        self, session: Session, context: SessionContext, owners: LinkOwners, post: Post, take_mail: TakeMail
+        self,
+        session: Session,
+        context: SessionContext,
+        owners: LinkOwners,
+        to_queue: ToQueue,
+        take_commands: TakeCommands,
     ) -> None:
         self._session = session
         self._owners = owners
         self._context = context
-        self._post = post
-        self._take_mail = take_mail
+        self._to_queue = to_queue
+        self._take_commands = take_commands
         self._routes = Routes(context.vhost, context.access, context.container_id)
         self._gone = ClientCounters()
         self.consumers: dict[ConsumerRef, LinkConsumer] = {}
@@ -213,7 +217,9 @@ class ClientLinks:
         consumer = LinkConsumer(
             self._session,
             link,
-            QueueCredit(plan.queue, ref, self._post, mode) if before is None else before.renewed(self._post),
+            QueueCredit(plan.queue, ref, self._to_queue, mode)
+            if before is None
+            else before.renewed(self._to_queue),
             consumer_terms,
             self._context.flow_for(address),
             self,
@@ -237,22 +243,24 @@ class ClientLinks:
         else:
             accept()
         filters = plan.filters
-        self._post(
-            plan.queue.handle,
-            Subscribe(
-                ref,
-                settled,
-                exclusive=plan.exclusive,
-                answer=plan.exclusive,
-                counted=not plan.browse,
-                priority=plan.priority,
-                timeout_ms=plan.timeout_ms,
-                position=None if filters is None else filters.offset,
-                filters=filters,
-                browse=plan.browse,
-                enqueued_time=plan.enqueued_time,
-                name=self._context.reply_to.name_of(f"link '{link.name}'"),
-            ),
+        self._to_queue(
+            (
+                plan.queue.handle,
+                Subscribe(
+                    ref,
+                    settled,
+                    exclusive=plan.exclusive,
+                    answer=plan.exclusive,
+                    counted=not plan.browse,
+                    priority=plan.priority,
+                    timeout_ms=plan.timeout_ms,
+                    position=None if filters is None else filters.offset,
+                    filters=filters,
+                    browse=plan.browse,
+                    enqueued_time=plan.enqueued_time,
+                    name=self._context.reply_to.name_of(f"link '{link.name}'"),
+                ),
+            )
         )
 
     def transacts(self, queue: DeclaredQueue) -> bool:
@@ -261,7 +269,7 @@ class ClientLinks:
 
     def commit(self, parts: Sequence[Part], also: Callable[[], None]) -> str | None:
         assert self._context.commits is not None, "its queues were asked whether they transact"
-        return self._context.commits.commit(self._take_mail(), parts, also=also)
+        return self._context.commits.commit(self._take_commands(), parts, also=also)
 
     def _take_name(self, link: SenderLink | ReceiverLink) -> None:
         stolen = self._context.names.take(link, self._context.tell_stolen)
@@ -293,7 +301,7 @@ class ClientLinks:
             ref,
             address,
             settings,
-            self._post,
+            self._to_queue,
             self,
             context=self._context,
             routes=self._routes,
@@ -410,7 +418,7 @@ class ClientLinks:
         # The commands for queues leave with this session's others.
         if there is not None and self._context.kept is not None:
             for handle, command in self._context.kept.end(there):
-                self._post(handle, command)
+                self._to_queue((handle, command))
 
     def on_late(self, effect: Effect) -> None:
         """Pass an effect for an end that has gone to its link, if that is kept."""
@@ -651,7 +659,7 @@ class ClientLinks:
             self._context.catalog.see_to(gone)
         elif consumer.closed and terms.subscription is not None and terms.subscription.durable:
             # Unless others share it; the answer is not needed.
-            self._post(queue.handle, Delete(self._context.reply_to.request(), if_unused=True))
+            self._to_queue((queue.handle, Delete(self._context.reply_to.request(), if_unused=True)))
 
     def drop_publisher(self, publisher: LinkPublisher, *, lost: bool = False) -> None:
         if self.publishers.pop(publisher.ref, None) is None:
@@ -682,7 +690,7 @@ class ClientLinks:
             self._context.vhost.remove_volatile(queue)
         else:
             self._context.catalog.see_to(QueueEnded(queue.vhost, queue.name, queue.handle))
-        self._post(queue.handle, DELETE)
+        self._to_queue((queue.handle, DELETE))
 
 
 def _may_be_kept(plan: SourcePlan, attach: Attach) -> bool:

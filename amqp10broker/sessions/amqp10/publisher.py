@@ -69,7 +69,7 @@ from amqp10broker.sessions.amqp10.tally import Tally, refusal_of
 from amqp10broker.sessions.amqp10.times import PublisherTimes
 from amqp10broker.sessions.amqp10.transactions import Transaction
 from amqp10broker.sessions.commits import NoRoom, Part, no_part_text
-from amqp10broker.sessions.context import Post, SessionContext
+from amqp10broker.sessions.context import SessionContext, ToQueue
 from amqp10broker.sessions.counters import ClientCounters
 from amqp10broker.sessions.routes import Route, Routes
 
@@ -129,7 +129,6 @@ class LinkPublisher:
         "_last_queues",
         "_links",
         "_permitted_at",
-        "_post",
         "_posting",
         "_read_at",
         "_reader",
@@ -137,6 +136,7 @@ class LinkPublisher:
         "_routes",
         "_session",
         "_tally",
+        "_to_queue",
         "_topics",
         "_topics_at",
         "address",
@@ -164,7 +164,7 @@ class LinkPublisher:
         ref: PublisherRef,
         address: str | None,
         settings: FlowSettings,
-        post: Post,
+        to_queue: ToQueue,
         links: PublisherLinks,
         *,
         context: SessionContext,
@@ -175,7 +175,7 @@ class LinkPublisher:
         kept: KeptPublisher | None = None,
     ) -> None:
         self._session = session
-        self._post = post
+        self._to_queue = to_queue
         self._links = links
         self._context = context
         self._routes = routes
@@ -208,7 +208,7 @@ class LinkPublisher:
             kept.attached(self, ref, self._tally)
         self._renew_readers()
         if queue is not None:
-            post(queue.handle, AttachPublisher(ref))
+            to_queue((queue.handle, AttachPublisher(ref)))
 
     def _new_reader(self, exchange: str, routing_key: str) -> MessageReader:
         return MessageReader(exchange, routing_key, self._context.user, self._context.access.impersonator)
@@ -330,7 +330,7 @@ class LinkPublisher:
                 self.counters.published_settled += len(ids)
             self._default_exchange.count(len(ids), routed=True)
             if self.kept is None:
-                self._post(self.queue.handle, Publish(self.ref, ids, messages, settled))
+                self._to_queue((self.queue.handle, Publish(self.ref, ids, messages, settled)))
             else:
                 self._send(self.kept, (self.queue,), ids, messages, settled)
             return
@@ -419,7 +419,7 @@ class LinkPublisher:
         if len(queues) > 1:
             self._tally.expect(ids, len(queues))
         for queue in queues:
-            self._post(queue.handle, Publish(self.ref, ids, messages, settled))
+            self._to_queue((queue.handle, Publish(self.ref, ids, messages, settled)))
 
     def _send(
         self,
@@ -443,7 +443,7 @@ class LinkPublisher:
                 return
         else:
             for handle, publish in parts:
-                self._post(handle, publish)
+                self._to_queue((handle, publish))
         # None of them has answered yet: an answer is a later event of the session.
         if len(queues) > 1:
             self._tally.expect(ids, len(queues))
@@ -718,7 +718,7 @@ class LinkPublisher:
     def leave(self) -> None:
         self._held.clear()
         if self.queue is not None:
-            self._post(self.queue.handle, DetachPublisher(self.ref))
+            self._to_queue((self.queue.handle, DetachPublisher(self.ref)))
 
 
 def _finish(steps: Steps[DeclaredQueue], decided: Decided) -> None:

@@ -124,7 +124,7 @@ class BrokerSession(SessionEndpoint):
         self._stopped = False
         self._note_window()
         self._owners = LinkOwners()
-        self.links = ClientLinks(self.session, context, self._owners, self.post, self.take_mail)
+        self.links = ClientLinks(self.session, context, self._owners, self.to_queue, self.take_commands)
         # Links of a queue that this session deletes end after the answer, if it can be written: RabbitMQ's
         # client for Python takes a detach before it for a failure of the request.
         self._deleted: list[QueueDeleted] = []
@@ -136,7 +136,7 @@ class BrokerSession(SessionEndpoint):
             self._owners,
             self._caller,
             context.reply_to,
-            self.post,
+            self.to_queue,
             context.offer_token,
             message_bytes_max=lambda: context.config.max_message_size_bytes,
             write=self.pump,
@@ -503,8 +503,8 @@ class BrokerSession(SessionEndpoint):
             attach,
             self._context,
             commits,
-            post=self.post,
-            take_mail=self.take_mail,
+            to_queue=self.to_queue,
+            take_commands=self.take_commands,
             half_posted=self._half_posted,
         )
         self._owners.receivers[link] = owner

@@ -35,6 +35,7 @@ from amqp10broker.queues.effects import (
     Unconfirmed,
 )
 from amqp10broker.routing.exchange import Binding, Destination
+from amqp10broker.sessions.context import QueueCommand
 from amqp10broker.sessions.jobs import GetSome, PublishOne
 from tests.support.channel_world import World
 from tests.support.declaring import bind, declare
@@ -56,8 +57,8 @@ def letters(queue: DeclaredQueue) -> list[Any]:
     return handle.letters  # type: ignore[no-any-return]
 
 
-def post(handle: Any, command: Any) -> None:
-    handle.post(command)
+def post(command: QueueCommand) -> None:
+    command[0].post(command[1])
 
 
 def publishing(*names: str) -> tuple[PublishOne, list[DeclaredQueue]]:
