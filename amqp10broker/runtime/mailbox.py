@@ -180,32 +180,33 @@ class Mailbox(Generic[T]):
 
 
 class Bound:
-    """One sender's share of a mailbox: waits when too many of its messages are not handled."""
+    """One sender's share of a mailbox: waits when too many of its messages are not handled.
 
-    __slots__ = ("_freed", "_limit", "outstanding")
+    `full`: whether the next message has to wait.
+    """
+
+    __slots__ = ("_freed", "_limit", "full", "outstanding")
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._freed: trio.Event | None = None
         self.outstanding = 0
-
-    @property
-    def full(self) -> bool:
-        """Whether the next message has to wait."""
-        return self.outstanding >= self._limit
+        self.full = False
 
     async def wait(self) -> None:
         """Wait until another message may be put."""
-        while self.outstanding >= self._limit:
+        while self.full:
             self._freed = trio.Event()
             await self._freed.wait()
 
     def add(self) -> None:
         self.outstanding += 1
+        self.full = self.outstanding >= self._limit
 
     def done(self) -> None:
         """A message was handled."""
         self.outstanding -= 1
+        self.full = self.outstanding >= self._limit
         if self._freed is not None:
             self._freed.set()
             self._freed = None

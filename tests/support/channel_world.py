@@ -351,7 +351,7 @@ class WorldChannel:
         budget = self.room = self.budget_bytes if budget_bytes is None else budget_bytes
         service.write_output(self)
         self._post(service.take_commands())
-        unwanted = service.take_unwanted()
+        unwanted, service.unwanted = service.unwanted, None
         if unwanted is not None:
             self.connection.reader.discard(unwanted)
         granted = service.take_grant()

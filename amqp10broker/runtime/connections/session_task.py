@@ -176,10 +176,10 @@ class ChannelTask(EndpointTask[BrokerChannel]):
 
     def _release_reader(self) -> None:
         service = self.service
-        unwanted = service.take_unwanted()
-        if unwanted is not None:
+        if service.unwanted is not None:
+            unwanted, service.unwanted = service.unwanted, None
             self._discard(unwanted)
-        if not service.waiting:
+        if self._held and not service.waiting:
             super()._release_reader()
         granted = service.take_grant()
         if granted:

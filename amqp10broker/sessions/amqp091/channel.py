@@ -90,7 +90,7 @@ class ChannelState(Enum):
 
 class BrokerChannel(SessionEndpoint):
     """One channel of one client. `in_hand`: the present or last method; of contents and acknowledgements the
-    kind only.
+    kind only. `unwanted`: an incomplete content that is or will be refused, so that it need not be stored.
     """
 
     def __init__(self, number: int, context: ChannelContext) -> None:
@@ -105,7 +105,7 @@ class BrokerChannel(SessionEndpoint):
         self._request: RequestRef | None = None
         self._paused = False
         self._opened: ContentOpened | None = None
-        self._unwanted: ContentOpened | None = None
+        self.unwanted: ContentOpened | None = None
         self.paused_ms = 0
         self.taps: tuple[ChannelTap, ...] = ()
         self.in_hand: Method | type[Method] = methods.ChannelOpen
@@ -221,7 +221,8 @@ class BrokerChannel(SessionEndpoint):
 
     def pump(self, budget_bytes: int) -> int:
         """Write confirms, and deliveries as the budget allows; return the bytes of the latter."""
-        if self.state is ChannelState.OPEN:
+        tracker = self.publishing.tracker
+        if self.state is ChannelState.OPEN and (tracker.acks or tracker.nacks):
             self.modes.write_confirms()
         spent = self.consuming.write(budget_bytes, self._out) if budget_bytes > 0 else 0
         self.consuming.top_up()
@@ -236,12 +237,10 @@ class BrokerChannel(SessionEndpoint):
 
     def take_grant(self) -> int:
         """Return for how many contents the reader gets new credit; 0 while a queue holds the channel up."""
-        return 0 if self.publishing.blocked else self._received.take_grant()
-
-    def take_unwanted(self) -> ContentOpened | None:
-        """Return an incomplete content that is or will be refused, so that it need not be stored."""
-        unwanted, self._unwanted = self._unwanted, None
-        return unwanted
+        received = self._received
+        if received.unreturned < received.more_after or self.publishing.blocked:
+            return 0
+        return received.take_grant()
 
     def close(self) -> None:
         self._give_everything_back()
@@ -356,7 +355,7 @@ class BrokerChannel(SessionEndpoint):
 
     def _fail(self, error: Amqp091Error) -> None:
         self._name_method(error)
-        self._unwanted = self._opened
+        self.unwanted = self._opened
         self.modes.write_confirms()
         # Frames behind the method that failed are dropped one by one: the reader counts their contents.
         self._give_everything_back()
@@ -379,7 +378,7 @@ class BrokerChannel(SessionEndpoint):
         elif type(item) is ContentTooLarge:
             self._received.handled(1)
         elif type(item) is ContentOpened and self.state is not ChannelState.UNOPENED:
-            self._unwanted = item
+            self.unwanted = item
         method = item.method if type(item) is MethodFrame else None
         if self.state is ChannelState.CLOSING:
             if isinstance(method, methods.ChannelCloseOk):

@@ -87,7 +87,7 @@ class Publishing:
         self._outlets: dict[DeclaredQueue, QueueOutlet] = {}
         self._by_ref: dict[PublisherRef, QueueOutlet] = {}
         self._held_by: set[QueueOutlet] = set()
-        self._tracker = ConfirmTracker()
+        self.tracker = ConfirmTracker()
         self.next_seq = 1
         self._before_confirms = 0
         self._buffered: list[_Buffered] = []
@@ -120,7 +120,7 @@ class Publishing:
     @property
     def told(self) -> int:
         """The number of messages with a confirm or rejection that is sent, or is about to be."""
-        return self._tracker.acked + self._tracker.nacked
+        return self.tracker.acked + self.tracker.nacked
 
     @property
     def published(self) -> int:
@@ -130,7 +130,7 @@ class Publishing:
     @property
     def waiting(self) -> int:
         """In confirm mode: the number of messages without a confirm or rejection sent."""
-        return self._tracker.waiting
+        return self.tracker.waiting
 
     # --- from the client --------------------------------------------------------------------------
 
@@ -243,12 +243,12 @@ class Publishing:
                 for message in messages:
                     self._give_back(message)
             if self.confirming:
-                self._tracker.published(ids[0], 0, count)
+                self.tracker.published(ids[0], 0, count)
             else:
                 self._counters.published_settled += count
             return
         if self.confirming:
-            self._tracker.published(ids[0], len(queues), count)
+            self.tracker.published(ids[0], len(queues), count)
         else:
             self._counters.published_settled += count
         if len(queues) > 1:
@@ -295,7 +295,7 @@ class Publishing:
             if outlet.sender.credit > 0:
                 self._held_by.discard(outlet)
         if not settled:
-            (self._tracker.rejected if failed else self._tracker.confirmed)(ids)
+            (self.tracker.rejected if failed else self.tracker.confirmed)(ids)
         elif self._commit is not None:
             self._on_committed(ids, failed)
 
@@ -303,7 +303,7 @@ class Publishing:
         """Return (delivery tag, multiple, nack) of the confirms to send since the last call."""
         if not self.confirming:
             return ()
-        tracker, counters = self._tracker, self._counters
+        tracker, counters = self.tracker, self._counters
         acked, nacked = tracker.acked, tracker.nacked
         confirms = tracker.take()
         counters.confirmed += tracker.acked - acked

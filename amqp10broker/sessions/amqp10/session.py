@@ -90,7 +90,7 @@ IN_TURNS_MIN: Final = 4
 
 
 class BrokerSession(SessionEndpoint):
-    """One session of one client."""
+    """One session of one client. `over`: it has ended or was ordered to stop, so that no step follows."""
 
     def __init__(
         self,
@@ -121,7 +121,7 @@ class BrokerSession(SessionEndpoint):
         self.session.begin()
         self.window_ms = self.alarm_ms = self.moment.ms
         self._window_open = True
-        self._stopped = False
+        self._stopped = self.over = False
         self._note_window()
         self._owners = LinkOwners()
         self.links = ClientLinks(self.session, context, self._owners, self.to_queue, self.take_commands)
@@ -359,16 +359,12 @@ class BrokerSession(SessionEndpoint):
                 self.links.on_queue_deleted(effect)
             self._resume()
         self._note_window()
+        self.over = self._stopped or session.state is SessionState.UNMAPPED
         return written
 
     @property
     def has_unsent(self) -> bool:
         return bool(self.session.outbound.turns)
-
-    @property
-    def over(self) -> bool:
-        """Whether the session has ended or was ordered to stop, so that no step follows."""
-        return self._stopped or self.session.state is SessionState.UNMAPPED
 
     def take_output(self) -> Sequence[bytes | memoryview]:
         return self.session.take_output()
