@@ -81,7 +81,7 @@ from amqp10broker.sessions.amqp091.channel import BrokerChannel
 from amqp10broker.sessions.amqp10.kept import KeptLinks
 from amqp10broker.sessions.amqp10.session import BrokerSession
 from amqp10broker.sessions.diagnosis.survey import EVERYTHING, Selection
-from amqp10broker.sessions.mail import ConfigChanged
+from amqp10broker.sessions.messages import ConfigChanged
 from amqp10broker.sessions.overview import overview
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ from amqp10broker.message.message import Message
 from amqp10broker.metadata.catalog import Catalog
 from amqp10broker.metadata.last_error import LastError
 from amqp10broker.metadata.proposing import Propose
-from amqp10broker.metadata.queue import DeclaredQueue, QueueHandle
+from amqp10broker.metadata.queue import DeclaredQueue, QueueCommand
 from amqp10broker.metadata.vhost import VirtualHost
-from amqp10broker.queues.commands import Command, ReplyTo, RequestRef
+from amqp10broker.queues.commands import ReplyTo, RequestRef
 from amqp10broker.sessions.amqp10.kept import KeptLinks, Tell
 from amqp10broker.sessions.amqp10.names import LinkNames, TellStolen
 from amqp10broker.sessions.amqp10.transactions import Transactions
@@ -32,10 +32,6 @@ OfferToken = Callable[[bytes, RequestRef], None]
 """Has a token verified, for the whole connection. A `Decided` for the request follows when it was accepted;
 otherwise the connection is closed.
 """
-
-
-QueueCommand = tuple[QueueHandle, Command]
-"""A command, and the queue that it is for."""
 
 
 ToQueue = Callable[[QueueCommand], None]
@@ -81,7 +77,7 @@ class SessionContext:
     transactions: Transactions = field(default_factory=Transactions)
     commits: QueueCommits | None = None
     kept: KeptLinks | None = None
-    tell: Tell = lambda letter: False
+    tell: Tell = lambda message: False
     is_memory_tight: Callable[[], bool] = lambda: False
     on_unroutable: OnUnroutable = lambda messages: None
 

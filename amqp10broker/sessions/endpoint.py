@@ -11,9 +11,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Final, Protocol
 
-from amqp10broker.sessions.context import QueueCommand, ToQueue
+from amqp10broker.metadata.queue import QueueCommand
+from amqp10broker.sessions.context import ToQueue
 from amqp10broker.sessions.counters import ClientCounters
-from amqp10broker.sessions.mail import SessionLetter
+from amqp10broker.sessions.messages import SessionMessage
 from amqp10broker.sessions.moment import Moment
 
 WRITES_MAX: Final = 4
@@ -54,10 +55,10 @@ class SessionEndpoint(ABC):
         self.to_queue: ToQueue = self.commands.append
 
     @abstractmethod
-    def handle(self, letter: SessionLetter) -> None:
+    def handle(self, message: SessionMessage) -> None:
         """Handle one message. Raises `AmqpError`, or `Amqp091Error` of a channel, to close the connection."""
 
-    def handle_undelivered(self, letter: SessionLetter) -> None:
+    def handle_undelivered(self, message: SessionMessage) -> None:
         """Handle a message that was still waiting at the end. A channel drops it."""
         return
 

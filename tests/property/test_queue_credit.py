@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from amqp10broker.message.message import Message
-from amqp10broker.metadata.queue import DeclaredQueue
+from amqp10broker.metadata.queue import DeclaredQueue, QueueCommand
 from amqp10broker.metadata.queue_kind import QUORUM
 from amqp10broker.protocols.serial import MASK, diff
 from amqp10broker.queues.commands import (
@@ -25,7 +25,6 @@ from amqp10broker.queues.commands import (
     Unsubscribe,
 )
 from amqp10broker.queues.effects import CreditReply, Deliver
-from amqp10broker.sessions.context import QueueCommand
 from amqp10broker.sessions.queue_credit import QueueCredit
 from tests.support.askers import new_asker
 

@@ -30,7 +30,7 @@ from amqp10broker.queues.durable_links import ENDED, GROUP, LINK, SETTLED, TAKEN
 from amqp10broker.runtime.broker import Broker
 from amqp10broker.runtime.mailbox import Mailbox
 from amqp10broker.runtime.queues.commits import SessionCommits
-from amqp10broker.sessions.mail import SessionLetter
+from amqp10broker.sessions.messages import SessionMessage
 from tests.runtime.test_watches import ask, asked
 from tests.support.declaring import declare, declare_exchange
 from tests.support.kept_queues import make_message
@@ -467,7 +467,7 @@ async def test_a_queue_that_was_declared_just_now_takes_part_in_a_commit(
 ) -> None:
     """Its task has had no turn yet, and goes on behind that."""
     async with running_broker(data_dir=str(tmp_path / "data")) as broker:
-        box: Mailbox[SessionLetter] = Mailbox()
+        box: Mailbox[SessionMessage] = Mailbox()
         commits = SessionCommits(box, broker.journal_task)
         for name in "one", "two":
             declare(broker.catalog, "/", name)

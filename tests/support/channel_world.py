@@ -45,7 +45,7 @@ from amqp10broker.sessions.amqp091.channel import BrokerChannel, ChannelState
 from amqp10broker.sessions.amqp091.context import ChannelContext
 from amqp10broker.sessions.amqp091.credit_flow import CreditFlowSettings, CreditSender
 from amqp10broker.sessions.counters import ClientCounters
-from amqp10broker.sessions.mail import Frames, SessionLetter
+from amqp10broker.sessions.messages import Frames, SessionMessage
 from tests.support.askers import new_asker
 from tests.support.client_log import ClientLog
 from tests.support.handles import MachineHandle
@@ -324,7 +324,7 @@ class WorldChannel:
     def take_letters(self, number: int = 1, *, answers_first: bool = True) -> None:
         """The channel gets some of what waits for it; `wake` ends its turn."""
         for _ in range(number):
-            letter: SessionLetter
+            letter: SessionMessage
             if self.inbox and (answers_first or not self.letters):
                 letter = self.inbox.popleft()
             elif self.letters:

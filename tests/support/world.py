@@ -20,7 +20,7 @@ from typing import Any
 from amqp10broker.config import Config, FlowOverride
 from amqp10broker.message.message import Message, MessageReader
 from amqp10broker.metadata.catalog import VHOST
-from amqp10broker.metadata.queue import QueueSpec
+from amqp10broker.metadata.queue import QueueCommand, QueueSpec
 from amqp10broker.metadata.queue_arguments import selector_in
 from amqp10broker.metadata.vhost import VirtualHost
 from amqp10broker.operations.snapshot import document
@@ -70,18 +70,18 @@ from amqp10broker.queues.effects import (
     QueueDeleted,
     Unconfirmed,
 )
-from amqp10broker.sessions.amqp10.kept import KeptLinks, Mail, SuspendedLink
+from amqp10broker.sessions.amqp10.kept import KeptLinks, SuspendedLink
 from amqp10broker.sessions.amqp10.names import LinkNames
 from amqp10broker.sessions.amqp10.session import BrokerSession
 from amqp10broker.sessions.amqp10.status import session_view
 from amqp10broker.sessions.circumstances import WaitContext
-from amqp10broker.sessions.mail import (
+from amqp10broker.sessions.messages import (
     WRITER_READY,
     AlarmChanged,
     ConfigChanged,
     Frames,
     LinkStolen,
-    SessionLetter,
+    SessionMessage,
 )
 from tests.support.askers import new_asker
 from tests.support.declaring import declare, remove
@@ -193,7 +193,7 @@ class WorldSession:
     def __init__(self, client: Client, service: BrokerSession, reply_to: ReplyTo) -> None:
         self.client = client
         self.service = service
-        self.letters: deque[SessionLetter] = deque([WRITER_READY])  # to begin with: the begin is written
+        self.letters: deque[SessionMessage] = deque([WRITER_READY])  # to begin with: the begin is written
         self.over = False
         client.world.sessions[reply_to.id] = self
 
@@ -608,9 +608,9 @@ class World:
         """As the broker: a kept link is over."""
         del self.boxes[reply_to.id]
 
-    def post(self, mail: Mail) -> None:
+    def post(self, commands: list[QueueCommand]) -> None:
         """As the broker: put letters to queues."""
-        for handle, command in mail:
+        for handle, command in commands:
             handle.post(command)
 
     def now_ms(self) -> int:

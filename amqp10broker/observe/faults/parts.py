@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
+from amqp10broker.metadata.queue import QueueCommand
 from amqp10broker.observe.faults.table import OF_MAIL, Fault, Faults
 from amqp10broker.operations.table import FaultKind
 from amqp10broker.protocols.amqp091.errors import AmqpChannelError, AmqpHardError
@@ -24,8 +25,8 @@ from amqp10broker.sessions.amqp091.context import ChannelContext
 from amqp10broker.sessions.amqp10.consumer import LinkConsumer
 from amqp10broker.sessions.amqp10.publisher import LinkPublisher
 from amqp10broker.sessions.amqp10.session import BrokerSession
-from amqp10broker.sessions.context import QueueCommand, SessionContext
-from amqp10broker.sessions.mail import SessionLetter
+from amqp10broker.sessions.context import SessionContext
+from amqp10broker.sessions.messages import SessionMessage
 
 _DESCRIPTOR_AT: Final = 10
 _ATTACHES: Final = frozenset({FaultKind.REFUSE_ATTACHES})
@@ -43,11 +44,11 @@ class FaultySession(BrokerSession):
         faults.join(context.reply_to.id, context.vhost.name)
         super().__init__(channel, begin, context, **rest)
 
-    def handle(self, letter: SessionLetter) -> None:
+    def handle(self, message: SessionMessage) -> None:
         for fault in self._faults.at_once(self.reply_to.id, self._whose[1]):
             if not self.session.ended:
                 self._act(fault)
-        super().handle(self._faults.confirmed(letter) if isinstance(letter, list) else letter)
+        super().handle(self._faults.confirmed(message) if isinstance(message, list) else message)
 
     def take_commands(self) -> list[QueueCommand]:
         commands = super().take_commands()
@@ -131,11 +132,11 @@ class FaultyChannel(BrokerChannel):
         faults.join(context.reply_to.id, context.vhost.name)
         super().__init__(number, context)
 
-    def handle(self, letter: SessionLetter) -> None:
+    def handle(self, message: SessionMessage) -> None:
         for fault in self._faults.at_once(self.context.reply_to.id, self._whose[1]):
             if self.state is ChannelState.OPEN:
                 self._guarded(self._act, fault)
-        super().handle(self._faults.confirmed(letter) if isinstance(letter, list) else letter)
+        super().handle(self._faults.confirmed(message) if isinstance(message, list) else message)
 
     def take_commands(self) -> list[QueueCommand]:
         commands = super().take_commands()

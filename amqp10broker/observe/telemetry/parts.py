@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from amqp10broker.metadata.queue import QueueCommand
 from amqp10broker.observe.telemetry.spans import PartSpans, Traces
 from amqp10broker.sessions.amqp091.channel import BrokerChannel
 from amqp10broker.sessions.amqp091.context import ChannelContext
 from amqp10broker.sessions.amqp10.session import BrokerSession
-from amqp10broker.sessions.context import QueueCommand, SessionContext
+from amqp10broker.sessions.context import SessionContext
 from amqp10broker.sessions.endpoint import Outlet
-from amqp10broker.sessions.mail import SessionLetter
+from amqp10broker.sessions.messages import SessionMessage
 
 
 class TracedSession(BrokerSession):
@@ -24,9 +25,9 @@ class TracedSession(BrokerSession):
         context.on_unroutable = self._spans.unroutable
         super().__init__(channel, begin, context, **rest)
 
-    def handle(self, letter: SessionLetter) -> None:
-        self._spans.heard(letter)
-        super().handle(letter)
+    def handle(self, message: SessionMessage) -> None:
+        self._spans.heard(message)
+        super().handle(message)
 
     def take_commands(self) -> list[QueueCommand]:
         commands = super().take_commands()
@@ -49,9 +50,9 @@ class TracedChannel(BrokerChannel):
         context.on_unroutable = self._spans.unroutable
         super().__init__(number, context)
 
-    def handle(self, letter: SessionLetter) -> None:
-        self._spans.heard(letter)
-        super().handle(letter)
+    def handle(self, message: SessionMessage) -> None:
+        self._spans.heard(message)
+        super().handle(message)
 
     def take_commands(self) -> list[QueueCommand]:
         commands = super().take_commands()

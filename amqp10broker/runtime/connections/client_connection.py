@@ -49,16 +49,16 @@ from amqp10broker.runtime.log import Log
 from amqp10broker.runtime.mailbox import LITTLE_BYTES, OTHERS_MAX, Mailbox
 from amqp10broker.sessions.circumstances import WaitContext
 from amqp10broker.sessions.counters import ClientCounters
-from amqp10broker.sessions.mail import (
+from amqp10broker.sessions.measures import Measures
+from amqp10broker.sessions.messages import (
     ACCESS_CHANGED,
     AccessChanged,
     AlarmChanged,
     ConfigChanged,
     Frames,
-    SessionLetter,
+    SessionMessage,
     Stop,
 )
-from amqp10broker.sessions.measures import Measures
 
 Event = TypeVar("Event")
 Fault = TypeVar("Fault", bound=Exception)
@@ -525,10 +525,10 @@ class ClientConnection(ABC, Generic[Event, Fault, TaskT]):
 
     # --- sessions or channels ---------------------------------------------------------------------
 
-    def tell(self, letter: AlarmChanged | ConfigChanged | AccessChanged) -> None:
-        """Put a letter into every mailbox of its parts."""
+    def tell(self, message: AlarmChanged | ConfigChanged | AccessChanged) -> None:
+        """Put a message into every mailbox of its parts."""
         for part in self.parts.values():
-            part.inbox.put(letter)
+            part.inbox.put(message)
 
     def counted(self) -> ClientCounters:
         """The counters of its sessions or channels, including ended ones."""
@@ -541,11 +541,11 @@ class ClientConnection(ABC, Generic[Event, Fault, TaskT]):
         """Count one more session or channel of the user. Raises `RefusedError`."""
         self._node_context.catalog.usage.open_channel(account_of(self.credential.grants))
 
-    def reply_address(self, number: int, inbox: Mailbox[SessionLetter]) -> ReplyTo:
+    def reply_address(self, number: int, inbox: Mailbox[SessionMessage]) -> ReplyTo:
         label = f"connection {self.number}, {self.word} {number}"
         return self._node_context.reply_registry.open(label, inbox)
 
-    def output_buffer(self, inbox: Mailbox[SessionLetter]) -> OutputBuffer:
+    def output_buffer(self, inbox: Mailbox[SessionMessage]) -> OutputBuffer:
         return OutputBuffer(self.writer, inbox, self._node_context.config.writer_buffer_bytes)
 
     def start(self, number: int, part: TaskT, reply_to: ReplyTo, *, counted: bool) -> None:

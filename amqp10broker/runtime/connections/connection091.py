@@ -51,7 +51,7 @@ from amqp10broker.sessions.amqp091.open import login_refused, server_properties
 from amqp10broker.sessions.amqp091.status import channel_view
 from amqp10broker.sessions.circumstances import WaitContext
 from amqp10broker.sessions.diagnosis.waits import Wait
-from amqp10broker.sessions.mail import AccessChanged, AlarmChanged, ConfigChanged, Frames, SessionLetter
+from amqp10broker.sessions.messages import AccessChanged, AlarmChanged, ConfigChanged, Frames, SessionMessage
 from amqp10broker.sessions.moment import Moment
 
 FLOW_SHOWN_S: Final = 1.0
@@ -238,10 +238,10 @@ class ConnectionTask091(ClientConnection[ConnectionEvent, Amqp091Error, ChannelT
                 self.engine.unblocked()
                 self.flush()
 
-    def tell(self, letter: AlarmChanged | ConfigChanged | AccessChanged) -> None:
-        if not isinstance(letter, AlarmChanged):
-            super().tell(letter)
-        elif not letter.on:
+    def tell(self, message: AlarmChanged | ConfigChanged | AccessChanged) -> None:
+        if not isinstance(message, AlarmChanged):
+            super().tell(message)
+        elif not message.on:
             self.alarm_over()
 
     @property
@@ -345,7 +345,7 @@ class ConnectionTask091(ClientConnection[ConnectionEvent, Amqp091Error, ChannelT
             error = AmqpHardError(ReplyCode.NOT_ALLOWED, refusal.description, 20, 10)
             self.fail(error, channel=number)
             return None
-        inbox: Mailbox[SessionLetter] = Mailbox(node_context.reply_registry.inline)
+        inbox: Mailbox[SessionMessage] = Mailbox(node_context.reply_registry.inline)
         reply_to = self.reply_address(number, inbox)
         context = ChannelContext(
             catalog=node_context.catalog,

@@ -55,14 +55,14 @@ from amqp10broker.sessions.amqp10.status import session_view
 from amqp10broker.sessions.amqp10.transactions import TransactionNumbers, Transactions
 from amqp10broker.sessions.circumstances import WaitContext
 from amqp10broker.sessions.context import SessionContext
-from amqp10broker.sessions.mail import (
+from amqp10broker.sessions.messages import (
     TRANSACTIONS_DUE,
     AccessChanged,
     AlarmChanged,
     ConfigChanged,
     Frames,
     LinkStolen,
-    SessionLetter,
+    SessionMessage,
     Stop,
 )
 from amqp10broker.sessions.moment import Moment
@@ -108,7 +108,7 @@ class Connection10(ClientConnection[ConnectionEvent, AmqpError, SessionTask]):
         self._names = LinkNames()
         self._numbers = TransactionNumbers(number)
         # Sessions with transactions whose time runs; one task looks after all of them, while there are any.
-        self._timed: dict[Mailbox[SessionLetter], Transactions] = {}
+        self._timed: dict[Mailbox[SessionMessage], Transactions] = {}
         self._times = False
         # A session counts until its task is gone, which is later than its channel is free again.
         self._running = Bound(config.session_max_per_connection)
@@ -265,11 +265,11 @@ class Connection10(ClientConnection[ConnectionEvent, AmqpError, SessionTask]):
         while self._node_context.alarms and self._excess_bytes > EXCESS_BYTES_MAX:
             await self.wait_for_no_alarm()
 
-    def tell(self, letter: AlarmChanged | ConfigChanged | AccessChanged) -> None:
-        if isinstance(letter, AlarmChanged) and not letter.on:
+    def tell(self, message: AlarmChanged | ConfigChanged | AccessChanged) -> None:
+        if isinstance(message, AlarmChanged) and not message.on:
             self._excess_bytes = 0
             self.alarm_over()
-        super().tell(letter)
+        super().tell(message)
 
     async def _begin(self, event: BeginReceived) -> None:
         # When one more may be there, and in a turn in which it may begin.
@@ -291,7 +291,7 @@ class Connection10(ClientConnection[ConnectionEvent, AmqpError, SessionTask]):
 
     def _start_session(self, event: BeginReceived) -> None:
         node_context = self._node_context
-        inbox: Mailbox[SessionLetter] = Mailbox(node_context.reply_registry.inline)
+        inbox: Mailbox[SessionMessage] = Mailbox(node_context.reply_registry.inline)
         moment = Moment(node_context.clock.now_ms(), self.measures)
         transactions = Transactions(
             self._numbers,
@@ -344,10 +344,10 @@ class Connection10(ClientConnection[ConnectionEvent, AmqpError, SessionTask]):
         self._running.add()
         self.start(event.channel, session, reply_to, counted=counted)
 
-    def _offer_token(self, inbox: Mailbox[SessionLetter], token: bytes, ref: RequestRef) -> None:
+    def _offer_token(self, inbox: Mailbox[SessionMessage], token: bytes, ref: RequestRef) -> None:
         self.start_companion(self._renew, inbox, token, ref)
 
-    async def _renew(self, inbox: Mailbox[SessionLetter], token: bytes, ref: RequestRef) -> None:
+    async def _renew(self, inbox: Mailbox[SessionMessage], token: bytes, ref: RequestRef) -> None:
         if await self.renew(token):
             inbox.put(Decided(ref))
 
@@ -366,7 +366,7 @@ class Connection10(ClientConnection[ConnectionEvent, AmqpError, SessionTask]):
 
     # --- transactions whose time runs -------------------------------------------------------------
 
-    def _watch_time(self, inbox: Mailbox[SessionLetter], transactions: Transactions) -> None:
+    def _watch_time(self, inbox: Mailbox[SessionMessage], transactions: Transactions) -> None:
         self._timed[inbox] = transactions
         if not self._times:
             self._times = True

@@ -21,8 +21,8 @@ from amqp10broker.runtime.context import BrokerContext
 from amqp10broker.runtime.log import Log
 from amqp10broker.sessions.counters import ClientCounters, Totals, Whose
 from amqp10broker.sessions.diagnosis.survey import Selection, Survey
-from amqp10broker.sessions.mail import AccessChanged, AlarmChanged, ConfigChanged
 from amqp10broker.sessions.measures import Measures
+from amqp10broker.sessions.messages import AccessChanged, AlarmChanged, ConfigChanged
 from amqp10broker.sessions.overview import queue_view
 
 _log = Log("amqp10broker.connection")
@@ -83,10 +83,10 @@ class Connections(dict[int, Connection]):
         """A number for a new one, unique in this broker's life."""
         return next(self._numbers)
 
-    def tell(self, letter: AlarmChanged | ConfigChanged | AccessChanged) -> None:
-        """Put a letter into every session's and channel's mailbox."""
+    def tell(self, message: AlarmChanged | ConfigChanged | AccessChanged) -> None:
+        """Put a message into every session's and channel's mailbox."""
         for connection in list(self.values()):
-            connection.tell(letter)
+            connection.tell(message)
 
     def ended(self, number: int) -> None:
         """One is over: what it did stays counted."""

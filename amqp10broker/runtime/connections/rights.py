@@ -6,7 +6,7 @@ import trio
 
 from amqp10broker.errors import NotAllowed
 from amqp10broker.runtime.connections.connections import Connections
-from amqp10broker.sessions.mail import ACCESS_CHANGED
+from amqp10broker.sessions.messages import ACCESS_CHANGED
 
 
 class Rights:

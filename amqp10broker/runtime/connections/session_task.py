@@ -13,12 +13,12 @@ from amqp10broker.protocols.amqp10.errors import AmqpError
 from amqp10broker.runtime.clock import WallClock
 from amqp10broker.runtime.connections.writer import OutputBuffer
 from amqp10broker.runtime.mailbox import Bound, Mailbox
-from amqp10broker.runtime.queues.handles import Unposted, begin_to_post, post_mail, post_more
+from amqp10broker.runtime.queues.handles import UnsentCommands, begin_to_send, send_commands, send_more
 from amqp10broker.sessions.amqp091.channel import BrokerChannel, ChannelState
 from amqp10broker.sessions.amqp091.credit_flow import CreditFlowSettings, CreditSender
 from amqp10broker.sessions.amqp10.session import BrokerSession
 from amqp10broker.sessions.endpoint import SessionEndpoint
-from amqp10broker.sessions.mail import Frames, SessionLetter
+from amqp10broker.sessions.messages import Frames, SessionMessage
 
 READS_MAX: Final = 4
 """Socket reads (64 KiB each, or a share of `READ_BYTES_MAX`) whose frames may wait for one session before the
@@ -37,7 +37,7 @@ class EndpointTask(Generic[EndpointT]):
     """
 
     def __init__(
-        self, service: EndpointT, inbox: Mailbox[SessionLetter], lane: OutputBuffer, clock: WallClock
+        self, service: EndpointT, inbox: Mailbox[SessionMessage], lane: OutputBuffer, clock: WallClock
     ) -> None:
         self.service = service
         self.inbox = inbox
@@ -49,7 +49,7 @@ class EndpointTask(Generic[EndpointT]):
         self._clock = clock
         self._fault: AmqpError | Amqp091Error | None = None
         self._held = 0
-        self._unposted: Unposted = []
+        self._unsent: UnsentCommands = []
 
     @property
     def over(self) -> bool:
@@ -68,48 +68,48 @@ class EndpointTask(Generic[EndpointT]):
             if pieces:
                 lane.put(pieces)  # the begin that answers the client's
             while not self.over:
-                letters = await self.inbox.take_all(self._run_inline)
-                if letters:
-                    self._step(letters)
-                while self._unposted:
+                messages = await self.inbox.take_all(self._run_inline)
+                if messages:
+                    self._step(messages)
+                while self._unsent:
                     await trio.lowlevel.checkpoint()
-                    self._unposted = post_more(self._unposted)
+                    self._unsent = send_more(self._unsent)
                 if self._fault is not None:
                     raise self._fault
                 if lane.overfull:
                     await lane.wait_drained()
         finally:
             # No await from here: whatever ended it, its deliveries go back now.
-            while self._unposted:
-                self._unposted = post_more(self._unposted)
+            while self._unsent:
+                self._unsent = send_more(self._unsent)
             if self.on_end is not None:
                 self.on_end()
             service.close()
-            for letter in self.inbox.close():
-                if isinstance(letter, Frames):
+            for message in self.inbox.close():
+                if isinstance(message, Frames):
                     self.reads.done()
                 else:
-                    service.handle_undelivered(letter)
-            post_mail(service.take_commands())
+                    service.handle_undelivered(message)
+            send_commands(service.take_commands())
 
-    def _run_inline(self, letters: list[SessionLetter]) -> bool:
-        self._step(letters)
-        return not (self._fault or self._unposted or self.lane.overfull or self.over)
+    def _run_inline(self, messages: list[SessionMessage]) -> bool:
+        self._step(messages)
+        return not (self._fault or self._unsent or self.lane.overfull or self.over)
 
-    def _step(self, letters: list[SessionLetter]) -> None:
+    def _step(self, messages: list[SessionMessage]) -> None:
         service = self.service
         service.moment.ms = self._clock.now_ms()
         try:
-            for letter in letters:
-                self._held += type(letter) is Frames
-                service.handle(letter)
+            for message in messages:
+                self._held += type(message) is Frames
+                service.handle(message)
             service.write_output(self.lane)
         except (AmqpError, Amqp091Error) as fault:
             self._fault = fault
             self._on_fault()
             return
         if service.commands:
-            self._unposted = begin_to_post(service.take_commands())
+            self._unsent = begin_to_send(service.take_commands())
         self._release_reader()
         if self.on_wake is not None:
             self.on_wake()
@@ -139,7 +139,7 @@ class ChannelTask(EndpointTask[BrokerChannel]):
     def __init__(
         self,
         service: BrokerChannel,
-        inbox: Mailbox[SessionLetter],
+        inbox: Mailbox[SessionMessage],
         lane: OutputBuffer,
         clock: WallClock,
         flow: CreditFlowSettings,

@@ -8,6 +8,7 @@ import trio
 
 from amqp10broker.errors import DamagedFile
 from amqp10broker.metadata.plan import Key as PlanKey
+from amqp10broker.metadata.queue import QueueCommand
 from amqp10broker.protocols.amqp10.errors import AmqpError
 from amqp10broker.protocols.amqp10.performatives import Target
 from amqp10broker.queues.commands import ReplyTo
@@ -15,8 +16,8 @@ from amqp10broker.queues.durable_links import KeptLinksInJournal
 from amqp10broker.runtime.context import BrokerContext
 from amqp10broker.runtime.journal.journal_task import JournalTask
 from amqp10broker.runtime.log import Log
-from amqp10broker.runtime.queues.handles import post_mail
-from amqp10broker.sessions.amqp10.kept import KeptLinks, Mail, SuspendedLink, survivor
+from amqp10broker.runtime.queues.handles import send_commands
+from amqp10broker.sessions.amqp10.kept import KeptLinks, SuspendedLink, survivor
 from amqp10broker.sessions.amqp10.kept_consumer import KeptConsumer
 from amqp10broker.sessions.amqp10.kept_publisher import KeptPublisher
 
@@ -37,8 +38,8 @@ class SuspendedLinks:
     def close(self, reply_to: ReplyTo) -> None:
         self._node_context.reply_registry.close(reply_to)
 
-    def post(self, mail: Mail) -> None:
-        post_mail(mail)
+    def post(self, commands: list[QueueCommand]) -> None:
+        send_commands(commands)
 
     def now_ms(self) -> int:
         return self._node_context.clock.now_ms()

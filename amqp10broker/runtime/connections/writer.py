@@ -18,7 +18,7 @@ from amqp10broker.runtime.connections.socket_transport import SocketTransport, S
 from amqp10broker.runtime.connections.websocket_transport import WebSocketTransport
 from amqp10broker.runtime.mailbox import Mailbox
 from amqp10broker.sessions.endpoint import LARGE_PIECE_BYTES
-from amqp10broker.sessions.mail import WRITER_READY, SessionLetter
+from amqp10broker.sessions.messages import WRITER_READY, SessionMessage
 
 CONTROL_BYTES_MAX: Final = 262_144
 """Answers (flows, dispositions, attaches) that one session may have waiting before it stops
@@ -27,7 +27,7 @@ listening to its client."""
 
 @dataclass(eq=False, slots=True)
 class Write:
-    """Bytes for the socket, in pieces: a letter to the writer."""
+    """Bytes for the socket, in pieces."""
 
     lane: OutputBuffer
     pieces: Sequence[bytes | memoryview]
@@ -55,7 +55,7 @@ class OutputBuffer:
         "waiting_bytes",
     )
 
-    def __init__(self, writer: Writer, inbox: Mailbox[SessionLetter] | None, budget_bytes: int) -> None:
+    def __init__(self, writer: Writer, inbox: Mailbox[SessionMessage] | None, budget_bytes: int) -> None:
         self._writer = writer
         self._inbox = inbox
         self._wanted = False
@@ -81,18 +81,18 @@ class OutputBuffer:
         self._tell_if_wanted()
 
     def _tell_if_wanted(self) -> None:
-        # By letter even when the bytes have gone out at once: the other tasks get their turn between.
+        # By a message even when the bytes have gone out at once: the other tasks get their turn between.
         if self._wanted and self.room > 0 and self._inbox is not None:
             self._wanted = False
             self._inbox.put(WRITER_READY)
 
-    def count(self, letter: Write, total_bytes: int) -> None:
-        """The writer keeps a letter."""
-        self._add(letter.transfer_bytes, total_bytes - letter.transfer_bytes)
+    def count(self, write: Write, total_bytes: int) -> None:
+        """The writer keeps a write."""
+        self._add(write.transfer_bytes, total_bytes - write.transfer_bytes)
 
-    def written(self, letter: Write, total_bytes: int) -> None:
-        """The writer has sent a letter it kept."""
-        self._add(-letter.transfer_bytes, letter.transfer_bytes - total_bytes)
+    def written(self, write: Write, total_bytes: int) -> None:
+        """The writer has sent a write it kept."""
+        self._add(-write.transfer_bytes, write.transfer_bytes - total_bytes)
         self._tell_if_wanted()
         if self._drained is not None and not self.overfull:
             self._drained.set()
@@ -150,7 +150,7 @@ class Writer:
         waits = self.waiting_bytes and not self.broken
         return self._blocked_s + (trio.current_time() - self._blocked_at if waits else 0.0)
 
-    def put(self, letter: Write) -> None:
+    def put(self, write: Write) -> None:
         """Take bytes to send.
 
         When nothing waits they are sent from here, without waking the writer's task: for a client
@@ -158,9 +158,9 @@ class Writer:
         """
         if self.broken:
             return
-        pieces = letter.pieces
-        if self._direct is not None and len(pieces) * LARGE_PIECE_BYTES <= letter.transfer_bytes:
-            self._put_large(self._direct, letter)
+        pieces = write.pieces
+        if self._direct is not None and len(pieces) * LARGE_PIECE_BYTES <= write.transfer_bytes:
+            self._put_large(self._direct, write)
             return
         data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         if self.on_put is not None:
@@ -173,35 +173,35 @@ class Writer:
             self.bytes_sent += sent
             if sent == len(data):
                 return
-            letter.transfer_bytes = min(letter.transfer_bytes, len(data) - sent)
+            write.transfer_bytes = min(write.transfer_bytes, len(data) - sent)
             data = data[sent:]
-        letter.pieces = [data]
-        self._keep(letter, len(data))
+        write.pieces = [data]
+        self._keep(write, len(data))
 
-    def _put_large(self, direct: SocketTransport, letter: Write) -> None:
-        size = sum(map(len, letter.pieces))
+    def _put_large(self, direct: SocketTransport, write: Write) -> None:
+        size = sum(map(len, write.pieces))
         if self.on_put is not None:
-            self.on_put(b"".join(letter.pieces))
+            self.on_put(b"".join(write.pieces))
         if self._idle and self.waiting_bytes == 0:
             try:
-                sent = direct.try_send_pieces(letter.pieces)
+                sent = direct.try_send_pieces(write.pieces)
             except trio.BrokenResourceError:
                 sent = 0  # as in `put`
             self.bytes_sent += sent
             if sent == size:
                 return
             size -= sent
-            letter.transfer_bytes = min(letter.transfer_bytes, size)
-            letter.pieces = unsent(letter.pieces, sent)
-        self._keep(letter, size)
+            write.transfer_bytes = min(write.transfer_bytes, size)
+            write.pieces = unsent(write.pieces, sent)
+        self._keep(write, size)
 
-    def _keep(self, letter: Write, size: int) -> None:
+    def _keep(self, write: Write, size: int) -> None:
         if not self.waiting_bytes:
             self._waits_at = self._blocked_at = trio.current_time()
         self.waiting_bytes += size
-        self._lanes.add(letter.lane)
-        letter.lane.count(letter, size)
-        self._mailbox.put((letter, size))
+        self._lanes.add(write.lane)
+        write.lane.count(write, size)
+        self._mailbox.put((write, size))
 
     async def run(self) -> None:
         """Send until `finish`.
@@ -212,11 +212,11 @@ class Writer:
         try:
             while True:
                 self._idle = True
-                letters = await self._mailbox.take_all()
+                writes = await self._mailbox.take_all()
                 self._idle = False
-                pieces = [piece for letter, _ in letters for piece in letter.pieces]
+                pieces = [piece for write, _ in writes for piece in write.pieces]
                 if pieces:
-                    size = sum([size for _, size in letters])
+                    size = sum([size for _, size in writes])
                     if self._direct is not None and len(pieces) * LARGE_PIECE_BYTES <= size:
                         await self._direct.send_pieces(pieces)
                     else:
@@ -227,9 +227,9 @@ class Writer:
                     if not self.waiting_bytes:
                         self._blocked_s += self._waits_at - self._blocked_at
                 finished = False
-                for letter, size in letters:
-                    if letter.pieces:
-                        letter.lane.written(letter, size)
+                for write, size in writes:
+                    if write.pieces:
+                        write.lane.written(write, size)
                     else:
                         finished = True
                 if not self.waiting_bytes:

@@ -15,8 +15,8 @@ from amqp10broker.runtime.mailbox import InlineSteps
 class EffectBox(Protocol):
     """A mailbox that takes what queues answer, whatever else it takes."""
 
-    def put(self, letter: list[Effect]) -> bool:
-        """Put a letter, never waiting; False when it was not taken."""
+    def put(self, message: list[Effect]) -> bool:
+        """Put a message, never waiting; False when it was not taken."""
 
 
 class ReplyRegistry:

@@ -60,7 +60,7 @@ from amqp10broker.sessions.amqp091.subscribing import Subscribing
 from amqp10broker.sessions.amqp091.tap import ChannelTap
 from amqp10broker.sessions.counters import ClientCounters
 from amqp10broker.sessions.endpoint import SessionEndpoint
-from amqp10broker.sessions.mail import (
+from amqp10broker.sessions.messages import (
     AccessChanged,
     AlarmChanged,
     Committed,
@@ -68,7 +68,7 @@ from amqp10broker.sessions.mail import (
     Frames,
     LinkFree,
     LinkStolen,
-    SessionLetter,
+    SessionMessage,
     Stop,
     TransactionsDue,
     WriterReady,
@@ -135,18 +135,18 @@ class BrokerChannel(SessionEndpoint):
 
     # --- input ------------------------------------------------------------------------------------
 
-    def handle(self, letter: SessionLetter) -> None:
-        match letter:
+    def handle(self, message: SessionMessage) -> None:
+        match message:
             case list():
-                self.on_effects(letter)
+                self.on_effects(message)
             case Decided():
-                self.on_decided(letter)
+                self.on_decided(message)
             case Frames():
-                self.receive(letter.items)
+                self.receive(message.items)
             case WriterReady() | AlarmChanged():
                 return
             case ConfigChanged():
-                self.on_config(letter.config)
+                self.on_config(message.config)
             case AccessChanged():
                 self.on_access_changed()
             case Stop():
@@ -154,11 +154,11 @@ class BrokerChannel(SessionEndpoint):
             case LinkStolen() | LinkFree():
                 raise AssertionError("a channel has no links")
             case Committed():
-                self.modes.on_ready(letter.ref)
+                self.modes.on_ready(message.ref)
             case TransactionsDue():
                 raise AssertionError("a channel's transaction may be open for ever")
             case _:
-                assert_never(letter)
+                assert_never(message)
 
     def receive(self, items: Sequence[object]) -> None:
         """Handle frames of the client. Raises `AmqpHardError`, as do all handlers of input."""

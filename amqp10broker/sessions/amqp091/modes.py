@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from amqp10broker.metadata.queue import QueueHandle
+from amqp10broker.metadata.queue import QueueCommand
 from amqp10broker.protocols.amqp091 import methods
 from amqp10broker.protocols.amqp091.errors import AmqpChannelError, ReplyCode
-from amqp10broker.queues.commands import Command, Publish, RequestRef, Settle
+from amqp10broker.queues.commands import Publish, RequestRef, Settle
 from amqp10broker.queues.effects import Confirmed, PublishRejected, Unconfirmed
 from amqp10broker.sessions.amqp091.acknowledging import Acknowledging
 from amqp10broker.sessions.amqp091.part import Channel
@@ -25,7 +25,7 @@ class Modes:
         # A commit waits until queues have taken what it published.
         self._committing = False
         # The commands of a commit that waits until its queues are ready.
-        self._parked: tuple[RequestRef, list[tuple[QueueHandle, Command]]] | None = None
+        self._parked: tuple[RequestRef, list[QueueCommand]] | None = None
         self._ends = channel.context.moment.measures.transactions
 
     def select_confirms(self, method: methods.ConfirmSelect) -> None:
@@ -60,7 +60,7 @@ class Modes:
             self._committing = True
             channel.pause()
 
-    def _do_at_once(self, posted: list[tuple[QueueHandle, Command]]) -> None:
+    def _do_at_once(self, posted: list[QueueCommand]) -> None:
         # RabbitMQ promises one step for one queue only. Where a queue is full, or on another node, each does
         # its part by itself, and the client is notified of failures, as by RabbitMQ.
         channel = self._channel

@@ -6,14 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from amqp10broker.errors import NotFound
-from amqp10broker.metadata.queue import DeclaredQueue, QueueHandle
+from amqp10broker.metadata.queue import DeclaredQueue, QueueCommand, QueueHandle
 from amqp10broker.protocols.amqp091.methods import Method
 from amqp10broker.queues.commands import Command, RequestRef
 from amqp10broker.queues.effects import Answer
 from amqp10broker.sessions.amqp091.consuming import ChannelConsumers
 from amqp10broker.sessions.amqp091.context import ChannelContext
 from amqp10broker.sessions.amqp091.publishing import Publishing
-from amqp10broker.sessions.context import QueueCommand, ToQueue
+from amqp10broker.sessions.context import ToQueue
 
 
 class Channel(Protocol):

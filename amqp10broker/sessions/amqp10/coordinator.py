@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from amqp10broker.metadata.queue import QueueCommand
 from amqp10broker.protocols.amqp10.codec import decode
 from amqp10broker.protocols.amqp10.delivery import Parts
 from amqp10broker.protocols.amqp10.disposition import ACCEPTED, State
@@ -31,7 +32,7 @@ from amqp10broker.queues.commands import RequestRef
 from amqp10broker.sessions.amqp10.attach import rcv_settle_mode
 from amqp10broker.sessions.amqp10.transactions import Transaction, Transactions
 from amqp10broker.sessions.commits import NotYet, QueueCommits
-from amqp10broker.sessions.context import QueueCommand, SessionContext, ToQueue
+from amqp10broker.sessions.context import SessionContext, ToQueue
 
 CAPABILITIES: Final = (Symbol("amqp:local-transactions"), Symbol("amqp:multi-txns-per-ssn"))
 """Transactions over several sessions, or with resource managers, are not supported."""

@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from amqp10broker.config import Config
 from amqp10broker.errors import NotFound
-from amqp10broker.metadata.queue import QueueHandle
+from amqp10broker.metadata.queue import QueueCommand
 from amqp10broker.operations.snapshot import SuspendedLinkView
 from amqp10broker.protocols.amqp10.encoder import encode
 from amqp10broker.protocols.amqp10.link import ReceiverLink, SenderLink
@@ -28,12 +28,11 @@ from amqp10broker.protocols.amqp10.performatives import (
     decode_composite,
 )
 from amqp10broker.protocols.amqp10.types import Symbol
-from amqp10broker.queues.commands import Command, PeerId, ReplyTo
+from amqp10broker.queues.commands import PeerId, ReplyTo
 from amqp10broker.queues.effects import Answer, Confirmed, Effect, PublishRejected, QueueDeleted, Unconfirmed
-from amqp10broker.sessions.mail import LinkStolen, SessionLetter
+from amqp10broker.sessions.messages import LinkStolen, SessionMessage
 
-Mail = list[tuple[QueueHandle, Command]]
-Tell = Callable[[SessionLetter], object]
+Tell = Callable[[SessionMessage], object]
 """Puts an event into the mailbox of a session."""
 
 CONTENT_BYTES_MAX: Final = 64 * 1024 * 1024
@@ -142,7 +141,7 @@ class Host(Protocol):
     def close(self, reply_to: ReplyTo) -> None:
         """Close the reply address of a link."""
 
-    def post(self, mail: Mail) -> None:
+    def post(self, mail: list[QueueCommand]) -> None:
         """Send commands to their queues, in order."""
 
     def now_ms(self) -> int:
@@ -201,10 +200,10 @@ class SuspendedLink(ABC):
         self.records: Records | None = None
         self._claims: list[Callable[[], object]] = []
 
-    def put(self, letter: list[Effect]) -> bool:
+    def put(self, message: list[Effect]) -> bool:
         if self.tell is not None:
-            return bool(self.tell(letter))
-        for effect in letter:
+            return bool(self.tell(message))
+        for effect in message:
             self.take(effect)
         return True
 
@@ -237,7 +236,7 @@ class SuspendedLink(ABC):
         """Handle an effect for a suspended link, or for an earlier end of it."""
 
     @abstractmethod
-    def give_up(self) -> Mail:
+    def give_up(self) -> list[QueueCommand]:
         """End the link; return the commands for its queues if it was suspended."""
 
     def claim(self, then: Callable[[], object]) -> None:
@@ -366,7 +365,7 @@ class KeptLinks:
         kept.write()
         self.host.timer_started()
 
-    def end(self, kept: SuspendedLink) -> Mail:
+    def end(self, kept: SuspendedLink) -> list[QueueCommand]:
         if self._links.get(kept.key) is not kept:
             return []
         del self._links[kept.key]

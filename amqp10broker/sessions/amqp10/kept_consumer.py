@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from amqp10broker.metadata.queue import QueueCommand
 from amqp10broker.protocols.amqp10.delivery import Parts
 from amqp10broker.protocols.amqp10.performatives import Source
 from amqp10broker.protocols.amqp10.resumption import UNSETTLED_ENTRIES_MAX
@@ -24,7 +25,7 @@ from amqp10broker.queues.effects import (
     SubscribeRefused,
     TimedOut,
 )
-from amqp10broker.sessions.amqp10.kept import KeptLinks, Key, Mail, SuspendedLink
+from amqp10broker.sessions.amqp10.kept import KeptLinks, Key, SuspendedLink
 
 if TYPE_CHECKING:
     from amqp10broker.sessions.queue_credit import QueueCredit
@@ -125,7 +126,7 @@ class KeptConsumer(SuspendedLink):
             case _:
                 return
 
-    def give_up(self) -> Mail:
+    def give_up(self) -> list[QueueCommand]:
         self.held.clear()
         self._free(self._bytes)
         credit = self.credit

@@ -14,7 +14,7 @@ from amqp10broker.config.settings import AUTO
 from amqp10broker.errors import PermissionDenied, RefusedError
 from amqp10broker.metadata.catalog import CatalogRequest
 from amqp10broker.metadata.proposing import LATER, Decided
-from amqp10broker.metadata.queue import DeclaredQueue
+from amqp10broker.metadata.queue import DeclaredQueue, QueueCommand
 from amqp10broker.metadata.queue_requests import DeclareQueue, DeleteQueue, QueueEnded
 from amqp10broker.metadata.subscriptions import DeclareSubscription
 from amqp10broker.protocols.amqp10.delivery import Parts
@@ -55,9 +55,9 @@ from amqp10broker.sessions.amqp10.publisher import LinkPublisher
 from amqp10broker.sessions.amqp10.topics import plan_receiver
 from amqp10broker.sessions.auto_limit import AutoLimit, Bounds
 from amqp10broker.sessions.commits import Part
-from amqp10broker.sessions.context import QueueCommand, SessionContext, ToQueue
+from amqp10broker.sessions.context import SessionContext, ToQueue
 from amqp10broker.sessions.counters import ClientCounters
-from amqp10broker.sessions.mail import LinkFree
+from amqp10broker.sessions.messages import LinkFree
 from amqp10broker.sessions.queue_credit import Mode, QueueCredit
 from amqp10broker.sessions.routes import Routes
 

@@ -69,7 +69,7 @@ from amqp10broker.sessions.amqp10.transactions import ConflictError, Transaction
 from amqp10broker.sessions.context import SessionContext
 from amqp10broker.sessions.counters import ClientCounters
 from amqp10broker.sessions.endpoint import SessionEndpoint
-from amqp10broker.sessions.mail import (
+from amqp10broker.sessions.messages import (
     AccessChanged,
     AlarmChanged,
     Committed,
@@ -77,7 +77,7 @@ from amqp10broker.sessions.mail import (
     Frames,
     LinkFree,
     LinkStolen,
-    SessionLetter,
+    SessionMessage,
     Stop,
     TransactionsDue,
     WriterReady,
@@ -144,36 +144,36 @@ class BrokerSession(SessionEndpoint):
 
     # --- input ------------------------------------------------------------------------------------
 
-    def handle(self, letter: SessionLetter) -> None:
-        match letter:
+    def handle(self, message: SessionMessage) -> None:
+        match message:
             case Frames():
-                self.receive(letter.items)
+                self.receive(message.items)
             case list():
-                self.on_effects(letter)
+                self.on_effects(message)
             case Decided():
-                self.on_decided(letter)
+                self.on_decided(message)
             case WriterReady():
                 return
             case AlarmChanged():
-                self.on_alarm(on=letter.on)
+                self.on_alarm(on=message.on)
             case ConfigChanged():
-                self.on_config(letter.config)
+                self.on_config(message.config)
             case AccessChanged():
                 self.on_access_changed()
             case LinkStolen():
-                self.on_stolen(letter.link)
+                self.on_stolen(message.link)
             case LinkFree():
-                self._on_free(letter.link)
+                self._on_free(message.link)
             case Committed():
-                self._on_committed(letter.ref)
+                self._on_committed(message.ref)
             case TransactionsDue():
                 self._end_overdue()
             case Stop():
-                if letter.tell:
-                    self.end(letter.error)
+                if message.tell:
+                    self.end(message.error)
                 self._stopped = True
             case _:
-                assert_never(letter)
+                assert_never(message)
 
     def receive(self, items: Sequence[object]) -> None:
         """Handle frames of the client. Raises `AmqpConnectionError`."""
@@ -282,9 +282,9 @@ class BrokerSession(SessionEndpoint):
         if self.session.held.by_remote:
             self._resume()
 
-    def handle_undelivered(self, letter: SessionLetter) -> None:
-        if isinstance(letter, list):
-            for effect in letter:
+    def handle_undelivered(self, message: SessionMessage) -> None:
+        if isinstance(message, list):
+            for effect in message:
                 self.links.on_late(effect)
 
     def on_decided(self, decided: Decided) -> None:

@@ -10,7 +10,7 @@ from amqp10broker.auth.authorise import Access
 from amqp10broker.auth.grants import CatalogGrants
 from amqp10broker.errors import LimitExceeded, NotFound, ResourceLocked, Unavailable
 from amqp10broker.message.amqp091 import make_head
-from amqp10broker.metadata.queue import DeclaredQueue
+from amqp10broker.metadata.queue import DeclaredQueue, QueueCommand
 from amqp10broker.queues.commands import (
     Credit,
     DeliveryOutcome,
@@ -35,7 +35,6 @@ from amqp10broker.queues.effects import (
     Unconfirmed,
 )
 from amqp10broker.routing.exchange import Binding, Destination
-from amqp10broker.sessions.context import QueueCommand
 from amqp10broker.sessions.jobs import GetSome, PublishOne
 from tests.support.channel_world import World
 from tests.support.declaring import bind, declare

@@ -8,7 +8,7 @@ import pytest
 
 from amqp10broker.sessions.counters import ClientCounters
 from amqp10broker.sessions.endpoint import LARGE_PIECE_BYTES, LARGE_WRITES_MAX, WRITES_MAX, SessionEndpoint
-from amqp10broker.sessions.mail import SessionLetter
+from amqp10broker.sessions.messages import SessionMessage
 from amqp10broker.sessions.moment import Moment
 
 BUFFER = 65_536
@@ -24,7 +24,7 @@ class Much(SessionEndpoint):
         self._sizes = iter(piece_bytes)
         self._out: list[bytes] = []
 
-    def handle(self, letter: SessionLetter) -> None:
+    def handle(self, letter: SessionMessage) -> None:
         raise AssertionError("no letters come")
 
     def pump(self, budget_bytes: int) -> int:

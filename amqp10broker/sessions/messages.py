@@ -14,7 +14,7 @@ from amqp10broker.dataclass import dataclass
 from amqp10broker.metadata.proposing import Decided
 from amqp10broker.protocols.amqp10.errors import AmqpError
 from amqp10broker.protocols.amqp10.link import ReceiverLink, SenderLink
-from amqp10broker.queues.commands import Command, RequestRef
+from amqp10broker.queues.commands import RequestRef
 from amqp10broker.queues.effects import Effect
 
 
@@ -88,7 +88,7 @@ WRITER_READY = WriterReady()
 ACCESS_CHANGED = AccessChanged()
 TRANSACTIONS_DUE = TransactionsDue()
 
-SessionLetter = (
+SessionMessage = (
     Frames
     | list[Effect]
     | Decided
@@ -102,4 +102,3 @@ SessionLetter = (
     | TransactionsDue
     | Stop
 )
-QueueLetter = list[Command]
