@@ -16,10 +16,11 @@ from amqp10broker.metadata.proposing import Propose
 from amqp10broker.metadata.queue import DeclaredQueue, QueueCommand
 from amqp10broker.metadata.vhost import VirtualHost
 from amqp10broker.queues.commands import ReplyTo, RequestRef
-from amqp10broker.sessions.amqp10.kept import KeptLinks, Tell
-from amqp10broker.sessions.amqp10.names import LinkNames, TellStolen
+from amqp10broker.sessions.amqp10.kept import KeptLinks
+from amqp10broker.sessions.amqp10.names import LinkNames
 from amqp10broker.sessions.amqp10.transactions import Transactions
 from amqp10broker.sessions.commits import QueueCommits
+from amqp10broker.sessions.messages import ToSession
 from amqp10broker.sessions.moment import Moment
 
 MakeVolatile = Callable[[VirtualHost, object, Callable[[str], None]], DeclaredQueue]
@@ -46,7 +47,7 @@ class SessionContext:
     """The context of one session.
 
     Attributes:
-        tell_stolen: notifies this session that another one has attached the name of a link here.
+        to_session: puts a message into this session's mailbox.
         volatile: makes a queue without a task, for direct reply-to: it answers a post at once.
         offer_token: has another token of the client verified; None if that is not supported.
         moment: the time of the present step, set by the caller before each.
@@ -64,7 +65,7 @@ class SessionContext:
     user: str
     container_id: str
     names: LinkNames
-    tell_stolen: TellStolen
+    to_session: ToSession
     propose: Propose
     connection: object
     new_id: Callable[[], str]
@@ -77,7 +78,6 @@ class SessionContext:
     transactions: Transactions = field(default_factory=Transactions)
     commits: QueueCommits | None = None
     kept: KeptLinks | None = None
-    tell: Tell = lambda message: False
     is_memory_tight: Callable[[], bool] = lambda: False
     on_unroutable: OnUnroutable = lambda messages: None
 

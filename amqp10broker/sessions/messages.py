@@ -7,7 +7,7 @@ are in `runtime/connections/writer.py`. Neither side changes a record after it w
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from amqp10broker.config import Config
 from amqp10broker.dataclass import dataclass
@@ -102,3 +102,5 @@ SessionMessage = (
     | TransactionsDue
     | Stop
 )
+ToSession = Callable[[SessionMessage], object]
+"""Puts a message into the mailbox of a session. One per session."""

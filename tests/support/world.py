@@ -80,7 +80,6 @@ from amqp10broker.sessions.messages import (
     AlarmChanged,
     ConfigChanged,
     Frames,
-    LinkStolen,
     SessionMessage,
 )
 from tests.support.askers import new_asker
@@ -445,9 +444,8 @@ class Client:
             container_id=self.container_id,
             new_id=self.world.new_id,
             names=self._link_names,
-            tell_stolen=lambda link: session.letters.append(LinkStolen(link)),
             kept=self.world.kept,
-            tell=lambda letter: session.letters.append(letter),
+            to_session=lambda message: session.letters.append(message),
         )
         service = BrokerSession(
             event.channel,

@@ -45,11 +45,11 @@ from amqp10broker.protocols.serial import diff
 ROLE_SENDER: Final = False
 ROLE_RECEIVER: Final = True
 
+OnFault = Callable[[SenderLink | ReceiverLink | None, AmqpError, bool], None]
+
 
 class Session:
-    """One session end. `on_fault`: called with each error sent to the peer, its link (None: the session has
-    ended with it), and whether that link's attach was refused.
-    """
+    """One session end."""
 
     def __init__(
         self,
@@ -60,16 +60,22 @@ class Session:
         frame_size_max: int,
         window_closed: bool = False,
         unfinished: Unfinished | None = None,
+        on_fault: OnFault = lambda link, error, refused: None,
     ) -> None:
-        """Make an unmapped session end. `frame_size_max`: bytes, the largest frame that the *peer* takes.
-        `unfinished`: bounds the incomplete deliveries of all sessions of this connection; None: no bound.
+        """Make an unmapped session end.
+
+        Args:
+            frame_size_max: bytes of the largest frame that the *peer* takes.
+            unfinished: bounds the incomplete deliveries of all sessions of this connection; None: no bound.
+            on_fault: called with each error sent to the peer, its link (None: the session has ended with it),
+                and whether that link's attach was refused.
         """
         self.channel = channel
         self.state = SessionState.UNMAPPED
         self.incoming = IncomingWindow(incoming_window, closed=window_closed)
         self.outgoing = OutgoingWindow()
         self.remote_begin: Begin | None = None
-        self.on_fault: Callable[[SenderLink | ReceiverLink | None, AmqpError, bool], None] | None = None
+        self._on_fault = on_fault
         self._remote_channel = channel
         self._link_fault: tuple[ReceiverLink, AmqpLinkError] | None = None
         self._rest: TransferRun | None = None
@@ -79,9 +85,7 @@ class Session:
         self.inbound = Inbound(self.incoming, unfinished)
         self.outbound = Outbound(self.outgoing, output, channel, frame_size_max)
         self.settling = Settling(channel, output, self.inbound.unsettled, self.outbound.unsettled)
-        self.links = Links(
-            channel, handle_max, output, self.inbound, self.outbound, self.settling, self._told
-        )
+        self.links = Links(channel, handle_max, output, self.inbound, self.outbound, self.settling, on_fault)
 
     # --- queries of the owner ---------------------------------------------------------------------
 
@@ -149,11 +153,7 @@ class Session:
         self.links.forget_all()
         self.outbound.close()
         if error is not None:
-            self._told(None, error, False)
-
-    def _told(self, link: SenderLink | ReceiverLink | None, error: AmqpError, refused: bool) -> None:
-        if self.on_fault is not None:
-            self.on_fault(link, error, refused)
+            self._on_fault(None, error, False)
 
     # --- frames in --------------------------------------------------------------------------------
 

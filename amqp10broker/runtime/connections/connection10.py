@@ -61,7 +61,6 @@ from amqp10broker.sessions.messages import (
     AlarmChanged,
     ConfigChanged,
     Frames,
-    LinkStolen,
     SessionMessage,
     Stop,
 )
@@ -310,7 +309,7 @@ class Connection10(ClientConnection[ConnectionEvent, AmqpError, SessionTask]):
             container_id=self.client_name,
             of_jms=self._of_jms,
             names=self._names,
-            tell_stolen=lambda link: inbox.put(LinkStolen(link)),
+            to_session=inbox.put,
             propose=node_context.propose,
             connection=self.owner,
             new_id=node_context.new_id,
@@ -322,7 +321,6 @@ class Connection10(ClientConnection[ConnectionEvent, AmqpError, SessionTask]):
             transactions=transactions,
             commits=SessionCommits(inbox, node_context.journal_task),
             kept=node_context.kept,
-            tell=inbox.put,
             is_memory_tight=node_context.is_memory_tight,
         )
         service = node_context.session_type(

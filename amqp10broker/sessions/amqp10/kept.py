@@ -30,10 +30,7 @@ from amqp10broker.protocols.amqp10.performatives import (
 from amqp10broker.protocols.amqp10.types import Symbol
 from amqp10broker.queues.commands import PeerId, ReplyTo
 from amqp10broker.queues.effects import Answer, Confirmed, Effect, PublishRejected, QueueDeleted, Unconfirmed
-from amqp10broker.sessions.messages import LinkStolen, SessionMessage
-
-Tell = Callable[[SessionMessage], object]
-"""Puts an event into the mailbox of a session."""
+from amqp10broker.sessions.messages import LinkStolen, ToSession
 
 CONTENT_BYTES_MAX: Final = 64 * 1024 * 1024
 """The most bytes of messages that the links of one user may hold in order to send them again."""
@@ -160,7 +157,7 @@ class SuspendedLink(ABC):
     Attributes:
         account: whether the catalog had its user; if so, the link ends with that user.
         link: its end in a session; None while it is suspended.
-        tell: puts an event into its mailbox; None while it is suspended.
+        to_session: puts an event into its mailbox; None while it is suspended.
         stays: whether it is suspended when its end goes, instead of ending with it.
         deadline_ms: when it ends; None while it is attached, and until its timer has started.
         lingers: the object that starts the timer when it ends: a session's links, or a connection's.
@@ -180,7 +177,7 @@ class SuspendedLink(ABC):
         "revoked",
         "since_ms",
         "stays",
-        "tell",
+        "to_session",
         "terms",
     )
 
@@ -190,7 +187,7 @@ class SuspendedLink(ABC):
         self.terms = SuspensionTerms(TerminusExpiryPolicy.LINK_DETACH, 0)
         self.reply_to = host.open(LABEL, self)
         self.link: SenderLink | ReceiverLink | None = None
-        self.tell: Tell | None = None
+        self.to_session: ToSession | None = None
         self.stays = False
         self.since_ms: int | None = None
         self.deadline_ms: int | None = None
@@ -201,8 +198,8 @@ class SuspendedLink(ABC):
         self._claims: list[Callable[[], object]] = []
 
     def put(self, message: list[Effect]) -> bool:
-        if self.tell is not None:
-            return bool(self.tell(message))
+        if self.to_session is not None:
+            return bool(self.to_session(message))
         for effect in message:
             self.take(effect)
         return True
@@ -241,10 +238,10 @@ class SuspendedLink(ABC):
 
     def claim(self, then: Callable[[], object]) -> None:
         """Detach the present end as stolen by another session, and call `then` when it is gone."""
-        assert self.tell is not None
+        assert self.to_session is not None
         assert self.link is not None
         self._claims.append(then)
-        self.tell(LinkStolen(self.link))
+        self.to_session(LinkStolen(self.link))
 
     def free(self) -> None:
         """Record that the link has no end any more, and continue the attach that waits for it."""
@@ -313,9 +310,13 @@ class KeptLinks:
         self._of_user[kept.key.user] += 1
 
     def attach(
-        self, kept: SuspendedLink, terms: SuspensionTerms, link: SenderLink | ReceiverLink, tell: Tell
+        self,
+        kept: SuspendedLink,
+        terms: SuspensionTerms,
+        link: SenderLink | ReceiverLink,
+        to_session: ToSession,
     ) -> None:
-        kept.terms, kept.link, kept.tell, kept.stays = terms, link, tell, False
+        kept.terms, kept.link, kept.to_session, kept.stays = terms, link, to_session, False
         kept.since_ms = kept.deadline_ms = kept.lingers = None
         before, kept.records = kept.records, self.records if terms.durable else None
         if kept.records is not None:
@@ -338,7 +339,7 @@ class KeptLinks:
 
     def suspend(self, kept: SuspendedLink, lingers: object) -> None:
         """Suspend a link; the end of `lingers` starts its timer (`let_run`), None starts it now."""
-        kept.link = kept.tell = None
+        kept.link = kept.to_session = None
         kept.since_ms = self.host.now_ms()
         kept.lingers = lingers
         if lingers is None:
@@ -374,7 +375,7 @@ class KeptLinks:
         if not self._of_user[kept.key.user]:
             del self._of_user[kept.key.user]
         attached, mail = kept.link is not None, kept.give_up()
-        kept.link = kept.tell = None
+        kept.link = kept.to_session = None
         self._forget_records(kept)
         self.host.close(kept.reply_to)
         kept.free()

@@ -272,7 +272,7 @@ class ClientLinks:
         return self._context.commits.commit(self._take_commands(), parts, also=also)
 
     def _take_name(self, link: SenderLink | ReceiverLink) -> None:
-        stolen = self._context.names.take(link, self._context.tell_stolen)
+        stolen = self._context.names.take(link, self._context.to_session)
         if stolen is not None:
             self.on_stolen(stolen)
 
@@ -348,7 +348,7 @@ class ClientLinks:
             return False
         self._claimed[link] = attach
         self._session.held.hold(link)
-        there.claim(partial(self._context.tell, LinkFree(link)))
+        there.claim(partial(self._context.to_session, LinkFree(link)))
         return True
 
     def take_claimed(self, link: SenderLink | ReceiverLink) -> Attach | None:
@@ -393,7 +393,7 @@ class ClientLinks:
             assert isinstance(attach.target, Target)
             kept = KeptPublisher(self._key(link), links.host, attach.target)
             links.add(kept)
-        links.attach(kept, terms, link, self._context.tell)
+        links.attach(kept, terms, link, self._context.to_session)
         return kept, unsettled
 
     def _keep_consumer(
@@ -411,7 +411,7 @@ class ClientLinks:
             self._end_kept(there)
             kept, before = KeptConsumer(self._key(link), links, source), None
             links.add(kept)
-        links.attach(kept, terms, link, self._context.tell)
+        links.attach(kept, terms, link, self._context.to_session)
         return kept, before
 
     def _end_kept(self, there: SuspendedLink | None) -> None:

@@ -114,8 +114,8 @@ class BrokerSession(SessionEndpoint):
             frame_size_max=frame_size_max,
             window_closed=alarm,
             unfinished=self._unfinished,
+            on_fault=self._on_fault,
         )
-        self.session.on_fault = self._on_fault
         self.last_error: LastError | None = None
         self.session.receive_begin(channel, begin)
         self.session.begin()
