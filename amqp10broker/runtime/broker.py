@@ -78,7 +78,7 @@ from amqp10broker.runtime.queues.handles import InlineQueue
 from amqp10broker.runtime.queues.queues import Queues
 from amqp10broker.runtime.queues.reply_registry import ReplyRegistry
 from amqp10broker.sessions.amqp091.channel import BrokerChannel
-from amqp10broker.sessions.amqp10.kept import KeptLinks
+from amqp10broker.sessions.amqp10.resumable_links import ResumableLinks
 from amqp10broker.sessions.amqp10.session import BrokerSession
 from amqp10broker.sessions.diagnosis.survey import EVERYTHING, Selection
 from amqp10broker.sessions.messages import ConfigChanged
@@ -423,7 +423,7 @@ class Broker:
         return self.http.serving
 
     @property
-    def kept(self) -> KeptLinks:
+    def resumable_links(self) -> ResumableLinks:
         return self.suspended.links
 
     # --- what others ask --------------------------------------------------------------------------
@@ -513,8 +513,8 @@ class Broker:
             recording=self.recordings.view(),
             recording_failed=self.recordings.failed,
             traces=self.tracing.views(),
-            suspended_links=self.kept.suspended_views(),
-            kept_links=len(self.kept),
+            suspended_links=self.resumable_links.suspended_views(),
+            kept_links=len(self.resumable_links),
         )
 
 

@@ -16,8 +16,8 @@ from amqp10broker.metadata.proposing import Propose
 from amqp10broker.metadata.queue import DeclaredQueue, QueueCommand
 from amqp10broker.metadata.vhost import VirtualHost
 from amqp10broker.queues.commands import ReplyTo, RequestRef
-from amqp10broker.sessions.amqp10.kept import KeptLinks
 from amqp10broker.sessions.amqp10.names import LinkNames
+from amqp10broker.sessions.amqp10.resumable_links import ResumableLinks
 from amqp10broker.sessions.amqp10.transactions import Transactions
 from amqp10broker.sessions.commits import QueueCommits
 from amqp10broker.sessions.messages import ToSession
@@ -52,7 +52,7 @@ class SessionContext:
         offer_token: has another token of the client verified; None if that is not supported.
         moment: the time of the present step, set by the caller before each.
         commits: carries them out; None: transactions are not supported.
-        kept: links that survive their sessions; None: not supported.
+        resumable_links: links that survive their sessions; None: not supported.
         is_memory_tight: whether automatic limits must not grow.
         on_unroutable: called with unroutable messages; must not raise.
     """
@@ -77,7 +77,7 @@ class SessionContext:
     moment: Moment = field(default_factory=Moment)
     transactions: Transactions = field(default_factory=Transactions)
     commits: QueueCommits | None = None
-    kept: KeptLinks | None = None
+    resumable_links: ResumableLinks | None = None
     is_memory_tight: Callable[[], bool] = lambda: False
     on_unroutable: OnUnroutable = lambda messages: None
 

@@ -13,8 +13,8 @@ from amqp10broker.metadata.queue import DeclaredQueue, QueueHost
 from amqp10broker.metadata.users import PasswordAlgorithm, PasswordRecord, Permission
 from amqp10broker.metadata.vhost import VirtualHost
 from amqp10broker.queues.commands import ReplyTo
-from amqp10broker.sessions.amqp10.kept import KeptLinks
 from amqp10broker.sessions.amqp10.names import LinkNames
+from amqp10broker.sessions.amqp10.resumable_links import ResumableLinks
 from amqp10broker.sessions.context import MakeVolatile, SessionContext
 from amqp10broker.sessions.messages import ToSession
 from tests.support.client_log import ClientLog
@@ -44,7 +44,7 @@ def make_context(
     new_id: Callable[[], str] = lambda: "id",
     volatile: MakeVolatile = no_volatile,
     names: LinkNames | None = None,
-    kept: KeptLinks | None = None,
+    resumable_links: ResumableLinks | None = None,
     to_session: ToSession = lambda message: None,
 ) -> SessionContext:
     """A session's surroundings: guest in the default virtual host."""
@@ -63,6 +63,6 @@ def make_context(
         volatile=volatile,
         node="amqp10broker",
         log=ClientLog(),
-        kept=kept,
+        resumable_links=resumable_links,
         to_session=to_session,
     )

@@ -70,8 +70,8 @@ from amqp10broker.queues.effects import (
     QueueDeleted,
     Unconfirmed,
 )
-from amqp10broker.sessions.amqp10.kept import KeptLinks, SuspendedLink
 from amqp10broker.sessions.amqp10.names import LinkNames
+from amqp10broker.sessions.amqp10.resumable_links import ResumableLink, ResumableLinks
 from amqp10broker.sessions.amqp10.session import BrokerSession
 from amqp10broker.sessions.amqp10.status import session_view
 from amqp10broker.sessions.circumstances import WaitContext
@@ -444,7 +444,7 @@ class Client:
             container_id=self.container_id,
             new_id=self.world.new_id,
             names=self._link_names,
-            kept=self.world.kept,
+            resumable_links=self.world.resumable_links,
             to_session=lambda message: session.letters.append(message),
         )
         service = BrokerSession(
@@ -465,7 +465,7 @@ class Client:
             while session.letters and not session.over:
                 session.wake()
             session.stop()
-        self.world.kept.let_run(self._link_names)
+        self.world.resumable_links.let_run(self._link_names)
 
     def flush(self) -> None:
         """Write what the connection's engine gives out."""
@@ -562,8 +562,8 @@ class World:
         self.queues: dict[str, WorldQueue] = {}
         self.clients: dict[str, Client] = {}
         self.sessions: dict[PeerId, WorldSession] = {}
-        self.kept = KeptLinks(self)
-        self.boxes: dict[PeerId, SuspendedLink] = {}
+        self.resumable_links = ResumableLinks(self)
+        self.boxes: dict[PeerId, ResumableLink] = {}
         self.now = 0
         self.alarms: set[str] = set()
         self.trace: list[str | _Letters] = []
@@ -596,7 +596,7 @@ class World:
         self._ids += 1
         return f"id{self._ids}"
 
-    def open(self, label: str, box: SuspendedLink) -> ReplyTo:
+    def open(self, label: str, box: ResumableLink) -> ReplyTo:
         """As the broker: an address for a kept link."""
         reply_to = new_asker(label)
         self.boxes[reply_to.id] = box
@@ -684,7 +684,7 @@ class World:
     def pass_time(self, seconds: int) -> None:
         """Let suspended links grow older."""
         self.now += seconds * 1000
-        self.kept.expire()
+        self.resumable_links.expire()
         self.settle()
 
     def unblock(self, label: str) -> None:

@@ -320,7 +320,7 @@ class Connection10(ClientConnection[ConnectionEvent, AmqpError, SessionTask]):
             moment=moment,
             transactions=transactions,
             commits=SessionCommits(inbox, node_context.journal_task),
-            kept=node_context.kept,
+            resumable_links=node_context.resumable_links,
             is_memory_tight=node_context.is_memory_tight,
         )
         service = node_context.session_type(
@@ -350,7 +350,7 @@ class Connection10(ClientConnection[ConnectionEvent, AmqpError, SessionTask]):
             inbox.put(Decided(ref))
 
     def release(self) -> None:
-        self._node_context.kept.let_run(self._names)
+        self._node_context.resumable_links.let_run(self._names)
         super().release()
 
     async def work(self, number: int, part: SessionTask) -> None:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amqp10broker.errors import DamagedFile
-from amqp10broker.queues.durable_links import ENDED, GROUP, LINK, TAKEN, KeptLinksInJournal
+from amqp10broker.queues.durable_links import ENDED, GROUP, LINK, TAKEN, ResumableLinksInJournal
 from tests.support.small_journal import SmallJournal
 
 Found = dict[int, tuple[bytes, set[bytes]]]
@@ -19,7 +19,7 @@ class Kept:
     def __init__(self, journal: SmallJournal) -> None:
         self.journal = journal
         self.asked = 0
-        self.links = KeptLinksInJournal(journal, self._ask)
+        self.links = ResumableLinksInJournal(journal, self._ask)
 
     def _ask(self) -> None:
         self.asked += 1

@@ -22,7 +22,7 @@ from amqp10broker.protocols.amqp10.resumption import (
 )
 from amqp10broker.queues.commands import PublisherRef
 from amqp10broker.queues.effects import Confirmed, Effect, PublishRejected, Unconfirmed
-from amqp10broker.sessions.amqp10.kept import Host, Key, SuspendedLink
+from amqp10broker.sessions.amqp10.resumable_links import Host, Key, ResumableLink
 from amqp10broker.sessions.amqp10.tally import Tally, outcome_of
 
 
@@ -47,7 +47,7 @@ class Notify(Protocol):
         """Send the outcome of a delivery that was sent before the link was suspended."""
 
 
-class KeptPublisher(SuspendedLink):
+class ResumablePublisher(ResumableLink):
     """A link on which a client sends; `entries` are by delivery-tag, in order of arrival."""
 
     __slots__ = ("_flights", "_most", "_told", "entries", "publisher", "target")
