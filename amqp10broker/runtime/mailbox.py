@@ -1,8 +1,8 @@
 """A task's mailbox, taken from in batches, and the steps that tasks run inline.
 
 The mailbox itself has no bound, because a task has one mailbox and many senders, each with a bound of its
-own. Where the protocol gives no bound (credit, windows), a counter at the sender's end does: `Bound` for the
-reader, the output buffer of `writer.py` for sessions (table in README.md).
+own. Where the protocol gives no bound (credit, windows), a counter at the sender's end does: `Bound` of
+`session_task.py` for the reader, the output buffer of `writer.py` for sessions (table in README.md).
 
 A task that waits for messages is woken by the scheduler a turn later, and the message of a client that waits
 for each confirm goes through four such turns: reader, session, queue, session. Each costs as much as its
@@ -177,36 +177,3 @@ class Mailbox(Generic[T]):
         self.closed = True
         self._step = None
         return self.take_now()
-
-
-class Bound:
-    """One sender's share of a mailbox: waits when too many of its messages are not handled.
-
-    `full`: whether the next message has to wait.
-    """
-
-    __slots__ = ("_freed", "_limit", "full", "outstanding")
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._freed: trio.Event | None = None
-        self.outstanding = 0
-        self.full = False
-
-    async def wait(self) -> None:
-        """Wait until another message may be put."""
-        while self.full:
-            self._freed = trio.Event()
-            await self._freed.wait()
-
-    def add(self) -> None:
-        self.outstanding += 1
-        self.full = self.outstanding >= self._limit
-
-    def done(self) -> None:
-        """A message was handled."""
-        self.outstanding -= 1
-        self.full = self.outstanding >= self._limit
-        if self._freed is not None:
-            self._freed.set()
-            self._freed = None

@@ -55,7 +55,6 @@ from amqp10broker.sessions.messages import (
     AccessChanged,
     AlarmChanged,
     ConfigChanged,
-    Frames,
     SessionMessage,
     Stop,
 )
@@ -396,7 +395,9 @@ class ClientConnection(ABC, Generic[Event, Fault, TaskT]):
             await self.yield_to_others()
             await self.dispatch(engine.receive(b""))
         frames = engine.frames_read - frames
-        self.flush()
+        out = engine.take_output()
+        if out:
+            self.lane.put([out])
         self._read_bytes = next_read_bytes(len(data), frames, len(self.parts))
 
     async def yield_to_others(self) -> None:
@@ -573,13 +574,6 @@ class ClientConnection(ABC, Generic[Event, Fault, TaskT]):
                 # What the client still sends on it is dropped.
                 del self.parts[number]
             part.service.release()
-
-    def deliver(self, part: TaskT, items: Frames) -> None:
-        """Put frames into the mailbox of a session or channel; it has room for them."""
-        part.reads.add()
-        inbox = part.inbox
-        if not (inbox.deliver if self.run_inline else inbox.put)(items):
-            part.reads.done()
 
     async def wait_for_no_alarm(self) -> None:
         self.no_alarm, self._blocked_at = trio.Event(), trio.current_time()

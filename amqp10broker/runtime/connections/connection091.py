@@ -308,7 +308,7 @@ class ConnectionTask091(ClientConnection[ConnectionEvent, Amqp091Error, ChannelT
             if lasting is None:
                 return None
             channel = lasting
-        self.deliver(channel, Frames(batch))
+        channel.deliver(Frames(batch), inline=self.run_inline)
         return channel
 
     async def _hold_for(self, channel: ChannelTask) -> None:

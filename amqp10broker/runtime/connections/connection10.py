@@ -34,11 +34,11 @@ from amqp10broker.protocols.amqp10.unfinished import Unfinished
 from amqp10broker.queues.commands import RequestRef
 from amqp10broker.runtime.connections.client_connection import CREDENTIAL_EXPIRED, ClientConnection
 from amqp10broker.runtime.connections.read_budget import HEAVY, PORTION
-from amqp10broker.runtime.connections.session_task import SessionTask
+from amqp10broker.runtime.connections.session_task import Bound, SessionTask
 from amqp10broker.runtime.connections.socket_transport import Stream
 from amqp10broker.runtime.connections.vhost_slot import Container, VhostSlot
 from amqp10broker.runtime.context import ConnectionContext
-from amqp10broker.runtime.mailbox import Bound, Mailbox
+from amqp10broker.runtime.mailbox import Mailbox
 from amqp10broker.runtime.queues.commits import SessionCommits
 from amqp10broker.sessions.amqp10.names import LinkNames
 from amqp10broker.sessions.amqp10.open import (
@@ -256,7 +256,7 @@ class Connection10(ClientConnection[ConnectionEvent, AmqpError, SessionTask]):
             frames = Frames(items)
             if reads.full:
                 await self._wait_for(session, reads)
-            self.deliver(session, frames)
+            session.deliver(frames, inline=self.run_inline)
             if budget.left <= 0:
                 await self.yield_to_others()
 

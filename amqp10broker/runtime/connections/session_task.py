@@ -12,7 +12,7 @@ from amqp10broker.protocols.amqp091.errors import Amqp091Error
 from amqp10broker.protocols.amqp10.errors import AmqpError
 from amqp10broker.runtime.clock import WallClock
 from amqp10broker.runtime.connections.writer import OutputBuffer
-from amqp10broker.runtime.mailbox import Bound, Mailbox
+from amqp10broker.runtime.mailbox import Mailbox
 from amqp10broker.runtime.queues.handles import UnsentCommands, begin_to_send, send_commands, send_more
 from amqp10broker.sessions.amqp091.channel import BrokerChannel, ChannelState
 from amqp10broker.sessions.amqp091.credit_flow import CreditFlowSettings, CreditSender
@@ -25,6 +25,39 @@ READS_MAX: Final = 4
 reader waits."""
 
 EndpointT = TypeVar("EndpointT", bound=SessionEndpoint)
+
+
+class Bound:
+    """One sender's share of a mailbox: waits when too many of its messages are not handled.
+
+    `full`: whether the next message has to wait.
+    """
+
+    __slots__ = ("_freed", "_limit", "full", "outstanding")
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._freed: trio.Event | None = None
+        self.outstanding = 0
+        self.full = False
+
+    async def wait(self) -> None:
+        """Wait until another message may be put."""
+        while self.full:
+            self._freed = trio.Event()
+            await self._freed.wait()
+
+    def add(self) -> None:
+        self.outstanding += 1
+        self.full = self.outstanding >= self._limit
+
+    def done(self) -> None:
+        """A message was handled."""
+        self.outstanding -= 1
+        self.full = self.outstanding >= self._limit
+        if self._freed is not None:
+            self._freed.set()
+            self._freed = None
 
 
 class EndpointTask(Generic[EndpointT]):
@@ -55,6 +88,12 @@ class EndpointTask(Generic[EndpointT]):
     def over(self) -> bool:
         """Whether no step follows."""
         raise NotImplementedError
+
+    def deliver(self, frames: Frames, *, inline: bool) -> None:
+        """Put frames into the mailbox, if `reads` has room; `inline`: and have them handled now."""
+        self.reads.add()
+        if not (self.inbox.deliver if inline else self.inbox.put)(frames):
+            self.reads.done()
 
     async def run(self) -> None:
         """Work until the session or channel is over.

@@ -314,7 +314,7 @@ class BrokerChannel(SessionEndpoint):
             return
         self._opened = None
         if type(item) is PublishRun:
-            self._received.handled(len(item.bodies))
+            self._received.unreturned += len(item.bodies)
             self._guarded(self.publishing.publish, item)
         elif type(item) is AckRun:
             self._guarded(self.acknowledging.acks, item.tags)
@@ -324,7 +324,7 @@ class BrokerChannel(SessionEndpoint):
                 raise _not_for_a_server(item.method)
             self._guarded(handler, self, item.method)
         elif type(item) is ContentTooLarge:
-            self._received.handled(1)
+            self._received.unreturned += 1
             self._guarded(self._on_too_large, item)
         elif type(item) is ContentOpened:
             self._opened = item
@@ -374,9 +374,9 @@ class BrokerChannel(SessionEndpoint):
 
     def _on_item_while_closed(self, item: object) -> None:
         if type(item) is PublishRun:
-            self._received.handled(len(item.bodies))
+            self._received.unreturned += len(item.bodies)
         elif type(item) is ContentTooLarge:
-            self._received.handled(1)
+            self._received.unreturned += 1
         elif type(item) is ContentOpened and self.state is not ChannelState.UNOPENED:
             self.unwanted = item
         method = item.method if type(item) is MethodFrame else None

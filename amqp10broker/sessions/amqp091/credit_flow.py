@@ -65,9 +65,6 @@ class CreditReceiver:
         self.more_after = settings.more_after
         self.unreturned = 0
 
-    def handled(self, messages: int) -> None:
-        self.unreturned += messages
-
     def take_grant(self) -> int:
         """Return the credit to grant now, in whole portions. Must not be called while held up."""
         portions = self.unreturned // self.more_after

@@ -288,10 +288,10 @@ class Publishing:
         if outlet is None:
             return  # published before the channel was closed and opened again
         outlet.outstanding -= len(ids)
-        outlet.receiver.handled(len(ids))
-        granted = outlet.receiver.take_grant()
-        if granted:
-            outlet.sender.credit += granted
+        receiver = outlet.receiver
+        receiver.unreturned += len(ids)
+        if receiver.unreturned >= receiver.more_after:
+            outlet.sender.credit += receiver.take_grant()
             if outlet.sender.credit > 0:
                 self._held_by.discard(outlet)
         if not settled:
