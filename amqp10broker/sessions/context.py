@@ -20,8 +20,8 @@ from amqp10broker.sessions.amqp10.names import LinkNames
 from amqp10broker.sessions.amqp10.resumable_links import ResumableLinks
 from amqp10broker.sessions.amqp10.transactions import Transactions
 from amqp10broker.sessions.commits import QueueCommits
+from amqp10broker.sessions.measures import Moment
 from amqp10broker.sessions.messages import ToSession
-from amqp10broker.sessions.moment import Moment
 
 MakeVolatile = Callable[[VirtualHost, object, Callable[[str], None]], DeclaredQueue]
 """Makes a queue for direct reply-to: in a virtual host, for a connection. The third argument is called with
@@ -42,18 +42,15 @@ ToQueue = Callable[[QueueCommand], None]
 OnUnroutable = Callable[[Sequence[Message]], None]
 
 
-@dataclass(slots=True)
-class SessionContext:
-    """The context of one session.
+@dataclass(slots=True, kw_only=True)
+class EndpointContext:
+    """What a session and a channel use of the broker.
 
     Attributes:
-        to_session: puts a message into this session's mailbox.
-        volatile: makes a queue without a task, for direct reply-to: it answers a post at once.
-        offer_token: has another token of the client verified; None if that is not supported.
+        volatile: makes a queue without a task, for direct reply-to: it answers a command at once.
         moment: the time of the present step, set by the caller before each.
-        commits: carries them out; None: transactions are not supported.
-        resumable_links: links that survive their sessions; None: not supported.
-        is_memory_tight: whether automatic limits must not grow.
+        commits: carries out a transaction at several queues in one step; None: a session has no transactions,
+            a channel commits queue by queue.
         on_unroutable: called with unroutable messages; must not raise.
     """
 
@@ -63,23 +60,36 @@ class SessionContext:
     config: Config
     reply_to: ReplyTo
     user: str
-    container_id: str
-    names: LinkNames
-    to_session: ToSession
     propose: Propose
     connection: object
     new_id: Callable[[], str]
     volatile: MakeVolatile
-    node: str
     log: ClientLog
+    moment: Moment = field(default_factory=Moment)
+    commits: QueueCommits | None = None
+    on_unroutable: OnUnroutable = lambda messages: None
+
+
+@dataclass(slots=True, kw_only=True)
+class SessionContext(EndpointContext):
+    """The context of one session.
+
+    Attributes:
+        to_session: puts a message into this session's mailbox.
+        offer_token: has another token of the client verified; None if that is not supported.
+        resumable_links: links that survive their sessions; None: not supported.
+        is_memory_tight: whether automatic limits must not grow.
+    """
+
+    container_id: str
+    names: LinkNames
+    to_session: ToSession
+    node: str
     of_jms: bool = False
     offer_token: OfferToken | None = None
-    moment: Moment = field(default_factory=Moment)
     transactions: Transactions = field(default_factory=Transactions)
-    commits: QueueCommits | None = None
     resumable_links: ResumableLinks | None = None
     is_memory_tight: Callable[[], bool] = lambda: False
-    on_unroutable: OnUnroutable = lambda messages: None
 
     def flow_for(self, address: str | None) -> FlowSettings:
         """Return the flow settings for a link of this client with this address."""

@@ -14,8 +14,8 @@ from typing import Final, Protocol
 from amqp10broker.metadata.queue import QueueCommand
 from amqp10broker.sessions.context import ToQueue
 from amqp10broker.sessions.counters import ClientCounters
+from amqp10broker.sessions.measures import Moment
 from amqp10broker.sessions.messages import SessionMessage
-from amqp10broker.sessions.moment import Moment
 
 WRITES_MAX: Final = 4
 """The most buffers of transfers that one session writes in a step, while the socket takes them."""

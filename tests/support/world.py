@@ -74,7 +74,6 @@ from amqp10broker.sessions.amqp10.names import LinkNames
 from amqp10broker.sessions.amqp10.resumable_links import ResumableLink, ResumableLinks
 from amqp10broker.sessions.amqp10.session import BrokerSession
 from amqp10broker.sessions.amqp10.status import session_view
-from amqp10broker.sessions.circumstances import WaitContext
 from amqp10broker.sessions.messages import (
     WRITER_READY,
     AlarmChanged,
@@ -82,6 +81,7 @@ from amqp10broker.sessions.messages import (
     Frames,
     SessionMessage,
 )
+from amqp10broker.sessions.wait_context import WaitContext
 from tests.support.askers import new_asker
 from tests.support.declaring import declare, remove
 from tests.support.handles import MachineHandle

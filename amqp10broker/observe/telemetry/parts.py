@@ -13,11 +13,33 @@ from amqp10broker.sessions.amqp091.channel import BrokerChannel
 from amqp10broker.sessions.amqp091.context import ChannelContext
 from amqp10broker.sessions.amqp10.session import BrokerSession
 from amqp10broker.sessions.context import SessionContext
-from amqp10broker.sessions.endpoint import Outlet
+from amqp10broker.sessions.endpoint import Outlet, SessionEndpoint
 from amqp10broker.sessions.messages import SessionMessage
 
 
-class TracedSession(BrokerSession):
+class _Traced(SessionEndpoint):
+    _spans: PartSpans
+
+    def handle(self, message: SessionMessage) -> None:
+        self._spans.heard(message)
+        super().handle(message)
+
+    def take_commands(self) -> list[QueueCommand]:
+        commands = super().take_commands()
+        self._spans.posted(commands)
+        return commands
+
+    def write_output(self, outlet: Outlet) -> None:
+        super().write_output(outlet)
+        if not self.commands:
+            self._spans.posted(())  # else it is called when they are taken
+
+    def release(self) -> None:
+        self._spans.close()
+        super().release()
+
+
+class TracedSession(_Traced, BrokerSession):
     def __init__(
         self, traces: Traces, channel: int, begin: Any, context: SessionContext, **rest: Any
     ) -> None:
@@ -25,45 +47,9 @@ class TracedSession(BrokerSession):
         context.on_unroutable = self._spans.unroutable
         super().__init__(channel, begin, context, **rest)
 
-    def handle(self, message: SessionMessage) -> None:
-        self._spans.heard(message)
-        super().handle(message)
 
-    def take_commands(self) -> list[QueueCommand]:
-        commands = super().take_commands()
-        self._spans.posted(commands)
-        return commands
-
-    def write_output(self, outlet: Outlet) -> None:
-        super().write_output(outlet)
-        if not self.commands:
-            self._spans.posted(())  # else it is called when they are taken
-
-    def release(self) -> None:
-        self._spans.close()
-        super().release()
-
-
-class TracedChannel(BrokerChannel):
+class TracedChannel(_Traced, BrokerChannel):
     def __init__(self, traces: Traces, number: int, context: ChannelContext) -> None:
         self._spans = PartSpans(traces, "0.9.1", context.vhost.name)
         context.on_unroutable = self._spans.unroutable
         super().__init__(number, context)
-
-    def handle(self, message: SessionMessage) -> None:
-        self._spans.heard(message)
-        super().handle(message)
-
-    def take_commands(self) -> list[QueueCommand]:
-        commands = super().take_commands()
-        self._spans.posted(commands)
-        return commands
-
-    def write_output(self, outlet: Outlet) -> None:
-        super().write_output(outlet)
-        if not self.commands:
-            self._spans.posted(())  # else it is called when they are taken
-
-    def release(self) -> None:
-        self._spans.close()
-        super().release()

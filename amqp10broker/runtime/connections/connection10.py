@@ -53,8 +53,8 @@ from amqp10broker.sessions.amqp10.open import (
 )
 from amqp10broker.sessions.amqp10.status import session_view
 from amqp10broker.sessions.amqp10.transactions import TransactionNumbers, Transactions
-from amqp10broker.sessions.circumstances import WaitContext
 from amqp10broker.sessions.context import SessionContext
+from amqp10broker.sessions.measures import Moment
 from amqp10broker.sessions.messages import (
     TRANSACTIONS_DUE,
     AccessChanged,
@@ -64,7 +64,7 @@ from amqp10broker.sessions.messages import (
     SessionMessage,
     Stop,
 )
-from amqp10broker.sessions.moment import Moment
+from amqp10broker.sessions.wait_context import WaitContext
 
 EXCESS_BYTES_MAX: Final = 4 * 1024 * 1024
 """Payload of transfers that is taken from one connection during an alarm: what a client had given to its

@@ -43,7 +43,7 @@ from amqp10broker.sessions.amqp10.times import ConsumerTimes
 from amqp10broker.sessions.amqp10.transactions import ConflictError, Retired, Transactions
 from amqp10broker.sessions.commits import no_part_text
 from amqp10broker.sessions.context import ClientLog
-from amqp10broker.sessions.moment import Moment
+from amqp10broker.sessions.measures import Moment
 from amqp10broker.sessions.queue_credit import QueueCredit
 
 

@@ -17,7 +17,7 @@ from amqp10broker.protocols.amqp10.faults import unknown_transaction
 from amqp10broker.protocols.amqp10.link import ReceiverLink
 from amqp10broker.queues.commands import ConsumerRef, DeliveryOutcome, Publish, PublisherRef, Settle
 from amqp10broker.sessions.commits import Part
-from amqp10broker.sessions.moment import Moment
+from amqp10broker.sessions.measures import Moment
 
 
 class Holder(Protocol):

@@ -9,7 +9,7 @@ from amqp10broker.queues.counters import QueueCounters
 from amqp10broker.queues.effects import CreditReply, Deliver
 from amqp10broker.queues.figures import QueueStats
 from amqp10broker.sessions.amqp091.consumer import ChannelConsumer, ConsumerTerms
-from amqp10broker.sessions.moment import Moment
+from amqp10broker.sessions.measures import Moment
 from amqp10broker.sessions.queue_credit import QueueCredit
 from tests.support.askers import new_asker
 

@@ -8,8 +8,8 @@ import pytest
 
 from amqp10broker.sessions.counters import ClientCounters
 from amqp10broker.sessions.endpoint import LARGE_PIECE_BYTES, LARGE_WRITES_MAX, WRITES_MAX, SessionEndpoint
+from amqp10broker.sessions.measures import Moment
 from amqp10broker.sessions.messages import SessionMessage
-from amqp10broker.sessions.moment import Moment
 
 BUFFER = 65_536
 
