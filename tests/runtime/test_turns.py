@@ -304,7 +304,7 @@ def test_what_is_light_is_given_whole_and_not_copied() -> None:
     turn = ReadBudget()
     items = [object()] * 10
     assert [part is items for part in turn.portions(items)] == [True]
-    assert not turn.over
+    assert turn.left > 0
 
 
 def test_items_are_cut_into_portions_in_order() -> None:
@@ -314,8 +314,8 @@ def test_items_are_cut_into_portions_in_order() -> None:
     parts = []
     for part in turn.portions(light):
         parts.append(list(part))
-        if turn.over:
-            turn.begin()
+        if turn.left <= 0:
+            turn.left = PORTION
     assert [number for part in parts for number in part] == light
     assert [len(part) for part in parts] == [PORTION, PORTION, PORTION, 1]
 
@@ -327,13 +327,13 @@ def test_what_makes_or_ends_something_weighs_more() -> None:
     parts = []
     for part in turn.portions(items):
         parts.append(len(part))
-        if turn.over:
-            turn.begin()
+        if turn.left <= 0:
+            turn.left = PORTION
     assert parts == [HEAVY_A_TURN, HEAVY_A_TURN, 40 - 2 * HEAVY_A_TURN]
 
 
 def test_an_item_heavier_than_what_is_left_of_a_turn_is_given_all_the_same() -> None:
     """Otherwise it would never be given."""
     turn = ReadBudget()
-    turn.spend(PORTION - 1)
+    turn.left -= PORTION - 1
     assert [len(part) for part in turn.portions([End(), End()])] == [1, 1]

@@ -70,7 +70,7 @@ async def test_deliveries_that_are_not_whole_are_bounded_over_all_sessions(autoj
     async with running_broker(unfinished_bytes_max=100_000, max_message_size_bytes=20_000) as broker:
         client = await connect(broker).open(channels=2)
         await begun(client, 5, 10_000, channel=0)
-        unfinished = client.task._sessions.unfinished
+        unfinished = client.task.unfinished
         held = unfinished.held_bytes
         assert 50_000 < held < 51_000
         await begun(client, 4, 10_000, channel=1)
@@ -96,7 +96,7 @@ async def test_what_is_not_unfinished_any_more_counts_no_more(autojump_clock: ob
     async with running_broker() as broker:
         client = await connect(broker).open()
         await begun(client, 1, 10_000)
-        unfinished = client.task._sessions.unfinished
+        unfinished = client.task.unfinished
         assert unfinished.held_bytes > 10_000
         await client.send(
             {
@@ -119,7 +119,7 @@ async def test_frames_without_payload_do_not_pile_up(autojump_clock: object) -> 
         await client.send(*[empty] * 2_000)
         end = await client.until(End)
         assert end.error.condition == Condition.RESOURCE_LIMIT_EXCEEDED
-        assert client.task._sessions.unfinished.held_bytes == 0
+        assert client.task.unfinished.held_bytes == 0
 
 
 async def test_one_message_of_the_largest_size_always_fits(autojump_clock: object) -> None:
@@ -236,7 +236,7 @@ async def test_a_delivery_that_the_user_may_not_send_is_refused_with_its_first_t
         await client.send(transfer(0, 0, start, raw=True, more=True))
         end = await client.until(End)
         assert end.error.condition == Condition.UNAUTHORIZED_ACCESS
-        assert client.task._sessions.unfinished.held_bytes == 0
+        assert client.task.unfinished.held_bytes == 0
 
 
 @pytest.mark.parametrize("start", [Properties(to="/queues/none").encode(), Properties().encode(), b"\0\x53"])
@@ -252,4 +252,4 @@ async def test_what_else_is_wrong_with_a_delivery_is_said_when_it_is_whole(
         assert await client.idle() == []
         await client.send(transfer(0, 0, b"", raw=True, aborted=True))
         await settle_down()
-        assert client.task._sessions.unfinished.held_bytes == 0
+        assert client.task.unfinished.held_bytes == 0

@@ -296,7 +296,7 @@ class Connection10(ClientConnection[ConnectionEvent, AmqpError, SessionTask]):
             self._numbers,
             moment,
             timeout_ms=node_context.config.transaction_timeout_ms,
-            watch=lambda: self._watch_time(inbox, transactions),
+            watch=partial(self._watch_time, inbox),
         )
         reply_to = self.reply_address(event.channel, inbox)
         context = SessionContext(
