@@ -9,6 +9,7 @@ a link's frame is handled detaches that link, an `AmqpSessionError` ends the ses
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from enum import Enum, auto
 from typing import Any, Final, assert_never
 
 from amqp10broker.protocols.amqp10.disposition import DispositionRun
@@ -30,13 +31,11 @@ from amqp10broker.protocols.amqp10.faults import to_error
 from amqp10broker.protocols.amqp10.held import HeldFrames, LinkFrame
 from amqp10broker.protocols.amqp10.link import LinkState, ReceiverLink, SenderLink
 from amqp10broker.protocols.amqp10.links import Links
-from amqp10broker.protocols.amqp10.output import Output
+from amqp10broker.protocols.amqp10.output import FrameTap, Output
 from amqp10broker.protocols.amqp10.performatives import Attach, Begin, Detach, Disposition, End, Flow
 from amqp10broker.protocols.amqp10.receiving import Inbound, ones_of_run, part_of_run
 from amqp10broker.protocols.amqp10.sending import Outbound
-from amqp10broker.protocols.amqp10.session_state import SESSION_TRANSITIONS, SessionInput, SessionState
 from amqp10broker.protocols.amqp10.settling import Settling
-from amqp10broker.protocols.amqp10.tap import FrameTap
 from amqp10broker.protocols.amqp10.transfer import TransferFrame, TransferRun
 from amqp10broker.protocols.amqp10.unfinished import Unfinished
 from amqp10broker.protocols.amqp10.windows import OUTGOING_WINDOW, IncomingWindow, OutgoingWindow
@@ -44,6 +43,45 @@ from amqp10broker.protocols.serial import diff
 
 ROLE_SENDER: Final = False
 ROLE_RECEIVER: Final = True
+
+
+class SessionState(Enum):
+    """The states of section 2.5.5."""
+
+    UNMAPPED = auto()
+    BEGIN_SENT = auto()
+    BEGIN_RECEIVED = auto()
+    MAPPED = auto()
+    END_SENT = auto()
+    END_RECEIVED = auto()
+    DISCARDING = auto()
+    """We ended with an error; everything but the peer's end is discarded."""
+
+
+class SessionInput(Enum):
+    """The inputs of a session end's state machine."""
+
+    SEND_BEGIN = auto()
+    RECEIVE_BEGIN = auto()
+    SEND_END = auto()
+    SEND_END_ERROR = auto()
+    RECEIVE_END = auto()
+
+
+# Section 2.5.5. A pair that is absent is refused. The role that begins first is not in the table.
+SESSION_TRANSITIONS: Final[dict[tuple[SessionState, SessionInput], SessionState]] = {
+    (SessionState.UNMAPPED, SessionInput.SEND_BEGIN): SessionState.BEGIN_SENT,
+    (SessionState.UNMAPPED, SessionInput.RECEIVE_BEGIN): SessionState.BEGIN_RECEIVED,
+    (SessionState.BEGIN_SENT, SessionInput.RECEIVE_BEGIN): SessionState.MAPPED,
+    (SessionState.BEGIN_RECEIVED, SessionInput.SEND_BEGIN): SessionState.MAPPED,
+    (SessionState.MAPPED, SessionInput.SEND_END): SessionState.END_SENT,
+    (SessionState.MAPPED, SessionInput.SEND_END_ERROR): SessionState.DISCARDING,
+    (SessionState.MAPPED, SessionInput.RECEIVE_END): SessionState.END_RECEIVED,
+    (SessionState.END_RECEIVED, SessionInput.SEND_END): SessionState.UNMAPPED,
+    (SessionState.END_SENT, SessionInput.RECEIVE_END): SessionState.UNMAPPED,
+    (SessionState.DISCARDING, SessionInput.RECEIVE_END): SessionState.UNMAPPED,
+}
+
 
 OnFault = Callable[[SenderLink | ReceiverLink | None, AmqpError, bool], None]
 

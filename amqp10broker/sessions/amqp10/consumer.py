@@ -35,9 +35,8 @@ from amqp10broker.queues.commands import ConsumerRef, DeliveryOutcome, Settle
 from amqp10broker.queues.effects import ActiveChanged, CreditReply, Deliver, Settled, TimedOut
 from amqp10broker.sessions.amqp10.acquisition import Aborted, Acquisition
 from amqp10broker.sessions.amqp10.auto_credit import AutoQueueCredit
-from amqp10broker.sessions.amqp10.decisions import Decisions
 from amqp10broker.sessions.amqp10.flow_answers import FlowAnswers, Properties
-from amqp10broker.sessions.amqp10.outcomes import decide, transaction_named
+from amqp10broker.sessions.amqp10.outcomes import Decisions, decide, transaction_named
 from amqp10broker.sessions.amqp10.resumable_consumer import ResumableConsumer
 from amqp10broker.sessions.amqp10.times import ConsumerTimes
 from amqp10broker.sessions.amqp10.transactions import ConflictError, Retired, Transactions

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Final, TypeVar, assert_never, cast
 
-from amqp10broker.config import Config
 from amqp10broker.metadata.last_error import LastError
 from amqp10broker.metadata.proposing import Decided
 from amqp10broker.metadata.queue import DeclaredQueue
@@ -37,8 +36,7 @@ from amqp10broker.protocols.amqp10.events import (
 )
 from amqp10broker.protocols.amqp10.link import ReceiverLink, SenderLink
 from amqp10broker.protocols.amqp10.performatives import Attach, Begin, Coordinator
-from amqp10broker.protocols.amqp10.session import Session
-from amqp10broker.protocols.amqp10.session_state import SessionState
+from amqp10broker.protocols.amqp10.session import Session, SessionState
 from amqp10broker.protocols.amqp10.transfer import TransferRun, by_link, handles_of
 from amqp10broker.protocols.amqp10.unfinished import Unfinished
 from amqp10broker.queues.commands import RequestRef
@@ -157,11 +155,14 @@ class BrokerSession(SessionEndpoint):
             case AlarmChanged():
                 self.on_alarm(on=message.on)
             case ConfigChanged():
-                self.on_config(message.config)
+                self._context.config = message.config  # for grants from now on
+                self.links.on_config()
             case AccessChanged():
-                self.on_access_changed()
+                self.links.on_access_changed()
+                self._resume()
             case LinkStolen():
-                self.on_stolen(message.link)
+                self.links.on_stolen(message.link)
+                self._resume()
             case LinkFree():
                 self._on_free(message.link)
             case Committed():
@@ -309,19 +310,6 @@ class BrokerSession(SessionEndpoint):
     @property
     def _undecided(self) -> bool:
         return self.links.undecided or self._management.undecided
-
-    def on_config(self, config: Config) -> None:
-        """Apply a new configuration to grants from now on."""
-        self._context.config = config
-        self.links.on_config()
-
-    def on_access_changed(self) -> None:
-        self.links.on_access_changed()
-        self._resume()
-
-    def on_stolen(self, link: SenderLink | ReceiverLink) -> None:
-        self.links.on_stolen(link)
-        self._resume()
 
     def _on_free(self, link: SenderLink | ReceiverLink) -> None:
         attach = self.links.take_claimed(link)
