@@ -78,15 +78,6 @@ LARGE_FRAME_BYTES: Final = 8192
 _log = Log("amqp10broker.connection")
 
 
-class Tap(Protocol):
-    """An observer of a connection's bytes, see `tracing`."""
-
-    def received(self, data: bytes) -> None: ...
-
-    def sent(self, data: bytes | memoryview) -> None:
-        """Bytes for the writer: whole frames."""
-
-
 class Engine(Protocol[Event, FaultIn]):
     """The protocol's state machine: bytes in, events out; orders in, bytes out."""
 
@@ -171,7 +162,6 @@ class ClientConnection(ABC, Generic[Event, Fault, TaskT]):
         self._first_bytes = first_bytes
         self._read_bytes = READ_BYTES
         self._read_as = 0
-        self._tap: Tap | None = None
         self._inner: trio.Nursery | None = None
         self._outer: trio.Nursery | None = None
         # Sessions or channels.
@@ -377,8 +367,8 @@ class ClientConnection(ABC, Generic[Event, Fault, TaskT]):
         else:
             data = bytes(await self.stream.receive_some(self._read_bytes))
         self.bytes_received += len(data)
-        if self._tap is not None:
-            self._tap.received(data)
+        if self.writer.tap is not None:
+            self.writer.tap.received(data)
         return data
 
     async def _take(self, data: bytes) -> None:
@@ -411,16 +401,6 @@ class ClientConnection(ABC, Generic[Event, Fault, TaskT]):
         out = self.engine.take_output()
         if out:
             self.lane.put([out])
-
-    @property
-    def tap(self) -> Tap | None:
-        """The observer of this connection (see `tracing`); None without one."""
-        return self._tap
-
-    @tap.setter
-    def tap(self, tap: Tap | None) -> None:
-        self._tap = tap
-        self.writer.on_put = None if tap is None else tap.sent
 
     # --- login ------------------------------------------------------------------------------------
 

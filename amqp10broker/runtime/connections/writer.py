@@ -8,8 +8,8 @@ its sessions wait here, and through them its reader: its own TCP pushes it back.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Final
+from collections.abc import Sequence
+from typing import Final, Protocol
 
 import trio
 
@@ -118,8 +118,17 @@ class OutputBuffer:
             self._drained = None
 
 
+class Tap(Protocol):
+    """An observer of a connection's bytes, see `tracing`; must not raise."""
+
+    def received(self, data: bytes) -> None: ...
+
+    def sent(self, data: bytes | memoryview) -> None:
+        """Bytes for the writer: whole frames."""
+
+
 class Writer:
-    """One connection's writer. `on_put`: called with whole frames when they are put; must not raise."""
+    """One connection's writer. `tap`: the observer of the connection's bytes; None: there is none."""
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
@@ -134,7 +143,7 @@ class Writer:
         self._blocked_at = 0.0
         self._blocked_s = 0.0
         self.broken = False
-        self.on_put: Callable[[bytes | memoryview], None] | None = None
+        self.tap: Tap | None = None
         if isinstance(stream, WebSocketTransport):
             stream.when_it_speaks(self._speak)
 
@@ -163,8 +172,8 @@ class Writer:
             self._put_large(self._direct, write)
             return
         data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-        if self.on_put is not None:
-            self.on_put(data)
+        if self.tap is not None:
+            self.tap.sent(data)
         if self._idle and self._direct is not None and self.waiting_bytes == 0:
             try:
                 sent = self._direct.try_send(data)
@@ -180,8 +189,8 @@ class Writer:
 
     def _put_large(self, direct: SocketTransport, write: Write) -> None:
         size = sum(map(len, write.pieces))
-        if self.on_put is not None:
-            self.on_put(b"".join(write.pieces))
+        if self.tap is not None:
+            self.tap.sent(b"".join(write.pieces))
         if self._idle and self.waiting_bytes == 0:
             try:
                 sent = direct.try_send_pieces(write.pieces)
