@@ -87,7 +87,7 @@ OnFault = Callable[[SenderLink | ReceiverLink | None, AmqpError, bool], None]
 
 
 class Session:
-    """One session end."""
+    """One end of a session, in either role (2.5)."""
 
     def __init__(
         self,

@@ -52,7 +52,6 @@ class Bound:
         self.full = self.outstanding >= self._limit
 
     def done(self) -> None:
-        """A message was handled."""
         self.outstanding -= 1
         self.full = self.outstanding >= self._limit
         if self._freed is not None:
@@ -86,7 +85,7 @@ class EndpointTask(Generic[EndpointT]):
 
     @property
     def over(self) -> bool:
-        """Whether no step follows."""
+        """Whether the task ends after this step."""
         raise NotImplementedError
 
     def deliver(self, frames: Frames, *, inline: bool) -> None:
