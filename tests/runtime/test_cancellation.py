@@ -213,7 +213,7 @@ def wrap_with_scope(
 
     async def run(self: SessionTask) -> None:
         with trio.CancelScope() as scope:
-            if self.lane._writer is connection.writer:
+            if self.output._writer is connection.writer:
                 scopes.append(scope)
             await original(self)
 

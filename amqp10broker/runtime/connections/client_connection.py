@@ -153,7 +153,7 @@ class ClientConnection(ABC, Generic[Event, Fault, TaskT]):
         # The stream, and what is written and read.
         self.stream = stream
         self.writer = Writer(stream)
-        self.lane = OutputBuffer(self.writer, None, node_context.config.writer_buffer_bytes)
+        self.output = OutputBuffer(self.writer, None, node_context.config.writer_buffer_bytes)
         self.reading = trio.CancelScope()
         self.end = "by the client"
         self.bytes_received = 0
@@ -333,7 +333,7 @@ class ClientConnection(ABC, Generic[Event, Fault, TaskT]):
                 self.take_rest(data)
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
             _log.debug("connection lost while closing", reason=str(error))
-        self.writer.finish(self.lane)
+        self.writer.finish(self.output)
 
     # --- the reader -------------------------------------------------------------------------------
 
@@ -387,7 +387,7 @@ class ClientConnection(ABC, Generic[Event, Fault, TaskT]):
         frames = engine.frames_read - frames
         out = engine.take_output()
         if out:
-            self.lane.put([out])
+            self.output.put([out])
         self._read_bytes = next_read_bytes(len(data), frames, len(self.parts))
 
     async def yield_to_others(self) -> None:
@@ -400,7 +400,7 @@ class ClientConnection(ABC, Generic[Event, Fault, TaskT]):
         """Pass the engine's output to the writer."""
         out = self.engine.take_output()
         if out:
-            self.lane.put([out])
+            self.output.put([out])
 
     # --- login ------------------------------------------------------------------------------------
 
@@ -499,7 +499,7 @@ class ClientConnection(ABC, Generic[Event, Fault, TaskT]):
                 listening=self.no_alarm is None and not self.full,
             )
             if heartbeat:
-                self.lane.put([self.heartbeat])
+                self.output.put([self.heartbeat])
             if expired:
                 self.on_idle_timeout()
                 return
@@ -567,12 +567,12 @@ class ClientConnection(ABC, Generic[Event, Fault, TaskT]):
         if self.no_alarm is not None:
             self.no_alarm.set()
 
-    def wait_context(self, lane: OutputBuffer) -> WaitContext:
+    def wait_context(self, output: OutputBuffer) -> WaitContext:
         clock, writer = self._node_context.clock, self.writer
         waits = writer.waiting_bytes and not writer.broken
         return WaitContext(
             clock.now_ms(),
-            writer_blocked=lane.blocked,
+            writer_blocked=output.blocked,
             writer_ms=clock.ms_at(writer.waiting_since) if waits else None,
             writer_bytes=writer.waiting_bytes,
             alarms=tuple(sorted(self._node_context.alarms)),
@@ -584,7 +584,7 @@ class ClientConnection(ABC, Generic[Event, Fault, TaskT]):
     def _stop_parts(self) -> None:
         for part in self.working:
             part.inbox.put(Stop())
-            part.lane.abandon()
+            part.output.abandon()
 
     def fail(self, fault: Fault, **details: Any) -> None:
         """Close the connection because the client, or the broker, cannot go on."""

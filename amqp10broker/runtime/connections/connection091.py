@@ -220,7 +220,7 @@ class ConnectionTask091(ClientConnection[ConnectionEvent, Amqp091Error, ChannelT
     def around(self, channel: ChannelTask) -> WaitContext:
         """Return the present activity of the connection for one of its channels."""
         other = self._waited_for
-        return self.wait_context(channel.lane)._replace(
+        return self.wait_context(channel.output)._replace(
             reader_credit=channel.credit.credit,
             holds_reader=self.held_by is channel,
             held_by=None if other is None or other is channel else f"channel {other.service.number}",

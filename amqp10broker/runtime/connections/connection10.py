@@ -237,7 +237,7 @@ class Connection10(ClientConnection[ConnectionEvent, AmqpError, SessionTask]):
     def around(self, session: SessionTask) -> WaitContext:
         """Return the present activity of the connection for one of its sessions."""
         held = self.held_by
-        return self.wait_context(session.lane)._replace(
+        return self.wait_context(session.output)._replace(
             held_by=None if held is None or held is session else f"session {self._held_channel}",
             held_ms=self._node_context.clock.ms_at(self._held_at),
         )

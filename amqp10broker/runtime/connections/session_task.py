@@ -69,12 +69,12 @@ class EndpointTask(Generic[EndpointT]):
     """
 
     def __init__(
-        self, service: EndpointT, inbox: Mailbox[SessionMessage], lane: OutputBuffer, clock: WallClock
+        self, service: EndpointT, inbox: Mailbox[SessionMessage], output: OutputBuffer, clock: WallClock
     ) -> None:
         self.service = service
         self.inbox = inbox
         self.reads = Bound(READS_MAX)
-        self.lane = lane
+        self.output = output
         self.on_wake: Callable[[], None] | None = None
         self.on_turn: Callable[[], None] | None = None
         self.on_end: Callable[[], None] | None = None
@@ -100,11 +100,11 @@ class EndpointTask(Generic[EndpointT]):
         Raises:
             AmqpError: the connection must be closed; of a channel `Amqp091Error`.
         """
-        service, lane = self.service, self.lane
+        service, output = self.service, self.output
         try:
             pieces = service.take_output()
             if pieces:
-                lane.put(pieces)  # the begin that answers the client's
+                output.put(pieces)  # the begin that answers the client's
             while not self.over:
                 messages = await self.inbox.take_all(self._run_inline)
                 if messages:
@@ -114,8 +114,8 @@ class EndpointTask(Generic[EndpointT]):
                     self._unsent = send_more(self._unsent)
                 if self._fault is not None:
                     raise self._fault
-                if lane.overfull:
-                    await lane.wait_drained()
+                if output.overfull:
+                    await output.wait_drained()
         finally:
             # No await from here: whatever ended it, its deliveries go back now.
             while self._unsent:
@@ -132,7 +132,7 @@ class EndpointTask(Generic[EndpointT]):
 
     def _run_inline(self, messages: list[SessionMessage]) -> bool:
         self._step(messages)
-        return not (self._fault or self._unsent or self.lane.overfull or self.over)
+        return not (self._fault or self._unsent or self.output.overfull or self.over)
 
     def _step(self, messages: list[SessionMessage]) -> None:
         service = self.service
@@ -141,7 +141,7 @@ class EndpointTask(Generic[EndpointT]):
             for message in messages:
                 self._held += type(message) is Frames
                 service.handle(message)
-            service.write_output(self.lane)
+            service.write_output(self.output)
         except (AmqpError, Amqp091Error) as fault:
             self._fault = fault
             self._on_fault()
@@ -178,13 +178,13 @@ class ChannelTask(EndpointTask[BrokerChannel]):
         self,
         service: BrokerChannel,
         inbox: Mailbox[SessionMessage],
-        lane: OutputBuffer,
+        output: OutputBuffer,
         clock: WallClock,
         flow: CreditFlowSettings,
         discard: Callable[[ContentOpened], None],
     ) -> None:
         """Create a task that is ready to run. `discard`: called with contents not to be read whole."""
-        super().__init__(service, inbox, lane, clock)
+        super().__init__(service, inbox, output, clock)
         self.credit = CreditSender(flow)
         self._granted: trio.Event | None = None
         self._discard = discard
@@ -210,7 +210,7 @@ class ChannelTask(EndpointTask[BrokerChannel]):
                 self._granted.set()
 
     def _on_fault(self) -> None:
-        self.service.write_output(self.lane)  # what was handled before it is answered
+        self.service.write_output(self.output)  # what was handled before it is answered
 
     def _release_reader(self) -> None:
         service = self.service

@@ -29,7 +29,7 @@ listening to its client."""
 class Write:
     """Bytes for the socket, in pieces."""
 
-    lane: OutputBuffer
+    output: OutputBuffer
     pieces: Sequence[bytes | memoryview]
     transfer_bytes: int
 
@@ -105,7 +105,7 @@ class OutputBuffer:
         self.overfull = self._control_bytes > CONTROL_BYTES_MAX
 
     async def wait_drained(self) -> None:
-        """Wait until the lane is not overfull."""
+        """Wait until the output is not overfull."""
         while self.overfull and not self._abandoned:
             self._drained = trio.Event()
             await self._drained.wait()
@@ -135,7 +135,7 @@ class Writer:
         self._direct = stream if isinstance(stream, SocketTransport) else None
         self._mailbox: Mailbox[tuple[Write, int]] = Mailbox()
         # Of which something waits here, as far as is known: that of a session that has ended must not stay.
-        self._lanes: set[OutputBuffer] = set()
+        self._outputs: set[OutputBuffer] = set()
         self._idle = False
         self.bytes_sent = 0
         self.waiting_bytes = 0
@@ -208,8 +208,8 @@ class Writer:
         if not self.waiting_bytes:
             self._waits_at = self._blocked_at = trio.current_time()
         self.waiting_bytes += size
-        self._lanes.add(write.lane)
-        write.lane.count(write, size)
+        self._outputs.add(write.output)
+        write.output.count(write, size)
         self._mailbox.put((write, size))
 
     async def run(self) -> None:
@@ -238,24 +238,24 @@ class Writer:
                 finished = False
                 for write, size in writes:
                     if write.pieces:
-                        write.lane.written(write, size)
+                        write.output.written(write, size)
                     else:
                         finished = True
                 if not self.waiting_bytes:
-                    self._lanes.clear()
+                    self._outputs.clear()
                 if finished:
                     return
         finally:
             self.broken = True
             self._idle = False
-            for lane in self._lanes:
-                lane.abandon()
+            for output in self._outputs:
+                output.abandon()
 
     def _speak(self) -> None:
         if not self.broken:
             self._mailbox.put((Write(OutputBuffer(self, None, 0), [b""], 0), 0))
 
-    def finish(self, lane: OutputBuffer) -> None:
+    def finish(self, output: OutputBuffer) -> None:
         """Let `run` return when everything put so far has been sent."""
         if not self.broken:
-            self._mailbox.put((Write(lane, [], 0), 0))
+            self._mailbox.put((Write(output, [], 0), 0))
