@@ -18,11 +18,12 @@ from amqp10broker.sessions.messages import SessionMessage
 
 
 class _Traced(SessionEndpoint):
+    # What `super()` calls is the session or channel that is the next base of the classes below.
     _spans: PartSpans
 
     def handle(self, message: SessionMessage) -> None:
         self._spans.heard(message)
-        super().handle(message)
+        super().handle(message)  # type: ignore[safe-super]
 
     def take_commands(self) -> list[QueueCommand]:
         commands = super().take_commands()
@@ -36,7 +37,7 @@ class _Traced(SessionEndpoint):
 
     def release(self) -> None:
         self._spans.close()
-        super().release()
+        super().release()  # type: ignore[safe-super]
 
 
 class TracedSession(_Traced, BrokerSession):
