@@ -131,7 +131,7 @@ class QueueSpec:
 
 
 class QueueHandle(Protocol):
-    """Where letters to a queue are put. Never waits: what may be outstanding is bounded by credit."""
+    """Where commands to a queue are put. Never waits: what may be outstanding is bounded by credit."""
 
     def post(self, command: Command) -> None: ...
 
@@ -162,6 +162,10 @@ class QueueHandle(Protocol):
     @property
     def down(self) -> str | None:
         """Name of the node that has the queue and cannot be reached; None: the queue can be used."""
+
+
+QueueCommand = tuple[QueueHandle, Command]
+"""A command, and the queue that it is for."""
 
 
 class QueueHost(Protocol):

@@ -51,7 +51,7 @@ class _DurableLink:
         self.tags: dict[bytes, _Record] = {}
 
 
-class KeptLinksInJournal:
+class ResumableLinksInJournal:
     """The durable links of a node."""
 
     def __init__(self, log: RecordLog, write_soon: Callable[[], None]) -> None:

@@ -5,7 +5,7 @@
     Broker nursery
     |-- queues nursery             one task a queue; ends last
     `-- service nursery
-        |-- connections nursery    one task a connection, see connection_lifecycle.py
+        |-- connections nursery    one task a connection, see client_connection.py
         |-- listeners              one task an address; end first
         |-- HTTP                   one task a connection; ends with the listeners
         `-- admin socket           for `amqp10broker status`
@@ -78,10 +78,10 @@ from amqp10broker.runtime.queues.handles import InlineQueue
 from amqp10broker.runtime.queues.queues import Queues
 from amqp10broker.runtime.queues.reply_registry import ReplyRegistry
 from amqp10broker.sessions.amqp091.channel import BrokerChannel
-from amqp10broker.sessions.amqp10.kept import KeptLinks
+from amqp10broker.sessions.amqp10.resumable_links import ResumableLinks
 from amqp10broker.sessions.amqp10.session import BrokerSession
 from amqp10broker.sessions.diagnosis.survey import EVERYTHING, Selection
-from amqp10broker.sessions.mail import ConfigChanged
+from amqp10broker.sessions.messages import ConfigChanged
 from amqp10broker.sessions.overview import overview
 
 if TYPE_CHECKING:
@@ -274,7 +274,7 @@ class Broker:
             self.data,
             self.clock,
             sync_delay_ms=self.config.fault_injection.sync_delay_ms,
-            relay=self.reply_registry.relay,
+            inline=self.reply_registry.inline,
             on_full=self._on_disk_full,
             on_failed=self._on_storage_failed,
         ) as self.journal_task:
@@ -423,7 +423,7 @@ class Broker:
         return self.http.serving
 
     @property
-    def kept(self) -> KeptLinks:
+    def resumable_links(self) -> ResumableLinks:
         return self.suspended.links
 
     # --- what others ask --------------------------------------------------------------------------
@@ -513,8 +513,8 @@ class Broker:
             recording=self.recordings.view(),
             recording_failed=self.recordings.failed,
             traces=self.tracing.views(),
-            suspended_links=self.kept.suspended_views(),
-            kept_links=len(self.kept),
+            suspended_links=self.resumable_links.suspended_views(),
+            kept_links=len(self.resumable_links),
         )
 
 

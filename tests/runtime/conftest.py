@@ -28,7 +28,7 @@ MODULES = (
     "queues.dead_letters",
     "queues.dead_letter_worker",
     "journal.definitions_file",
-    "connections.connection_lifecycle",
+    "connections.client_connection",
     "queues.durability",
     "connections.listener",
     "connections.log_limits",

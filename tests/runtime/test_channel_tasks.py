@@ -32,9 +32,9 @@ from amqp10broker.protocols.amqp091.methods import (
     QueueDeclareOk,
 )
 from amqp10broker.runtime.broker import Broker
-from amqp10broker.runtime.connections import connection_shell
+from amqp10broker.runtime.connections import client_connection
 from amqp10broker.runtime.connections.connection091 import ConnectionTask091
-from amqp10broker.runtime.connections.session import READS_MAX
+from amqp10broker.runtime.connections.session_task import READS_MAX
 from tests.support.trioclient import pipe_pair, queue_counts, running_broker, settle_down
 from tests.support.trioclient091 import Client091, bodies, connect091, message, names
 
@@ -101,7 +101,7 @@ async def act(victim: Client091, confirmed: set[int], acked: set[int]) -> None:
 
 def belongs_to(task: trio.lowlevel.Task, connection: ConnectionTask091) -> bool:
     """Whether a task is one of this connection's."""
-    nurseries = [each for each in (connection.line._outer, connection.line._inner) if each is not None]
+    nurseries = [each for each in (connection._outer, connection._inner) if each is not None]
     return any(task in each.child_tasks or each.parent_task is task for each in nurseries)
 
 
@@ -139,10 +139,10 @@ async def run_once(role: str, scope: str, at: int, log: Any, direct: bool) -> bo
 
         def cancel() -> None:
             if scope == "connection":
-                assert connection.line._outer is not None
-                connection.line._outer.cancel_scope.cancel()
+                assert connection._outer is not None
+                connection._outer.cancel_scope.cancel()
             else:
-                connection.line.reading.cancel()
+                connection.reading.cancel()
 
         killer = Killer(at, own, cancel)
         trio.lowlevel.add_instrument(killer)
@@ -196,7 +196,7 @@ async def test_cancellation_at_every_step_leaks_nothing(
     A channel and a queue are made to take all their steps themselves; with the reader they go on at once.
     """
     if role in ("channel", "queue"):
-        monkeypatch.setattr(connection_shell, "LITTLE_BYTES", -1)
+        monkeypatch.setattr(client_connection, "LITTLE_BYTES", -1)
     at = 0
     for at in range(1, STEPS_MAX):
         if not await run_once(role, scope, at, log, direct):
@@ -255,7 +255,7 @@ async def test_what_was_not_written_returns_unmarked(end: str, no_ack: bool) -> 
         client = await connect091(broker, pair=partial(pipe_pair, 2_000)).open(channels=2)
         await client.send(1, BasicConsume("q", "c", no_ack=no_ack))
         await settle_down()
-        channel = client.task._channels.by_number[1]
+        channel = client.task.parts[1]
         written = BEFORE - channel.service.consuming.consumers["c"].unsent
         assert 0 < written < BEFORE
         await ENDS[end](client)
@@ -304,9 +304,7 @@ async def test_load_keeps_every_mailbox_within_its_bound(broker: Broker) -> None
     await setup.call(1, Q, QueueDeclareOk)
     publishers = [await connect091(broker, pair=partial(pipe_pair, 65_536)).open() for _ in range(6)]
     consumers = [await connect091(broker, pair=partial(pipe_pair, 65_536)).open() for _ in range(3)]
-    channels = [
-        each for client in (*publishers, *consumers) for each in client.task._channels.by_number.values()
-    ]
+    channels = [each for client in (*publishers, *consumers) for each in client.task.parts.values()]
     left = [6 * 500]
     with trio.fail_after(300):
         async with trio.open_nursery() as outer:
@@ -340,7 +338,7 @@ async def test_flood_of_methods_behind_a_slow_answer_is_bounded(
     for _ in range(READS_MAX + 10):
         await client.send(1, *[BasicGet("q")] * 300)
         await settle_down()
-    channel = client.task._channels.by_number[1]
+    channel = client.task.parts[1]
     assert channel.reads.outstanding == READS_MAX
     assert len(client.stream.outgoing.data) > 0, "the reader goes on reading"
     monkeypatch.setattr(type(handle), "post_all", original)
@@ -370,7 +368,7 @@ async def test_channel_reopened_while_the_reader_waits_for_it(
     await settle_down()
     await client.send(1, ChannelOpen(), QueueDeclare("r", durable=True))
     await settle_down()
-    assert client.task._channels.by_number[1].reads.full
+    assert client.task.parts[1].reads.full
     monkeypatch.setattr(type(handle), "post_all", original)
     for commands in kept:
         original(handle, commands)
@@ -390,6 +388,6 @@ async def test_consumer_that_does_not_read_leaves_messages_in_the_queue(broker: 
     ready, unsettled = queue_counts(broker, "q")
     assert ready + unsettled == 1000
     assert unsettled <= 200 + 20
-    assert client.task.line.writer.waiting_bytes <= 2 * broker.config.writer_buffer_bytes
+    assert client.task.writer.waiting_bytes <= 2 * broker.config.writer_buffer_bytes
     await client.expect(BasicConsumeOk)
     assert len(bodies(await client.idle())) == 1000

@@ -489,7 +489,7 @@ async def test_close_and_open_in_one_write_and_in_two(broker: Broker) -> None:
         await client.send(1, ChannelOpen(), Q)
         assert names(await client.idle()) == ["ChannelCloseOk", "ChannelOpenOk", "QueueDeclareOk"]
     assert queue_counts(broker, "q") == (60, 0)
-    assert len(client.task._channels.by_number) == 1
+    assert len(client.task.parts) == 1
 
 
 async def test_a_message_that_begins_behind_a_channel_s_close_is_dropped_as_a_whole(broker: Broker) -> None:

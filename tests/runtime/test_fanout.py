@@ -42,7 +42,7 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> Steps:
         post_all(self, commands)
 
     monkeypatch.setattr(QueueTask, "post_all", counted)
-    monkeypatch.setattr(letter_box, "POSTED_MAX", MOST)
+    monkeypatch.setattr(letter_box, "SENT_A_STEP_MAX", MOST)
     return steps
 
 

@@ -31,7 +31,7 @@ async def test_only_a_broker_in_test_mode_commits_faults(broker: Broker) -> None
     assert broker.channel_type is BrokerChannel
     client = await publisher(broker)
     (connection,) = broker.connections.values()
-    assert not isinstance(connection.line.stream, FaultyStream)
+    assert not isinstance(connection.stream, FaultyStream)
     await client.vanish()
     for operation, given in (
         ("inject-fault", {"kind": "hold-confirms"}),

@@ -25,10 +25,9 @@ from amqp10broker.protocols.amqp10.performatives import (
 )
 from amqp10broker.runtime.broker import Broker
 from amqp10broker.runtime.connections.connection10 import Connection10
-from amqp10broker.runtime.connections.connection_lifecycle import CLOSE_WAIT_S
 from amqp10broker.runtime.connections.read_budget import PORTION
-from amqp10broker.runtime.connections.session import READS_MAX
-from amqp10broker.runtime.connections.sessions10 import Sessions
+from amqp10broker.runtime.connections.session_task import READS_MAX
+from amqp10broker.runtime.connections.socket_transport import CLOSE_WAIT_S
 from amqp10broker.runtime.connections.writer import CONTROL_BYTES_MAX
 from amqp10broker.sessions.amqp10.consumer import LinkConsumer
 from amqp10broker.sessions.amqp10.publisher import LinkPublisher
@@ -91,8 +90,8 @@ FAULTS = [
     (LinkConsumer, "on_flow", credit(1, 10)),
     (BrokerSession, "on_effects", transfer(0, 0, b"x")),
     (BrokerSession, "pump", transfer(0, 0, b"x")),
-    (BrokerSession, "take_mail", transfer(0, 0, b"x")),
-    (Sessions, "pass_on", transfer(0, 0, b"x")),
+    (BrokerSession, "take_commands", transfer(0, 0, b"x")),
+    (Connection10, "_pass_on", transfer(0, 0, b"x")),
 ]
 
 
@@ -164,7 +163,7 @@ async def test_crash_of_the_writer_ends_its_own_connection_only(
         async def failing_send(_data: bytes) -> None:
             raise Fault("on purpose")
 
-        monkeypatch.setattr(victim.task.line.stream, "send_all", failing_send, raising=False)
+        monkeypatch.setattr(victim.task.stream, "send_all", failing_send, raising=False)
         await victim.send(attach_sender(0, "bad"))
         await victim.rest()
         await settle_down()
@@ -272,19 +271,15 @@ async def test_flooder_that_never_reads_is_stopped_by_its_own_socket(broker: Bro
         nursery.cancel_scope.cancel()
     task = flooder.task
     request_bytes = len(flow(0, echo=True))
-    assert task.line.bytes_received < CONTROL_BYTES_MAX * 3 + (READS_MAX + 3) * 65_536
-    assert task.line.writer.waiting_bytes < CONTROL_BYTES_MAX * 3
+    assert task.bytes_received < CONTROL_BYTES_MAX * 3 + (READS_MAX + 3) * 65_536
+    assert task.writer.waiting_bytes < CONTROL_BYTES_MAX * 3
     (session,) = task.parts.values()
     assert session.inbox.most <= READS_MAX + 1
     await round_trip(good, "good", 0, 0)
     # It reads at last: every request that got in whole is answered exactly once.
     got = await flooder.idle()
     assert {type(each.body) for each in got} == {Flow}
-    assert (
-        task.line.bytes_received // request_bytes - 10
-        <= len(got)
-        <= task.line.bytes_received // request_bytes
-    )
+    assert task.bytes_received // request_bytes - 10 <= len(got) <= task.bytes_received // request_bytes
 
 
 async def test_connection_of_a_client_that_never_reads_can_be_ended(
@@ -297,7 +292,7 @@ async def test_connection_of_a_client_that_never_reads_can_be_ended(
             await flooder.send(flow(0, echo=True) * 1000)
     task = flooder.task
     assert task is not None
-    assert any(session.lane.overfull for session in task.parts.values())
+    assert any(session.output.overfull for session in task.parts.values())
     task.crash(Fault("on purpose"))
     await trio.sleep(CLOSE_WAIT_S + 1)
     assert flooder.task is None
@@ -313,7 +308,7 @@ async def test_connection_of_a_client_that_ended_its_session_and_never_reads_can
     task = flooder.task
     assert task is not None
     (session,) = task.parts.values()
-    while not (session.reads.full if reader_waits else session.lane.overfull):
+    while not (session.reads.full if reader_waits else session.output.overfull):
         await flooder.send(flow(0, echo=True) * PORTION)
         await settle_down()
     await flooder.send(frame(0, End()))

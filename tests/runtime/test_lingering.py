@@ -30,7 +30,7 @@ from amqp10broker.protocols.amqp091.methods import (
 )
 from amqp10broker.protocols.amqp10.performatives import Attach, Close, Open, SaslOutcome
 from amqp10broker.runtime.broker import Broker
-from amqp10broker.runtime.connections.connection_lifecycle import CLOSE_WAIT_S, LINGER_BYTES_MAX, LINGER_S
+from amqp10broker.runtime.connections.socket_transport import CLOSE_WAIT_S, LINGER_BYTES_MAX, LINGER_S
 from amqp10broker.sessions.amqp10.open import SOLE_CONNECTION
 from tests.runtime.test_shutdown import Start, start
 from tests.runtime.test_tls import tls_settings
@@ -310,7 +310,7 @@ async def test_a_close_for_a_fault_reaches_a_client_that_is_still_sending(
     certificates: Certificates, monkeypatch: pytest.MonkeyPatch, protocol: str, encrypted: bool
 ) -> None:
     """With bytes that are not read the kernel would reset the connection, and take the close back."""
-    monkeypatch.setattr("amqp10broker.runtime.connections.connection_lifecycle.CLOSE_WAIT_S", 0.01)
+    monkeypatch.setattr("amqp10broker.runtime.connections.client_connection.CLOSE_WAIT_S", 0.01)
     async with running_broker(**tls_settings(certificates)) as broker:
         run = partial(trio.to_thread.run_sync, abandon_on_cancel=True)
         stream = socket.create_connection(broker.tls_addresses[0] if encrypted else broker.addresses[0])

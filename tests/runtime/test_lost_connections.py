@@ -202,7 +202,7 @@ async def test_deliveries_behind_a_letter_that_ends_the_session_are_not_lost(
     queue = broker.catalog.lookup_vhost("/").find("q").handle.queue
     # The queue's deliveries and a frame that closes the connection, in one batch of letters.
     from amqp10broker.queues.commands import Credit
-    from amqp10broker.sessions.mail import Frames
+    from amqp10broker.sessions.messages import Frames
 
     queue.apply(Credit(consumer.ref, 0, 20, False, 0), 0)
     ((_, effects),) = queue.take_effects().items()

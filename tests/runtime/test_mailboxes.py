@@ -18,11 +18,10 @@ from amqp10broker.config import FlowSettings
 from amqp10broker.protocols.amqp10.performatives import Accepted, Attach, Disposition, Flow, Transfer
 from amqp10broker.queues.commands import JOINED_MAX, TICK, Command, Publish, PublisherRef
 from amqp10broker.runtime.broker import Broker
-from amqp10broker.runtime.connections.session import READS_MAX
+from amqp10broker.runtime.connections.session_task import READS_MAX, Bound
 from amqp10broker.runtime.connections.writer import OutputBuffer
-from amqp10broker.runtime.mailbox import Bound, Mailbox
-from amqp10broker.runtime.queues.handles import LetterBox, post_mail
-from amqp10broker.sessions.mail import QueueLetter
+from amqp10broker.runtime.mailbox import Mailbox
+from amqp10broker.runtime.queues.handles import BatchHandle, send_commands
 from tests.support.askers import new_asker
 from tests.support.rawframes import attach_receiver, attach_sender, credit, disposition, flow, transfer
 from tests.support.trioclient import Client, connect, pipe_pair, queue_counts, settle_down
@@ -95,7 +94,7 @@ async def test_load_keeps_every_mailbox_within_its_bound(broker: Broker, settled
     # A letter of each session for each of its wakes; a wake takes all that waits.
     assert mailbox.most <= len(sessions) * (READS_MAX + 1)
     for connection in broker.connections.values():
-        assert connection.line.writer._mailbox.most <= 2 * (READS_MAX + 1)
+        assert connection.writer._mailbox.most <= 2 * (READS_MAX + 1)
 
 
 async def test_publisher_with_a_queue_that_does_not_confirm_is_bounded_by_its_credit(
@@ -231,13 +230,13 @@ async def test_bound_wakes_its_waiter_when_there_is_room() -> None:
     assert not bound.full
 
 
-class Box(LetterBox):
+class Box(BatchHandle):
     """Of a queue: the letters it was put."""
 
     def __init__(self) -> None:
-        self.letters: list[QueueLetter] = []
+        self.letters: list[list[Command]] = []
 
-    def post_all(self, commands: QueueLetter) -> None:
+    def post_all(self, commands: list[Command]) -> None:
         self.letters.append(commands)
 
 
@@ -268,7 +267,7 @@ def test_publishes_to_several_queues_in_turns_are_one_for_each_queue() -> None:
         (third, _publish(one, 8)), (third, _publish(one, 9, settled=True)),
         (third, _publish(one, 10, settled=True)),
     ]  # fmt: skip
-    post_mail(mail)
+    send_commands(mail)
     assert _told(first) == [(one, [0, 2, 4], [b"0", b"2", b"4"], False)]
     assert _told(second) == [
         (one, [1, 3], [b"1", b"3"], False), "Tick", (one, [5], [b"5"], False), (other, [6], [b"6"], False),
@@ -283,7 +282,7 @@ def test_a_joined_publish_has_a_largest_size() -> None:
     box, publisher = Box(), new_asker().publisher()
     many = range(JOINED_MAX - 1)
     message = (b"head", b"body")
-    post_mail([(cast("Any", box), Publish(publisher, many, [message] * len(many), False))] * 3)
+    send_commands([(cast("Any", box), Publish(publisher, many, [message] * len(many), False))] * 3)
     assert [len(each.ids) for letter in box.letters for each in letter if isinstance(each, Publish)] == [
         2 * JOINED_MAX - 2,
         JOINED_MAX - 1,

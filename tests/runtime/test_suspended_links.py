@@ -26,11 +26,11 @@ from amqp10broker.protocols.amqp10.performatives import (
 )
 from amqp10broker.protocols.amqp10.resumption import unsettled_map
 from amqp10broker.queues.commands import Publish
-from amqp10broker.queues.durable_links import ENDED, GROUP, LINK, SETTLED, TAKEN, KeptLinksInJournal
+from amqp10broker.queues.durable_links import ENDED, GROUP, LINK, SETTLED, TAKEN, ResumableLinksInJournal
 from amqp10broker.runtime.broker import Broker
 from amqp10broker.runtime.mailbox import Mailbox
 from amqp10broker.runtime.queues.commits import SessionCommits
-from amqp10broker.sessions.mail import SessionLetter
+from amqp10broker.sessions.messages import SessionMessage
 from tests.runtime.test_watches import ask, asked
 from tests.support.declaring import declare, declare_exchange
 from tests.support.kept_queues import make_message
@@ -86,7 +86,7 @@ async def test_a_lost_connection_loses_no_outcome() -> None:
         await other.send(disposition(0, role=False, state=Accepted()))
         await settle_down()
         assert queue_counts(broker, "q") == (2, 0)
-        assert [kept.unsettled for kept in broker.kept] == [1]
+        assert [kept.unsettled for kept in broker.resumable_links] == [1]
 
 
 async def test_a_suspended_link_ends_in_time_and_leaves_nothing(broker: Broker) -> None:
@@ -104,7 +104,7 @@ async def test_a_suspended_link_ends_in_time_and_leaves_nothing(broker: Broker) 
     assert shown.left_s is not None
     assert round(shown.age_s + shown.left_s) == 60
     await other.idle(2)
-    assert len(broker.kept) == 0
+    assert len(broker.resumable_links) == 0
     assert len(broker.reply_registry) == others
     assert await resumed(other, tag(0)) == {}
 
@@ -139,7 +139,7 @@ async def test_an_attach_that_waits_for_a_link_may_be_lost_itself(broker: Broker
     await settle_down()
     other = await connect(broker).open()
     assert await resumed(other, tag(0)) == {tag(0): Accepted()}
-    assert len(broker.kept) == 1
+    assert len(broker.resumable_links) == 1
 
 
 def kept_receiver(queue: str, **fields: Any) -> bytes:
@@ -161,7 +161,7 @@ async def test_deliveries_of_a_lost_consumer_are_its_own_until_its_time_is_over(
     assert [each for each in await other.idle(59) if type(each.body) is Transfer] == []
     assert queue_counts(broker, "q") == (0, 2)
     assert [body_of(each.payload) for each in await other.take(Transfer, 2)] == [b"first", b"second"]
-    assert len(broker.kept) == 0
+    assert len(broker.resumable_links) == 0
 
 
 async def test_a_link_from_a_stream_is_not_kept(broker: Broker) -> None:
@@ -172,7 +172,7 @@ async def test_a_link_from_a_stream_is_not_kept(broker: Broker) -> None:
     source = (await client.until(Attach)).source
     assert isinstance(source, Source)
     assert (source.durable, source.expiry_policy, source.timeout) == (0, "link-detach", 0)
-    assert len(broker.kept) == 0
+    assert len(broker.resumable_links) == 0
 
 
 # --- they are ended by others -----------------------------------------------------------------------
@@ -206,7 +206,7 @@ async def test_links_go_with_their_user_and_their_virtual_host(
     await settle_down()
     other = await connect(broker).open()
     assert await resumed(other, tag(0)) == {}
-    assert len(broker.kept) == 1
+    assert len(broker.resumable_links) == 1
 
 
 async def test_the_durable_links_of_a_deleted_user_do_not_come_back(
@@ -219,17 +219,17 @@ async def test_the_durable_links_of_a_deleted_user_do_not_come_back(
         await attached(client, target=durable_target())
         await client.vanish()
         await settle_down()
-        assert len(broker.kept) == 1
+        assert len(broker.resumable_links) == 1
         with monkeypatch.context() as power:
-            power.setattr(KeptLinksInJournal, "end", lambda records, number: None)
+            power.setattr(ResumableLinksInJournal, "end", lambda records, number: None)
             await ask(broker, "delete-user", user="guest")
             await settle_down()
     async with running_broker(data_dir=str(tmp_path / "data")) as broker:
-        assert len(broker.kept) == 0
+        assert len(broker.resumable_links) == 0
         await ask(broker, "add-user", user="guest", password="guest")
         await ask(broker, "set-permissions", user="guest", configure=".*", write=".*", read=".*")
     async with running_broker(data_dir=str(tmp_path / "data")) as broker:
-        assert len(broker.kept) == 0
+        assert len(broker.resumable_links) == 0
 
 
 async def test_what_a_deleted_users_link_held_goes_back(broker: Broker) -> None:
@@ -245,7 +245,7 @@ async def test_what_a_deleted_users_link_held_goes_back(broker: Broker) -> None:
         await _user_made_again(broker)
         await settle_down()
         assert queue_counts(broker, "q")[1] == 0
-        assert len(broker.kept) == 0
+        assert len(broker.resumable_links) == 0
     assert queue_counts(broker, "q") == (2, 0)
 
 
@@ -311,7 +311,7 @@ async def test_a_restart_leaves_of_a_link_what_was_granted(tmp_path: Path) -> No
             await client.send(frame(0, Detach(handle=0, closed=True)))
             await client.until(Detach)
         async with running_broker(**folder) as broker:
-            assert len(broker.kept) == 0
+            assert len(broker.resumable_links) == 0
 
 
 async def test_a_link_that_was_suspended_keeps_its_time_over_a_restart(tmp_path: Path) -> None:
@@ -321,14 +321,14 @@ async def test_a_link_that_was_suspended_keeps_its_time_over_a_restart(tmp_path:
         await attached(client, target=durable_target())
         await client.vanish()
         await connect(broker).idle(20)
-        due = broker.kept.deadline_ms
+        due = broker.resumable_links.deadline_ms
     async with running_broker(data_dir=str(tmp_path / "data")) as broker:
-        assert broker.kept.deadline_ms == due
+        assert broker.resumable_links.deadline_ms == due
         assert due is not None
         await trio.sleep_until(broker.clock.trio_time(due) + 1)
-        assert len(broker.kept) == 0
+        assert len(broker.resumable_links) == 0
     async with running_broker(data_dir=str(tmp_path / "data")) as broker:
-        assert len(broker.kept) == 0
+        assert len(broker.resumable_links) == 0
 
 
 async def test_the_terminus_of_a_durable_consumer_survives_and_its_deliveries_go_back(tmp_path: Path) -> None:
@@ -389,7 +389,7 @@ async def test_a_link_that_goes_on_is_granted_no_more_than_before(tmp_path: Path
         client = await connect(broker).open()
         assert (await attached(client, target=durable_target(0), unsettled={})).target == durable_target(0)
     async with running_broker(data_dir=str(tmp_path / "data")) as broker:
-        assert len(broker.kept) == 0
+        assert len(broker.resumable_links) == 0
 
 
 async def test_a_full_queue_rejects_what_it_has_no_room_for(tmp_path: Path) -> None:
@@ -409,14 +409,14 @@ async def test_a_full_queue_rejects_what_it_has_no_room_for(tmp_path: Path) -> N
         assert states == {0: Accepted, 1: Accepted, 2: Rejected, 3: Rejected}
         assert queue_counts(broker, "q")[0] == 2
     async with running_broker(**folder) as broker:
-        assert [each.unsettled for each in broker.kept] == [2]
+        assert [each.unsettled for each in broker.resumable_links] == [2]
 
 
 async def test_what_survives_costs_a_record_a_delivery_and_others_cost_none(tmp_path: Path) -> None:
     """At most, and one for the end of what was settled at one time."""
     async with running_broker(data_dir=str(tmp_path / "data")) as broker:
-        records = broker.kept.records
-        assert isinstance(records, KeptLinksInJournal)
+        records = broker.resumable_links.records
+        assert isinstance(records, ResumableLinksInJournal)
         assert broker.journal_task is not None
         appended: list[int] = []
         journal, append = broker.journal_task.journal, broker.journal_task.journal.append
@@ -445,7 +445,7 @@ async def test_what_survives_costs_a_record_a_delivery_and_others_cost_none(tmp_
 async def test_a_queue_that_was_declared_just_now_takes_part_in_a_commit(tmp_path: Path) -> None:
     """Its task has had no turn yet, and goes on behind that."""
     async with running_broker(data_dir=str(tmp_path / "data")) as broker:
-        box: Mailbox[SessionLetter] = Mailbox()
+        box: Mailbox[SessionMessage] = Mailbox()
         commits = SessionCommits(box, broker.journal_task)
         for name in "one", "two":
             declare(broker.catalog, "/", name)
@@ -473,12 +473,12 @@ async def test_an_operator_and_a_deleted_user_end_durable_links_for_good(tmp_pat
             else:
                 await (_user_made_again if end == "user" else _vhost_made_again)(broker)
         async with running_broker(**folder) as broker:
-            assert len(broker.kept) == 0
+            assert len(broker.resumable_links) == 0
 
 
 async def test_a_link_that_cannot_be_understood_stops_the_start(tmp_path: Path) -> None:
     async with running_broker(data_dir=str(tmp_path / "data")) as broker:
-        records = broker.kept.records
+        records = broker.resumable_links.records
         assert records is not None
         records.put(1, b"[99]\n")
     with pytest.RaisesGroup(DamagedFile, flatten_subgroups=True, allow_unwrapped=True):

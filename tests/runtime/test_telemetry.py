@@ -246,7 +246,7 @@ async def test_a_session_that_is_not_traced_is_of_the_usual_kind(found: Spans) -
     async with usual, amqp10(usual) as connection:
         await connection.sender(None)
         (number,) = usual.connections
-        kinds = {type(part.service) for part in usual.connections[number]._sessions.by_number.values()}
+        kinds = {type(part.service) for part in usual.connections[number].parts.values()}
     assert kinds == {telemetry.BrokerSession}
     assert found.endpoints == []
 

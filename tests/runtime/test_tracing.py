@@ -281,20 +281,18 @@ async def test_everything_is_traced_from_the_protocol_header_on(monkeypatch: pyt
 async def test_nothing_listens_any_more_when_the_last_trace_has_ended(broker: Broker) -> None:
     """Two traces of one connection share one tap; what is not traced has none."""
     client = await connect(broker).open()
-    line = client.task.line
-    assert line.tap is None
-    assert line.writer.on_put is None
+    line = client.task
+    assert line.writer.tap is None
     by_number, by_user = begun(broker, number_of(client)), begun(broker, "guest")
-    tap = line.tap
+    tap = line.writer.tap
     broker.tracing.end(number_of(client))
-    assert line.tap is tap
+    assert line.writer.tap is tap
     await client.send(begin(1))
     await client.until(Begin)
     assert by_number.lines == []
     assert by_user.names() == ["<- BEGIN", "-> BEGIN"]
     broker.tracing.end("guest")
-    assert line.tap is None
-    assert line.writer.on_put is None
+    assert line.writer.tap is None
     assert broker.status()["broker"]["traces"] == []
 
 
@@ -404,11 +402,11 @@ async def test_a_terminal_that_goes_ends_its_trace() -> None:
         nursery.start_soon(serve, broker, theirs)
         await ours.send_all(b'{"op": "trace", "arguments": {"what": "guest", "on": true}}\n')
         assert (await Answers(ours).next())["ok"]
-        assert client.task.line.tap is not None
+        assert client.task.writer.tap is not None
         await ours.aclose()
         await settle_down()
         assert broker.tracing.views() == ()
-        assert client.task.line.tap is None
+        assert client.task.writer.tap is None
 
 
 async def test_a_terminal_that_asks_for_nothing_traceable_is_told() -> None:

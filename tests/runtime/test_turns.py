@@ -27,14 +27,12 @@ from amqp10broker.protocols.amqp091.methods import (
     QueueDeclare,
 )
 from amqp10broker.protocols.amqp10.connection import Connection
-from amqp10broker.protocols.amqp10.errors import AmqpError
 from amqp10broker.protocols.amqp10.performatives import Attach, Begin, Close, Detach, End
 from amqp10broker.runtime.broker import Broker
 from amqp10broker.runtime.connections.connection091 import ConnectionTask091
 from amqp10broker.runtime.connections.connection10 import Connection10
 from amqp10broker.runtime.connections.read_budget import HEAVY, PORTION, ReadBudget
-from amqp10broker.runtime.connections.session import READS_MAX, RunningSession
-from amqp10broker.runtime.connections.sessions10 import Sessions
+from amqp10broker.runtime.connections.session_task import READS_MAX, SessionTask
 from amqp10broker.runtime.connections.writer import OutputBuffer
 from amqp10broker.sessions.amqp091.channel import BrokerChannel
 from amqp10broker.sessions.amqp10.session import BrokerSession
@@ -90,7 +88,7 @@ async def test_begins_and_ends_in_one_write_are_shared_out_over_turns(
     """A thousand pairs on one channel: a few a turn; a session counts until its task is gone, so that there
     are never more at once than are allowed."""
     neighbour = Neighbour()
-    counted(monkeypatch, Sessions, "_begin", neighbour)
+    counted(monkeypatch, Connection10, "_start_session", neighbour)
     pairs = 1000
     async with running_broker(session_max_per_connection=8) as broker:
         client = await connect(broker).open(channels=0)
@@ -115,13 +113,13 @@ async def test_begins_and_ends_in_one_write_are_shared_out_over_turns(
 async def test_a_begin_that_waits_for_an_ended_session_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """The reader waits until the task of one is gone: what else is on the connection waits for that one."""
     gone = trio.Event()
-    run = RunningSession.run
+    run = SessionTask.run
 
-    async def run_slowly(session: RunningSession, fail: Callable[[AmqpError], None]) -> None:
-        await run(session, fail)
+    async def run_slowly(session: SessionTask) -> None:
+        await run(session)
         await gone.wait()
 
-    monkeypatch.setattr(RunningSession, "run", run_slowly)
+    monkeypatch.setattr(SessionTask, "run", run_slowly)
     async with running_broker(session_max_per_connection=2) as broker:
         client = await connect(broker).open(channels=1)
         (connection,) = broker.connections.values()
@@ -146,7 +144,7 @@ async def test_sessions_that_have_ended_do_not_pile_up(broker: Broker) -> None:
     await settle_down()
     gc.collect()
     (connection,) = broker.connections.values()
-    writer = connection.line.writer
+    writer = connection.writer
     lanes = [each for each in gc.get_objects() if type(each) is OutputBuffer and each._writer is writer]
     # The connection's own, and those of the last letters written.
     assert len(lanes) <= 4
@@ -247,7 +245,7 @@ async def test_sessions_that_are_over_are_freed_without_the_garbage_collector(
     await client.send(begin(1), attach_sender(0, "q", channel=1), attach_receiver(1, "q", channel=1))
     await settle_down()
     running = connection.parts[1]
-    assert isinstance(running, RunningSession)
+    assert isinstance(running, SessionTask)
     service = running.service
     refs = [weakref.ref(each) for each in (service, service.session, service.links)]
     del running, service
@@ -294,7 +292,7 @@ def test_what_is_light_is_given_whole_and_not_copied() -> None:
     turn = ReadBudget()
     items = [object()] * 10
     assert [part is items for part in turn.portions(items)] == [True]
-    assert not turn.over
+    assert turn.left > 0
 
 
 def test_items_are_cut_into_portions_in_order() -> None:
@@ -304,8 +302,8 @@ def test_items_are_cut_into_portions_in_order() -> None:
     parts = []
     for part in turn.portions(light):
         parts.append(list(part))
-        if turn.over:
-            turn.begin()
+        if turn.left <= 0:
+            turn.left = PORTION
     assert [number for part in parts for number in part] == light
     assert [len(part) for part in parts] == [PORTION, PORTION, PORTION, 1]
 
@@ -317,13 +315,13 @@ def test_what_makes_or_ends_something_weighs_more() -> None:
     parts = []
     for part in turn.portions(items):
         parts.append(len(part))
-        if turn.over:
-            turn.begin()
+        if turn.left <= 0:
+            turn.left = PORTION
     assert parts == [HEAVY_A_TURN, HEAVY_A_TURN, 40 - 2 * HEAVY_A_TURN]
 
 
 def test_an_item_heavier_than_what_is_left_of_a_turn_is_given_all_the_same() -> None:
     """Otherwise it would never be given."""
     turn = ReadBudget()
-    turn.spend(PORTION - 1)
+    turn.left -= PORTION - 1
     assert [len(part) for part in turn.portions([End(), End()])] == [1, 1]

@@ -24,8 +24,8 @@ from amqp10broker.protocols.amqp10.performatives import (
     Target,
 )
 from amqp10broker.runtime.broker import Broker
-from amqp10broker.runtime.connections.connection_lifecycle import READ_BYTES_MAX
-from amqp10broker.runtime.connections.sessions10 import EXCESS_BYTES_MAX
+from amqp10broker.runtime.connections.client_connection import READ_BYTES_MAX
+from amqp10broker.runtime.connections.connection10 import EXCESS_BYTES_MAX
 from tests.support.declaring import add_user, set_permission
 from tests.support.rawframes import (
     attach_receiver,
@@ -70,7 +70,7 @@ async def test_deliveries_that_are_not_whole_are_bounded_over_all_sessions() -> 
     async with running_broker(unfinished_bytes_max=100_000, max_message_size_bytes=20_000) as broker:
         client = await connect(broker).open(channels=2)
         await begun(client, 5, 10_000, channel=0)
-        unfinished = client.task._sessions.unfinished
+        unfinished = client.task.unfinished
         held = unfinished.held_bytes
         assert 50_000 < held < 51_000
         await begun(client, 4, 10_000, channel=1)
@@ -95,7 +95,7 @@ async def test_what_is_not_unfinished_any_more_counts_no_more(broker: Broker, en
     """However a delivery comes to its end."""
     client = await connect(broker).open()
     await begun(client, 1, 10_000)
-    unfinished = client.task._sessions.unfinished
+    unfinished = client.task.unfinished
     assert unfinished.held_bytes > 10_000
     await client.send(
         {
@@ -118,7 +118,7 @@ async def test_frames_without_payload_do_not_pile_up() -> None:
         await client.send(*[empty] * 2_000)
         end = await client.until(End)
         assert end.error.condition == Condition.RESOURCE_LIMIT_EXCEEDED
-        assert client.task._sessions.unfinished.held_bytes == 0
+        assert client.task.unfinished.held_bytes == 0
 
 
 async def test_one_message_of_the_largest_size_always_fits() -> None:
@@ -138,11 +138,11 @@ async def test_what_comes_during_an_alarm_is_bounded_in_bytes(broker: Broker) ->
     await client.idle()
     broker.set_alarm("memory", on=True)
     assert (await client.until(Flow)).incoming_window == 0
-    before = client.task.line.bytes_received
+    before = client.task.bytes_received
     body = b"x" * 100 * KIB
     await client.send(*[transfer(0, number, body) for number in range(100)], flow(echo=True))
     await settle_down()
-    taken = client.task.line.bytes_received - before
+    taken = client.task.bytes_received - before
     assert EXCESS_BYTES_MAX < taken < EXCESS_BYTES_MAX + READ_BYTES_MAX
     assert document(client.task.view())["state"] == "blocked"
     assert queue_counts(broker, "q")[0] == taken // len(transfer(0, 0, body))
@@ -228,7 +228,7 @@ async def test_a_delivery_that_the_user_may_not_send_is_refused_with_its_first_t
     await client.send(transfer(0, 0, start, raw=True, more=True))
     end = await client.until(End)
     assert end.error.condition == Condition.UNAUTHORIZED_ACCESS
-    assert client.task._sessions.unfinished.held_bytes == 0
+    assert client.task.unfinished.held_bytes == 0
 
 
 @pytest.mark.parametrize("start", [Properties(to="/queues/none").encode(), Properties().encode(), b"\0\x53"])
@@ -243,4 +243,4 @@ async def test_what_else_is_wrong_with_a_delivery_is_said_when_it_is_whole(
     assert await client.idle() == []
     await client.send(transfer(0, 0, b"", raw=True, aborted=True))
     await settle_down()
-    assert client.task._sessions.unfinished.held_bytes == 0
+    assert client.task.unfinished.held_bytes == 0

@@ -371,7 +371,7 @@ async def test_pings_of_a_client_that_does_not_read_pile_up_nowhere() -> None:
         await client.take(Attach, 2)
         await client.send(*[transfer(0, number, bytes(1000), settled=True) for number in range(100)])
         await settle_down()
-        writer = client.task.line.writer
+        writer = client.task.writer
         waiting = writer.waiting_bytes
         assert waiting > 10_000
         for number in range(3000):

@@ -135,7 +135,7 @@ class Consumer:
         self._most = 0
         handle = _Handle(node)
         queue = DeclaredQueue("q", "/", "quorum", True, None, False, {"x-queue-type": "quorum"}, handle)
-        self.credit = QueueCredit(queue, ref, lambda to, command: to.post(command))
+        self.credit = QueueCredit(queue, ref, lambda each: each[0].post(each[1]))
         filters = ALL if selects else None
         counted = not browse
         subscribe = Subscribe(ref, settled, counted=counted, answer=True, filters=filters, browse=browse)

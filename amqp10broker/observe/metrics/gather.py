@@ -67,8 +67,8 @@ class Connected(Protocol):
         """Return how many sessions or channels have ever begun."""
 
     @property
-    def working(self) -> int:
-        """Return how many sessions or channels are active."""
+    def working(self) -> Collection[object]:
+        """Return the sessions or channels whose tasks run."""
 
     @property
     def measures(self) -> Measures:
@@ -242,7 +242,7 @@ class Gathering:
             clients.measures[protocol].add(connection.measures)
             clients.blocked_s += connection.blocked_s
             clients.begun[protocol] += connection.begun
-            clients.working[protocol] += connection.working
+            clients.working[protocol] += len(connection.working)
             view = connection.view()
             name = str(view.id)
             clients.transports[view.origin.transport] += 1

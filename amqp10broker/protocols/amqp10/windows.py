@@ -52,13 +52,16 @@ class IncomingWindow:
         """
         return max(0, self.left + self._margin) if self.closed else -1
 
-    def count(self, frames: int) -> None:
-        """Count frames in; the caller has checked `allowance` first."""
+    def count(self, frames: int) -> int | None:
+        """Count frames in; return None when all fit, else how many did before the window was violated."""
+        violation = None
+        if self.closed and frames > self.allowance():
+            frames = violation = self.allowance()
         if self.next_incoming_id is not None:
             self.next_incoming_id = (self.next_incoming_id + frames) & MASK
         if self.closed:
             self.left -= frames
-            return
+            return violation
         half = self.size // 2
         left = self.left - frames
         if left <= half:
@@ -67,6 +70,7 @@ class IncomingWindow:
             left = self.size - past_mark % (self.size - half)
             self.flow_due = True
         self.left = left
+        return None
 
     def violation(self) -> AmqpSessionError:
         """Return the error for one frame more than `allowance`."""

@@ -30,7 +30,7 @@ from amqp10broker.runtime.admin import path as adminpath
 from amqp10broker.runtime.admin.node import Administered
 from amqp10broker.runtime.admin.operations import run_operation
 from amqp10broker.runtime.admin.trace_lines import send_lines
-from amqp10broker.runtime.connections.connection_lifecycle import READ_BYTES
+from amqp10broker.runtime.connections.socket_transport import READ_BYTES
 from amqp10broker.runtime.connections.sockets import OUT_OF_FILES, OUT_OF_FILES_PAUSE_S
 from amqp10broker.runtime.log import Log
 

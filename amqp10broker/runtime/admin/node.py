@@ -39,7 +39,7 @@ from amqp10broker.runtime.observe.clock_watch import ClockWatch
 from amqp10broker.runtime.observe.trace_sinks import FileSink
 from amqp10broker.runtime.observe.tracing import Tracing
 from amqp10broker.runtime.observe.watches import Watches
-from amqp10broker.sessions.amqp10.kept import KeptLinks
+from amqp10broker.sessions.amqp10.resumable_links import ResumableLinks
 from amqp10broker.sessions.diagnosis.survey import Selection
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ class Administered(BrokerContext, QueueHost, Protocol):
     def as_member(self) -> ClusterNode: ...
 
     @property
-    def kept(self) -> KeptLinks:
+    def resumable_links(self) -> ResumableLinks:
         """Links of AMQP 1.0 that outlive their sessions."""
 
     @property
@@ -202,10 +202,10 @@ class RunningNode:
                 connection.close(reason, node_stops=False)
 
     def suspended_links(self) -> Sequence[SuspendedLinkView]:
-        return self._broker.kept.suspended_views(None)
+        return self._broker.resumable_links.suspended_views(None)
 
     def end_suspended_link(self, number: int) -> SuspendedLinkView:
-        ended = self._broker.kept.end_suspended(number)
+        ended = self._broker.resumable_links.end_suspended(number)
         _log.info(
             "operation",
             operation="end-suspended-link",

@@ -31,7 +31,7 @@ from amqp10broker.runtime.admin.node import BY_ADMIN_SOCKET, Administered, Runni
 from amqp10broker.runtime.connections.password_records import made_in_thread, passwords_in
 from amqp10broker.runtime.log import Log
 from amqp10broker.runtime.mailbox import Mailbox
-from amqp10broker.sessions.mail import SessionLetter
+from amqp10broker.sessions.messages import SessionMessage
 
 T = TypeVar("T")
 
@@ -72,7 +72,7 @@ async def run_operation(
         _refuse_slip(given)
     passwords = await made_in_thread(broker.passwords, passwords_in(name, given))
     found = _vhost(broker, name, vhost)
-    mailbox: Mailbox[SessionLetter] = Mailbox()
+    mailbox: Mailbox[SessionMessage] = Mailbox()
     address = broker.reply_registry.open("admin", mailbox)
     caller = Caller(
         catalog=broker.catalog,
@@ -108,7 +108,7 @@ def _log_operation(vhost: VirtualHost, by: str, operation: str, subject: str, re
         _log.warning("operation refused", **details, text=refusal)
 
 
-async def _finished(result: Any, mailbox: Mailbox[SessionLetter], address: ReplyTo) -> Any:
+async def _finished(result: Any, mailbox: Mailbox[SessionMessage], address: ReplyTo) -> Any:
     # Put an operation's questions to queues, and wait for what is decided, until there is a result.
     while isinstance(result, QueueQuestion | WaitForDecision | Job):
         if isinstance(result, Job):
@@ -137,8 +137,8 @@ async def _finished(result: Any, mailbox: Mailbox[SessionLetter], address: Reply
 
 
 async def _heard(
-    mailbox: Mailbox[SessionLetter],
-    find: Callable[[list[SessionLetter]], T | None],
+    mailbox: Mailbox[SessionMessage],
+    find: Callable[[list[SessionMessage]], T | None],
     within_s: float = ANSWER_S,
 ) -> T | None:
     with trio.move_on_after(within_s):
@@ -149,17 +149,17 @@ async def _heard(
     return None
 
 
-def _answer_in(letters: list[SessionLetter], request: RequestRef) -> Answer | None:
-    for letter in letters:
-        if isinstance(letter, list):
-            for effect in letter:
+def _answer_in(messages: list[SessionMessage], request: RequestRef) -> Answer | None:
+    for message in messages:
+        if isinstance(message, list):
+            for effect in message:
                 if isinstance(effect, Answer) and effect.request == request:
                     return effect
     return None
 
 
-def _decision_in(letters: list[SessionLetter], ref: RequestRef) -> Decided | None:
-    return next((each for each in letters if isinstance(each, Decided) and each.ref == ref), None)
+def _decision_in(messages: list[SessionMessage], ref: RequestRef) -> Decided | None:
+    return next((each for each in messages if isinstance(each, Decided) and each.ref == ref), None)
 
 
 def _vhost(broker: Administered, operation: str, name: str | None) -> VirtualHost:

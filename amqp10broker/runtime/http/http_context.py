@@ -32,7 +32,7 @@ from amqp10broker.runtime.http.page_files import PageFiles
 from amqp10broker.runtime.log import Log
 from amqp10broker.runtime.observe.metrics import text_of
 from amqp10broker.runtime.observe.metrics_source import open_fds
-from amqp10broker.runtime.queues.background_jobs import post, run_job
+from amqp10broker.runtime.queues.background_jobs import run_job, to_queue
 from amqp10broker.sessions.jobs import GetSome, PublishOne, check_gettable
 
 _log = Log("amqp10broker.http")
@@ -129,7 +129,7 @@ class BrokerDoor:
 
         def begin(reply_to: ReplyTo) -> PublishOne:
             return PublishOne(
-                *(vhost, access, reply_to, post),
+                *(vhost, access, reply_to, to_queue),
                 exchange=exchange,
                 routing_key=routing_key,
                 properties=properties,
@@ -148,7 +148,7 @@ class BrokerDoor:
         check_gettable(found)
 
         def begin(reply_to: ReplyTo) -> GetSome:
-            return GetSome(found, reply_to, post, most, delivery_outcome)
+            return GetSome(found, reply_to, to_queue, most, delivery_outcome)
 
         got = await run_job(self._broker.reply_registry, f"user '{access.user}' over HTTP", begin)
         return got.messages, got.behind

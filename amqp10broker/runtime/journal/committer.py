@@ -15,7 +15,7 @@ import trio
 
 from amqp10broker.errors import DiskFull, StorageError, StorageFailed
 from amqp10broker.runtime.log import Log
-from amqp10broker.runtime.queues.relay import Relay
+from amqp10broker.runtime.mailbox import InlineSteps
 from amqp10broker.storage.journal import Journal
 
 _log = Log("amqp10broker.storage")
@@ -52,7 +52,7 @@ class Committer:
         held: Callable[[], bool] = lambda: False,
         on_mark: Callable[[], None] = lambda: None,
         on_failed: Callable[[StorageFailed], None] = lambda error: None,
-        relay: Relay | None = None,
+        inline: InlineSteps | None = None,
     ) -> None:
         """Commit a journal, once `run` runs.
 
@@ -77,7 +77,7 @@ class Committer:
         self._held = held
         self._on_mark = on_mark
         self._on_failed = on_failed
-        self._relay = Relay() if relay is None else relay
+        self._inline = inline or InlineSteps()
         self._lot = trio.lowlevel.ParkingLot()
         self._wanted = False
         self._stopping = False
@@ -269,10 +269,10 @@ class Committer:
         if ready:
             # First the list: a callback may ask for the next ticket.
             self._waiting = [each for each in self._waiting if each[0] > durable]
-            self._relay.open = len(ready) <= FEW
+            self._inline.open = len(ready) <= FEW
             for callback in ready:
                 callback()
-            self._relay.carry()
+            self._inline.run()
 
     def _note(self, shortage: DiskFull | None) -> None:
         full = shortage is not None

@@ -28,7 +28,7 @@ from amqp10broker.runtime.journal.data import Data
 from amqp10broker.runtime.journal.stream_syncs import StreamSyncs
 from amqp10broker.runtime.journal.syncer import open_syncer
 from amqp10broker.runtime.log import Log
-from amqp10broker.runtime.queues.relay import Relay
+from amqp10broker.runtime.mailbox import InlineSteps
 from amqp10broker.storage.disk import Disk
 from amqp10broker.storage.folder import DataFolder
 from amqp10broker.storage.journal import FILE_BYTES_MAX, Journal
@@ -324,14 +324,14 @@ async def opened_journal(
     sync_delay_ms: int,
     on_full: Callable[[bool], None],
     on_failed: Callable[[BrokerError], None],
-    relay: Relay,
+    inline: InlineSteps,
 ) -> AsyncIterator[JournalTask | None]:
     """Keep what durable queues give, as long as the block lasts; then commit what there is.
 
     Args:
         data: the data folder; None: nothing is kept.
         on_full: called when the disk is full, and when it has room again.
-        relay: by which queues go on at once when what they have kept is durable.
+        inline: by which queues run inline when their records are durable.
 
     Raises:
         StorageFailed: the helper that syncs cannot be started.
@@ -359,7 +359,7 @@ async def opened_journal(
             on_full=on_full,
             held=held,
             on_mark=data.catalog_log.mark,
-            relay=relay,
+            inline=inline,
         )
         streams.wake = committer.wake
         disk, folder = data.disk, data.folder

@@ -19,10 +19,9 @@ from amqp10broker.observe.flow.others import ConnectionObserver, ProcessObserver
 from amqp10broker.observe.flow.samples import Sample, channel_samples, session_samples
 from amqp10broker.observe.flow.trail import Emit
 from amqp10broker.observe.recording.link_names import LinkName
-from amqp10broker.runtime.connections.channel import RunningChannel
 from amqp10broker.runtime.connections.connection10 import Connection10
 from amqp10broker.runtime.connections.connections import Connection, Occupied
-from amqp10broker.runtime.connections.session import RunningSession
+from amqp10broker.runtime.connections.session_task import ChannelTask, SessionTask
 from amqp10broker.runtime.observe.meters import rss_bytes
 
 PROBES_MAX: Final = 4
@@ -62,7 +61,7 @@ class FlowSampler:
         self.cost_ns = 0
         self.protocols: set[str] = set()
         self._offset_ns = time.time_ns() - time.monotonic_ns()
-        self._probes: dict[RunningSession | RunningChannel, _Probe] = {}
+        self._probes: dict[SessionTask | ChannelTask, _Probe] = {}
         self._connections: dict[Connection, ConnectionObserver] = {}
         self._queues: dict[DeclaredQueue, QueueObserver] = {}
         self._queue_number = 0
@@ -75,11 +74,10 @@ class FlowSampler:
         now_ns, _ = self._set_times()
         self._process = ProcessObserver(self._emit, now_ns, processor_ns=time.process_time_ns())
         for connection in self._node_context.connections.values():
-            line = connection.line
             self._connections[connection] = ConnectionObserver(
                 *(connection.number, self._emit, now_ns),
-                bytes_in=line.bytes_received,
-                bytes_out=line.writer.bytes_sent,
+                bytes_in=connection.bytes_received,
+                bytes_out=connection.writer.bytes_sent,
             )
             for running in connection.parts.values():
                 if running not in self._probes:
@@ -131,7 +129,7 @@ class FlowSampler:
         self._process.observe(now_ns, ts_ns, rss_bytes=self._rss_bytes, processor_ns=time.process_time_ns())
         self._probe(now_ns)
 
-    def join(self, connection: Connection, running: RunningSession | RunningChannel) -> None:
+    def join(self, connection: Connection, running: SessionTask | ChannelTask) -> None:
         """A session or a channel begins, of which everything counts."""
         try:
             self._see_first(connection, running)
@@ -187,16 +185,16 @@ class FlowSampler:
                 # What it was sent before its end is still being worked off.
                 probe.look(now_ns, ts_ns, whole=whole)
 
-    def _see_first(self, connection: Connection, running: RunningSession | RunningChannel) -> _Probe:
+    def _see_first(self, connection: Connection, running: SessionTask | ChannelTask) -> _Probe:
         self.protocols.add(_protocol_of(connection))  # it may be gone before the next look
         samples: Callable[[Any], Iterator[Sample]]
         around: Callable[[], object]
         if isinstance(connection, Connection10):
-            assert isinstance(running, RunningSession)
+            assert isinstance(running, SessionTask)
             samples, around = partial(session_samples, running.service), partial(connection.around, running)
             number = running.service.session.channel
         else:
-            assert isinstance(running, RunningChannel)
+            assert isinstance(running, ChannelTask)
             samples, around = partial(channel_samples, running.service), partial(connection.around, running)
             number = running.service.number
         on_link = partial(self._name_link, connection)
@@ -256,7 +254,7 @@ class _Probe:
     def __init__(
         self,
         sampler: FlowSampler,
-        running: RunningSession | RunningChannel,
+        running: SessionTask | ChannelTask,
         observer: Observer,
         around: Callable[[], Any],
     ) -> None:
@@ -327,13 +325,12 @@ def _observe_bytes(
     *,
     whole: bool,
 ) -> None:
-    line = connection.line
     observer.observe(
         now_ns,
         ts_ns,
-        bytes_in=line.bytes_received,
-        bytes_out=line.writer.bytes_sent,
-        waiting=line.writer.waiting_bytes,
+        bytes_in=connection.bytes_received,
+        bytes_out=connection.writer.bytes_sent,
+        waiting=connection.writer.waiting_bytes,
         reason=0 if isinstance(connection, Connection10) else connection.reader_waits,
         whole=whole,
     )

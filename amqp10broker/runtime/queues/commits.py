@@ -15,14 +15,14 @@ from itertools import chain
 from typing import Final
 
 from amqp10broker.errors import StorageError
-from amqp10broker.metadata.queue import QueueHandle
+from amqp10broker.metadata.queue import QueueCommand, QueueHandle
 from amqp10broker.queues.commands import Command, Publish, RequestRef, Settle
 from amqp10broker.runtime.journal.journal_task import JournalTask
 from amqp10broker.runtime.mailbox import Mailbox
-from amqp10broker.runtime.queues.handles import post_mail
+from amqp10broker.runtime.queues.handles import send_commands
 from amqp10broker.runtime.queues.queue_task import Participant, QueueTask
 from amqp10broker.sessions.commits import NoRoom, NotYet, Part
-from amqp10broker.sessions.mail import Committed, SessionLetter
+from amqp10broker.sessions.messages import Committed, SessionMessage
 
 MESSAGE_BYTES: Final = 64
 """Of a message beyond its contents, and of a decision, in a record: at most."""
@@ -33,7 +33,7 @@ class SessionCommits:
 
     __slots__ = ("_inbox", "_journal_task", "safe")
 
-    def __init__(self, inbox: Mailbox[SessionLetter], journal_task: JournalTask | None) -> None:
+    def __init__(self, inbox: Mailbox[SessionMessage], journal_task: JournalTask | None) -> None:
         """Begin. `journal_task`: has the node's journal; None: everything is in memory."""
         self._inbox = inbox
         self._journal_task = journal_task
@@ -45,12 +45,12 @@ class SessionCommits:
 
     def commit(
         self,
-        mail: Sequence[tuple[QueueHandle, Command]],
+        mail: Sequence[QueueCommand],
         parts: Sequence[Part],
         ref: RequestRef | None = None,
         also: Callable[[], None] | None = None,
     ) -> str | None:
-        post_mail(list(mail))
+        send_commands(list(mail))
         work: dict[Participant, tuple[QueueTask, list[Command]]] = {}
         for handle, command in parts:
             assert isinstance(handle, Participant)

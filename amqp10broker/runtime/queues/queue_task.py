@@ -24,10 +24,9 @@ from amqp10broker.runtime.journal.journal_task import JournalTask
 from amqp10broker.runtime.log import Log
 from amqp10broker.runtime.mailbox import Mailbox
 from amqp10broker.runtime.queues.dead_letter_worker import AtLeastOnce, DeadLetterWorker
-from amqp10broker.runtime.queues.handles import LetterBox, OwnQueue
+from amqp10broker.runtime.queues.handles import BatchHandle, OwnQueue
 from amqp10broker.runtime.queues.reply_registry import ReplyRegistry
 from amqp10broker.sessions.at_least_once_dead_letters import DeadLetterTarget
-from amqp10broker.sessions.mail import QueueLetter
 
 if TYPE_CHECKING:
     from amqp10broker.queues.quorum.dead_letters import DeadMessage
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
 _log = Log("amqp10broker.queues")
 
 
-class Participant(LetterBox):
+class Participant(BatchHandle):
     """A `QueueHandle` of a queue that may take part in commits (`commits`)."""
 
     __slots__ = ()
@@ -126,7 +125,7 @@ class QueueTask(OwnQueue, Participant):
         self._silent = False
         self._start_worker = start_worker
         self._delay_s = confirm_delay_ms / 1000
-        self._mailbox: Mailbox[QueueLetter] = Mailbox(reply_registry.relay)
+        self._mailbox: Mailbox[list[Command]] = Mailbox(reply_registry.inline)
         self._at_work: list[Command] = []
         self._due_ms: int | None = None
         # What a commit has met that was carried out from elsewhere.
@@ -144,7 +143,7 @@ class QueueTask(OwnQueue, Participant):
         """Whether commands wait, or effects are not published."""
         return self._mailbox.waiting > 0 or bool(self._at_work) or self.backend.busy
 
-    def post_all(self, commands: QueueLetter) -> None:
+    def post_all(self, commands: list[Command]) -> None:
         if not self._mailbox.put(commands) and not self._silent:
             # A deleted queue has no task any more. What was on its way is answered here, so that
             # a publisher that found the queue a moment ago hears that it is gone.
@@ -243,8 +242,6 @@ class QueueTask(OwnQueue, Participant):
             self._forget()
 
     async def _work(self) -> None:
-        if not self._delay_s:
-            self._mailbox.at_once = self._at_once
         while True:
             commands = await self._next_commands()
             self._check_fault()
@@ -255,7 +252,7 @@ class QueueTask(OwnQueue, Participant):
             if self.backend.queue.deleted:
                 return
 
-    def _at_once(self, letters: list[QueueLetter]) -> bool:
+    def _run_inline(self, letters: list[list[Command]]) -> bool:
         self._check_fault()
         self._decide(_joined(letters))
         self._tell()
@@ -380,16 +377,16 @@ class QueueTask(OwnQueue, Participant):
     async def _next_commands(self) -> list[Command]:
         # Wait for letters; none if something else is due first.
         self._due_ms = due_ms = self._deadline()
-        letters: list[QueueLetter] = []
+        letters: list[list[Command]] = []
+        step = None if self._delay_s else self._run_inline
         if due_ms is None:
-            letters = await self._mailbox.take_all()
+            letters = await self._mailbox.take_all(step)
         elif due_ms == 0:
             await trio.lowlevel.checkpoint()
-            if self._mailbox.waiting:
-                letters = await self._mailbox.take_all()
+            letters = self._mailbox.take_now()
         else:
             with trio.move_on_at(self._clock.trio_time(due_ms)):
-                letters = await self._mailbox.take_all()
+                letters = await self._mailbox.take_all(step)
         return _joined(letters)
 
     def _deadline(self) -> int | None:
@@ -490,5 +487,5 @@ class QueueTask(OwnQueue, Participant):
         self._tell_awaiting()
 
 
-def _joined(letters: list[QueueLetter]) -> list[Command]:
+def _joined(letters: list[list[Command]]) -> list[Command]:
     return letters[0] if len(letters) == 1 else [command for letter in letters for command in letter]

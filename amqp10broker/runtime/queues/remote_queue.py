@@ -13,7 +13,6 @@ from amqp10broker.queues.counters import QueueCounters
 from amqp10broker.queues.figures import QueueStats, QueueWeight
 from amqp10broker.queues.outlook import UP_TO_DATE, QueueProgress, QueueStatus
 from amqp10broker.runtime.queues.queue_task import Participant, QueueTask
-from amqp10broker.sessions.mail import QueueLetter
 
 if TYPE_CHECKING:
     from amqp10broker.queues.quorum.commands import QuorumCommand
@@ -49,7 +48,7 @@ class RemoteQueue(Participant):
         self.client.post_all(commands)
         self.member.decide_within(self.member.take_put())
 
-    def post_all(self, commands: QueueLetter) -> None:
+    def post_all(self, commands: list[Command]) -> None:
         if not any(map(_of_the_catalog, commands)):
             self.client.post_all(commands)
             return

@@ -48,7 +48,7 @@ from amqp10broker.sessions.amqp10.attach import KEPT
 from amqp10broker.sessions.amqp10.flow_answers import ANSWERS_OWED_MAX
 from amqp10broker.sessions.amqp10.link_owner import LinkOwners
 from amqp10broker.sessions.amqp10.outcomes import check_no_transaction
-from amqp10broker.sessions.context import OfferToken, Post
+from amqp10broker.sessions.context import OfferToken, ToQueue
 
 REQUEST_CREDIT: Final = 8
 """Granted to the requesting half, again when half of it is left."""
@@ -164,7 +164,7 @@ class ManagementLinks:
         owners: LinkOwners,
         caller: Callable[[], Caller],
         reply_to: ReplyTo,
-        post: Post,
+        to_queue: ToQueue,
         offer_token: OfferToken | None,
         *,
         message_bytes_max: Callable[[], int],
@@ -175,7 +175,7 @@ class ManagementLinks:
         self.write = write
         self._caller = caller
         self._reply_to = reply_to
-        self._post = post
+        self._to_queue = to_queue
         self._offer_token = offer_token
         self._message_bytes_max = message_bytes_max
         self._pairs: dict[str, Pair] = {}
@@ -306,7 +306,7 @@ class ManagementLinks:
             case Asking():
                 request = self._reply_to.request()
                 self._asked[request] = (pair, reply, outcome.respond)
-                self._post(outcome.handle, outcome.command(request))
+                self._to_queue((outcome.handle, outcome.command(request)))
             case WaitingChange():
                 self._undecided = outcome.ref
                 self._asked[outcome.ref] = (pair, reply, outcome.respond)

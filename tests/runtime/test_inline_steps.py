@@ -1,4 +1,4 @@
-"""What goes on at once: a message that is alone, in the turn of its reader; and what does not."""
+"""Which messages are handled inline, in the turn of their reader, and which are not."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ import trio
 
 from amqp10broker.protocols.amqp10.performatives import Disposition, Transfer
 from amqp10broker.runtime.broker import Broker
-from amqp10broker.runtime.mailbox import Mailbox
-from amqp10broker.runtime.queues.relay import LITTLE_BYTES, TURNS_MAX, Relay
+from amqp10broker.runtime.mailbox import INLINE_STEPS_MAX, LITTLE_BYTES, InlineSteps, Mailbox
 from tests.support.rawframes import attach_receiver, attach_sender, credit, transfer
 from tests.support.trioclient import connect, pipe_pair, settle_down
 
@@ -86,97 +85,96 @@ async def test_with_several_publishers_messages_go_by_tasks(broker: Broker) -> N
 class Owner:
     """A task that notes what it is given, and in which way."""
 
-    def __init__(self, relay: Relay) -> None:
-        self.mailbox: Mailbox[int] = Mailbox(relay)
-        self.at_once: list[list[int]] = []
+    def __init__(self, inline: InlineSteps) -> None:
+        self.mailbox: Mailbox[int] = Mailbox(inline)
+        self.inline: list[list[int]] = []
         self.woken: list[list[int]] = []
         self.done = True
         self.raises: Exception | None = None
         self.raised: list[Exception] = []
         self.passes_on: list[Owner] = []
-        self.mailbox.at_once = self._at_once
 
-    def _at_once(self, letters: list[int]) -> bool:
-        self.at_once.append(letters)
+    def _step(self, messages: list[int]) -> bool:
+        self.inline.append(messages)
         if self.raises is not None:
             raise self.raises
         for other in self.passes_on:
-            other.mailbox.put(letters[0])
+            other.mailbox.put(messages[0])
         return self.done
 
     async def run(self) -> None:
         while True:
             try:
-                self.woken.append(await self.mailbox.take_all())
+                self.woken.append(await self.mailbox.take_all(self._step))
             except ValueError as error:
                 self.raised.append(error)
                 self.raises = None
 
 
 @pytest.fixture
-def relay() -> Relay:
-    return Relay()
+def inline() -> InlineSteps:
+    return InlineSteps()
 
 
-async def test_letters_of_one_turn_are_one_batch(relay: Relay) -> None:
+async def test_letters_of_one_turn_are_one_batch(inline: InlineSteps) -> None:
     async with trio.open_nursery() as nursery:
-        owner = Owner(relay)
+        owner = Owner(inline)
         nursery.start_soon(owner.run)
         await settle_down()
-        relay.open = True
+        inline.open = True
         for number in range(3):
             owner.mailbox.put(number)
-        relay.carry()
-        assert owner.at_once == [[0, 1, 2]]
-        owner.mailbox.put(3)  # the relay is closed again
+        inline.run()
+        assert owner.inline == [[0, 1, 2]]
+        owner.mailbox.put(3)  # inline steps are closed again
         await settle_down()
         assert owner.woken == [[3]]
         nursery.cancel_scope.cancel()
 
 
-async def test_one_that_has_not_waited_takes_its_letters_itself(relay: Relay) -> None:
+async def test_one_that_has_not_waited_takes_its_letters_itself(inline: InlineSteps) -> None:
     """It may be in the middle of something; and letters stay in their order."""
     async with trio.open_nursery() as nursery:
-        owner = Owner(relay)
+        owner = Owner(inline)
         nursery.start_soon(owner.run)
         await settle_down()
         owner.mailbox.put(1)
-        relay.open = True
+        inline.open = True
         owner.mailbox.put(2)
-        relay.carry()
-        assert owner.at_once == []
+        inline.run()
+        assert owner.inline == []
         await settle_down()
         assert owner.woken == [[1, 2]]
         nursery.cancel_scope.cancel()
 
 
-async def test_one_that_has_more_to_do_wakes(relay: Relay) -> None:
+async def test_one_that_has_more_to_do_wakes(inline: InlineSteps) -> None:
     async with trio.open_nursery() as nursery:
-        owner = Owner(relay)
+        owner = Owner(inline)
         owner.done = False
         nursery.start_soon(owner.run)
         await settle_down()
-        relay.open = True
+        inline.open = True
         owner.mailbox.put(1)
-        relay.carry()
+        inline.run()
         await settle_down()
-        assert (owner.at_once, owner.woken) == ([[1]], [[]])
+        assert (owner.inline, owner.woken) == ([[1]], [[]])
         nursery.cancel_scope.cancel()
 
 
-async def test_a_fault_is_the_owners_and_met_once(relay: Relay) -> None:
+async def test_a_fault_is_the_owners_and_met_once(inline: InlineSteps) -> None:
     """Not that of the reader in whose turn it happened, nor of those who are next."""
     async with trio.open_nursery() as nursery:
-        owner, next_one = Owner(relay), Owner(relay)
+        owner, next_one = Owner(inline), Owner(inline)
         fault = owner.raises = ValueError("a fault")
         for each in (owner, next_one):
             nursery.start_soon(each.run)
         await settle_down()
-        relay.open = True
+        inline.open = True
         owner.mailbox.put(1)
         next_one.mailbox.put(1)
-        relay.carry()
-        assert next_one.at_once == [[1]]
+        inline.run()
+        assert next_one.inline == [[1]]
         owner.mailbox.put(2)
         await settle_down()
         assert owner.raised == [fault]
@@ -184,31 +182,31 @@ async def test_a_fault_is_the_owners_and_met_once(relay: Relay) -> None:
         nursery.cancel_scope.cancel()
 
 
-async def test_one_that_is_cancelled_meanwhile_is_left_alone(relay: Relay) -> None:
+async def test_one_that_is_cancelled_meanwhile_is_left_alone(inline: InlineSteps) -> None:
     async with trio.open_nursery() as nursery:
-        owner = Owner(relay)
+        owner = Owner(inline)
         nursery.start_soon(owner.run)
         await settle_down()
-        relay.open = True
+        inline.open = True
         owner.mailbox.put(1)
         nursery.cancel_scope.cancel()
-        relay.carry()
-        assert owner.at_once == []
+        inline.run()
+        assert owner.inline == []
         assert owner.mailbox.close() == [1]
 
 
-async def test_a_chain_without_end_goes_on_by_tasks(relay: Relay) -> None:
+async def test_a_chain_without_end_goes_on_by_tasks(inline: InlineSteps) -> None:
     """Two that give each other letters do not hold up the reader, nor everybody."""
     async with trio.open_nursery() as nursery:
-        one, other = Owner(relay), Owner(relay)
+        one, other = Owner(inline), Owner(inline)
         one.passes_on, other.passes_on = [other], [one]
         for each in (one, other):
             nursery.start_soon(each.run)
         await settle_down()
-        relay.open = True
+        inline.open = True
         one.mailbox.put(1)
-        relay.carry()
-        assert len(one.at_once) + len(other.at_once) == TURNS_MAX
+        inline.run()
+        assert len(one.inline) + len(other.inline) == INLINE_STEPS_MAX
         await settle_down()
         assert len(one.woken) + len(other.woken) == 1
         nursery.cancel_scope.cancel()

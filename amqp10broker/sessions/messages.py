@@ -7,24 +7,22 @@ are in `runtime/connections/writer.py`. Neither side changes a record after it w
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from amqp10broker.config import Config
 from amqp10broker.dataclass import dataclass
 from amqp10broker.metadata.proposing import Decided
 from amqp10broker.protocols.amqp10.errors import AmqpError
 from amqp10broker.protocols.amqp10.link import ReceiverLink, SenderLink
-from amqp10broker.queues.commands import Command, RequestRef
+from amqp10broker.queues.commands import RequestRef
 from amqp10broker.queues.effects import Effect
 
 
+@dataclass(eq=False, slots=True)
 class Frames:
     """Frame bodies of one socket read, or a part of them, for one session."""
 
-    __slots__ = ("items",)
-
-    def __init__(self, items: Sequence[object]) -> None:
-        self.items = items
+    items: Sequence[object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +88,7 @@ WRITER_READY = WriterReady()
 ACCESS_CHANGED = AccessChanged()
 TRANSACTIONS_DUE = TransactionsDue()
 
-SessionLetter = (
+SessionMessage = (
     Frames
     | list[Effect]
     | Decided
@@ -104,4 +102,5 @@ SessionLetter = (
     | TransactionsDue
     | Stop
 )
-QueueLetter = list[Command]
+ToSession = Callable[[SessionMessage], object]
+"""Puts a message into the mailbox of a session. One per session."""

@@ -2,7 +2,7 @@
 
 Such a link has a reply address of its own, so its state at queues outlives the session: effects go to the
 session while the link is attached, and to the link itself while it is suspended. The state of each kind of
-link is in `kept_publisher` and `kept_consumer`.
+link is in `resumable_publisher` and `resumable_consumer`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from amqp10broker.config import Config
 from amqp10broker.errors import NotFound
-from amqp10broker.metadata.queue import QueueHandle
+from amqp10broker.metadata.queue import QueueCommand
 from amqp10broker.operations.snapshot import SuspendedLinkView
 from amqp10broker.protocols.amqp10.encoder import encode
 from amqp10broker.protocols.amqp10.link import ReceiverLink, SenderLink
@@ -28,13 +28,9 @@ from amqp10broker.protocols.amqp10.performatives import (
     decode_composite,
 )
 from amqp10broker.protocols.amqp10.types import Symbol
-from amqp10broker.queues.commands import Command, PeerId, ReplyTo
+from amqp10broker.queues.commands import PeerId, ReplyTo
 from amqp10broker.queues.effects import Answer, Confirmed, Effect, PublishRejected, QueueDeleted, Unconfirmed
-from amqp10broker.sessions.mail import LinkStolen, SessionLetter
-
-Mail = list[tuple[QueueHandle, Command]]
-Tell = Callable[[SessionLetter], object]
-"""Puts an event into the mailbox of a session."""
+from amqp10broker.sessions.messages import LinkStolen, ToSession
 
 CONTENT_BYTES_MAX: Final = 64 * 1024 * 1024
 """The most bytes of messages that the links of one user may hold in order to send them again."""
@@ -71,7 +67,7 @@ class SuspensionTerms(NamedTuple):
 
 
 class Survivor(NamedTuple):
-    """The state of a link that a restart reads from `SuspendedLink.document`."""
+    """The state of a link that a restart reads from `ResumableLink.document`."""
 
     key: Key
     terms: SuspensionTerms
@@ -96,7 +92,7 @@ def survivor(document: bytes) -> Survivor:
 
 
 class Records(Protocol):
-    """The store of links that survive a restart: `queues.durable_links.KeptLinksInJournal`."""
+    """The store of links that survive a restart: `queues.durable_links.ResumableLinksInJournal`."""
 
     def put(self, number: int, document: bytes) -> None:
         """Store the document of the link with this number, in place of an earlier one."""
@@ -134,38 +130,38 @@ def terms_for(terminus: Source | Target, config: Config) -> SuspensionTerms | No
 
 
 class Host(Protocol):
-    """The services of the broker that `KeptLinks` uses."""
+    """The services of the broker that `ResumableLinks` uses."""
 
-    def open(self, label: str, box: SuspendedLink) -> ReplyTo:
+    def open(self, label: str, box: ResumableLink) -> ReplyTo:
         """Open a reply address for a link; the answers of queues to it go into the box."""
 
     def close(self, reply_to: ReplyTo) -> None:
         """Close the reply address of a link."""
 
-    def post(self, mail: Mail) -> None:
+    def post(self, mail: list[QueueCommand]) -> None:
         """Send commands to their queues, in order."""
 
     def now_ms(self) -> int:
         """Return the time of day in ms."""
 
     def timer_started(self) -> None:
-        """Report that `KeptLinks.deadline_ms` may be sooner than before."""
+        """Report that `ResumableLinks.deadline_ms` may be sooner than before."""
 
     def has_account(self, user: str) -> bool:
         """Return whether the catalog has this user. Users of tokens are never in it."""
 
 
-class SuspendedLink(ABC):
+class ResumableLink(ABC):
     """One link that survives its session.
 
     Attributes:
         account: whether the catalog had its user; if so, the link ends with that user.
         link: its end in a session; None while it is suspended.
-        tell: puts an event into its mailbox; None while it is suspended.
+        to_session: puts an event into its mailbox; None while it is suspended.
         stays: whether it is suspended when its end goes, instead of ending with it.
         deadline_ms: when it ends; None while it is attached, and until its timer has started.
         lingers: the object that starts the timer when it ends: a session's links, or a connection's.
-        number: identifies it in the management API; 0 before it is among `KeptLinks`.
+        number: identifies it in the management API; 0 before it is among `ResumableLinks`.
     """
 
     __slots__ = (
@@ -181,8 +177,8 @@ class SuspendedLink(ABC):
         "revoked",
         "since_ms",
         "stays",
-        "tell",
         "terms",
+        "to_session",
     )
 
     def __init__(self, key: Key, host: Host) -> None:
@@ -191,7 +187,7 @@ class SuspendedLink(ABC):
         self.terms = SuspensionTerms(TerminusExpiryPolicy.LINK_DETACH, 0)
         self.reply_to = host.open(LABEL, self)
         self.link: SenderLink | ReceiverLink | None = None
-        self.tell: Tell | None = None
+        self.to_session: ToSession | None = None
         self.stays = False
         self.since_ms: int | None = None
         self.deadline_ms: int | None = None
@@ -201,10 +197,10 @@ class SuspendedLink(ABC):
         self.records: Records | None = None
         self._claims: list[Callable[[], object]] = []
 
-    def put(self, letter: list[Effect]) -> bool:
-        if self.tell is not None:
-            return bool(self.tell(letter))
-        for effect in letter:
+    def put(self, message: list[Effect]) -> bool:
+        if self.to_session is not None:
+            return bool(self.to_session(message))
+        for effect in message:
             self.take(effect)
         return True
 
@@ -237,15 +233,15 @@ class SuspendedLink(ABC):
         """Handle an effect for a suspended link, or for an earlier end of it."""
 
     @abstractmethod
-    def give_up(self) -> Mail:
+    def give_up(self) -> list[QueueCommand]:
         """End the link; return the commands for its queues if it was suspended."""
 
     def claim(self, then: Callable[[], object]) -> None:
         """Detach the present end as stolen by another session, and call `then` when it is gone."""
-        assert self.tell is not None
+        assert self.to_session is not None
         assert self.link is not None
         self._claims.append(then)
-        self.tell(LinkStolen(self.link))
+        self.to_session(LinkStolen(self.link))
 
     def free(self) -> None:
         """Record that the link has no end any more, and continue the attach that waits for it."""
@@ -254,14 +250,14 @@ class SuspendedLink(ABC):
             then()
 
 
-class KeptLinks:
+class ResumableLinks:
     """All links of a broker that survive their sessions, suspended or attached."""
 
     def __init__(self, host: Host) -> None:
         self.host = host
         self.records: Records | None = None
-        self._links: dict[Key, SuspendedLink] = {}
-        self._by_peer: dict[PeerId, SuspendedLink] = {}
+        self._links: dict[Key, ResumableLink] = {}
+        self._by_peer: dict[PeerId, ResumableLink] = {}
         self._of_user: Counter[str] = Counter()
         self._bytes_of_user: Counter[str] = Counter()
         self._last_number = 0
@@ -269,13 +265,13 @@ class KeptLinks:
     def __len__(self) -> int:
         return len(self._links)
 
-    def __iter__(self) -> Iterator[SuspendedLink]:
+    def __iter__(self) -> Iterator[ResumableLink]:
         return iter(self._links.values())
 
-    def find(self, key: Key) -> SuspendedLink | None:
+    def find(self, key: Key) -> ResumableLink | None:
         return self._links.get(key)
 
-    def of(self, effect: Effect) -> SuspendedLink | None:
+    def of(self, effect: Effect) -> ResumableLink | None:
         """Return the link to which the effect of a queue is addressed."""
         match effect:
             case Confirmed() | Unconfirmed() | PublishRejected():
@@ -304,110 +300,115 @@ class KeptLinks:
         if not self._bytes_of_user[user]:
             del self._bytes_of_user[user]
 
-    def add(self, kept: SuspendedLink, number: int | None = None) -> None:
+    def add(self, resumable: ResumableLink, number: int | None = None) -> None:
         """Add a link with a new key; `number` is the one that it had before a restart."""
-        assert kept.key not in self._links
-        kept.number = self._last_number + 1 if number is None else number
-        self._last_number = max(self._last_number, kept.number)
-        self._links[kept.key] = kept
-        self._by_peer[kept.reply_to.id] = kept
-        self._of_user[kept.key.user] += 1
+        assert resumable.key not in self._links
+        resumable.number = self._last_number + 1 if number is None else number
+        self._last_number = max(self._last_number, resumable.number)
+        self._links[resumable.key] = resumable
+        self._by_peer[resumable.reply_to.id] = resumable
+        self._of_user[resumable.key.user] += 1
 
     def attach(
-        self, kept: SuspendedLink, terms: SuspensionTerms, link: SenderLink | ReceiverLink, tell: Tell
+        self,
+        resumable: ResumableLink,
+        terms: SuspensionTerms,
+        link: SenderLink | ReceiverLink,
+        to_session: ToSession,
     ) -> None:
-        kept.terms, kept.link, kept.tell, kept.stays = terms, link, tell, False
-        kept.since_ms = kept.deadline_ms = kept.lingers = None
-        before, kept.records = kept.records, self.records if terms.durable else None
-        if kept.records is not None:
-            kept.write()
+        resumable.terms, resumable.link, resumable.to_session = terms, link, to_session
+        resumable.stays = False
+        resumable.since_ms = resumable.deadline_ms = resumable.lingers = None
+        before, resumable.records = resumable.records, self.records if terms.durable else None
+        if resumable.records is not None:
+            resumable.write()
         elif before is not None:
-            before.end(kept.number)
+            before.end(resumable.number)
 
     def restore(
-        self, kept: SuspendedLink, number: int, terms: SuspensionTerms, deadline_ms: int | None
+        self, resumable: ResumableLink, number: int, terms: SuspensionTerms, deadline_ms: int | None
     ) -> None:
         """Add a suspended link after a restart; `deadline_ms` is None if its timer had not started."""
-        self.add(kept, number)
-        kept.terms, kept.records = terms, self.records
-        kept.since_ms = self.host.now_ms()
+        self.add(resumable, number)
+        resumable.terms, resumable.records = terms, self.records
+        resumable.since_ms = self.host.now_ms()
         if deadline_ms is None:
-            self._start(kept)
+            self._start(resumable)
         else:
-            kept.deadline_ms = deadline_ms
+            resumable.deadline_ms = deadline_ms
             self.host.timer_started()
 
-    def suspend(self, kept: SuspendedLink, lingers: object) -> None:
+    def suspend(self, resumable: ResumableLink, lingers: object) -> None:
         """Suspend a link; the end of `lingers` starts its timer (`let_run`), None starts it now."""
-        kept.link = kept.tell = None
-        kept.since_ms = self.host.now_ms()
-        kept.lingers = lingers
+        resumable.link = resumable.to_session = None
+        resumable.since_ms = self.host.now_ms()
+        resumable.lingers = lingers
         if lingers is None:
-            self._start(kept)
-        kept.free()
+            self._start(resumable)
+        resumable.free()
 
     def let_run(self, lingers: object, to: object = None) -> None:
         """Start the timers of the links that waited for the end of a session's links or of a connection.
         `to`: the next object that links with the policy connection-close wait for; None starts their timers.
         """
-        for kept in self._links.values():
-            if kept.lingers is not lingers or kept.link is not None:
+        for resumable in self._links.values():
+            if resumable.lingers is not lingers or resumable.link is not None:
                 continue
-            if to is not None and kept.terms.policy == TerminusExpiryPolicy.CONNECTION_CLOSE:
-                kept.lingers = to
+            if to is not None and resumable.terms.policy == TerminusExpiryPolicy.CONNECTION_CLOSE:
+                resumable.lingers = to
             else:
-                kept.lingers = None
-                self._start(kept)
+                resumable.lingers = None
+                self._start(resumable)
 
-    def _start(self, kept: SuspendedLink) -> None:
-        if kept.terms.policy == TerminusExpiryPolicy.NEVER:
+    def _start(self, resumable: ResumableLink) -> None:
+        if resumable.terms.policy == TerminusExpiryPolicy.NEVER:
             return
-        kept.deadline_ms = self.host.now_ms() + kept.terms.timeout_s * 1000
-        kept.write()
+        resumable.deadline_ms = self.host.now_ms() + resumable.terms.timeout_s * 1000
+        resumable.write()
         self.host.timer_started()
 
-    def end(self, kept: SuspendedLink) -> Mail:
-        if self._links.get(kept.key) is not kept:
+    def end(self, resumable: ResumableLink) -> list[QueueCommand]:
+        if self._links.get(resumable.key) is not resumable:
             return []
-        del self._links[kept.key]
-        del self._by_peer[kept.reply_to.id]
-        self._of_user[kept.key.user] -= 1
-        if not self._of_user[kept.key.user]:
-            del self._of_user[kept.key.user]
-        attached, mail = kept.link is not None, kept.give_up()
-        kept.link = kept.tell = None
-        self._forget_records(kept)
-        self.host.close(kept.reply_to)
-        kept.free()
+        del self._links[resumable.key]
+        del self._by_peer[resumable.reply_to.id]
+        self._of_user[resumable.key.user] -= 1
+        if not self._of_user[resumable.key.user]:
+            del self._of_user[resumable.key.user]
+        attached, mail = resumable.link is not None, resumable.give_up()
+        resumable.link = resumable.to_session = None
+        self._forget_records(resumable)
+        self.host.close(resumable.reply_to)
+        resumable.free()
         return [] if attached else mail
 
     def revoke(self, *, user: str | None = None, vhost: str | None = None) -> None:
         """End the links of a deleted user or virtual host: a later one of its name must not get them."""
-        for kept in list(self):
-            if user not in (None, kept.key.user) or vhost not in (None, kept.key.vhost):
+        for resumable in list(self):
+            if user not in (None, resumable.key.user) or vhost not in (None, resumable.key.vhost):
                 continue
-            if kept.link is None:
-                self.host.post(self.end(kept))
+            if resumable.link is None:
+                self.host.post(self.end(resumable))
             else:
-                kept.revoked = True
-                self._forget_records(kept)
+                resumable.revoked = True
+                self._forget_records(resumable)
 
     def end_suspended(self, number: int) -> SuspendedLinkView:
         """End a suspended link early; its unsettled deliveries get the default outcome. Returns the link as
         it was shown until now. Raises `NotFound` if no suspended link has this number.
         """
-        for kept in self:
-            if kept.number == number and kept.link is None:
-                view = self._view(kept)
-                self.host.post(self.end(kept))
+        for resumable in self:
+            if resumable.number == number and resumable.link is None:
+                view = self._view(resumable)
+                self.host.post(self.end(resumable))
                 return view
         raise NotFound(f"suspended link {number}", f"no link of number {number} is suspended")
 
     @staticmethod
-    def _forget_records(kept: SuspendedLink) -> None:
-        if kept.records is not None:
-            kept.records.end(kept.number)
-            kept.records = None
+    def _forget_records(resumable: ResumableLink) -> None:
+        if resumable.records is not None:
+            resumable.records.end(resumable.number)
+            resumable.records = None
 
     @property
     def deadline_ms(self) -> int | None:
@@ -418,16 +419,16 @@ class KeptLinks:
         """Return the first `most` suspended links for the management API; all if it is None."""
         return tuple(map(self._view, islice((each for each in self if each.link is None), most)))
 
-    def _view(self, kept: SuspendedLink) -> SuspendedLinkView:
-        now, since, due = self.host.now_ms(), kept.since_ms, kept.deadline_ms
+    def _view(self, resumable: ResumableLink) -> SuspendedLinkView:
+        now, since, due = self.host.now_ms(), resumable.since_ms, resumable.deadline_ms
         return SuspendedLinkView(
-            link=kept.number,
-            name=kept.key.name,
-            container_id=kept.key.container,
-            user=kept.key.user,
-            vhost=kept.key.vhost,
-            role="receiver" if kept.key.consumes else "sender",
-            unsettled=kept.unsettled,
+            link=resumable.number,
+            name=resumable.key.name,
+            container_id=resumable.key.container,
+            user=resumable.key.user,
+            vhost=resumable.key.vhost,
+            role="receiver" if resumable.key.consumes else "sender",
+            unsettled=resumable.unsettled,
             age_s=(now - (since or now)) / 1000,
             left_s=None if due is None else (due - now) / 1000,
         )
@@ -435,5 +436,5 @@ class KeptLinks:
     def expire(self) -> None:
         now = self.host.now_ms()
         due = [each for each in self if each.deadline_ms is not None and each.deadline_ms <= now]
-        for kept in due:
-            self.host.post(self.end(kept))
+        for resumable in due:
+            self.host.post(self.end(resumable))

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from amqp10broker.metadata.queue import QueueCommand
 from amqp10broker.protocols.amqp10.delivery import Parts
 from amqp10broker.protocols.amqp10.performatives import Source
 from amqp10broker.protocols.amqp10.resumption import UNSETTLED_ENTRIES_MAX
@@ -24,13 +25,13 @@ from amqp10broker.queues.effects import (
     SubscribeRefused,
     TimedOut,
 )
-from amqp10broker.sessions.amqp10.kept import KeptLinks, Key, Mail, SuspendedLink
+from amqp10broker.sessions.amqp10.resumable_links import Key, ResumableLink, ResumableLinks
 
 if TYPE_CHECKING:
     from amqp10broker.sessions.queue_credit import QueueCredit
 
 
-class KeptConsumer(SuspendedLink):
+class ResumableConsumer(ResumableLink):
     """A link on which a client receives.
 
     Attributes:
@@ -52,7 +53,7 @@ class KeptConsumer(SuspendedLink):
         "stale",
     )
 
-    def __init__(self, key: Key, links: KeptLinks, source: Source) -> None:
+    def __init__(self, key: Key, links: ResumableLinks, source: Source) -> None:
         super().__init__(key, links.host)
         self._links = links
         self._bytes = 0
@@ -83,9 +84,9 @@ class KeptConsumer(SuspendedLink):
             if key in self.held:
                 self.forget((key,))  # it has gone back to its queue meanwhile
             size = len(message[0]) + len(message[1])
-            kept = self._links.retain(self.key.user, size)
-            self._bytes += size if kept else 0
-            self.held[key] = message if kept else None
+            retained = self._links.retain(self.key.user, size)
+            self._bytes += size if retained else 0
+            self.held[key] = message if retained else None
 
     def forget(self, keys: Iterable[int]) -> None:
         freed = 0
@@ -125,7 +126,7 @@ class KeptConsumer(SuspendedLink):
             case _:
                 return
 
-    def give_up(self) -> Mail:
+    def give_up(self) -> list[QueueCommand]:
         self.held.clear()
         self._free(self._bytes)
         credit = self.credit

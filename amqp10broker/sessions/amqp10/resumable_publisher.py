@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
+from amqp10broker.metadata.queue import QueueCommand
 from amqp10broker.protocols.amqp10.disposition import ACCEPTED, Outcome
 from amqp10broker.protocols.amqp10.errors import AmqpLinkError, Condition
 from amqp10broker.protocols.amqp10.performatives import Attach, Target, TerminusDurability
@@ -21,7 +22,7 @@ from amqp10broker.protocols.amqp10.resumption import (
 )
 from amqp10broker.queues.commands import PublisherRef
 from amqp10broker.queues.effects import Confirmed, Effect, PublishRejected, Unconfirmed
-from amqp10broker.sessions.amqp10.kept import Host, Key, Mail, SuspendedLink
+from amqp10broker.sessions.amqp10.resumable_links import Host, Key, ResumableLink
 from amqp10broker.sessions.amqp10.tally import Tally, outcome_of
 
 
@@ -46,7 +47,7 @@ class Notify(Protocol):
         """Send the outcome of a delivery that was sent before the link was suspended."""
 
 
-class KeptPublisher(SuspendedLink):
+class ResumablePublisher(ResumableLink):
     """A link on which a client sends; `entries` are by delivery-tag, in order of arrival."""
 
     __slots__ = ("_flights", "_most", "_told", "entries", "publisher", "target")
@@ -227,5 +228,5 @@ class KeptPublisher(SuspendedLink):
                     self.publisher.tell_late(entry, entry.number)
         self._landed(effect.publisher)
 
-    def give_up(self) -> Mail:
+    def give_up(self) -> list[QueueCommand]:
         return []
