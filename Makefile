@@ -94,8 +94,8 @@ $(VENV)/.made:
 	@touch $@
 
 $(VENV)/.runtime: $(VENV)/.made pyproject.toml
-	@echo 'Installing the broker (trio, structlog, argon2-cffi, shtab, h11, websockets)'
-	@$(PIP_INSTALL) --editable '.[http]' || { \
+	@echo 'Installing the broker (trio, structlog, argon2-cffi, shtab, h11, websockets, prometheus-client)'
+	@$(PIP_INSTALL) --editable . || { \
 		echo "The broker could not be installed. pip needs a package index: check the network and pip's settings." >&2; \
 		exit 1; }
 	@touch $@

@@ -12,7 +12,9 @@ import importlib
 import io
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import PurePath
 from typing import Final
 
 import amqp10broker
@@ -22,6 +24,8 @@ from amqp10broker.errors import BrokerError, ConfigError, closest
 from amqp10broker.operations.table import OPERATIONS
 
 _EPILOG: Final = (
+    "RabbitMQ's tools are commands too: 'amqp10broker rabbitmqctl list_queues', rabbitmq-diagnostics, "
+    "rabbitmq-queues, rabbitmq-plugins, rabbitmqadmin. "
     "Exit codes: 0 in order; 1 refused or failed; 2 used or configured wrongly; 3 no broker answers "
     "(ping: 1); 130 interrupted. Commands of a cluster: 64 used wrongly, 67 no such thing, 69 a check fails, "
     "70 refused, 75 try again."
@@ -139,11 +143,24 @@ HOMES: Final[Mapping[str, Mapping[str, str]]] = {
 }
 
 
+TOOLS: Final = (
+    *("rabbitmqctl", "rabbitmq-diagnostics", "rabbitmq-queues", "rabbitmq-streams", "rabbitmq-upgrade"),
+    *("rabbitmq-plugins", "rabbitmqadmin", "rabbitmq-server"),
+)
+"""RabbitMQ's command line tools: each is a command, and a name that the program may have."""
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return the exit code. `argv`: the arguments without the program's name; None takes
     the process's.
     """
-    written = list(sys.argv[1:] if argv is None else argv)
+    given = list(sys.argv[1:] if argv is None else argv)
+    program = PurePath(sys.argv[0]).name
+    if argv is None and program in TOOLS:
+        given = [program, *given]
+    if given and given[0] in TOOLS:
+        return _run(partial(_tool, given[0], given[1:]), given, EXIT_USAGE_OF_TOOL)
+    written = given or ["serve"]
     # No option of the program itself has a value, so this is the command, if there is one.
     place = next((place for place, each in enumerate(written) if not each.startswith("-")), None)
     typed = None
@@ -163,11 +180,23 @@ def main(argv: Sequence[str] | None = None) -> int:
         arguments = parser.parse_args(written)
     except SystemExit as ended:
         raise SystemExit(wrong if ended.code == EXIT_USAGE else ended.code) from None
+    arguments.bare = not given
+    return _run(partial(arguments.do, arguments), written, wrong)
+
+
+def _tool(tool: str, given: Sequence[str]) -> int:
+    from amqp10broker.cli.rabbitmq_tools import run_tool
+
+    return run_tool(tool, given)
+
+
+def _run(command: Callable[[], int], written: Sequence[str], wrong: int) -> int:
+    """Run a command, and turn its errors into one line and an exit code. `wrong`: that of wrong usage."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         # Names come from clients; characters outside the terminal's encoding are shown as escapes.
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        code: int = arguments.do(arguments)
+        code = command()
         sys.stdout.flush()
         return code
     except ConfigError as error:
@@ -196,7 +225,8 @@ def build_parser(typed: str | None = None, *, whole: bool = True) -> Parser:
     """
     parser = Parser(
         prog="amqp10broker",
-        description="A message broker for AMQP 1.0 and 0-9-1 with flow control that you can see and tune.",
+        description="A message broker for AMQP 1.0 and 0-9-1 with flow control that you can see and tune. "
+        "Without a command it serves, everything in memory.",
         epilog=_EPILOG,
         allow_abbrev=False,
     )

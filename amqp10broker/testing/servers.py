@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from amqp10broker.config import Config
-from amqp10broker.errors import BrokerError, ConfigError
-from amqp10broker.testing.broker import AmqpBroker, AmqpBrokerProcess
+from amqp10broker.config.records import SETTINGS
+from amqp10broker.errors import BrokerError, ConfigError, hint
+from amqp10broker.testing.broker import AmqpBroker, AmqpBrokerProcess, RunningBroker
 from amqp10broker.testing.in_process import InProcess
 from amqp10broker.testing.process import Process, ProcessPlace, SharedProcess
 from amqp10broker.testing.server import Server
@@ -21,6 +22,8 @@ SHUTDOWN_MS: Final = 2_000
 # Without this setting no fault can be injected.
 FAULTS: Final = {"test_mode": True}
 NAME_CHARACTERS_MAX: Final = 60
+FRAMES: Final = 20
+"""Frames of a connection in a report, as by default with pytest."""
 _NO_NAME: Final = re.compile(r"[^A-Za-z0-9_.-]+")
 
 
@@ -92,6 +95,22 @@ class Servers:
                 server = InProcess(config, self._frames)
             self._running[key] = server
         return server
+
+
+@contextmanager
+def run_alone(settings: Mapping[str, Any]) -> Iterator[RunningBroker]:
+    """Run a broker in a thread until the end of the block; see `amqp10broker.testing.running`."""
+    for name in settings:
+        if name not in SETTINGS:
+            raise ConfigError(name, "is not a setting", hint(name, SETTINGS))
+    given = {**FAULTS, "shutdown_timeout_ms": SHUTDOWN_MS, "http_port": 0, "prometheus": False, **settings}
+    server = InProcess(Config.load(flags={"port": 0, **given, "admin_socket": ""}), FRAMES)
+    try:
+        broker = RunningBroker(server)
+        broker.begin()
+        yield broker
+    finally:
+        server.stop()
 
 
 def _pair(written: str) -> tuple[str, str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import partial
-from importlib.util import find_spec
 from typing import Any
 
 import pytest
@@ -15,7 +14,6 @@ from trio.testing import memory_stream_pair
 from websockets.frames import Opcode
 
 from amqp10broker.auth.login import Peer
-from amqp10broker.errors import ConfigError
 from amqp10broker.protocols.amqp10.performatives import Attach, Close, Flow, Open, SaslOutcome, Transfer
 from amqp10broker.protocols.preface import AMQP_091_HEADER, SASL_HEADER
 from amqp10broker.runtime.broker import Broker
@@ -162,24 +160,6 @@ async def test_without_the_setting_the_http_port_has_none() -> None:
     async with running_broker(http_port=0, websocket=False) as broker:
         client = await at_http_port(broker, upgrade(path="/nowhere"))
         assert client.stream.head.startswith(b"HTTP/1.1 404 ")
-
-
-@pytest.mark.real_clock
-@pytest.mark.parametrize("wanted", [ON_PORT, {"http_port": 0}], ids=["port", "http port"])
-async def test_without_its_package_the_start_says_what_to_install(
-    monkeypatch: pytest.MonkeyPatch, wanted: dict[str, Any]
-) -> None:
-    """Or what to turn off; with WebSocket turned off nothing of it is needed."""
-
-    def there(name: str) -> object:
-        return None if name == "websockets" else find_spec(name)
-
-    monkeypatch.setattr("amqp10broker.runtime.connections.sockets.find_spec", there)
-    with pytest.raises(ConfigError, match="needs the package websockets"):
-        async with running_broker(**wanted):
-            pass
-    async with running_broker(http_port=0, websocket=False):
-        pass
 
 
 async def test_the_port_of_metrics_has_none() -> None:

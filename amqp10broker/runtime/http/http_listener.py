@@ -25,7 +25,6 @@ from amqp10broker.runtime.connections.sockets import (
     accept_forever,
     addresses_of,
     is_loopback,
-    need_packages,
     open_sockets,
     peer_text,
 )
@@ -203,8 +202,6 @@ def _tls(config: Config, tls: ssl.SSLContext | None) -> ssl.SSLContext | None:
 
 
 async def _bound(config: Config, setting: str, port: int) -> list[socket.socket]:
-    packages = ("h11", "prometheus_client", *(("websockets",) if config.websocket else ()))
-    need_packages(setting, packages, "turn HTTP off with --no-http")
     host = config.http_host or config.host
     try:
         return await open_sockets(host, port)
