@@ -28,8 +28,8 @@ from amqp10broker.sessions.routes import Route, Routes
 _DIRECT_REPLY_TO_BYTES: Final = DIRECT_REPLY_TO.encode()
 
 OUTLETS_MAX: Final = 1024
-"""The most queues with credit counters; beyond, those without unconfirmed messages are dropped. If more are left
-it is twice their number: a fan-out to thousands of queues looks through them a few times."""
+"""The most queues with credit counters; beyond, those without unconfirmed messages are dropped. If more are
+left it is twice their number: a fan-out to thousands of queues looks through them a few times."""
 
 _Head = tuple[bytes, Sequence[str]]
 
