@@ -36,7 +36,7 @@ from amqp10broker.queues.quorum.queue import QuorumQueue
 from amqp10broker.queues.quorum.remote_admission import LaneAdmission
 from amqp10broker.raft.entries import Kind, Point
 from amqp10broker.raft.errors import Full, NotLeader, NotReady
-from amqp10broker.raft.ready import Status
+from amqp10broker.raft.ready import Role, Status
 
 APPLIED_BYTES_MAX: Final = 4 * 1024 * 1024
 """Size of entries that are applied in one step: a member that catches up with many lets other tasks run
@@ -405,8 +405,11 @@ class QuorumInLog(QuorumInMemory):
             self.wake()
 
     def status(self, status: Status) -> None:
+        followed = self.queue.replaying
         if not status.open and not self._store.alone:
             self._follow()
+            if followed and status.role is not Role.LEADER:
+                return  # there is nothing to do: with thousands of queues a wake costs as much as an election
         self.wake()
 
     def _follow(self) -> None:

@@ -30,7 +30,8 @@ from amqp10broker.sessions.routes import Route, Routes
 _DIRECT_REPLY_TO_BYTES: Final = DIRECT_REPLY_TO.encode()
 
 OUTLETS_MAX: Final = 1024
-"""The most queues with credit counters; beyond, those without unconfirmed messages are dropped."""
+"""The most queues with credit counters; beyond, those without unconfirmed messages are dropped. If more are
+left it is twice their number: a fan-out to thousands of queues looks through them a few times."""
 
 _Head = tuple[bytes, Sequence[str]]
 
@@ -85,6 +86,7 @@ class Publishing:
         self._flow = CreditFlowSettings.of(context.config)
         self._routes = Routes(context.vhost, context.access)
         self._outlets: dict[DeclaredQueue, QueueOutlet] = {}
+        self._outlets_max = OUTLETS_MAX
         self._by_ref: dict[PublisherRef, QueueOutlet] = {}
         self._held_by: set[QueueOutlet] = set()
         self.tracker = ConfirmTracker()
@@ -268,12 +270,13 @@ class Publishing:
         self._to_queue((queue.handle, Publish(outlet.ref, ids, messages, settled=not self.confirming)))
 
     def _open_outlet(self, queue: DeclaredQueue) -> QueueOutlet:
-        if len(self._outlets) >= OUTLETS_MAX:
+        if len(self._outlets) >= self._outlets_max:
             # For a server that answers to many short-lived queues: those without unconfirmed messages are
             # dropped.
             for outlet in [each for each in self._outlets.values() if not each.outstanding]:
                 del self._outlets[outlet.queue]
                 del self._by_ref[outlet.ref]
+            self._outlets_max = max(OUTLETS_MAX, 2 * len(self._outlets))
         outlet = self._outlets[queue] = QueueOutlet(queue, self._context.reply_to, self._flow)
         self._by_ref[outlet.ref] = outlet
         return outlet

@@ -32,7 +32,7 @@ from amqp10broker.queues.settings import DEFAULTS
 from amqp10broker.raft.codec import CONFIG
 from amqp10broker.raft.config import Add, Configuration, Promote
 from amqp10broker.raft.entries import Hard, Kind, Point, Snapshot, run_of
-from amqp10broker.raft.ready import Ready
+from amqp10broker.raft.ready import Ready, Role, Status
 from tests.support.quorum_alone import at_once
 from tests.support.quorum_nodes import GROUP, HEAD, Journal, Node, World
 from tests.support.small_journal import SmallJournal
@@ -48,6 +48,22 @@ def opened(world: World) -> Node:
 
 def numbers(world: World, node: Node) -> list[int]:
     return [int(body.rstrip(b".")) for body in world.bodies(node).values()]
+
+
+def test_the_task_of_a_queue_wakes_when_its_member_leads_or_leads_no_more_and_for_no_other_election() -> None:
+    """With thousands of queues, a wake for each step of an election takes longer than the election."""
+    world = World(1)
+    leader = opened(world)
+    world.settle_down(world.even)
+    follower = next(node for node in world.nodes.values() if node is not leader)
+    for node in (follower, leader):
+        node.woken = False
+        for role in (Role.PRE_CANDIDATE, Role.CANDIDATE, Role.FOLLOWER):
+            node.backend.status(Status(role, 9, None, False))
+        assert node.woken is (node is leader)
+        assert not node.leads
+    follower.backend.status(Status(Role.LEADER, 9, follower.me, True))
+    assert follower.woken
 
 
 def test_what_nodes_have_published_and_is_not_committed_is_unconfirmed() -> None:
