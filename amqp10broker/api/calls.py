@@ -128,7 +128,7 @@ class BrokerApi(Protocol):
     async def run(
         self, operation: str, given: Mapping[str, Any], *, vhost: str | None, user: str, access: Access | None
     ) -> Any:
-        """Run an operation of `operations.table`. `vhost`: the virtual host of the names; None is the
+        """Run an operation of `operations.registry`. `vhost`: the virtual host of the names; None is the
         configured default. `access`: the user's permissions; None: the endpoint has checked them. Raises
         `BrokerError` if it was refused, or not answered in time.
         """

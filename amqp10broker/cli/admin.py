@@ -108,7 +108,7 @@ def ask(place: Place, request: Mapping[str, Any], *, timeout_s: float | None = N
 
 
 def _patience_s(operation: str) -> float:
-    from amqp10broker.operations.table import OPERATIONS
+    from amqp10broker.operations.registry import OPERATIONS
 
     known = OPERATIONS.get(operation)
     return PATIENCE_S.get(operation, DECIDED_S if known is not None and known.changes else TIMEOUT_S)

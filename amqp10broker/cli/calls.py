@@ -19,7 +19,7 @@ from amqp10broker.cli.passwords import add_password, new_password
 from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import ConfigError
 from amqp10broker.operations.arguments import Argument, Kind
-from amqp10broker.operations.table import OPERATIONS
+from amqp10broker.operations.registry import OPERATIONS
 
 CHOICES_SHOWN_MAX: Final = 60
 """The most characters of an argument's choices that are shown in place of its name."""
@@ -120,27 +120,28 @@ def command_of_kinds(
 
 def _add(parser: Parser, noun: str, argument: Argument, *, by_itself: bool) -> None:
     name, kind, help = argument.name, argument.kind, argument.help.replace("%", "%%")
+    check, keys = argument.check, argument.check.keys
     option = f"--{name.replace('_', '-')}"
     metavar = (noun if name == "name" else name).upper().replace("_", "-")
     shape: dict[str, Any] = {"help": help, "metavar": metavar}
-    if argument.bounds is not None:
-        shape["help"] += f", from {argument.bounds[0]} to {argument.bounds[1]}"
-    if argument.word is not None:
-        shape["help"] += f", or {argument.word}"
-    if argument.choices:
-        shape["choices"] = argument.choices
-        if len(",".join(argument.choices)) > CHOICES_SHOWN_MAX:  # argparse does not break lines in them
-            shape["help"] += f": {', '.join(argument.choices)}"
+    if check.bounds is not None:
+        shape["help"] += f", from {check.bounds[0]} to {check.bounds[1]}"
+    if check.word is not None:
+        shape["help"] += f", or {check.word}"
+    if check.choices:
+        shape["choices"] = check.choices
+        if len(",".join(check.choices)) > CHOICES_SHOWN_MAX:  # argparse does not break lines in them
+            shape["help"] += f": {', '.join(check.choices)}"
         else:
             del shape["metavar"]
-    elif argument.known:
-        shape["help"] = f"{', '.join(argument.known)} or {help}"
+    elif check.known:
+        shape["help"] = f"{', '.join(check.known)} or {help}"
     if name == "vhost":
         add_vhost(parser)
-    elif argument.secret:
+    elif check.secret:
         add_password(parser)
-    elif argument.keys:
-        for key, what in argument.keys.items():
+    elif keys:
+        for key, what in keys.items():
             parser.add_argument(f"--{key}", type=int, metavar="N", help=f"{what}; -1: no limit")
     elif kind is Kind.TABLE and not argument.required:
         add_arguments_option(parser)
@@ -156,26 +157,27 @@ def _add(parser: Parser, noun: str, argument: Argument, *, by_itself: bool) -> N
         action = argparse.BooleanOptionalAction if on else "store_true"
         parser.add_argument(option, action=action, default=on, help=help)
     elif argument.required or by_itself:
-        parser.add_argument(name, nargs=None if argument.required else "?", default=argument.usual, **shape)
+        parser.add_argument(name, nargs=None if argument.required else "?", default=argument.default, **shape)
     else:
         if argument.default not in (None, ""):
             shape["help"] += f" (default: {argument.default})"
         added = parser.add_argument(option, default=argument.default, **shape)
-        added.completions = argument.known  # type: ignore[attr-defined]
+        added.completions = check.known  # type: ignore[attr-defined]
 
 
 def _value(argument: Argument, arguments: argparse.Namespace) -> Any:
-    if argument.secret:
+    check = argument.check
+    if check.secret:
         return new_password(arguments)
-    if argument.keys:
-        typed = {key: getattr(arguments, key.replace("-", "_")) for key in argument.keys}
+    if check.keys:
+        typed = {key: getattr(arguments, key.replace("-", "_")) for key in check.keys}
         given = {key: value for key, value in typed.items() if value is not None}
         if not given:
             allowed = f"give {' or '.join(f'--{key}' for key in typed)}"
             raise ConfigError("the limit", "is missing", allowed)
         return given
     value = getattr(arguments, argument.name)
-    if argument.kind is Kind.INTEGER and isinstance(value, str) and value != argument.word:
+    if argument.kind is Kind.INTEGER and isinstance(value, str) and value != check.word:
         return _integer(argument, value)
     if argument.kind is Kind.TABLE:
         return read_table(argument, value) if argument.required else pairs("option --argument", value)
@@ -183,14 +185,14 @@ def _value(argument: Argument, arguments: argparse.Namespace) -> Any:
 
 
 def _integer(argument: Argument, written: str) -> int:
-    bounds = argument.bounds
+    bounds, word = argument.check.bounds, argument.check.word
     try:
         number = int(written)
     except ValueError:
         number = None
     if number is None or (bounds is not None and not bounds[0] <= number <= bounds[1]):
         allowed = "" if bounds is None else f" from {bounds[0]} to {bounds[1]}"
-        allowed += "" if argument.word is None else f", or {argument.word}"
+        allowed += "" if word is None else f", or {word}"
         raise ConfigError(argument.name.upper(), f"is {written[:40]!r}", f"must be an integer{allowed}")
     return number
 

@@ -19,7 +19,7 @@ import amqp10broker
 from amqp10broker.cli.commands import Command, Parser
 from amqp10broker.cli.exits import EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE, EXIT_USAGE_OF_TOOL, exit_code
 from amqp10broker.errors import BrokerError, ConfigError, closest
-from amqp10broker.operations.table import OPERATIONS
+from amqp10broker.operations.registry import OPERATIONS
 
 _EPILOG: Final = (
     "Exit codes: 0 in order; 1 refused or failed; 2 used or configured wrongly; 3 no broker answers "

@@ -13,7 +13,7 @@ from amqp10broker.cli.commands import Parser, ask, counted
 from amqp10broker.cli.exits import Failed
 from amqp10broker.config.records import CONFIG_SETTINGS
 from amqp10broker.errors import ConfigError
-from amqp10broker.operations.table import QUEUE_TYPES
+from amqp10broker.operations.accounts import QUEUE_TYPES
 
 QUEUE_TYPE: Final = "x-queue-type"
 

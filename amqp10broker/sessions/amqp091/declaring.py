@@ -1,6 +1,6 @@
 """Exchange and queue methods of one channel: declare, delete, bind, unbind, purge.
 
-They are operations of the table (`operations.table`). This module has what is specific to this protocol:
+They are operations of the table (`operations.registry`). This module has what is specific to this protocol:
 names without line ends, a queue without a name, the queue declared last, passive declarations, direct
 reply-to, no-wait.
 """

@@ -135,9 +135,7 @@ class BrokerSession:
             self.session,
             self._owners,
             self._caller,
-            context.reply_to,
             self._post,
-            context.offer_token,
             message_bytes_max=lambda: context.config.max_message_size_bytes,
             write=self.pump,
         )
@@ -590,6 +588,7 @@ class BrokerSession:
             node_name=context.node,
             propose=context.propose,
             reply_to=context.reply_to,
+            offer_token=context.offer_token,
             report=partial(log_operation, context.log),
         )
 

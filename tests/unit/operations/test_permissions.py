@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from amqp10broker.errors import PermissionDenied
-from amqp10broker.operations.table import OPERATIONS
+from amqp10broker.operations.registry import OPERATIONS
 from tests.support.declaring import add_vhost
 from tests.support.managing import Broker, arguments_of
 
