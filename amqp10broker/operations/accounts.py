@@ -6,7 +6,7 @@ pattern that is not valid `InvalidArgument`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any, Final
@@ -31,9 +31,9 @@ from amqp10broker.metadata.user_requests import (
 )
 from amqp10broker.metadata.users import PasswordRecord, Permission, TopicPermission, User
 from amqp10broker.metadata.vhost_requests import AddVhost, ChangeVhostLimits, DeleteVhost, PutVhost
-from amqp10broker.operations.arguments import EMPTY, Check, Name, Vhost
+from amqp10broker.operations.arguments import EMPTY, Check, Name, Vhost, counted
 from amqp10broker.operations.caller import Caller, Steps
-from amqp10broker.operations.operation import operation
+from amqp10broker.operations.operation import Command, operation
 
 PROTECTED: Final = "protected_from_deletion"
 """Key in the metadata of a virtual host."""
@@ -44,7 +44,29 @@ _LIMITS: Final = "by name; a negative number lifts one"
 _REGULAR: Final = "regular expression; '.*' allows everything, '' nothing"
 
 
-@operation("add-user", "user")
+def _where(given: Mapping[str, Any]) -> str:
+    return "" if given["vhost"] is None else f" in vhost '{given['vhost']}'"
+
+
+def _topics(given: Mapping[str, Any]) -> str:
+    on = "all exchanges" if given["exchange"] is None else f"'{given['exchange']}'"
+    return f"topic permissions of user '{given['user']}' on {on}{_where(given)}"
+
+
+def _limits_said(whose: str, limits: Mapping[str, int]) -> str:
+    return f"limits of {whose}: {', '.join(f'{name} {value}' for name, value in limits.items()) or 'none'}"
+
+
+@operation(
+    "add-user",
+    "user",
+    command=Command(
+        "echo a-password | amqp10broker add-user ann --tag management --password-file -",
+        "user '{user}' added; it may do nothing yet, see 'amqp10broker set-permissions --help'",
+        description="Add a user, who may do nothing yet. The password is not given on the command line, "
+        "where others on this machine could see it.",
+    ),
+)
 def add_user(
     caller: Caller,
     user: UserName,
@@ -83,7 +105,16 @@ def put_user(
     return {"created": created}
 
 
-@operation("change-password", "user")
+@operation(
+    "change-password",
+    "user",
+    command=Command(
+        "ann --password-file password",
+        said=lambda given, done: (
+            f"user '{given['user']}' has {'none' if given['password'] is None else 'another password'}"
+        ),
+    ),
+)
 def change_password(caller: Caller, user: UserName, password: Password = None) -> Steps[None]:
     """Give a user another password.
 
@@ -93,14 +124,21 @@ def change_password(caller: Caller, user: UserName, password: Password = None) -
     yield from caller.change(SetPassword(user, _optional(caller, password)))
 
 
-@operation("delete-user", "user")
+@operation("delete-user", "user", command=Command("ann", "user '{user}' deleted"))
 def delete_user(caller: Caller, user: UserName) -> Steps[None]:
     """Delete a user and its permissions, and close its connections."""
     yield from caller.change(DeleteUser(user))
     caller.node.close_connections(f"user '{user}' is deleted", user=user)
 
 
-@operation("set-tags", "user")
+@operation(
+    "set-tags",
+    "user",
+    command=Command(
+        "ann administrator",
+        said=lambda given, done: f"tags of user '{given['user']}': {', '.join(given['tags']) or 'none'}",
+    ),
+)
 def set_tags(
     caller: Caller, user: UserName, tags: Annotated[Sequence[str], "all that the user has from now on"]
 ) -> Steps[None]:
@@ -108,7 +146,14 @@ def set_tags(
     yield from caller.change(SetTags(user, tuple(tags)))
 
 
-@operation("set-user-limits", "user")
+@operation(
+    "set-user-limits",
+    "user",
+    command=Command(
+        "ann --max-connections 100",
+        said=lambda given, limits: _limits_said(f"user '{given['user']}'", limits),
+    ),
+)
 def set_user_limits(
     caller: Caller,
     user: UserName,
@@ -131,14 +176,21 @@ def set_user_limits(
     return changed.limits.as_dict()
 
 
-@operation("list-users", "user", changes=False)
+@operation("list-users", "user", changes=False, command=Command("--format json"))
 def list_users(caller: Caller) -> list[dict[str, Any]]:
     """List users."""
     users = sorted(caller.catalog.users, key=lambda user: user.name)
     return [{"user": user.name, "tags": list(user.tags), "limits": user.limits.as_dict()} for user in users]
 
 
-@operation("set-permissions", "permission")
+@operation(
+    "set-permissions",
+    "permission",
+    command=Command(
+        "ann '^ann-' '.*' '.*'",
+        said=lambda given, done: f"permissions of user '{given['user']}'{_where(given)} set",
+    ),
+)
 def set_permissions(
     caller: Caller,
     *,
@@ -154,13 +206,20 @@ def set_permissions(
     yield from caller.change(SetPermission(user, _vhost(caller, vhost), permission))
 
 
-@operation("clear-permissions", "permission")
+@operation(
+    "clear-permissions",
+    "permission",
+    command=Command(
+        "ann --vhost shop",
+        said=lambda given, done: f"permissions of user '{given['user']}'{_where(given)} cleared",
+    ),
+)
 def clear_permissions(caller: Caller, user: UserName, vhost: Vhost = None) -> Steps[None]:
     """Let a user enter a virtual host no more."""
     yield from caller.change(ClearPermission(user, _vhost(caller, vhost)))
 
 
-@operation("list-permissions", "permission", changes=False)
+@operation("list-permissions", "permission", changes=False, command=Command("--vhost shop"))
 def list_permissions(caller: Caller, vhost: Vhost = None) -> list[dict[str, Any]]:
     """List who may do what in a virtual host."""
     name = caller.catalog.lookup_vhost(_vhost(caller, vhost)).name
@@ -180,7 +239,11 @@ def list_permissions(caller: Caller, vhost: Vhost = None) -> list[dict[str, Any]
     )
 
 
-@operation("set-topic-permissions", "permission")
+@operation(
+    "set-topic-permissions",
+    "permission",
+    command=Command("ann amq.topic '^ann[.]' '.*'", said=lambda given, done: f"{_topics(given)} set"),
+)
 def set_topic_permissions(
     caller: Caller,
     *,
@@ -196,7 +259,13 @@ def set_topic_permissions(
     yield from caller.change(SetTopicPermission(user, _vhost(caller, vhost), exchange, permission))
 
 
-@operation("clear-topic-permissions", "permission")
+@operation(
+    "clear-topic-permissions",
+    "permission",
+    command=Command(
+        "ann amq.topic", said=lambda given, done: f"{_topics(given)} cleared", positional=("exchange",)
+    ),
+)
 def clear_topic_permissions(
     caller: Caller,
     user: UserName,
@@ -207,7 +276,7 @@ def clear_topic_permissions(
     yield from caller.change(ClearTopicPermission(user, _vhost(caller, vhost), exchange))
 
 
-@operation("list-topic-permissions", "permission", changes=False)
+@operation("list-topic-permissions", "permission", changes=False, command=Command(""))
 def list_topic_permissions(caller: Caller, vhost: Vhost = None) -> list[dict[str, Any]]:
     """List whose routing keys are restricted in a virtual host."""
     name = caller.catalog.lookup_vhost(_vhost(caller, vhost)).name
@@ -221,7 +290,14 @@ def list_topic_permissions(caller: Caller, vhost: Vhost = None) -> list[dict[str
     )
 
 
-@operation("add-vhost", "vhost")
+@operation(
+    "add-vhost",
+    "vhost",
+    command=Command(
+        "shop --default-queue-type quorum",
+        "vhost '{name}' added; nobody may enter it yet, see 'amqp10broker set-permissions --help'",
+    ),
+)
 def add_vhost(
     caller: Caller,
     name: Name,
@@ -264,7 +340,14 @@ def put_vhost(
     return {"created": there is None}
 
 
-@operation("delete-vhost", "vhost")
+@operation(
+    "delete-vhost",
+    "vhost",
+    command=Command(
+        "shop",
+        said=lambda given, gone: f"vhost '{given['name']}' deleted with {counted(gone['queues'], 'queue')}",
+    ),
+)
 def delete_vhost(caller: Caller, name: Name) -> Steps[dict[str, Any]]:
     """Delete a virtual host with all that is in it, and close its connections.
 
@@ -281,7 +364,16 @@ def delete_vhost(caller: Caller, name: Name) -> Steps[dict[str, Any]]:
     return {"name": name, "queues": queues}
 
 
-@operation("set-vhost-limits", "vhost")
+@operation(
+    "set-vhost-limits",
+    "vhost",
+    command=Command(
+        "--vhost shop --max-queues 1000",
+        said=lambda given, limits: _limits_said(
+            "the default vhost" if given["vhost"] is None else f"vhost '{given['vhost']}'", limits
+        ),
+    ),
+)
 def set_vhost_limits(
     caller: Caller,
     *,
@@ -306,7 +398,13 @@ def set_vhost_limits(
     return changed.as_dict()
 
 
-@operation("list-vhosts", "vhost", permission="a permission in each, or the tag administrator", changes=False)
+@operation(
+    "list-vhosts",
+    "vhost",
+    permission="a permission in each, or the tag administrator",
+    changes=False,
+    command=Command("name tags"),
+)
 def list_vhosts(caller: Caller) -> list[dict[str, Any]]:
     """List virtual hosts."""
     access = caller.access

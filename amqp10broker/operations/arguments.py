@@ -121,3 +121,8 @@ def shown(value: object) -> str:
     else:
         text = "null" if value is None else str(value)
     return text if len(text) <= 100 else f"{text[:97]}..."
+
+
+def counted(count: int, noun: str) -> str:
+    """Format a count with a noun: ``1 message``, ``2 messages``."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -17,7 +17,7 @@ from amqp10broker.metadata.exchange_requests import Bind, Unbind
 from amqp10broker.operations.arguments import EMPTY, XArguments
 from amqp10broker.operations.caller import Caller, Steps
 from amqp10broker.operations.names import check_name, check_not_default
-from amqp10broker.operations.operation import operation
+from amqp10broker.operations.operation import Command, operation
 from amqp10broker.operations.uri import UriError, decode
 from amqp10broker.routing.declaration import check_not_direct_reply_to
 from amqp10broker.routing.exchange import Binding, Destination
@@ -32,7 +32,7 @@ _MAY_BIND: Final = "write on the destination, read on the source, and its topic 
 _SEGMENT: Final = re.compile(r"src=([^;]*);dst([qe])=([^;]*);key=([^;]*);args=([^;]*)")
 
 
-@operation("bind", "binding", permission=_MAY_BIND)
+@operation("bind", "binding", permission=_MAY_BIND, command=Command("shop orders --key 'order.*.new'"))
 def bind(
     caller: Caller,
     source: Source,
@@ -56,7 +56,7 @@ def bind(
     return describe(binding)
 
 
-@operation("unbind", "binding", permission=_MAY_BIND)
+@operation("unbind", "binding", permission=_MAY_BIND, command=Command("shop orders --key 'order.*.new'"))
 def unbind(
     caller: Caller,
     source: Source,
@@ -119,6 +119,7 @@ def get_bindings(
     "binding",
     permission="any permission on the source or the destination of each",
     changes=False,
+    command=Command(""),
 )
 def list_bindings(caller: Caller) -> list[dict[str, Any]]:
     """List bindings of a virtual host.

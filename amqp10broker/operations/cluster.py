@@ -13,8 +13,8 @@ from amqp10broker.metadata.node_requests import ForgetNode, SetClusterName
 from amqp10broker.operations.arguments import Check, Name, NodeName
 from amqp10broker.operations.caller import Caller, Steps
 from amqp10broker.operations.cluster_node import ClusterNode
-from amqp10broker.operations.members import names, node_named, others, raft_row, runs, shrink
-from amqp10broker.operations.operation import operation
+from amqp10broker.operations.members import RAFT_COLUMNS, names, node_named, others, raft_row, runs, shrink
+from amqp10broker.operations.operation import Command, operation
 
 LOOK_AGAIN_S: Final = 0.25
 CHIEF_S: Final = 5.0
@@ -35,7 +35,15 @@ PURPOSES: Final = {
 Document = dict[str, Any]
 
 
-@operation("cluster-status", "cluster", changes=False)
+def _forgotten(done: Document) -> str:
+    queues = ", ".join(f"'{row['name']}' in vhost '{row['vhost']}'" for row in done["failed"])
+    failed = f"; its members of these quorum queues are still to be removed: {queues}" if queues else ""
+    return f"node '{done['node']}' is out of the cluster{failed}"
+
+
+@operation(
+    "cluster-status", "cluster", changes=False, takes_s=60, command=Command("--formatter json", tool=True)
+)
 async def cluster_status(caller: Caller) -> Document:
     """Show the members of the cluster, which of them run, and where they listen.
 
@@ -89,7 +97,7 @@ def without_leader(cluster: ClusterNode) -> Document:
     return {"queues": found.queues, "names": list(found.names), "reason": found.reason}
 
 
-@operation("list-listeners", "node", changes=False)
+@operation("list-listeners", "node", changes=False, command=Command("--format plain"))
 def list_listeners(caller: Caller) -> list[Document]:
     """List where this node listens."""
     cluster = caller.node.cluster
@@ -100,7 +108,13 @@ def list_listeners(caller: Caller) -> list[Document]:
     ]
 
 
-@operation("await-online-nodes", "cluster", changes=False)
+@operation(
+    "await-online-nodes",
+    "cluster",
+    changes=False,
+    takes_s=3700,
+    command=Command("3 --timeout 60", "{running} nodes of the cluster run", tool=True),
+)
 async def await_online_nodes(
     caller: Caller,
     count: Annotated[int, "members that shall run", Check(bounds=(1, 255))],
@@ -124,7 +138,9 @@ async def await_online_nodes(
     return {"running": online}
 
 
-@operation("has-reached-target-cluster-size", "cluster", changes=False)
+@operation(
+    "has-reached-target-cluster-size", "cluster", changes=False, command=Command("", "{message}", tool=True)
+)
 def has_reached_target_cluster_size(caller: Caller) -> Document:
     """Fail if fewer nodes run than make the cluster whole.
 
@@ -144,7 +160,9 @@ def has_reached_target_cluster_size(caller: Caller) -> Document:
     }
 
 
-@operation("metadata-store-status", "cluster", changes=False)
+@operation(
+    "metadata-store-status", "cluster", changes=False, command=Command("", columns=RAFT_COLUMNS, tool=True)
+)
 async def metadata_store_status(caller: Caller) -> list[Document]:
     """Show how each member of the group that has the metadata stands."""
     cluster = caller.node.cluster
@@ -155,14 +173,23 @@ async def metadata_store_status(caller: Caller) -> list[Document]:
     return sorted(found, key=lambda row: str(row["Node Name"]))
 
 
-@operation("set-cluster-name", "cluster")
+@operation(
+    "set-cluster-name",
+    "cluster",
+    command=Command("shop-production", "the cluster is called '{name}'", tool=True),
+)
 def set_cluster_name(caller: Caller, name: Name) -> Steps[Document]:
     """Give the cluster another name."""
     yield from caller.change(SetClusterName(name))
     return {"name": name}
 
 
-@operation("forget-cluster-node", "cluster")
+@operation(
+    "forget-cluster-node",
+    "cluster",
+    takes_s=3600,
+    command=Command("c", said=lambda given, done: _forgotten(done), tool=True),
+)
 def forget_cluster_node(caller: Caller, node: NodeName) -> Steps[Document]:
     """Take a node that does not run out of the cluster, for good.
 
@@ -181,7 +208,19 @@ def forget_cluster_node(caller: Caller, node: NodeName) -> Steps[Document]:
     return {"node": name, "failed": _failed(rows)}
 
 
-@operation("join-cluster", "cluster")
+@operation(
+    "join-cluster",
+    "cluster",
+    command=Command(
+        "a=10.0.0.1:25672",
+        said=lambda given, done: (
+            f"the node joins the cluster of node '{done['node']}'; what it had is gone"
+            if done["joined"]
+            else "The node is already a member of this cluster"
+        ),
+        tool=True,
+    ),
+)
 async def join_cluster(
     caller: Caller, node: Annotated[str, "a node of it: a name that --cluster-nodes has, or NAME=HOST:PORT"]
 ) -> Document:
@@ -212,7 +251,15 @@ async def join_cluster(
     return {"node": name, "joined": True}
 
 
-@operation("reset", "cluster")
+@operation(
+    "reset",
+    "cluster",
+    command=Command(
+        "--port 5674",
+        said=lambda given, done: f"{_forgotten(done)}, has no data any more, and ends",
+        tool=True,
+    ),
+)
 async def reset(caller: Caller) -> Document:
     """Have this node leave its cluster and lose all its data; its process ends.
 
@@ -241,7 +288,16 @@ async def reset(caller: Caller) -> Document:
     return _blank(cluster, me, rows)
 
 
-@operation("force-reset", "cluster")
+@operation(
+    "force-reset",
+    "cluster",
+    command=Command(
+        "--port 5674",
+        "node '{node}' has no data any more, and ends; have another node forget it: forget-cluster-node "
+        "{node}",
+        tool=True,
+    ),
+)
 def force_reset(caller: Caller) -> Document:
     """Have this node lose all its data; its process ends, and others must forget the node."""
     cluster = caller.node.cluster

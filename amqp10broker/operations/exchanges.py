@@ -13,7 +13,7 @@ from amqp10broker.metadata.queue_settings import EXCHANGE
 from amqp10broker.operations.arguments import EMPTY, Check, Durable, IfUnused, Name, XArguments
 from amqp10broker.operations.caller import Caller, Steps
 from amqp10broker.operations.names import RESERVED_PREFIX, check_name, check_not_default, check_not_reserved
-from amqp10broker.operations.operation import operation
+from amqp10broker.operations.operation import Command, operation
 from amqp10broker.routing.exchange import Exchange, ExchangeSpec
 from amqp10broker.routing.registry import EXCHANGE_TYPES
 
@@ -85,7 +85,13 @@ def get_exchange(caller: Caller, name: Name) -> dict[str, Any]:
     return _describe(caller, caller.vhost.topology.lookup_exchange(name))
 
 
-@operation("list-exchanges", "exchange", permission="any permission on each", changes=False)
+@operation(
+    "list-exchanges",
+    "exchange",
+    permission="any permission on each",
+    changes=False,
+    command=Command("name type --format csv"),
+)
 def list_exchanges(caller: Caller) -> list[dict[str, Any]]:
     """List exchanges of a virtual host."""
     exchanges = sorted(caller.vhost.topology, key=lambda each: each.name)

@@ -16,7 +16,7 @@ from amqp10broker.operations.arguments import Check, Vhost
 from amqp10broker.operations.caller import Caller
 from amqp10broker.operations.cluster_node import ClusterNode, GroupSeen
 from amqp10broker.operations.members import leader_number, member_nodes, names, quorum_queues, runs
-from amqp10broker.operations.operation import operation
+from amqp10broker.operations.operation import Command, operation
 
 LOOK_AGAIN_S: Final = 0.5
 LEADER_S: Final = 5.0
@@ -36,7 +36,33 @@ line for each of the queues for which the check fails; `queues` is absent on suc
 """
 
 
-@operation("check-if-node-is-quorum-critical", "node", changes=False)
+@operation(
+    "drain",
+    "node",
+    takes_s=120,
+    command=Command(
+        "",
+        "the node is in maintenance: it accepts no clients and leads nothing; 'amqp10broker revive' ends "
+        "that, and so does a restart",
+        tool=True,
+    ),
+)
+async def drain(caller: Caller) -> dict[str, bool]:
+    """Take the node out of service: no clients, no leaders."""
+    await caller.node.cluster.drain()
+    return {"draining": True}
+
+
+@operation("revive", "node", command=Command("", "the node is in service again", tool=True))
+async def revive(caller: Caller) -> dict[str, bool]:
+    """Take the node back into service."""
+    await caller.node.cluster.revive()
+    return {"draining": False}
+
+
+@operation(
+    "check-if-node-is-quorum-critical", "node", changes=False, command=Command("", "{message}", tool=True)
+)
 def check_quorum_critical(caller: Caller) -> Checked:
     """Fail if a quorum queue, or the metadata, would lose its majority without this node."""
     cluster = caller.node.cluster
@@ -52,7 +78,13 @@ def check_quorum_critical(caller: Caller) -> Checked:
     )
 
 
-@operation("await-online-quorum-plus-one", "node", changes=False)
+@operation(
+    "await-online-quorum-plus-one",
+    "node",
+    changes=False,
+    takes_s=3700,
+    command=Command("--timeout 600", "{message}", tool=True),
+)
 async def await_online_quorum_plus_one(
     caller: Caller, timeout: Annotated[int, "seconds to wait", Check(bounds=(0, 3600))] = 120
 ) -> Checked:
@@ -68,7 +100,12 @@ async def await_online_quorum_plus_one(
     return _passed("every group with a member here has one more than its majority")
 
 
-@operation("check-for-quorum-queues-without-an-elected-leader", "node", changes=False)
+@operation(
+    "check-for-quorum-queues-without-an-elected-leader",
+    "node",
+    changes=False,
+    command=Command("'.*' --across-all-vhosts", "{message}", tool=True),
+)
 async def check_leaders(
     caller: Caller,
     pattern: Annotated[str, "regular expression, found anywhere in names of queues"],
@@ -107,7 +144,12 @@ async def check_leaders(
     return _found(failed, "has no elected leader", "every quorum queue asked for has an elected leader")
 
 
-@operation("check-if-new-quorum-queue-replicas-have-finished-initial-sync", "node", changes=False)
+@operation(
+    "check-if-new-quorum-queue-replicas-have-finished-initial-sync",
+    "node",
+    changes=False,
+    command=Command("", "{message}", tool=True),
+)
 def check_initial_sync(caller: Caller) -> Checked:
     """Fail if a member on this node is still to catch up."""
     cluster = caller.node.cluster
@@ -119,21 +161,7 @@ def check_initial_sync(caller: Caller) -> Checked:
     return _found(failed, "has a member here that is still to catch up", "every member here has caught up")
 
 
-@operation("drain", "node")
-async def drain(caller: Caller) -> dict[str, bool]:
-    """Take the node out of service: no clients, no leaders."""
-    await caller.node.cluster.drain()
-    return {"draining": True}
-
-
-@operation("revive", "node")
-async def revive(caller: Caller) -> dict[str, bool]:
-    """Take the node back into service."""
-    await caller.node.cluster.revive()
-    return {"draining": False}
-
-
-@operation("list-alarms", "node", changes=False)
+@operation("list-alarms", "node", changes=False, command=Command("--format json"))
 def list_alarms(caller: Caller) -> list[dict[str, Any]]:
     """List alarms that are on, by node."""
     cluster = caller.node.cluster

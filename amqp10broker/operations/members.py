@@ -8,7 +8,7 @@ and a pattern that is not valid `InvalidArgument`.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Final
 
 from amqp10broker.cluster.balance import BalancedQueue, next_move
@@ -20,7 +20,7 @@ from amqp10broker.metadata.queue import DeclaredQueue
 from amqp10broker.operations.arguments import Check, Found, Name, NodeName
 from amqp10broker.operations.caller import Caller
 from amqp10broker.operations.cluster_node import ClusterNode, MemberState
-from amqp10broker.operations.operation import operation
+from amqp10broker.operations.operation import Command, operation
 
 AGAIN_S: Final = 0.5
 """Delay after which a change that met another one is tried once more."""
@@ -36,9 +36,39 @@ Strategy = Annotated[str, "even: only queues with an even number of members", Ch
 ErrorsOnly = Annotated[bool, "leave out what went well"]
 
 Row = dict[str, Any]
+RAFT_COLUMNS: Final = (
+    *("Node Name", "Raft State", "Membership", "Last Log Index", "Last Written", "Last Applied"),
+    *("Commit Index", "Snapshot Index", "Term", "Machine Version"),
+)
+RESULT_COLUMNS: Final = ("vhost", "name", "size", "result")
+BALANCE_COLUMNS: Final = ("Node name", "Number of quorum queues", "Number of streams")
 
 
-@operation("add-member", "queue")
+def _added(given: Mapping[str, Any], result: Row) -> str:
+    done = "has a member" if result["added"] else "had a member already"
+    return f"queue '{given['name']}' {done} on {given['node']}; it has {result['size']}"
+
+
+def _deleted(given: Mapping[str, Any], result: Row) -> str:
+    done = "has no member" if result["deleted"] else "had no member"
+    return f"queue '{given['name']}' {done} on {given['node']}; it has {result['size']}"
+
+
+@operation(
+    "quorum-status", "queue", changes=False, command=Command("orders", columns=RAFT_COLUMNS, tool=True)
+)
+async def quorum_status(caller: Caller, name: Name) -> list[Row]:
+    """Show how each member of a quorum queue stands."""
+    cluster = caller.node.cluster
+    queue = quorum_queue(caller, name)
+    named = names(caller)
+
+    states = await cluster.member_states(queue, member_nodes(queue))
+    found = [raft_row(named.get(number, f"node {number}"), each) for number, each in states.items()]
+    return sorted(found, key=lambda row: str(row["Node Name"]))
+
+
+@operation("add-member", "queue", takes_s=620, command=Command("orders d --timeout 30", _added, tool=True))
 async def add_member(
     caller: Caller, name: Name, node: NodeName, membership: Membership = "promotable", timeout: Within = 5
 ) -> Row:
@@ -56,7 +86,7 @@ async def add_member(
     return {"added": True, "size": size}
 
 
-@operation("delete-member", "queue")
+@operation("delete-member", "queue", takes_s=620, command=Command("orders a", _deleted, tool=True))
 async def delete_member(caller: Caller, name: Name, node: NodeName, timeout: Within = 5) -> Row:
     """Remove the member of a quorum queue on a node, with its data.
 
@@ -73,68 +103,12 @@ async def delete_member(caller: Caller, name: Name, node: NodeName, timeout: Wit
     return {"deleted": True, "size": size}
 
 
-@operation("transfer-leadership", "queue")
-async def transfer_leadership(caller: Caller, name: Name, node: NodeName) -> Row:
-    """Have the member of a quorum queue on a node lead it.
-
-    Raises `PreconditionFailed` if the node leads it already, or has no member of it.
-    """
-    cluster = caller.node.cluster
-    queue = quorum_queue(caller, name)
-    number = node_named(caller, node)
-    if number == leader_number(caller, queue):
-        raise refused(queue, "already_leader", f"node '{node}' leads it")
-    if number not in member_nodes(queue):
-        raise refused(queue, "not_a_member", f"node '{node}' has no member of it; add one with add-member")
-    await cluster.transfer(queue, number)
-    return {"leader": names(caller)[number]}
-
-
-@operation("force-shrink-member-to-current-member", "queue")
-async def force_shrink(caller: Caller, name: Name) -> Row:
-    """Make this node's member of a quorum queue the only one; what only lost members have is lost.
-
-    Raises `PreconditionFailed` if none of its members is here.
-    """
-    cluster = caller.node.cluster
-    queue = quorum_queue(caller, name)
-    if cluster.number not in member_nodes(queue):
-        raise refused(queue, "not_a_member", "this node has no member of it; ask one that has")
-    if len(member_nodes(queue)) == 1:
-        return {"size": 1}
-    await cluster.shrink_to_here(queue)
-    return {"size": 1}
-
-
-@operation("quorum-status", "queue", changes=False)
-async def quorum_status(caller: Caller, name: Name) -> list[Row]:
-    """Show how each member of a quorum queue stands."""
-    cluster = caller.node.cluster
-    queue = quorum_queue(caller, name)
-    named = names(caller)
-
-    states = await cluster.member_states(queue, member_nodes(queue))
-    found = [raft_row(named.get(number, f"node {number}"), each) for number, each in states.items()]
-    return sorted(found, key=lambda row: str(row["Node Name"]))
-
-
-def raft_row(node: str, state: MemberState) -> Row:
-    """Format a member in the columns of RabbitMQ's `quorum_status` and `metadata_store_status`."""
-    return {
-        "Node Name": node,
-        "Raft State": state.state,
-        "Membership": state.membership,
-        "Last Log Index": state.last_index,
-        "Last Written": state.last_written,
-        "Last Applied": state.last_applied,
-        "Commit Index": state.commit_index,
-        "Snapshot Index": state.snapshot_index,
-        "Term": state.term,
-        "Machine Version": state.machine_version,
-    }
-
-
-@operation("grow", "members")
+@operation(
+    "grow",
+    "members",
+    takes_s=3600,
+    command=Command("d even --queue-pattern '^orders'", columns=RESULT_COLUMNS, tool=True),
+)
 async def grow(
     caller: Caller,
     node: NodeName,
@@ -163,7 +137,9 @@ async def grow(
     return await _each(chosen, act, errors_only)
 
 
-@operation("grow-to-count", "members")
+@operation(
+    "grow-to-count", "members", takes_s=3600, command=Command("3 all", columns=RESULT_COLUMNS, tool=True)
+)
 async def grow_to_count(
     caller: Caller,
     count: Annotated[int, "members that each shall have", Check(bounds=(1, 255))],
@@ -205,7 +181,9 @@ async def grow_to_count(
     return await _each(chosen, act, errors_only)
 
 
-@operation("shrink", "members")
+@operation(
+    "shrink", "members", takes_s=3600, command=Command("c --errors-only", columns=RESULT_COLUMNS, tool=True)
+)
 async def shrink(caller: Caller, node: NodeName, errors_only: ErrorsOnly = False) -> list[Row]:
     """Remove the members of all quorum queues on a node, which need not run.
 
@@ -228,7 +206,82 @@ async def shrink(caller: Caller, node: NodeName, errors_only: ErrorsOnly = False
     return await _each(chosen, act, errors_only)
 
 
-@operation("force-all-queues-shrink-member-to-current-member", "members")
+@operation(
+    "transfer-leadership", "queue", command=Command("orders b", "{leader} leads queue '{name}'", tool=True)
+)
+async def transfer_leadership(caller: Caller, name: Name, node: NodeName) -> Row:
+    """Have the member of a quorum queue on a node lead it.
+
+    Raises `PreconditionFailed` if the node leads it already, or has no member of it.
+    """
+    cluster = caller.node.cluster
+    queue = quorum_queue(caller, name)
+    number = node_named(caller, node)
+    if number == leader_number(caller, queue):
+        raise refused(queue, "already_leader", f"node '{node}' leads it")
+    if number not in member_nodes(queue):
+        raise refused(queue, "not_a_member", f"node '{node}' has no member of it; add one with add-member")
+    await cluster.transfer(queue, number)
+    return {"leader": names(caller)[number]}
+
+
+@operation(
+    "rebalance", "members", takes_s=3600, command=Command("quorum", columns=BALANCE_COLUMNS, tool=True)
+)
+async def rebalance(
+    caller: Caller,
+    kind: Annotated[str, "leaders of what", Check(choices=("all", "quorum", "stream"))],
+    vhost_pattern: Found = ".*",
+    queue_pattern: Found = ".*",
+) -> list[Row]:
+    """Hand leaderships over until no node has more than its share.
+
+    Returns ``[{"Node name": str, "Number of quorum queues": int, "Number of streams": int}]``. Raises
+    `PreconditionFailed` if one is under way already.
+    """
+    cluster = caller.node.cluster
+    queues = [] if kind == "stream" else _matching(caller, vhost_pattern, queue_pattern)
+    chief = cluster.chief()
+    if chief is not None and chief != cluster.number:
+        given = {"kind": kind, "vhost_pattern": vhost_pattern, "queue_pattern": queue_pattern}
+        rows: list[Row] = await cluster.run_at(chief, "rebalance", given, None)
+        return rows
+    if cluster.rebalancing:
+        raise PreconditionFailed("cluster", "rebalance_in_progress: wait until the other one is over")
+
+    cluster.rebalancing = True
+    try:
+        return await _rebalanced(caller, cluster, list(queues))
+    finally:
+        cluster.rebalancing = False
+
+
+@operation(
+    "force-shrink-member-to-current-member",
+    "queue",
+    command=Command("orders", "queue '{name}' has this node's member only; add others with grow", tool=True),
+)
+async def force_shrink(caller: Caller, name: Name) -> Row:
+    """Make this node's member of a quorum queue the only one; what only lost members have is lost.
+
+    Raises `PreconditionFailed` if none of its members is here.
+    """
+    cluster = caller.node.cluster
+    queue = quorum_queue(caller, name)
+    if cluster.number not in member_nodes(queue):
+        raise refused(queue, "not_a_member", "this node has no member of it; ask one that has")
+    if len(member_nodes(queue)) == 1:
+        return {"size": 1}
+    await cluster.shrink_to_here(queue)
+    return {"size": 1}
+
+
+@operation(
+    "force-all-queues-shrink-member-to-current-member",
+    "members",
+    takes_s=3600,
+    command=Command("--vhost-pattern '^shop$'", columns=RESULT_COLUMNS, tool=True),
+)
 async def force_shrink_all(
     caller: Caller,
     vhost_pattern: Found = ".*",
@@ -251,6 +304,21 @@ async def force_shrink_all(
         return 1
 
     return await _each(chosen, act, errors_only)
+
+
+def raft_row(node: str, state: MemberState) -> Row:
+    """Format a member in the columns of RabbitMQ's `quorum_status` and `metadata_store_status`."""
+    return dict(
+        zip(
+            RAFT_COLUMNS,
+            (
+                *(node, state.state, state.membership, state.last_index, state.last_written),
+                *(state.last_applied, state.commit_index, state.snapshot_index, state.term),
+                state.machine_version,
+            ),
+            strict=True,
+        )
+    )
 
 
 def change_not_permitted(queue: DeclaredQueue) -> PreconditionFailed:
@@ -281,35 +349,6 @@ async def _each(
         if not errors_only or row["result"] != "ok":
             rows.append(row)
     return rows
-
-
-@operation("rebalance", "members")
-async def rebalance(
-    caller: Caller,
-    kind: Annotated[str, "leaders of what", Check(choices=("all", "quorum", "stream"))],
-    vhost_pattern: Found = ".*",
-    queue_pattern: Found = ".*",
-) -> list[Row]:
-    """Hand leaderships over until no node has more than its share.
-
-    Returns ``[{"Node name": str, "Number of quorum queues": int, "Number of streams": int}]``. Raises
-    `PreconditionFailed` if one is under way already.
-    """
-    cluster = caller.node.cluster
-    queues = [] if kind == "stream" else _matching(caller, vhost_pattern, queue_pattern)
-    chief = cluster.chief()
-    if chief is not None and chief != cluster.number:
-        given = {"kind": kind, "vhost_pattern": vhost_pattern, "queue_pattern": queue_pattern}
-        rows: list[Row] = await cluster.run_at(chief, "rebalance", given, None)
-        return rows
-    if cluster.rebalancing:
-        raise PreconditionFailed("cluster", "rebalance_in_progress: wait until the other one is over")
-
-    cluster.rebalancing = True
-    try:
-        return await _rebalanced(caller, cluster, list(queues))
-    finally:
-        cluster.rebalancing = False
 
 
 async def _rebalanced(caller: Caller, cluster: ClusterNode, queues: list[DeclaredQueue]) -> list[Row]:

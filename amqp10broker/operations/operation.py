@@ -19,6 +19,27 @@ FOR_ADMINISTRATORS: Final = "the tag administrator"
 
 
 @dataclass(frozen=True, slots=True)
+class Command:
+    """The command of an operation on the command line, which has the operation's name.
+
+    Attributes:
+        example: its arguments in the example of its help.
+        said: the sentence for people: a format string over arguments and result, or a function of both.
+        columns: of a result of rows; without them `said` formats it.
+        description: for its own help; empty: that of the operation.
+        positional: arguments that are written without the name of an option, though they have a default.
+        tool: it has the exit codes and formats of RabbitMQ's tools for clusters.
+    """
+
+    example: str = ""
+    said: str | Callable[[Mapping[str, Any], Any], str] = ""
+    columns: tuple[str, ...] = ()
+    description: str = ""
+    positional: tuple[str, ...] = ()
+    tool: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Operation:
     """One operation.
 
@@ -28,6 +49,8 @@ class Operation:
         help: a sentence: the first paragraph of the function's docstring.
         changes: it changes declarations or the cluster, and is logged.
         at_node: another node may execute it; the last argument, ``node``, names one, and is not for `run`.
+        takes_s: how long it may take; 0: as long as others.
+        command: None: the command line has no command of its name.
         run: takes the caller and the arguments.
     """
 
@@ -38,7 +61,14 @@ class Operation:
     help: str
     changes: bool
     at_node: bool
+    takes_s: float
+    command: Command | None
     run: Callable[..., Any]
+
+    @property
+    def line(self) -> str:
+        """The help as a line in a list of commands."""
+        return f"{self.help[0].lower()}{self.help[1:-1]}"
 
     @property
     def in_vhost(self) -> bool:
@@ -51,7 +81,14 @@ REGISTERED: Final[list[Operation]] = []
 
 
 def operation(
-    name: str, noun: str, *, permission: str = FOR_ADMINISTRATORS, changes: bool = True, at_node: str = ""
+    name: str,
+    noun: str,
+    *,
+    permission: str = FOR_ADMINISTRATORS,
+    changes: bool = True,
+    at_node: str = "",
+    takes_s: float = 0,
+    command: Command | None = None,
 ) -> Callable[[F], F]:
     """Register the decorated function as an operation.
 
@@ -69,7 +106,8 @@ def operation(
         arguments = _arguments_of(run)
         if at_node:
             arguments += (Argument("node", Kind.TEXT, at_node, False, None, Check()),)
-        REGISTERED.append(Operation(name, noun, arguments, permission, help, changes, bool(at_node), run))
+        facts = (permission, help, changes, bool(at_node), takes_s, command)
+        REGISTERED.append(Operation(name, noun, arguments, *facts, run))
         return run
 
     return register

@@ -13,14 +13,23 @@ from amqp10broker.metadata.queue_settings import EXCHANGE, POLICY_KEYS
 from amqp10broker.metadata.vhost_requests import ClearPolicy, SetPolicy
 from amqp10broker.operations.arguments import Check, Found, Name
 from amqp10broker.operations.caller import Caller, Steps
-from amqp10broker.operations.operation import operation
+from amqp10broker.operations.operation import Command, operation
 
 Contents = Annotated[dict[str, Any], 'settings as JSON: {"max-length": 1000}']
 Priority = Annotated[int, "of several that match, the highest counts"]
 ApplyTo = Annotated[str, "which of those whose name matches", Check(choices=APPLY_TO)]
 
 
-@operation("set-policy", "policy")
+@operation(
+    "set-policy",
+    "policy",
+    command=Command(
+        "short '^orders' '{\"max-length\": 100000}' --apply-to queues",
+        description="Set a policy: settings for the queues or exchanges whose name matches a pattern. It "
+        "acts at once, also on those that are there. Settings are those of queue arguments "
+        "without x-, and alternate-exchange.",
+    ),
+)
 def set_policy(
     caller: Caller,
     name: Name,
@@ -43,7 +52,24 @@ def set_policy(
     return _set(caller, Policy(_checked(name), pattern, definition, priority, apply_to))
 
 
-@operation("set-operator-policy", "policy")
+@operation("clear-policy", "policy", command=Command("short", "policy '{name}' cleared"))
+def clear_policy(caller: Caller, name: Name) -> Steps[None]:
+    """Forget a policy.
+
+    Raises `NotFound`.
+    """
+    yield from caller.change(ClearPolicy(caller.vhost.named(), name))
+
+
+@operation(
+    "set-operator-policy",
+    "policy",
+    command=Command(
+        "bound '.*' '{\"max-length\": 1000000}'",
+        description="Set an operator policy: bounds of what policies and queue arguments set. It acts at "
+        "once.",
+    ),
+)
 def set_operator_policy(
     caller: Caller,
     name: Name,
@@ -56,28 +82,19 @@ def set_operator_policy(
     return _set(caller, Policy(_checked(name), pattern, definition, priority, apply_to, operator=True))
 
 
-@operation("clear-policy", "policy")
-def clear_policy(caller: Caller, name: Name) -> Steps[None]:
-    """Forget a policy.
-
-    Raises `NotFound`.
-    """
-    yield from caller.change(ClearPolicy(caller.vhost.named(), name))
-
-
-@operation("clear-operator-policy", "policy")
+@operation("clear-operator-policy", "policy", command=Command("bound", "operator policy '{name}' cleared"))
 def clear_operator_policy(caller: Caller, name: Name) -> Steps[None]:
     """Forget an operator policy."""
     yield from caller.change(ClearPolicy(caller.vhost.named(), name, operator=True))
 
 
-@operation("list-policies", "policy", changes=False)
+@operation("list-policies", "policy", changes=False, command=Command(""))
 def list_policies(caller: Caller) -> list[dict[str, Any]]:
     """List policies of a virtual host."""
     return _listed(caller, operator=False)
 
 
-@operation("list-operator-policies", "policy", changes=False)
+@operation("list-operator-policies", "policy", changes=False, command=Command(""))
 def list_operator_policies(caller: Caller) -> list[dict[str, Any]]:
     """List operator policies of a virtual host."""
     return _listed(caller, operator=True)

@@ -26,7 +26,7 @@ from amqp10broker.operations.arguments import EMPTY, Durable, IfUnused, Name, XA
 from amqp10broker.operations.caller import Caller, Steps
 from amqp10broker.operations.members import others
 from amqp10broker.operations.names import check_name, check_not_reserved
-from amqp10broker.operations.operation import operation
+from amqp10broker.operations.operation import Command, operation
 from amqp10broker.queues.commands import Delete, Inspect, Purge
 from amqp10broker.queues.effects import Answer, Refusal
 from amqp10broker.routing.declaration import check_not_direct_reply_to
@@ -182,7 +182,13 @@ def purge_queue(caller: Caller, name: Name) -> Steps[dict[str, Any]]:
     return {"message_count": answer.ready}
 
 
-@operation("list-queues", "queue", permission="any permission on each", changes=False)
+@operation(
+    "list-queues",
+    "queue",
+    permission="any permission on each",
+    changes=False,
+    command=Command("name type messages policy --vhost shop"),
+)
 async def list_queues(
     caller: Caller,
     online: Annotated[bool, "only queues whose leader, or node, can be reached"] = False,

@@ -7,6 +7,7 @@ A missing node, virtual host, connection, link or watch raises `NotFound`; opera
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from enum import StrEnum
 from functools import partial
 from typing import Annotated, Any, Final
@@ -20,7 +21,7 @@ from amqp10broker.operations.cluster import without_leader
 from amqp10broker.operations.cluster_node import ClusterNode
 from amqp10broker.operations.members import names, node_named, others
 from amqp10broker.operations.node import FaultsOnRequest
-from amqp10broker.operations.operation import operation
+from amqp10broker.operations.operation import Command, operation
 from amqp10broker.operations.snapshot import document
 
 CONNECTIONS_ASKED_FOR: Final = 100
@@ -195,53 +196,8 @@ _ADDED: Final = (
 )
 
 
-@operation("set", "setting", changes=False)
-def set_flow(
-    caller: Caller,
-    name: Annotated[str, "which", Check(choices=tuple(FLOW_SETTINGS))],
-    value: Annotated[int | str, "from now on", Check(bounds=(1, 4_294_967_295), word="auto")],
-) -> dict[str, Any]:
-    """Change a flow control setting of a running broker.
-
-    Raises `BadRequest` if the name does not exist, or the value is out of range.
-    """
-    node = caller.node
-    try:
-        node.set_flow(name, value)
-    except ConfigError as error:
-        raise BadRequest("setting", str(error)) from error
-    return {name: value}
-
-
-@operation("set-limit", "limit", changes=False)
-def set_limit(
-    caller: Caller,
-    name: Annotated[str, "vm_memory_high_watermark or disk_free_limit"],
-    value: Annotated[str, "as in the configuration: 0.6, 512MB, mem_relative 1.5"],
-) -> dict[str, Any]:
-    """Change where an alarm begins.
-
-    Returns ``{"limit_bytes": int | None, "alarms": [names]}``. Raises `BadRequest` if the name does not
-    exist, or the value is not valid.
-    """
-    node = caller.node
-    try:
-        limit = node.set_limit(name, value)
-    except ConfigError as error:
-        raise BadRequest("limit", str(error)) from error
-    return {"limit_bytes": limit, "alarms": node.alarms()}
-
-
-@operation("alarm", "alarm", changes=False)
-def set_alarm(
-    caller: Caller,
-    name: Annotated[str, "which resource", Check(choices=tuple(Resource))],
-    on: Annotated[bool, "raise it, or take that back"],
-) -> dict[str, Any]:
-    """Raise an alarm of a running broker by hand, or take that back."""
-    node = caller.node
-    node.set_alarm(name, on)
-    return {"alarms": node.alarms()}
+def _at(given: Mapping[str, Any]) -> str:
+    return "" if given["node"] is None else f" at node {given['node']}"
 
 
 @operation(
@@ -249,6 +205,11 @@ def set_alarm(
     "connection",
     changes=False,
     at_node="to which it is connected; this one if not given",
+    command=Command(
+        "7 'maintenance at noon'",
+        lambda given, closed: f"connection {given['id']}{_at(given)} closed",
+        positional=("reason",),
+    ),
 )
 def close_connection(
     caller: Caller,
@@ -260,13 +221,27 @@ def close_connection(
     return {"id": id}
 
 
-@operation("list-suspended-links", "link", changes=False, at_node=CLIENTS_NODE)
+@operation(
+    "list-suspended-links",
+    "link",
+    changes=False,
+    at_node=CLIENTS_NODE,
+    command=Command("link name container_id left_s"),
+)
 def list_suspended_links(caller: Caller) -> list[dict[str, Any]]:
     """List links of AMQP 1.0 that are kept though their clients have gone."""
     return [document(each) for each in caller.node.suspended_links()]
 
 
-@operation("end-suspended-link", "link", changes=False, at_node=CLIENTS_NODE)
+@operation(
+    "end-suspended-link",
+    "link",
+    changes=False,
+    at_node=CLIENTS_NODE,
+    command=Command(
+        "3", "link '{name}' of container '{container_id}' is over; it kept {unsettled} unsettled"
+    ),
+)
 def end_suspended_link(
     caller: Caller, link: Annotated[int, "its number, see list-suspended-links"]
 ) -> dict[str, Any]:
@@ -274,7 +249,7 @@ def end_suspended_link(
     return document(caller.node.end_suspended_link(link))
 
 
-@operation("record-start", "recording", changes=False)
+@operation("record-start", "recording", changes=False, takes_s=60)
 async def start_recording(
     caller: Caller,
     folder: Annotated[str, "where to, made if it is not there"],
@@ -292,7 +267,7 @@ async def start_recording(
     return document(await caller.node.start_recording(_path("recording", folder), every, run))
 
 
-@operation("record-stop", "recording", changes=False)
+@operation("record-stop", "recording", changes=False, takes_s=60)
 async def stop_recording(caller: Caller) -> dict[str, Any]:
     """End the recording; its files are complete then."""
     return document(await caller.node.stop_recording())
@@ -388,7 +363,12 @@ def follow_links(
     return document(node.follow_links(name, on=on))
 
 
-@operation("inject-fault", "fault", changes=False)
+@operation(
+    "inject-fault",
+    "fault",
+    changes=False,
+    command=Command("limit-credit --queue orders --count 0", "fault {fault} is committed: {kind}"),
+)
 def inject_fault(
     caller: Caller,
     kind: Annotated[str, "what is done wrong", Check(choices=tuple(FaultKind))],
@@ -416,7 +396,7 @@ def inject_fault(
     return document(faults.inject(kind, name, queue, client, link, count, condition, code, text))
 
 
-@operation("lift-fault", "fault", changes=False)
+@operation("lift-fault", "fault", changes=False, command=Command("1", "fault {fault} is committed no more"))
 def lift_fault(caller: Caller, fault: Annotated[int, "its number"]) -> dict[str, Any]:
     """Commit a fault no more.
 
@@ -425,7 +405,7 @@ def lift_fault(caller: Caller, fault: Annotated[int, "its number"]) -> dict[str,
     return document(_faults(caller).lift(fault))
 
 
-@operation("list-faults", "fault", changes=False)
+@operation("list-faults", "fault", changes=False, command=Command(""))
 def list_faults(caller: Caller) -> list[dict[str, Any]]:
     """List faults that are committed.
 
@@ -440,6 +420,87 @@ def _faults(caller: Caller) -> FaultsOnRequest:
         text = "faults are for brokers in test mode: start one with --test-mode, and without otel_endpoint"
         raise NotSupported("fault", text)
     return faults
+
+
+def _alarm_said(given: Mapping[str, Any], result: Any) -> str:
+    name, on = given["name"], given["on"]
+    if not on and name in result.get("alarms", ()):
+        limit = "vm-memory-high-watermark" if name == "memory" else "disk-free-limit"
+        return (
+            f"the {name} alarm stays on, for another reason: 'amqp10broker status' says which; "
+            f"'amqp10broker set-{limit}' sets another limit"
+        )
+    return f"the {name} alarm is {'on' if on else 'off'}"
+
+
+@operation(
+    "set",
+    "setting",
+    changes=False,
+    command=Command(
+        "max_link_credit 1000",
+        "{name} is now {value}",
+        description="Change a flow control setting of a running broker. What it grants from then on follows "
+        "the new value; overrides of the configuration file still apply.",
+    ),
+)
+def set_flow(
+    caller: Caller,
+    name: Annotated[str, "which", Check(choices=tuple(FLOW_SETTINGS))],
+    value: Annotated[int | str, "from now on", Check(bounds=(1, 4_294_967_295), word="auto")],
+) -> dict[str, Any]:
+    """Change a flow control setting of a running broker.
+
+    Raises `BadRequest` if the name does not exist, or the value is out of range.
+    """
+    node = caller.node
+    try:
+        node.set_flow(name, value)
+    except ConfigError as error:
+        raise BadRequest("setting", str(error)) from error
+    return {name: value}
+
+
+@operation("set-limit", "limit", changes=False)
+def set_limit(
+    caller: Caller,
+    name: Annotated[str, "vm_memory_high_watermark or disk_free_limit"],
+    value: Annotated[str, "as in the configuration: 0.6, 512MB, mem_relative 1.5"],
+) -> dict[str, Any]:
+    """Change where an alarm begins.
+
+    Returns ``{"limit_bytes": int | None, "alarms": [names]}``. Raises `BadRequest` if the name does not
+    exist, or the value is not valid.
+    """
+    node = caller.node
+    try:
+        limit = node.set_limit(name, value)
+    except ConfigError as error:
+        raise BadRequest("limit", str(error)) from error
+    return {"limit_bytes": limit, "alarms": node.alarms()}
+
+
+@operation(
+    "alarm",
+    "alarm",
+    changes=False,
+    command=Command(
+        "disk on",
+        _alarm_said,
+        description="Raise a resource alarm by hand, or take that back. While one is on, publishers are held"
+        " back. An alarm that was measured ends when there is room again, or under another "
+        "limit.",
+    ),
+)
+def set_alarm(
+    caller: Caller,
+    name: Annotated[str, "which resource", Check(choices=tuple(Resource))],
+    on: Annotated[bool, "raise it, or take that back"],
+) -> dict[str, Any]:
+    """Raise an alarm of a running broker by hand, or take that back."""
+    node = caller.node
+    node.set_alarm(name, on)
+    return {"alarms": node.alarms()}
 
 
 @operation("timeline", "watch", changes=False, at_node=CLIENTS_NODE)

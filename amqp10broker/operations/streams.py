@@ -7,19 +7,25 @@ without a change succeed. They raise
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 from amqp10broker.errors import NotSupported
 from amqp10broker.metadata.queue import DeclaredQueue
 from amqp10broker.operations.arguments import Name, NodeName
 from amqp10broker.operations.caller import Caller
 from amqp10broker.operations.members import names, node_named, refused
-from amqp10broker.operations.operation import operation
+from amqp10broker.operations.operation import Command, operation
 
 Row = dict[str, Any]
+STREAM_COLUMNS: Final = (
+    *("role", "node", "epoch", "offset", "committed_offset", "committed_chunk_id", "first_offset", "readers"),
+    "segments",
+)
 
 
-@operation("stream-status", "stream", changes=False)
+@operation(
+    "stream-status", "stream", changes=False, command=Command("events", columns=STREAM_COLUMNS, tool=True)
+)
 async def stream_status(caller: Caller, name: Name) -> list[Row]:
     """Show how a stream stands on its node."""
     cluster = caller.node.cluster
@@ -44,7 +50,12 @@ async def stream_status(caller: Caller, name: Name) -> list[Row]:
     return [row]
 
 
-@operation("add-replica", "stream", changes=False)
+@operation(
+    "add-replica",
+    "stream",
+    changes=False,
+    command=Command("events a", "stream '{name}' is on {node} already", tool=True),
+)
 def add_replica(caller: Caller, name: Name, node: NodeName) -> Row:
     """Have a replica of a stream on a node: refused but on its own, for a stream stays on its node.
 
@@ -56,7 +67,12 @@ def add_replica(caller: Caller, name: Name, node: NodeName) -> Row:
     return {"added": False, "size": 1}
 
 
-@operation("delete-replica", "stream", changes=False)
+@operation(
+    "delete-replica",
+    "stream",
+    changes=False,
+    command=Command("events b", "stream '{name}' had no replica on {node}", tool=True),
+)
 def delete_replica(caller: Caller, name: Name, node: NodeName) -> Row:
     """Have no replica of a stream on a node: refused on its own, where the only one is.
 
@@ -71,7 +87,12 @@ def delete_replica(caller: Caller, name: Name, node: NodeName) -> Row:
     return {"deleted": False, "size": 1}
 
 
-@operation("restart-stream", "stream", changes=False)
+@operation(
+    "restart-stream",
+    "stream",
+    changes=False,
+    command=Command("events", "stream '{name}' is led by {leader}, as before", tool=True),
+)
 def restart_stream(
     caller: Caller,
     name: Name,

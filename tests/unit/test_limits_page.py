@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from amqp10broker.cli.main import HOMES
+from amqp10broker.cli.main import homes
 from amqp10broker.config.records import SETTINGS, Config
 from amqp10broker.storage.folder import FORMAT
 
@@ -56,7 +56,7 @@ def test_no_name_stands_twice() -> None:
 
 def test_settings_commands_and_files_that_the_text_names_exist() -> None:
     """What is told to type can be typed, and what is linked to can be opened."""
-    known = {command for home in HOMES.values() for command in home}
+    known = {command for home in homes().values() for command in home}
     named = re.findall(
         r"`(?:amqp10broker )?((?:add|set|close|export|import|list|storage)[- ][a-z-]+)", DOCUMENT
     )

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from amqp10broker.api.table import ROUTES
-from amqp10broker.cli.main import HOMES
+from amqp10broker.cli.main import homes
 from amqp10broker.cli.serving import HTTP_PORT_ABOVE, PROMETHEUS_PORT_ABOVE
 from amqp10broker.config.records import SETTINGS, Config
 from amqp10broker.operations import checklist
@@ -51,7 +51,7 @@ def test_thresholds_are_those_of_the_code() -> None:
 
 def test_commands_and_paths_that_the_page_names_exist() -> None:
     """What is told to type can be typed."""
-    known = {command for home in HOMES.values() for command in home}
+    known = {command for home in homes().values() for command in home}
     typed = set(re.findall(r"(?:`|\$ |bin/|mq |&& )amqp10broker ([a-z-]+)", PAGE))
     assert len(typed) >= 11
     assert typed <= known

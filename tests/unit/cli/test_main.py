@@ -7,7 +7,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
@@ -330,9 +330,9 @@ def test_the_table_of_commands_is_what_the_files_have() -> None:
     """The list of commands is shown without importing their files, so it is kept beside them."""
     found = {
         home: [command.name for command in importlib.import_module(f"amqp10broker.cli.{home}").COMMANDS]
-        for home in main.HOMES
+        for home in main.homes()
     }
-    assert found == {home: list(names) for home, names in main.HOMES.items()}
+    assert found == {home: list(names) for home, names in main.homes().items()}
 
 
 def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
@@ -341,12 +341,12 @@ def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
         main.main(["--help"])
     assert ended.value.code == 0
     shown = capsys.readouterr().out
-    missing = [name for names in main.HOMES.values() for name in names if f"    {name}" not in shown]
+    missing = [name for names in main.homes().values() for name in names if f"    {name}" not in shown]
     assert missing == []
     assert "3 no broker answers" in " ".join(shown.split())
 
 
-@pytest.mark.parametrize("name", [name for names in main.HOMES.values() for name in names])
+@pytest.mark.parametrize("name", [name for names in main.homes().values() for name in names])
 def test_every_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Its own parser is made, and says more than its name."""
     with pytest.raises(SystemExit) as ended:
@@ -355,15 +355,19 @@ def test_every_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) -
     assert f"usage: amqp10broker {name}" in capsys.readouterr().out
 
 
+REGISTRY: Final = "amqp10broker.operations.registry"
+
+
 @pytest.mark.parametrize(
-    "modules",
-    ["main", *(f"{home}" for home in main.HOMES), "status"],
+    ("modules", "without"),
+    [
+        *((home, ("trio", "structlog", "argon2")) for home in main.homes()),
+        *((name, ("trio", "structlog", REGISTRY)) for name in ("main", "admin", "status", "publishing")),
+    ],
 )
-def test_the_command_line_starts_without_trio_and_structlog(modules: str) -> None:
-    """Importing Trio takes longer than all that ``--help`` and ``status`` do; so does the client."""
-    code = (
-        f"import sys, amqp10broker.cli.{modules};print({{'trio', 'structlog', 'argon2'}} & set(sys.modules))"
-    )
+def test_the_command_line_starts_without_trio_and_structlog(modules: str, without: tuple[str, ...]) -> None:
+    """Importing Trio takes longer than all that ``--help`` does; only commands of operations need these."""
+    code = f"import sys, amqp10broker.cli.{modules}; print(set({without}) & set(sys.modules))"
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert shown == "set()\n"
 
