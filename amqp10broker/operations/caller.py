@@ -3,31 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Generator
-from typing import Any, Final, Protocol, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 from amqp10broker.auth.authorise import Access, Kind
+from amqp10broker.auth.passwords import Passwords, ReadyRecords
 from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import NotSupported, PermissionDenied
 from amqp10broker.metadata.catalog import Catalog, CatalogRequest
 from amqp10broker.metadata.proposing import LATER, Decided, Propose
 from amqp10broker.metadata.queue import DeclaredQueue, QueueHandle
-from amqp10broker.metadata.users import PasswordRecord
 from amqp10broker.metadata.vhost import VirtualHost
 from amqp10broker.operations.node import Node, TraceSink
 from amqp10broker.queues.commands import Command, PeerId, ReplyTo, RequestRef
 from amqp10broker.queues.effects import Answer
 
 T = TypeVar("T")
-
-
-class RecordMaker(Protocol):
-    """Makes records of passwords: `auth.passwords.Passwords`, or one that runs it in a thread."""
-
-    def make(self, password: str) -> PasswordRecord:
-        """Return the record of a new password."""
-
-    def exportable(self, record: PasswordRecord | None) -> PasswordRecord | None:
-        """Return the record in the form for a definitions file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +66,7 @@ class Caller:
     propose: Propose | None = None
     reply_to: ReplyTo = _NOBODY
     new_name: Callable[[], str] | None = None
-    passwords: RecordMaker | None = None
+    passwords: Passwords | ReadyRecords | None = None
     offer_token: Callable[[bytes, RequestRef], None] | None = None
     report: Callable[[str, str, str | None], None] | None = None
 
@@ -174,3 +164,19 @@ class Lines:
 
     begin: Callable[[TraceSink], Any]
     end: Callable[[str], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Actor:
+    """The user of a front end that can wait for tasks.
+
+    Attributes:
+        by: for the log.
+        access: the user's permissions; None: everything, or the caller has checked them.
+        types: arguments are typed by hand, and a slip in them is refused. Clients may declare queues with
+            any argument.
+    """
+
+    by: str
+    access: Access | None = None
+    types: bool = False

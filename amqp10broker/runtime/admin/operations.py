@@ -15,14 +15,12 @@ from typing import Any, Final
 
 import trio
 
-from amqp10broker.auth.authorise import Access
-from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import BrokerError, InvalidArgument, RefusedError
 from amqp10broker.metadata.plan import VhostFacts
 from amqp10broker.metadata.proposing import Decided
 from amqp10broker.metadata.queue_arguments import misspelt
 from amqp10broker.metadata.vhost import VirtualHost
-from amqp10broker.operations.caller import Caller, Steps, Wait
+from amqp10broker.operations.caller import Actor, Caller, Steps, Wait
 from amqp10broker.operations.registry import OPERATIONS, perform
 from amqp10broker.queues.effects import Answer
 from amqp10broker.runtime.admin.node import BY_ADMIN_SOCKET, Administered, RunningNode
@@ -37,21 +35,6 @@ ANSWER_S: Final = 8.0
 """How long a queue may take; less than the command line waits, so that it hears which queue it was."""
 DECIDED_S: Final = 40.0
 """How long the nodes of a cluster may take to agree: they give up by themselves, and say so, before."""
-
-
-@dataclass(frozen=True, slots=True)
-class Actor:
-    """The caller of an operation.
-
-    Attributes:
-        access: the user's permissions; None: everything, or the caller has checked them.
-        types: arguments are typed by hand, and a slip in them is refused. Clients may declare queues with
-            any argument.
-    """
-
-    by: str
-    access: Access | None = None
-    types: bool = False
 
 
 OWNER: Final = Actor(BY_ADMIN_SOCKET, types=True)

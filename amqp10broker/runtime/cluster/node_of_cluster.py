@@ -19,7 +19,7 @@ from amqp10broker.cluster.membership import MemberRole, is_promotable
 from amqp10broker.errors import PeerUnreachable, RefusedError, Unavailable
 from amqp10broker.metadata.node_requests import SetDraining, SetMembers
 from amqp10broker.metadata.queue import DeclaredQueue
-from amqp10broker.operations.cluster_node import GroupSeen, Leaderless, MemberState
+from amqp10broker.operations.cluster_node import ClusterNode, GroupSeen, Leaderless, MemberState
 from amqp10broker.operations.registry import OPERATIONS
 from amqp10broker.runtime.admin.node import Administered
 from amqp10broker.runtime.admin.operations import run_operation
@@ -46,7 +46,7 @@ LEAVE_S: Final = 2.0
 """How long a stop may be held up until others lead."""
 
 
-class NodeOfCluster:
+class NodeOfCluster(ClusterNode):
     def __init__(self, broker: Administered, cluster: Cluster) -> None:
         assert cluster.system is not None, "it has begun"
         self.number = cluster.membership.number
