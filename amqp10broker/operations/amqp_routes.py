@@ -111,7 +111,7 @@ class ManagementRoute:
 def _offer(caller: Caller, token: bytes) -> Steps[None]:
     # The connection decides; a token that it refuses ends it.
     if caller.offer_token is not None:
-        ref = caller.reply_to.request()
+        ref = caller.new_request()
         caller.offer_token(token, ref)
         yield Wait(ref)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Generator
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from amqp10broker.auth.authorise import Access, Kind
 from amqp10broker.auth.passwords import Passwords, ReadyRecords
@@ -38,8 +38,6 @@ Steps: TypeAlias = Generator[Wait | Awaitable[Any], Any, T]
 `RefusedError` of the latter is thrown into it. Awaitables come only where the caller has a node.
 """
 
-_NOBODY: Final = ReplyTo(PeerId(0, 0, 0), "nobody")
-
 
 @dataclass(frozen=True, slots=True)
 class Caller:
@@ -48,8 +46,9 @@ class Caller:
     Attributes:
         access: the user's permissions; None: the machine's owner at the local socket, without restrictions.
         connection: identity of the connection, the owner of exclusive queues; None: there can be none.
-        running: the running node; None if the front end does not offer it.
+        running: makes the running node; None if the front end does not offer it.
         propose: sends requests to the catalog; None: the catalog decides at once.
+        new_request: makes a reference at the front end's reply address.
         new_name: makes a name for a queue that is declared without; None: it must have one.
         passwords: makes records of passwords; None where they cannot be set.
         offer_token: has another token of the client verified, and replies with a `Decided` if it is
@@ -62,9 +61,9 @@ class Caller:
     access: Access | None
     connection: object
     node_name: str = "amqp10broker"
-    running: Node | None = None
+    running: Callable[[], Node] | None = None
     propose: Propose | None = None
-    reply_to: ReplyTo = _NOBODY
+    new_request: Callable[[], RequestRef] = ReplyTo(PeerId(0, 0, 0), "nobody").request
     new_name: Callable[[], str] | None = None
     passwords: Passwords | ReadyRecords | None = None
     offer_token: Callable[[bytes, RequestRef], None] | None = None
@@ -74,7 +73,7 @@ class Caller:
         """Change the catalog, and return the answer. Raises `RefusedError` if nothing was changed."""
         if self.propose is None:
             return self.catalog.propose(request)
-        ref = self.reply_to.request()
+        ref = self.new_request()
         answer: T | object = self.propose(request, ref)
         if answer is LATER:
             decided: Decided = yield Wait(ref)
@@ -83,7 +82,7 @@ class Caller:
 
     def ask(self, queue: QueueHandle, command: Callable[[RequestRef], Command]) -> Steps[Answer]:
         """Send a command to a queue, and return its answer."""
-        ref = self.reply_to.request()
+        ref = self.new_request()
         answer: Answer = yield Wait(ref, queue, command(ref))
         return answer
 
@@ -125,7 +124,7 @@ class Caller:
         """The running node. Raises `NotSupported` if this front end does not offer it."""
         if self.running is None:
             raise NotSupported("node", "it cannot be asked for here: use the command line's local socket")
-        return self.running
+        return self.running()
 
     @property
     def is_administrator(self) -> bool:

@@ -283,8 +283,10 @@ def _nodes(queue: DeclaredQueue) -> tuple[int, ...]:
 
 
 def _named(caller: Caller, number: int) -> str:
+    if number == 0:
+        return caller.node_name
     node = caller.catalog.node_of(number)
-    return caller.node_name if number == 0 else f"node {number}" if node is None else node.name
+    return f"node {number}" if node is None else node.name
 
 
 def _online(caller: Caller, queue: DeclaredQueue) -> list[str]:

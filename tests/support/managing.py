@@ -169,8 +169,8 @@ class Broker:
         """Somebody on a connection; None is the machine's owner."""
         access = None if user is None else Access(CatalogGrants(self.catalog.users, user), "/")
         return Caller(
-            *(self.catalog, self.vhost, access, connection or self.connection, NODE, self.node),
-            reply_to=ELSEWHERE,
+            *(self.catalog, self.vhost, access, connection or self.connection, NODE, lambda: self.node),
+            new_request=ELSEWHERE.request,
             **rest,
         )
 

@@ -22,11 +22,13 @@ from amqp10broker.metadata.queue_arguments import misspelt
 from amqp10broker.metadata.vhost import VirtualHost
 from amqp10broker.operations.caller import Actor, Caller, Steps, Wait
 from amqp10broker.operations.registry import OPERATIONS, perform
+from amqp10broker.queues.commands import ReplyTo, RequestRef
 from amqp10broker.queues.effects import Answer
 from amqp10broker.runtime.admin.node import BY_ADMIN_SOCKET, Administered, RunningNode
 from amqp10broker.runtime.connections.password_records import made_in_thread, passwords_in
 from amqp10broker.runtime.log import Log
 from amqp10broker.runtime.mailbox import Mailbox
+from amqp10broker.runtime.queues.reply_registry import ReplyRegistry
 from amqp10broker.sessions.mail import SessionLetter
 
 _log = Log("amqp10broker.admin")
@@ -49,27 +51,25 @@ async def run_operation(
     """
     if name == "declare-queue" and actor.types:
         _refuse_slip(given)
-    passwords = await made_in_thread(broker.passwords, passwords_in(name, given))
+    plain = passwords_in(name, given)
     found = _vhost(broker, name, vhost)
-    mailbox: Mailbox[SessionLetter] = Mailbox()
-    address = broker.reply_registry.open("admin", mailbox)
+    replies = _Replies(broker.reply_registry)
     caller = Caller(
         catalog=broker.catalog,
         vhost=found,
         access=actor.access,
         connection=None,
         node_name=broker.config.node_name or broker.container_id,
-        running=RunningNode(broker, actor.by),
+        running=partial(RunningNode, broker, actor.by),
         propose=broker.propose,
-        reply_to=address,
-        passwords=passwords,
+        new_request=replies.new_request,
+        passwords=await made_in_thread(broker.passwords, plain) if plain else broker.passwords,
         report=partial(_log_operation, found, actor.by),
     )
     try:
-        return await _finished(perform(caller, name, given), mailbox)
+        return await _finished(perform(caller, name, given), replies)
     finally:
-        broker.reply_registry.close(address)
-        mailbox.close()
+        replies.close()
 
 
 def _refuse_slip(given: Mapping[str, Any]) -> None:
@@ -87,7 +87,7 @@ def _log_operation(vhost: VirtualHost, by: str, operation: str, subject: str, re
         _log.warning("operation refused", **details, text=refusal)
 
 
-async def _finished(steps: Steps[Any], mailbox: Mailbox[SessionLetter]) -> Any:
+async def _finished(steps: Steps[Any], replies: _Replies) -> Any:
     resume: Callable[[Any], Any] = steps.send
     heard: Any = None
     while True:
@@ -97,31 +97,49 @@ async def _finished(steps: Steps[Any], mailbox: Mailbox[SessionLetter]) -> Any:
             return done.value
         resume = steps.send
         try:
-            heard = await (_reply_to(step, mailbox) if isinstance(step, Wait) else step)
+            heard = await (replies.reply_to(step) if isinstance(step, Wait) else step)
         except RefusedError as refusal:
             resume, heard = steps.throw, refusal
 
 
-async def _reply_to(wait: Wait, mailbox: Mailbox[SessionLetter]) -> Answer | Decided:
-    within_s = DECIDED_S if wait.queue is None else ANSWER_S
-    if wait.queue is not None and wait.command is not None:
-        wait.queue.post(wait.command)
-    with trio.move_on_after(within_s):
-        while True:
-            for letter in await mailbox.take_all():
-                # Effects of queues come in lists.
-                for each in letter if isinstance(letter, list) else (letter,):
-                    if isinstance(each, Answer) and each.request == wait.ref:
-                        return each
-                    if isinstance(each, Decided) and each.ref == wait.ref:
-                        return each
-    # A queue that is deleted meanwhile answers that it is gone. The time is for one that is stuck.
-    raise BrokerError(
-        f"it has not been decided for {within_s:g} s: look with a list command whether it is done"
-        if wait.queue is None
-        else f"the queue has not answered for {within_s:g} s: it is overloaded; look at it with "
-        "'amqp10broker status', and whether it was done with 'amqp10broker list-queues'"
-    )
+class _Replies:
+    """The reply address of one operation, which most do not need: it is opened with the first request."""
+
+    def __init__(self, registry: ReplyRegistry) -> None:
+        self._registry = registry
+        self._mailbox: Mailbox[SessionLetter] = Mailbox()
+        self._address: ReplyTo | None = None
+
+    def new_request(self) -> RequestRef:
+        if self._address is None:
+            self._address = self._registry.open("admin", self._mailbox)
+        return self._address.request()
+
+    async def reply_to(self, wait: Wait) -> Answer | Decided:
+        within_s = DECIDED_S if wait.queue is None else ANSWER_S
+        if wait.queue is not None and wait.command is not None:
+            wait.queue.post(wait.command)
+        with trio.move_on_after(within_s):
+            while True:
+                for letter in await self._mailbox.take_all():
+                    # Effects of queues come in lists.
+                    for each in letter if isinstance(letter, list) else (letter,):
+                        if isinstance(each, Answer) and each.request == wait.ref:
+                            return each
+                        if isinstance(each, Decided) and each.ref == wait.ref:
+                            return each
+        # A queue that is deleted meanwhile answers that it is gone. The time is for one that is stuck.
+        raise BrokerError(
+            f"it has not been decided for {within_s:g} s: look with a list command whether it is done"
+            if wait.queue is None
+            else f"the queue has not answered for {within_s:g} s: it is overloaded; look at it with "
+            "'amqp10broker status', and whether it was done with 'amqp10broker list-queues'"
+        )
+
+    def close(self) -> None:
+        if self._address is not None:
+            self._registry.close(self._address)
+            self._mailbox.close()
 
 
 def _vhost(broker: Administered, operation: str, name: str | None) -> VirtualHost:

@@ -45,7 +45,7 @@ class Declaring:
             context.access,
             context.connection,
             propose=context.propose,
-            reply_to=context.reply_to,
+            new_request=context.reply_to.request,
             new_name=lambda: GENERATED_PREFIX + context.new_id(),
         )
 

@@ -587,7 +587,7 @@ class BrokerSession:
             context.connection,
             node_name=context.node,
             propose=context.propose,
-            reply_to=context.reply_to,
+            new_request=context.reply_to.request,
             offer_token=context.offer_token,
             report=partial(log_operation, context.log),
         )
