@@ -21,7 +21,7 @@ Row = dict[str, Any]
 
 
 class Column(NamedTuple):
-    """A column: its description, and the fields of an entry whose sum it shows, such as ``weight.ready``."""
+    """A column: its description, and the fields of an entry that it adds up, such as ``weight.ready``."""
 
     what: str
     fields: tuple[str, ...]

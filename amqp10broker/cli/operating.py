@@ -1,4 +1,4 @@
-"""Commands of operations as the registry has them, and the few whose record is not enough."""
+"""Commands of operations as the registry has them, and those that need more than a record."""
 
 from __future__ import annotations
 

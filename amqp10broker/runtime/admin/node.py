@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 _log = Log("amqp10broker.admin")
 
 BY_ADMIN_SOCKET: Final = "admin socket"
-"""Who did it, in the log: the machine's owner, the only one who reaches the socket."""
+"""The name in the log of the machine's owner: no other user reaches the socket."""
 
 
 class RecordingControl(Protocol):

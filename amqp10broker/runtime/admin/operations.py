@@ -40,7 +40,7 @@ DECIDED_S: Final = 40.0
 
 
 OWNER: Final = Actor(BY_ADMIN_SOCKET, types=True)
-"""The machine's owner, the only one who reaches the admin socket."""
+"""The machine's owner: no other user reaches the admin socket."""
 
 
 async def run_operation(
