@@ -80,8 +80,8 @@ ROOMS: Final[Mapping[str, Room]] = {
         why="Raft groups of a node and queues on other nodes: a test runs five nodes in a loop",
     ),
     "operations": _room(
-        "protocols.amqp10", "message", "routing", "queues", "metadata", "cluster", "auth", "errors",
-        why="one table of operations for HTTP, AMQP and the command line",
+        "protocols.amqp10", "message", "routing", "queues", "metadata", "cluster", "auth", "config", "errors",
+        why="one registry of operations for HTTP, AMQP and the command line",
     ),
     "sessions": _room(
         "protocols", "message", "routing", "queues", "metadata", "auth", "operations", "config", "errors",
@@ -114,9 +114,9 @@ ROOMS: Final[Mapping[str, Room]] = {
         pure=False,
     ),
     "cli": _room(
-        "runtime", "client", "storage", "observe", "tools", "operations.table", "operations.arguments",
-        "children", "config", "errors", "__init__",
-        why="commands, with the options of the table of operations",
+        "runtime", "client", "storage", "observe", "tools", "operations", "children", "config", "errors",
+        "__init__",
+        why="commands, with the options of the registry of operations",
         pure=False,
     ),
     "testing": _room(

@@ -13,7 +13,7 @@ import io
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from pathlib import PurePath
 from typing import Final
 
@@ -21,7 +21,6 @@ import amqp10broker
 from amqp10broker.cli.commands import Command, Parser
 from amqp10broker.cli.exits import EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE, EXIT_USAGE_OF_TOOL, exit_code
 from amqp10broker.errors import BrokerError, ConfigError, closest
-from amqp10broker.operations.table import OPERATIONS
 
 _EPILOG: Final = (
     "RabbitMQ's tools are commands too: 'amqp10broker rabbitmqctl list_queues', rabbitmq-diagnostics, "
@@ -32,13 +31,9 @@ _EPILOG: Final = (
 )
 
 
-def _told(*operations: str) -> dict[str, str]:
-    helps = {name: OPERATIONS[name].help for name in operations}
-    return {name: f"{help[0].lower()}{help[1:-1]}" for name, help in helps.items()}
-
-
-# The file of each command, and its description, in the order of the help: for that, no file is imported.
-HOMES: Final[Mapping[str, Mapping[str, str]]] = {
+# The file of each command that is not an operation's, and its line in the help; an empty one is that of the
+# operation.
+_OWN: Final[Mapping[str, Mapping[str, str]]] = {
     "serving": {
         "serve": "run the broker",
     },
@@ -49,11 +44,11 @@ HOMES: Final[Mapping[str, Mapping[str, str]]] = {
         "status": "show connections, sessions, links and queues of a running broker, and why a link waits",
     },
     "looking": {
-        **_told("waiting"),
+        "waiting": "",
         "timeline": "print what one link does, frame by frame, as JSON",
     },
     "doctor": {
-        **_told("doctor"),
+        "doctor": "",
     },
     "ping": {
         "ping": "log in to a broker as a client does, and say how long it took to answer",
@@ -77,7 +72,6 @@ HOMES: Final[Mapping[str, Mapping[str, str]]] = {
         "record": "record flow events of a running broker, for analyse",
     },
     "listing": {
-        **_told(*(name for name in OPERATIONS if name.startswith("list-"))),
         "list-connections": "list connections",
         "list-sessions": "list sessions of AMQP 1.0",
         "list-links": "list links of AMQP 1.0",
@@ -85,36 +79,17 @@ HOMES: Final[Mapping[str, Mapping[str, str]]] = {
         "list-channels": "list channels of AMQP 0-9-1",
         "list-consumers": "list consumers of both protocols",
     },
-    "operating": {
+    "declaring": {
         "declare": "make a queue or an exchange",
         "delete": "delete a queue, an exchange, a virtual host or a user",
         "purge": "drop the ready messages of a queue",
-        **_told("bind", "unbind"),
-        **_told("add-user", "change-password", "delete-user", "set-tags", "set-user-limits"),
-        **_told(
-            *("set-permissions", "clear-permissions", "set-topic-permissions", "clear-topic-permissions")
-        ),
-        **_told("add-vhost", "delete-vhost", "set-vhost-limits"),
-        **_told("set-policy", "clear-policy", "set-operator-policy", "clear-operator-policy"),
-        **_told("close-connection", "end-suspended-link"),
-        **_told("inject-fault", "lift-fault", "set", "alarm"),
+    },
+    "operating": {},
+    "alarm_limits": {
         "set-vm-memory-high-watermark": "change how much memory a running broker may use",
         "set-disk-free-limit": "change how much disk a running broker leaves free",
     },
-    "clustering": {
-        **_told("cluster-status", "await-online-nodes", "has-reached-target-cluster-size"),
-        **_told("metadata-store-status", "set-cluster-name"),
-        **_told("forget-cluster-node", "join-cluster", "reset", "force-reset"),
-        **_told("quorum-status", "add-member", "delete-member", "grow", "grow-to-count", "shrink"),
-        **_told("transfer-leadership", "rebalance", "force-shrink-member-to-current-member"),
-        **_told("force-all-queues-shrink-member-to-current-member"),
-        **_told("stream-status", "add-replica", "delete-replica", "restart-stream"),
-        **_told("drain", "revive", "check-if-node-is-quorum-critical", "await-online-quorum-plus-one"),
-        **_told(
-            "check-for-quorum-queues-without-an-elected-leader",
-            "check-if-new-quorum-queue-replicas-have-finished-initial-sync",
-        ),
-    },
+    "clustering": {},
     "publishing": {
         "publish": "send messages to a queue or an exchange",
     },
@@ -150,6 +125,30 @@ TOOLS: Final = (
 """RabbitMQ's command line tools: each is a command, and a name that the program may have."""
 
 
+@cache
+def homes() -> Mapping[str, Mapping[str, str]]:
+    """Return the file of each command, and its line in the help, in the order of the help."""
+    from amqp10broker.operations.registry import OPERATIONS  # takes longer than all that other commands do
+
+    found = {
+        home: {name: line or OPERATIONS[name].line for name, line in own.items()}
+        for home, own in _OWN.items()
+    }
+    for each in reversed([each for each in OPERATIONS.values() if each.command is not None]):
+        home = "clustering" if each.command is not None and each.command.tool else "operating"
+        home = "listing" if each.name.startswith("list-") else home
+        found[home] = {each.name: each.line, **found[home]}
+    return found
+
+
+def _homes_of(typed: str | None) -> Mapping[str, Mapping[str, str]]:
+    # That of one command, if the registry is not needed to know it, else all.
+    for home, own in _OWN.items():
+        if typed is not None and own.get(typed):
+            return {home: {typed: own[typed]}}
+    return homes()
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return the exit code. `argv`: the arguments without the program's name; None takes
     the process's.
@@ -163,17 +162,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     written = given or ["serve"]
     # No option of the program itself has a value, so this is the command, if there is one.
     place = next((place for place, each in enumerate(written) if not each.startswith("-")), None)
-    typed = None
-    if place is not None:
-        typed = written[place]
-        known = [name for names in HOMES.values() for name in names]
+    typed = None if place is None else written[place]
+    found = _homes_of(typed)
+    if typed is not None:
+        known = [name for names in found.values() for name in names]
         if typed not in known:
             # RabbitMQ's tools spell commands with underscores.
             meant = closest(typed.replace("_", "-"), known)
             advice = "'amqp10broker --help' lists them" if meant is None else f"did you mean {meant}?"
             _complain(f"there is no command '{typed}'; {advice}")
             return EXIT_USAGE
-    wrong = EXIT_USAGE_OF_TOOL if typed in HOMES["clustering"] else EXIT_USAGE
+    wrong = EXIT_USAGE_OF_TOOL if typed in found.get("clustering", ()) else EXIT_USAGE
     parser = build_parser(typed, whole=False)
     try:
         parser.check_options(written)
@@ -232,8 +231,9 @@ def build_parser(typed: str | None = None, *, whole: bool = True) -> Parser:
     )
     parser.add_argument("--version", action="version", version=f"amqp10broker {amqp10broker.__version__}")
     choices = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    known = any(typed in names for names in HOMES.values())
-    for home, names in HOMES.items():
+    found = _homes_of(typed)
+    known = any(typed in names for names in found.values())
+    for home, names in found.items():
         for name, help in names.items():
             if known and name != typed:
                 continue

@@ -42,22 +42,6 @@ RABBIT_VERSION: Final = "4.3.6"
 """Whose format and behaviour this is: RabbitMQ decides by it how to read old files, clients what to do."""
 
 
-def export(
-    catalog: Catalog,
-    *,
-    conceal: Callable[[PasswordRecord | None], PasswordRecord | None] = lambda record: record,
-) -> dict[str, Any]:
-    """The catalog as a document, in a stable order.
-
-    Left out is what a file cannot bring back: exclusive queues, names that the broker gives, and what every
-    virtual host has anyway.
-    """
-    return {
-        name: list(section.made()) if isinstance(section, ExportSection) else section
-        for name, section in sections(catalog, conceal).items()
-    }
-
-
 @dataclass(frozen=True, slots=True)
 class ExportSection(Generic[T]):
     """One list of the document, whose entries are made later. `things`: the declared objects at the time of

@@ -1,29 +1,39 @@
 """Operations on the replica of a stream, which stays on the node where it was declared.
 
-They are for administrators, raise `PermissionDenied` for others, and have the names of RabbitMQ's
-`rabbitmq-streams`. Requests for a second replica are refused, and those without a change succeed. They raise
+They have the names of RabbitMQ's `rabbitmq-streams`. Requests for a second replica are refused, and those
+without a change succeed. They raise
 `NotFound` if the queue or node does not exist, and `NotSupported` if the queue is not a stream.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any, Final
 
 from amqp10broker.errors import NotSupported
 from amqp10broker.metadata.queue import DeclaredQueue
-from amqp10broker.operations.caller import Caller, Job
+from amqp10broker.operations.arguments import Name, NodeName
+from amqp10broker.operations.caller import Caller
 from amqp10broker.operations.members import names, node_named, refused
+from amqp10broker.operations.operation import Command, operation
 
 Row = dict[str, Any]
+STREAM_COLUMNS: Final = (
+    *("role", "node", "epoch", "offset", "committed_offset", "committed_chunk_id", "first_offset", "readers"),
+    "segments",
+)
 
 
-def stream_status(caller: Caller, name: str) -> Job | list[Row]:
-    """Return the state of a stream's replica: a row in the columns of RabbitMQ."""
-    cluster = caller.administered("stream-status").cluster
+@operation(
+    "stream-status", "stream", changes=False, command=Command("events", columns=STREAM_COLUMNS, tool=True)
+)
+async def stream_status(caller: Caller, name: Name) -> list[Row]:
+    """Show how a stream stands on its node."""
+    cluster = caller.node.cluster
     stream = _stream(caller, name)
     stream.check_up()
     if stream.home != cluster.number:
-        return Job(lambda: cluster.run_at(stream.home, "stream-status", {"name": name}, stream.vhost))
+        found: list[Row] = await cluster.run_at(stream.home, "stream-status", {"name": name}, stream.vhost)
+        return found
     figures = stream.handle.figures()
     last = None if figures.next_offset is None else figures.next_offset - 1
     row = {
@@ -40,22 +50,34 @@ def stream_status(caller: Caller, name: str) -> Job | list[Row]:
     return [row]
 
 
-def add_replica(caller: Caller, name: str, node: str) -> Row:
-    """Accept the node that has the stream's replica, and refuse any other. Returns ``{"added": False, "size":
-    1}``. Raises `NotSupported` if the replica is elsewhere.
+@operation(
+    "add-replica",
+    "stream",
+    changes=False,
+    command=Command("events a", "stream '{name}' is on {node} already", tool=True),
+)
+def add_replica(caller: Caller, name: Name, node: NodeName) -> Row:
+    """Have a replica of a stream on a node: refused but on its own, for a stream stays on its node.
+
+    Returns ``{"added": False, "size": 1}``. Raises `NotSupported` if the replica is elsewhere.
     """
-    caller.may_administer("add-replica")
     stream = _stream(caller, name)
     if node_named(caller, node) != stream.home:
         raise _stays(caller, stream, f"it gets no replica on node '{node}'")
     return {"added": False, "size": 1}
 
 
-def delete_replica(caller: Caller, name: str, node: str) -> Row:
-    """Accept a node without a replica of the stream, and refuse the other. Returns ``{"deleted": False,
-    "size": 1}``. Raises `PreconditionFailed` if it is the only replica.
+@operation(
+    "delete-replica",
+    "stream",
+    changes=False,
+    command=Command("events b", "stream '{name}' had no replica on {node}", tool=True),
+)
+def delete_replica(caller: Caller, name: Name, node: NodeName) -> Row:
+    """Have no replica of a stream on a node: refused on its own, where the only one is.
+
+    Returns ``{"deleted": False, "size": 1}``. Raises `PreconditionFailed` if it is the only replica.
     """
-    caller.may_administer("delete-replica")
     stream = _stream(caller, name)
     if node_named(caller, node) == stream.home:
         text = (
@@ -65,11 +87,21 @@ def delete_replica(caller: Caller, name: str, node: str) -> Row:
     return {"deleted": False, "size": 1}
 
 
-def restart_stream(caller: Caller, name: str, preferred_leader: str | None) -> Row:
-    """Accept the node of a stream as its leader, which it always is while it runs. Raises `NotSupported` if
-    another node is requested.
+@operation(
+    "restart-stream",
+    "stream",
+    changes=False,
+    command=Command("events", "stream '{name}' is led by {leader}, as before", tool=True),
+)
+def restart_stream(
+    caller: Caller,
+    name: Name,
+    preferred_leader: Annotated[str | None, "name of the node that shall lead it"] = None,
+) -> Row:
+    """Have a stream led anew: by its node, as before.
+
+    Raises `NotSupported` if another node is requested.
     """
-    caller.may_administer("restart-stream")
     stream = _stream(caller, name)
     if preferred_leader is not None and node_named(caller, preferred_leader) != stream.home:
         raise _stays(caller, stream, f"node '{preferred_leader}' cannot lead it")

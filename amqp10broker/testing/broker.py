@@ -1,8 +1,8 @@
 """The objects that fixtures pass to tests: an address for clients, and access to the broker.
 
 Every call requests the broker's current state or an operation, which takes some hundred microseconds, and may
-come from any thread and any event loop. All calls use operations of `operations.table` and a client of AMQP
-1.0.
+come from any thread and any event loop. All calls use operations of `operations.registry` and a client of
+AMQP 1.0.
 """
 
 from __future__ import annotations

@@ -29,7 +29,11 @@ async def started(tmp_path: Path, nursery: trio.Nursery) -> Cluster:
     secret.chmod(0o600)
     config = Config(node_name="b", cluster_secret_file=str(secret))
     broker = SimpleNamespace(
-        config=config, catalog=SimpleNamespace(), reply_registry=ReplyRegistry(node=2), clock=WallClock()
+        config=config,
+        catalog=SimpleNamespace(),
+        resource_monitor=SimpleNamespace(),
+        reply_registry=ReplyRegistry(node=2),
+        clock=WallClock(),
     )
     cluster = Cluster(cast("Any", broker), cast("Any", SimpleNamespace(lost=0)))
     here = Address("127.0.0.1", 1)

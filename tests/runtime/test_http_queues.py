@@ -25,7 +25,9 @@ from amqp10broker.protocols.amqp091.methods import (
     QueueDeclareOk,
 )
 from amqp10broker.queues import figures
+from amqp10broker.runtime.admin.operations import run_operation
 from amqp10broker.runtime.broker import Broker
+from amqp10broker.runtime.http import http_context
 from amqp10broker.runtime.http.http_context import BrokerDoor
 from tests.support.declaring import add_vhost, declare, set_permission
 from tests.support.http_user import HttpUser, add_login, http_user
@@ -395,18 +397,18 @@ async def test_a_page_asks_only_the_queues_that_are_on_it(monkeypatch: pytest.Mo
     monkeypatch.setattr(long_lists, "PORTION", 3)
     asked: list[list[str]] = []
     pauses: list[None] = []
-    run, pause = BrokerDoor.run, BrokerDoor.pause
+    pause = BrokerDoor.pause
 
-    async def counted_run(broker_api: BrokerDoor, operation: str, given: Any, **options: Any) -> Any:
+    async def counted_run(broker: Broker, operation: str, given: Any, *rest: Any) -> Any:
         if given.get("counts"):
             asked.append(list(given["names"]))
-        return await run(broker_api, operation, given, **options)
+        return await run_operation(broker, operation, given, *rest)
 
     async def counted_pause(broker_api: BrokerDoor) -> None:
         pauses.append(None)
         await pause(broker_api)
 
-    monkeypatch.setattr(BrokerDoor, "run", counted_run)
+    monkeypatch.setattr(http_context, "run_operation", counted_run)
     monkeypatch.setattr(BrokerDoor, "pause", counted_pause)
     async with running_broker() as broker, http_user(broker) as user:
         for number in range(8):

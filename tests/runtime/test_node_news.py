@@ -11,14 +11,15 @@ from tests.runtime.conftest import LogRecorder
 from tests.support.declaring import add_vhost
 from tests.support.trioclient import running_broker
 
-pytestmark = pytest.mark.real_clock
-
 
 async def test_an_alarm_of_another_node_holds_publishers_back_until_it_ends_or_the_node_is_lost(
     log: LogRecorder,
 ) -> None:
     async with running_broker() as broker, running_broker() as other:
-        here, there = NodeNotifications(broker), NodeNotifications(other)
+        here, there = (
+            NodeNotifications(broker.catalog, broker.resource_monitor),
+            NodeNotifications(other.catalog, other.resource_monitor),
+        )
         assert there.told()["alarms"] == []
         other.set_alarm("memory", on=True)
         for lost in (False, True):
@@ -35,7 +36,7 @@ async def test_an_alarm_of_another_node_holds_publishers_back_until_it_ends_or_t
 
 
 async def test_alarms_of_several_nodes_end_with_the_last(broker: Broker) -> None:
-    notifications = NodeNotifications(broker)
+    notifications = NodeNotifications(broker.catalog, broker.resource_monitor)
     broker.set_alarm("disk", on=True)
     notifications.heard(2, {"alarms": ["memory"]})
     notifications.heard(3, {"alarms": ["memory"]})
@@ -53,7 +54,10 @@ async def test_what_counts_against_limits_is_told() -> None:
         for each in (broker, other):
             add_vhost(each.catalog, "v", limits=VhostLimits(max_connections=1))
         vhost, user = other.catalog.vhosts["v"], other.catalog.users.lookup("guest")
-        assert not NodeNotifications(other).told()["usage"]["vhosts"]
+        assert not NodeNotifications(other.catalog, other.resource_monitor).told()["usage"]["vhosts"]
         other.catalog.usage.open_connection(vhost, user)
-        assert NodeNotifications(other).told()["usage"]["vhosts"] == {"v": 1}
+        assert NodeNotifications(other.catalog, other.resource_monitor).told()["usage"]["vhosts"] == {"v": 1}
         other.catalog.usage.close_connection("v", "guest")
+
+
+pytestmark = pytest.mark.real_clock

@@ -18,7 +18,7 @@ from amqp10broker.cluster.hello import Hello, Identity
 from amqp10broker.cluster.ids import member_id
 from amqp10broker.cluster.member import Member
 from amqp10broker.cluster.wire import ConnectionPurpose, FrameKind
-from amqp10broker.raft.codec import decode_message
+from amqp10broker.raft.codec import MESSAGE
 from amqp10broker.raft.config import Configuration
 from amqp10broker.raft.entries import Hard, Point, Stored
 from amqp10broker.raft.messages import PreVote
@@ -109,7 +109,7 @@ async def test_all_that_many_groups_ask_a_node_for_in_one_step_is_one_frame() ->
             data = bytes(await theirs.receive_some(READ_BYTES))
             assert len(data) == struct.unpack_from("<I", data)[0] + 4
             link.close("enough")
-    asked = {frame.group: type(decode_message(frame.body)) for frame in Decoder().feed(data)}
+    asked = {frame.group: type(MESSAGE.decode(frame.body)) for frame in Decoder().feed(data)}
     assert asked == dict.fromkeys(range(1, ELECTIONS_MAX + 1), PreVote)
 
 

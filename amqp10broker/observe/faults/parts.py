@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from amqp10broker.metadata.queue import QueueCommand
 from amqp10broker.observe.faults.table import OF_MAIL, Fault, Faults
-from amqp10broker.operations.table import FaultKind
+from amqp10broker.operations.running import FaultKind
 from amqp10broker.protocols.amqp091.errors import AmqpChannelError, AmqpHardError
 from amqp10broker.protocols.amqp10.errors import AmqpConnectionError, AmqpLinkError, AmqpSessionError
 from amqp10broker.protocols.amqp10.events import LinkAttaching

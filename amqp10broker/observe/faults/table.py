@@ -18,8 +18,8 @@ from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import BadRequest, NotFound
 from amqp10broker.metadata.queue import QueueCommand, QueueHandle
 from amqp10broker.metadata.vhost import VirtualHost
+from amqp10broker.operations.running import FaultKind
 from amqp10broker.operations.snapshot import FaultView
-from amqp10broker.operations.table import FaultKind
 from amqp10broker.protocols.amqp091.errors import ReplyCode
 from amqp10broker.protocols.amqp10.link import ReceiverLink
 from amqp10broker.queues.commands import (

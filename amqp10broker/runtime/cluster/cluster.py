@@ -13,12 +13,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Final, Protocol, cast
+from typing import TYPE_CHECKING, Final, cast
 
 import trio
 
 from amqp10broker import __version__
-from amqp10broker.auth.passwords import Passwords
 from amqp10broker.auth.tls import mutual_tls
 from amqp10broker.cluster.asking import Document
 from amqp10broker.cluster.bootstrap import (
@@ -43,6 +42,7 @@ from amqp10broker.metadata.node_requests import ForgetNode, JoinNode, NodeStarte
 from amqp10broker.metadata.nodes import NodeFacts
 from amqp10broker.metadata.queue import DeclaredQueue, Owner, QueueSpec
 from amqp10broker.queues.machine_version import carried_out, why_not
+from amqp10broker.runtime.admin.node import Administered
 from amqp10broker.runtime.cluster.cluster_listener import bind_cluster
 from amqp10broker.runtime.cluster.cluster_secret import read_secret
 from amqp10broker.runtime.cluster.forming import FIRST, JOIN_S, LOOK_S, NAME_TAKEN, Former, let_in
@@ -55,13 +55,8 @@ from amqp10broker.runtime.cluster.peer_streams import Wires
 from amqp10broker.runtime.cluster.peers import Peers
 from amqp10broker.runtime.cluster.raft_node import RaftNode
 from amqp10broker.runtime.cluster.system_node import SystemNode
-from amqp10broker.runtime.connections.connections import Connections
-from amqp10broker.runtime.context import BrokerContext
 from amqp10broker.runtime.journal.data import Data
-from amqp10broker.runtime.journal.journal_task import JournalTask
 from amqp10broker.runtime.log import Log
-from amqp10broker.runtime.observe.clock_watch import ClockWatch
-from amqp10broker.runtime.observe.resource_monitor import ResourceMonitor
 from amqp10broker.runtime.queues.queue_task import QueueTask
 from amqp10broker.runtime.queues.queues import Queues
 from amqp10broker.runtime.queues.remote_queue import RemoteQueue
@@ -79,18 +74,6 @@ Answer = Callable[[int, Document], Awaitable[Document]]
 """Answers a question of a node, which is 0 if it is not a member yet."""
 
 
-class ClusterContext(BrokerContext, Protocol):
-    """The context of a cluster in its broker. `journal_task`: what is kept here; None before it is."""
-
-    passwords: Passwords
-    connections: Connections
-    resource_monitor: ResourceMonitor
-    clock_watch: ClockWatch
-    journal_task: JournalTask | None
-    over: trio.Event
-    failure: BrokerError | None
-
-
 class Cluster:
     """This node's part in a cluster, connected to `Peers` (`peer_events.PeerEvents`). `system`: what is
     declared; None before `begin`. `slow`: set when the disk is so slow that other nodes should lead; the
@@ -100,7 +83,7 @@ class Cluster:
     membership: ClusterIdentity
     peers: Peers
 
-    def __init__(self, node_context: ClusterContext, data: Data) -> None:
+    def __init__(self, node_context: Administered, data: Data) -> None:
         config = node_context.config
         assert config.node_name is not None
         check_name(config.node_name)
@@ -116,7 +99,7 @@ class Cluster:
         self._data = data
         self._listed = read_nodes(config.cluster_nodes or "")
         self._secret = read_secret(config.cluster_secret_file)
-        self.notifications = NodeNotifications(node_context)
+        self.notifications = NodeNotifications(node_context.catalog, node_context.resource_monitor)
         self.facts: dict[int, Document] = {}
         self.slow = trio.Event()
         self.raft = RaftNode(self._send_to_group)

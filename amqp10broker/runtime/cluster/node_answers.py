@@ -12,7 +12,7 @@ from amqp10broker.cluster.groups import Groups
 from amqp10broker.cluster.membership import MemberRole
 from amqp10broker.errors import RefusedError
 from amqp10broker.metadata.catalog import Catalog
-from amqp10broker.operations.table import OPERATIONS
+from amqp10broker.operations.registry import OPERATIONS
 from amqp10broker.runtime.cluster.leader_changes import MovedAway, transfer
 from amqp10broker.runtime.cluster.member_changes import MemberChanges
 from amqp10broker.runtime.cluster.member_states import state_of

@@ -11,6 +11,7 @@ from typing import Any
 
 import trio
 
+from amqp10broker.api.calls import over_http
 from amqp10broker.api.samples import RateSamples
 from amqp10broker.auth.attempts import Attempts
 from amqp10broker.auth.authorise import Access
@@ -23,8 +24,8 @@ from amqp10broker.operations.inspection import CertificateSeen
 from amqp10broker.operations.snapshot import ConnectionView, NodeView, view_of
 from amqp10broker.queues.commands import DeliveryOutcome, ReplyTo
 from amqp10broker.runtime.admin.inspection import certificates
-from amqp10broker.runtime.admin.node import AdministeredBroker
-from amqp10broker.runtime.admin.operations import Actor, run_operation
+from amqp10broker.runtime.admin.node import Administered
+from amqp10broker.runtime.admin.operations import run_operation
 from amqp10broker.runtime.connections.connections import LoopYield
 from amqp10broker.runtime.connections.login import run_slow
 from amqp10broker.runtime.http.http_live import Lives, Start
@@ -41,10 +42,11 @@ _log = Log("amqp10broker.http")
 class BrokerDoor:
     """The broker as endpoints see it: see the protocol `api.calls.BrokerApi`."""
 
-    def __init__(self, broker: AdministeredBroker, start: Start, lives: Lives) -> None:
+    def __init__(self, broker: Administered, start: Start, lives: Lives) -> None:
         self._broker = broker
         self._start = start
         self.follow = lives.open
+        self.run = partial(run_operation, broker)
         self.page_file = PageFiles().find
         self.samples = RateSamples(broker.config.collect_statistics_interval_ms)
 
@@ -101,7 +103,7 @@ class BrokerDoor:
     async def connections_elsewhere(self) -> Sequence[ConnectionView]:
         if not self._broker.catalog.nodes:
             return ()
-        told = await self.run("connections", {"where": "elsewhere"}, vhost=None, user="", access=None)
+        told = await self.run("connections", {"where": "elsewhere"}, None, over_http(""))
         found: list[ConnectionView] = []
         turns = LoopYield()
         for each in told:
@@ -158,12 +160,6 @@ class BrokerDoor:
 
     async def _behind(self, operation: str, given: Mapping[str, Any], user: str) -> None:
         try:
-            await self.run(operation, given, vhost=None, user=user, access=None)
+            await self.run(operation, given, None, over_http(user))
         except BrokerError as error:
             _log.warning("what HTTP began was not done", operation=operation, user=user, reason=str(error))
-
-    async def run(
-        self, operation: str, given: Mapping[str, Any], *, vhost: str | None, user: str, access: Access | None
-    ) -> Any:
-        actor = Actor(f"user '{user}' over HTTP", access)
-        return await run_operation(self._broker, operation, given, vhost, actor)

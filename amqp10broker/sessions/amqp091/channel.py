@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum, auto
+from functools import partial
 from typing import Any, Final, TypeVar, assert_never
 
 from amqp10broker.config import Config
@@ -20,8 +21,8 @@ from amqp10broker.message.message import Message
 from amqp10broker.metadata.last_error import LastError
 from amqp10broker.metadata.proposing import Decided
 from amqp10broker.metadata.queue import QueueHandle
-from amqp10broker.operations.caller import QueueQuestion, WaitForDecision
-from amqp10broker.operations.operations import perform
+from amqp10broker.operations.caller import Steps, Wait
+from amqp10broker.operations.registry import perform
 from amqp10broker.protocols.amqp091 import methods
 from amqp10broker.protocols.amqp091.content import ContentOpened
 from amqp10broker.protocols.amqp091.deliver import return_frames
@@ -272,18 +273,24 @@ class BrokerChannel(SessionEndpoint):
         self.to_queue((handle, command(self._request)))
 
     def perform(self, operation: str, given: Mapping[str, object], then: Callable[[Any], None]) -> None:
-        self._carry(perform(self.declaring.caller(), operation, given), then)
+        self._advance(perform(self.declaring.caller(), operation, given), then, None)
 
-    def _carry(self, result: Any, then: Callable[[Any], None]) -> None:
-        # An operation returns `QueueQuestion` or `WaitForDecision` until it has its result.
-        if isinstance(result, QueueQuestion):
-            self.ask(result.handle, result.command, lambda answer: self._carry(result.then(answer), then))
-        elif isinstance(result, WaitForDecision):
-            self._request = result.ref
-            self._then = lambda decided: self._carry(result.then(decided), then)
-            self.pause()
+    def _advance(
+        self, steps: Steps[Any], then: Callable[[Any], None], heard: Answer | Decided | None
+    ) -> None:
+        try:
+            wait = steps.send(heard)
+        except StopIteration as done:
+            result = done.value
         else:
-            then(result)
+            assert isinstance(wait, Wait), "the caller has no node"
+            self._request = wait.ref
+            self._then = partial(self._advance, steps, then)
+            self.pause()
+            if wait.queue is not None and wait.command is not None:
+                self.to_queue((wait.queue, wait.command))
+            return
+        then(result)
 
     def inspect(self, handle: QueueHandle, then: Callable[[Answer], None]) -> None:
         self.ask(handle, Inspect, then)

@@ -133,9 +133,7 @@ class BrokerSession(SessionEndpoint):
             self.session,
             self._owners,
             self._caller,
-            context.reply_to,
             self.to_queue,
-            context.offer_token,
             message_bytes_max=lambda: context.config.max_message_size_bytes,
             write=self.pump,
         )
@@ -562,6 +560,7 @@ class BrokerSession(SessionEndpoint):
             context.connection,
             node_name=context.node,
             propose=context.propose,
-            reply_to=context.reply_to,
+            new_request=context.reply_to.request,
+            offer_token=context.offer_token,
             report=partial(log_operation, context.log),
         )

@@ -11,7 +11,6 @@ import pytest
 from amqp10broker.errors import ConfigError, LimitExceeded, NotFound
 from amqp10broker.metadata.catalog import Catalog
 from amqp10broker.metadata.changes import NUMBERS_RESERVED
-from amqp10broker.metadata.definitions_export import export
 from amqp10broker.metadata.entries import exact, unwrapped
 from amqp10broker.metadata.limits import UserLimits, VhostLimits
 from amqp10broker.metadata.plan import NUMBERS, Key, Put
@@ -43,6 +42,7 @@ from tests.support.declaring import (
     delete_policy,
     delete_user,
     delete_vhost,
+    export,
     load,
     put_policy,
     put_user,
