@@ -135,8 +135,9 @@ async def test_a_consumer_that_reads_gets_thousands_of_messages_a_sync(folder: s
         consumer = await connect(broker).open(channels=0)
         await consumer.send(begin(0, incoming_window=100_000), attach_receiver(0, "q"), credit(0, 100_000))
         assert len(await consumer.take(Transfer, 9_000)) == 9_000
-        # The subscription, 256, 512, 1 024, and three times 2 048; with 256 each time there were 36.
-        assert broker.journal_task.committer.commits - before <= 8
+        # The subscription, 256, 512, 1 024, and three times 2 048, some in two parts on a busy machine;
+        # with 256 each time there were 36.
+        assert broker.journal_task.committer.commits - before <= 16
 
 
 @pytest.fixture(params=[False, True], ids=["memory", "disk"])
