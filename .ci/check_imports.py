@@ -64,8 +64,8 @@ ROOMS: Final[Mapping[str, Room]] = {
     "message": _room("protocols", "errors", why="the container that protocols publish into"),
     "routing": _room("errors", why="addresses, exchanges and bindings to queue names; no state of queues"),
     "queues": _room(
-        "message", "protocols.serial", "raft", "errors",
-        why="state machines that a simulation runs alone, and their stores, which are given the journal",
+        "message", "protocols.serial", "raft", "storage", "errors",
+        why="state machines that a simulation runs alone, and their stores in the journal or in files",
     ),
     "metadata": _room(
         "routing", "queues", "errors",

@@ -71,7 +71,7 @@ from amqp10broker.queues.effects import (
     TimedOut,
     Unconfirmed,
 )
-from amqp10broker.queues.quorum.selecting import encoded
+from amqp10broker.queues.selecting import encoded
 
 ASK_AGAIN_MS: Final = 1_000
 """`ResumeRemote` is said again when it has no answer for so long."""

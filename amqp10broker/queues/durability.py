@@ -15,39 +15,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
-from amqp10broker.queues.admission import Admission, Room
+from amqp10broker.queues.admission import Admission
 from amqp10broker.queues.commands import Command, PeerId
 from amqp10broker.queues.effects import DeadLetters, Effect
+from amqp10broker.queues.journal import Commits
 from amqp10broker.queues.machine import QueueMachine
 from amqp10broker.queues.outlook import QueueProgress, QueueStatus
 
 MachineT = TypeVar("MachineT", bound=QueueMachine)
-
-
-class Commits(Room, Protocol):
-    """The node's journal, and notifications of its durability."""
-
-    def when_durable(self, ticket: int, callback: Callable[[], None]) -> None:
-        """Call a function when a ticket is durable; never, if storage fails."""
-
-    def write_early(self) -> int:
-        """Write appended records as far as possible now, and return the ticket up to which they are written.
-
-        `write_soon` must be called too, or they stay unsynced until the next request. Raises `StorageError`
-        if the journal cannot be written.
-        """
-
-    def write_soon(self) -> None:
-        """Request a sync soon, for records for which no client waits."""
-
-    def forget(self, group: int) -> None:
-        """Forget a queue that is gone."""
-
-    def abandoned(self, group: int) -> None:
-        """Leave a failed queue's records to the next start: until then nothing is cleaned."""
-
-    def progress(self, *, busy: bool, waits: bool) -> QueueProgress:
-        """Return the reasons that keep a queue from going on."""
 
 
 class HandOver(Protocol):

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator
 
 from amqp10broker.queues.classic.journal_store import ClassicStore
 from amqp10broker.queues.classic.queue import ClassicQueue
-from amqp10broker.queues.durability import Commits, DurabilityBackend
+from amqp10broker.queues.durability import DurabilityBackend
+from amqp10broker.queues.journal import Commits
 from amqp10broker.queues.outlook import QueueProgress
 from amqp10broker.queues.settings import ConfirmWhen
 

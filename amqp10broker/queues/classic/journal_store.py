@@ -36,8 +36,9 @@ from amqp10broker.queues.classic.store import (
     Handle,
     chosen,
 )
-from amqp10broker.queues.journal import JournalRecord, RecordLog
+from amqp10broker.queues.journal import RecordLog
 from amqp10broker.queues.spool import Place, Spool
+from amqp10broker.storage.record import Record
 
 RECORD_MESSAGES_MAX: Final = 8192
 """Messages of one record: a larger publish becomes several."""
@@ -389,7 +390,7 @@ class ClassicStore:
             self._append(number, part.first, part.messages(), part.expiries, part.dues, None)
             self.live -= last - first  # they were counted before
 
-    def restore(self, records: Iterable[JournalRecord]) -> None:
+    def restore(self, records: Iterable[Record]) -> None:
         for record in records:
             try:
                 self._restore(record)
@@ -400,7 +401,7 @@ class ClassicStore:
                     "restore the data folder from a copy",
                 ) from error
 
-    def _restore(self, record: JournalRecord) -> None:
+    def _restore(self, record: Record) -> None:
         payload = record.payload
         if record.kind == MESSAGES:
             self._restore_messages(record, decode_start(payload))
@@ -416,7 +417,7 @@ class ClassicStore:
         else:
             raise ValueError(f"a record of kind {record.kind} is none of a classic queue")
 
-    def _restore_messages(self, record: JournalRecord, start: MessagesHead) -> None:
+    def _restore_messages(self, record: Record, start: MessagesHead) -> None:
         level = self._level(start.level)
         first, count, expiries, dues = record.index, start.messages, start.expiries, start.dues
         level.may_expire = level.may_expire or expiries is not None

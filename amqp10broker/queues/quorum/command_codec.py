@@ -64,7 +64,7 @@ from amqp10broker.queues.quorum.commands import (
     Selected,
     SessionGone,
 )
-from amqp10broker.queues.quorum.selecting import encoded
+from amqp10broker.queues.selecting import encoded
 from amqp10broker.queues.settings import DEFAULTS, QueueSettings
 
 _ENTRY: Final = struct.Struct("<QQ")

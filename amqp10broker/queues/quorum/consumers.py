@@ -38,8 +38,9 @@ from amqp10broker.queues.quorum.consumer import (
 from amqp10broker.queues.quorum.messages import Messages
 from amqp10broker.queues.quorum.node_lanes import ConsumerFacts, NodeLanes
 from amqp10broker.queues.quorum.ready import Place
-from amqp10broker.queues.quorum.selecting import Selecting, encoded
+from amqp10broker.queues.quorum.selecting import Selecting
 from amqp10broker.queues.round_robin import RoundRobin, next_takers, turn_of, turn_within
+from amqp10broker.queues.selecting import encoded
 
 
 class QuorumConsumers:

@@ -25,8 +25,9 @@ from amqp10broker.queues.commands import (
     Subscribe,
     Unsubscribe,
 )
-from amqp10broker.queues.durability import Commits, DurabilityBackend
+from amqp10broker.queues.durability import DurabilityBackend
 from amqp10broker.queues.effects import Confirmed, DeadLetters, Effect, Unconfirmed
+from amqp10broker.queues.journal import Commits
 from amqp10broker.queues.outlook import QueueProgress, QueueStatus
 from amqp10broker.queues.quorum.commands import CHANGES_NOTHING, Letters, QuorumCommand, RaiseVersion, joined
 from amqp10broker.queues.quorum.dead_letters import DeadMessage

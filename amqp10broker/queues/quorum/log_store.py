@@ -26,7 +26,7 @@ from amqp10broker.message.batch import decode_batch, encode_batch
 from amqp10broker.message.message import Message
 from amqp10broker.queues import machine_version
 from amqp10broker.queues.commands import Configure
-from amqp10broker.queues.journal import JournalRecord, RecordLog
+from amqp10broker.queues.journal import RecordLog
 from amqp10broker.queues.quorum.bodies import Packs
 from amqp10broker.queues.quorum.command_codec import (
     Place,
@@ -64,6 +64,7 @@ from amqp10broker.raft.config import Configuration
 from amqp10broker.raft.entries import Hard, Kind, Point, Run, Snapshot, Stored, new_member, run_of
 from amqp10broker.raft.errors import BadBytes
 from amqp10broker.raft.ready import Ready
+from amqp10broker.storage.record import Record
 
 SNAPSHOT_AFTER_BYTES: Final = 32 * 1024 * 1024
 """Log after which the state is written again; applying so much takes less than a second at start."""
@@ -562,7 +563,7 @@ class QuorumStore:
         self.bodies.abandon()
         self._queue = None
 
-    def restore(self, records: Sequence[JournalRecord]) -> None:
+    def restore(self, records: Sequence[Record]) -> None:
         self.bodies.recovering = True
         for record in records:
             try:
@@ -570,7 +571,7 @@ class QuorumStore:
             except (ValueError, BadBytes) as error:
                 raise self._damaged(record, error) from error
 
-    def _damaged(self, record: JournalRecord, error: Exception) -> StorageError:
+    def _damaged(self, record: Record, error: Exception) -> StorageError:
         where = f"file {record.file} of the journal at offset {record.offset}"
         if isinstance(error, machine_version.NewerMachine):
             return self._too_new(where, error)
@@ -585,7 +586,7 @@ class QuorumStore:
             where, f"quorum queue '{self._name}' {error}", "nothing was changed; start a newer broker"
         )
 
-    def _restore(self, record: JournalRecord) -> None:
+    def _restore(self, record: Record) -> None:
         kind, payload = record.kind, record.payload
         if kind == BEGINS:
             self._restore_beginning(record)
@@ -613,7 +614,7 @@ class QuorumStore:
         else:
             raise ValueError(f"a record has kind {kind}, which this version does not know")
 
-    def _restore_beginning(self, record: JournalRecord) -> None:
+    def _restore_beginning(self, record: Record) -> None:
         self._mine = MEMBER.unpack(record.payload)[0] == self.me
         self._begin_file = record.file
         if record.index == 0 or not self._mine:
@@ -644,7 +645,7 @@ class QuorumStore:
         self.bodies.forget_from(queue.next_index)
         self._next_index, self._now_ms, self._version = queue.next_index, queue.now_ms, queue.version
 
-    def _restore_state(self, record: JournalRecord, point: Point, state: bytes) -> None:
+    def _restore_state(self, record: Record, point: Point, state: bytes) -> None:
         self._remember_snapshot(record.file, len(record.payload))
         if self._queue is not None:
             self._replay(point.index)
@@ -661,7 +662,7 @@ class QuorumStore:
         self._last = point.index
         self._before = self._again = 0
 
-    def _restore_entry(self, record: JournalRecord) -> None:
+    def _restore_entry(self, record: Record) -> None:
         if self._queue is None:
             if record.kind == COMMANDS:
                 self._find(record.file, record.payload, APPLIED.size, self.bodies)

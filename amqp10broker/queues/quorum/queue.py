@@ -51,7 +51,7 @@ from amqp10broker.queues.effects import (
 from amqp10broker.queues.figures import QueueStats, QueueWeight, few, is_full, length_limits
 from amqp10broker.queues.machine import QueueMachine
 from amqp10broker.queues.outlook import QueueStatus
-from amqp10broker.queues.quorum.bodies import BodyStore, PagedBodies
+from amqp10broker.queues.quorum.bodies import PagedBodies
 from amqp10broker.queues.quorum.browsing import Browsers
 from amqp10broker.queues.quorum.commands import (
     CHANGES_NOTHING,
@@ -71,6 +71,7 @@ from amqp10broker.queues.quorum.commands import (
 from amqp10broker.queues.quorum.consumer import size_of
 from amqp10broker.queues.quorum.consumers import QuorumConsumers
 from amqp10broker.queues.quorum.dead_letters import DeadMessage, at_least_once
+from amqp10broker.queues.quorum.journal_bodies import BodyStore
 from amqp10broker.queues.quorum.messages import Messages
 from amqp10broker.queues.quorum.node_lanes import ConsumerFacts, NodeLane, NodeLanes, Resumption, is_of
 from amqp10broker.queues.settings import DEFAULTS, Overflow, QueueSettings

@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import cast
 
-from amqp10broker.queues.admission import Admission, Room
+from amqp10broker.queues.admission import Admission
 from amqp10broker.queues.classic.backlog import content_bytes
 from amqp10broker.queues.commands import Command, Publish
+from amqp10broker.queues.journal import Commits
 from amqp10broker.queues.quorum.commands import Letters, QuorumCommand
 
 
@@ -23,7 +24,7 @@ class LaneAdmission(Admission):
 
     __slots__ = ("_dropped", "_refuses", "on_refused", "on_room")
 
-    def __init__(self, room: Room | None, wake: Callable[[], None]) -> None:
+    def __init__(self, room: Commits | None, wake: Callable[[], None]) -> None:
         super().__init__(room, wake)
         self.on_refused: Callable[[int, int, int], None] = lambda node, incarnation, first: None
         self.on_room: Callable[[], None] = lambda: None

@@ -14,8 +14,6 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from amqp10broker.message.filters.filters import Filters
-from amqp10broker.message.filters.wanted import encode_wanted
 from amqp10broker.queues.commands import ConsumerRef
 from amqp10broker.queues.outlook import ConsumerStatus, Looking
 from amqp10broker.queues.quorum.commands import SearchResult, Selected
@@ -34,16 +32,6 @@ beginning.
 """
 
 WINDOW_MAX: Final = 128
-
-
-def encoded(filters: object | None) -> bytes | None:
-    """Return a consumer's filters as the log contains them; None: the consumer wants all messages."""
-    if filters is None or isinstance(filters, bytes):
-        return filters
-    # Imported late: a broker starts sooner without filters.
-
-    assert isinstance(filters, Filters)
-    return None if filters.messages is None else encode_wanted(filters)
 
 
 class Again:

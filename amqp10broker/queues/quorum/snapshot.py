@@ -27,7 +27,7 @@ from amqp10broker.queues.effects import (
     Refusal,
     TimedOut,
 )
-from amqp10broker.queues.quorum.bodies import BodyStore, ranges_of
+from amqp10broker.queues.quorum.bodies import ranges_of
 from amqp10broker.queues.quorum.command_codec import (
     decode_settings,
     encode_settings,
@@ -41,6 +41,7 @@ from amqp10broker.queues.quorum.consumer import (
     delivered_at,
     size_of,
 )
+from amqp10broker.queues.quorum.journal_bodies import BodyStore
 from amqp10broker.queues.quorum.lane import OrderedEntries
 from amqp10broker.queues.quorum.later import LATER_COLUMNS
 from amqp10broker.queues.quorum.node_lanes import KeptEffect, NodeLane

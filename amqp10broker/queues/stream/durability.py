@@ -7,16 +7,19 @@ other queues do not wait for it. Consumers are served meanwhile.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 from amqp10broker.errors import DiskFull
 from amqp10broker.queues.commands import Command, PeerId, Publish, PublisherRef
-from amqp10broker.queues.durability import Commits, DurabilityBackend
+from amqp10broker.queues.durability import DurabilityBackend
+from amqp10broker.queues.journal import Commits
 from amqp10broker.queues.outlook import QueueProgress
 from amqp10broker.queues.stream.commits import StreamCommits
+from amqp10broker.queues.stream.log import StreamLog
 from amqp10broker.queues.stream.queue import StreamQueue
+from amqp10broker.queues.stream.syncs import StreamSyncs
 
 RETRY_MS: Final = 1000
 """Interval after which a write without room on the disk is tried again."""
@@ -34,56 +37,14 @@ NOBODY: Final = PublisherRef(PeerId(0, 0, 0), 0)
 """The publisher of commits recovered at start."""
 
 
-class Log(Protocol):
-    """A stream's log, for writing and syncing (`storage.stream_log`)."""
-
-    number: int
-
-    def recover(self) -> Iterable[int]:
-        """Read the existing chunks in steps; yields bytes."""
-
-    def prepare_room(self) -> Sequence[int]:
-        """Begin a new file if needed, and return descriptors to sync before more is appended, or none. Raises
-        `DiskFull` if the call can be repeated.
-        """
-
-    def write(self) -> int:
-        """Write appended chunks, and return the offset up to which a sync makes them durable. Raises
-        `DiskFull` if nothing is lost; the call can be repeated.
-        """
-
-    def fds_to_sync(self) -> Sequence[int]:
-        """Return the descriptors of what was written."""
-
-    def commit(self, offset: int) -> None:
-        """Note that messages below the offset are durable."""
-
-    def mark(self) -> None:
-        """Record the durable length in the inventory."""
-
-    def close(self) -> None:
-        """Release all resources; the last call, like `delete`."""
-
-    def delete(self) -> None:
-        """Remove all chunks of the stream."""
-
-
-class Syncs(Protocol):
-    def when_synced(self, fds: Sequence[int], callback: Callable[[], None]) -> None:
-        """Call a function when what was written is durable; never, if storage fails."""
-
-    def withdraw(self, callback: Callable[[], None]) -> None:
-        """Cancel a call, since the files are closed."""
-
-
 class StreamBackend(DurabilityBackend[StreamQueue]):
     """Writes published messages as chunks, one at a time, and commits each when it is synced."""
 
     def __init__(
         self,
         queue: StreamQueue,
-        log: Log,
-        syncs: Syncs | None,
+        log: StreamLog,
+        syncs: StreamSyncs | None,
         on_full: Callable[[StreamBackend, DiskFull | None], None],
         commits: Commits | None = None,
         parts: StreamCommits | None = None,
@@ -192,7 +153,7 @@ class StreamBackend(DurabilityBackend[StreamQueue]):
         else:
             self._sync(self._syncs, log.fds_to_sync(), offset, now_ms)
 
-    def _sync(self, syncs: Syncs, fds: Sequence[int], offset: int, now_ms: int) -> None:
+    def _sync(self, syncs: StreamSyncs, fds: Sequence[int], offset: int, now_ms: int) -> None:
         self._writing = offset
         self._sync_ms = now_ms
         syncs.when_synced(fds, self._on_synced)

@@ -23,7 +23,7 @@ from amqp10broker.metadata.restore import restore
 from amqp10broker.queues.classic.journal_store import ClassicStore
 from amqp10broker.queues.quorum.log_store import FOUNDER, QuorumStore
 from amqp10broker.queues.quorum.records import CONFIG
-from amqp10broker.queues.spool import Scratch, Spool
+from amqp10broker.queues.spool import Spool
 from amqp10broker.queues.stream.commits import StreamCommits
 from amqp10broker.queues.volatile import VolatileQueue
 from amqp10broker.raft.errors import BadBytes
@@ -31,6 +31,7 @@ from amqp10broker.runtime.journal.data import FURNISHED, MEMBERSHIP, OF_THE_NODE
 from amqp10broker.runtime.queues.handles import InlineQueue
 from amqp10broker.runtime.queues.reply_registry import ReplyRegistry
 from amqp10broker.storage.record import RECORD_BYTES, Record
+from amqp10broker.storage.scratch import Scratch
 
 _NOW_MS: Final = 0
 

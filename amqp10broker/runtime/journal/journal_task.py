@@ -22,10 +22,10 @@ from amqp10broker.operations.snapshot import JournalView
 from amqp10broker.queues.classic.journal_store import ClassicStore
 from amqp10broker.queues.outlook import QueueProgress
 from amqp10broker.queues.spool import Spool
+from amqp10broker.queues.stream.syncs import StreamSyncs
 from amqp10broker.runtime.clock import WallClock
 from amqp10broker.runtime.journal.committer import Committer
 from amqp10broker.runtime.journal.data import Data
-from amqp10broker.runtime.journal.stream_syncs import StreamSyncs
 from amqp10broker.runtime.journal.syncer import open_syncer
 from amqp10broker.runtime.log import Log
 from amqp10broker.runtime.queues.relay import Relay

@@ -22,21 +22,21 @@ from amqp10broker.queues.classic.durability import ClassicInJournal
 from amqp10broker.queues.classic.journal_store import ClassicStore
 from amqp10broker.queues.classic.queue import ClassicQueue
 from amqp10broker.queues.durability import DurabilityBackend
+from amqp10broker.queues.quorum.bodies import Packs
 from amqp10broker.queues.quorum.durability import GroupMember, QuorumInLog, QuorumInMemory
 from amqp10broker.queues.quorum.log_store import FOUNDER, QuorumStore
 from amqp10broker.queues.quorum.queue import QuorumQueue
 from amqp10broker.queues.settings import ConfirmWhen
-from amqp10broker.queues.spool import SpoolPacks
 from amqp10broker.queues.stream.commits import StreamCommits
 from amqp10broker.queues.stream.durability import StreamBackend
+from amqp10broker.queues.stream.log import StreamLog
+from amqp10broker.queues.stream.memory import MemoryShelf
 from amqp10broker.queues.stream.queue import StreamQueue
 from amqp10broker.runtime.context import BrokerContext
 from amqp10broker.runtime.journal.journal_task import JournalTask
 from amqp10broker.runtime.log import Log
 from amqp10broker.runtime.observe.clock_watch import ClockWatch
 from amqp10broker.runtime.queues.dead_letters import DeadLetterOffice
-from amqp10broker.storage.stream_log import StreamLog
-from amqp10broker.storage.stream_memory import MemoryShelf
 
 if TYPE_CHECKING:
     from amqp10broker.cluster.groups import Groups
@@ -107,7 +107,7 @@ class Backends:
             spec.number,
             spec.name,
             journal_task.journal,
-            SpoolPacks(journal_task.spool),
+            Packs(journal_task.spool),
             when_durable=journal_task.when_durable,
             me=me,
             members=[member for member in spec.members if is_first(member)],

@@ -43,10 +43,10 @@ from amqp10broker.queues.settings import DEFAULTS, QueueSettings
 from amqp10broker.queues.spool import Spool
 from amqp10broker.queues.stream.commits import StreamCommits
 from amqp10broker.queues.stream.durability import RETRY_MS, StreamBackend
+from amqp10broker.queues.stream.log import StreamLog
+from amqp10broker.queues.stream.memory import MemoryShelf
 from amqp10broker.queues.stream.queue import StreamQueue
 from amqp10broker.storage.record import RECORD_BYTES
-from amqp10broker.storage.stream_log import StreamLog
-from amqp10broker.storage.stream_memory import MemoryShelf
 from tests.support.askers import new_asker
 from tests.support.fake_log import MemoryScratch
 

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from amqp10broker.message.message import Message, make_head
-from amqp10broker.queues.quorum.bodies import OPEN_PAGES_MAX, PEEKS_MAX, MemoryPacks, PagedBodies, ranges_of
+from amqp10broker.queues.quorum.bodies import OPEN_PAGES_MAX, PEEKS_MAX, Packs, PagedBodies, ranges_of
 from amqp10broker.queues.quorum.lane import BLOCK_MAX, NEVER, OrderedEntries
 
 HEAD = make_head(None, None, "", "q")
@@ -58,12 +58,12 @@ def test_few_messages_of_a_packed_page_are_read_without_opening_it() -> None:
     """Delayed messages are due in any order; who reads one after the other has the page opened."""
     read: list[int] = []
 
-    class Packs(MemoryPacks):
+    class CountedPacks(Packs):
         def read_at(self, handle: object, at: int, length: int) -> bytes:
             read.append(length)
             return super().read_at(handle, at, length)
 
-    bodies = PagedBodies(Packs())
+    bodies = PagedBodies(CountedPacks())
     given = [(make_head(None, None, "", f"k{number % 7}"), b"%d" % number * 9) for number in range(10 * 4096)]
     bodies.put(0, given)
     bodies.drop([5, 6])
