@@ -48,7 +48,7 @@ class ByCount:
         self._group_size = group_size
         self._locator = locator
 
-    def place(
+    def __call__(
         self, wanted: WantedQueue, nodes: Iterable[NodeFacts], queues: Iterable[DeclaredQueue], count: int
     ) -> Placed:
         there = {node.number: node for node in nodes}

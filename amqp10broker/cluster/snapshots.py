@@ -17,14 +17,15 @@ from __future__ import annotations
 import enum
 import struct
 from collections.abc import Callable, Iterator
-from typing import Final, Protocol
+from typing import Final
 
 from amqp10broker.cluster.groups import Groups
 from amqp10broker.cluster.ids import node_of
 from amqp10broker.cluster.wire import FrameKind
 from amqp10broker.queues.machine_version import NewerMachine
+from amqp10broker.queues.quorum.durability import QuorumInLog
 from amqp10broker.raft.codec import decode_message, encode_message
-from amqp10broker.raft.entries import Point, Snapshot
+from amqp10broker.raft.entries import Snapshot
 from amqp10broker.raft.errors import BadBytes
 from amqp10broker.raft.messages import InstallSnapshot
 
@@ -56,32 +57,6 @@ class SnapshotOutcome(enum.IntEnum):
     """The member has it, durably or soon; its group hears of that by itself."""
     REFUSED = 2
     """It does not have what came before; it must be sent anew."""
-
-
-class SnapshotSource(Protocol):
-    """A machine that can give its state away."""
-
-    def snapshot(self) -> tuple[Point, bytes, Iterator[bytes], Callable[[], None]]:
-        """Place, state, records of messages; and what to call once when these need not be read any more."""
-
-
-class SnapshotTarget(Protocol):
-    """A machine that can take a state."""
-
-    def stage(self, transfer: int, messages: bytes) -> None:
-        """Keep a record of messages; of another transfer than before: drop what came of that."""
-
-    def staged(self, transfer: int, state: bytes) -> bytes:
-        """All is there: what its store finds in `Ready.snapshot` as the data. Raises `NewerMachine` if this
-        broker cannot read it.
-        """
-
-    def unstage(self) -> None:
-        """Drop staged data that is not from a `Ready`."""
-
-
-class Machine(SnapshotSource, SnapshotTarget, Protocol):
-    pass
 
 
 def _cut(messages: Iterator[bytes], state: bytes, last: bytes) -> Iterator[tuple[What, bytes]]:
@@ -143,7 +118,7 @@ class Snapshots:
         self._groups = groups
         self._send = send
         self._random_source = random_source
-        self._machines: dict[int, Machine] = {}
+        self._machines: dict[int, QuorumInLog] = {}
         self._outgoing: dict[tuple[int, int], _Outgoing] = {}
         self._incoming: dict[int, _Incoming] = {}
         groups.on_removed = self.remove
@@ -153,7 +128,7 @@ class Snapshots:
         """When `tick` is due, in ms; None: nothing is awaited."""
         return min((each.due for each in self._outgoing.values()), default=None)
 
-    def add(self, group: int, machine: Machine) -> None:
+    def add(self, group: int, machine: QuorumInLog) -> None:
         """Register a group that sends or receives states."""
         self._machines[group] = machine
 

@@ -46,7 +46,7 @@ class Scene:
         self.decides = trio.Event()
         self.decides.set()
         self.catalog = Catalog(Host())
-        self.catalog.placement = self
+        self.catalog.placement = self.place
         self.catalog.highest_number = GROUP - 1
         self.queue: DeclaredQueue = declare(self.catalog, "/", "q", arguments={"x-queue-type": "quorum"})[0]
         assert self.queue.number == GROUP

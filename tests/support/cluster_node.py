@@ -63,7 +63,7 @@ class FakeNode:
         for name in NAMES[:count]:
             catalog.propose(JoinNode(name, "host", 1))
         catalog.node_directory = self
-        catalog.placement = self
+        catalog.placement = self.place
 
     # --- the catalog's
 

@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import Any
 
-from amqp10broker.cluster.clocks import Clocks
 from amqp10broker.cluster.groups import Groups
 from amqp10broker.cluster.ids import is_first, member_id, node_of
 from amqp10broker.cluster.member import Member
@@ -23,6 +22,7 @@ from amqp10broker.protocols.amqp10.types import Long
 from amqp10broker.queues.commands import TICK, Command, PeerId, Publish, ReplyTo
 from amqp10broker.queues.effects import Confirmed, DeadLetters, Deliver, Effect
 from amqp10broker.queues.outlook import QueueProgress
+from amqp10broker.queues.quorum.clocks import Clocks
 from amqp10broker.queues.quorum.durability import GroupMember, QuorumInLog
 from amqp10broker.queues.quorum.log_store import QuorumStore
 from amqp10broker.queues.quorum.queue import QuorumQueue

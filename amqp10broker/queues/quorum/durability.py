@@ -29,10 +29,11 @@ from amqp10broker.queues.durability import DurabilityBackend
 from amqp10broker.queues.effects import Confirmed, DeadLetters, Effect, Unconfirmed
 from amqp10broker.queues.journal import Commits
 from amqp10broker.queues.outlook import QueueProgress, QueueStatus
+from amqp10broker.queues.quorum.clocks import Clocks
 from amqp10broker.queues.quorum.commands import CHANGES_NOTHING, Letters, QuorumCommand, RaiseVersion, joined
 from amqp10broker.queues.quorum.dead_letters import DeadMessage
 from amqp10broker.queues.quorum.log_store import LogEntry, QuorumStore
-from amqp10broker.queues.quorum.log_time import RIGHT, Corrected, LogTime
+from amqp10broker.queues.quorum.log_time import LogTime
 from amqp10broker.queues.quorum.queue import QuorumQueue
 from amqp10broker.queues.quorum.remote_admission import LaneAdmission
 from amqp10broker.raft.entries import Kind, Point
@@ -219,15 +220,15 @@ class QuorumInLog(QuorumInMemory):
         store: QuorumStore,
         begin: Callable[[QuorumInLog], GroupMember],
         states: States | None = None,
-        clocks: Corrected = RIGHT,
+        clocks: Clocks | None = None,
     ) -> None:
         super().__init__(queue, commits)
         self.admission = self.lanes = LaneAdmission(commits, lambda: self.wake())
         self.on_lead: Callable[[bool], None] = _nobody
         self.usable: Callable[[], int] = lambda: machine_version.NEWEST
         self.on_ahead: Callable[[QuorumInLog], None] = lambda _: None
-        self._clocks = clocks
-        self._time = LogTime(clocks)
+        self._clocks = clocks or Clocks()
+        self._time = LogTime(self._clocks)
         self._commits = commits
         self._store = store
         self._begin = begin

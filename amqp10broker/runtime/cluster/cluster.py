@@ -116,7 +116,7 @@ class Cluster:
         self._data = data
         self._listed = read_nodes(config.cluster_nodes or "")
         self._secret = read_secret(config.cluster_secret_file)
-        self.notifications = NodeNotifications(node_context)
+        self.notifications = NodeNotifications(self._catalog, node_context.resource_monitor)
         self.facts: dict[int, Document] = {}
         self.slow = trio.Event()
         self.raft = RaftNode(self._send_to_group)

@@ -7,8 +7,8 @@ up.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
-from typing import Any, Final, Protocol
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
 
 import trio
 
@@ -51,10 +51,8 @@ TAKE_BACK_S: Final = 5.0
 """How long taking back a member may take that could not be added in time."""
 
 
-class Proposing(Protocol):
-    """Has a request decided, and waits for it (`Cluster.propose`)."""
-
-    def __call__(self, request: CatalogRequest[Any]) -> Awaitable[Any]: ...
+Proposing = Callable[[CatalogRequest[Any]], Awaitable[Any]]
+"""Has a request decided, and waits for it (`SystemNode.propose`)."""
 
 
 class MemberChanges:

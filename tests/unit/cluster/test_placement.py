@@ -45,7 +45,7 @@ class Cluster:
             for n in range(1, self._count + 1)
         ]
         wanted = WantedQueue(kind, arguments or {}, definition or {}, exclusive, lasting)
-        found = self._placement.place(wanted, nodes, self.queues, len(self.queues))
+        found = self._placement(wanted, nodes, self.queues, len(self.queues))
         self.add(kind, found)
         return found
 
