@@ -23,7 +23,7 @@ from amqp10broker.cluster.groups import Groups
 from amqp10broker.cluster.ids import node_of
 from amqp10broker.cluster.wire import FrameKind
 from amqp10broker.queues.machine_version import NewerMachine
-from amqp10broker.queues.quorum.durability import QuorumInLog
+from amqp10broker.queues.quorum.log_store import QuorumStore
 from amqp10broker.raft.codec import decode_message, encode_message
 from amqp10broker.raft.entries import Snapshot
 from amqp10broker.raft.errors import BadBytes
@@ -118,7 +118,7 @@ class Snapshots:
         self._groups = groups
         self._send = send
         self._random_source = random_source
-        self._machines: dict[int, QuorumInLog] = {}
+        self._stores: dict[int, QuorumStore] = {}
         self._outgoing: dict[tuple[int, int], _Outgoing] = {}
         self._incoming: dict[int, _Incoming] = {}
         groups.on_removed = self.remove
@@ -128,13 +128,13 @@ class Snapshots:
         """When `tick` is due, in ms; None: nothing is awaited."""
         return min((each.due for each in self._outgoing.values()), default=None)
 
-    def add(self, group: int, machine: QuorumInLog) -> None:
+    def add(self, group: int, store: QuorumStore) -> None:
         """Register a group that sends or receives states."""
-        self._machines[group] = machine
+        self._stores[group] = store
 
     def remove(self, group: int) -> None:
         """It is no more; twice is fine."""
-        self._machines.pop(group, None)
+        self._stores.pop(group, None)
         self._incoming.pop(group, None)
         self.stop(group)
 
@@ -148,7 +148,7 @@ class Snapshots:
         member = self._groups.get(group)
         if member is None or (group, to) in self._outgoing:
             return
-        point, state, messages, done = self._machines[group].snapshot()
+        point, state, messages, done = self._stores[group].snapshot()
         transfer = 1 + int(self._random_source() * (1 << 53))
         message = InstallSnapshot(member.me, to, member.raft.status.term, Snapshot(point, b""))
         parts = _cut(messages, state, encode_message(message))
@@ -193,7 +193,7 @@ class Snapshots:
         transfer, number, what = _HEAD.unpack_from(body)
         if kind is FrameKind.SNAPSHOT_ANSWER:
             self._on_answer(node, group, transfer, number, what)
-        elif group in self._machines and self._groups.get(group) is not None:
+        elif group in self._stores and self._groups.get(group) is not None:
             count, outcome = self._on_part(group, transfer, number, what, body[_HEAD.size :])
             self._send(node, FrameKind.SNAPSHOT_ANSWER, group, _HEAD.pack(transfer, count, outcome))
         else:
@@ -219,11 +219,11 @@ class Snapshots:
         if incoming is None or incoming.transfer != transfer or incoming.count != number:
             return 0, SnapshotOutcome.REFUSED
         incoming.count += 1
-        machine = self._machines[group]
+        store = self._stores[group]
         if what in (What.MESSAGES, What.MESSAGES_END):
             incoming.record.append(part)
             if what == What.MESSAGES_END:
-                machine.stage(transfer, b"".join(incoming.record))
+                store.stage(transfer, b"".join(incoming.record))
                 incoming.record = []
         elif what == What.STATE:
             incoming.state.append(part)
@@ -241,15 +241,15 @@ class Snapshots:
             raise BadBytes("a state does not end with its place in the log")
         if message.to != member.me:
             return SnapshotOutcome.REFUSED
-        machine = self._machines[group]
+        store = self._stores[group]
         try:
-            data = machine.staged(incoming.transfer, b"".join(incoming.state))
+            data = store.staged(incoming.transfer, b"".join(incoming.state))
         except NewerMachine:
             # Its leader would send it again at once if it heard of this: so it does when its patience ends.
-            machine.unstage()
+            store.unstage()
             return SnapshotOutcome.GOES_ON
         snapshot = Snapshot(message.snapshot.point, data)
         member.step(InstallSnapshot(message.sender, message.to, message.term, snapshot))
         member.advance()
-        machine.unstage()
+        store.unstage()
         return SnapshotOutcome.TAKEN

@@ -139,8 +139,15 @@ class Cluster:
         def nothing(*_: Any) -> None:
             return
 
-        backend = DurabilityBackend(ClassicQueue("q", durable=False))
-        self.task = QueueTask(backend, self.reply_registry[1], clock, nothing, nothing, cast("Any", nothing))
+        queue = ClassicQueue("q", durable=False)
+        self.task = QueueTask(
+            lambda *given: DurabilityBackend(queue, *given),
+            self.reply_registry[1],
+            clock,
+            nothing,
+            nothing,
+            cast("Any", nothing),
+        )
         self.line.connect()
         assert self.line.nodes[1].reach(SPEC, self.task, lambda: 0) is self.task
         remote = self.line.nodes[2].reach(SPEC, None, lambda: 0)

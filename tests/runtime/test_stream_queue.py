@@ -129,13 +129,18 @@ async def running(
     def forget(stream: QueueTask) -> None:
         found[0].gone += 1
 
-    backend = StreamBackend(
-        StreamQueue("s", log, settings=settings),
-        log,
-        sync,
-        lambda _, error: found[0].full.append(error is not None),
+    stream = QueueTask(
+        lambda wake, publish: StreamBackend(
+            *(StreamQueue("s", log, settings=settings), wake, publish, log, sync),
+            lambda _, error: found[0].full.append(error is not None),
+        ),
+        reply_registry,
+        WallClock(),
+        forget,
+        never,
+        never,
+        confirm_delay_ms=delay_ms,
     )
-    stream = QueueTask(backend, reply_registry, WallClock(), forget, never, never, confirm_delay_ms=delay_ms)
     found.append(Running(stream, reply_registry))
     async with trio.open_nursery() as nursery:
         if sync is not None:

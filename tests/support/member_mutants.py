@@ -98,7 +98,7 @@ MEMBER_MUTANTS = (
     _one(
         "11",
         "the leader applies what is not committed",
-        QuorumInLog.keep,
+        QuorumInLog.flush,
         "self._apply_next(self._committed, now_ms)",
         "self._apply_next(store.last if self._leads else self._committed, now_ms)",
         members.test_without_a_majority_nothing_is_confirmed_and_the_leader_stops,

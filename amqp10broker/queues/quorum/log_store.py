@@ -149,10 +149,12 @@ class QuorumStore:
         "_transfer",
         "_version",
         "_when_durable",
+        "_write_soon",
         "bodies",
         "compact_max",
         "group",
         "me",
+        "newer_state",
         "on_compact",
         "on_installed",
         "stored",
@@ -167,6 +169,7 @@ class QuorumStore:
         packs: Packs | None = None,
         *,
         when_durable: WhenDurable,
+        write_soon: Callable[[], None] = lambda: None,
         me: int = FOUNDER,
         members: Sequence[int] = (),
         joins: bool = False,
@@ -190,6 +193,9 @@ class QuorumStore:
         self._name = name
         self._log = log
         self._when_durable = when_durable
+        self._write_soon = write_soon
+        self.newer_state = 0
+        """Version of a state that was sent, if this broker does not support it."""
         self._packs = packs
         self._joins = joins
         self._mine = not joins
@@ -354,15 +360,26 @@ class QuorumStore:
         return self._point, encode_snapshot(queue), records, self.bodies.read_done
 
     def stage(self, transfer: int, messages: bytes) -> None:
+        """Store a record of messages; of another transfer than before: drop the earlier ones."""
         self._find_staged(transfer, self._append_staged(transfer, [messages]), messages)
+        self._write_soon()
 
     def staged(self, transfer: int, state: bytes) -> bytes:
-        machine_version.check(version_of(state))
+        """Complete a transfer; returns the data of `Ready.snapshot` for it. Raises `NewerMachine` if this
+        broker cannot read it.
+        """
+        version = version_of(state)
+        try:
+            machine_version.check(version)
+        except machine_version.NewerMachine:
+            self.newer_state = version
+            raise
         self._stage_of(transfer)
         self._staged_state = state
         return TRANSFER.pack(transfer)
 
     def unstage(self) -> None:
+        """Drop staged data that is not from a `Ready`."""
         self._drop_staged()
 
     def _append_staged(self, transfer: int, payload: Sequence[bytes]) -> int:

@@ -13,7 +13,7 @@ from typing import Final
 
 from amqp10broker.errors import DiskFull
 from amqp10broker.queues.commands import Command, PeerId, Publish, PublisherRef
-from amqp10broker.queues.durability import DurabilityBackend
+from amqp10broker.queues.durability import DurabilityBackend, PublishEffects, Wake
 from amqp10broker.queues.journal import Commits
 from amqp10broker.queues.outlook import QueueProgress
 from amqp10broker.queues.stream.commits import StreamCommits
@@ -43,14 +43,16 @@ class StreamBackend(DurabilityBackend[StreamQueue]):
     def __init__(
         self,
         queue: StreamQueue,
+        wake: Wake,
+        publish: PublishEffects,
         log: StreamLog,
         syncs: StreamSyncs | None,
         on_full: Callable[[StreamBackend, DiskFull | None], None],
         commits: Commits | None = None,
         parts: StreamCommits | None = None,
     ) -> None:
-        super().__init__(queue)
-        self.kept = syncs is not None
+        super().__init__(queue, wake, publish)
+        self.durable = syncs is not None
         self.recovered = False
         self._log = log
         self._syncs = syncs
@@ -77,7 +79,7 @@ class StreamBackend(DurabilityBackend[StreamQueue]):
         yield from self._log.recover()
         self.recovered = True
 
-    def go_on(self) -> None:
+    def recover_parts(self) -> None:
         # Commits that are in the journal only are written to the stream now.
         if self._parts is not None:
             for number, messages in self._parts.missing(self._log.number):
@@ -88,17 +90,17 @@ class StreamBackend(DurabilityBackend[StreamQueue]):
     def takes_part(self, size: int) -> bool:
         return self._full_ms is None and (self._parts is None or self._parts.bytes <= PARTS_BYTES_MAX)
 
-    def carry_out_part(self, commands: list[Command], now_ms: int) -> None:
+    def apply_part(self, commands: list[Command], now_ms: int) -> None:
         # Messages that were posted before must be in the journal first.
         for command in commands:
             if type(command) is Publish and self._parts is not None:
                 self._undurable.append((self._parts.append(command.messages), command))
             else:
                 self.queue.apply(command, now_ms)
-        self.keep(now_ms)
+        self.flush(now_ms)
 
-    def tell(self) -> None:
-        super().tell()
+    def publish(self) -> None:
+        super().publish()
         if self._undurable and (last := self._undurable[-1][0]) > self._asked:
             assert self._commits is not None, "it has parts"
             self._asked = last
@@ -116,7 +118,7 @@ class StreamBackend(DurabilityBackend[StreamQueue]):
             number, command = self._undurable.popleft()
             self.queue.publish_part(command, number, now_ms)
 
-    def keep(self, now_ms: int) -> None:
+    def flush(self, now_ms: int) -> None:
         self._commit(now_ms)
         self._publish_durable(now_ms)
         self._mark_in_time(now_ms)
@@ -133,7 +135,7 @@ class StreamBackend(DurabilityBackend[StreamQueue]):
         try:
             if not self._unwritten:
                 if (fds := log.prepare_room()) and self._syncs is not None:
-                    self.end()
+                    self._has_room()
                     self._sync(self._syncs, fds, self.queue.log.next_offset, now_ms)
                     return
                 self.queue.write(now_ms)
@@ -146,12 +148,17 @@ class StreamBackend(DurabilityBackend[StreamQueue]):
                 self._on_full(self, error)
             return
         self._unwritten = False
-        self.end()
+        self._has_room()
         if self._syncs is None:
             log.commit(offset)
             self.queue.commit(now_ms)
         else:
             self._sync(self._syncs, log.fds_to_sync(), offset, now_ms)
+
+    def _has_room(self) -> None:
+        if self._full_ms is not None:
+            self._full_ms = None
+            self._on_full(self, None)
 
     def _sync(self, syncs: StreamSyncs, fds: Sequence[int], offset: int, now_ms: int) -> None:
         self._writing = offset
@@ -191,10 +198,12 @@ class StreamBackend(DurabilityBackend[StreamQueue]):
         else:
             self._log.close()
 
-    def end(self) -> None:
-        if self._full_ms is not None:
-            self._full_ms = None
-            self._on_full(self, None)
+    def delete(self) -> None:
+        self._has_room()
+
+    def abandon(self) -> list[Command]:
+        self._has_room()
+        return []
 
     def progress(self, *, busy: bool) -> QueueProgress:
         recovering = not self.recovered
@@ -202,6 +211,6 @@ class StreamBackend(DurabilityBackend[StreamQueue]):
         return QueueProgress(busy or recovering, recovering, sync_ms, self._full_ms)
 
     def storage_failed(self) -> None:
-        if self.kept:
+        if self.durable:
             self.queue.refuse_waiting(failed=True)
-            self.tell()
+            self.publish()

@@ -121,8 +121,9 @@ class NodeQueues:
         self.lanes.servers[group] = server
         task.notify = server.tell
         backend = cast("QuorumInLog", task.backend)
-        backend.on_lead = lambda leads: server.lead(term()) if leads else server.follow()
-        backend.lanes.on_refused, backend.lanes.on_room = server.refused, server.room
+        backend.serve(
+            lambda leads: server.lead(term()) if leads else server.follow(), server.refused, server.room
+        )
 
     def make_volatile(
         self, vhost: VirtualHost, connection: object, allowed: Callable[[str], None]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
+from functools import partial
 from typing import TYPE_CHECKING, Final, cast
 
 import trio
@@ -101,7 +102,7 @@ class Queues:
         node_context = self._node_context
         journal_task = self.journal_task if spec.lasting and spec.number else None
         running = QueueTask(
-            self._backends.make(spec, journal_task),
+            partial(self._backends.make, spec, journal_task),
             node_context.reply_registry,
             node_context.clock,
             lambda gone: self._forget(spec, gone),
@@ -218,7 +219,7 @@ class Queues:
     def _after_fault(
         self, spec: QueueSpec, running: QueueTask, faults: list[float], error: Exception
     ) -> bool:
-        after = AFTER_FAULT[spec.type, running.backend.kept]
+        after = AFTER_FAULT[spec.type, running.backend.durable]
         now = trio.current_time()
         if after is AfterFault.AGAIN and len(faults) == RESTARTS_MAX and now - faults[0] < RESTARTS_S:
             after = AfterFault.DOWN

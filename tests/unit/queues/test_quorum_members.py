@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -23,6 +23,7 @@ from amqp10broker.queues.commands import (
     Subscribe,
     Unsubscribe,
 )
+from amqp10broker.queues.durability import EffectBatch
 from amqp10broker.queues.effects import QueueDeleted, Unconfirmed
 from amqp10broker.queues.quorum import log_store as quorum_store
 from amqp10broker.queues.quorum.commands import Letters, QuorumCommand
@@ -78,7 +79,7 @@ def test_followers_tell_nothing() -> None:
     leader = opened(world)
     told: list[int] = []
     for node in world.nodes.values():
-        node.backend.hand_over = lambda *_, node=node, **__: told.append(node.number)  # type: ignore[assignment, misc]
+        node.publish = lambda _, node=node: told.append(node.number)  # type: ignore[method-assign, misc]
     consumer = world.client.consumer()
     leader.work(Subscribe(consumer, False), Credit(consumer, 0, 10, False, 0))
     world.publish(leader)
@@ -97,7 +98,7 @@ def test_a_leader_that_was_deposed_tells_nothing() -> None:
     assert leader is not old
     told: list[int] = []
     for node in world.nodes.values():
-        node.backend.hand_over = lambda *_, node=node, **__: told.append(node.number)  # type: ignore[assignment, misc]
+        node.publish = lambda _, node=node: told.append(node.number)  # type: ignore[method-assign, misc]
     world.publish(leader, 3)
     world.settle_down(world.even)
     assert set(told) == {leader.number}
@@ -180,7 +181,7 @@ def test_who_leads_has_carried_out_what_it_left_for_later() -> None:
     assert behind(world, old) == [1, 1]
     found: list[list[int]] = []
     for node in world.nodes.values():
-        node.backend.on_lead = lambda leads, node=node: found.append(numbers(world, node))  # type: ignore[misc]
+        node.on_lead = lambda leads, node=node: found.append(numbers(world, node))  # type: ignore[method-assign, misc]
     world.crash(old.number)
     world.settle_down(lambda: bool(found))
     assert found == [[0, 1, 2]]
@@ -201,7 +202,7 @@ def test_who_leads_has_applied_all_that_was_confirmed_before() -> None:
     assert {numbers(world, node) == [] for node in others} == {True}, "they do not know it yet"
     found: list[list[int]] = []
     for node in others:
-        node.backend.on_lead = lambda leads, node=node: found.append(numbers(world, node))  # type: ignore[misc]
+        node.on_lead = lambda leads, node=node: found.append(numbers(world, node))  # type: ignore[method-assign, misc]
     world.crash(old.number)
     world.settle_down(lambda: bool(found))
     assert found == [[0, 1, 2]]
@@ -428,14 +429,14 @@ def test_a_queue_that_the_catalog_has_forgotten_ends_at_every_member_by_itself()
     world.settle_down(world.even)
     told: dict[int, list[object]] = {number: [] for number in world.nodes}
     for node in world.nodes.values():
-        node.backend.hand_over = told_to(told[node.number])
+        node.publish = told_to(told[node.number])
         world.part(node.number)
     world.publish(leader)
     for node in list(world.nodes.values()):
-        node.backend.carry_out([DELETE], world.now)
+        node.backend.apply([DELETE], world.now)
         assert node.backend.queue.deleted
-        node.backend.keep(world.now)
-        node.backend.tell()
+        node.backend.flush(world.now)
+        node.backend.publish()
         node.backend.delete()
         assert sum(node.journal.live.values()) == 0
         assert node.groups.get(GROUP) is None
@@ -445,13 +446,13 @@ def test_a_queue_that_the_catalog_has_forgotten_ends_at_every_member_by_itself()
 
 
 def told_to(told: list[object]) -> Any:
-    """A `HandOver` that notes all effects."""
+    """Note all effects."""
 
-    def hand_over(effects: Mapping[object, list[object]], *_: object, **__: object) -> None:
-        for batch in effects.values():
-            told.extend(batch)
+    def publish(batch: EffectBatch) -> None:
+        for effects in batch.effects.values():
+            told.extend(effects)
 
-    return hand_over
+    return publish
 
 
 def test_a_member_whose_machine_fails_is_left_out_and_the_others_go_on(
