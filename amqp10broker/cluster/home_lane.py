@@ -20,7 +20,8 @@ from amqp10broker.cluster.lane_messages import (
     RemoteResumed,
     ResumeRemote,
 )
-from amqp10broker.cluster.lanes import LanePort, Told_, add_effect
+from amqp10broker.cluster.lane_port import LanePort
+from amqp10broker.cluster.lanes import Told_, add_effect
 from amqp10broker.cluster.letters_codec import cut
 from amqp10broker.queues.commands import (
     AttachPublisher,

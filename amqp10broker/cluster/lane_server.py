@@ -7,19 +7,18 @@ state has the effects that it missed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
 
 from amqp10broker.cluster.held import HeldByConsumer
 from amqp10broker.cluster.lane_messages import (
     Browse,
-    LaneMessage,
     LeaderIs,
     LetterBatch,
     RemoteEffects,
     RemoteResumed,
     ResumeRemote,
 )
+from amqp10broker.cluster.lane_port import LanePort
 from amqp10broker.cluster.letters_codec import is_browsers
 from amqp10broker.queues.commands import (
     AttachPublisher,
@@ -45,51 +44,12 @@ from amqp10broker.queues.quorum.commands import (
     NodeSuspect,
     QuorumCommand,
 )
+from amqp10broker.queues.quorum.durability import QuorumInLog
 from amqp10broker.queues.quorum.node_lanes import is_of
-from amqp10broker.queues.quorum.queue import QuorumQueue
 
 Effects = Mapping[PeerId, list[Effect]]
-
-
-class ServerPort(Protocol):
-    """The context of a queue in its node."""
-
-    node: int
-
-    @property
-    def peers(self) -> Sequence[int]:
-        """All nodes to which there is a way, this one among them."""
-
-    @property
-    def incarnations(self) -> Mapping[int, int]:
-        """The last start that is known of each node of the cluster, this one among them; 0: none is known."""
-
-    @property
-    def suspected(self) -> frozenset[int]: ...
-
-    def send(self, node: int, group: int, message: LaneMessage) -> bool:
-        """Send something to a node, perhaps this one; False: there is no way to it now."""
-
-    def tell(self, effects: Effects) -> None:
-        """Deliver effects to sessions of this node."""
-
-
-class LedQueue(Protocol):
-    """A member's queue, as its task has it."""
-
-    @property
-    def machine(self) -> QuorumQueue:
-        """The state; it changes between two calls only."""
-
-    @property
-    def ahead(self) -> bool:
-        """Whether a part of the state is not committed, so that it must not be sent."""
-
-    def done(self, node: int, incarnation: int) -> int:
-        """The number of the last letter of a node that was carried out by a committed entry; 0: none was."""
-
-    def post_all(self, commands: list[QuorumCommand]) -> None:
-        """Put commands, in order: they are proposed if the member leads."""
+PostAll = Callable[[list[QuorumCommand]], None]
+"""Puts commands into the queue's mailbox, in order: they are proposed if the member leads."""
 
 
 class _Lane:
@@ -109,21 +69,23 @@ class LaneServer:
 
     __slots__ = (
         "_asking",
+        "_backend",
         "_browsed",
         "_full",
         "_group",
         "_lanes",
-        "_led",
         "_port",
+        "_post_all",
         "_posted",
         "_said",
         "term",
     )
 
-    def __init__(self, group: int, led: LedQueue, port: ServerPort) -> None:
+    def __init__(self, group: int, backend: QuorumInLog, post_all: PostAll, port: LanePort) -> None:
         self.term: int | None = None
         self._group = group
-        self._led = led
+        self._backend = backend
+        self._post_all = post_all
         self._port = port
         self._lanes: dict[int, _Lane] = {}
         # Node and incarnation -> number of the last letter that was put into the queue's mailbox.
@@ -189,7 +151,7 @@ class LaneServer:
             self._announce(node)
 
     def _known(self) -> set[tuple[int, int]]:
-        machine = self._led.machine
+        machine = self._backend.queue
         return {
             *machine.lanes,
             *machine.suspects,
@@ -197,7 +159,7 @@ class LaneServer:
         }
 
     def _look_at(self, node: int) -> None:
-        machine, port = self._led.machine, self._port
+        machine, port = self._backend.queue, self._port
         present = port.incarnations.get(node)
         commands: list[QuorumCommand] = []
         gone = -1
@@ -216,7 +178,7 @@ class LaneServer:
             for key in [each for each in self._said if each[0] == node and each[1] <= gone]:
                 del self._said[key]
         if commands:
-            self._led.post_all(commands)
+            self._post_all(commands)
 
     # --- from lanes ---------------------------------------------------------------------------------
 
@@ -229,7 +191,7 @@ class LaneServer:
         """
         if self.term is None:
             return
-        machine, port = self._led.machine, self._port
+        machine, port = self._backend.queue, self._port
         if resume.incarnation < port.incarnations.get(node, 0):
             return
         key = node, resume.incarnation
@@ -237,7 +199,7 @@ class LaneServer:
         if node not in port.suspected:
             self._look_at(node)
         again = asked is not None and asked.token == resume.token
-        if node in port.suspected or self._led.ahead or not (again or self._has_carried_out(key)):
+        if node in port.suspected or self._backend.ahead or not (again or self._has_carried_out(key)):
             self._asking[node] = resume
             self._lanes.pop(node, None)
             return
@@ -246,7 +208,7 @@ class LaneServer:
         self._lanes[node] = _Lane(resume.incarnation, resume.token, found.last, index)
         self._posted[key] = max(found.last, self._posted.get(key, 0))
         if node in self._browsed:
-            self._led.post_all([BrowsersGone(*key)])
+            self._post_all([BrowsersGone(*key)])
         kept = [effect for _, _, effect in found.kept]
         answer = RemoteResumed(
             resume.token, index, found.last, found.deleted, kept, found.deliveries, found.consumers
@@ -272,7 +234,7 @@ class LaneServer:
             commands = commands[posted + 1 - first :]
             first = posted + 1
         self._posted[key] = last
-        self._led.post_all([Letters(*key, first, last, batch.heard, commands)])
+        self._post_all([Letters(*key, first, last, batch.heard, commands)])
 
     def browse(self, node: int, browse: Browse) -> None:
         """Handle requests of a node's browsers, which are in no log: a new lane sends them again."""
@@ -283,7 +245,7 @@ class LaneServer:
             self._announce(node, again=True)
             return
         self._browsed.add(node)
-        self._led.post_all(
+        self._post_all(
             [
                 Browsing(each)  # type: ignore[arg-type]
                 for each in browse.commands
@@ -313,11 +275,11 @@ class LaneServer:
     # --- to lanes -----------------------------------------------------------------------------------
 
     def _has_carried_out(self, key: tuple[int, int]) -> bool:
-        machine = self._led.machine
+        machine = self._backend.queue
         return machine.lane_last(*key) >= self._posted.get(key, 0) and key not in machine.suspects
 
     def _answer_those_who_ask(self) -> None:
-        if self._led.ahead:
+        if self._backend.ahead:
             return
         for node, resume in list(self._asking.items()):
             if node not in self._port.suspected and self._has_carried_out((node, resume.incarnation)):
@@ -326,7 +288,7 @@ class LaneServer:
     def tell(self, effects: Effects, index: int) -> None:
         """Send the effects of entries up to this one; 0: effects that are in no log, of a deleted queue."""
         lanes = self._lanes
-        machine = self._led.machine
+        machine = self._backend.queue
         self._answer_those_who_ask()
         if not lanes:
             return
@@ -342,18 +304,12 @@ class LaneServer:
             if told:
                 by_node.setdefault(peer.node, {})[peer] = told
         for node, lane in list(lanes.items()):
-            done = self._led.done(node, lane.incarnation)
+            done = self._backend.done(node, lane.incarnation)
             for_node = by_node.get(node)
             if for_node or done != lane.done:
                 lane.done = done
                 told_now = RemoteEffects(lane.token, index, done, for_node or {})
                 self._port.send(node, self._group, told_now)
-
-
-class HomeQueue(Protocol):
-    """A queue that is at this node only, as its task has it."""
-
-    def post_all(self, commands: list[Command]) -> None: ...
 
 
 class _Visitor:
@@ -377,11 +333,11 @@ class HomeServer:
     A node that cannot be reached has lost its connection to the queue: what its consumers held comes back.
     """
 
-    __slots__ = ("_group", "_port", "_queue", "_visitors")
+    __slots__ = ("_group", "_port", "_post_all", "_visitors")
 
-    def __init__(self, group: int, queue: HomeQueue, port: ServerPort) -> None:
+    def __init__(self, group: int, post_all: Callable[[list[Command]], None], port: LanePort) -> None:
         self._group = group
-        self._queue = queue
+        self._post_all = post_all
         self._port = port
         self._visitors: dict[int, _Visitor] = {}
         for node in port.peers:
@@ -404,7 +360,7 @@ class HomeServer:
             for ref, held in visitor.consumers.items()
         ]
         if commands:
-            self._queue.post_all(commands)
+            self._post_all(commands)
 
     def node_changed(self, node: int) -> None:
         """See `LaneServer`: one that is suspected has lost its connection to the queue."""
@@ -437,7 +393,7 @@ class HomeServer:
                     visitor.publishers.pop(command.publisher, None)
                 case _:
                     continue
-        self._queue.post_all(list(batch.commands))
+        self._post_all(list(batch.commands))
 
     def tell(self, effects: Effects, index: int = 0) -> None:
         """Send the effects of commands to sessions of this node and of others."""

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Final, Protocol
+from collections.abc import Callable, Mapping
+from typing import Final
 
 from amqp10broker.cluster.effects_codec import (
     decode_leader,
     decode_resumed,
     decode_told,
-    encode_leader,
-    encode_resumed,
-    encode_told,
 )
 from amqp10broker.cluster.home_lane import HomeClient
 from amqp10broker.cluster.lane_messages import (
@@ -23,22 +20,17 @@ from amqp10broker.cluster.lane_messages import (
     RemoteResumed,
     ResumeRemote,
 )
+from amqp10broker.cluster.lane_port import LanePort, SendFrame
 from amqp10broker.cluster.lane_server import HomeServer, LaneServer
 from amqp10broker.cluster.lanes import LaneClient
 from amqp10broker.cluster.letters_codec import (
     decode_browse,
     decode_letters,
     decode_resume,
-    encode_browse,
-    encode_letters,
-    encode_resume,
 )
 from amqp10broker.cluster.wire import FrameKind, PeerFrame
 from amqp10broker.queues.commands import PeerId
 from amqp10broker.queues.effects import Effect
-
-WAITING_BYTES_MAX: Final = 64 * 1024 * 1024
-"""Bytes that may wait for the way to one peer before letters stay in their lanes."""
 
 LANE_KINDS: Final = frozenset(
     (
@@ -55,70 +47,26 @@ Client = LaneClient | HomeClient
 Server = LaneServer | HomeServer
 
 
-class Ways(Protocol):
-    """The connections to other nodes, as lanes use them."""
-
-    def send(self, node: int, kind: FrameKind, group: int, body: Sequence[bytes]) -> bool:
-        """Send a frame; False: there is no way to the node."""
-
-    def waiting_bytes(self, node: int) -> int: ...
-
-    @property
-    def connected(self) -> Collection[int]:
-        """Other nodes to which there is a way."""
-
-
 class Lanes:
-    """All lanes of the node, and their port.
-
-    Attributes:
-        incarnations: the last known start of each node of the cluster, 0: none; updated by the owner.
-        on_leader: called with the number of a queue when a leader of it is known.
-        on_stirred: called when lanes begin to wait for something: `tick` is to be called until none does.
-    """
+    """All lanes of the node. `on_leader`: called with the number of a queue when a leader of it is known."""
 
     def __init__(
         self,
         node: int,
         incarnation: int,
-        ways: Ways,
+        send_frame: SendFrame,
+        waiting_bytes: Callable[[int], int],
         tell: Callable[[Mapping[PeerId, list[Effect]]], None],
         is_open: Callable[[PeerId], bool],
         now_ms: Callable[[], int],
     ) -> None:
-        self.node = node
-        self.incarnation = incarnation
-        self.incarnations: dict[int, int] = {node: incarnation}
-        self.suspected: frozenset[int] = frozenset()
+        """Begin without lanes; the arguments are attributes of `LanePort`."""
+        self.port = LanePort(node, incarnation, send_frame, waiting_bytes, tell, is_open, now_ms, self._take)
         self.clients: dict[int, Client] = {}
         self.servers: dict[int, Server] = {}
         self.on_leader: Callable[[int], None] = lambda group: None
-        self.on_stirred: Callable[[], None] = lambda: None
-        self.tell = tell
-        self.is_open = is_open
-        self.now_ms = now_ms
-        self._ways = ways
-        # Who said that it leads, also of queues that this node does not know yet.
+        # The last announced leaders, also of queues that this node does not know yet.
         self._leaders: dict[int, tuple[int, LeaderIs]] = {}
-        # Queues whose lanes have deadlines, or had.
-        self._stirred: dict[int, None] = {}
-
-    @property
-    def peers(self) -> Sequence[int]:
-        return [self.node, *self._ways.connected]
-
-    def crowded(self, node: int) -> bool:
-        return node != self.node and self._ways.waiting_bytes(node) > WAITING_BYTES_MAX
-
-    def stir(self, group: int) -> None:
-        if not self._stirred:
-            self.on_stirred()
-        self._stirred[group] = None
-
-    @property
-    def stirred(self) -> bool:
-        """Whether a lane waits for something, or has since `tick` was called last."""
-        return bool(self._stirred)
 
     # --- queues -------------------------------------------------------------------------------------
 
@@ -137,20 +85,6 @@ class Lanes:
         """Return the last known leader node of a queue; None if there is none."""
         known = self._leaders.get(group)
         return None if known is None else known[0]
-
-    def reachable(self, node: int) -> bool:
-        """Whether a node is connected and not suspected."""
-        return node == self.node or (node in self._ways.connected and node not in self.suspected)
-
-    # --- sending ------------------------------------------------------------------------------------
-
-    def send(self, node: int, group: int, message: LaneMessage) -> bool:
-        """See `LanePort`. Within the node records go as they are."""
-        if node == self.node:
-            self._take(node, group, message)
-            return True
-        kind, body = _encode(message)
-        return self._ways.send(node, kind, group, body)
 
     # --- from other nodes ---------------------------------------------------------------------------
 
@@ -197,80 +131,66 @@ class Lanes:
     # --- other nodes come and go --------------------------------------------------------------------
 
     def connected(self, node: int) -> None:
-        """There is a way to a node."""
+        """There is a connection to a node."""
+        self.port.connected[node] = None
         for server in list(self.servers.values()):
             server.node_up(node)
 
     def disconnected(self, node: int) -> None:
-        """The way to a node is lost."""
+        """The connection to a node is lost."""
+        self.port.connected.pop(node, None)
         self._leaders = {group: leader for group, leader in self._leaders.items() if leader[0] != node}
-        for server in list(self.servers.values()):
-            server.node_down(node)
-        for client in list(self.clients.values()):
-            client.node_down(node)
+        for end in [*self.servers.values(), *self.clients.values()]:
+            end.node_down(node)
 
     def suspect(self, node: int) -> None:
         """Suspect a node, whatever the state of its connections."""
-        self.suspected |= {node}
+        self.port.suspected |= {node}
         for client in list(self.clients.values()):
             client.node_down(node)
-        for server in list(self.servers.values()):
-            server.node_changed(node)
+        self._changed(node)
 
     def heard(self, node: int, incarnation: int) -> None:
         """End the suspicion of a node, which may have restarted."""
-        self.suspected -= {node}
-        self.incarnations[node] = max(incarnation, self.incarnations.get(node, 0))
-        for server in list(self.servers.values()):
-            server.node_changed(node)
+        port = self.port
+        port.suspected -= {node}
+        port.incarnations[node] = max(incarnation, port.incarnations.get(node, 0))
+        self._changed(node)
         for group, (leader, said) in list(self._leaders.items()):
             client = self.clients.get(group)
             if leader == node and client is not None and not client.open:
                 client.leader_is(node, said)
 
     def know(self, nodes: Mapping[int, int]) -> None:
-        """Which nodes are of the cluster. `nodes`: all of them, with the last start that is known of each; 0:
-        none.
-        """
-        before = self.incarnations
-        self.incarnations = {
+        """Set the nodes of the cluster, each with the last start that is known of it; 0: none."""
+        port = self.port
+        before = port.incarnations
+        port.incarnations = {
             node: max(incarnation, before.get(node, 0)) for node, incarnation in nodes.items()
-        } | {self.node: self.incarnation}
-        self.suspected = frozenset(node for node in self.suspected if node in self.incarnations)
+        } | {port.node: port.incarnation}
+        port.suspected &= port.incarnations.keys()
         for node in before:
-            if before[node] != self.incarnations.get(node):
-                for server in list(self.servers.values()):
-                    server.node_changed(node)
+            if before[node] != port.incarnations.get(node):
+                self._changed(node)
+
+    def _changed(self, node: int) -> None:
+        for server in list(self.servers.values()):
+            server.node_changed(node)
 
     # --- time ---------------------------------------------------------------------------------------
 
     def tick(self) -> None:
         """Time has passed: a few times a second while lanes are stirred. Those at rest cost nothing."""
-        now_ms = self.now_ms()
-        stirred, self._stirred = self._stirred, {}
+        port = self.port
+        now_ms = port.now_ms()
+        stirred, port.stirred = port.stirred, {}
         for group in stirred:
             client = self.clients.get(group)
             deadline_ms = None if client is None else client.deadline_ms
             if client is not None and deadline_ms is not None:
-                self._stirred[group] = None
+                port.stirred[group] = None
                 if deadline_ms <= now_ms:
                     client.tick()
-
-
-def _encode(message: LaneMessage) -> tuple[FrameKind, list[bytes]]:
-    match message:
-        case LetterBatch():
-            return FrameKind.LETTER, encode_letters(message)
-        case Browse():
-            return FrameKind.BROWSE, encode_browse(message)
-        case RemoteEffects():
-            return FrameKind.EFFECTS, encode_told(message)
-        case ResumeRemote():
-            return FrameKind.RESUME, encode_resume(message)
-        case RemoteResumed():
-            return FrameKind.RESUMED, encode_resumed(message)
-        case LeaderIs():
-            return FrameKind.LEADER_IS, encode_leader(message)
 
 
 def _decode(node: int, frame: PeerFrame) -> LaneMessage:

@@ -20,18 +20,18 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Final, Protocol
+from typing import Final
 
 from amqp10broker.cluster.lane_browsers import LaneBrowsers
 from amqp10broker.cluster.lane_messages import (
     Browse,
-    LaneMessage,
     LeaderIs,
     LetterBatch,
     RemoteEffects,
     RemoteResumed,
     ResumeRemote,
 )
+from amqp10broker.cluster.lane_port import LanePort
 from amqp10broker.cluster.letters_codec import cut
 from amqp10broker.protocols.serial import MASK
 from amqp10broker.queues.commands import (
@@ -85,27 +85,6 @@ LETTERS_MAX: Final = 64
 """Letters of a backlog that go in one batch."""
 
 Told_ = dict[PeerId, list[Effect]]
-
-
-class LanePort(Protocol):
-    """The context of a lane in its node."""
-
-    def send(self, node: int, group: int, message: LaneMessage) -> bool:
-        """Send something to a node, perhaps this one; False: there is no way to it now."""
-
-    def crowded(self, node: int) -> bool:
-        """Whether more waits for the way to the node than may."""
-
-    def tell(self, effects: Mapping[PeerId, list[Effect]]) -> None:
-        """Deliver effects to sessions of this node."""
-
-    def is_open(self, peer: PeerId) -> bool:
-        """Whether a session of this node is still there."""
-
-    def now_ms(self) -> int: ...
-
-    def stir(self, group: int) -> None:
-        """The lane to this queue has a deadline from now on, or another."""
 
 
 class _Letter:
@@ -176,7 +155,6 @@ class LaneClient:
         "_consumers",
         "_end_ms",
         "_held",
-        "_incarnation",
         "_kept",
         "_next",
         "_port",
@@ -198,9 +176,7 @@ class LaneClient:
         "term",
     )
 
-    def __init__(
-        self, queue: str, group: int, incarnation: int, port: LanePort, *, wait_ms: int = NO_LEADER_MS
-    ) -> None:
+    def __init__(self, queue: str, group: int, port: LanePort, *, wait_ms: int = NO_LEADER_MS) -> None:
         self.queue = queue
         self.group = group
         self.leader: int | None = None
@@ -211,7 +187,6 @@ class LaneClient:
         self.full_ms: int | None = None
         self.ended = False
         self.lost_ms: int | None = port.now_ms()
-        self._incarnation = incarnation
         self._port = port
         self._wait_ms = wait_ms
         self._next = 1
@@ -403,9 +378,8 @@ class LaneClient:
         for ref, consumer in self._consumers.items():
             seen[ref] = consumer.seen + consumer.missed
         first = self._kept[0].number if self._kept else self._next
-        self._port.send(
-            self.leader, self.group, ResumeRemote(self._token, self._incarnation, self.heard, first, seen)
-        )
+        resume = ResumeRemote(self._token, self._port.incarnation, self.heard, first, seen)
+        self._port.send(self.leader, self.group, resume)
 
     # --- where the leader is ----------------------------------------------------------------------
 

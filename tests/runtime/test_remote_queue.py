@@ -253,7 +253,7 @@ async def test_a_node_whose_lanes_wait_for_nothing_sleeps(autojump_clock: MockCl
     async with trio.open_nursery() as nursery:
         nursery.start_soon(nodes.run)
         await trio.sleep(1.0)
-        assert not nodes.lanes.stirred
+        assert not nodes.lanes.port.stirred
         at_rest = ticks
         await trio.sleep(60.0)
         assert ticks == at_rest

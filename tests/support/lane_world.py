@@ -375,17 +375,17 @@ class Member:
     ahead = False
 
     def __init__(self, node: Node, settings: QueueSettings) -> None:
-        self.machine = QuorumQueue("q", settings=settings, now_ms=0)
-        self.machine.follow()
+        self.queue = QuorumQueue("q", settings=settings, now_ms=0)
+        self.queue.follow()
         self.applied = 0
         self.node = node
         self.believes: int | None = None
         self.pending: list[Entry] = []
-        self.machine.browsers.scan_max = 3
+        self.queue.browsers.scan_max = 3
         self.questions: list[tuple[int, list[QuorumCommand]]] = []
         self.looked = 0
         self.end = 0
-        self.server = LaneServer(GROUP, self, node.lanes)
+        self.server = LaneServer(GROUP, self, self.post_all, node.lanes.port)
         self.mailbox: list[QuorumCommand] = []
         self.disk = Disk()
         self.admission = LaneAdmission(self.disk, lambda: None)
@@ -399,7 +399,7 @@ class Member:
 
     def done(self, node: int, incarnation: int) -> int:
         """What is carried out is committed."""
-        return self.machine.lane_last(node, incarnation)
+        return self.queue.lane_last(node, incarnation)
 
     def work(self) -> None:
         """Propose what is in the mailbox, as far as there is room for it."""
@@ -422,9 +422,9 @@ class Member:
         while self.questions and self.questions[0][0] <= self.applied:
             more = True
             for each in self.questions.pop(0)[1]:
-                self.machine.apply(each, self.node.world.now_ms)
-        more = self.machine.show_on() or more
-        self.server.tell(self.machine.take_effects(), self.applied)
+                self.queue.apply(each, self.node.world.now_ms)
+        more = self.queue.show_on() or more
+        self.server.tell(self.queue.take_effects(), self.applied)
         return more
 
     def _propose(self, commands: list[QuorumCommand]) -> None:
@@ -439,16 +439,16 @@ class Member:
         commands, payload, _ = world.log[self.applied]
         decoded = decode_commands(payload)
         leads = self.believes is not None
-        self.machine.begin_entry(index)
+        self.queue.begin_entry(index)
         for command in commands if leads else decoded.commands:
-            self.machine.apply(command, decoded.now_ms)
+            self.queue.apply(command, decoded.now_ms)
         self.applied = index
         if leads:
-            self.server.tell(self.machine.take_effects(), index)
-            if world.selects and self.looked <= index and (found := self.machine.look(3)) is not None:
+            self.server.tell(self.queue.take_effects(), index)
+            if world.selects and self.looked <= index and (found := self.queue.look(3)) is not None:
                 self._propose([found])
                 self.looked = len(world.log) + len(self.pending)
-        world.check_equal(index, self.machine)
+        world.check_equal(index, self.queue)
 
 
 class Ways:
@@ -470,11 +470,6 @@ class Ways:
         """Now and then there is no room."""
         return 2**40 if self._world.crowded else 0
 
-    @property
-    def connected(self) -> list[int]:
-        """Nodes at the other ends."""
-        return [to for at, to in self._world.ways if at == self._node]
-
 
 class Node:
     """A node: its lanes, its sessions, perhaps a member."""
@@ -484,16 +479,17 @@ class Node:
         self.number = number
         self.incarnation = incarnation
         self.sessions: dict[PeerId, Session] = {}
+        ways = Ways(world, number)
         self.lanes = Lanes(
             number,
             incarnation,
-            Ways(world, number),
+            *(ways.send, ways.waiting_bytes),
             self._tell,
             self.sessions.__contains__,
             lambda: world.now_ms,
         )
-        self.lanes.incarnations = dict.fromkeys(world.numbers, 0) | {number: incarnation}
-        self.client = LaneClient("q", GROUP, incarnation, self.lanes)
+        self.lanes.port.incarnations = dict.fromkeys(world.numbers, 0) | {number: incarnation}
+        self.client = LaneClient("q", GROUP, self.lanes.port)
         self.lanes.add_client(self.client)
         self.member: Member | None = None
         self._made = 0
@@ -662,7 +658,7 @@ class World:
         member.end = self.log[-1][2] if self.log else 0
         member.looked = 0
         member.believes = self.term
-        member.machine.lead()
+        member.queue.lead()
         self.note(f"{number} leads")
         member.server.lead(self.term)
 
@@ -674,7 +670,7 @@ class World:
             member.mailbox.clear()
             member.questions.clear()
             member.admission.follow()
-            member.machine.follow()
+            member.queue.follow()
             member.server.follow()
 
     def lose_leader(self) -> None:

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Final, cast
 import trio
 
 from amqp10broker.cluster.home_lane import HomeClient
-from amqp10broker.cluster.lane_server import HomeServer, LaneServer
+from amqp10broker.cluster.lane_server import HomeServer, LaneServer, PostAll
 from amqp10broker.cluster.lane_table import LANE_KINDS, Lanes
 from amqp10broker.cluster.lanes import NO_LEADER_MS, LaneClient
 from amqp10broker.cluster.letters_codec import BadLetter
 from amqp10broker.cluster.reply_queues import REPLY_KINDS, ReplyQueues
-from amqp10broker.cluster.wire import ConnectionPurpose, FrameKind, PeerFrame
+from amqp10broker.cluster.wire import ConnectionPurpose, PeerFrame
 from amqp10broker.metadata.queue import DeclaredQueue, QueueSpec
 from amqp10broker.metadata.queue_kind import QUORUM
 from amqp10broker.metadata.vhost import VirtualHost
@@ -28,7 +28,7 @@ from amqp10broker.runtime.cluster.peers import Peers
 from amqp10broker.runtime.log import Log
 from amqp10broker.runtime.queues.handles import InlineQueue
 from amqp10broker.runtime.queues.queue_task import QueueTask
-from amqp10broker.runtime.queues.remote_queue import LedMember, RemoteQueue
+from amqp10broker.runtime.queues.remote_queue import RemoteQueue
 from amqp10broker.runtime.queues.reply_registry import ReplyRegistry
 
 if TYPE_CHECKING:
@@ -38,24 +38,6 @@ _log = Log("amqp10broker.cluster")
 
 TICK_S: Final = 0.1
 """How often lanes that wait for something look whether it is due."""
-
-
-class _Ways:
-    """Connections to other nodes, as lanes use them."""
-
-    def __init__(self, peers: Peers) -> None:
-        self._peers = peers
-        self.up: dict[int, None] = {}
-
-    def send(self, node: int, kind: FrameKind, group: int, body: Sequence[bytes]) -> bool:
-        return self._peers.send(node, ConnectionPurpose.LETTERS, kind, group, body)
-
-    def waiting_bytes(self, node: int) -> int:
-        return self._peers.backlog_bytes(node)
-
-    @property
-    def connected(self) -> Collection[int]:
-        return self.up
 
 
 class NodeQueues:
@@ -72,16 +54,19 @@ class NodeQueues:
     ) -> None:
         self._reply_registry = reply_registry
         self._name_of = name_of
-        self._ways = _Ways(peers)
         self._gone: set[int] = set()
         self.lanes = Lanes(
-            node, reply_registry.incarnation, self._ways, reply_registry.post, reply_registry.is_open, now_ms
+            node,
+            reply_registry.incarnation,
+            lambda to, kind, group, body: peers.send(to, ConnectionPurpose.LETTERS, kind, group, body),
+            peers.backlog_bytes,
+            reply_registry.post,
+            reply_registry.is_open,
+            now_ms,
         )
         self.wait_ms = NO_LEADER_MS
         self.replies = ReplyQueues(
-            node,
-            lambda: self.lanes.incarnations,
-            self._ways,
+            self.lanes.port,
             find_vhost,
             lambda queue: InlineQueue(queue, reply_registry),
             lambda: secrets.token_urlsafe(16),
@@ -99,28 +84,28 @@ class NodeQueues:
             return self._reach_group(spec, task, term)
         lanes, group = self.lanes, spec.number
         if task is not None:
-            server = HomeServer(group, task, lanes)
+            server = HomeServer(group, task.post_all, lanes.port)
             lanes.servers[group] = server
             task.notify = server.tell
             return task
-        reachable = lanes.reachable(spec.home)
-        client = HomeClient(spec.name, group, spec.home, lanes, reachable=reachable)
+        reachable = lanes.port.reachable(spec.home)
+        client = HomeClient(spec.name, group, spec.home, lanes.port, reachable=reachable)
         lanes.add_client(client)
         return RemoteQueue(client, None, self._name_of)
 
     def _reach_group(self, spec: QueueSpec, task: QueueTask | None, term: Callable[[], int]) -> RemoteQueue:
         lanes, group = self.lanes, spec.number
-        client = LaneClient(spec.name, group, lanes.incarnation, lanes, wait_ms=self.wait_ms)
+        client = LaneClient(spec.name, group, lanes.port, wait_ms=self.wait_ms)
         if task is not None:
             self._serve_group(group, task, term)
         lanes.add_client(client)
         return RemoteQueue(client, task, self._name_of)
 
     def _serve_group(self, group: int, task: QueueTask, term: Callable[[], int]) -> None:
-        server = LaneServer(group, LedMember(task), self.lanes)
+        backend = cast("QuorumInLog", task.backend)
+        server = LaneServer(group, backend, cast("PostAll", task.post_all), self.lanes.port)
         self.lanes.servers[group] = server
         task.notify = server.tell
-        backend = cast("QuorumInLog", task.backend)
         backend.serve(
             lambda leads: server.lead(term()) if leads else server.follow(), server.refused, server.room
         )
@@ -179,12 +164,10 @@ class NodeQueues:
 
     def connected(self, node: int) -> None:
         """The connection for letters is there."""
-        self._ways.up[node] = None
         self.lanes.connected(node)
         self.replies.connected(node)
 
     def disconnected(self, node: int) -> None:
-        self._ways.up.pop(node, None)
         self.lanes.disconnected(node)
         self.replies.disconnected(node)
 
@@ -201,9 +184,9 @@ class NodeQueues:
     async def run(self) -> None:
         """Look after what is due, until cancelled; while no lane waits for anything the node sleeps."""
         while True:
-            if not self.lanes.stirred:
+            if not self.lanes.port.stirred:
                 stirred = trio.Event()
-                self.lanes.on_stirred = stirred.set
+                self.lanes.port.on_stirred = stirred.set
                 await stirred.wait()
             await trio.sleep(TICK_S)
             self.lanes.tick()

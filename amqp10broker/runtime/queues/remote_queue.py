@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final
 
 from amqp10broker.cluster.home_lane import HomeClient
 from amqp10broker.cluster.lane_table import Client
@@ -16,9 +16,7 @@ from amqp10broker.runtime.queues.queue_task import Participant, QueueTask
 from amqp10broker.sessions.mail import QueueLetter
 
 if TYPE_CHECKING:
-    from amqp10broker.queues.quorum.commands import QuorumCommand
-    from amqp10broker.queues.quorum.durability import QuorumInLog
-    from amqp10broker.queues.quorum.queue import QuorumQueue
+    pass
 
 
 class RemoteQueue(Participant):
@@ -102,29 +100,6 @@ class RemoteQueue(Participant):
 
     def weight(self) -> QueueWeight | None:
         return None if self.member is None else self.member.weight()
-
-
-class LedMember:
-    """A member's task, as its `LaneServer` has it."""
-
-    __slots__ = ("_task",)
-
-    def __init__(self, task: QueueTask) -> None:
-        self._task = task
-
-    @property
-    def machine(self) -> QuorumQueue:
-        return cast("QuorumQueue", self._task.queue)
-
-    @property
-    def ahead(self) -> bool:
-        return cast("QuorumInLog", self._task.backend).ahead
-
-    def done(self, node: int, incarnation: int) -> int:
-        return cast("QuorumInLog", self._task.backend).done(node, incarnation)
-
-    def post_all(self, commands: list[QuorumCommand]) -> None:
-        self._task.post_all(cast("list[Command]", commands))
 
 
 _NOTHING: Final = QueueCounters()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any, cast
 
 from amqp10broker.cluster.effects_codec import encode_leader
@@ -14,8 +13,9 @@ GROUP = 7
 
 
 def lanes() -> Lanes:
-    ways: Any = SimpleNamespace(connected=(), send=lambda *_: True, waiting_bytes=lambda node: 0)
-    return Lanes(1, 1, ways, lambda told: None, cast(Any, lambda peer: True), lambda: 0)
+    return Lanes(
+        1, 1, lambda *_: True, lambda node: 0, lambda told: None, cast(Any, lambda peer: True), lambda: 0
+    )
 
 
 def say(table: Lanes, node: int, leader: LeaderIs) -> None:

@@ -47,6 +47,8 @@ class Port:
         self.peers: list[int] = [1, 2]
         self.incarnations: dict[int, int] = {1: 1, 2: 1}
 
+    incarnation = 1
+
     def send(self, node: int, group: int, message: LaneMessage) -> bool:
         """Keep it."""
         if self.reachable:
@@ -82,7 +84,7 @@ class Port:
 def lane(*, opened: bool = False) -> tuple[LaneClient, Port]:
     """A lane, perhaps with a leader at node 2."""
     port = Port()
-    client = LaneClient("q", 7, 1, port)
+    client = LaneClient("q", 7, port)
     if opened:
         client.leader_is(2, LeaderIs(5))
         client.post_all([c.AttachPublisher(PUBLISHER)])
@@ -372,7 +374,7 @@ def test_a_node_that_is_lost_has_lost_its_connection_to_the_queue(
     lose: Callable[[HomeServer, Port], None],
 ) -> None:
     port, queue = Port(), Queue()
-    server = HomeServer(7, queue, port)
+    server = HomeServer(7, queue.post_all, port)
     assert port.sent == [LeaderIs(0)]
     there = c.ConsumerRef(c.PeerId(2, 1, 1), 1)
     publisher = c.PublisherRef(c.PeerId(2, 1, 1), 2)
@@ -412,7 +414,7 @@ def test_a_consumer_that_was_cancelled_is_forgotten_when_it_holds_nothing() -> N
 def test_of_a_consumer_that_was_cancelled_the_home_takes_back_what_it_holds() -> None:
     """And forgets it when that is nothing."""
     port, queue = Port(), Queue()
-    server = HomeServer(7, queue, port)
+    server = HomeServer(7, queue.post_all, port)
     peer = c.PeerId(2, 1, 1)
     holds, done, automatic = (c.ConsumerRef(peer, each) for each in (1, 2, 3))
     subscribed = [c.Subscribe(each, each is automatic) for each in (holds, done, automatic)]
@@ -432,7 +434,7 @@ def test_of_a_consumer_that_was_cancelled_the_home_takes_back_what_it_holds() ->
 
 def test_sessions_of_the_home_and_of_others_are_told_apart() -> None:
     port, queue = Port(), Queue()
-    server = HomeServer(7, queue, port)
+    server = HomeServer(7, queue.post_all, port)
     there = c.ConsumerRef(c.PeerId(2, 1, 1), 1)
     server.received(2, LetterBatch(0, 1, 0, [c.Subscribe(there, False, answer=True)]))
     here = e.Subscribed(CONSUMER)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from amqp10broker.cluster.lane_messages import LetterBatch
-from amqp10broker.cluster.lane_table import WAITING_BYTES_MAX
+from amqp10broker.cluster.lane_port import WAITING_BYTES_MAX, LanePort
 from amqp10broker.cluster.letters_codec import BadLetter, encode_letters
 from amqp10broker.cluster.reply_queues import ReplyQueues
 from amqp10broker.cluster.wire import FrameKind, PeerFrame
@@ -42,6 +42,10 @@ class Box(MachineHandle[VolatileQueue]):
             self.told += effects
 
 
+def unused(*given: Any) -> Any:
+    raise AssertionError("queues without a log use no lane")
+
+
 class Node:
     """One of three; what it sends lies in `net` until it is carried.
 
@@ -53,25 +57,21 @@ class Node:
         self.number = number
         self.net = net
         self.waiting = 0
-        self.up: dict[int, None] = {}
+        self.port = LanePort(
+            *(number, net.incarnations[number], self.send, lambda node: self.waiting),
+            *(unused, unused, unused, unused),
+        )
+        self.port.incarnations = net.incarnations
+        self.up = self.port.connected
         self.catalog = make_catalog(SimpleNamespace(start_queue=lambda spec: IdleHandle()))
         self.vhost = self.catalog.lookup_vhost(VHOST)
-        self.replies = ReplyQueues(
-            number, lambda: net.incarnations, self, self.catalog.find_vhost, Box, lambda: "secret"
-        )
+        self.replies = ReplyQueues(self.port, self.catalog.find_vhost, Box, lambda: "secret")
         self.catalog.node_directory = cast("Any", SimpleNamespace(reply_queue=self.replies.find))
 
     def send(self, node: int, kind: FrameKind, group: int, body: Sequence[bytes]) -> bool:
         if node in self.up:
             self.net.frames.append((self.number, node, PeerFrame(kind, group, b"".join(body))))
         return node in self.up
-
-    def waiting_bytes(self, node: int) -> int:
-        return self.waiting
-
-    @property
-    def connected(self) -> Collection[int]:
-        return self.up
 
     def requester(self, vhost: str = VHOST) -> tuple[DeclaredQueue, c.ConsumerRef]:
         """A queue for replies, whose consumer has credit for two."""
