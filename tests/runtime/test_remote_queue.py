@@ -257,7 +257,7 @@ async def test_a_node_whose_lanes_wait_for_nothing_sleeps(autojump_clock: MockCl
         at_rest = ticks
         await trio.sleep(60.0)
         assert ticks == at_rest
-        nodes.lanes.stir(SPEC.number)
+        nodes.lanes.port.stir(SPEC.number)
         await trio.sleep(1.0)
         assert ticks == at_rest + 1
         nursery.cancel_scope.cancel()
