@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from amqp10broker.cluster.lane_catch_up import CatchUp
 from amqp10broker.cluster.lane_server import LaneServer
 from amqp10broker.cluster.lanes import LaneClient
 from amqp10broker.queues.effects import PublishRejected
@@ -88,7 +89,7 @@ def _sent_out_of_order(patch: pytest.MonkeyPatch) -> None:
     resumed = LaneClient.resumed
 
     def reversed_rest(client: LaneClient, node: int, answer: Any) -> None:
-        rest = [each for each in client._kept if each.number > answer.last]
+        rest = [each for each in client._commands if each.number > answer.last]
         commands = [each.command for each in rest]
         for letter, command in zip(rest, reversed(commands), strict=True):
             letter.command = command
@@ -148,17 +149,17 @@ def _late_subscription_stays(patch: pytest.MonkeyPatch) -> None:
 
 
 def _unanswered_credit(patch: pytest.MonkeyPatch) -> None:
-    answer = LaneClient._answer
+    answer = CatchUp._answer
 
-    def without_credit(client: LaneClient, letter: Any, *rest: Any) -> None:
+    def without_credit(catch_up: CatchUp, letter: Any) -> None:
         if type(letter.command).__name__ != "Credit":
-            answer(client, letter, *rest)
+            answer(catch_up, letter)
 
-    patch.setattr(LaneClient, "_answer", without_credit)
+    patch.setattr(CatchUp, "_answer", without_credit)
 
 
 def _nobody_is_active(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(LaneClient, "_bring_up_to_date", lambda *_: None)
+    patch.setattr(CatchUp, "_bring_up_to_date", lambda *_, **__: None)
 
 
 MUTANTS = (
