@@ -21,8 +21,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple, assert_never
 
-from amqp10broker.cluster.lane_messages import LeaderIs, RemoteEffects, RemoteResumed
 from amqp10broker.cluster.letters_codec import SHOWN, BadLetter
+from amqp10broker.cluster.remote_queue.messages import LeaderIs, RemoteEffects, RemoteResumed
 from amqp10broker.message.batch import BATCH_MAX, decode_batch, encode_batch
 from amqp10broker.queues.commands import ConsumerRef, PeerId, PublisherRef, RequestRef
 from amqp10broker.queues.effects import (
@@ -43,7 +43,7 @@ from amqp10broker.queues.effects import (
     Unconfirmed,
 )
 from amqp10broker.queues.quorum.command_codec import decode_numbers, encode_numbers, read_framed
-from amqp10broker.queues.quorum.node_lanes import ConsumerFacts
+from amqp10broker.queues.quorum.node_links import ConsumerFacts
 
 _TOLD: Final = struct.Struct("<IQQ")
 _RESUMED: Final = struct.Struct("<IQQB")

@@ -21,7 +21,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
-from amqp10broker.cluster.lane_messages import Browse, LetterBatch, ResumeRemote
+from amqp10broker.cluster.remote_queue.messages import Browse, LetterBatch, ResumeRemote
 from amqp10broker.message.batch import BATCH_MAX
 from amqp10broker.message.filters.errors import FilterError
 from amqp10broker.message.filters.filters import Filters
@@ -79,7 +79,7 @@ _FROM_SESSIONS: Final = (
 
 
 class BadLetter(ValueError):
-    """The bytes are no letter, no effects and no other body of a lane."""
+    """The bytes are no letter, no effects and no other body of a link."""
 
 
 def encode_letters(batch: LetterBatch) -> list[bytes]:

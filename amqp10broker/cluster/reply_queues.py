@@ -25,9 +25,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
-from amqp10broker.cluster.lane_messages import LetterBatch
-from amqp10broker.cluster.lane_port import LanePort
 from amqp10broker.cluster.letters_codec import BadLetter, cut, decode_letters, encode_letters
+from amqp10broker.cluster.remote_queue.messages import LetterBatch
+from amqp10broker.cluster.remote_queue.port import LinkPort
 from amqp10broker.cluster.wire import FrameKind, PeerFrame
 from amqp10broker.metadata.queue import DeclaredQueue, Owner, QueueHandle
 from amqp10broker.metadata.queue_kind import VOLATILE_KIND
@@ -62,7 +62,7 @@ class _PeerReplyQueues:
 class ReplyQueues:
     def __init__(
         self,
-        port: LanePort,
+        port: LinkPort,
         find_vhost: Callable[[str], VirtualHost | None],
         box: Box,
         secret: Callable[[], str],

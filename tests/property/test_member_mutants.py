@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.lane_mutants import MUTANTS as LANE_MUTANTS
+from tests.support.link_mutants import MUTANTS as LINK_MUTANTS
 from tests.support.member_mutants import MEMBER_MUTANTS, MemberMutant
 from tests.support.quorum_mutants import QUORUM_MUTANTS
 from tests.support.raft_mutants import MUTANTS as RAFT_MUTANTS
@@ -26,6 +26,6 @@ def test_it_is_caught(planted: MemberMutant, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_each_number_of_the_table_is_planted() -> None:
     """By one of the four tables."""
-    names = [each.name for each in (*RAFT_MUTANTS, *QUORUM_MUTANTS, *LANE_MUTANTS)]
+    names = [each.name for each in (*RAFT_MUTANTS, *QUORUM_MUTANTS, *LINK_MUTANTS)]
     names += [each.number for each in MEMBER_MUTANTS]
     assert {int(name[:2]) for name in names if name[:2].isdigit()} == {*range(1, 55)}

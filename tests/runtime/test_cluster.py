@@ -11,7 +11,7 @@ from trio.testing import MockClock
 
 from amqp10broker.cluster.bootstrap import Address, ClusterIdentity, MemberAt
 from amqp10broker.cluster.effects_codec import encode_leader
-from amqp10broker.cluster.lane_messages import LeaderIs
+from amqp10broker.cluster.remote_queue.messages import LeaderIs
 from amqp10broker.cluster.wire import ConnectionPurpose, FrameKind, PeerFrame
 from amqp10broker.config import Config
 from amqp10broker.metadata.queue import QueueSpec
@@ -51,7 +51,7 @@ def reached(cluster: Cluster) -> bool:
     return handle.client.open
 
 
-async def test_a_home_that_spoke_before_there_were_lanes_is_heard(
+async def test_a_home_that_spoke_before_there_were_links_is_heard(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
     """It says so once, as soon as the connection is there."""

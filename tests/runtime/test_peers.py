@@ -387,7 +387,7 @@ async def test_message_larger_than_the_bound_goes_alone(autojump_clock: object, 
 async def test_letters_are_never_dropped_and_their_backlog_can_be_seen(
     autojump_clock: object, network: Network
 ) -> None:
-    """Lanes hold back credit by it."""
+    """Links hold back credit by it."""
     a, b = Node(network, 1, "a"), Node(network, 2, "b")
     async with running(a, b):
         await all_hear_all(a, b)

@@ -18,9 +18,9 @@ import pytest
 
 from amqp10broker.cluster import bootstrap
 from amqp10broker.cluster.hello import Acquaintances
-from amqp10broker.cluster.lane_server import LaneServer
 from amqp10broker.cluster.member import Member
 from amqp10broker.cluster.proposals import Proposals
+from amqp10broker.cluster.remote_queue.link_server import LinkServer
 from amqp10broker.cluster.snapshots import Snapshots
 from amqp10broker.cluster.system import System
 from amqp10broker.cluster.transactions import SystemMachine
@@ -32,7 +32,7 @@ from amqp10broker.queues.quorum.queue import QuorumQueue
 from tests.support.system_group import World
 from tests.unit.cluster import test_cluster_bootstrap as forming
 from tests.unit.cluster import test_hello as hello
-from tests.unit.cluster import test_lane_server as lanes
+from tests.unit.cluster import test_link_server as links
 from tests.unit.cluster import test_system as system
 from tests.unit.queues import test_quorum_members as members
 from tests.unit.queues import test_quorum_versions as versions
@@ -273,11 +273,11 @@ MEMBER_MUTANTS = (
     ),
     _one(
         "51",
-        "a lane of an older start of a node is taken up",
-        LaneServer.resume,
+        "a link of an older start of a node is taken up",
+        LinkServer.resume,
         "resume.incarnation < port.incarnations.get(node, 0)",
         "False",
-        lanes.test_a_lane_of_an_older_start_is_not_taken_up,
+        links.test_a_link_of_an_older_start_is_not_taken_up,
     ),
     _one(
         "52",

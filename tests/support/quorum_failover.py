@@ -6,8 +6,8 @@ letters, keep what is not answered, and ask where things stand when they have a 
 the old one. When everything has come to rest, each session has heard exactly what it would have heard without
 the losses: each publish answered once, each delivery once and in order, each answer once.
 
-`Node` is a small client half of a lane, written from the machine's promises alone; the broker's own is
-`cluster.lanes`.
+`Node` is a small client half of a link, written from the machine's promises alone; the broker's own is
+`cluster.remote_queue.link`.
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ SELECTORS = ("JMSPriority > 4", "JMSPriority < 5", "JMSPriority IS NOT NULL")
 
 
 class Node:
-    """One start of a node: its session, and its end of the lane to the queue."""
+    """One start of a node: its session, and its end of the link to the queue."""
 
     def __init__(self, life: Life, number: int, incarnation: int) -> None:
         self.life = life
@@ -178,7 +178,7 @@ class Node:
         self.answers: dict[RequestRef, Answer] = {}
         self.purges: list[RequestRef] = []
         self.questions: list[RequestRef] = []
-        # The lane.
+        # The link.
         self.connected = False
         self.sent = 0
         self.heard = 0
@@ -447,7 +447,7 @@ class Life:
         for node in self.nodes:
             if node.connected:
                 own = effects.get(node.session.id, [])
-                node.incoming.append((self.index, leader.lane_last(*node.key), own))
+                node.incoming.append((self.index, leader.link_last(*node.key), own))
         assert self.room.encode_snapshot(leader) == self.room.encode_snapshot(self.reference)
 
     def _carry_out_by_reference(self, entry: bytes) -> None:
@@ -457,8 +457,8 @@ class Life:
         for command in decoded.commands:
             inner: Sequence[Command] = []
             if type(command) is self.room.Letters:
-                lane = reference.lane_last(command.node, command.incarnation)
-                inner = command.commands if command.first == lane + 1 else []
+                link = reference.link_last(command.node, command.incarnation)
+                inner = command.commands if command.first == link + 1 else []
             reference.apply(command, decoded.now_ms)
             for told in reference.take_effects().values():
                 for effect in told:
@@ -517,7 +517,7 @@ class Life:
     def stray_letters(self) -> None:
         """What no leader should propose: letters that came before, or before others that are missing."""
         node = self.dice.choice(self.nodes)
-        last = self.leader.lane_last(*node.key)
+        last = self.leader.link_last(*node.key)
         first = last + self.dice.choice([-1, 0, 2, 3])
         if first >= 1:
             request = Purge(node.session.request())
@@ -573,7 +573,7 @@ class Life:
         self.commit([self.room.NodeGone(number, incarnation)])
         late.outgoing = [(late.sent + 1, 0, AttachPublisher(late.publishers[0]))]
         self.commit(self.letters(late, 1))
-        assert self.leader.lane_last(*late.key) == 0
+        assert self.leader.link_last(*late.key) == 0
 
     def begin(self, node: Node) -> None:
         if node.connected:
@@ -737,7 +737,7 @@ class Life:
     def check(self, node: Node) -> None:
         """One node has heard what it should."""
         truth = self.truth
-        assert self.leader.lane_last(*node.key) == node.sent
+        assert self.leader.link_last(*node.key) == node.sent
         assert not node.unanswered
         own = {key: value for key, value in truth.outcomes.items() if key[0].reply_to == node.session.id}
         assert node.outcomes == own

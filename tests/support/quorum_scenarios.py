@@ -160,7 +160,7 @@ def letters_behind_a_gap_do_nothing(room: Room) -> None:
     group.says(ONE, publish(ONE, "a"))
     assert not group.entry(room.Letters(*ONE.id[:2], 3, 3, 0, [publish(ONE, "c")]))
     assert not group.entry(room.Letters(*TWO.id[:2], 2, 2, 0, [publish(TWO, "c")]))
-    assert (group.leader.ready, group.leader.lane_last(*ONE.id[:2]), len(group.leader.lanes)) == (1, 1, 1)
+    assert (group.leader.ready, group.leader.link_last(*ONE.id[:2]), len(group.leader.links)) == (1, 1, 1)
 
 
 @scenario
@@ -489,7 +489,7 @@ def an_older_start_takes_nothing_from_a_newer_one(room: Room) -> None:
     group.entry(room.NodeSuspect(*ONE.id[:2]), room.NodeSuspect(*NEW.id[:2]))
     told = group.entry(room.NodeGone(*ONE.id[:2]))
     assert not bodies(told)
-    assert list(group.leader.lanes) == [NEW.id[:2]]
+    assert list(group.leader.links) == [NEW.id[:2]]
     assert list(group.leader.suspects) == [NEW.id[:2]]
     assert (group.leader.consumers, group.leader.publishers, group.leader.unsettled) == (1, 1, 1)
     found = group.resume(NEW, {new: 1})
@@ -504,7 +504,7 @@ def who_is_gone_comes_no_more(room: Room) -> None:
     group.entry(room.NodeGone(*ONE.id[:2]))
     group.fail_over()
     group.says(ONE, *reader(ONE, 5)[1])
-    assert (group.leader.consumers, len(group.leader.lanes)) == (0, 0)
+    assert (group.leader.consumers, len(group.leader.links)) == (0, 0)
     group.says(NEW, *reader(NEW, 5)[1])
     assert group.leader.consumers == 1
 

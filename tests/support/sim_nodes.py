@@ -1,6 +1,6 @@
 """Whole nodes of a cluster in one program, on disks that lose power and a network that cuts: `Simulation`.
 
-Each node is the real broker with all its tasks: raft, groups, lanes, metadata, forming, journal. What is
+Each node is the real broker with all its tasks: raft, groups, links, metadata, forming, journal. What is
 around it is simulated: its disk (`disks.SimDisk`), its network (`sim_network`), its clock, chance, and its
 clients, which post to queues as sessions do (`sim_clients`). Trio's clock jumps, and its scheduler draws from
 the seed: the same seed gives the same life, byte for byte.

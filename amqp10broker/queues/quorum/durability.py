@@ -33,7 +33,7 @@ from amqp10broker.queues.quorum.commands import CHANGES_NOTHING, Letters, Quorum
 from amqp10broker.queues.quorum.log_store import LogEntry, QuorumStore
 from amqp10broker.queues.quorum.log_time import LogTime
 from amqp10broker.queues.quorum.queue import QuorumQueue
-from amqp10broker.queues.quorum.remote_admission import LaneAdmission
+from amqp10broker.queues.quorum.remote_admission import LinkAdmission
 from amqp10broker.raft.entries import Kind
 from amqp10broker.raft.errors import Full, NotLeader, NotReady
 from amqp10broker.raft.ready import Status
@@ -191,7 +191,7 @@ class QuorumInLog(QuorumInMemory):
     )
 
     by_log: ClassVar[bool] = True
-    admission: LaneAdmission
+    admission: LinkAdmission
 
     def __init__(
         self,
@@ -214,7 +214,7 @@ class QuorumInLog(QuorumInMemory):
             on_ahead: called when this member leads and the time of the log is ahead of its clock.
         """
         super().__init__(queue, wake, publish, commits)
-        self.admission = LaneAdmission(commits, wake)
+        self.admission = LinkAdmission(commits, wake)
         self.member: GroupMember | None = None
         self._on_lead: Callable[[bool], None] = lambda leads: None
         self._usable = usable
@@ -260,7 +260,7 @@ class QuorumInLog(QuorumInMemory):
         Args:
             on_lead: called with True when it leads and has applied everything that was committed before, and
                 with False when it ceases to lead.
-            on_refused, on_room: as of `LaneAdmission`.
+            on_refused, on_room: as of `LinkAdmission`.
         """
         self._on_lead = on_lead
         self.admission.on_refused, self.admission.on_room = on_refused, on_room
@@ -556,11 +556,11 @@ class QuorumInLog(QuorumInMemory):
     def done(self, node: int, incarnation: int) -> int:
         """The number of the last letter of a node that was carried out by a committed entry; 0: none was."""
         if not self.ahead:
-            return self.queue.lane_last(node, incarnation)
+            return self.queue.link_last(node, incarnation)
         return self._done[0][1].get((node, incarnation), 0)
 
     def _letters(self) -> dict[tuple[int, int], int]:
-        return {key: lane.last for key, lane in self.queue.node_lanes.by_node.items()}
+        return {key: link.last for key, link in self.queue.node_links.by_node.items()}
 
     def _note_early(self) -> None:
         self._store.compact_max = self._committed if self._early > self._committed else None
@@ -593,7 +593,7 @@ class QuorumInLog(QuorumInMemory):
     def _note(self, index: int) -> None:
         told = self._take(index)
         # Nodes with sessions are notified that their commands were applied.
-        if told.effects or told.dead_letters or told.dead or (self.queue.lanes and not self.queue.replaying):
+        if told.effects or told.dead_letters or told.dead or (self.queue.links and not self.queue.replaying):
             self._told.append(told)
 
     def publish(self) -> None:

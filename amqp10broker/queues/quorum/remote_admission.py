@@ -17,7 +17,7 @@ from amqp10broker.queues.journal import Commits
 from amqp10broker.queues.quorum.commands import Letters, QuorumCommand
 
 
-class LaneAdmission(Admission):
+class LinkAdmission(Admission):
     """The admission of a queue with members on several nodes. `on_refused`: called with node, incarnation and
     number from which on commands were dropped.
     """
@@ -46,22 +46,22 @@ class LaneAdmission(Admission):
         taken: list[QuorumCommand] = []
         for command in posted:
             if type(command) is Letters:
-                lane = command.node, command.incarnation
-                if self._dropped.get(lane, command.first) != command.first:
+                link = command.node, command.incarnation
+                if self._dropped.get(link, command.first) != command.first:
                     continue
                 more = _published_bytes(command.commands)
                 size += more
                 if more and not room.journal.admits(size, more):
                     size -= more
-                    refused[lane] = self._dropped[lane] = command.first
+                    refused[link] = self._dropped[link] = command.first
                     continue
-                self._dropped.pop(lane, None)
+                self._dropped.pop(link, None)
             taken.append(command)
         if refused:
             self._refuses = True
             self._ask_for_room(room)
-            for lane, first in refused.items():
-                self.on_refused(*lane, first)
+            for link, first in refused.items():
+                self.on_refused(*link, first)
         return super().admitted(cast("list[Command]", taken), now_ms)
 
     def _room_again(self) -> None:

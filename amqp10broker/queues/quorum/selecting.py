@@ -18,8 +18,8 @@ from amqp10broker.queues.commands import ConsumerRef
 from amqp10broker.queues.outlook import ConsumerStatus, Looking
 from amqp10broker.queues.quorum.commands import SearchResult, Selected
 from amqp10broker.queues.quorum.consumer import ConsumerSelection, QuorumConsumer
-from amqp10broker.queues.quorum.lane import NEVER
 from amqp10broker.queues.quorum.messages import Messages
+from amqp10broker.queues.quorum.ordered_entries import NEVER
 from amqp10broker.queues.quorum.ready import HIGH, NORMAL, RETURNS, TAIL, Place
 
 LINES: Final = 4

@@ -42,9 +42,9 @@ from amqp10broker.queues.quorum.consumer import (
     size_of,
 )
 from amqp10broker.queues.quorum.journal_bodies import BodyStore
-from amqp10broker.queues.quorum.lane import OrderedEntries
 from amqp10broker.queues.quorum.later import LATER_COLUMNS
-from amqp10broker.queues.quorum.node_lanes import KeptEffect, NodeLane
+from amqp10broker.queues.quorum.node_links import KeptEffect, NodeLink
+from amqp10broker.queues.quorum.ordered_entries import OrderedEntries
 from amqp10broker.queues.quorum.queue import QuorumQueue
 
 _LENGTH: Final = struct.Struct("<I")
@@ -98,8 +98,8 @@ def encode_snapshot(queue: QuorumQueue) -> bytes:
     messages, consumers, publishers = queue.parts()
     ready = messages.ready
     out = _Writer()
-    for lane in (ready.returns, ready.high, ready.normal, ready.tail):
-        keys, sizes, expiries = lane.columns()
+    for line in (ready.returns, ready.high, ready.normal, ready.tail):
+        keys, sizes, expiries = line.columns()
         out.ranges(keys)
         out.numbers(sizes)
         out.numbers(expiries)
@@ -145,8 +145,8 @@ def encode_snapshot(queue: QuorumQueue) -> bytes:
         "turns": [each.number for each in consumers.turns.in_order()],
         "holder": None if holder is None else holder.number,
         "suspects": [[*key, since] for key, since in consumers.suspects.items()],
-        "gone": [[*each] for each in queue.node_lanes.gone.items()],
-        "lanes": [[*key, *_lane_fields(lane)] for key, lane in queue.node_lanes.by_node.items()],
+        "gone": [[*each] for each in queue.node_links.gone.items()],
+        "lanes": [[*key, *_link_fields(link)] for key, link in queue.node_links.by_node.items()],
         "arrays": out.kinds,
     }
     if ready.later.count:
@@ -222,8 +222,8 @@ def decode_snapshot(name: str, data: bytes, bodies: BodyStore | None = None) -> 
     messages.full = state["full"]
     arrays = _SnapshotReader(state["arrays"], data, start)
     ready = messages.ready
-    for lane in (ready.returns, ready.high, ready.normal, ready.tail):
-        _fill(lane, arrays.next(), arrays.next(), arrays.next())
+    for line in (ready.returns, ready.high, ready.normal, ready.tail):
+        _fill(line, arrays.next(), arrays.next(), arrays.next())
     returned = arrays.next()
     tail, behind = arrays.next(), _pairs(arrays.next())
     delayed = list(zip(*[iter(arrays.next())] * 5, strict=True))
@@ -258,15 +258,15 @@ def decode_snapshot(name: str, data: bytes, bodies: BodyStore | None = None) -> 
         holder=None if state["holder"] is None else by_number[state["holder"]],
         suspects={(node, incarnation): since for node, incarnation, since in state["suspects"]},
     )
-    lanes = queue.node_lanes
-    lanes.gone = dict(state["gone"])
+    links = queue.node_links
+    links.gone = dict(state["gone"])
     for node, incarnation, *fields in state["lanes"]:
-        lanes.by_node[node, incarnation] = _lane(name, fields)
+        links.by_node[node, incarnation] = _link(name, fields)
     return queue
 
 
-def _lane_fields(lane: NodeLane) -> list[Any]:
-    return [lane.last, lane.heard, [[index, *_kept_fields(effect)] for index, _, effect in lane.kept]]
+def _link_fields(link: NodeLink) -> list[Any]:
+    return [link.last, link.heard, [[index, *_kept_fields(effect)] for index, _, effect in link.kept]]
 
 
 def _kept_fields(effect: KeptEffect) -> list[Any]:
@@ -284,9 +284,9 @@ def _kept_fields(effect: KeptEffect) -> list[Any]:
             return ["A", ref, effect.ready, effect.consumers, refused]
 
 
-def _lane(name: str, fields: list[Any]) -> NodeLane:
+def _link(name: str, fields: list[Any]) -> NodeLink:
     last, heard, kept = fields
-    return NodeLane(last, heard, [_kept(name, *each) for each in kept])
+    return NodeLink(last, heard, [_kept(name, *each) for each in kept])
 
 
 def _kept(name: str, index: int, kind: str, ref: list[int], *rest: Any) -> tuple[int, PeerId, KeptEffect]:
@@ -306,11 +306,11 @@ def _kept(name: str, index: int, kind: str, ref: list[int], *rest: Any) -> tuple
             raise ValueError(f"a snapshot of a quorum queue keeps an effect '{kind}', which is none")
 
 
-def _fill(lane: OrderedEntries, keys: Sequence[int], sizes: Sequence[int], expiries: Sequence[int]) -> None:
+def _fill(line: OrderedEntries, keys: Sequence[int], sizes: Sequence[int], expiries: Sequence[int]) -> None:
     step = 4096
     for at in range(0, len(keys), step):
         some = expiries[at : at + step] if any(expiries[at : at + step]) else None
-        lane.append(keys[at : at + step], sizes[at : at + step], some)
+        line.append(keys[at : at + step], sizes[at : at + step], some)
 
 
 def _pairs(numbers: list[int]) -> list[tuple[int, int]]:

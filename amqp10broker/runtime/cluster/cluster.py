@@ -72,7 +72,7 @@ if TYPE_CHECKING:
 _log = Log("amqp10broker.cluster")
 
 SWEEP_EACH_S: Final = 30.0
-"""How often the lanes to queues that are no more are let go of."""
+"""How often the links to queues that are no more are let go of."""
 FOR_STRANGERS: Final = ("look", "join")
 """What a node may ask that is not a member."""
 Answer = Callable[[int, Document], Awaitable[Document]]
@@ -129,7 +129,7 @@ class Cluster:
         self.system: SystemNode | None = None
         self.queues: NodeQueues = None  # type: ignore[assignment]
         self._ending: set[int] = set()
-        # By node and queue: said once, when the connection came up, and perhaps before there are lanes here.
+        # By node and queue: said once, when the connection came up, and perhaps before there are links here.
         self._early: dict[int, dict[int, PeerFrame]] | None = {}
         self._refusals: set[str] = set()
         """Said so far."""
@@ -246,12 +246,12 @@ class Cluster:
             *(number, self.peers, reply_registry, node_context.clock.now_ms, self._name_of),
             lambda name: self._catalog.find_vhost(name),
         )
-        lanes = self.queues.lanes
-        lanes.on_leader = self._has_leader
+        links = self.queues.links
+        links.on_leader = self._has_leader
         self.queues.wait_ms = node_context.config.cluster_decide_ms
         config, node_directory = (
             node_context.config,
-            ClusterDirectory(number, self.peers.liveness, lanes, self.queues.replies, self.raft.groups),
+            ClusterDirectory(number, self.peers.liveness, links, self.queues.replies, self.raft.groups),
         )
         self._catalog.node_directory = node_directory
         self._catalog.placement = ByCount(
@@ -295,7 +295,7 @@ class Cluster:
         system = self.system.system
         system.decided_within_ms = node_context.config.cluster_decide_ms
         system.is_open = self._is_open
-        system.has_leader = lambda queue: self.queues.lanes.leader_of(queue) is not None
+        system.has_leader = lambda queue: self.queues.links.leader_of(queue) is not None
         self._catalog.on_nodes = self._nodes_changed
         self._nodes_changed()
         return system

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from amqp10broker.cluster.home_lane import HomeClient
-from amqp10broker.cluster.lane_table import Client
-from amqp10broker.cluster.lanes import LaneClient
+from amqp10broker.cluster.remote_queue.home_link import HomeLink
+from amqp10broker.cluster.remote_queue.link import QueueLink
+from amqp10broker.cluster.remote_queue.links import Client
 from amqp10broker.queues.commands import Command, Configure, Delete, Touch
 from amqp10broker.queues.counters import QueueCounters
 from amqp10broker.queues.figures import QueueStats, QueueWeight
@@ -40,7 +40,7 @@ class RemoteQueue(Participant):
         member, client = self.member, self.client
         if member is None or member.starting:
             return member is not None
-        return isinstance(client, LaneClient) and not client.ended and not client.opens()
+        return isinstance(client, QueueLink) and not client.ended and not client.opens()
 
     def decide_within(self, commands: list[Command]) -> None:
         assert self.member is not None, "it takes part"
@@ -71,7 +71,7 @@ class RemoteQueue(Participant):
     @property
     def down(self) -> str | None:
         client = self.client
-        if isinstance(client, HomeClient) and client.down_ms is not None:
+        if isinstance(client, HomeLink) and client.down_ms is not None:
             return self._name_of(client.home)
         return None
 

@@ -9,9 +9,9 @@ from typing import Any, cast
 
 import pytest
 
-from amqp10broker.cluster.lane_messages import LetterBatch
-from amqp10broker.cluster.lane_port import WAITING_BYTES_MAX, LanePort
 from amqp10broker.cluster.letters_codec import BadLetter, encode_letters
+from amqp10broker.cluster.remote_queue.messages import LetterBatch
+from amqp10broker.cluster.remote_queue.port import WAITING_BYTES_MAX, LinkPort
 from amqp10broker.cluster.reply_queues import ReplyQueues
 from amqp10broker.cluster.wire import FrameKind, PeerFrame
 from amqp10broker.metadata.catalog import VHOST
@@ -43,7 +43,7 @@ class Box(MachineHandle[VolatileQueue]):
 
 
 def unused(*given: Any) -> Any:
-    raise AssertionError("queues without a log use no lane")
+    raise AssertionError("queues without a log use no link")
 
 
 class Node:
@@ -57,7 +57,7 @@ class Node:
         self.number = number
         self.net = net
         self.waiting = 0
-        self.port = LanePort(
+        self.port = LinkPort(
             *(number, net.incarnations[number], self.send, lambda node: self.waiting),
             *(unused, unused, unused, unused),
         )

@@ -303,7 +303,7 @@ def test_a_question_to_a_quorum_queue_is_answered_in_its_place_and_is_not_in_the
 
 
 def test_what_came_of_several_entries_is_told_as_of_the_last() -> None:
-    """A lane is told how far its letters were carried out with all that came of them, or may forget some."""
+    """A link is told how far its letters were carried out with all that came of them, or may forget some."""
     bench, journal = opened()
     queue, key = bench.backend.queue, ASKER.id[:2]
     for number in (1, 2):
@@ -312,14 +312,14 @@ def test_what_came_of_several_entries_is_told_as_of_the_last() -> None:
     journal.sync_all()
     bench.wake()
     assert bench.told == [("Confirmed", [1]), ("Confirmed", [2])]
-    assert bench.indexes == [queue.node_lanes.entry]
+    assert bench.indexes == [queue.node_links.entry]
     bench.wake(Letters(*key, 3, 3, 0, [AttachPublisher(PUBLISHER)]))  # type: ignore[arg-type]
     journal.sync_all()
     bench.wake()
-    assert bench.indexes[1:] == [queue.node_lanes.entry], "that it was carried out is told, too"
+    assert bench.indexes[1:] == [queue.node_links.entry], "that it was carried out is told, too"
 
 
-def test_a_part_of_a_commit_is_told_to_lanes_and_sent_to_members_when_it_is_committed() -> None:
+def test_a_part_of_a_commit_is_told_to_links_and_sent_to_members_when_it_is_committed() -> None:
     """Where the only member of a queue is of a cluster: its state is ahead of what others may hear."""
     states = States()
     bench, journal = opened(states=states)
@@ -335,7 +335,7 @@ def test_a_part_of_a_commit_is_told_to_lanes_and_sent_to_members_when_it_is_comm
     backend.apply_part(letters[1:], NOW_MS)
     backend.publish()
     backend.snapshot_for(5)
-    assert (backend.queue.lane_last(*key), backend.ahead, backend.done(*key)) == (2, True, 0)
+    assert (backend.queue.link_last(*key), backend.ahead, backend.done(*key)) == (2, True, 0)
     assert (bench.told, states.begun) == ([], [])
     journal.sync(before)
     backend.publish()

@@ -6,7 +6,7 @@ import pytest
 
 from amqp10broker.queues.commands import Credit, DeliveryOutcome, Inspect, Purge
 from amqp10broker.queues.effects import Answer, CreditReply, Deliver
-from amqp10broker.queues.quorum.lane import NEVER, OrderedEntries
+from amqp10broker.queues.quorum.ordered_entries import NEVER, OrderedEntries
 from tests.support.quorum_bench import Bench, confirmed, message, only
 
 
@@ -333,5 +333,5 @@ def test_lines_that_are_empty_have_nothing_in_common() -> None:
     assert cleared.clear() == []
     assert untouched.take(1, 0) == ([], [], None)
     cleared.append([4], [10], None)
-    assert [lane.length for lane in (appended, returned, cleared, untouched)] == [2, 1, 1, 0]
-    assert [lane.clear() for lane in (appended, returned, cleared, untouched)] == [[1, 2], [3], [4], []]
+    assert [line.length for line in (appended, returned, cleared, untouched)] == [2, 1, 1, 0]
+    assert [line.clear() for line in (appended, returned, cleared, untouched)] == [[1, 2], [3], [4], []]

@@ -1,4 +1,4 @@
-"""A lane's rules, one by one: time-outs without a leader, the end of a queue, queues at other nodes."""
+"""A link's rules, one by one: time-outs without a leader, the end of a queue, queues at other nodes."""
 
 from __future__ import annotations
 
@@ -6,17 +6,23 @@ from collections.abc import Callable, Mapping, Sequence
 
 import pytest
 
-from amqp10broker.cluster.home_lane import OPENING_MS, HomeClient
-from amqp10broker.cluster.lane_messages import (
-    LaneMessage,
+from amqp10broker.cluster.remote_queue.home_link import OPENING_MS, HomeLink
+from amqp10broker.cluster.remote_queue.link import (
+    ASK_AGAIN_MS,
+    LAST_WORDS_MS,
+    NO_COUNTS_MS,
+    NO_LEADER_MS,
+    QueueLink,
+)
+from amqp10broker.cluster.remote_queue.link_server import HomeLinkServer
+from amqp10broker.cluster.remote_queue.messages import (
     LeaderIs,
     LetterBatch,
+    LinkMessage,
     RemoteEffects,
     RemoteResumed,
     ResumeRemote,
 )
-from amqp10broker.cluster.lane_server import HomeServer
-from amqp10broker.cluster.lanes import ASK_AGAIN_MS, LAST_WORDS_MS, NO_COUNTS_MS, NO_LEADER_MS, LaneClient
 from amqp10broker.queues import commands as c
 from amqp10broker.queues import effects as e
 
@@ -39,7 +45,7 @@ class Port:
     suspected: frozenset[int] = frozenset()
 
     def __init__(self) -> None:
-        self.sent: list[LaneMessage] = []
+        self.sent: list[LinkMessage] = []
         self.told: list[e.Effect] = []
         self.time_ms = 1000
         self.full = False
@@ -49,7 +55,7 @@ class Port:
 
     incarnation = 1
 
-    def send(self, node: int, group: int, message: LaneMessage) -> bool:
+    def send(self, node: int, group: int, message: LinkMessage) -> bool:
         """Keep it."""
         if self.reachable:
             self.sent.append(message)
@@ -81,10 +87,10 @@ class Port:
         return told
 
 
-def lane(*, opened: bool = False) -> tuple[LaneClient, Port]:
-    """A lane, perhaps with a leader at node 2."""
+def link(*, opened: bool = False) -> tuple[QueueLink, Port]:
+    """A link, perhaps with a leader at node 2."""
     port = Port()
-    client = LaneClient("q", 7, port)
+    client = QueueLink("q", 7, port)
     if opened:
         client.leader_is(2, LeaderIs(5))
         client.post_all([c.AttachPublisher(PUBLISHER)])
@@ -99,7 +105,7 @@ def token(port: Port) -> int:
     return [each.token for each in port.sent if isinstance(each, ResumeRemote)][-1]
 
 
-def answer(client: LaneClient, port: Port, last: int, index: int = 0, **given: object) -> None:
+def answer(client: QueueLink, port: Port, last: int, index: int = 0, **given: object) -> None:
     """The leader's answer to the last `ResumeRemote`."""
     state: dict[str, object] = {"deleted": False, "kept": (), "deliveries": (), "consumers": {}} | given
     client.resumed(2, RemoteResumed(token(port), index, last, **state))  # type: ignore[arg-type]
@@ -119,14 +125,14 @@ def publish(*ids: int) -> c.Publish:
     return c.Publish(PUBLISHER, ids, [MESSAGE] * len(ids), settled=False)
 
 
-def pass_time(client: LaneClient | HomeClient, port: Port, ms: int) -> None:
+def pass_time(client: QueueLink | HomeLink, port: Port, ms: int) -> None:
     """Let time pass."""
     port.time_ms += ms
     client.tick()
 
 
 def test_letters_wait_for_a_leader_and_go_in_order() -> None:
-    client, port = lane()
+    client, port = link()
     client.post_all([publish(1)])
     client.post_all([publish(2)])
     assert not port.sent
@@ -137,7 +143,7 @@ def test_letters_wait_for_a_leader_and_go_in_order() -> None:
 
 
 def test_resume_is_said_again_until_it_is_answered() -> None:
-    client, port = lane()
+    client, port = link()
     client.leader_is(2, LeaderIs(5))
     client.post_all([publish(1)])
     pass_time(client, port, ASK_AGAIN_MS - 1)
@@ -149,7 +155,7 @@ def test_resume_is_said_again_until_it_is_answered() -> None:
 
 
 def test_what_was_carried_out_is_confirmed_but_for_what_was_refused() -> None:
-    client, port = lane(opened=True)
+    client, port = link(opened=True)
     client.post_all([publish(1, 2, 3)])
     client.post_all([publish(4)])
     client.node_down(2)
@@ -170,7 +176,7 @@ def test_what_was_carried_out_is_confirmed_but_for_what_was_refused() -> None:
 
 
 def test_what_an_old_leader_says_late_is_not_heard() -> None:
-    client, port = lane(opened=True)
+    client, port = link(opened=True)
     client.post_all([publish(1)])
     before = client._token
     client.leader_is(3, LeaderIs(6))
@@ -181,7 +187,7 @@ def test_what_an_old_leader_says_late_is_not_heard() -> None:
 
 
 def test_a_subscription_waits_30_s_for_a_leader_and_leaves_no_consumer() -> None:
-    client, port = lane()
+    client, port = link()
     client.post_all([c.Subscribe(CONSUMER, False, answer=True)])
     pass_time(client, port, NO_LEADER_MS - 1)
     assert not port.take()
@@ -196,7 +202,7 @@ def test_a_subscription_waits_30_s_for_a_leader_and_leaves_no_consumer() -> None
 
 
 def test_a_question_waits_for_a_leader_but_not_for_ever() -> None:
-    client, port = lane()
+    client, port = link()
     purge = c.RequestRef(PEER, 3)
     client.post_all([c.Inspect(REQUEST), c.Purge(purge)])
     pass_time(client, port, NO_COUNTS_MS)
@@ -211,7 +217,7 @@ def test_a_question_waits_for_a_leader_but_not_for_ever() -> None:
 
 def test_the_first_publish_of_a_publisher_waits_for_a_leader_as_all_others_do() -> None:
     """It is confirmed then: nothing was wrong with it."""
-    client, port = lane()
+    client, port = link()
     first = publish(1)
     client.post_all([first])
     pass_time(client, port, 100 * NO_LEADER_MS)
@@ -223,7 +229,7 @@ def test_the_first_publish_of_a_publisher_waits_for_a_leader_as_all_others_do() 
 
 
 def test_publishes_of_a_known_publisher_wait_for_ever() -> None:
-    client, port = lane(opened=True)
+    client, port = link(opened=True)
     client.post_all([publish(1)])
     client.told(2, RemoteEffects(client._token, 2, 2, {PEER: [e.Confirmed(PUBLISHER, (1,), False)]}))
     client.node_down(2)
@@ -235,7 +241,7 @@ def test_publishes_of_a_known_publisher_wait_for_ever() -> None:
 
 
 def test_letters_stay_while_the_way_is_crowded() -> None:
-    client, port = lane(opened=True)
+    client, port = link(opened=True)
     port.full = True
     client.post_all([publish(1)])
     assert not letters(port)
@@ -246,7 +252,7 @@ def test_letters_stay_while_the_way_is_crowded() -> None:
 
 
 def test_who_is_attached_to_a_queue_that_is_gone_hears_it() -> None:
-    client, port = lane(opened=True)
+    client, port = link(opened=True)
     client.post_all([c.Subscribe(CONSUMER, False), publish(1)])
     client.forget()
     assert not port.take()
@@ -261,7 +267,7 @@ def test_who_is_attached_to_a_queue_that_is_gone_hears_it() -> None:
 
 
 def test_a_leader_that_leads_no_more_is_not_waited_for() -> None:
-    client, port = lane(opened=True)
+    client, port = link(opened=True)
     client.leader_is(2, LeaderIs(5, no_more=True))
     assert client.leader is None
     client.post_all([c.Subscribe(CONSUMER, False)])
@@ -272,10 +278,10 @@ def test_a_leader_that_leads_no_more_is_not_waited_for() -> None:
 # -- queues that are at one node
 
 
-def home(*, reachable: bool = True) -> tuple[HomeClient, Port]:
+def home(*, reachable: bool = True) -> tuple[HomeLink, Port]:
     """The way to a queue at node 2."""
     port = Port()
-    return HomeClient("q", 7, 2, port, reachable=reachable), port
+    return HomeLink("q", 7, 2, port, reachable=reachable), port
 
 
 def test_a_queue_that_was_just_declared_is_waited_for() -> None:
@@ -355,7 +361,7 @@ class Queue:
         self.letters += commands
 
 
-def suspect(server: HomeServer, port: Port) -> None:
+def suspect(server: HomeLinkServer, port: Port) -> None:
     """The node is not heard of, whatever its connection says."""
     port.suspected = frozenset({2})
     server.node_changed(2)
@@ -371,10 +377,10 @@ def suspect(server: HomeServer, port: Port) -> None:
     ids=["disconnected", "suspected", "begins anew"],
 )
 def test_a_node_that_is_lost_has_lost_its_connection_to_the_queue(
-    lose: Callable[[HomeServer, Port], None],
+    lose: Callable[[HomeLinkServer, Port], None],
 ) -> None:
     port, queue = Port(), Queue()
-    server = HomeServer(7, queue.post_all, port)
+    server = HomeLinkServer(7, queue.post_all, port)
     assert port.sent == [LeaderIs(0)]
     there = c.ConsumerRef(c.PeerId(2, 1, 1), 1)
     publisher = c.PublisherRef(c.PeerId(2, 1, 1), 2)
@@ -414,7 +420,7 @@ def test_a_consumer_that_was_cancelled_is_forgotten_when_it_holds_nothing() -> N
 def test_of_a_consumer_that_was_cancelled_the_home_takes_back_what_it_holds() -> None:
     """And forgets it when that is nothing."""
     port, queue = Port(), Queue()
-    server = HomeServer(7, queue.post_all, port)
+    server = HomeLinkServer(7, queue.post_all, port)
     peer = c.PeerId(2, 1, 1)
     holds, done, automatic = (c.ConsumerRef(peer, each) for each in (1, 2, 3))
     subscribed = [c.Subscribe(each, each is automatic) for each in (holds, done, automatic)]
@@ -434,7 +440,7 @@ def test_of_a_consumer_that_was_cancelled_the_home_takes_back_what_it_holds() ->
 
 def test_sessions_of_the_home_and_of_others_are_told_apart() -> None:
     port, queue = Port(), Queue()
-    server = HomeServer(7, queue.post_all, port)
+    server = HomeLinkServer(7, queue.post_all, port)
     there = c.ConsumerRef(c.PeerId(2, 1, 1), 1)
     server.received(2, LetterBatch(0, 1, 0, [c.Subscribe(there, False, answer=True)]))
     here = e.Subscribed(CONSUMER)
@@ -446,7 +452,7 @@ def test_sessions_of_the_home_and_of_others_are_told_apart() -> None:
 
 
 @pytest.mark.parametrize("again", [False, True])
-def test_a_lane_asks_anew_only_if_it_is_told_to(again: bool) -> None:
-    client, port = lane(opened=True)
+def test_a_link_asks_anew_only_if_it_is_told_to(again: bool) -> None:
+    client, port = link(opened=True)
     client.leader_is(2, LeaderIs(5, again))
     assert any(isinstance(each, ResumeRemote) for each in port.sent) is again

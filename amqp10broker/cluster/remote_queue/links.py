@@ -1,4 +1,4 @@
-"""All lanes of a node, and the dispatch of frames and connection events to them."""
+"""All links of a node, and the dispatch of frames and connection events to them."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ from amqp10broker.cluster.effects_codec import (
     decode_resumed,
     decode_told,
 )
-from amqp10broker.cluster.home_lane import HomeClient
-from amqp10broker.cluster.lane_messages import (
-    Browse,
-    LaneMessage,
-    LeaderIs,
-    LetterBatch,
-    RemoteEffects,
-    RemoteResumed,
-    ResumeRemote,
-)
-from amqp10broker.cluster.lane_port import LanePort, SendFrame
-from amqp10broker.cluster.lane_server import HomeServer, LaneServer
-from amqp10broker.cluster.lanes import LaneClient
 from amqp10broker.cluster.letters_codec import (
     decode_browse,
     decode_letters,
     decode_resume,
 )
+from amqp10broker.cluster.remote_queue.home_link import HomeLink
+from amqp10broker.cluster.remote_queue.link import QueueLink
+from amqp10broker.cluster.remote_queue.link_server import HomeLinkServer, LinkServer
+from amqp10broker.cluster.remote_queue.messages import (
+    Browse,
+    LeaderIs,
+    LetterBatch,
+    LinkMessage,
+    RemoteEffects,
+    RemoteResumed,
+    ResumeRemote,
+)
+from amqp10broker.cluster.remote_queue.port import LinkPort, SendFrame
 from amqp10broker.cluster.wire import FrameKind, PeerFrame
 from amqp10broker.queues.commands import PeerId
 from amqp10broker.queues.effects import Effect
 
-LANE_KINDS: Final = frozenset(
+LINK_KINDS: Final = frozenset(
     (
         FrameKind.LETTER,
         FrameKind.EFFECTS,
@@ -43,12 +43,12 @@ LANE_KINDS: Final = frozenset(
     )
 )
 
-Client = LaneClient | HomeClient
-Server = LaneServer | HomeServer
+Client = QueueLink | HomeLink
+Server = LinkServer | HomeLinkServer
 
 
-class Lanes:
-    """All lanes of the node. `on_leader`: called with the number of a queue when a leader of it is known."""
+class QueueLinks:
+    """All links of the node. `on_leader`: called with the number of a queue when a leader of it is known."""
 
     def __init__(
         self,
@@ -60,8 +60,8 @@ class Lanes:
         is_open: Callable[[PeerId], bool],
         now_ms: Callable[[], int],
     ) -> None:
-        """Begin without lanes; the arguments are attributes of `LanePort`."""
-        self.port = LanePort(node, incarnation, send_frame, waiting_bytes, tell, is_open, now_ms, self._take)
+        """Begin without links; the arguments are attributes of `LinkPort`."""
+        self.port = LinkPort(node, incarnation, send_frame, waiting_bytes, tell, is_open, now_ms, self._take)
         self.clients: dict[int, Client] = {}
         self.servers: dict[int, Server] = {}
         self.on_leader: Callable[[int], None] = lambda group: None
@@ -89,12 +89,12 @@ class Lanes:
     # --- from other nodes ---------------------------------------------------------------------------
 
     def received(self, node: int, frame: PeerFrame) -> None:
-        """A frame of `LANE_KINDS` has come. Raises `BadLetter` if it cannot be read; the connection that it
+        """A frame of `LINK_KINDS` has come. Raises `BadLetter` if it cannot be read; the connection that it
         came by is of no use any more.
         """
         self._take(node, frame.group, _decode(node, frame))
 
-    def _take(self, node: int, group: int, message: LaneMessage) -> None:
+    def _take(self, node: int, group: int, message: LinkMessage) -> None:
         match message:
             case LetterBatch():
                 server = self.servers.get(group)
@@ -102,7 +102,7 @@ class Lanes:
                     server.received(node, message)
             case Browse():
                 server = self.servers.get(group)
-                if isinstance(server, LaneServer):
+                if isinstance(server, LinkServer):
                     server.browse(node, message)
             case RemoteEffects():
                 client = self.clients.get(group)
@@ -180,7 +180,7 @@ class Lanes:
     # --- time ---------------------------------------------------------------------------------------
 
     def tick(self) -> None:
-        """Time has passed: a few times a second while lanes are stirred. Those at rest cost nothing."""
+        """Time has passed: a few times a second while links are stirred. Those at rest cost nothing."""
         port = self.port
         now_ms = port.now_ms()
         stirred, port.stirred = port.stirred, {}
@@ -193,7 +193,7 @@ class Lanes:
                     client.tick()
 
 
-def _decode(node: int, frame: PeerFrame) -> LaneMessage:
+def _decode(node: int, frame: PeerFrame) -> LinkMessage:
     match frame.kind:
         case FrameKind.LETTER:
             return decode_letters(frame.body)
@@ -208,4 +208,4 @@ def _decode(node: int, frame: PeerFrame) -> LaneMessage:
         case FrameKind.LEADER_IS:
             return decode_leader(frame.body)
         case _:
-            raise AssertionError(f"no frame of a lane: {frame.kind!r}")
+            raise AssertionError(f"no frame of a link: {frame.kind!r}")

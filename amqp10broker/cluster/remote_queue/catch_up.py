@@ -1,4 +1,4 @@
-"""The effects that sessions of a node missed when their lane was lost, made from a `RemoteResumed`.
+"""The effects that sessions of a node missed when their link was lost, made from a `RemoteResumed`.
 
 The queue's state gives deliveries, credit and activity; the number of the last executed command gives
 confirms; what follows from neither, the queue has stored (`RemoteResumed.kept`).
@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import assert_never, cast
 
-from amqp10broker.cluster.lane_commands import NumberedCommand
-from amqp10broker.cluster.lane_consumers import RemoteConsumer, RemoteConsumers
-from amqp10broker.cluster.lane_effects import EffectsBySession, add_effect
-from amqp10broker.cluster.lane_messages import RemoteResumed
+from amqp10broker.cluster.remote_queue.consumers import RemoteConsumer, RemoteConsumers
+from amqp10broker.cluster.remote_queue.messages import RemoteResumed
+from amqp10broker.cluster.remote_queue.numbered_commands import NumberedCommand
+from amqp10broker.cluster.remote_queue.refusals import EffectsBySession, add_effect
 from amqp10broker.queues.commands import (
     ConsumerRef,
     Credit,
@@ -35,7 +35,7 @@ from amqp10broker.queues.effects import (
     Subscribed,
     TimedOut,
 )
-from amqp10broker.queues.quorum.node_lanes import ConsumerFacts, KeptEffect
+from amqp10broker.queues.quorum.node_links import ConsumerFacts, KeptEffect
 
 
 class CatchUp:

@@ -1,4 +1,4 @@
-"""Lanes between sessions and a replicated queue, with leaders that change and a network that loses frames."""
+"""Links between sessions and a replicated queue, with leaders that change and a network that loses frames."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from amqp10broker.queues.commands import DeliveryOutcome
 from amqp10broker.queues.settings import Overflow, QueueSettings
 from tests.support.journals import LONG
-from tests.support.lane_world import Watcher, World
+from tests.support.link_world import Watcher, World
 
 SEEDS = range(40 if LONG else 5)
 STEPS = 1500

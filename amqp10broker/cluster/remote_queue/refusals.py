@@ -1,4 +1,4 @@
-"""Effects that an end of a lane makes itself, for sessions of its node."""
+"""Effects that an end of a link makes itself, for sessions of its node."""
 
 from __future__ import annotations
 

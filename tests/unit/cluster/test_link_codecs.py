@@ -18,14 +18,6 @@ from amqp10broker.cluster.effects_codec import (
     encode_resumed,
     encode_told,
 )
-from amqp10broker.cluster.lane_messages import (
-    Browse,
-    LeaderIs,
-    LetterBatch,
-    RemoteEffects,
-    RemoteResumed,
-    ResumeRemote,
-)
 from amqp10broker.cluster.letters_codec import (
     BadLetter,
     decode_browse,
@@ -35,13 +27,21 @@ from amqp10broker.cluster.letters_codec import (
     encode_letters,
     encode_resume,
 )
+from amqp10broker.cluster.remote_queue.messages import (
+    Browse,
+    LeaderIs,
+    LetterBatch,
+    RemoteEffects,
+    RemoteResumed,
+    ResumeRemote,
+)
 from amqp10broker.message.batch import BATCH_MAX
 from amqp10broker.message.filters.bloom import BloomFilter
 from amqp10broker.message.filters.filters import Filters, from_amqp10
 from amqp10broker.message.filters.offset_spec import AtTime, First, Interval, Last, Next, Offset
 from amqp10broker.queues import commands as c
 from amqp10broker.queues import effects as e
-from amqp10broker.queues.quorum.node_lanes import ConsumerFacts
+from amqp10broker.queues.quorum.node_links import ConsumerFacts
 
 PEER = c.PeerId(2, 3, 4)
 u32 = st.integers(0, 2**32 - 1)

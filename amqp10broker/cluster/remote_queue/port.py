@@ -1,4 +1,4 @@
-"""The node of lanes: its connections to other nodes, what is known of these, and its sessions."""
+"""The node of links: its connections to other nodes, what is known of these, and its sessions."""
 
 from __future__ import annotations
 
@@ -6,34 +6,34 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from amqp10broker.cluster.effects_codec import encode_leader, encode_resumed, encode_told
-from amqp10broker.cluster.lane_messages import (
+from amqp10broker.cluster.letters_codec import encode_browse, encode_letters, encode_resume
+from amqp10broker.cluster.remote_queue.messages import (
     Browse,
-    LaneMessage,
     LeaderIs,
     LetterBatch,
+    LinkMessage,
     RemoteEffects,
     RemoteResumed,
     ResumeRemote,
 )
-from amqp10broker.cluster.letters_codec import encode_browse, encode_letters, encode_resume
 from amqp10broker.cluster.wire import FrameKind
 from amqp10broker.queues.commands import PeerId
 from amqp10broker.queues.effects import Effect
 
 WAITING_BYTES_MAX: Final = 64 * 1024 * 1024
-"""Bytes that may wait for the connection to one node before commands stay in their lanes."""
+"""Bytes that may wait for the connection to one node before commands stay in their links."""
 
 SendFrame = Callable[[int, FrameKind, int, Sequence[bytes]], bool]
 """Sends a frame: node, kind, group, body; False: there is no connection."""
 
 
-class LanePort:
+class LinkPort:
     """See the module.
 
     Attributes:
         connected: other nodes to which there is a connection.
         incarnations: the last known start of each node of the cluster, this one among them; 0: none is known.
-        stirred: queues whose lanes have deadlines, or had.
+        stirred: queues whose links have deadlines, or had.
         on_stirred: called when the first of them begins to wait.
         send_frame: sends a frame to another node.
         waiting_bytes: returns the bytes that wait for the connection to a node.
@@ -51,7 +51,7 @@ class LanePort:
         tell: Callable[[Mapping[PeerId, list[Effect]]], None],
         is_open: Callable[[PeerId], bool],
         now_ms: Callable[[], int],
-        deliver: Callable[[int, int, LaneMessage], None],
+        deliver: Callable[[int, int, LinkMessage], None],
     ) -> None:
         """Begin without other nodes. `deliver`: takes messages within the node: node, group, message."""
         self.node = node
@@ -82,12 +82,12 @@ class LanePort:
         return node != self.node and self.waiting_bytes(node) > WAITING_BYTES_MAX
 
     def stir(self, group: int) -> None:
-        """Note that the lane to this queue has a deadline from now on, or another."""
+        """Note that the link to this queue has a deadline from now on, or another."""
         if not self.stirred:
             self.on_stirred()
         self.stirred[group] = None
 
-    def send(self, node: int, group: int, message: LaneMessage) -> bool:
+    def send(self, node: int, group: int, message: LinkMessage) -> bool:
         """Send a message to a node, within this one as the same record; False: there is no connection."""
         if node == self.node:
             self._deliver(node, group, message)
@@ -96,7 +96,7 @@ class LanePort:
         return self.send_frame(node, kind, group, body)
 
 
-def _encode(message: LaneMessage) -> tuple[FrameKind, list[bytes]]:
+def _encode(message: LinkMessage) -> tuple[FrameKind, list[bytes]]:
     match message:
         case LetterBatch():
             return FrameKind.LETTER, encode_letters(message)

@@ -1,7 +1,7 @@
 """A node's link to a queue that is at one other node only: a classic queue or a stream.
 
 Commands are sent at once. Both ends reset when the connection is lost: unconfirmed publishes are not taken,
-consumers end, and callers get the error that the queue's node is down (docs/adr/0049). The lane works again
+consumers end, and callers get the error that the queue's node is down (docs/adr/0049). The link works again
 when the home node announces the queue.
 """
 
@@ -12,17 +12,17 @@ from dataclasses import replace
 from enum import Enum, auto
 from typing import Final
 
-from amqp10broker.cluster.held import HeldByConsumer
-from amqp10broker.cluster.lane_effects import EffectsBySession, add_effect, refuse
-from amqp10broker.cluster.lane_messages import (
+from amqp10broker.cluster.letters_codec import cut
+from amqp10broker.cluster.remote_queue.held import HeldByConsumer
+from amqp10broker.cluster.remote_queue.messages import (
     LeaderIs,
     LetterBatch,
     RemoteEffects,
     RemoteResumed,
     ResumeRemote,
 )
-from amqp10broker.cluster.lane_port import LanePort
-from amqp10broker.cluster.letters_codec import cut
+from amqp10broker.cluster.remote_queue.port import LinkPort
+from amqp10broker.cluster.remote_queue.refusals import EffectsBySession, add_effect, refuse
 from amqp10broker.queues.commands import (
     AttachPublisher,
     Cancel,
@@ -65,7 +65,7 @@ class _State(Enum):
     DOWN = auto()
 
 
-class HomeClient:
+class HomeLink:
     """See the module. `down_ms`: since when it cannot be reached; None: it can. `full_ms`: None: publishes
     wait at its node, not here.
     """
@@ -89,7 +89,7 @@ class HomeClient:
         "queue",
     )
 
-    def __init__(self, queue: str, group: int, home: int, port: LanePort, *, reachable: bool) -> None:
+    def __init__(self, queue: str, group: int, home: int, port: LinkPort, *, reachable: bool) -> None:
         self.queue = queue
         self.group = group
         self.home = home
@@ -286,7 +286,7 @@ class HomeClient:
         return replace(effect, ids=ids) if ids else None
 
     def resumed(self, node: int, resumed: RemoteResumed) -> None:
-        """Such a lane has nothing to resume."""
+        """Such a link has nothing to resume."""
 
     # --- the end ----------------------------------------------------------------------------------
 

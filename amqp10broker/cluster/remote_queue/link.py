@@ -1,4 +1,4 @@
-"""A node's end of the lane to a replicated queue: commands of its sessions, stored until the queue has
+"""A node's end of the link to a replicated queue: commands of its sessions, stored until the queue has
 executed them.
 
 ::
@@ -9,13 +9,13 @@ executed them.
         └── node lost, LeaderIs (no_more) ─────────────────┘
 
 `leader`, `_asked_ms` and `lost_ms` say which it is. Commands are numbered and stored in each state, and sent
-while the lane is open; `RemoteEffects` brings effects to sessions, and the number up to which commands are
-dropped. A lost lane reports its position to the next leader (`ResumeRemote`), and continues behind the last
-executed command. Effects that the old leader could not send are rebuilt (`lane_catch_up`), so sessions notice
+while the link is open; `RemoteEffects` brings effects to sessions, and the number up to which commands are
+dropped. A lost link reports its position to the next leader (`ResumeRemote`), and continues behind the last
+executed command. Effects that the old leader could not send are rebuilt (`catch_up`), so sessions notice
 only the delay.
 
-The size of a lane is bounded by link credit, one request of a consumer, and settlements of its deliveries. If
-the connection is crowded (`LanePort.crowded`), commands wait here, confirms are late, and credit is withheld.
+The size of a link is bounded by link credit, one request of a consumer, and settlements of its deliveries. If
+the connection is crowded (`LinkPort.crowded`), commands wait here, confirms are late, and credit is withheld.
 """
 
 from __future__ import annotations
@@ -24,12 +24,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from amqp10broker.cluster.lane_browsers import LaneBrowsers
-from amqp10broker.cluster.lane_catch_up import CatchUp
-from amqp10broker.cluster.lane_commands import NumberedCommand, NumberedCommands
-from amqp10broker.cluster.lane_consumers import RemoteConsumer, RemoteConsumers
-from amqp10broker.cluster.lane_effects import EffectsBySession, add_effect, refuse
-from amqp10broker.cluster.lane_messages import (
+from amqp10broker.cluster.letters_codec import cut
+from amqp10broker.cluster.remote_queue.browsers import LinkBrowsers
+from amqp10broker.cluster.remote_queue.catch_up import CatchUp
+from amqp10broker.cluster.remote_queue.consumers import RemoteConsumer, RemoteConsumers
+from amqp10broker.cluster.remote_queue.messages import (
     Browse,
     LeaderIs,
     LetterBatch,
@@ -37,8 +36,9 @@ from amqp10broker.cluster.lane_messages import (
     RemoteResumed,
     ResumeRemote,
 )
-from amqp10broker.cluster.lane_port import LanePort
-from amqp10broker.cluster.letters_codec import cut
+from amqp10broker.cluster.remote_queue.numbered_commands import NumberedCommand, NumberedCommands
+from amqp10broker.cluster.remote_queue.port import LinkPort
+from amqp10broker.cluster.remote_queue.refusals import EffectsBySession, add_effect, refuse
 from amqp10broker.protocols.serial import MASK
 from amqp10broker.queues.commands import (
     AttachPublisher,
@@ -83,16 +83,16 @@ NO_LEADER_MS: Final = 30_000
 NO_COUNTS_MS: Final = 5_000
 """So long does a question about counts; then they are 0. An election is over before that."""
 LAST_WORDS_MS: Final = 5_000
-"""So long does a lane to a queue that was deleted wait for what the queue still says."""
+"""So long does a link to a queue that was deleted wait for what the queue still says."""
 
 
-class LaneClient:
-    """The client's end of one lane.
+class QueueLink:
+    """The client's end of one link.
 
     Attributes:
         leader: number of the node that leads it; None: none is known.
         last_leader: number of the present or last leader's node; None: not known.
-        lost_ms: since when the lane is not open; None: it is.
+        lost_ms: since when the link is not open; None: it is.
         full_ms: since when the leader's disk is full, and publishes wait here; None: they do not.
     """
 
@@ -120,7 +120,7 @@ class LaneClient:
         "term",
     )
 
-    def __init__(self, queue: str, group: int, port: LanePort, *, wait_ms: int = NO_LEADER_MS) -> None:
+    def __init__(self, queue: str, group: int, port: LinkPort, *, wait_ms: int = NO_LEADER_MS) -> None:
         self.queue = queue
         self.group = group
         self.leader: int | None = None
@@ -140,7 +140,7 @@ class LaneClient:
         # Publishes for which the leader has no room, in order; they have no numbers yet.
         self._held: list[Publish] = []
         self._consumers = RemoteConsumers()
-        self._browsers = LaneBrowsers()
+        self._browsers = LinkBrowsers()
         self._publishers: dict[PublisherRef, None] = {}
         # Requests that were refused here, with the number of the letter behind which they are forgotten.
         self._refused: dict[RequestRef | ConsumerRef, int] = {}
@@ -167,7 +167,7 @@ class LaneClient:
     # --- from sessions ----------------------------------------------------------------------------
 
     def opens(self) -> bool:
-        """Whether the lane is open, or will open without a wait."""
+        """Whether the link is open, or will open without a wait."""
         if self.lost_ms is not None and self._asked_ms is None:
             self._ask(self._port.now_ms(), idle=True)
         return self.open
@@ -252,7 +252,7 @@ class LaneClient:
     def _send_rest(self) -> None:
         assert self.leader is not None
         kept = self._commands
-        # The answer may come within `send`, and end the lane or clear it.
+        # The answer may come within `send`, and end the link or clear it.
         while self.lost_ms is None and kept and kept.unsent:
             if self._port.crowded(self.leader):
                 self._port.stir(self.group)
@@ -421,7 +421,7 @@ class LaneClient:
             del self._refused[ref]
 
     def resumed(self, node: int, resumed: RemoteResumed) -> None:
-        """Continue the lane after the leader's answer to `ResumeRemote`."""
+        """Continue the link after the leader's answer to `ResumeRemote`."""
         if resumed.token != self._token or self.lost_ms is None or node != self.leader:
             return
         self.lost_ms = None
@@ -577,7 +577,7 @@ class LaneClient:
         self._refused.clear()
 
     def _forgotten(self) -> None:
-        # The queue has no state of the lane: what waits cannot be answered any more.
+        # The queue has no state of the link: what waits cannot be answered any more.
         out: EffectsBySession = {}
         waiting = [*(numbered.command for numbered in self._commands), *self._held]
         refuse(

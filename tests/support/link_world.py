@@ -1,6 +1,6 @@
-"""Nodes with lanes to one replicated queue, and nothing else of a cluster.
+"""Nodes with links to one replicated queue, and nothing else of a cluster.
 
-The machine is real, one copy a member, and so are lanes, their codecs and `QueueCredit`. The log that the
+The machine is real, one copy a member, and so are links, their codecs and `QueueCredit`. The log that the
 members share is a list: entries are committed when the world says so, the leader changes when it says so, and
 takes with it some of what was not committed. The network holds frames back, and loses them with their
 connection. All is drawn from one seed.
@@ -12,9 +12,9 @@ import random
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
-from amqp10broker.cluster.lane_server import LaneServer
-from amqp10broker.cluster.lane_table import Lanes
-from amqp10broker.cluster.lanes import LaneClient
+from amqp10broker.cluster.remote_queue.link import QueueLink
+from amqp10broker.cluster.remote_queue.link_server import LinkServer
+from amqp10broker.cluster.remote_queue.links import QueueLinks
 from amqp10broker.cluster.wire import FrameKind, PeerFrame
 from amqp10broker.message.message import Message, make_head
 from amqp10broker.metadata.queue import DeclaredQueue
@@ -51,7 +51,7 @@ from amqp10broker.queues.effects import (
 from amqp10broker.queues.quorum.command_codec import decode_commands, encode_commands
 from amqp10broker.queues.quorum.commands import CHANGES_NOTHING, Letters, QuorumCommand, joined
 from amqp10broker.queues.quorum.queue import QuorumQueue
-from amqp10broker.queues.quorum.remote_admission import LaneAdmission
+from amqp10broker.queues.quorum.remote_admission import LinkAdmission
 from amqp10broker.queues.quorum.snapshot import encode_snapshot
 from amqp10broker.queues.settings import QueueSettings
 from amqp10broker.sessions.queue_credit import QueueCredit
@@ -385,10 +385,10 @@ class Member:
         self.questions: list[tuple[int, list[QuorumCommand]]] = []
         self.looked = 0
         self.end = 0
-        self.server = LaneServer(GROUP, self, self.post_all, node.lanes.port)
+        self.server = LinkServer(GROUP, self, self.post_all, node.links.port)
         self.mailbox: list[QuorumCommand] = []
         self.disk = Disk()
-        self.admission = LaneAdmission(self.disk, lambda: None)
+        self.admission = LinkAdmission(self.disk, lambda: None)
         self.admission.on_refused, self.admission.on_room = self.server.refused, self.server.room
 
     def post_all(self, commands: list[QuorumCommand]) -> None:
@@ -399,7 +399,7 @@ class Member:
 
     def done(self, node: int, incarnation: int) -> int:
         """What is carried out is committed."""
-        return self.queue.lane_last(node, incarnation)
+        return self.queue.link_last(node, incarnation)
 
     def work(self) -> None:
         """Propose what is in the mailbox, as far as there is room for it."""
@@ -472,7 +472,7 @@ class Ways:
 
 
 class Node:
-    """A node: its lanes, its sessions, perhaps a member."""
+    """A node: its links, its sessions, perhaps a member."""
 
     def __init__(self, world: World, number: int, incarnation: int) -> None:
         self.world = world
@@ -480,7 +480,7 @@ class Node:
         self.incarnation = incarnation
         self.sessions: dict[PeerId, Session] = {}
         ways = Ways(world, number)
-        self.lanes = Lanes(
+        self.links = QueueLinks(
             number,
             incarnation,
             *(ways.send, ways.waiting_bytes),
@@ -488,9 +488,9 @@ class Node:
             self.sessions.__contains__,
             lambda: world.now_ms,
         )
-        self.lanes.port.incarnations = dict.fromkeys(world.numbers, 0) | {number: incarnation}
-        self.client = LaneClient("q", GROUP, self.lanes.port)
-        self.lanes.add_client(self.client)
+        self.links.port.incarnations = dict.fromkeys(world.numbers, 0) | {number: incarnation}
+        self.client = QueueLink("q", GROUP, self.links.port)
+        self.links.add_client(self.client)
         self.member: Member | None = None
         self._made = 0
 
@@ -510,7 +510,7 @@ class Node:
     def serve(self, member: Member) -> None:
         """A member is here."""
         self.member = member
-        self.lanes.servers[GROUP] = member.server
+        self.links.servers[GROUP] = member.server
 
 
 class World:
@@ -608,10 +608,10 @@ class World:
         if (one, other) in self.ways:
             return
         self.ways[one, other], self.ways[other, one] = deque(), deque()
-        self.nodes[one].lanes.heard(other, self.nodes[other].incarnation)
-        self.nodes[other].lanes.heard(one, self.nodes[one].incarnation)
-        self.nodes[one].lanes.connected(other)
-        self.nodes[other].lanes.connected(one)
+        self.nodes[one].links.heard(other, self.nodes[other].incarnation)
+        self.nodes[other].links.heard(one, self.nodes[one].incarnation)
+        self.nodes[one].links.connected(other)
+        self.nodes[other].links.connected(one)
 
     def cut(self, one: int, other: int, *, suspect: bool) -> None:
         """A connection is lost, with what was on its way."""
@@ -619,16 +619,16 @@ class World:
             return
         del self.ways[one, other], self.ways[other, one]
         for at, to in ((one, other), (other, one)):
-            self.nodes[at].lanes.disconnected(to)
+            self.nodes[at].links.disconnected(to)
             if suspect:
-                self.nodes[at].lanes.suspect(to)
+                self.nodes[at].links.suspect(to)
 
     def deliver(self, way: tuple[int, int]) -> None:
         """The next frame of one direction arrives."""
         at, to = way
         frames = self.ways.get(way)
         if frames:
-            self.nodes[to].lanes.received(at, frames.popleft())
+            self.nodes[to].links.received(at, frames.popleft())
 
     # --- the log ----------------------------------------------------------------------------------
 
@@ -729,7 +729,7 @@ class World:
             self._fault()
         else:
             for node in self.nodes.values():
-                node.lanes.tick()
+                node.links.tick()
 
     def _progress(self) -> None:
         rng = self.random
@@ -833,7 +833,7 @@ class World:
         for node in self.nodes.values():
             for other in self.nodes.values():
                 if other is not node:
-                    node.lanes.heard(other.number, other.incarnation)
+                    node.links.heard(other.number, other.incarnation)
         if self.leader is None:
             self.elect(self.members[0].node.number)
         self.settle_down()
@@ -860,7 +860,7 @@ class World:
             for member in self.members:
                 moved = member.show_on() or moved
             for node in self.nodes.values():
-                node.lanes.tick()
+                node.links.tick()
             if not moved and self.now_ms % 1500 == 0:
                 return
 

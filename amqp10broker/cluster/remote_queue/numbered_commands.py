@@ -30,7 +30,7 @@ class NumberedCommand:
 
 
 _NO_COMMANDS: Final[deque[NumberedCommand]] = deque()
-"""Shared by lanes that were never used, since an empty deque takes 600 bytes. It stays empty."""
+"""Shared by links that were never used, since an empty deque takes 600 bytes. It stays empty."""
 
 
 class NumberedCommands:
