@@ -12,7 +12,7 @@ from dataclasses import replace
 from amqp10broker.queues.classic.backlog import content_bytes
 from amqp10broker.queues.commands import Command, Publish
 from amqp10broker.queues.journal import Commits
-from amqp10broker.queues.outlook import QueueStatus
+from amqp10broker.queues.queue_status import QueueStatus
 
 
 class Admission:

@@ -20,7 +20,7 @@ from amqp10broker.queues.commands import Command, PeerId
 from amqp10broker.queues.effects import DeadLetters, Effect
 from amqp10broker.queues.journal import Commits
 from amqp10broker.queues.machine import QueueMachine
-from amqp10broker.queues.outlook import QueueProgress, QueueStatus
+from amqp10broker.queues.queue_status import QueueProgress, QueueStatus
 
 MachineT = TypeVar("MachineT", bound=QueueMachine)
 

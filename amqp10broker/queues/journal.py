@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from amqp10broker.queues.outlook import QueueProgress
+from amqp10broker.queues.queue_status import QueueProgress
 from amqp10broker.storage.journal import Journal
 from amqp10broker.storage.record import Record
 

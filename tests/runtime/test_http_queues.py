@@ -11,7 +11,7 @@ import trio
 from amqp10broker.api import long_lists
 from amqp10broker.metadata import patterns
 from amqp10broker.metadata.users import Permission
-from amqp10broker.queues import figures
+from amqp10broker.queues import stats
 from amqp10broker.runtime.http.http_context import BrokerDoor
 from tests.support.declaring import add_vhost, declare, set_permission
 from tests.support.http_user import add_login, http_user

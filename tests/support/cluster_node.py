@@ -25,7 +25,7 @@ NAMES = ("a", "b", "c", "d", "e")
 
 
 class FakeNode:
-    """A `ClusterNode` that is also the catalog's `Whereabouts` and `Placement`.
+    """A `ClusterNode` that is also the catalog's `NodeDirectory` and `Placement`.
 
     Attributes:
         down: numbers of nodes that cannot be reached.

@@ -23,7 +23,7 @@ from amqp10broker.queues import machine_version
 from amqp10broker.queues.commands import TICK, Command, PeerId, Publish, ReplyTo
 from amqp10broker.queues.durability import EffectBatch
 from amqp10broker.queues.effects import Confirmed, Deliver, Effect
-from amqp10broker.queues.outlook import QueueProgress
+from amqp10broker.queues.queue_status import QueueProgress
 from amqp10broker.queues.quorum.clocks import Clocks
 from amqp10broker.queues.quorum.durability import GroupMember, QuorumInLog
 from amqp10broker.queues.quorum.log_store import QuorumStore

@@ -12,7 +12,7 @@ from amqp10broker.queues.classic.journal_store import ClassicStore
 from amqp10broker.queues.classic.queue import ClassicQueue
 from amqp10broker.queues.durability import DurabilityBackend, PublishEffects, Wake
 from amqp10broker.queues.journal import Commits
-from amqp10broker.queues.outlook import QueueProgress
+from amqp10broker.queues.queue_status import QueueProgress
 from amqp10broker.queues.settings import ConfirmWhen
 
 MakeQueue = Callable[[ClassicQueue | None], ClassicQueue]

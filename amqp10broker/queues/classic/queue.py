@@ -58,13 +58,13 @@ from amqp10broker.queues.effects import (
     Subscribed,
     SubscribeRefused,
 )
-from amqp10broker.queues.figures import QueueStats, QueueWeight, few, is_full, length_limits
 from amqp10broker.queues.limits import is_limited, is_over, rejects
 from amqp10broker.queues.machine import QueueMachine
-from amqp10broker.queues.outlook import QueueStatus
+from amqp10broker.queues.queue_status import QueueStatus
 from amqp10broker.queues.round_robin import SCAN_MAX
 from amqp10broker.queues.selecting import Select, selection
 from amqp10broker.queues.settings import DEFAULTS, Overflow, QueueSettings
+from amqp10broker.queues.stats import QueueStats, QueueWeight, few, is_full, length_limits
 
 DUE_MAX: Final = 1024
 """Due messages that are handled in one step, so that other tasks run before the next."""

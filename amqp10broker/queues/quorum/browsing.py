@@ -26,7 +26,7 @@ from amqp10broker.queues.commands import (
 )
 from amqp10broker.queues.effects import CreditReply, QueueDeleted, Settled, Subscribed
 from amqp10broker.queues.outbox import Outbox
-from amqp10broker.queues.outlook import ConsumerStatus, Looking
+from amqp10broker.queues.queue_status import ConsumerStatus, Looking
 from amqp10broker.queues.quorum.commands import Browsing, QuorumCommand
 from amqp10broker.queues.quorum.messages import Messages
 from amqp10broker.queues.quorum.ordered_entries import NEVER

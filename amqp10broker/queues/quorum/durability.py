@@ -27,7 +27,7 @@ from amqp10broker.queues.commands import (
 from amqp10broker.queues.durability import DurabilityBackend, EffectBatch, PublishEffects, Wake
 from amqp10broker.queues.effects import Confirmed, Unconfirmed
 from amqp10broker.queues.journal import Commits
-from amqp10broker.queues.outlook import QueueProgress, QueueStatus
+from amqp10broker.queues.queue_status import QueueProgress, QueueStatus
 from amqp10broker.queues.quorum.clocks import Clocks
 from amqp10broker.queues.quorum.commands import CHANGES_NOTHING, Letters, QuorumCommand, RaiseVersion, joined
 from amqp10broker.queues.quorum.log_store import LogEntry, QuorumStore

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from amqp10broker.queues.commands import ConsumerRef
-from amqp10broker.queues.outlook import ConsumerStatus, Looking
+from amqp10broker.queues.queue_status import ConsumerStatus, Looking
 from amqp10broker.queues.quorum.commands import SearchResult, Selected
 from amqp10broker.queues.quorum.consumer import ConsumerSelection, QuorumConsumer
 from amqp10broker.queues.quorum.messages import Messages

@@ -15,7 +15,7 @@ from amqp10broker.errors import DiskFull
 from amqp10broker.queues.commands import Command, PeerId, Publish, PublisherRef
 from amqp10broker.queues.durability import DurabilityBackend, PublishEffects, Wake
 from amqp10broker.queues.journal import Commits
-from amqp10broker.queues.outlook import QueueProgress
+from amqp10broker.queues.queue_status import QueueProgress
 from amqp10broker.queues.stream.commits import StreamCommits
 from amqp10broker.queues.stream.log import StreamLog
 from amqp10broker.queues.stream.queue import StreamQueue

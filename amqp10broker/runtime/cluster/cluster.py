@@ -48,7 +48,7 @@ from amqp10broker.runtime.cluster.cluster_secret import read_secret
 from amqp10broker.runtime.cluster.forming import FIRST, JOIN_S, LOOK_S, NAME_TAKEN, Former, let_in
 from amqp10broker.runtime.cluster.founding import declare_when_whole, prepare_folder
 from amqp10broker.runtime.cluster.leaderless import LeaderlessQueues
-from amqp10broker.runtime.cluster.node_news import NodeNotifications
+from amqp10broker.runtime.cluster.node_notifications import NodeNotifications
 from amqp10broker.runtime.cluster.node_queues import NodeQueues
 from amqp10broker.runtime.cluster.nodes import ClusterDirectory
 from amqp10broker.runtime.cluster.peer_streams import Wires

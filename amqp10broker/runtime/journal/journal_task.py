@@ -20,7 +20,7 @@ import trio
 from amqp10broker.errors import BrokerError, DiskFull, StorageError
 from amqp10broker.operations.snapshot import JournalView
 from amqp10broker.queues.classic.journal_store import ClassicStore
-from amqp10broker.queues.outlook import QueueProgress
+from amqp10broker.queues.queue_status import QueueProgress
 from amqp10broker.queues.spool import Spool
 from amqp10broker.queues.stream.syncs import StreamSyncs
 from amqp10broker.runtime.clock import WallClock

@@ -16,9 +16,9 @@ from amqp10broker.queues.commands import TICK, Command, Delete, PeerId, Publish
 from amqp10broker.queues.counters import QueueCounters
 from amqp10broker.queues.durability import DurabilityBackend, EffectBatch, PublishEffects, Wake
 from amqp10broker.queues.effects import DeadLetters, Effect, Unconfirmed
-from amqp10broker.queues.figures import QueueStats
 from amqp10broker.queues.machine import QueueMachine
-from amqp10broker.queues.outlook import QueueProgress, QueueStatus
+from amqp10broker.queues.queue_status import QueueProgress, QueueStatus
+from amqp10broker.queues.stats import QueueStats
 from amqp10broker.runtime.clock import WallClock
 from amqp10broker.runtime.journal.journal_task import JournalTask
 from amqp10broker.runtime.log import Log

@@ -31,7 +31,7 @@ from amqp10broker.queues.commands import (
 )
 from amqp10broker.queues.durability import DurabilityBackend, EffectBatch, PublishEffects, Wake
 from amqp10broker.queues.effects import Answer, Confirmed, Unconfirmed
-from amqp10broker.queues.outlook import QueueProgress
+from amqp10broker.queues.queue_status import QueueProgress
 from amqp10broker.queues.quorum.command_codec import decode_commands
 from amqp10broker.queues.quorum.commands import Letters
 from amqp10broker.queues.quorum.durability import GroupMember, QuorumInLog, QuorumInMemory

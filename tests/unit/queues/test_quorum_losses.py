@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from amqp10broker.queues.outlook import ConsumerStatus, QueueStatus
+from amqp10broker.queues.queue_status import ConsumerStatus, QueueStatus
 from tests.support.askers import new_asker
 from tests.support.quorum_room import the_quorum_room
 from tests.support.quorum_scenarios import SCENARIOS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from amqp10broker.metadata.limits import VhostLimits
 from amqp10broker.runtime.broker import Broker
-from amqp10broker.runtime.cluster.node_news import NodeNotifications
+from amqp10broker.runtime.cluster.node_notifications import NodeNotifications
 from tests.runtime.conftest import LogRecorder
 from tests.support.declaring import add_vhost
 from tests.support.trioclient import running_broker
