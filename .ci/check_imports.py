@@ -60,7 +60,7 @@ ROOMS: Final[Mapping[str, Room]] = {
         "errors", may_use=("os",),
         why="files: blocking calls behind the protocol Disk, so that a test's disk can fail and lose power",
     ),
-    "raft": _room("errors", why="one member of one Raft group: no disk, no queue, no node, no other group"),
+    "raft": _room("errors", why="members of Raft groups: no disk, no queue, no connection"),
     "message": _room("protocols", "errors", why="the container that protocols publish into"),
     "routing": _room("errors", why="addresses, exchanges and bindings to queue names; no state of queues"),
     "queues": _room(
@@ -74,10 +74,11 @@ ROOMS: Final[Mapping[str, Room]] = {
     "auth": _room("metadata", "errors", why="authentication and authorisation"),
     "cluster": _room(
         "raft", "queues", "metadata", "message", "protocols.serial", "errors",
-        why="Raft groups of a node and queues on other nodes: a test runs five nodes in a loop",
+        why="membership, metadata and queues on other nodes: a test runs five nodes in a loop",
     ),
     "operations": _room(
-        "protocols.amqp10", "message", "routing", "queues", "metadata", "cluster", "auth", "errors",
+        "protocols.amqp10", "message", "routing", "queues", "metadata", "cluster", "raft.ids", "auth",
+        "errors",
         why="one table of operations for HTTP, AMQP and the command line",
     ),
     "sessions": _room(

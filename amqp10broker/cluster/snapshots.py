@@ -19,14 +19,14 @@ import struct
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from amqp10broker.cluster.groups import Groups
-from amqp10broker.cluster.ids import node_of
 from amqp10broker.cluster.wire import FrameKind
 from amqp10broker.queues.machine_version import NewerMachine
 from amqp10broker.queues.quorum.log_store import QuorumStore
 from amqp10broker.raft.codec import decode_message, encode_message
 from amqp10broker.raft.entries import Snapshot
 from amqp10broker.raft.errors import BadBytes
+from amqp10broker.raft.groups import Groups
+from amqp10broker.raft.ids import node_of
 from amqp10broker.raft.messages import InstallSnapshot
 
 PART_BYTES: Final = 1 << 20

@@ -12,8 +12,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from amqp10broker.cluster.ids import node_of
-from amqp10broker.cluster.member import Member
 from amqp10broker.cluster.proposals import DECIDED_WITHIN_MS, RETRY_AFTER_MS, PendingProposal, Proposals
 from amqp10broker.cluster.system_store import SystemStore
 from amqp10broker.cluster.transactions import CatalogTransaction, TransactionOutcome, Value
@@ -29,6 +27,8 @@ from amqp10broker.queues import machine_version
 from amqp10broker.queues.commands import DELETE, PeerId, RequestRef
 from amqp10broker.raft.entries import Kind, Snapshot
 from amqp10broker.raft.errors import Full, NotLeader, NotReady
+from amqp10broker.raft.groups import Member
+from amqp10broker.raft.ids import node_of
 from amqp10broker.raft.ready import Status
 
 LEADER_WITHIN_MS: Final = 5_000
@@ -45,7 +45,7 @@ READ_BYTES: Final = 1024 * 1024
 
 
 class System:
-    """See the module; a `cluster.member.GroupMachine`."""
+    """See the module; a `raft.groups.GroupMachine`."""
 
     member: Member
 

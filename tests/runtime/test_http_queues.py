@@ -192,7 +192,7 @@ async def test_bytes_that_would_take_long_to_add_up_are_left_out(
     autojump_clock: trio.abc.Clock, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of many messages with consumers, or returned by them; all else of the queue is told."""
-    monkeypatch.setattr(figures, "LOOKED_THROUGH_MAX", 2)
+    monkeypatch.setattr(stats, "LOOKED_THROUGH_MAX", 2)
     async with running_broker() as broker, http_user(broker) as user:
         await user.put("/queues/%2F/q", {"durable": True, "arguments": {"x-queue-type": kind}})
         client = await connect091(broker).open()

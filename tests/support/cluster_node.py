@@ -8,7 +8,6 @@ from typing import Any
 import trio
 
 from amqp10broker.cluster.bootstrap import ClusterIdentity as OfCluster
-from amqp10broker.cluster.ids import member_id, node_of
 from amqp10broker.cluster.membership import MemberRole
 from amqp10broker.errors import RefusedError, Unavailable
 from amqp10broker.metadata.catalog import Catalog
@@ -19,6 +18,7 @@ from amqp10broker.metadata.plan import CLUSTER, Put
 from amqp10broker.metadata.queue import DeclaredQueue
 from amqp10broker.metadata.vhost import VirtualHost
 from amqp10broker.operations.cluster_node import GroupSeen, Leaderless, MemberState
+from amqp10broker.raft.ids import member_id, node_of
 from tests.support.declaring import declare
 
 NAMES = ("a", "b", "c", "d", "e")

@@ -18,7 +18,6 @@ import pytest
 
 from amqp10broker.cluster import bootstrap
 from amqp10broker.cluster.hello import Acquaintances
-from amqp10broker.cluster.member import Member
 from amqp10broker.cluster.proposals import Proposals
 from amqp10broker.cluster.remote_queue.link_server import LinkServer
 from amqp10broker.cluster.snapshots import Snapshots
@@ -29,6 +28,7 @@ from amqp10broker.queues.quorum.durability import QuorumInLog
 from amqp10broker.queues.quorum.journal_bodies import JournalBodies
 from amqp10broker.queues.quorum.log_store import QuorumStore
 from amqp10broker.queues.quorum.queue import QuorumQueue
+from amqp10broker.raft.groups import Member
 from tests.support.system_group import World
 from tests.unit.cluster import test_cluster_bootstrap as forming
 from tests.unit.cluster import test_hello as hello

@@ -11,9 +11,6 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from amqp10broker.cluster.groups import Groups
-from amqp10broker.cluster.ids import is_first, member_id, node_of
-from amqp10broker.cluster.member import Member
 from amqp10broker.cluster.snapshots import Snapshots
 from amqp10broker.cluster.wire import FrameKind
 from amqp10broker.message.delay import X_OPT_DELIVERY_DELAY
@@ -25,11 +22,13 @@ from amqp10broker.queues.durability import EffectBatch
 from amqp10broker.queues.effects import Confirmed, Deliver, Effect
 from amqp10broker.queues.queue_status import QueueProgress
 from amqp10broker.queues.quorum.clocks import Clocks
-from amqp10broker.queues.quorum.durability import GroupMember, QuorumInLog
+from amqp10broker.queues.quorum.durability import QuorumInLog
 from amqp10broker.queues.quorum.log_store import QuorumStore
 from amqp10broker.queues.quorum.queue import QuorumQueue
 from amqp10broker.queues.quorum.snapshot import encode_snapshot
 from amqp10broker.queues.settings import DEFAULTS, QueueSettings
+from amqp10broker.raft.groups import Groups, Member
+from amqp10broker.raft.ids import is_first, member_id, node_of
 from amqp10broker.raft.messages import Message
 from tests.support.small_journal import SmallJournal
 
@@ -154,7 +153,7 @@ class Node:
         self.store.restore(journal.records)
         list(self.backend.recover(world.now))
 
-    def _begin(self, machine: QuorumInLog) -> GroupMember:
+    def _begin(self, machine: QuorumInLog) -> Member:
         first = self.me == self.world.members[0]
         member = Member(GROUP, self.me, self.store, machine, self.groups, self.world.dice.random, first=first)
         self.snapshots.add(GROUP, self.store)

@@ -36,6 +36,7 @@ from amqp10broker.queues.quorum.queue import QuorumQueue
 from amqp10broker.queues.quorum.remote_admission import LinkAdmission
 from amqp10broker.raft.entries import Kind
 from amqp10broker.raft.errors import Full, NotLeader, NotReady
+from amqp10broker.raft.groups import Member
 from amqp10broker.raft.ready import Status
 
 APPLIED_BYTES_MAX: Final = 4 * 1024 * 1024
@@ -81,34 +82,6 @@ class States(Protocol):
 
     def stop(self, group: int) -> None:
         """Stop sending, since the group is not led here any more."""
-
-
-class GroupMember(Protocol):
-    """The member of the queue's group (`cluster.member.Member`)."""
-
-    leads: bool
-
-    @property
-    def alone(self) -> bool:
-        """Whether it is the whole group."""
-
-    def propose(self, payloads: Sequence[bytes]) -> int:
-        """Append entries, and return the index of the first."""
-
-    def has_room(self, size: int) -> bool:
-        """Return whether `propose` would accept an entry of so many bytes now."""
-
-    def campaign(self) -> None:
-        """Start an election for the leader."""
-
-    def advance(self) -> None:
-        """Process outstanding work of the group."""
-
-    def later(self, callback: Callable[[], None]) -> None:
-        """Call a function when there is nothing more urgent."""
-
-    def stop(self) -> None:
-        """End this node's participation in the group."""
 
 
 class QuorumInMemory(DurabilityBackend[QuorumQueue]):
@@ -200,7 +173,7 @@ class QuorumInLog(QuorumInMemory):
         publish: PublishEffects,
         commits: Commits,
         store: QuorumStore,
-        begin: Callable[[QuorumInLog], GroupMember],
+        begin: Callable[[QuorumInLog], Member],
         states: States | None = None,
         clocks: Clocks | None = None,
         usable: Callable[[], int] = lambda: machine_version.NEWEST,
@@ -215,7 +188,7 @@ class QuorumInLog(QuorumInMemory):
         """
         super().__init__(queue, wake, publish, commits)
         self.admission = LinkAdmission(commits, wake)
-        self.member: GroupMember | None = None
+        self.member: Member | None = None
         self._on_lead: Callable[[bool], None] = lambda leads: None
         self._usable = usable
         self._on_ahead = on_ahead

@@ -76,7 +76,7 @@ STAGED_BYTES: Final = 768 * 1024
 """Contents of messages in one record of a state that is sent."""
 
 FOUNDER: Final = 1 << 32
-"""The member of a group of one on a node that is in no cluster (`cluster.ids.member_id(1)`)."""
+"""The member of a group of one on a node that is in no cluster (`raft.ids.member_id(1)`)."""
 
 WhenDurable = Callable[[int, Callable[[], None]], None]
 

@@ -31,7 +31,6 @@ from amqp10broker.cluster.bootstrap import (
     read_nodes,
 )
 from amqp10broker.cluster.hello import OTHER_VERSION, Hello, HelloRefused, Identity
-from amqp10broker.cluster.ids import SYSTEM_GROUP, node_of
 from amqp10broker.cluster.letters_codec import BadLetter
 from amqp10broker.cluster.placement import ByCount
 from amqp10broker.cluster.snapshots import Snapshots
@@ -43,6 +42,7 @@ from amqp10broker.metadata.node_requests import ForgetNode, JoinNode, NodeStarte
 from amqp10broker.metadata.nodes import NodeFacts
 from amqp10broker.metadata.queue import DeclaredQueue, Owner, QueueSpec
 from amqp10broker.queues.machine_version import carried_out, why_not
+from amqp10broker.raft.ids import SYSTEM_GROUP, node_of
 from amqp10broker.runtime.cluster.cluster_listener import bind_cluster
 from amqp10broker.runtime.cluster.cluster_secret import read_secret
 from amqp10broker.runtime.cluster.forming import FIRST, JOIN_S, LOOK_S, NAME_TAKEN, Former, let_in

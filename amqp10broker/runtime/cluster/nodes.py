@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from amqp10broker.cluster.groups import Groups
 from amqp10broker.cluster.liveness import Liveness
 from amqp10broker.cluster.remote_queue.link import QueueLink
 from amqp10broker.cluster.remote_queue.links import QueueLinks
 from amqp10broker.cluster.reply_queues import ReplyQueues
 from amqp10broker.metadata.queue import DeclaredQueue
 from amqp10broker.metadata.vhost import VirtualHost
+from amqp10broker.raft.groups import Groups
 
 
 class ClusterDirectory:

@@ -7,10 +7,10 @@ from typing import Final
 
 import trio
 
-from amqp10broker.cluster.groups import Groups
-from amqp10broker.cluster.ids import node_of
 from amqp10broker.cluster.wire import FrameKind, PeerFrame
 from amqp10broker.errors import StorageError
+from amqp10broker.raft.groups import Groups
+from amqp10broker.raft.ids import node_of
 from amqp10broker.raft.messages import Message
 
 NO_MEMBER: Final = b"\0"

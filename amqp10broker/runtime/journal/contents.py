@@ -11,7 +11,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from typing import Final
 
 from amqp10broker.cluster.bootstrap import ClusterIdentity
-from amqp10broker.cluster.ids import is_first, node_of
 from amqp10broker.cluster.system_store import SystemStore, is_member, left_alone
 from amqp10broker.errors import ConfigError, StorageError
 from amqp10broker.metadata.catalog import Catalog
@@ -27,6 +26,7 @@ from amqp10broker.queues.spool import Spool
 from amqp10broker.queues.stream.commits import StreamCommits
 from amqp10broker.queues.volatile import VolatileQueue
 from amqp10broker.raft.errors import BadBytes
+from amqp10broker.raft.ids import is_first, node_of
 from amqp10broker.runtime.journal.data import FURNISHED, MEMBERSHIP, OF_THE_NODE, last_incarnation
 from amqp10broker.runtime.queues.handles import InlineQueue
 from amqp10broker.runtime.queues.reply_registry import ReplyRegistry

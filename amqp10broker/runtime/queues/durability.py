@@ -7,9 +7,6 @@ from __future__ import annotations
 from random import random
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from amqp10broker.cluster.groups import Groups
-from amqp10broker.cluster.ids import is_first, node_of
-from amqp10broker.cluster.member import Member
 from amqp10broker.errors import DiskFull
 from amqp10broker.metadata.queue import QueueSpec
 from amqp10broker.metadata.queue_arguments import selector_in
@@ -21,7 +18,7 @@ from amqp10broker.queues.classic.journal_store import ClassicStore
 from amqp10broker.queues.classic.queue import ClassicQueue
 from amqp10broker.queues.durability import DurabilityBackend, PublishEffects, Wake
 from amqp10broker.queues.quorum.bodies import Packs
-from amqp10broker.queues.quorum.durability import GroupMember, QuorumInLog, QuorumInMemory
+from amqp10broker.queues.quorum.durability import QuorumInLog, QuorumInMemory
 from amqp10broker.queues.quorum.log_store import FOUNDER, QuorumStore
 from amqp10broker.queues.quorum.queue import QuorumQueue
 from amqp10broker.queues.settings import ConfirmWhen
@@ -30,6 +27,8 @@ from amqp10broker.queues.stream.durability import StreamBackend
 from amqp10broker.queues.stream.log import StreamLog
 from amqp10broker.queues.stream.memory import MemoryShelf
 from amqp10broker.queues.stream.queue import StreamQueue
+from amqp10broker.raft.groups import Groups, Member
+from amqp10broker.raft.ids import is_first, node_of
 from amqp10broker.runtime.context import BrokerContext
 from amqp10broker.runtime.journal.journal_task import JournalTask
 from amqp10broker.runtime.log import Log
@@ -123,7 +122,7 @@ class Backends:
         )
         journal_task.add(store)
 
-        def begin(machine: QuorumInLog) -> GroupMember:
+        def begin(machine: QuorumInLog) -> Member:
             first = spec.members[:1] in ((), (me,))
             member = Member(
                 spec.number, me, store, machine, groups, random, first=first, commit_wait_ms=COMMIT_WAIT_MS

@@ -29,8 +29,8 @@ from amqp10broker.runtime.queues.queue_task import QueueTask
 from amqp10broker.sessions.at_least_once_dead_letters import DeadLetterTarget
 
 if TYPE_CHECKING:
-    from amqp10broker.cluster.groups import Groups
     from amqp10broker.cluster.snapshots import Snapshots
+    from amqp10broker.raft.groups import Groups
 
 _log = Log("amqp10broker.queues")
 

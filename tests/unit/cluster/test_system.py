@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from amqp10broker.cluster import system_store
-from amqp10broker.cluster.ids import member_id
 from amqp10broker.cluster.system import LOST_AFTER_MS
 from amqp10broker.cluster.transactions import CatalogTransaction, Origin, TransactionOutcome
 from amqp10broker.config import Config
@@ -27,6 +26,7 @@ from amqp10broker.metadata.user_requests import AddUser
 from amqp10broker.metadata.users import User
 from amqp10broker.metadata.vhost_requests import AddVhost
 from amqp10broker.queues.commands import DELETE
+from amqp10broker.raft.ids import member_id
 from amqp10broker.routing.exchange import Binding, Destination, ExchangeSpec
 from tests.support.handles import IdleHandle
 from tests.support.system_group import Node, World

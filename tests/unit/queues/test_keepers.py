@@ -8,8 +8,6 @@ from typing import Any, cast
 
 import pytest
 
-from amqp10broker.cluster.groups import Groups
-from amqp10broker.cluster.member import Member
 from amqp10broker.errors import DiskFull
 from amqp10broker.message.message import make_head
 from amqp10broker.protocols.amqp10.performatives import Header
@@ -34,7 +32,7 @@ from amqp10broker.queues.effects import Answer, Confirmed, Unconfirmed
 from amqp10broker.queues.queue_status import QueueProgress
 from amqp10broker.queues.quorum.command_codec import decode_commands
 from amqp10broker.queues.quorum.commands import Letters
-from amqp10broker.queues.quorum.durability import GroupMember, QuorumInLog, QuorumInMemory
+from amqp10broker.queues.quorum.durability import QuorumInLog, QuorumInMemory
 from amqp10broker.queues.quorum.log_store import QuorumStore
 from amqp10broker.queues.quorum.queue import QuorumQueue
 from amqp10broker.queues.quorum.records import APPLIED, COMMANDS, decode_places
@@ -45,6 +43,7 @@ from amqp10broker.queues.stream.durability import RETRY_MS, StreamBackend
 from amqp10broker.queues.stream.log import StreamLog
 from amqp10broker.queues.stream.memory import MemoryShelf
 from amqp10broker.queues.stream.queue import StreamQueue
+from amqp10broker.raft.groups import Groups, Member
 from amqp10broker.storage.record import RECORD_BYTES
 from tests.support.askers import new_asker
 from tests.support.fake_log import MemoryScratch
@@ -166,7 +165,7 @@ def quorum(settings: QueueSettings = DEFAULTS, states: States | None = None) -> 
     queue = QuorumQueue("q", settings=settings, now_ms=NOW_MS)
     groups = Groups(lambda: NOW_MS, lambda *_: None)
 
-    def begin(machine: QuorumInLog) -> GroupMember:
+    def begin(machine: QuorumInLog) -> Member:
         member = Member(7, store.me, store, machine, groups, lambda: 0.5)
         groups.add(member)
         return member

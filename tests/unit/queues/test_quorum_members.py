@@ -7,8 +7,6 @@ from typing import Any
 
 import pytest
 
-from amqp10broker.cluster.groups import LATER_MS
-from amqp10broker.cluster.ids import member_id
 from amqp10broker.queues.commands import (
     DELETE,
     Credit,
@@ -34,6 +32,8 @@ from amqp10broker.queues.settings import DEFAULTS, QueueSettings
 from amqp10broker.raft.codec import encode_config
 from amqp10broker.raft.config import Add, Configuration, Promote
 from amqp10broker.raft.entries import Hard, Kind, Point, Snapshot, run_of
+from amqp10broker.raft.groups import LATER_MS
+from amqp10broker.raft.ids import member_id
 from amqp10broker.raft.ready import Ready
 from tests.support.quorum_alone import at_once
 from tests.support.quorum_nodes import GROUP, HEAD, Journal, Node, World
