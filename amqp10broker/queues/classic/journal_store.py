@@ -1,4 +1,4 @@
-"""A classic queue in the journal: the `queues.classic.store.Store` of a durable queue with a data folder.
+"""A classic queue in the journal: the `Store` of a durable queue with a data folder.
 
 Messages are written as they come, removals as ranges, once a step. The middle of a long backlog is read back
 from the same records when it is needed; a page with messages that are not in the journal goes to the spool.
@@ -34,6 +34,7 @@ from amqp10broker.queues.classic.store import (
     PAGE_BYTES_MAX,
     PAGE_MESSAGES_MAX,
     Handle,
+    Store,
     chosen,
 )
 from amqp10broker.queues.journal import RecordLog
@@ -138,11 +139,11 @@ class _Level:
         return min(self.soonest.get(each, 0) for each in range(start // _BUCKET, (stop - 1) // _BUCKET + 1))
 
 
-class ClassicStore:
+class ClassicStore(Store):
     """The store of one classic queue."""
 
-    durable: Final = True
-    in_memory: Final = False
+    durable = True
+    in_memory = False
 
     def __init__(self, group: int, log: RecordLog, spool: Spool, record_bytes: int) -> None:
         """Create an empty store. `group`: the queue's number, never used before."""

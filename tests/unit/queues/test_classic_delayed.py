@@ -10,7 +10,7 @@ from amqp10broker.message.message import Message
 from amqp10broker.queues.classic import delayed
 from amqp10broker.queues.classic.delayed import SOON_BYTES_MAX, SOON_MESSAGES_MAX, DelayedMessages
 from amqp10broker.queues.classic.queue import DUE_MAX, ClassicQueue
-from amqp10broker.queues.classic.store import MemoryStore
+from amqp10broker.queues.classic.store import Store
 from amqp10broker.queues.commands import TICK, Delete, Inspect, Publish, Purge
 from amqp10broker.queues.effects import Answer, Refusal
 from amqp10broker.queues.settings import Overflow, QueueSettings
@@ -166,7 +166,7 @@ def test_many_that_are_due_at_once_go_in_parts() -> None:
     assert queue.deadline() is None
 
 
-class CountingStore(MemoryStore):
+class CountingStore(Store):
     """Says how many messages are in pages."""
 
     def __init__(self) -> None:
@@ -215,7 +215,7 @@ def test_memory_holds_so_many_bytes_of_them_and_one_message() -> None:
 
 def test_a_line_of_pages_is_dropped_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(delayed, "SOON_MESSAGES_MAX", 8)
-    line = DelayedMessages(MemoryStore())
+    line = DelayedMessages(Store())
     line.add([(b"h", b"x")] * 100, range(1, 101), None)
     assert list(line.clear()) == [range(100)]
     line.add([(b"h", b"y")] * 3, [7, 8, 9], None)
