@@ -30,14 +30,21 @@ async def started(tmp_path: Path, nursery: trio.Nursery) -> Cluster:
     secret.chmod(0o600)
     config = Config(node_name="b", cluster_secret_file=str(secret))
     broker = SimpleNamespace(
-        config=config, catalog=SimpleNamespace(), reply_registry=ReplyRegistry(node=2), clock=WallClock()
+        config=config,
+        resource_monitor=None,
+        catalog=SimpleNamespace(),
+        reply_registry=ReplyRegistry(node=2),
+        clock=WallClock(),
     )
     cluster = Cluster(cast("Any", broker), cast("Any", SimpleNamespace(lost=0)))
     here = Address("127.0.0.1", 1)
     cluster.membership = ClusterIdentity("c", 2, "b", (MemberAt(1, "a", here), MemberAt(2, "b", here)))
     liveness = SimpleNamespace(hears={1})
     peers = SimpleNamespace(
-        connected=lambda node, purpose: node == 1, liveness=liveness, send=lambda *frame: True
+        connected=lambda node, purpose: node == 1,
+        liveness=liveness,
+        send=lambda *frame: True,
+        backlog_bytes=lambda node: 0,
     )
     cluster.peers = cast("Any", peers)
     cluster._nursery = nursery

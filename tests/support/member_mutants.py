@@ -20,7 +20,6 @@ from amqp10broker.cluster import bootstrap
 from amqp10broker.cluster.hello import Acquaintances
 from amqp10broker.cluster.proposals import Proposals
 from amqp10broker.cluster.remote_queue.link_server import LinkServer
-from amqp10broker.cluster.snapshots import Snapshots
 from amqp10broker.cluster.system import System
 from amqp10broker.cluster.transactions import SystemMachine
 from amqp10broker.metadata import node_requests
@@ -28,6 +27,7 @@ from amqp10broker.queues.quorum.durability import QuorumInLog
 from amqp10broker.queues.quorum.journal_bodies import JournalBodies
 from amqp10broker.queues.quorum.log_store import QuorumStore
 from amqp10broker.queues.quorum.queue import QuorumQueue
+from amqp10broker.queues.quorum.state_transfer import Snapshots
 from amqp10broker.raft.groups import Member
 from tests.support.system_group import World
 from tests.unit.cluster import test_cluster_bootstrap as forming

@@ -11,8 +11,6 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from amqp10broker.cluster.snapshots import Snapshots
-from amqp10broker.cluster.wire import FrameKind
 from amqp10broker.message.delay import X_OPT_DELIVERY_DELAY
 from amqp10broker.message.message import make_head
 from amqp10broker.protocols.amqp10.types import Long
@@ -26,6 +24,7 @@ from amqp10broker.queues.quorum.durability import QuorumInLog
 from amqp10broker.queues.quorum.log_store import QuorumStore
 from amqp10broker.queues.quorum.queue import QuorumQueue
 from amqp10broker.queues.quorum.snapshot import encode_snapshot
+from amqp10broker.queues.quorum.state_transfer import Snapshots
 from amqp10broker.queues.settings import DEFAULTS, QueueSettings
 from amqp10broker.raft.groups import Groups, Member
 from amqp10broker.raft.ids import is_first, member_id, node_of
@@ -175,12 +174,12 @@ class Node:
     def _send(self, to: int, group: int, message: bytes) -> None:
         self.world.send(self.number, to, lambda node: node.groups.received(self.number, [(group, message)]))
 
-    def _send_frame(self, to: int, kind: FrameKind, group: int, body: bytes) -> bool:
+    def _send_frame(self, to: int, group: int, body: bytes, answer: bool) -> bool:
         assert len(body) < (1 << 20) + 64
         if not self.world.connected(self.number, to):
             return False
         self.world.send_in_order(
-            self.number, to, lambda node: node.snapshots.received(self.number, kind, group, body)
+            self.number, to, lambda node: node.snapshots.received(self.number, group, body, answer)
         )
         return True
 

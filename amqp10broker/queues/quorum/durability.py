@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import ClassVar, Final, Protocol
+from typing import ClassVar, Final
 
 from amqp10broker.queues import machine_version
 from amqp10broker.queues.commands import (
@@ -34,6 +34,7 @@ from amqp10broker.queues.quorum.log_store import LogEntry, QuorumStore
 from amqp10broker.queues.quorum.log_time import LogTime
 from amqp10broker.queues.quorum.queue import QuorumQueue
 from amqp10broker.queues.quorum.remote_admission import LinkAdmission
+from amqp10broker.queues.quorum.state_transfer import Snapshots
 from amqp10broker.raft.entries import Kind
 from amqp10broker.raft.errors import Full, NotLeader, NotReady
 from amqp10broker.raft.groups import Member
@@ -72,16 +73,6 @@ def _published(commands: Sequence[QuorumCommand]) -> int:
         elif type(command) is Publish:
             count += len(command.ids)
     return count
-
-
-class States(Protocol):
-    """Snapshots on their way to other nodes (`cluster.snapshots.Snapshots`)."""
-
-    def begin(self, group: int, to: int) -> None:
-        """Send the state to a member of a group that is led here."""
-
-    def stop(self, group: int) -> None:
-        """Stop sending, since the group is not led here any more."""
 
 
 class QuorumInMemory(DurabilityBackend[QuorumQueue]):
@@ -152,7 +143,7 @@ class QuorumInLog(QuorumInMemory):
         "_questions",
         "_seen",
         "_settings",
-        "_states",
+        "_snapshots",
         "_store",
         "_time",
         "_told",
@@ -174,7 +165,7 @@ class QuorumInLog(QuorumInMemory):
         commits: Commits,
         store: QuorumStore,
         begin: Callable[[QuorumInLog], Member],
-        states: States | None = None,
+        snapshots: Snapshots | None = None,
         clocks: Clocks | None = None,
         usable: Callable[[], int] = lambda: machine_version.NEWEST,
         on_ahead: Callable[[QuorumInLog], None] = lambda _: None,
@@ -197,7 +188,7 @@ class QuorumInLog(QuorumInMemory):
         self._commits = commits
         self._store = store
         self._begin = begin
-        self._states = states
+        self._snapshots = snapshots
         self._settings = queue.settings
         store.on_installed = self._installed
         self._committed = 0
@@ -270,7 +261,7 @@ class QuorumInLog(QuorumInMemory):
 
     @property
     def shared(self) -> bool:
-        return self._states is not None and not self._store.alone
+        return self._snapshots is not None and not self._store.alone
 
     def recover(self, now_ms: int) -> Iterator[int]:
         scan_max = self.queue.browsers.scan_max
@@ -290,7 +281,7 @@ class QuorumInLog(QuorumInMemory):
         for command in commands:
             if type(command) is Configure:
                 self._settings = command.settings  # the catalog notifies every member
-        if self._states is not None and any(map(_is_farewell, commands)):
+        if self._snapshots is not None and any(map(_is_farewell, commands)):
             # The queue is forgotten, and its number never reused: no member waits for others to agree.
             super()._decide([DELETE], now_ms)
             self._note(self._store.applied)
@@ -390,8 +381,8 @@ class QuorumInLog(QuorumInMemory):
         self._waits_since_ms = self.due_ms = None
         self._questions.clear()
         self._wanted.clear()
-        if self._states is not None:
-            self._states.stop(self._store.group)
+        if self._snapshots is not None:
+            self._snapshots.stop(self._store.group)
         if self._leads:
             self._leads = False
             self._time = LogTime(self._clocks)
@@ -440,11 +431,11 @@ class QuorumInLog(QuorumInMemory):
         return True
 
     def snapshot_for(self, to: int) -> None:
-        assert self._states is not None, "a group of one has nobody who needs a state"
+        assert self._snapshots is not None, "a group of one has nobody who needs a state"
         if self.ahead:
             self._wanted.append(to)  # a state that is sent is a committed one
         else:
-            self._states.begin(self._store.group, to)
+            self._snapshots.begin(self._store.group, to)
 
     def read_done(self, token: int, index: int) -> None:
         raise AssertionError("nobody asked")
@@ -500,7 +491,7 @@ class QuorumInLog(QuorumInMemory):
 
     @property
     def transacts(self) -> bool:
-        return self._states is None or self._store.alone
+        return self._snapshots is None or self._store.alone
 
     @property
     def starting(self) -> bool:

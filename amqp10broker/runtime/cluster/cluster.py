@@ -33,7 +33,6 @@ from amqp10broker.cluster.bootstrap import (
 from amqp10broker.cluster.hello import OTHER_VERSION, Hello, HelloRefused, Identity
 from amqp10broker.cluster.letters_codec import BadLetter
 from amqp10broker.cluster.placement import ByCount
-from amqp10broker.cluster.snapshots import Snapshots
 from amqp10broker.cluster.system import System
 from amqp10broker.cluster.system_store import used_version
 from amqp10broker.cluster.wire import ConnectionPurpose, FrameKind, PeerFrame
@@ -42,6 +41,7 @@ from amqp10broker.metadata.node_requests import ForgetNode, JoinNode, NodeStarte
 from amqp10broker.metadata.nodes import NodeFacts
 from amqp10broker.metadata.queue import DeclaredQueue, Owner, QueueSpec
 from amqp10broker.queues.machine_version import carried_out, why_not
+from amqp10broker.queues.quorum.state_transfer import Snapshots
 from amqp10broker.raft.ids import SYSTEM_GROUP, node_of
 from amqp10broker.runtime.cluster.cluster_listener import bind_cluster
 from amqp10broker.runtime.cluster.cluster_secret import read_secret
@@ -550,7 +550,8 @@ class Cluster:
         elif purpose is ConnectionPurpose.BULK:
             for frame in frames:
                 if frame.group != SYSTEM_GROUP:
-                    self.snapshots.received(node, frame.kind, frame.group, frame.body)
+                    answer = frame.kind is FrameKind.SNAPSHOT_ANSWER
+                    self.snapshots.received(node, frame.group, frame.body, answer)
                 elif self.system is not None:
                     self.system.received(node, frame)
         else:
@@ -634,7 +635,8 @@ class Cluster:
     def _send_to_group(self, node: int, group: int, message: bytes) -> None:
         self.peers.send(node, ConnectionPurpose.RAFT, FrameKind.RAFT, group, (message,))
 
-    def _send_state(self, node: int, kind: FrameKind, group: int, body: bytes) -> bool:
+    def _send_state(self, node: int, group: int, body: bytes, answer: bool) -> bool:
+        kind = FrameKind.SNAPSHOT_ANSWER if answer else FrameKind.SNAPSHOT
         return self.peers.send(node, ConnectionPurpose.BULK, kind, group, (body,))
 
     def _send_of_system(self, node: int, purpose: ConnectionPurpose, kind: FrameKind, body: bytes) -> bool:

@@ -36,7 +36,7 @@ from amqp10broker.runtime.observe.clock_watch import ClockWatch
 from amqp10broker.runtime.queues.dead_letters import DeadLetterOffice
 
 if TYPE_CHECKING:
-    from amqp10broker.cluster.snapshots import Snapshots
+    from amqp10broker.queues.quorum.state_transfer import Snapshots
 
 _log = Log("amqp10broker.queues")
 

@@ -29,7 +29,7 @@ from amqp10broker.runtime.queues.queue_task import QueueTask
 from amqp10broker.sessions.at_least_once_dead_letters import DeadLetterTarget
 
 if TYPE_CHECKING:
-    from amqp10broker.cluster.snapshots import Snapshots
+    from amqp10broker.queues.quorum.state_transfer import Snapshots
     from amqp10broker.raft.groups import Groups
 
 _log = Log("amqp10broker.queues")

@@ -221,12 +221,12 @@ def test_parts_of_another_state_are_refused(monkeypatch: pytest.MonkeyPatch) -> 
     new = world.nodes[4]
     received = new.snapshots.received
 
-    def after_it(node: int, kind: Any, group: int, body: bytes) -> None:
+    def after_it(node: int, group: int, body: bytes, answer: bool) -> None:
         if len(late) == 3:
             transfer = bytes(8)
-            received(node, kind, group, transfer + body[8:])
-        late.append(kind)
-        received(node, kind, group, body)
+            received(node, group, transfer + body[8:], answer)
+        late.append(answer)
+        received(node, group, body, answer)
 
     new.snapshots.received = after_it  # type: ignore[method-assign]
     world.settle_down(world.even)

@@ -1,6 +1,6 @@
 """States of groups on their way between nodes: of a leader to a member that its log does not reach any more.
 
-A state is sent in parts of at most `PART_BYTES`, `WINDOW` of them under way, over the connection for `BULK`::
+A state is sent in parts of at most `PART_BYTES`, `WINDOW` of them under way, over a connection of its own::
 
     transfer u64 | number u32 | what u8 | bytes
 
@@ -19,7 +19,6 @@ import struct
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from amqp10broker.cluster.wire import FrameKind
 from amqp10broker.queues.machine_version import NewerMachine
 from amqp10broker.queues.quorum.log_store import QuorumStore
 from amqp10broker.raft.codec import decode_message, encode_message
@@ -36,8 +35,10 @@ PATIENCE_MS: Final = 60_000
 
 _HEAD: Final = struct.Struct("<QIB")
 
-Send = Callable[[int, FrameKind, int, bytes], bool]
-"""Sends a frame over the connection for `BULK`: node, kind, group, body; False: there is no connection."""
+Send = Callable[[int, int, bytes, bool], bool]
+"""Sends a frame over the connection for states: node, group, body, and whether it is an answer. Returns False
+without a connection.
+"""
 
 
 class What(enum.IntEnum):
@@ -159,7 +160,7 @@ class Snapshots:
     def _send_more(self, group: int, outgoing: _Outgoing) -> None:
         outgoing.due = self._groups.now_ms() + PATIENCE_MS
         while (part := outgoing.next()) is not None:
-            if not self._send(node_of(outgoing.to), FrameKind.SNAPSHOT, group, part):
+            if not self._send(node_of(outgoing.to), group, part, False):
                 self._over(group, outgoing, None)
                 return
 
@@ -186,20 +187,18 @@ class Snapshots:
 
     # --- what comes ---------------------------------------------------------------------------------
 
-    def received(self, node: int, kind: FrameKind, group: int, body: bytes) -> None:
+    def received(self, node: int, group: int, body: bytes, answer: bool) -> None:
         """A part or an answer has come. Raises `BadBytes` if it is neither."""
         if len(body) < _HEAD.size:
             raise BadBytes("a part of a state is cut off")
         transfer, number, what = _HEAD.unpack_from(body)
-        if kind is FrameKind.SNAPSHOT_ANSWER:
+        if answer:
             self._on_answer(node, group, transfer, number, what)
         elif group in self._stores and self._groups.get(group) is not None:
             count, outcome = self._on_part(group, transfer, number, what, body[_HEAD.size :])
-            self._send(node, FrameKind.SNAPSHOT_ANSWER, group, _HEAD.pack(transfer, count, outcome))
+            self._send(node, group, _HEAD.pack(transfer, count, outcome), True)
         else:
-            self._send(
-                node, FrameKind.SNAPSHOT_ANSWER, group, _HEAD.pack(transfer, 0, SnapshotOutcome.REFUSED)
-            )
+            self._send(node, group, _HEAD.pack(transfer, 0, SnapshotOutcome.REFUSED), True)
 
     def _on_answer(self, node: int, group: int, transfer: int, number: int, outcome: int) -> None:
         for (of, to), outgoing in list(self._outgoing.items()):
