@@ -204,8 +204,6 @@ class System:
     def snapshot_for(self, to: int) -> None:
         self.on_snapshot_wanted(to)
 
-    def read_done(self, token: int, index: int) -> None: ...
-
     def snapshot(self) -> Snapshot:
         """The state as it is here now, for a member that needs one."""
         return Snapshot(self.member.raft.point(self._store.applied), self._machine.snapshot())

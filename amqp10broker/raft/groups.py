@@ -75,9 +75,6 @@ class GroupMachine(Protocol):
     def snapshot_for(self, to: int) -> None:
         """A member needs a state: send it, then call `Member.snapshot_done`."""
 
-    def read_done(self, token: int, index: int) -> None:
-        """A linearizable read with this token is allowed once entries up to the index are applied."""
-
 
 class Member:
     """One member. `leads`: it leads, and has committed an entry of its own term: it takes proposals."""
@@ -168,10 +165,6 @@ class Member:
     def transfer(self, to: int) -> None:
         self.raft.transfer(to, self._groups.now_ms())
 
-    def read(self, token: int) -> None:
-        """See `Raft.read`; the machine's `read_done` is called."""
-        self.raft.read(token)
-
     def campaign(self) -> None:
         self.raft.campaign(self._groups.now_ms())
 
@@ -236,8 +229,6 @@ class Member:
         machine = self.machine
         if ready.commit is not None:
             machine.committed(ready.commit)
-        for token, index in ready.reads:
-            machine.read_done(token, index)
         for to in ready.snapshots_to:
             machine.snapshot_for(to)
         if ready.status is not None:

@@ -65,9 +65,6 @@ class Alone:
     def snapshot_for(self, to: int) -> None:
         raise AssertionError("there is nobody else")
 
-    def read_done(self, token: int, index: int) -> None:
-        raise AssertionError("nobody asked")
-
 
 def at_once(ticket: int, callback: Callable[[], None]) -> None:
     """What is appended is durable."""

@@ -306,9 +306,9 @@ class QuorumInLog(QuorumInMemory):
         else:
             if store.version < self._usable():
                 self._raise_version(now_ms)  # before commands that may need it
-            proposal = store.propose(self._without_copies(commands), self._time.at(now_ms))
+            entry = store.propose(self._without_copies(commands), self._time.at(now_ms))
             try:
-                member.propose([proposal.payload])
+                member.propose([entry.payload])
             except (NotLeader, NotReady, Full):
                 self._wait(commands, now_ms)
             else:
@@ -421,9 +421,9 @@ class QuorumInLog(QuorumInMemory):
         # For commands without a sender; returns whether it was possible.
         member = self.member
         assert member is not None, "it leads"
-        proposal = self._store.propose([command], self._time.at(now_ms))
+        entry = self._store.propose([command], self._time.at(now_ms))
         try:
-            member.propose([proposal.payload])
+            member.propose([entry.payload])
         except (NotLeader, NotReady, Full):
             self.due_ms = now_ms + RETRY_MS
             return False
@@ -436,9 +436,6 @@ class QuorumInLog(QuorumInMemory):
             self._wanted.append(to)  # a state that is sent is a committed one
         else:
             self._snapshots.begin(self._store.group, to)
-
-    def read_done(self, token: int, index: int) -> None:
-        raise AssertionError("nobody asked")
 
     def _installed(self, queue: QuorumQueue) -> None:
         queue.browsers.scan_max = self.queue.browsers.scan_max
