@@ -79,7 +79,7 @@ class Admission:
         if self.waiting:
             self._wake()
 
-    def told(self, queue_status: QueueStatus) -> QueueStatus:
+    def with_waiting(self, queue_status: QueueStatus) -> QueueStatus:
         """Add the waiting publishes to a queue's report."""
         if not self.waiting:
             return queue_status

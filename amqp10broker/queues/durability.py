@@ -150,7 +150,7 @@ class DurabilityBackend(CommitParticipant, Generic[MachineT]):
         return commands
 
     def queue_status(self) -> QueueStatus:
-        return self.admission.told(self.queue.queue_status())
+        return self.admission.with_waiting(self.queue.queue_status())
 
     def progress(self, *, busy: bool) -> QueueProgress:
         """Return the reasons that keep the queue from going on."""

@@ -35,7 +35,7 @@ from amqp10broker.queues.effects import (
     Subscribed,
     TimedOut,
 )
-from amqp10broker.queues.quorum.node_links import ConsumerFacts, KeptEffect
+from amqp10broker.queues.quorum.node_links import ConsumerFacts, StoredEffect
 
 
 class CatchUp:
@@ -66,7 +66,7 @@ class CatchUp:
     def effects(self, commands: Iterable[NumberedCommand]) -> EffectsBySession:
         """Return all effects. `commands`: those that have no answer, executed or not."""
         resumed, consumers = self._resumed, self._consumers
-        drained = [reply for reply in map(self._take_kept, cast("list[KeptEffect]", resumed.kept)) if reply]
+        drained = [reply for reply in map(self._take_kept, cast("list[StoredEffect]", resumed.kept)) if reply]
         for ref, facts in resumed.consumers.items():
             consumer = consumers.get(ref)
             if consumer is not None:
@@ -104,7 +104,7 @@ class CatchUp:
                     add_effect(self.out, ref.reply_to, QueueDown(ref, self._queue))
         return self.out
 
-    def _take_kept(self, effect: KeptEffect) -> CreditReply | None:
+    def _take_kept(self, effect: StoredEffect) -> CreditReply | None:
         match effect:
             case TimedOut():
                 ref = effect.consumer

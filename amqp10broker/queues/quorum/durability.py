@@ -146,7 +146,7 @@ class QuorumInLog(QuorumInMemory):
         "_snapshots",
         "_store",
         "_time",
-        "_told",
+        "_unpublished",
         "_usable",
         "_waiting",
         "_waits_since_ms",
@@ -209,7 +209,7 @@ class QuorumInLog(QuorumInMemory):
         self._waits_since_ms: int | None = None
         self._questions: list[tuple[int, list[QuorumCommand]]] = []
         """Requests to be answered when the entry of this index has been applied."""
-        self._told: list[EffectBatch] = []
+        self._unpublished: list[EffectBatch] = []
         self._applied: list[QuorumCommand] = []
         self._seen = 0  # the ticket seen by the last `keep`
 
@@ -247,7 +247,7 @@ class QuorumInLog(QuorumInMemory):
 
     @property
     def busy(self) -> bool:
-        if self._told or self._waiting or self._questions:
+        if self._unpublished or self._waiting or self._questions:
             return True
         return any(entry.commands for entry in self._store.tail)
 
@@ -441,7 +441,7 @@ class QuorumInLog(QuorumInMemory):
         queue.browsers.scan_max = self.queue.browsers.scan_max
         self.queue = queue
         self._early = 0
-        self._told.clear()
+        self._unpublished.clear()
         self._questions.clear()
 
     def flush(self, now_ms: int) -> None:
@@ -552,24 +552,29 @@ class QuorumInLog(QuorumInMemory):
         return bool(tail) and tail[0].index <= self._committed
 
     def _note(self, index: int) -> None:
-        told = self._take(index)
+        batch = self._take(index)
         # Nodes with sessions are notified that their commands were applied.
-        if told.effects or told.dead_letters or told.dead or (self.queue.links and not self.queue.replaying):
-            self._told.append(told)
+        if (
+            batch.effects
+            or batch.dead_letters
+            or batch.dead
+            or (self.queue.links and not self.queue.replaying)
+        ):
+            self._unpublished.append(batch)
 
     def publish(self) -> None:
         # The effects of several entries are sent together, with the index of the last. The numbers of applied
         # commands come from the state: sent with an earlier entry's effects, they would let a node drop
         # commands without having their answers.
-        told = self._told
+        ready = self._unpublished
         if self.ahead:
-            told = [each for each in told if each.index <= self._committed]
+            ready = [each for each in ready if each.index <= self._committed]
             while len(self._done) > 1 and self._done[1][0] <= self._committed:
                 del self._done[0]
-        if not told:
+        if not ready:
             return
-        (effects, dead_letters, dead, index), *rest = told
-        del self._told[: len(told)]
+        (effects, dead_letters, dead, index), *rest = ready
+        del self._unpublished[: len(ready)]
         for more in rest:
             index = more.index
             for peer, some in more.effects.items():
@@ -610,7 +615,7 @@ class QuorumInLog(QuorumInMemory):
             unconfirmed=published,
             unconfirmed_ms=since_ms if published else None,
         )
-        return self.admission.told(queue_status)
+        return self.admission.with_waiting(queue_status)
 
     def progress(self, *, busy: bool) -> QueueProgress:
         waits = self.busy or self.admission.holds
@@ -620,8 +625,8 @@ class QuorumInLog(QuorumInMemory):
         # Entries with refused senders are not applied, though a late sync may yet commit them: a state
         # without them could still get into the journal.
         self._failed = True
-        told, self._told = self._told, []
-        answers = [each for one in told for some in one.effects.values() for each in some]
+        left, self._unpublished = self._unpublished, []
+        answers = [each for batch in left for some in batch.effects.values() for each in some]
         for each in (*answers, *self._under_way()):
             if type(each) is Publish or type(each) is Confirmed:
                 publisher = each.publisher
@@ -638,7 +643,7 @@ class QuorumInLog(QuorumInMemory):
         self._store.abandon()
         self._commits.abandoned(self._store.group)
         self.publish()
-        if self._told:
+        if self._unpublished:
             self._commits.when_durable(self._store.ticket, self._publish_rest)
         return left  # type: ignore[return-value]
 

@@ -35,7 +35,7 @@ from amqp10broker.queues.commands import (
 from amqp10broker.queues.effects import Answer, CreditReply, Deliver, PublishRejected, TimedOut
 from amqp10broker.queues.quorum.commands import Letters, QuorumCommand
 
-KeptEffect = PublishRejected | Answer | TimedOut | CreditReply
+StoredEffect = PublishRejected | Answer | TimedOut | CreditReply
 """Effects that neither the state nor the number of the last command replaces. A `CreditReply` to a drain of a
 consumer that selects is one, since it comes when the search has ended.
 """
@@ -49,7 +49,7 @@ class NodeLink:
 
     last: int = 0
     heard: int = 0
-    kept: list[tuple[int, PeerId, KeptEffect]] = field(default_factory=list)
+    kept: list[tuple[int, PeerId, StoredEffect]] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class Resumption:
     """
 
     last: int
-    kept: list[tuple[int, PeerId, KeptEffect]]
+    kept: list[tuple[int, PeerId, StoredEffect]]
     deliveries: list[Deliver]
     consumers: Mapping[ConsumerRef, ConsumerFacts]
     unknown: list[ConsumerRef]
@@ -116,7 +116,7 @@ class NodeLinks:
                 link.kept = [each for each in link.kept if each[0] > letters.heard]
         return True
 
-    def keep(self, reply_to: PeerId, effect: KeptEffect) -> None:
+    def keep(self, reply_to: PeerId, effect: StoredEffect) -> None:
         """Store an effect that has to be repeated if it gets lost."""
         link = self.by_node.get(reply_to[:2])
         if link is not None:

@@ -43,7 +43,7 @@ from amqp10broker.queues.quorum.consumer import (
 )
 from amqp10broker.queues.quorum.journal_bodies import BodyStore
 from amqp10broker.queues.quorum.later import LATER_COLUMNS
-from amqp10broker.queues.quorum.node_links import KeptEffect, NodeLink
+from amqp10broker.queues.quorum.node_links import NodeLink, StoredEffect
 from amqp10broker.queues.quorum.ordered_entries import OrderedEntries
 from amqp10broker.queues.quorum.queue import QuorumQueue
 
@@ -269,7 +269,7 @@ def _link_fields(link: NodeLink) -> list[Any]:
     return [link.last, link.heard, [[index, *_kept_fields(effect)] for index, _, effect in link.kept]]
 
 
-def _kept_fields(effect: KeptEffect) -> list[Any]:
+def _kept_fields(effect: StoredEffect) -> list[Any]:
     match effect:
         case PublishRejected():
             return ["R", [*effect.publisher.reply_to, effect.publisher.handle], [*effect.ids], effect.settled]
@@ -289,7 +289,7 @@ def _link(name: str, fields: list[Any]) -> NodeLink:
     return NodeLink(last, heard, [_kept(name, *each) for each in kept])
 
 
-def _kept(name: str, index: int, kind: str, ref: list[int], *rest: Any) -> tuple[int, PeerId, KeptEffect]:
+def _kept(name: str, index: int, kind: str, ref: list[int], *rest: Any) -> tuple[int, PeerId, StoredEffect]:
     peer, handle = _ref(ref)
     match kind, rest:
         case "R", (ids, settled):
