@@ -68,7 +68,7 @@ ROOMS: Final[Mapping[str, Room]] = {
         why="state machines that a simulation runs alone, and their stores in the journal or in files",
     ),
     "metadata": _room(
-        "routing", "queues", "errors",
+        "routing", "queues", "storage.catalog_log", "errors",
         why="what is declared: virtual hosts, users, permissions, names to queues",
     ),
     "auth": _room("metadata", "errors", why="authentication and authorisation"),
