@@ -11,8 +11,9 @@ from tests.support.raft_room import Patch, Room, load
 FOLDER = Path(amqp10broker.queues.quorum.__file__).parent
 # In the order in which they import each other.
 MODULES = (
-    "commands", "ordered_entries", "later", "numbers", "ready", "bodies", "dead_letters", "consumer",
-    "messages", "node_links", "selecting", "consumers", "browsing", "queue", "command_codec", "snapshot",
+    "commands", "ordered_entries", "later", "numbers", "ready", "bodies", "command_codec", "journal_bodies",
+    "dead_letters", "consumer", "messages", "node_links", "selecting", "consumers", "browsing", "queue",
+    "snapshot",
 )  # fmt: skip
 ROOM = "amqp10broker.queues.quorum"
 
