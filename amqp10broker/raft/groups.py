@@ -131,7 +131,7 @@ class Member:
         self._runs = self._again = False
         store.on_compact = self.raft.compact
         if self.new:
-            self.release_reader()
+            self.campaign_at_tick()
 
     @property
     def new(self) -> bool:
@@ -168,8 +168,8 @@ class Member:
     def campaign(self) -> None:
         self.raft.campaign(self._groups.now_ms())
 
-    def release_reader(self) -> None:
-        self.raft.release_reader(self._groups.now_ms())
+    def campaign_at_tick(self) -> None:
+        self.raft.campaign_at_tick(self._groups.now_ms())
 
     def force_alone(self) -> None:
         """See `Raft.force_alone`; done at once."""
@@ -185,7 +185,7 @@ class Member:
         """
         self.raft.heard(peer, self._groups.now_ms())
         if self.new:
-            self.release_reader()
+            self.campaign_at_tick()
 
     def snapshot_done(self, to: int, index: int | None) -> None:
         self.raft.snapshot_done(to, index)

@@ -105,7 +105,7 @@ class RaftNode:
                 notify = member.heard if there else member.suspect
                 notify(peer)
         if there and member.raft.status.leader is None:
-            member.release_reader()  # the one that was the first to begin stands for election
+            member.campaign_at_tick()  # the one that was the first to begin stands for election
         member.advance()
 
 
