@@ -34,7 +34,7 @@ class FrameKind(enum.IntEnum):
     HEARTBEAT = 1
     RAFT = 2
     LETTER = 16
-    """From a node's sessions to a queue (`lanes`)."""
+    """From a node's sessions to a queue (`links`)."""
     EFFECTS = 17
     """From a queue to a node's sessions."""
     RESUME = 18

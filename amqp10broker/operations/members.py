@@ -14,13 +14,13 @@ from functools import partial
 from typing import Any, Final
 
 from amqp10broker.cluster.balance import BalancedQueue, next_move
-from amqp10broker.cluster.ids import node_of
 from amqp10broker.cluster.membership import MemberRole
 from amqp10broker.errors import NotFound, NotSupported, PreconditionFailed, RefusedError, Unavailable
 from amqp10broker.metadata.patterns import PatternSearch
 from amqp10broker.metadata.queue import DeclaredQueue
 from amqp10broker.operations.caller import Caller, Job
 from amqp10broker.operations.cluster_node import ClusterNode, MemberState
+from amqp10broker.raft.ids import node_of
 
 AGAIN_S: Final = 0.5
 """Delay after which a change that met another one is tried once more."""

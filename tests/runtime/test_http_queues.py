@@ -24,13 +24,13 @@ from amqp10broker.protocols.amqp091.methods import (
     QueueDeclare,
     QueueDeclareOk,
 )
-from amqp10broker.queues import figures
+from amqp10broker.queues import stats
 from amqp10broker.runtime.broker import Broker
 from amqp10broker.runtime.http.http_context import BrokerDoor
 from tests.support.declaring import add_vhost, declare, set_permission
 from tests.support.http_user import HttpUser, add_login, http_user
+from tests.support.trio091 import connect091
 from tests.support.trioclient import running_broker, settle_down
-from tests.support.trioclient091 import connect091
 
 ACCESS_REFUSED = {"error": "not_authorised", "reason": "Access refused."}
 NOT_FOUND = {"error": "Object Not Found", "reason": "Not Found"}
@@ -192,7 +192,7 @@ async def test_bytes_that_would_take_long_to_add_up_are_left_out(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of many messages with consumers, or returned by them; all else of the queue is told."""
-    monkeypatch.setattr(figures, "LOOKED_THROUGH_MAX", 2)
+    monkeypatch.setattr(stats, "LOOKED_THROUGH_MAX", 2)
     async with running_broker() as broker, http_user(broker) as user:
         await user.put("/queues/%2F/q", {"durable": True, "arguments": {"x-queue-type": kind}})
         client = await connect091(broker).open()

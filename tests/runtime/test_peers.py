@@ -17,8 +17,7 @@ from amqp10broker.cluster.wire import ConnectionPurpose, FrameKind
 from amqp10broker.errors import NotFound, PeerUnreachable, RefusedError
 from amqp10broker.runtime.cluster.peers import BULK_BYTES_MAX, LINKS, RAFT_BYTES_MAX
 from tests.runtime.conftest import LogRecorder
-from tests.support.peer_network import CLUSTER, UNTIL_S, Network, Node
-from tests.support.sim_network import WINDOW_BYTES
+from tests.support.peer_network import CLUSTER, UNTIL_S, WINDOW_BYTES, Network, Node
 
 RAFT, LETTERS, BULK = LINKS
 
@@ -366,7 +365,7 @@ async def test_message_larger_than_the_bound_goes_alone(network: Network) -> Non
 
 
 async def test_letters_are_never_dropped_and_their_backlog_can_be_seen(network: Network) -> None:
-    """Lanes hold back credit by it."""
+    """Links hold back credit by it."""
     a, b = Node(network, 1, "a"), Node(network, 2, "b")
     async with running(a, b):
         await all_hear_all(a, b)

@@ -18,7 +18,6 @@ from amqp10broker.runtime.queues.queue_task import QueueTask
 
 if TYPE_CHECKING:
     from amqp10broker.cluster.bootstrap import ClusterIdentity as OfCluster
-    from amqp10broker.cluster.member import Member
     from amqp10broker.cluster.membership import MemberRole
     from amqp10broker.queues.quorum.durability import QuorumInLog
 
@@ -135,7 +134,7 @@ class NodeAlone:
         if not isinstance(handle, QueueTask) or not handle.backend.by_log:
             return MemberState("leader", "voter")  # in memory there is no log
 
-        return state_of(cast("Member | None", cast("QuorumInLog", handle.backend).member))
+        return state_of(cast("QuorumInLog", handle.backend).member)
 
     async def drain(self) -> None:
         stop_serving(self._broker)

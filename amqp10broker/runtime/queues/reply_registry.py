@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import count
-from typing import Any, Protocol
+from typing import Any
 
 from amqp10broker.metadata.proposing import Decided
 from amqp10broker.queues.commands import PeerId, ReplyTo
 from amqp10broker.queues.effects import Effect
+from amqp10broker.runtime.mailbox import Mailbox
 from amqp10broker.runtime.queues.relay import Relay
+from amqp10broker.sessions.amqp10.kept import SuspendedLink
 
-
-class EffectBox(Protocol):
-    """A mailbox that takes what queues answer, whatever else it takes."""
-
-    def put(self, letter: list[Effect]) -> bool:
-        """Put a letter, never waiting; False when it was not taken."""
+EffectBox = Mailbox[Any] | SuspendedLink
+"""What takes the answers of queues, by `put`."""
 
 
 class ReplyRegistry:
