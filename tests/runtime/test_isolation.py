@@ -314,7 +314,7 @@ async def test_connection_of_a_client_that_never_reads_can_be_ended(
                 await flooder.send(flow(0, echo=True) * 1000)
         task = flooder.task
         assert task is not None
-        assert any(session.output.overfull for session in task.parts.values())
+        assert any(session.lane.overfull for session in task.parts.values())
         task.crash(Fault("on purpose"))
         await trio.sleep(CLOSE_WAIT_S + 1)
         assert flooder.task is None
@@ -331,7 +331,7 @@ async def test_connection_of_a_client_that_ended_its_session_and_never_reads_can
         task = flooder.task
         assert task is not None
         (session,) = task.parts.values()
-        while not (session.reads.full if reader_waits else session.output.overfull):
+        while not (session.reads.full if reader_waits else session.lane.overfull):
             await flooder.send(flow(0, echo=True) * PORTION)
             await settle_down()
         await flooder.send(frame(0, End()))

@@ -150,9 +150,9 @@ async def test_sessions_that_have_ended_do_not_pile_up(autojump_clock: MockClock
         gc.collect()
         (connection,) = broker.connections.values()
         writer = connection.line.writer
-        buffers = [each for each in gc.get_objects() if type(each) is OutputBuffer and each._writer is writer]
+        lanes = [each for each in gc.get_objects() if type(each) is OutputBuffer and each._writer is writer]
         # The connection's own, and those of the last letters written.
-        assert len(buffers) <= 4
+        assert len(lanes) <= 4
 
 
 async def test_attaches_in_one_write_are_shared_out_over_turns(
