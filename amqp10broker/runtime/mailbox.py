@@ -2,7 +2,7 @@
 
 The mailbox itself has no bound, because a task has one mailbox and many senders, each with a bound of its
 own. Where the protocol gives no bound (credit, windows), a counter at the sender's end does: `Bound` for the
-reader, the `OutputBuffer` of `writer.py` for sessions (table in README.md).
+reader, the lane of `writer.py` for sessions (table in README.md).
 """
 
 from __future__ import annotations

@@ -216,7 +216,7 @@ def wrap_with_scope(
 
     async def run(self: RunningSession, fail: Any) -> None:
         with trio.CancelScope() as scope:
-            if self.output._writer is connection.line.writer:
+            if self.lane._writer is connection.line.writer:
                 scopes.append(scope)
             await original(self, fail)
 

@@ -32,10 +32,10 @@ class RunningChannel:
         "_unposted",
         "credit",
         "inbox",
+        "lane",
         "on_end",
         "on_turn",
         "on_wake",
-        "output",
         "reads",
         "service",
     )
@@ -44,7 +44,7 @@ class RunningChannel:
         self,
         service: BrokerChannel,
         inbox: Mailbox[SessionLetter],
-        output: OutputBuffer,
+        lane: OutputBuffer,
         flow: CreditFlowSettings,
         clock: WallClock,
     ) -> None:
@@ -53,7 +53,7 @@ class RunningChannel:
         self.inbox = inbox
         self.reads = Bound(READS_MAX)
         self.credit = CreditSender(flow)
-        self.output = output
+        self.lane = lane
         self.on_wake: Callable[[], None] | None = None
         self.on_turn: Callable[[], None] | None = None
         self.on_end: Callable[[], None] | None = None
@@ -73,7 +73,7 @@ class RunningChannel:
     ) -> None:
         """Work until the channel is closed and nothing is left to do."""
         service = self.service
-        output = self.output
+        lane = self.lane
         self.inbox.at_once = lambda letters: self._at_once(letters, discard)
         try:
             # What the client sent before its close counts, also when a queue must answer first.
@@ -87,8 +87,8 @@ class RunningChannel:
                 if self._fault is not None:
                     fail(self._fault)
                     return
-                if output.overfull:
-                    await output.wait_drained()
+                if lane.overfull:
+                    await lane.wait_drained()
                 if service.state is ChannelState.CLOSED and not self.inbox.waiting:
                     return
         finally:
@@ -112,7 +112,7 @@ class RunningChannel:
             self._fault is None
             and not service.stopping
             and not self._unposted
-            and not self.output.overfull
+            and not self.lane.overfull
             and service.state is not ChannelState.CLOSED
         )
 
@@ -124,10 +124,10 @@ class RunningChannel:
                 self._held += isinstance(letter, Frames)
                 service.handle(letter)
         except Amqp091Error as fault:
-            write(service, self.output)  # what was handled before it is answered
+            write(service, self.lane)  # what was handled before it is answered
             self._fault = fault
             return
-        write(service, self.output)
+        write(service, self.lane)
         self._unposted = begin_to_post(service.take_mail(), self._unposted)
         unwanted = service.take_unwanted()
         if unwanted is not None:

@@ -75,7 +75,7 @@ class Channels(RunningParts[RunningChannel]):
     def around(self, channel: RunningChannel) -> WaitContext:
         """Return the present activity of the connection for one of its channels."""
         other = self._waited_for
-        return self._wait_context(channel.output)._replace(
+        return self._wait_context(channel.lane)._replace(
             reader_credit=channel.credit.credit,
             holds_reader=self.held_by is channel,
             held_by=None if other is None or other is channel else f"channel {other.service.number}",

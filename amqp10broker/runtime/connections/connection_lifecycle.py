@@ -82,7 +82,7 @@ class ConnectionLifecycle:
     def __init__(self, stream: Stream, first_bytes: bytes, writer_buffer_bytes: int) -> None:
         self.stream = stream
         self.writer = Writer(stream)
-        self.output = OutputBuffer(self.writer, None, writer_buffer_bytes)
+        self.lane = OutputBuffer(self.writer, None, writer_buffer_bytes)
         self.reading = trio.CancelScope()
         self.end = "by the client"
         self.bytes_received = 0
@@ -183,4 +183,4 @@ class ConnectionLifecycle:
                 speaker.take_rest(data)
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
             _log.debug("connection lost while closing", reason=str(error))
-        self.writer.finish(self.output)
+        self.writer.finish(self.lane)

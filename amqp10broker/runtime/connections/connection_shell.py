@@ -436,7 +436,7 @@ class ConnectionShell(Speaker, Generic[Event, Fault, PartT]):
                 listening=self._parts.no_alarm is None and not self._parts.full,
             )
             if heartbeat:
-                line.output.put([self.heartbeat])
+                line.lane.put([self.heartbeat])
             if expired:
                 self.on_idle_timeout()
                 return
@@ -445,14 +445,14 @@ class ConnectionShell(Speaker, Generic[Event, Fault, PartT]):
         """Pass the engine's output to the writer."""
         out = self.engine.take_output()
         if out:
-            self.line.output.put([out])
+            self.line.lane.put([out])
 
     # --- ends -------------------------------------------------------------------------------------
 
     def stop_parts(self) -> None:
         for part in self._parts.working:
             part.inbox.put(Stop())
-            part.output.abandon()
+            part.lane.abandon()
 
     def fail(self, fault: Fault, **details: Any) -> None:
         """Close the connection because the client, or the broker, cannot go on."""

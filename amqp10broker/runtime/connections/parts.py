@@ -75,12 +75,12 @@ class RunningParts(ABC, Generic[PartT]):
         connection = self._connection
         return Access(connection.credential.grants, connection.vhost)
 
-    def _wait_context(self, output: OutputBuffer) -> WaitContext:
+    def _wait_context(self, lane: OutputBuffer) -> WaitContext:
         clock, writer = self._node_context.clock, self._connection.line.writer
         waits = writer.waiting_bytes and not writer.broken
         return WaitContext(
             clock.now_ms(),
-            writer_blocked=output.blocked,
+            writer_blocked=lane.blocked,
             writer_ms=clock.ms_at(writer.waiting_since) if waits else None,
             writer_bytes=writer.waiting_bytes,
             alarms=tuple(sorted(self._node_context.alarms)),

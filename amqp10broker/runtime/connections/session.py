@@ -34,22 +34,22 @@ class RunningSession:
         "_fault",
         "_unposted",
         "inbox",
+        "lane",
         "on_end",
         "on_turn",
         "on_wake",
-        "output",
         "reads",
         "service",
     )
 
     def __init__(
-        self, service: BrokerSession, inbox: Mailbox[SessionLetter], output: OutputBuffer, clock: WallClock
+        self, service: BrokerSession, inbox: Mailbox[SessionLetter], lane: OutputBuffer, clock: WallClock
     ) -> None:
         self.service = service
         self._clock = clock
         self.inbox = inbox
         self.reads = Bound(READS_MAX)
-        self.output = output
+        self.lane = lane
         self.on_wake: Callable[[], None] | None = None
         self.on_turn: Callable[[], None] | None = None
         self.on_end: Callable[[], None] | None = None
@@ -60,9 +60,9 @@ class RunningSession:
     async def run(self, fail: Callable[[AmqpError], None]) -> None:
         """Work until the session is over."""
         service = self.service
-        output = self.output
+        lane = self.lane
         try:
-            output.put(service.take_output())  # the begin that answers the client's
+            lane.put(service.take_output())  # the begin that answers the client's
             while not service.over:
                 letters = await self.inbox.take_all()
                 if letters:
@@ -73,8 +73,8 @@ class RunningSession:
                 if self._fault is not None:
                     fail(self._fault)
                     return
-                if output.overfull:
-                    await output.wait_drained()
+                if lane.overfull:
+                    await lane.wait_drained()
         finally:
             # No await from here: whatever ended the session, its deliveries go back now.
             while self._unposted:
@@ -97,7 +97,7 @@ class RunningSession:
                 if isinstance(letter, Frames):
                     self.reads.done()
                 service.handle(letter)
-            write(service, self.output)
+            write(service, self.lane)
         except AmqpError as fault:
             self._fault = fault
             return
@@ -109,5 +109,5 @@ class RunningSession:
 
     def _at_once(self, letters: list[SessionLetter]) -> bool:
         self._turn(letters)
-        more = self._unposted or self.output.overfull
+        more = self._unposted or self.lane.overfull
         return self._fault is None and not self.service.over and not more

@@ -80,7 +80,7 @@ class Sessions(RunningParts[RunningSession]):
     def around(self, session: RunningSession) -> WaitContext:
         """Return the present activity of the connection for one of its sessions."""
         held = self.held_by
-        return self._wait_context(session.output)._replace(
+        return self._wait_context(session.lane)._replace(
             held_by=None if held is None or held is session else f"session {self._held_channel}",
             held_ms=self._node_context.clock.ms_at(self._held_at),
         )

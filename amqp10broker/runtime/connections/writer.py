@@ -27,12 +27,10 @@ listening to its client."""
 class Write:
     """Bytes for the socket, in pieces: a letter to the writer."""
 
-    __slots__ = ("output", "pieces", "transfer_bytes")
+    __slots__ = ("lane", "pieces", "transfer_bytes")
 
-    def __init__(
-        self, output: OutputBuffer, pieces: Sequence[bytes | memoryview], transfer_bytes: int
-    ) -> None:
-        self.output = output
+    def __init__(self, lane: OutputBuffer, pieces: Sequence[bytes | memoryview], transfer_bytes: int) -> None:
+        self.lane = lane
         self.pieces = pieces
         self.transfer_bytes = transfer_bytes
 
@@ -105,7 +103,7 @@ class OutputBuffer:
         return self._control_bytes > CONTROL_BYTES_MAX
 
     async def wait_drained(self) -> None:
-        """Wait until the output is not overfull."""
+        """Wait until the lane is not overfull."""
         while self.overfull and not self._abandoned:
             self._drained = trio.Event()
             await self._drained.wait()
@@ -126,7 +124,7 @@ class Writer:
         self._direct = stream if isinstance(stream, SocketTransport) else None
         self._mailbox: Mailbox[tuple[Write, int]] = Mailbox()
         # Of which something waits here, as far as is known: that of a session that has ended must not stay.
-        self._buffers: set[OutputBuffer] = set()
+        self._lanes: set[OutputBuffer] = set()
         self._idle = False
         self.bytes_sent = 0
         self.waiting_bytes = 0
@@ -199,8 +197,8 @@ class Writer:
         if not self.waiting_bytes:
             self._waits_at = self._blocked_at = trio.current_time()
         self.waiting_bytes += size
-        self._buffers.add(letter.output)
-        letter.output.count(letter, size)
+        self._lanes.add(letter.lane)
+        letter.lane.count(letter, size)
         self._mailbox.put((letter, size))
 
     async def run(self) -> None:
@@ -229,24 +227,24 @@ class Writer:
                 finished = False
                 for letter, size in letters:
                     if letter.pieces:
-                        letter.output.written(letter, size)
+                        letter.lane.written(letter, size)
                     else:
                         finished = True
                 if not self.waiting_bytes:
-                    self._buffers.clear()
+                    self._lanes.clear()
                 if finished:
                     return
         finally:
             self.broken = True
             self._idle = False
-            for output in self._buffers:
-                output.abandon()
+            for lane in self._lanes:
+                lane.abandon()
 
     def _speak(self) -> None:
         if not self.broken:
             self._mailbox.put((Write(OutputBuffer(self, None, 0), [b""], 0), 0))
 
-    def finish(self, output: OutputBuffer) -> None:
+    def finish(self, lane: OutputBuffer) -> None:
         """Let `run` return when everything put so far has been sent."""
         if not self.broken:
-            self._mailbox.put((Write(output, [], 0), 0))
+            self._mailbox.put((Write(lane, [], 0), 0))

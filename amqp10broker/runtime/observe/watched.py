@@ -83,15 +83,15 @@ def look_at_link(
     session: RunningSession, end: LinkConsumer | LinkPublisher, connection: Connection10
 ) -> Callable[[], Mark]:
     """Return the function that reads a link's queue credit and its writer."""
-    writer, output = connection.line.writer, session.output
+    writer, lane = connection.line.writer, session.lane
     if isinstance(end, LinkConsumer):
         credit = end.credit
         return lambda: (
-            *(credit.granted, credit.waiting, writer.waiting_bytes, output.blocked),
+            *(credit.granted, credit.waiting, writer.waiting_bytes, lane.blocked),
             *(end.queue_credit, _why(end)),
         )
     limited = end.link.credit
-    return lambda: (0, 0, writer.waiting_bytes, output.blocked, limited.limit, _why(end))
+    return lambda: (0, 0, writer.waiting_bytes, lane.blocked, limited.limit, _why(end))
 
 
 def _why(end: LinkConsumer | LinkPublisher) -> str | None:
@@ -102,14 +102,14 @@ def look_at_channel(
     channel: RunningChannel, connection: ConnectionTask091, consumer: Consumer091 | None
 ) -> Callable[[], ChannelMark]:
     """Return the function that reads a channel's reader credit, writer, and consumer's queue credit."""
-    writer, output, reader = connection.line.writer, channel.output, channel.credit
+    writer, lane, reader = connection.line.writer, channel.lane, channel.credit
     if consumer is None:
-        return lambda: (reader.credit, writer.waiting_bytes, output.blocked, 0, 0, False)
+        return lambda: (reader.credit, writer.waiting_bytes, lane.blocked, 0, 0, False)
     credit = consumer.credit
     return lambda: (
         reader.credit,
         writer.waiting_bytes,
-        output.blocked,
+        lane.blocked,
         credit.granted,
         credit.waiting,
         credit.closed,
