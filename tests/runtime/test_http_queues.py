@@ -29,8 +29,8 @@ from amqp10broker.runtime.broker import Broker
 from amqp10broker.runtime.http.http_context import BrokerDoor
 from tests.support.declaring import add_vhost, declare, set_permission
 from tests.support.http_user import HttpUser, add_login, http_user
-from tests.support.trio091 import connect091
 from tests.support.trioclient import running_broker, settle_down
+from tests.support.trioclient091 import connect091
 
 ACCESS_REFUSED = {"error": "not_authorised", "reason": "Access refused."}
 NOT_FOUND = {"error": "Object Not Found", "reason": "Not Found"}

@@ -17,7 +17,8 @@ from amqp10broker.cluster.wire import ConnectionPurpose, FrameKind
 from amqp10broker.errors import NotFound, PeerUnreachable, RefusedError
 from amqp10broker.runtime.cluster.peers import BULK_BYTES_MAX, LINKS, RAFT_BYTES_MAX
 from tests.runtime.conftest import LogRecorder
-from tests.support.peer_network import CLUSTER, UNTIL_S, WINDOW_BYTES, Network, Node
+from tests.support.peer_network import CLUSTER, UNTIL_S, Network, Node
+from tests.support.sim_network import WINDOW_BYTES
 
 RAFT, LETTERS, BULK = LINKS
 
