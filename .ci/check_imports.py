@@ -61,26 +61,25 @@ ROOMS: Final[Mapping[str, Room]] = {
         "errors", may_use=("os",),
         why="files: blocking calls behind the protocol Disk, so that a test's disk can fail and lose power",
     ),
-    "raft": _room(
-        "layout", "errors", why="one member of one Raft group: no disk, no queue, no node, no other group"
-    ),
+    "raft": _room("layout", "errors", why="members of Raft groups: no disk, no queue, no connection"),
     "message": _room("protocols", "errors", why="the container that protocols publish into"),
     "routing": _room("errors", why="addresses, exchanges and bindings to queue names; no state of queues"),
     "queues": _room(
-        "message", "protocols.serial", "raft", "layout", "errors",
-        why="state machines that a simulation runs alone, and their stores, which are given the journal",
+        "message", "protocols.serial", "raft", "storage", "layout", "errors",
+        why="state machines that a simulation runs alone, and their stores in the journal or in files",
     ),
     "metadata": _room(
-        "routing", "queues", "errors",
+        "routing", "queues", "storage.catalog_log", "errors",
         why="what is declared: virtual hosts, users, permissions, names to queues",
     ),
     "auth": _room("metadata", "errors", why="authentication and authorisation"),
     "cluster": _room(
         "raft", "queues", "metadata", "message", "protocols.serial", "layout", "errors",
-        why="Raft groups of a node and queues on other nodes: a test runs five nodes in a loop",
+        why="membership, metadata and queues on other nodes: a test runs five nodes in a loop",
     ),
     "operations": _room(
-        "protocols.amqp10", "message", "routing", "queues", "metadata", "cluster", "auth", "config", "errors",
+        "protocols.amqp10", "message", "routing", "queues", "metadata", "cluster", "raft.ids", "auth",
+        "config", "errors",
         why="one registry of operations for HTTP, AMQP and the command line",
     ),
     "sessions": _room(

@@ -20,11 +20,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
-from amqp10broker.cluster.lane_table import WAITING_BYTES_MAX, Ways
+from amqp10broker.cluster.remote_queue.port import LinkPort
 from amqp10broker.cluster.wire import FrameKind, PeerFrame
 from amqp10broker.layout import TEXT, BadBytes, row
 from amqp10broker.metadata.queue import DeclaredQueue, Owner, QueueHandle
@@ -62,16 +62,12 @@ class _PeerReplyQueues:
 class ReplyQueues:
     def __init__(
         self,
-        node: int,
-        incarnations: Callable[[], Mapping[int, int]],
-        ways: Ways,
+        port: LinkPort,
         find_vhost: Callable[[str], VirtualHost | None],
         box: Box,
         secret: Callable[[], str],
     ) -> None:
-        self._node = node
-        self._incarnations = incarnations
-        self._ways = ways
+        self._port = port
         self._find_vhost = find_vhost
         self._box = box
         self._secret = secret
@@ -85,7 +81,7 @@ class ReplyQueues:
     def new_name(self) -> str:
         """For a queue that is about to be made here."""
         self._last += 1
-        where = f"{self._node}.{self._incarnations()[self._node]}.{self._last}"
+        where = f"{self._port.node}.{self._port.incarnation}.{self._last}"
         return f"{REPLIES_PREFIX}{where}.{self._secret()}"
 
     def opened(self, vhost: str, name: str) -> None:
@@ -99,11 +95,11 @@ class ReplyQueues:
         self._tell({"closed": [vhost, name]})
 
     def _tell(self, notifications: dict[str, Any]) -> None:
-        for node in list(self._ways.connected):
+        for node in list(self._port.connected):
             self._send(node, notifications)
 
     def _send(self, node: int, notifications: dict[str, Any]) -> None:
-        self._ways.send(node, FrameKind.REPLY_QUEUES, 0, (json.dumps(notifications).encode(),))
+        self._port.send_frame(node, FrameKind.REPLY_QUEUES, 0, (json.dumps(notifications).encode(),))
 
     # --- of other nodes ---------------------------------------------------------------------------
 
@@ -114,7 +110,7 @@ class ReplyQueues:
             return None
         node, incarnation, number = map(int, parts[:3])
         known = self._known.get(node)
-        if known is None or incarnation != self._incarnations().get(node):
+        if known is None or incarnation != self._port.incarnations.get(node):
             return None
         if (vhost.name, name) in known.queues:
             return self._put(node, known, vhost, name)
@@ -131,9 +127,9 @@ class ReplyQueues:
         return self._box(RelayedQueue(name, partial(self._hand_on, node, vhost, name)))
 
     def _hand_on(self, node: int, vhost: str, name: str, command: Publish) -> None:
-        if self._ways.waiting_bytes(node) > WAITING_BYTES_MAX:
+        if self._port.crowded(node):
             return  # at most once, as replies that their consumer has no credit for
-        self._ways.send(node, FrameKind.REPLIES, 0, REPLIES.pieces((vhost, name, command)))
+        self._port.send_frame(node, FrameKind.REPLIES, 0, REPLIES.pieces((vhost, name, command)))
 
     def connected(self, node: int) -> None:
         """There is a way to a node: what has it?"""

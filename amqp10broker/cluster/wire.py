@@ -35,7 +35,7 @@ class FrameKind(enum.IntEnum):
     JOINED = 3
     """Several of `RAFT`; of each: group u32 | length u32 | body."""
     LETTER = 16
-    """From a node's sessions to a queue (`lanes`)."""
+    """From a node's sessions to a queue (`links`)."""
     EFFECTS = 17
     """From a queue to a node's sessions."""
     RESUME = 18

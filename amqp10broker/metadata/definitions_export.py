@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import repeat
 from operator import attrgetter
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from amqp10broker.dataclass import dataclass
 from amqp10broker.metadata.catalog import Catalog
@@ -150,12 +150,7 @@ def _can_come_back(queue: DeclaredQueue) -> bool:
     return not queue.exclusive and not queue.name.startswith(RESERVED_PREFIX)
 
 
-class _Named(Protocol):
-    @property
-    def name(self) -> str: ...
-
-
-N = TypeVar("N", bound=_Named)
+N = TypeVar("N")
 
 
 def _sorted_by_name(things: Iterable[N]) -> list[N]:

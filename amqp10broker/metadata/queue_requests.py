@@ -249,7 +249,7 @@ def _placed(
     definition = effective(vhost.policies, name, kind, arguments).definition
     wanted = WantedQueue(kind, arguments, definition, exclusive, lasting)
     count = sum(each.declared for each in catalog.vhosts.values())
-    return catalog.placement.place(wanted, catalog.nodes.values(), catalog, count)
+    return catalog.placement(wanted, catalog.nodes.values(), catalog, count)
 
 
 def _next_number(catalog: Catalog, resource: str) -> int:

@@ -12,7 +12,6 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Se
 from typing import Annotated, Any, Final
 
 from amqp10broker.cluster.balance import BalancedQueue, next_move
-from amqp10broker.cluster.ids import node_of
 from amqp10broker.cluster.membership import MemberRole
 from amqp10broker.errors import NotFound, NotSupported, PreconditionFailed, RefusedError, Unavailable
 from amqp10broker.metadata.patterns import PatternSearch
@@ -21,6 +20,7 @@ from amqp10broker.operations.arguments import Check, Found, Name, NodeName
 from amqp10broker.operations.caller import Caller
 from amqp10broker.operations.cluster_node import ClusterNode, MemberState
 from amqp10broker.operations.operation import Command, operation
+from amqp10broker.raft.ids import node_of
 
 AGAIN_S: Final = 0.5
 """Delay after which a change that met another one is tried once more."""

@@ -11,7 +11,6 @@ from dataclasses import asdict
 from functools import partial
 from typing import Annotated, Any
 
-from amqp10broker.cluster.ids import node_of
 from amqp10broker.errors import (
     BadRequest,
     InUse,
@@ -29,6 +28,7 @@ from amqp10broker.operations.names import check_name, check_not_reserved
 from amqp10broker.operations.operation import Command, operation
 from amqp10broker.queues.commands import Delete, Inspect, Purge
 from amqp10broker.queues.effects import Answer, Refusal
+from amqp10broker.raft.ids import node_of
 from amqp10broker.routing.declaration import check_not_direct_reply_to
 
 DEAD_LETTER_EXCHANGE = "x-dead-letter-exchange"
@@ -203,7 +203,7 @@ async def list_queues(
     ``members``, ``online``, ``state``, ``owner`` (number of the connection that has it exclusively, at its
     node), ``delivery_limit`` of a quorum queue, and of reachable queues ``messages_unsettled``,
     ``messages_dlx``, ``messages_delayed``, ``single_active_consumer_tag``, ``publishers``, ``counters``,
-    ``full``, ``dead_lettered``, ``limits``, ``segments``, ``weight`` (`queues.figures.QueueWeight`); and the
+    ``full``, ``dead_lettered``, ``limits``, ``segments``, ``weight`` (`queues.stats.QueueWeight`); and the
     effect of policies: ``policy``, ``operator_policy``, ``effective_policy_definition``,
     ``ineffective_policy_keys``. Counts are None if the leader does not answer.
 

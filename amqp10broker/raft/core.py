@@ -252,8 +252,8 @@ class Raft:
         if self._leading is None:
             self._ask_for_pre_votes(now_ms)
 
-    def release_reader(self, now_ms: int) -> None:
-        """It is to stand for election as soon as its node ticks it."""
+    def campaign_at_tick(self, now_ms: int) -> None:
+        """Stand for election at the next `tick`, without the random delay."""
         if self._leading is None and self._due is not None:
             self._due = min(self._due, now_ms)
 

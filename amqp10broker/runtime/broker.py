@@ -282,8 +282,15 @@ class Broker:
 
     @asynccontextmanager
     async def _running_queues(self) -> AsyncIterator[None]:
+        cluster = self.cluster
         async with trio.open_nursery() as nursery:
-            self._queues = Queues(self, nursery, self.journal_task, self.cluster)
+            self._queues = Queues(
+                self,
+                nursery,
+                self.journal_task,
+                None if cluster is None else cluster.raft.groups,
+                None if cluster is None else cluster.snapshots,
+            )
             self._bootstrap()
             if self.journal_task is not None:
                 if self.cluster is None:

@@ -100,7 +100,7 @@ class QueueCredit:
         self._ahead = 0
         # Credit of the last request; 0 when its deliveries were not all for the client.
         self._asked = 0
-        queue.consumption.join(self)
+        queue.consumption.join(self.counted)
 
     def renewed(self, to_queue: ToQueue) -> QueueCredit:
         """Return the credit for another end of a kept link: it continues the queue's counts."""
@@ -260,7 +260,7 @@ class QueueCredit:
 
     def retire(self, into: ClientCounters) -> None:
         """Stop counting here: `into` takes over all counts, also those still to come. May be called twice."""
-        if self.queue.consumption.leave(self):
+        if self.queue.consumption.leave(self.counted):
             into.consumed([self])
             self.counters = _Late(into, into.of_type(self.queue.type))
 

@@ -14,7 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from amqp10broker import layout
-from amqp10broker.cluster import hello, lane_codec, liveness, reply_queues, snapshots
+from amqp10broker.cluster import hello, liveness, reply_queues
+from amqp10broker.cluster.remote_queue import codec as link_codec
 from amqp10broker.layout import BadBytes, Codec, Field, Fixed, Layout, Many, OneOf, Varying
 from amqp10broker.message.filters.bloom import BloomFilter
 from amqp10broker.message.filters.filters import Filters, from_amqp10
@@ -24,7 +25,7 @@ from amqp10broker.queues import commands as c
 from amqp10broker.queues import effects as e
 from amqp10broker.queues import layouts
 from amqp10broker.queues.classic import records as classic_records
-from amqp10broker.queues.quorum import command_codec, records, snapshot
+from amqp10broker.queues.quorum import command_codec, records, snapshot, state_transfer
 from amqp10broker.queues.quorum.consumer import ConsumerSelection
 from amqp10broker.queues.settings import Overflow, QueueSettings, RetryType
 from amqp10broker.raft import codec
@@ -33,8 +34,8 @@ from amqp10broker.raft.entries import Kind, run_of
 from amqp10broker.raft.messages import Append
 
 MODULES: tuple[ModuleType, ...] = (
-    layouts, classic_records, command_codec, records, snapshot, codec, lane_codec, hello, liveness,
-    reply_queues, snapshots,
+    layouts, classic_records, command_codec, records, snapshot, codec, link_codec, hello, liveness,
+    reply_queues, state_transfer,
 )  # fmt: skip
 
 
@@ -77,7 +78,7 @@ VARYING: dict[Varying, st.SearchStrategy[Any]] = {
     snapshot.UNSETTLED: st.dictionaries(NUMBERS, NUMBERS, max_size=3),
     snapshot.SELECTION: st.none(),
     command_codec.FILTERS: st.none() | st.binary(min_size=1, max_size=5),
-    lane_codec.FILTERS: st.none()
+    link_codec.FILTERS: st.none()
     | st.just(from_amqp10({Symbol("f"): SQL}).filters)
     | st.builds(
         Filters,
@@ -274,23 +275,23 @@ SUBSCRIBE = c.Subscribe(c.ConsumerRef(c.PeerId(2, 3, 4), 1), False)
 @pytest.mark.parametrize("commands", [[], [c.Purge(REQUEST)], [SUBSCRIBE]])
 def test_only_browsers_browse(commands: list[c.Command]) -> None:
     """Their commands are executed without the log."""
-    browse = lane_codec.BODIES[lane_codec.FrameKind.BROWSE]
+    browse = link_codec.BODIES[link_codec.FrameKind.BROWSE]
     with pytest.raises(BadBytes, match="no command, or one that is not of a browser"):
-        browse.decode(browse.encode(lane_codec.Browse(1, commands)))
+        browse.decode(browse.encode(link_codec.Browse(1, commands)))
 
 
 def test_a_node_sends_commands_of_sessions_only() -> None:
-    letters = lane_codec.BODIES[lane_codec.FrameKind.LETTER]
-    body = letters.encode(lane_codec.LetterBatch(1, 1, 0, [c.Touch()]))
+    letters = link_codec.BODIES[link_codec.FrameKind.LETTER]
+    body = letters.encode(link_codec.LetterBatch(1, 1, 0, [c.Touch()]))
     with pytest.raises(BadBytes, match="13 is not the tag of any command of a session"):
         letters.decode(body[:-1] + b"\x0d")
 
 
 def test_the_position_in_a_stream_is_that_of_the_filters() -> None:
-    letters = lane_codec.BODIES[lane_codec.FrameKind.LETTER]
+    letters = link_codec.BODIES[link_codec.FrameKind.LETTER]
     wanted = Filters(Offset(7), None, None, None)
     subscribe = c.Subscribe(SUBSCRIBE.consumer, False, position=Offset(7), filters=wanted, enqueued_time=True)
-    batch = lane_codec.LetterBatch(1, 1, 0, [subscribe])
+    batch = link_codec.LetterBatch(1, 1, 0, [subscribe])
     assert letters.decode(letters.encode(batch)).commands == [subscribe]
 
 

@@ -9,8 +9,8 @@ from typing import Any, cast
 import trio
 
 from amqp10broker.cluster.bootstrap import Address, ClusterIdentity, MemberAt
-from amqp10broker.cluster.lane_codec import BODIES
-from amqp10broker.cluster.lane_messages import LeaderIs
+from amqp10broker.cluster.remote_queue.codec import BODIES
+from amqp10broker.cluster.remote_queue.messages import LeaderIs
 from amqp10broker.cluster.wire import ConnectionPurpose, FrameKind, PeerFrame
 from amqp10broker.config import Config
 from amqp10broker.metadata.queue import QueueSpec
@@ -40,7 +40,10 @@ async def started(tmp_path: Path, nursery: trio.Nursery) -> Cluster:
     cluster.membership = ClusterIdentity("c", 2, "b", (MemberAt(1, "a", here), MemberAt(2, "b", here)))
     liveness = SimpleNamespace(hears={1})
     peers = SimpleNamespace(
-        connected=lambda node, purpose: node == 1, liveness=liveness, send=lambda *frame: True
+        connected=lambda node, purpose: node == 1,
+        liveness=liveness,
+        send=lambda *frame: True,
+        backlog_bytes=lambda node: 0,
     )
     cluster.peers = cast("Any", peers)
     cluster._nursery = nursery
@@ -54,7 +57,7 @@ def reached(cluster: Cluster) -> bool:
     return handle.client.open
 
 
-async def test_a_home_that_spoke_before_there_were_lanes_is_heard(tmp_path: Path) -> None:
+async def test_a_home_that_spoke_before_there_were_links_is_heard(tmp_path: Path) -> None:
     """It says so once, as soon as the connection is there."""
     async with trio.open_nursery() as nursery:
         cluster = await started(tmp_path, nursery)

@@ -24,7 +24,7 @@ from amqp10broker.protocols.amqp091.methods import (
     QueueDeclare,
     QueueDeclareOk,
 )
-from amqp10broker.queues import figures
+from amqp10broker.queues import stats
 from amqp10broker.runtime.admin.operations import run_operation
 from amqp10broker.runtime.broker import Broker
 from amqp10broker.runtime.http import http_context
@@ -194,7 +194,7 @@ async def test_bytes_that_would_take_long_to_add_up_are_left_out(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of many messages with consumers, or returned by them; all else of the queue is told."""
-    monkeypatch.setattr(figures, "LOOKED_THROUGH_MAX", 2)
+    monkeypatch.setattr(stats, "LOOKED_THROUGH_MAX", 2)
     async with running_broker() as broker, http_user(broker) as user:
         await user.put("/queues/%2F/q", {"durable": True, "arguments": {"x-queue-type": kind}})
         client = await connect091(broker).open()

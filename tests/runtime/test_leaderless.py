@@ -8,8 +8,8 @@ from typing import Any, cast
 import pytest
 import trio
 
-from amqp10broker.cluster.groups import Groups
-from amqp10broker.cluster.ids import SYSTEM_GROUP, member_id
+from amqp10broker.raft.groups import Groups
+from amqp10broker.raft.ids import SYSTEM_GROUP, member_id
 from amqp10broker.runtime.cluster.leaderless import LeaderlessQueues
 from tests.runtime.conftest import LogRecorder
 

@@ -10,8 +10,6 @@ from typing import Any, cast
 import pytest
 import trio
 
-from amqp10broker.cluster.groups import Groups
-from amqp10broker.cluster.ids import node_of
 from amqp10broker.cluster.membership import MemberRole
 from amqp10broker.cluster.reconcile import Reconciling
 from amqp10broker.errors import PreconditionFailed, Unavailable
@@ -19,6 +17,8 @@ from amqp10broker.metadata.catalog import Catalog, CatalogRequest
 from amqp10broker.metadata.node_requests import JoinNode, SetDraining, SetMembers
 from amqp10broker.metadata.placement import Placed
 from amqp10broker.metadata.queue import DeclaredQueue
+from amqp10broker.raft.groups import Groups
+from amqp10broker.raft.ids import node_of
 from amqp10broker.runtime.cluster import member_changes, reconciler
 from amqp10broker.runtime.cluster.leader_changes import Leaderships, MovedAway, transfer
 from amqp10broker.runtime.cluster.member_changes import MemberChanges
@@ -46,7 +46,7 @@ class Scene:
         self.decides = trio.Event()
         self.decides.set()
         self.catalog = Catalog(Host())
-        self.catalog.placement = self
+        self.catalog.placement = self.place
         self.catalog.highest_number = GROUP - 1
         self.queue: DeclaredQueue = declare(self.catalog, "/", "q", arguments={"x-queue-type": "quorum"})[0]
         assert self.queue.number == GROUP

@@ -13,14 +13,13 @@ import trio
 from trio.testing import MockClock, memory_stream_pair
 
 from amqp10broker.cluster.frames import Decoder, encode
-from amqp10broker.cluster.groups import ELECTIONS_MAX, Groups
 from amqp10broker.cluster.hello import Hello, Identity
-from amqp10broker.cluster.ids import member_id
-from amqp10broker.cluster.member import Member
 from amqp10broker.cluster.wire import ConnectionPurpose, FrameKind
 from amqp10broker.raft.codec import MESSAGE
 from amqp10broker.raft.config import Configuration
 from amqp10broker.raft.entries import Hard, Point, Stored
+from amqp10broker.raft.groups import ELECTIONS_MAX, Groups, Member
+from amqp10broker.raft.ids import member_id
 from amqp10broker.raft.messages import PreVote
 from amqp10broker.runtime.cluster.peer_link import FRAMES_A_TURN, JOIN_S, READ_BYTES, PeerLink
 from amqp10broker.runtime.connections.socket_transport import SocketTransport

@@ -366,7 +366,7 @@ async def test_message_larger_than_the_bound_goes_alone(network: Network) -> Non
 
 
 async def test_letters_are_never_dropped_and_their_backlog_can_be_seen(network: Network) -> None:
-    """Lanes hold back credit by it."""
+    """Links hold back credit by it."""
     a, b = Node(network, 1, "a"), Node(network, 2, "b")
     async with running(a, b):
         await all_hear_all(a, b)

@@ -27,14 +27,14 @@ from amqp10broker.queues.commands import (
 from amqp10broker.queues.effects import Answer, Confirmed, Deliver, Effect, QueueDeleted, Unconfirmed
 from amqp10broker.queues.settings import DEFAULTS, QueueSettings
 from amqp10broker.queues.stream.durability import StreamBackend
+from amqp10broker.queues.stream.log import Shelf, StreamLog
+from amqp10broker.queues.stream.memory import MemoryShelf
 from amqp10broker.queues.stream.queue import StreamQueue
 from amqp10broker.runtime.clock import WallClock
 from amqp10broker.runtime.mailbox import Mailbox
 from amqp10broker.runtime.queues.queue_task import QueueTask
 from amqp10broker.runtime.queues.reply_registry import ReplyRegistry
 from amqp10broker.storage.stream_files import FileShelf, folder_of
-from amqp10broker.storage.stream_log import Shelf, StreamLog
-from amqp10broker.storage.stream_memory import MemoryShelf
 from tests.support.disks import SimDisk
 from tests.support.inventories import ShelfAlone, inventory_on
 from tests.support.streams import text
@@ -129,13 +129,18 @@ async def running(
     def forget(stream: QueueTask) -> None:
         found[0].gone += 1
 
-    backend = StreamBackend(
-        StreamQueue("s", log, settings=settings),
-        log,
-        sync,
-        lambda _, error: found[0].full.append(error is not None),
+    stream = QueueTask(
+        lambda wake, publish: StreamBackend(
+            *(StreamQueue("s", log, settings=settings), wake, publish, log, sync),
+            lambda _, error: found[0].full.append(error is not None),
+        ),
+        reply_registry,
+        WallClock(),
+        forget,
+        never,
+        never,
+        confirm_delay_ms=delay_ms,
     )
-    stream = QueueTask(backend, reply_registry, WallClock(), forget, never, never, confirm_delay_ms=delay_ms)
     found.append(Running(stream, reply_registry))
     async with trio.open_nursery() as nursery:
         if sync is not None:

@@ -7,9 +7,6 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from amqp10broker.cluster.groups import Groups
-from amqp10broker.cluster.ids import SYSTEM_GROUP, member_id, node_of
-from amqp10broker.cluster.member import Member
 from amqp10broker.cluster.placement import ByCount
 from amqp10broker.cluster.proposals import Proposals
 from amqp10broker.cluster.system import System
@@ -33,6 +30,8 @@ from amqp10broker.metadata.restore import restore
 from amqp10broker.queues.commands import PeerId, RequestRef
 from amqp10broker.raft.codec import MESSAGE
 from amqp10broker.raft.config import Add, Promote
+from amqp10broker.raft.groups import Groups, Member
+from amqp10broker.raft.ids import SYSTEM_GROUP, member_id, node_of
 from amqp10broker.raft.messages import InstallSnapshot
 from tests.support.kept_entries import Host, Watched, state
 from tests.support.metadata_group import check_whole, conceal, explain

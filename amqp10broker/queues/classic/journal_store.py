@@ -1,4 +1,4 @@
-"""A classic queue in the journal: the `queues.classic.store.Store` of a durable queue with a data folder.
+"""A classic queue in the journal: the `Store` of a durable queue with a data folder.
 
 Messages are written as they come, removals as ranges, once a step. The middle of a long backlog is read back
 from the same records when it is needed; a page with messages that are not in the journal goes to the spool.
@@ -32,10 +32,12 @@ from amqp10broker.queues.classic.store import (
     PAGE_BYTES_MAX,
     PAGE_MESSAGES_MAX,
     Handle,
+    Store,
     chosen,
 )
-from amqp10broker.queues.journal import JournalRecord, RecordLog
+from amqp10broker.queues.journal import RecordLog
 from amqp10broker.queues.spool import Place, Spool
+from amqp10broker.storage.record import Record
 
 RECORD_MESSAGES_MAX: Final = 8192
 """Messages of one record: a larger publish becomes several."""
@@ -135,11 +137,11 @@ class _Level:
         return min(self.soonest.get(each, 0) for each in range(start // _BUCKET, (stop - 1) // _BUCKET + 1))
 
 
-class ClassicStore:
+class ClassicStore(Store):
     """The store of one classic queue."""
 
-    durable: Final = True
-    in_memory: Final = False
+    durable = True
+    in_memory = False
 
     def __init__(self, group: int, log: RecordLog, spool: Spool, record_bytes: int) -> None:
         """Create an empty store. `group`: the queue's number, never used before."""
@@ -386,7 +388,7 @@ class ClassicStore:
             self._append(number, part.first, part.messages(), part.expiries, part.dues, None)
             self.live -= last - first  # they were counted before
 
-    def restore(self, records: Iterable[JournalRecord]) -> None:
+    def restore(self, records: Iterable[Record]) -> None:
         for record in records:
             try:
                 self._restore(record)
@@ -397,7 +399,7 @@ class ClassicStore:
                     "restore the data folder from a copy",
                 ) from error
 
-    def _restore(self, record: JournalRecord) -> None:
+    def _restore(self, record: Record) -> None:
         payload = record.payload
         if record.kind == MESSAGES:
             self._restore_messages(record, *HEAD.decode_part(payload))
@@ -414,7 +416,7 @@ class ClassicStore:
         else:
             raise ValueError(f"a record of kind {record.kind} is none of a classic queue")
 
-    def _restore_messages(self, record: JournalRecord, start: MessagesHead, at: int) -> None:
+    def _restore_messages(self, record: Record, start: MessagesHead, at: int) -> None:
         level = self._level(start.level)
         first, count, expiries, dues = record.index, start.messages, start.expiries, start.dues
         level.may_expire = level.may_expire or expiries is not None

@@ -44,7 +44,8 @@ from amqp10broker.queues.quorum.commands import (
     Selected,
     SessionGone,
 )
-from amqp10broker.queues.quorum.selecting import LINES, encoded
+from amqp10broker.queues.quorum.ready import LINES
+from amqp10broker.queues.selecting import encoded
 
 
 class Place(NamedTuple):

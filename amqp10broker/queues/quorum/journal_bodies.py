@@ -10,7 +10,8 @@ from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from amqp10broker.message.message import Message
-from amqp10broker.queues.classic.extents import Accounts, Extents
+from amqp10broker.queues.classic.extents import Extents
+from amqp10broker.queues.journal import RecordLog
 from amqp10broker.queues.quorum.bodies import Packs, PagedBodies, ranges_of
 from amqp10broker.queues.quorum.command_codec import Place
 
@@ -23,17 +24,17 @@ class _Put(NamedTuple):
 
 
 class JournalBodies:
-    """A `queues.quorum.bodies.BodyStore` with the places of its messages in the journal.
+    """`PagedBodies` with the places of its messages in the journal.
 
     Attributes:
         recovering: entries are applied again. Messages may be missing, since their present record comes later
             in the journal.
     """
 
-    def __init__(self, accounts: Accounts, packs: Packs | None = None) -> None:
+    def __init__(self, journal: RecordLog, packs: Packs | None = None) -> None:
         self.recovering = False
         self._messages = PagedBodies(packs)
-        self._extents = Extents(accounts)
+        self._extents = Extents(journal)
         self._noted: list[_Put | Sequence[int]] = []
         self._readers = 0
         self._dropped: set[int] = set()
@@ -196,3 +197,7 @@ class JournalBodies:
             self._extents.remove(at, first)
             at = end
         return sorted(missing)
+
+
+BodyStore = PagedBodies | JournalBodies
+"""The contents of a queue's messages by index."""

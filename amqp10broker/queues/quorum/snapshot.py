@@ -37,7 +37,7 @@ from amqp10broker.layout import (
 from amqp10broker.queues import machine_version
 from amqp10broker.queues.effects import DeadLetterReason
 from amqp10broker.queues.layouts import CONSUMER, EFFECT, PEER, PUBLISHER, SETTINGS
-from amqp10broker.queues.quorum.bodies import BodyStore, ranges_of
+from amqp10broker.queues.quorum.bodies import ranges_of
 from amqp10broker.queues.quorum.consumer import (
     SIZE_BITS,
     ConsumerSelection,
@@ -45,10 +45,11 @@ from amqp10broker.queues.quorum.consumer import (
     delivered_at,
     size_of,
 )
-from amqp10broker.queues.quorum.lane import OrderedEntries
-from amqp10broker.queues.quorum.node_lanes import NodeLane
+from amqp10broker.queues.quorum.journal_bodies import BodyStore
+from amqp10broker.queues.quorum.node_links import NodeLink
+from amqp10broker.queues.quorum.ordered_entries import OrderedEntries
 from amqp10broker.queues.quorum.queue import QuorumQueue
-from amqp10broker.queues.quorum.selecting import LINES
+from amqp10broker.queues.quorum.ready import LINES
 
 LIVE_MAX: Final = 1 << 28
 """More than the messages of any queue; so that damaged bytes do not take all memory."""
@@ -169,7 +170,7 @@ _STATE: Final = Layout(
     holder=optional(U64),
     suspects=mapping(_NODE, optional(U64)),
     gone=mapping(U32, U32),
-    lanes=mapping(_NODE, Layout(NodeLane, last=U64, heard=U64, kept=Many(row(U64, PEER, EFFECT)))),
+    links=mapping(_NODE, Layout(NodeLink, last=U64, heard=U64, kept=Many(row(U64, PEER, EFFECT)))),
     again=row(U64, Many(row(U8, U64))),
 )
 
@@ -189,7 +190,7 @@ def encode_snapshot(queue: QuorumQueue) -> bytes:
             next_index=messages.next_index,
             full=messages.full,
             settings=messages.settings,
-            lines=[lane.columns() for lane in ready.in_order()],
+            lines=[line.columns() for line in ready.in_order()],
             ready=ready.numbers(),
             returned=ready.indexes_of_returns(),
             tail=ready.indexes_of_tail(),
@@ -209,8 +210,8 @@ def encode_snapshot(queue: QuorumQueue) -> bytes:
             turns=[each.number for each in consumers.turns.in_order()],
             holder=None if holder is None else holder.number,
             suspects=consumers.suspects,
-            gone=queue.node_lanes.gone,
-            lanes=queue.node_lanes.by_node,
+            gone=queue.node_links.gone,
+            links=queue.node_links.by_node,
             again=(again.first, again.places),
         )
     )
@@ -239,8 +240,8 @@ def decode_snapshot(name: str, data: bytes, bodies: BodyStore | None = None) -> 
     messages.next_index = state.next_index
     messages.full = state.full
     ready = messages.ready
-    for lane, columns in zip(ready.in_order(), state.lines, strict=True):
-        _fill(lane, *columns)
+    for line, columns in zip(ready.in_order(), state.lines, strict=True):
+        _fill(line, *columns)
     ready.restore(
         state.ready,
         state.returned,
@@ -271,16 +272,16 @@ def decode_snapshot(name: str, data: bytes, bodies: BodyStore | None = None) -> 
         holder=None if state.holder is None else by_number[state.holder],
         suspects=state.suspects,
     )
-    queue.node_lanes.gone = state.gone
-    queue.node_lanes.by_node = state.lanes
+    queue.node_links.gone = state.gone
+    queue.node_links.by_node = state.links
     return queue
 
 
-def _fill(lane: OrderedEntries, keys: Sequence[int], sizes: Sequence[int], expiries: Sequence[int]) -> None:
+def _fill(line: OrderedEntries, keys: Sequence[int], sizes: Sequence[int], expiries: Sequence[int]) -> None:
     step = 4096
     for at in range(0, len(keys), step):
         some = expiries[at : at + step] if any(expiries[at : at + step]) else None
-        lane.append(keys[at : at + step], sizes[at : at + step], some)
+        line.append(keys[at : at + step], sizes[at : at + step], some)
 
 
 def _consumer(given: SimpleNamespace) -> QuorumConsumer:

@@ -12,7 +12,7 @@ from amqp10broker.message.message import Message
 from amqp10broker.message.offsets import delivered, delivered_with_time
 from amqp10broker.protocols.serial import MASK
 from amqp10broker.queues.commands import NO_BOUND, ConsumerRef
-from amqp10broker.queues.outlook import StreamReading
+from amqp10broker.queues.queue_status import StreamReading
 from amqp10broker.queues.stream.log import Chunk, Place, StreamLog
 
 NO_END: Final = 2**64

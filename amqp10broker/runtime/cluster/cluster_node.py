@@ -14,7 +14,6 @@ from amqp10broker.runtime.cluster.member_states import state_of
 from amqp10broker.runtime.queues.queue_task import QueueTask
 
 if TYPE_CHECKING:
-    from amqp10broker.cluster.member import Member
     from amqp10broker.queues.quorum.durability import QuorumInLog
 
 MAINTENANCE: Final = "Node was put into maintenance mode"
@@ -72,7 +71,7 @@ class NodeAlone(ClusterNode):
         handle = None if queue is None else queue.handle
         if not isinstance(handle, QueueTask) or not handle.backend.by_log:
             return {0: MemberState("leader", "voter")}  # in memory there is no log
-        return {0: state_of(cast("Member | None", cast("QuorumInLog", handle.backend).member))}
+        return {0: state_of(cast("QuorumInLog", handle.backend).member)}
 
     async def drain(self) -> None:
         stop_serving(self._broker)

@@ -12,9 +12,6 @@ from typing import Any, Final
 
 import trio
 
-from amqp10broker.cluster.groups import Groups
-from amqp10broker.cluster.ids import node_of
-from amqp10broker.cluster.member import Member
 from amqp10broker.cluster.membership import (
     Adding,
     DeclareMembers,
@@ -39,6 +36,8 @@ from amqp10broker.metadata.queue import DeclaredQueue
 from amqp10broker.operations.members import change_not_permitted, last_node, refused
 from amqp10broker.raft.config import Add, Promote, Remove
 from amqp10broker.raft.errors import ChangeRefused, NotLeader, NotReady
+from amqp10broker.raft.groups import Groups, Member
+from amqp10broker.raft.ids import node_of
 from amqp10broker.runtime.cluster.leader_changes import LOOK_S, MovedAway, hand_over, leading_member
 from amqp10broker.runtime.log import Log
 
@@ -52,7 +51,7 @@ TAKE_BACK_S: Final = 5.0
 
 
 Proposing = Callable[[CatalogRequest[Any]], Awaitable[Any]]
-"""Has a request decided, and waits for it (`Cluster.propose`)."""
+"""Has a request decided, and waits for it (`SystemNode.propose`)."""
 
 
 class MemberChanges:

@@ -14,13 +14,13 @@ import trio
 from amqp10broker.cluster.asking import Document
 from amqp10broker.cluster.bootstrap import ClusterIdentity as OfCluster
 from amqp10broker.cluster.bootstrap import target_size
-from amqp10broker.cluster.ids import SYSTEM_GROUP, node_of
 from amqp10broker.cluster.membership import MemberRole, is_promotable
 from amqp10broker.errors import PeerUnreachable, RefusedError, Unavailable
 from amqp10broker.metadata.node_requests import SetDraining, SetMembers
 from amqp10broker.metadata.queue import DeclaredQueue
 from amqp10broker.operations.cluster_node import ClusterNode, GroupSeen, Leaderless, MemberState
 from amqp10broker.operations.registry import OPERATIONS
+from amqp10broker.raft.ids import SYSTEM_GROUP, node_of
 from amqp10broker.runtime.admin.node import Administered
 from amqp10broker.runtime.admin.operations import run_operation
 from amqp10broker.runtime.cluster.cluster import Cluster

@@ -9,13 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import nullcontext
-from typing import Final, Protocol
+from typing import Final
 
 import trio
 
 from amqp10broker.errors import DiskFull, StorageError, StorageFailed
+from amqp10broker.queues.stream.syncs import StreamSyncs
 from amqp10broker.runtime.log import Log
 from amqp10broker.runtime.mailbox import InlineSteps
+from amqp10broker.storage.catalog_log import CatalogLog
+from amqp10broker.storage.inventory import Inventory
 from amqp10broker.storage.journal import Journal
 
 _log = Log("amqp10broker.storage")
@@ -27,14 +30,8 @@ FEW: Final = 4
 """So many queues go on at once when what they have kept is durable; more take their own turns."""
 
 
-class AlsoSynced(Protocol):
-    """Another file that must be durable before anything is confirmed that was written after it."""
-
-    def fds_to_sync(self) -> Sequence[int]:
-        """Descriptors to sync; none if everything is durable."""
-
-    def synced(self) -> None:
-        """The descriptors of the last `fds_to_sync` are synced."""
+AlsoSynced = CatalogLog | Inventory | StreamSyncs
+"""Another file that must be durable before anything is confirmed that was written after it."""
 
 
 class Committer:

@@ -11,21 +11,24 @@ A durable queue waits with its first letter until the journal has been read.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
-from typing import Final, Protocol
+from typing import Final
 
 import trio
 
 from amqp10broker.errors import BrokerError, DiskFull, StorageError
 from amqp10broker.operations.snapshot import JournalView
 from amqp10broker.queues.classic.journal_store import ClassicStore
-from amqp10broker.queues.outlook import QueueProgress
+from amqp10broker.queues.durable_links import ResumableLinksInJournal
+from amqp10broker.queues.queue_status import QueueProgress
+from amqp10broker.queues.quorum.log_store import QuorumStore
 from amqp10broker.queues.spool import Spool
+from amqp10broker.queues.stream.commits import StreamCommits
+from amqp10broker.queues.stream.syncs import StreamSyncs
 from amqp10broker.runtime.clock import WallClock
 from amqp10broker.runtime.journal.committer import Committer
 from amqp10broker.runtime.journal.data import Data
-from amqp10broker.runtime.journal.stream_syncs import StreamSyncs
 from amqp10broker.runtime.journal.syncer import open_syncer
 from amqp10broker.runtime.log import Log
 from amqp10broker.runtime.mailbox import InlineSteps
@@ -56,16 +59,8 @@ SOON_S: Final = 0.2
 classic queues, and messages that were confirmed when they were written."""
 
 
-class JournalOwner(Protocol):
-    """The records of a queue in the journal."""
-
-    group: int
-
-    def restore(self, records: Sequence[Record]) -> None:
-        """Take in records found at start."""
-
-    def relocate(self, file: int) -> Iterator[None]:
-        """Append again what lives in a file."""
+JournalOwner = ClassicStore | QuorumStore | StreamCommits | ResumableLinksInJournal
+"""What has records in the journal: takes in those found at start, and appends again what lives in a file."""
 
 
 class JournalTask:

@@ -17,7 +17,6 @@ from amqp10broker.runtime.cluster.member_states import state_of
 from amqp10broker.runtime.queues.queue_task import QueueTask
 
 if TYPE_CHECKING:
-    from amqp10broker.cluster.member import Member
     from amqp10broker.queues.quorum.durability import QuorumInLog
 
 
@@ -96,7 +95,7 @@ class MetricsSource:
         if not isinstance(handle, QueueTask) or not handle.backend.by_log:
             return None
 
-        return state_of(cast("Member | None", cast("QuorumInLog", handle.backend).member))
+        return state_of(cast("QuorumInLog", handle.backend).member)
 
     def is_here(self, queue: DeclaredQueue) -> bool:
         catalog = self._broker.catalog

@@ -66,7 +66,7 @@ class SessionCommits:
         if why is not None:
             return why
         there = {handle: part for handle, part in work.items() if not part[0].queue.deleted}
-        kept = any(task.backend.kept for task, _ in there.values())
+        kept = any(task.backend.durable for task, _ in there.values())
         journal = None if self._journal_task is None or not kept else self._journal_task.journal
         with nullcontext() if journal is None else journal.together():
             for each, (_, commands) in there.items():
@@ -101,7 +101,7 @@ class SessionCommits:
                 return f"queue '{name}' cannot write at present"
             if publishes and not task.queue.has_room_for(messages):
                 return NoRoom(f"queue '{name}' would exceed its maximum length")
-            if backend.kept:
+            if backend.durable:
                 size += bytes_
         if not size or self._journal_task is None or not self._journal_task.journal.reserves:
             return None

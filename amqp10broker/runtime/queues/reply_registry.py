@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import count
-from typing import Any, Protocol
+from typing import Any
 
 from amqp10broker.metadata.proposing import Decided
 from amqp10broker.queues.commands import PeerId, ReplyTo
 from amqp10broker.queues.effects import Effect
-from amqp10broker.runtime.mailbox import InlineSteps
+from amqp10broker.runtime.mailbox import InlineSteps, Mailbox
+from amqp10broker.sessions.amqp10.resumable_links import ResumableLink
 
-
-class EffectBox(Protocol):
-    """A mailbox that takes what queues answer, whatever else it takes."""
-
-    def put(self, message: list[Effect]) -> bool:
-        """Put a message, never waiting; False when it was not taken."""
+EffectBox = Mailbox[Any] | ResumableLink
+"""What takes the answers of queues, by `put`."""
 
 
 class ReplyRegistry:

@@ -68,7 +68,6 @@ def test_bad_values_exit_with_2_and_one_sentence(
 @pytest.mark.parametrize(
     "argv",
     [
-        [],
         ["serve", "--prot", "1"],
         ["serve", "--max-link", "5"],
         ["set", "port", "1"],

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from amqp10broker.cluster.remote_queue.port import LinkPort
 from amqp10broker.cluster.reply_queues import ReplyQueues
 from amqp10broker.cluster.wire import FrameKind, PeerFrame
 from amqp10broker.layout import TEXT, BadBytes, row
@@ -40,6 +41,10 @@ class Box(MachineHandle[VolatileQueue]):
             self.told += effects
 
 
+def unused(*given: Any) -> Any:
+    raise AssertionError("queues without a log use no link")
+
+
 class Node:
     """One of three; what it sends lies in `net` until it is carried.
 
@@ -51,25 +56,21 @@ class Node:
         self.number = number
         self.net = net
         self.waiting = 0
-        self.up: dict[int, None] = {}
+        self.port = LinkPort(
+            *(number, net.incarnations[number], self.send, lambda node: self.waiting),
+            *(unused, unused, unused, unused),
+        )
+        self.port.incarnations = net.incarnations
+        self.up = self.port.connected
         self.catalog = make_catalog(SimpleNamespace(start_queue=lambda spec: IdleHandle()))
         self.vhost = self.catalog.lookup_vhost(VHOST)
-        self.replies = ReplyQueues(
-            number, lambda: net.incarnations, self, self.catalog.find_vhost, Box, lambda: "secret"
-        )
+        self.replies = ReplyQueues(self.port, self.catalog.find_vhost, Box, lambda: "secret")
         self.catalog.node_directory = cast("Any", SimpleNamespace(reply_queue=self.replies.find))
 
     def send(self, node: int, kind: FrameKind, group: int, body: Sequence[bytes]) -> bool:
         if node in self.up:
             self.net.frames.append((self.number, node, PeerFrame(kind, group, b"".join(body))))
         return node in self.up
-
-    def waiting_bytes(self, node: int) -> int:
-        return self.waiting
-
-    @property
-    def connected(self) -> Collection[int]:
-        return self.up
 
     def requester(self, vhost: str = VHOST) -> tuple[DeclaredQueue, c.ConsumerRef]:
         """A queue for replies, whose consumer has credit for two."""

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from amqp10broker.cluster import system_store
-from amqp10broker.cluster.ids import member_id
 from amqp10broker.cluster.system_store import SystemStore, found, is_member, left_alone
 from amqp10broker.cluster.transactions import (
     CatalogTransaction,
@@ -21,6 +20,7 @@ from amqp10broker.metadata.vhost_requests import SetParameter
 from amqp10broker.raft import codec
 from amqp10broker.raft.config import Configuration
 from amqp10broker.raft.entries import Hard, Kind, Point, Run, Snapshot, run_of
+from amqp10broker.raft.ids import member_id
 from amqp10broker.raft.ready import Ready
 from amqp10broker.storage import entry_log
 from amqp10broker.storage.catalog_log import CatalogLog, open_catalog_log

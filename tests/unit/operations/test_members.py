@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from amqp10broker.cluster.ids import node_of
 from amqp10broker.errors import NotFound, NotSupported, PreconditionFailed, Unavailable
 from amqp10broker.operations.members import LAST_NODE, TIMED_OUT, change_not_permitted, last_node
+from amqp10broker.raft.ids import node_of
 from tests.support.cluster_node import FakeNode
 from tests.support.declaring import add_vhost, declare
 from tests.support.managing import Broker

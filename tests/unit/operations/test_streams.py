@@ -8,7 +8,7 @@ import pytest
 
 from amqp10broker.errors import NotFound, NotSupported, PreconditionFailed
 from amqp10broker.metadata.placement import Placed
-from amqp10broker.queues.figures import QueueStats
+from amqp10broker.queues.stats import QueueStats
 from tests.support.declaring import declare
 from tests.unit.operations.test_members import World
 

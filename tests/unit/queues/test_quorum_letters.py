@@ -61,16 +61,16 @@ class Entries(Bench):
 
     @property
     def kept(self) -> list[object]:
-        lane = self.queue.lanes[NODE, START]
-        return [(index, type(effect)) for index, _, effect in lane.kept]
+        link = self.queue.links[NODE, START]
+        return [(index, type(effect)) for index, _, effect in link.kept]
 
 
 def test_letters_are_carried_out_and_numbered() -> None:
     bench = Entries()
     told = bench.entry(letters(1, publish("a"), publish("b", "c")))
     assert [type(each) for each in told] == [Confirmed, Confirmed]
-    assert (bench.queue.ready, bench.queue.lane_last(NODE, START)) == (3, 2)
-    assert bench.queue.lane_last(NODE, START + 1) == 0
+    assert (bench.queue.ready, bench.queue.link_last(NODE, START)) == (3, 2)
+    assert bench.queue.link_last(NODE, START + 1) == 0
 
 
 @pytest.mark.rabbitmq("rabbit_fifo_SUITE", "duplicate_enqueue_test")
@@ -79,10 +79,10 @@ def test_what_comes_twice_or_too_early_changes_nothing(first: int) -> None:
     """Mutants 28 and 29. Indexes are used up, for places are known before the queue decides."""
     bench = Entries(**FULL)
     bench.entry(letters(1, publish("a"), Purge(SESSION.request())))
-    before = bench.queue.lanes[NODE, START]
+    before = bench.queue.links[NODE, START]
     state = asdict(before)
     assert not bench.entry(letters(first, publish("x", "y"), Purge(SESSION.request()), heard=1))
-    assert asdict(bench.queue.lanes[NODE, START]) == state
+    assert asdict(bench.queue.links[NODE, START]) == state
     assert (bench.queue.ready, bench.queue.next_index, len(bench.queue.live_indexes())) == (0, 3, 0)
     bench.entry(letters(3, publish("z")))
     assert bench.bodies(bench.entry(letters(4, *reading()))) == ["z"]
@@ -91,6 +91,13 @@ def test_what_comes_twice_or_too_early_changes_nothing(first: int) -> None:
 def reading() -> tuple[Command, Command]:
     consumer = SESSION.consumer()
     return Subscribe(consumer, False), Credit(consumer, 0, 10, False, 0)
+
+
+def test_a_link_begins_with_its_first_letter() -> None:
+    bench = Entries()
+    assert not bench.entry(letters(2, publish("a")))
+    assert (dict(bench.queue.links), bench.queue.ready) == ({}, 0)
+    assert bench.entry(letters(1, publish("a")))
 
 
 def test_what_others_may_not_say_is_not_carried_out() -> None:
@@ -118,7 +125,7 @@ def test_what_others_may_not_say_is_not_carried_out() -> None:
     queue = bench.queue
     assert (queue.ready, queue.consumers, queue.publishers, queue.deleted) == (1, 0, 0, False)
     assert queue.next_index == 3
-    assert bench.bodies(bench.entry(letters(queue.lane_last(NODE, START) + 1, *reading()))) == ["mine"]
+    assert bench.bodies(bench.entry(letters(queue.link_last(NODE, START) + 1, *reading()))) == ["mine"]
 
 
 def test_a_question_in_letters_is_answered_in_its_place() -> None:
@@ -161,6 +168,12 @@ def test_what_nothing_else_says_is_kept_until_it_was_heard() -> None:
     assert bench.kept == []
 
 
+def test_nothing_is_kept_for_who_has_no_link() -> None:
+    bench = Entries(**FULL)
+    assert len(bench.publish("a", "b", "c")) == 2
+    assert dict(bench.queue.links) == {}
+
+
 def test_nodes_are_in_the_snapshot() -> None:
     """Mutant 27: what was carried out is not carried out again by a member that began with a snapshot."""
     bench = Entries(**FULL, consumer_timeout_ms=1000)
@@ -179,7 +192,7 @@ def test_nodes_are_in_the_snapshot() -> None:
     bodies = bench.queue.parts()[0].bodies
     restored = decode_snapshot("q", data, bodies)
     assert encode_snapshot(restored) == data
-    assert list(restored.lanes) == list(bench.queue.lanes)
+    assert list(restored.links) == list(bench.queue.links)
     assert restored.suspects == bench.queue.suspects == {(4, 1): None, (5, 1): bench.now}
     assert restored.deadline() == bench.queue.deadline() == bench.now + 60_000
     found, wanted = (queue.resume(NODE, START, 0, {}) for queue in (restored, bench.queue))
@@ -189,7 +202,7 @@ def test_nodes_are_in_the_snapshot() -> None:
         queue.apply(letters(4, Purge(SESSION.request())), bench.now)
         queue.apply(Letters(8, 2, 1, 1, 0, [publish("x")]), bench.now)
         assert not queue.take_effects()
-    assert restored.lane_last(NODE, START) == 5
+    assert restored.link_last(NODE, START) == 5
 
 
 def test_bytes_of_letters_say_where_messages_lie() -> None:
@@ -240,13 +253,13 @@ def test_letters_that_follow_each_other_are_joined() -> None:
     assert numbers(joined([one, Tick(), two])) == [(1, 1, 4, 1), (2, 3, 6, 1)]
 
 
-def test_a_lane_ends_with_its_node() -> None:
+def test_a_link_ends_with_its_node() -> None:
     bench = Entries()
     bench.entry(letters(1, AttachPublisher(PUBLISHER), publish("a")))
     later = Letters(NODE, START + 1, 1, 1, 0, [publish("b", session=ReplyTo(PeerId(NODE, START + 1, 1), ""))])
     bench.entry(later)
     bench.entry(NodeGone(NODE, START))
-    assert list(bench.queue.lanes) == [(NODE, START + 1)]
+    assert list(bench.queue.links) == [(NODE, START + 1)]
     assert (bench.queue.publishers, bench.queue.ready) == (0, 2)
     assert not bench.entry(letters(1, publish("late")))
     assert bench.queue.ready == 2

@@ -35,7 +35,7 @@ from amqp10broker.queues.effects import (
     PublishRejected,
     TimedOut,
 )
-from amqp10broker.queues.outlook import ConsumerStatus, QueueStatus
+from amqp10broker.queues.queue_status import ConsumerStatus, QueueStatus
 from amqp10broker.queues.quorum.command_codec import decode_commands, encode_commands
 from amqp10broker.queues.quorum.commands import DlxSettle, Letters, NodeBack, NodeGone, NodeSuspect
 from amqp10broker.queues.quorum.queue import QuorumQueue
@@ -151,7 +151,7 @@ def test_letters_behind_a_gap_do_nothing() -> None:
     group.says(ONE, publish(ONE, "a"))
     assert not group.entry(Letters(*ONE.id[:2], 3, 3, 0, [publish(ONE, "c")]))
     assert not group.entry(Letters(*TWO.id[:2], 2, 2, 0, [publish(TWO, "c")]))
-    assert (group.leader.ready, group.leader.lane_last(*ONE.id[:2]), len(group.leader.lanes)) == (1, 1, 1)
+    assert (group.leader.ready, group.leader.link_last(*ONE.id[:2]), len(group.leader.links)) == (1, 1, 1)
 
 
 def test_a_node_speaks_for_itself() -> None:
@@ -497,7 +497,7 @@ def test_an_older_start_takes_nothing_from_a_newer_one() -> None:
     group.entry(NodeSuspect(*ONE.id[:2]), NodeSuspect(*NEW.id[:2]))
     told = group.entry(NodeGone(*ONE.id[:2]))
     assert not bodies(told)
-    assert list(group.leader.lanes) == [NEW.id[:2]]
+    assert list(group.leader.links) == [NEW.id[:2]]
     assert list(group.leader.suspects) == [NEW.id[:2]]
     assert (group.leader.consumers, group.leader.publishers, group.leader.unsettled) == (1, 1, 1)
     found = group.resume(NEW, {new: 1})
@@ -511,7 +511,7 @@ def test_who_is_gone_comes_no_more() -> None:
     group.entry(NodeGone(*ONE.id[:2]))
     group.fail_over()
     group.says(ONE, *reader(ONE, 5)[1])
-    assert (group.leader.consumers, len(group.leader.lanes)) == (0, 0)
+    assert (group.leader.consumers, len(group.leader.links)) == (0, 0)
     group.says(NEW, *reader(NEW, 5)[1])
     assert group.leader.consumers == 1
 
@@ -581,7 +581,7 @@ def test_a_time_out_is_kept() -> None:
     group.wait(1000)
     group.fail_over()
     found = group.resume(ONE, {ref: 1})
-    assert [effect for _, _, effect in found.kept] == [TimedOut(ref, [0, 1], "q")]
+    assert [effect for _, _, effect in found.kept] == [TimedOut(ref, range(2), "q")]
     assert (found.deliveries, found.consumers[ref].missed) == ([], 1)
     # The node counts it from now on, and so do the letters that it sends again.
     told = group.says(ONE, Credit(ref, 2, 2, False, 2))

@@ -37,7 +37,7 @@ def opened(world: World, used: int) -> Node:
 def use(world: World, version: int) -> None:
     """The cluster uses a version from now on."""
     for node in world.nodes.values():
-        node.backend.usable = lambda: version
+        node.usable = version
         node.woken = True
 
 
@@ -95,14 +95,14 @@ def test_a_version_that_is_not_decided_on_goes_with_its_leader(next_broker: None
     world = World(3)
     old = opened(world, 1)
     world.part(old.number)
-    old.backend.usable = lambda: NEXT
+    old.usable = NEXT
     old.work()
     assert (old.store.version, old.backend.version) == (NEXT, 1)
     world.settle_down(lambda: not old.leads and world.leader() not in (None, old))
     leader = world.leader()
     assert leader is not None
     world.publish(leader)
-    old.backend.usable = lambda: 1
+    old.usable = 1
     world.heal(old.number)
     world.settle_down(lambda: world.even() and world.confirmed == {0})
     assert (old.store.version, old.backend.version) == (1, 1)
@@ -173,7 +173,7 @@ def test_a_state_that_it_cannot_read_is_left_and_asked_for_later(
     with pytest.raises(
         NewerMachine, match=f"has machine version {NEXT}, and this broker carries out versions 1 to 1"
     ):
-        old.backend.staged(7, state)
+        old.store.staged(7, state)
     assert old.backend.newer == NEXT
 
 
@@ -220,7 +220,7 @@ def test_what_comes_first_in_a_new_queue_is_of_the_version_that_the_cluster_uses
     world = World(10)
     leader = opened(world, 1)
     world.settle_down(world.even)
-    leader.backend.usable = lambda: NEXT
+    leader.usable = NEXT
     world.publish(leader)
     assert marks(leader) == [0, 2]
     world.settle_down(lambda: world.confirmed == {0})

@@ -1,7 +1,7 @@
 """The browsers at one node of one replicated queue: the state that the queue's leader needs to serve them.
 
 Browsers are neither in the log nor in the replicated state. Their node stores the subscription of each, its
-last request and its position; each new leader gets all of that first (`LaneBrowsers.anew`). Messages lost on
+last request and its position; each new leader gets all of that first (`LinkBrowsers.anew`). Messages lost on
 the way are shown again, because they were not counted.
 
 Between the two ends browsers have epochs of their own, which grow with each `GiveBack` and each renewal, so
@@ -70,7 +70,7 @@ class _Browser:
         self.quiet: int | None = None
 
 
-class LaneBrowsers:
+class LinkBrowsers:
     __slots__ = ("_by_ref",)
 
     def __init__(self) -> None:

@@ -1,7 +1,7 @@
 """A node's link to a queue that is at one other node only: a classic queue or a stream.
 
 Commands are sent at once. Both ends reset when the connection is lost: unconfirmed publishes are not taken,
-consumers end, and callers get the error that the queue's node is down (docs/adr/0049). The lane works again
+consumers end, and callers get the error that the queue's node is down (docs/adr/0049). The link works again
 when the home node announces the queue.
 """
 
@@ -12,15 +12,16 @@ from dataclasses import replace
 from enum import Enum, auto
 from typing import Final
 
-from amqp10broker.cluster.held import HeldByConsumer
-from amqp10broker.cluster.lane_messages import (
+from amqp10broker.cluster.remote_queue.held import HeldByConsumer
+from amqp10broker.cluster.remote_queue.messages import (
     LeaderIs,
     LetterBatch,
     RemoteEffects,
     RemoteResumed,
     ResumeRemote,
 )
-from amqp10broker.cluster.lanes import LanePort, Told_, add_effect
+from amqp10broker.cluster.remote_queue.port import LinkPort
+from amqp10broker.cluster.remote_queue.refusals import EffectsBySession, add_effect, refuse
 from amqp10broker.queues.commands import (
     AttachPublisher,
     Cancel,
@@ -63,7 +64,7 @@ class _State(Enum):
     DOWN = auto()
 
 
-class HomeClient:
+class HomeLink:
     """See the module. `down_ms`: since when it cannot be reached; None: it can. `full_ms`: None: publishes
     wait at its node, not here.
     """
@@ -87,7 +88,7 @@ class HomeClient:
         "queue",
     )
 
-    def __init__(self, queue: str, group: int, home: int, port: LanePort, *, reachable: bool) -> None:
+    def __init__(self, queue: str, group: int, home: int, port: LinkPort, *, reachable: bool) -> None:
         self.queue = queue
         self.group = group
         self.home = home
@@ -125,13 +126,13 @@ class HomeClient:
 
     def post_all(self, commands: Sequence[Command]) -> None:
         if self.ended:
-            self._port.tell(self._refused(commands, gone=True))
+            self._port.tell(self._refused(commands, Refusal.GONE))
         elif self._state is _State.OPENING:
             self._waiting += commands
         elif self._state is _State.UP:
             self._send(commands)
         else:
-            self._port.tell(self._refused(commands, gone=False))
+            self._port.tell(self._refused(commands, Refusal.NO_LEADER))
 
     def _send(self, commands: Sequence[Command]) -> None:
         for command in commands:
@@ -198,21 +199,12 @@ class HomeClient:
         self._state = _State.DOWN
         self.down_ms = self._port.now_ms()
         waiting, self._waiting = self._waiting, []
-        out: Told_ = {}
-        for publisher, numbers in self._unconfirmed.items():
-            for settled in (False, True):
-                ids = [number for number, of in numbers.items() if of is settled]
-                if ids:
-                    refused = Unconfirmed(publisher, ids, settled, failed=True, queue=self.queue)
-                    add_effect(out, publisher.reply_to, refused)
-        for request in self._requests:
-            add_effect(out, request.reply_to, Answer(request, 0, 0, Refusal.NO_LEADER))
+        out: EffectsBySession = {}
+        self._refuse_outstanding(out, Refusal.NO_LEADER)
         for ref in self._consumers:
             add_effect(out, ref.reply_to, QueueDown(ref, self.queue))
-        self._unconfirmed.clear()
-        self._requests.clear()
         self._consumers.clear()
-        for peer, effects in self._refused(waiting, gone=False).items():
+        for peer, effects in self._refused(waiting, Refusal.NO_LEADER).items():
             out.setdefault(peer, []).extend(effects)
         self._port.tell(out)
 
@@ -232,7 +224,7 @@ class HomeClient:
         """The queue tells sessions of this node."""
         if node != self.home or self._state is not _State.UP:
             return
-        out: Told_ = {}
+        out: EffectsBySession = {}
         for peer, effects in told.effects.items():
             for effect in effects:
                 heard = self._heard(effect)
@@ -288,7 +280,7 @@ class HomeClient:
         return replace(effect, ids=ids) if ids else None
 
     def resumed(self, node: int, resumed: RemoteResumed) -> None:
-        """Such a lane has nothing to resume."""
+        """Such a link has nothing to resume."""
 
     # --- the end ----------------------------------------------------------------------------------
 
@@ -301,54 +293,39 @@ class HomeClient:
         if self.ended:
             return
         self.ended = True
-        out = self._refused(self._waiting, gone=True)
-        for publisher, numbers in self._unconfirmed.items():
-            for settled in (False, True):
-                ids = [number for number, of in numbers.items() if of is settled]
-                if ids:
-                    refused = Unconfirmed(publisher, ids, settled, queue=self.queue)
-                    add_effect(out, publisher.reply_to, refused)
-        for request in self._requests:
-            add_effect(out, request.reply_to, Answer(request, 0, 0, Refusal.GONE))
+        out = self._refused(self._waiting, Refusal.GONE)
+        self._refuse_outstanding(out, Refusal.GONE)
         refs: list[ConsumerRef | PublisherRef] = [*self._consumers, *self._publishers]
         for ref in refs:
             add_effect(out, ref.reply_to, QueueDeleted(ref, self.queue))
         self._waiting = []
         self._consumers.clear()
         self._publishers.clear()
-        self._requests.clear()
-        self._unconfirmed.clear()
         self._port.tell(out)
 
-    def _refused(self, commands: Iterable[Command], *, gone: bool) -> Told_:
-        out: Told_ = {}
-        why = Refusal.GONE if gone else Refusal.NO_LEADER
+    def _refuse_outstanding(self, out: EffectsBySession, why: Refusal) -> None:
+        for publisher, numbers in self._unconfirmed.items():
+            for settled in (False, True):
+                ids = [number for number, of in numbers.items() if of is settled]
+                if ids:
+                    failed = why is not Refusal.GONE
+                    refused = Unconfirmed(publisher, ids, settled, failed=failed, queue=self.queue)
+                    add_effect(out, publisher.reply_to, refused)
+        for request in self._requests:
+            add_effect(out, request.reply_to, Answer(request, 0, 0, why))
+        self._unconfirmed.clear()
+        self._requests.clear()
+
+    def _refused(self, commands: Iterable[Command], why: Refusal) -> EffectsBySession:
+        out: EffectsBySession = {}
         for command in commands:
             match command:
-                case Publish():
-                    publisher = command.publisher
-                    refused = Unconfirmed(
-                        publisher, command.ids, command.settled, failed=not gone, queue=self.queue
-                    )
-                    add_effect(out, publisher.reply_to, refused)
-                case AttachPublisher():
-                    ref = command.publisher
-                    if gone:
-                        add_effect(out, ref.reply_to, QueueDeleted(ref, self.queue))
-                    else:
-                        self._publishers[ref] = None
+                case AttachPublisher() if why is not Refusal.GONE:
+                    self._publishers[command.publisher] = None
                 case DetachPublisher():
                     self._publishers.pop(command.publisher, None)
-                case Subscribe():
-                    consumer = command.consumer
-                    told = QueueDeleted if gone else QueueDown
-                    add_effect(out, consumer.reply_to, told(consumer, self.queue))
                 case Settle() if command.answer:
                     add_effect(out, command.consumer.reply_to, Settled(command.consumer, command.keys))
-                case Inspect() | Purge() | Delete():
-                    request = command.request
-                    if request is not None:
-                        add_effect(out, request.reply_to, Answer(request, 0, 0, why))
                 case _:
-                    continue
+                    refuse(out, [command], self.queue, why)
         return out

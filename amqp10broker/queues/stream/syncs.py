@@ -16,7 +16,7 @@ _Wait = tuple[Sequence[int], Callable[[], None]]
 
 
 class StreamSyncs:
-    """A `committer.AlsoSynced` for all streams."""
+    """The files of all streams that wait for a sync."""
 
     def __init__(self) -> None:
         self.wake: Callable[[], None] = lambda: None

@@ -6,11 +6,11 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 
 from amqp10broker.storage.record import RECORD_BYTES
-from amqp10broker.storage.stream_log import SegmentRecord
+from amqp10broker.storage.stream_files import SegmentRecord
 
 
 class MemoryShelf:
-    """A `stream_log.Shelf` in memory, where everything counts as durable as soon as it is written."""
+    """The segments of one stream, as `FileShelf`: durable as soon as they are written."""
 
     def __init__(self) -> None:
         self._segments: dict[int, list[SegmentRecord]] = {}

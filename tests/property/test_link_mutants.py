@@ -1,12 +1,12 @@
-"""The proofs of lanes are proved: each fault that is planted into them is caught by one of their worlds."""
+"""The proofs of links are proved: each fault that is planted into them is caught by one of their worlds."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.property.test_lanes import AWAY, PLAIN, SHORT, SINGLE, check_at_rest, check_contents, run
+from tests.property.test_queue_links import AWAY, PLAIN, SHORT, SINGLE, check_at_rest, check_contents, run
 from tests.support.journals import LONG
-from tests.support.lane_mutants import MUTANTS, Mutant
+from tests.support.link_mutants import MUTANTS, Mutant
 
 SEEDS = range(400 if LONG else 60)
 

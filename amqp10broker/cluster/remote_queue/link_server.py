@@ -1,26 +1,25 @@
-"""A queue's end of its lanes: commands of nodes in, effects for their sessions out.
+"""A queue's end of its links: commands of nodes in, effects for their sessions out.
 
-`LaneServer` belongs to a member of a replicated queue and works while that leads; `HomeServer` to a queue at
-one node. A lane gets effects only after it has resumed under this leader and on this connection: the queue's
-state has the effects that it missed.
+`LinkServer` belongs to a member of a replicated queue and works while that leads; `HomeLinkServer` to a queue
+at one node. A link gets effects only after it has resumed under this leader and on this connection: the
+queue's state has the effects that it missed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
 
-from amqp10broker.cluster.held import HeldByConsumer
-from amqp10broker.cluster.lane_codec import is_browsers
-from amqp10broker.cluster.lane_messages import (
+from amqp10broker.cluster.remote_queue.codec import is_browsers
+from amqp10broker.cluster.remote_queue.held import HeldByConsumer
+from amqp10broker.cluster.remote_queue.messages import (
     Browse,
-    LaneMessage,
     LeaderIs,
     LetterBatch,
     RemoteEffects,
     RemoteResumed,
     ResumeRemote,
 )
+from amqp10broker.cluster.remote_queue.port import LinkPort
 from amqp10broker.queues.commands import (
     AttachPublisher,
     Cancel,
@@ -45,55 +44,16 @@ from amqp10broker.queues.quorum.commands import (
     NodeSuspect,
     QuorumCommand,
 )
-from amqp10broker.queues.quorum.node_lanes import is_of
-from amqp10broker.queues.quorum.queue import QuorumQueue
+from amqp10broker.queues.quorum.durability import QuorumInLog
+from amqp10broker.queues.quorum.node_links import is_of
 
 Effects = Mapping[PeerId, list[Effect]]
+PostAll = Callable[[list[QuorumCommand]], None]
+"""Puts commands into the queue's mailbox, in order: they are proposed if the member leads."""
 
 
-class ServerPort(Protocol):
-    """The context of a queue in its node."""
-
-    node: int
-
-    @property
-    def peers(self) -> Sequence[int]:
-        """All nodes to which there is a way, this one among them."""
-
-    @property
-    def incarnations(self) -> Mapping[int, int]:
-        """The last start that is known of each node of the cluster, this one among them; 0: none is known."""
-
-    @property
-    def suspected(self) -> frozenset[int]: ...
-
-    def send(self, node: int, group: int, message: LaneMessage) -> bool:
-        """Send something to a node, perhaps this one; False: there is no way to it now."""
-
-    def tell(self, effects: Effects) -> None:
-        """Deliver effects to sessions of this node."""
-
-
-class LedQueue(Protocol):
-    """A member's queue, as its task has it."""
-
-    @property
-    def machine(self) -> QuorumQueue:
-        """The state; it changes between two calls only."""
-
-    @property
-    def ahead(self) -> bool:
-        """Whether a part of the state is not committed, so that it must not be sent."""
-
-    def done(self, node: int, incarnation: int) -> int:
-        """The number of the last letter of a node that was carried out by a committed entry; 0: none was."""
-
-    def post_all(self, commands: list[QuorumCommand]) -> None:
-        """Put commands, in order: they are proposed if the member leads."""
-
-
-class _Lane:
-    """A lane that has resumed. `done`: number of the last letter whose execution the node has learned of."""
+class _Link:
+    """A link that has resumed. `done`: number of the last letter whose execution the node has learned of."""
 
     __slots__ = ("done", "incarnation", "index", "token")
 
@@ -104,28 +64,30 @@ class _Lane:
         self.index = index
 
 
-class LaneServer:
+class LinkServer:
     """One replicated queue's. `term`: since which term this member leads; None: it does not."""
 
     __slots__ = (
         "_asking",
+        "_backend",
         "_browsed",
         "_full",
         "_group",
-        "_lanes",
-        "_led",
+        "_links",
         "_port",
+        "_post_all",
         "_posted",
         "_said",
         "term",
     )
 
-    def __init__(self, group: int, led: LedQueue, port: ServerPort) -> None:
+    def __init__(self, group: int, backend: QuorumInLog, post_all: PostAll, port: LinkPort) -> None:
         self.term: int | None = None
         self._group = group
-        self._led = led
+        self._backend = backend
+        self._post_all = post_all
         self._port = port
-        self._lanes: dict[int, _Lane] = {}
+        self._links: dict[int, _Link] = {}
         # Node and incarnation -> number of the last letter that was put into the queue's mailbox.
         self._posted: dict[tuple[int, int], int] = {}
         # Node and incarnation -> whether it was suspected when that was put into the mailbox last; the queue
@@ -144,7 +106,7 @@ class LaneServer:
         """This member leads, and all that was committed before is applied."""
         self.term = term
         self._full = False
-        self._lanes.clear()
+        self._links.clear()
         self._posted.clear()
         self._said.clear()
         self._asking.clear()
@@ -155,13 +117,13 @@ class LaneServer:
             self._announce(node)
 
     def follow(self) -> None:
-        """It does not lead any more: its lanes wait for the next leader."""
+        """It does not lead any more: its links wait for the next leader."""
         term, self.term = self.term, None
-        lanes, self._lanes = self._lanes, {}
+        links, self._links = self._links, {}
         self._posted.clear()
         self._asking.clear()
         if term is not None:
-            for node in lanes:
+            for node in links:
                 self._port.send(node, self._group, LeaderIs(term, no_more=True))
 
     def _announce(self, node: int, *, again: bool = False) -> None:
@@ -172,12 +134,12 @@ class LaneServer:
 
     def node_up(self, node: int) -> None:
         """There is a way to a node again."""
-        self._lanes.pop(node, None)
+        self._links.pop(node, None)
         self._announce(node)
 
     def node_down(self, node: int) -> None:
         """The connection to a node is lost; the node may be alive."""
-        self._lanes.pop(node, None)
+        self._links.pop(node, None)
         self._asking.pop(node, None)
 
     def node_changed(self, node: int) -> None:
@@ -185,19 +147,19 @@ class LaneServer:
         if self.term is None:
             return
         self._look_at(node)
-        if node not in self._port.suspected and node not in self._lanes:
+        if node not in self._port.suspected and node not in self._links:
             self._announce(node)
 
     def _known(self) -> set[tuple[int, int]]:
-        machine = self._led.machine
+        machine = self._backend.queue
         return {
-            *machine.lanes,
+            *machine.links,
             *machine.suspects,
             *(ref.reply_to[:2] for ref in machine.queue_status().parts),
         }
 
     def _look_at(self, node: int) -> None:
-        machine, port = self._led.machine, self._port
+        machine, port = self._backend.queue, self._port
         present = port.incarnations.get(node)
         commands: list[QuorumCommand] = []
         gone = -1
@@ -216,12 +178,12 @@ class LaneServer:
             for key in [each for each in self._said if each[0] == node and each[1] <= gone]:
                 del self._said[key]
         if commands:
-            self._led.post_all(commands)
+            self._post_all(commands)
 
-    # --- from lanes ---------------------------------------------------------------------------------
+    # --- from links ---------------------------------------------------------------------------------
 
     def resume(self, node: int, resume: ResumeRemote) -> None:
-        """Answer a node's request for the state of its lane.
+        """Answer a node's request for the state of its link.
 
         The answer waits for the earlier commands in the log (`ConsumerFacts.missed`), for the end of a
         suspicion, since the queue gives a suspected node's consumers nothing, and for the commit of the
@@ -229,7 +191,7 @@ class LaneServer:
         """
         if self.term is None:
             return
-        machine, port = self._led.machine, self._port
+        machine, port = self._backend.queue, self._port
         if resume.incarnation < port.incarnations.get(node, 0):
             return
         key = node, resume.incarnation
@@ -237,16 +199,16 @@ class LaneServer:
         if node not in port.suspected:
             self._look_at(node)
         again = asked is not None and asked.token == resume.token
-        if node in port.suspected or self._led.ahead or not (again or self._has_carried_out(key)):
+        if node in port.suspected or self._backend.ahead or not (again or self._has_carried_out(key)):
             self._asking[node] = resume
-            self._lanes.pop(node, None)
+            self._links.pop(node, None)
             return
         found = machine.resume(*key, resume.heard, resume.seen)
-        index = machine.node_lanes.entry
-        self._lanes[node] = _Lane(resume.incarnation, resume.token, found.last, index)
+        index = machine.node_links.entry
+        self._links[node] = _Link(resume.incarnation, resume.token, found.last, index)
         self._posted[key] = max(found.last, self._posted.get(key, 0))
         if node in self._browsed:
-            self._led.post_all([BrowsersGone(*key)])
+            self._post_all([BrowsersGone(*key)])
         kept = [effect for _, _, effect in found.kept]
         answer = RemoteResumed(
             resume.token, index, found.last, found.deleted, kept, found.deliveries, found.consumers
@@ -256,52 +218,52 @@ class LaneServer:
     def received(self, node: int, batch: LetterBatch) -> None:
         if self.term is None:
             return
-        lane = self._lanes.get(node)
-        if lane is None or lane.token != batch.token:
+        link = self._links.get(node)
+        if link is None or link.token != batch.token:
             self._announce(node, again=True)
             return
-        key = node, lane.incarnation
+        key = node, link.incarnation
         posted, first, last, commands = self._posted[key], batch.first, batch.last, batch.commands
         if first > posted + 1:
-            self._lanes.pop(node)
+            self._links.pop(node)
             self._announce(node, again=True)
             return
         if last <= posted:
-            return  # they came before the lane was lost, and are on their way
+            return  # they came before the link was lost, and are on their way
         if first <= posted:
             commands = commands[posted + 1 - first :]
             first = posted + 1
         self._posted[key] = last
-        self._led.post_all([Letters(*key, first, last, batch.heard, commands)])
+        self._post_all([Letters(*key, first, last, batch.heard, commands)])
 
     def browse(self, node: int, browse: Browse) -> None:
-        """Handle requests of a node's browsers, which are in no log: a new lane sends them again."""
+        """Handle requests of a node's browsers, which are in no log: a new link sends them again."""
         if self.term is None:
             return
-        lane = self._lanes.get(node)
-        if lane is None or lane.token != browse.token:
+        link = self._links.get(node)
+        if link is None or link.token != browse.token:
             self._announce(node, again=True)
             return
         self._browsed.add(node)
-        self._led.post_all(
+        self._post_all(
             [
                 Browsing(each)  # type: ignore[arg-type]
                 for each in browse.commands
-                if is_browsers(each) and is_of(each, node, lane.incarnation)
+                if is_browsers(each) and is_of(each, node, link.incarnation)
             ]
         )
 
     # --- room -----------------------------------------------------------------------------------------
 
     def refused(self, node: int, incarnation: int, first: int) -> None:
-        """Drop the commands of a lane from one on, because there is no room for its publishes.
+        """Drop the commands of a link from one on, because there is no room for its publishes.
 
         The node sends them again without the publishes: its settlements make room, and must not wait behind
         them.
         """
         self._full = True
         self._posted[node, incarnation] = first - 1
-        self._announce(node, again=self._lanes.pop(node, None) is not None)
+        self._announce(node, again=self._links.pop(node, None) is not None)
         self._answer_those_who_ask()
 
     def room(self) -> None:
@@ -310,14 +272,14 @@ class LaneServer:
             for node in self._port.peers:
                 self._announce(node)
 
-    # --- to lanes -----------------------------------------------------------------------------------
+    # --- to links -----------------------------------------------------------------------------------
 
     def _has_carried_out(self, key: tuple[int, int]) -> bool:
-        machine = self._led.machine
-        return machine.lane_last(*key) >= self._posted.get(key, 0) and key not in machine.suspects
+        machine = self._backend.queue
+        return machine.link_last(*key) >= self._posted.get(key, 0) and key not in machine.suspects
 
     def _answer_those_who_ask(self) -> None:
-        if self._led.ahead:
+        if self._backend.ahead:
             return
         for node, resume in list(self._asking.items()):
             if node not in self._port.suspected and self._has_carried_out((node, resume.incarnation)):
@@ -325,35 +287,29 @@ class LaneServer:
 
     def tell(self, effects: Effects, index: int) -> None:
         """Send the effects of entries up to this one; 0: effects that are in no log, of a deleted queue."""
-        lanes = self._lanes
-        machine = self._led.machine
+        links = self._links
+        machine = self._backend.queue
         self._answer_those_who_ask()
-        if not lanes:
+        if not links:
             return
         by_node: dict[int, dict[PeerId, list[Effect]]] = {}
         for peer, told in effects.items():
-            lane = lanes.get(peer.node)
-            # What came of entries whose state the lane has been told is no news.
-            if lane is None or lane.incarnation != peer.incarnation:
+            link = links.get(peer.node)
+            # What came of entries whose state the link has been told is no news.
+            if link is None or link.incarnation != peer.incarnation:
                 continue
-            if index and index <= lane.index:
-                # Browsers are in no state. What is for those of before the lane bears an older epoch.
+            if index and index <= link.index:
+                # Browsers are in no state. What is for those of before the link bears an older epoch.
                 told = [each for each in told if getattr(each, "consumer", None) in machine.browsers.by_ref]
             if told:
                 by_node.setdefault(peer.node, {})[peer] = told
-        for node, lane in list(lanes.items()):
-            done = self._led.done(node, lane.incarnation)
+        for node, link in list(links.items()):
+            done = self._backend.done(node, link.incarnation)
             for_node = by_node.get(node)
-            if for_node or done != lane.done:
-                lane.done = done
-                told_now = RemoteEffects(lane.token, index, done, for_node or {})
+            if for_node or done != link.done:
+                link.done = done
+                told_now = RemoteEffects(link.token, index, done, for_node or {})
                 self._port.send(node, self._group, told_now)
-
-
-class HomeQueue(Protocol):
-    """A queue that is at this node only, as its task has it."""
-
-    def post_all(self, commands: list[Command]) -> None: ...
 
 
 class _Visitor:
@@ -371,17 +327,17 @@ class _Visitor:
             del self.consumers[ref]
 
 
-class HomeServer:
+class HomeLinkServer:
     """One queue's that is at this node only.
 
     A node that cannot be reached has lost its connection to the queue: what its consumers held comes back.
     """
 
-    __slots__ = ("_group", "_port", "_queue", "_visitors")
+    __slots__ = ("_group", "_port", "_post_all", "_visitors")
 
-    def __init__(self, group: int, queue: HomeQueue, port: ServerPort) -> None:
+    def __init__(self, group: int, post_all: Callable[[list[Command]], None], port: LinkPort) -> None:
         self._group = group
-        self._queue = queue
+        self._post_all = post_all
         self._port = port
         self._visitors: dict[int, _Visitor] = {}
         for node in port.peers:
@@ -404,10 +360,10 @@ class HomeServer:
             for ref, held in visitor.consumers.items()
         ]
         if commands:
-            self._queue.post_all(commands)
+            self._post_all(commands)
 
     def node_changed(self, node: int) -> None:
-        """See `LaneServer`: one that is suspected has lost its connection to the queue."""
+        """See `LinkServer`: one that is suspected has lost its connection to the queue."""
         if node in self._port.suspected:
             self.node_down(node)
 
@@ -437,7 +393,7 @@ class HomeServer:
                     visitor.publishers.pop(command.publisher, None)
                 case _:
                     continue
-        self._queue.post_all(list(batch.commands))
+        self._post_all(list(batch.commands))
 
     def tell(self, effects: Effects, index: int = 0) -> None:
         """Send the effects of commands to sessions of this node and of others."""

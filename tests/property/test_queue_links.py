@@ -1,4 +1,4 @@
-"""Lanes between sessions and a replicated queue, with leaders that change and a network that loses frames."""
+"""Links between sessions and a replicated queue, with leaders that change and a network that loses frames."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from amqp10broker.queues.commands import DeliveryOutcome
 from amqp10broker.queues.settings import Overflow, QueueSettings
 from tests.support.journals import LONG
-from tests.support.lane_world import Watcher, World
+from tests.support.link_world import Watcher, World
 
 SEEDS = range(40 if LONG else 5)
 STEPS = 1500
@@ -78,7 +78,7 @@ def test_browsers_are_shown_all_whoever_leads(seed: int, share: float) -> None:
             watcher.send()
     check_at_rest(world, PLAIN)
     assert world.leader is not None
-    machine = world._member(world.leader).machine
+    machine = world._member(world.leader).queue
     messages, _, _ = machine.parts()
     waiting = [
         index
@@ -130,7 +130,7 @@ def test_publishes_wait_while_the_leader_s_disk_is_full_and_nothing_else(
 def check_at_rest(world: World, settings: QueueSettings) -> None:
     """Both sides know the same, and nobody waits."""
     assert world.leader is not None
-    machine = world._member(world.leader).machine
+    machine = world._member(world.leader).queue
     parts = machine.queue_status().parts
     _, consumers, _ = machine.parts()
     for node in world.nodes.values():

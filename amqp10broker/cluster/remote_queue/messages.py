@@ -1,6 +1,6 @@
-"""The messages between the two ends of a lane; their bytes are in `lane_codec`.
+"""The messages between the two ends of a link; their bytes are in `codec`.
 
-A lane leads from all sessions of one start of a node to one queue. Its commands are numbered from 1 in one
+A link leads from all sessions of one start of a node to one queue. Its commands are numbered from 1 in one
 sequence, so that the queue executes each once under any leader. Within a node the records are passed by
 reference and must not be changed.
 """
@@ -13,7 +13,7 @@ from dataclasses import field
 from amqp10broker.dataclass import dataclass
 from amqp10broker.queues.commands import Command, ConsumerRef, PeerId
 from amqp10broker.queues.effects import Deliver, Effect
-from amqp10broker.queues.quorum.node_lanes import ConsumerFacts
+from amqp10broker.queues.quorum.node_links import ConsumerFacts
 
 
 @dataclass(slots=True, eq=False)
@@ -113,7 +113,7 @@ class LeaderIs:
 
     Attributes:
         term: since which term, u64; 0 of a queue that stays where it is.
-        again: it missed letters, or the lane's token is unknown: `ResumeRemote` must be sent again.
+        again: it missed letters, or the link's token is unknown: `ResumeRemote` must be sent again.
         no_more: the sender does not lead the queue any more.
         full: its disk is: it takes all but publishes, which stay where they are until the next `LeaderIs`.
     """
@@ -124,4 +124,4 @@ class LeaderIs:
     full: bool = False
 
 
-LaneMessage = LetterBatch | Browse | ResumeRemote | RemoteResumed | RemoteEffects | LeaderIs
+LinkMessage = LetterBatch | Browse | ResumeRemote | RemoteResumed | RemoteEffects | LeaderIs

@@ -1,4 +1,4 @@
-"""The queue's end of its lanes, with letters that are slow to be carried out."""
+"""The queue's end of its links, with letters that are slow to be carried out."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from amqp10broker.cluster.lane_messages import (
-    LaneMessage,
+from amqp10broker.cluster.remote_queue.link_server import LinkServer
+from amqp10broker.cluster.remote_queue.messages import (
     LeaderIs,
     LetterBatch,
+    LinkMessage,
     RemoteEffects,
     RemoteResumed,
     ResumeRemote,
 )
-from amqp10broker.cluster.lane_server import LaneServer
 from amqp10broker.queues.commands import Credit, GiveBack, PeerId, Publish, ReplyTo, Subscribe, Tick
 from amqp10broker.queues.effects import Effect
 from amqp10broker.queues.quorum.commands import QuorumCommand
@@ -37,17 +37,17 @@ class Node:
     committed = 0
 
     def __init__(self) -> None:
-        self.machine = QuorumQueue("q", settings=QueueSettings(consumer_timeout_ms=1000), now_ms=0)
+        self.queue = QuorumQueue("q", settings=QueueSettings(consumer_timeout_ms=1000), now_ms=0)
         self.now = self.index = 0
         self.posted: list[QuorumCommand] = []
-        self.sent: list[LaneMessage] = []
-        self.server = LaneServer(7, self, self)
+        self.sent: list[LinkMessage] = []
+        self.server = LinkServer(7, self, self.post_all, self)
         self.server.lead(3)
 
     def post_all(self, commands: list[QuorumCommand]) -> None:
         self.posted += commands
 
-    def send(self, node: int, group: int, message: LaneMessage) -> bool:
+    def send(self, node: int, group: int, message: LinkMessage) -> bool:
         self.sent.append(message)
         return True
 
@@ -55,16 +55,16 @@ class Node:
         raise AssertionError("no session is here")
 
     def done(self, node: int, incarnation: int) -> int:
-        return self.committed if self.ahead else self.machine.lane_last(node, incarnation)
+        return self.committed if self.ahead else self.queue.link_last(node, incarnation)
 
     def carry_out(self, *commands: QuorumCommand) -> None:
         """What was posted is committed, as one entry, and told."""
         self.index += 1
-        self.machine.begin_entry(self.index)
+        self.queue.begin_entry(self.index)
         posted, self.posted = self.posted, []
         for command in (*posted, *commands):
-            self.machine.apply(command, self.now)
-        self.server.tell(self.machine.take_effects(), self.index)
+            self.queue.apply(command, self.now)
+        self.server.tell(self.queue.take_effects(), self.index)
 
     def answers(self) -> list[RemoteResumed]:
         """To who asked how things stand, since the last call."""
@@ -126,7 +126,7 @@ def test_no_node_hears_of_what_is_carried_out_and_not_committed() -> None:
     assert (answer.token, answer.last) == (2, 1)
 
 
-def test_a_lane_of_an_older_start_is_not_taken_up() -> None:
+def test_a_link_of_an_older_start_is_not_taken_up() -> None:
     """What it asks came late: the node has started anew, and its sessions of then are gone."""
     node = Node()
     node.incarnations = {1: 1, 2: 6}
@@ -160,7 +160,7 @@ def test_who_waits_for_its_letters_is_answered_when_it_asks_again_and_not_when_i
 
 
 def with_a_consumer() -> Node:
-    """Of the other node, with a lane that has resumed."""
+    """Of the other node, with a link that has resumed."""
     node = Node()
     node.server.resume(2, ResumeRemote(1, 1, 0, 1, {}))
     node.server.received(2, LetterBatch(1, 1, 0, [Subscribe(SESSION.consumer(), False)]))
@@ -184,16 +184,16 @@ def test_what_is_seen_of_a_node_last_is_what_the_queue_ends_with(suspected: bool
     see(node, suspected=not suspected)
     see(node, suspected=suspected)
     node.carry_out()
-    assert set(node.machine.suspects) == ({(2, 1)} if suspected else set())
+    assert set(node.queue.suspects) == ({(2, 1)} if suspected else set())
 
 
-def test_a_lane_that_resumes_ends_a_suspicion_that_is_not_carried_out_yet() -> None:
+def test_a_link_that_resumes_ends_a_suspicion_that_is_not_carried_out_yet() -> None:
     node = with_a_consumer()
     see(node, suspected=True)
     node.suspected = frozenset()
     node.server.resume(2, ResumeRemote(2, 1, 0, 2, {SESSION.consumer(): 0}))
     node.carry_out()
-    assert not node.machine.suspects
+    assert not node.queue.suspects
 
 
 def test_the_next_leader_puts_right_what_the_one_before_saw() -> None:
@@ -204,13 +204,13 @@ def test_the_next_leader_puts_right_what_the_one_before_saw() -> None:
     node.suspected = frozenset()
     node.server.lead(4)
     node.carry_out()
-    assert not node.machine.suspects
+    assert not node.queue.suspects
 
 
-def test_a_node_that_was_suspected_has_a_lane_again_when_its_consumers_go_on() -> None:
-    """With an open lane and a consumer that the queue passes over nobody there could say why it waits."""
+def test_a_node_that_was_suspected_has_a_link_again_when_its_consumers_go_on() -> None:
+    """With an open link and a consumer that the queue passes over nobody there could say why it waits."""
     node = with_a_consumer()
-    server, (ref,) = node.server, node.machine.queue_status().parts
+    server, (ref,) = node.server, node.queue.queue_status().parts
     server.received(2, LetterBatch(1, 2, 0, [Credit(ref, 0, 5, False, 0)]))
     node.carry_out()
     see(node, suspected=True)
@@ -227,4 +227,4 @@ def test_a_node_that_was_suspected_has_a_lane_again_when_its_consumers_go_on() -
     node.carry_out()
     (answer,) = node.answers()
     assert [len(each.keys) for each in answer.deliveries] == [1]
-    assert not node.machine.queue_status().parts[ref].away
+    assert not node.queue.queue_status().parts[ref].away

@@ -1,6 +1,6 @@
 """States of groups on their way between nodes: of a leader to a member that its log does not reach any more.
 
-A state is sent in parts of at most `PART_BYTES`, `WINDOW` of them under way, over the connection for `BULK`.
+A state is sent in parts of at most `PART_BYTES`, `WINDOW` of them under way, over a connection of its own.
 Parts are numbered from 0. The parts of one transfer come in order; others belong to none, and a member that
 gets the beginning of another transfer drops what it had. First come the messages, as records of the journal;
 then the state; last an `InstallSnapshot` with the sender, the term and the place in the log.
@@ -12,15 +12,15 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Iterator
-from typing import Final, Protocol
+from typing import Final
 
-from amqp10broker.cluster.groups import Groups
-from amqp10broker.cluster.ids import node_of
-from amqp10broker.cluster.wire import FrameKind
 from amqp10broker.layout import REST, U8, U32, U64, BadBytes, row
 from amqp10broker.queues.machine_version import NewerMachine
+from amqp10broker.queues.quorum.log_store import QuorumStore
 from amqp10broker.raft.codec import MESSAGE
-from amqp10broker.raft.entries import Point, Snapshot
+from amqp10broker.raft.entries import Snapshot
+from amqp10broker.raft.groups import Groups
+from amqp10broker.raft.ids import node_of
 from amqp10broker.raft.messages import InstallSnapshot
 
 PART_BYTES: Final = 1 << 20
@@ -31,8 +31,10 @@ PATIENCE_MS: Final = 60_000
 PART: Final = row(U64, U32, U8, REST)
 """Transfer, number, kind of the part, and bytes of it; in an answer the outcome, and none."""
 
-Send = Callable[[int, FrameKind, int, bytes], bool]
-"""Sends a frame over the connection for `BULK`: node, kind, group, body; False: there is no connection."""
+Send = Callable[[int, int, bytes, bool], bool]
+"""Sends a frame over the connection for states: node, group, body, and whether it is an answer. Returns False
+without a connection.
+"""
 
 
 class What(enum.IntEnum):
@@ -52,32 +54,6 @@ class SnapshotOutcome(enum.IntEnum):
     """The member has it, durably or soon; its group hears of that by itself."""
     REFUSED = 2
     """It does not have what came before; it must be sent anew."""
-
-
-class SnapshotSource(Protocol):
-    """A machine that can give its state away."""
-
-    def snapshot(self) -> tuple[Point, bytes, Iterator[bytes], Callable[[], None]]:
-        """Place, state, records of messages; and what to call once when these need not be read any more."""
-
-
-class SnapshotTarget(Protocol):
-    """A machine that can take a state."""
-
-    def stage(self, transfer: int, messages: bytes) -> None:
-        """Keep a record of messages; of another transfer than before: drop what came of that."""
-
-    def staged(self, transfer: int, state: bytes) -> bytes:
-        """All is there: what its store finds in `Ready.snapshot` as the data. Raises `NewerMachine` if this
-        broker cannot read it.
-        """
-
-    def unstage(self) -> None:
-        """Drop staged data that is not from a `Ready`."""
-
-
-class Machine(SnapshotSource, SnapshotTarget, Protocol):
-    pass
 
 
 def _cut(messages: Iterator[bytes], state: bytes, last: bytes) -> Iterator[tuple[What, bytes]]:
@@ -139,7 +115,7 @@ class Snapshots:
         self._groups = groups
         self._send = send
         self._random_source = random_source
-        self._machines: dict[int, Machine] = {}
+        self._stores: dict[int, QuorumStore] = {}
         self._outgoing: dict[tuple[int, int], _Outgoing] = {}
         self._incoming: dict[int, _Incoming] = {}
         groups.on_removed = self.remove
@@ -149,13 +125,13 @@ class Snapshots:
         """When `tick` is due, in ms; None: nothing is awaited."""
         return min((each.due for each in self._outgoing.values()), default=None)
 
-    def add(self, group: int, machine: Machine) -> None:
+    def add(self, group: int, store: QuorumStore) -> None:
         """Register a group that sends or receives states."""
-        self._machines[group] = machine
+        self._stores[group] = store
 
     def remove(self, group: int) -> None:
         """It is no more; twice is fine."""
-        self._machines.pop(group, None)
+        self._stores.pop(group, None)
         self._incoming.pop(group, None)
         self.stop(group)
 
@@ -169,7 +145,7 @@ class Snapshots:
         member = self._groups.get(group)
         if member is None or (group, to) in self._outgoing:
             return
-        point, state, messages, done = self._machines[group].snapshot()
+        point, state, messages, done = self._stores[group].snapshot()
         transfer = 1 + int(self._random_source() * (1 << 53))
         message = InstallSnapshot(member.me, to, member.raft.status.term, Snapshot(point, b""))
         parts = _cut(messages, state, MESSAGE.encode(message))
@@ -180,7 +156,7 @@ class Snapshots:
     def _send_more(self, group: int, outgoing: _Outgoing) -> None:
         outgoing.due = self._groups.now_ms() + PATIENCE_MS
         while (part := outgoing.next()) is not None:
-            if not self._send(node_of(outgoing.to), FrameKind.SNAPSHOT, group, part):
+            if not self._send(node_of(outgoing.to), group, part, False):
                 self._over(group, outgoing, None)
                 return
 
@@ -207,19 +183,19 @@ class Snapshots:
 
     # --- what comes ---------------------------------------------------------------------------------
 
-    def received(self, node: int, kind: FrameKind, group: int, body: bytes) -> None:
+    def received(self, node: int, group: int, body: bytes, answer: bool) -> None:
         """A part or an answer has come. Raises `BadBytes` if it is neither."""
         transfer, number, what, part = PART.decode(body)
-        if kind is FrameKind.SNAPSHOT_ANSWER:
+        if answer:
             self._on_answer(node, group, transfer, number, what)
-        elif group in self._machines and self._groups.get(group) is not None:
+        elif group in self._stores and self._groups.get(group) is not None:
             count, outcome = self._on_part(group, transfer, number, what, part)
             self._answer(node, group, transfer, count, outcome)
         else:
             self._answer(node, group, transfer, 0, SnapshotOutcome.REFUSED)
 
     def _answer(self, node: int, group: int, transfer: int, count: int, outcome: SnapshotOutcome) -> None:
-        self._send(node, FrameKind.SNAPSHOT_ANSWER, group, PART.encode((transfer, count, outcome, b"")))
+        self._send(node, group, PART.encode((transfer, count, outcome, b"")), True)
 
     def _on_answer(self, node: int, group: int, transfer: int, number: int, outcome: int) -> None:
         for (of, to), outgoing in list(self._outgoing.items()):
@@ -239,11 +215,11 @@ class Snapshots:
         if incoming is None or incoming.transfer != transfer or incoming.count != number:
             return 0, SnapshotOutcome.REFUSED
         incoming.count += 1
-        machine = self._machines[group]
+        store = self._stores[group]
         if what in (What.MESSAGES, What.MESSAGES_END):
             incoming.record.append(part)
             if what == What.MESSAGES_END:
-                machine.stage(transfer, b"".join(incoming.record))
+                store.stage(transfer, b"".join(incoming.record))
                 incoming.record = []
         elif what == What.STATE:
             incoming.state.append(part)
@@ -261,15 +237,15 @@ class Snapshots:
             raise BadBytes("a state does not end with its place in the log")
         if message.to != member.me:
             return SnapshotOutcome.REFUSED
-        machine = self._machines[group]
+        store = self._stores[group]
         try:
-            data = machine.staged(incoming.transfer, b"".join(incoming.state))
+            data = store.staged(incoming.transfer, b"".join(incoming.state))
         except NewerMachine:
             # Its leader would send it again at once if it heard of this: so it does when its patience ends.
-            machine.unstage()
+            store.unstage()
             return SnapshotOutcome.GOES_ON
         snapshot = Snapshot(message.snapshot.point, data)
         member.step(InstallSnapshot(message.sender, message.to, message.term, snapshot))
         member.advance()
-        machine.unstage()
+        store.unstage()
         return SnapshotOutcome.TAKEN

@@ -7,11 +7,11 @@ from collections.abc import Callable
 import pytest
 
 from amqp10broker.errors import DamagedFile, DiskFull, StorageError
+from amqp10broker.queues.stream.index import INDEX_BYTES
+from amqp10broker.queues.stream.log import Chunk, StreamLog
+from amqp10broker.queues.stream.memory import MemoryShelf
 from amqp10broker.storage.record import HEADER_BYTES, RECORD_BYTES
 from amqp10broker.storage.stream_files import OPEN_MAX, folder_of
-from amqp10broker.storage.stream_index import INDEX_BYTES
-from amqp10broker.storage.stream_log import Chunk, StreamLog
-from amqp10broker.storage.stream_memory import MemoryShelf
 from tests.support.disks import SimDisk
 from tests.support.inventories import ShelfAlone, inventory_on
 from tests.support.streams import make_room

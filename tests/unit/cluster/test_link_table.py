@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any, cast
 
-from amqp10broker.cluster.lane_codec import encode
-from amqp10broker.cluster.lane_messages import LeaderIs
-from amqp10broker.cluster.lane_table import Lanes
+from amqp10broker.cluster.remote_queue.codec import encode
+from amqp10broker.cluster.remote_queue.links import QueueLinks
+from amqp10broker.cluster.remote_queue.messages import LeaderIs
 from amqp10broker.cluster.wire import PeerFrame
 
 GROUP = 7
 
 
-def lanes() -> Lanes:
-    ways: Any = SimpleNamespace(connected=(), send=lambda *_: True, waiting_bytes=lambda node: 0)
-    return Lanes(1, 1, ways, lambda told: None, cast(Any, lambda peer: True), lambda: 0)
+def links() -> QueueLinks:
+    return QueueLinks(
+        1, 1, lambda *_: True, lambda node: 0, lambda told: None, cast(Any, lambda peer: True), lambda: 0
+    )
 
 
-def say(table: Lanes, node: int, leader: LeaderIs) -> None:
+def say(table: QueueLinks, node: int, leader: LeaderIs) -> None:
     kind, body = encode(leader)
     table.received(node, PeerFrame(kind, GROUP, b"".join(body)))
 
 
 def test_a_leader_that_has_lost_its_majority_is_no_leader_at_any_node() -> None:
     """Else a node without a member says that the queue runs, and one with a member that it does not."""
-    table = lanes()
+    table = links()
     say(table, 2, LeaderIs(5))
     assert table.leader_of(GROUP) == 2
     say(table, 2, LeaderIs(5, no_more=True))
@@ -33,7 +33,7 @@ def test_a_leader_that_has_lost_its_majority_is_no_leader_at_any_node() -> None:
 
 
 def test_what_an_earlier_leader_says_late_changes_nothing() -> None:
-    table = lanes()
+    table = links()
     say(table, 2, LeaderIs(5))
     say(table, 3, LeaderIs(6))
     say(table, 2, LeaderIs(5, no_more=True))

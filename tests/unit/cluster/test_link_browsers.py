@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from amqp10broker.cluster.lane_messages import Browse, LeaderIs, LetterBatch, RemoteEffects
-from amqp10broker.cluster.lanes import NO_LEADER_MS, LaneClient
+from amqp10broker.cluster.remote_queue.link import NO_LEADER_MS, QueueLink
+from amqp10broker.cluster.remote_queue.messages import Browse, LeaderIs, LetterBatch, RemoteEffects
 from amqp10broker.queues import commands as c
 from amqp10broker.queues import effects as e
-from tests.unit.cluster.test_lanes import CONSUMER, MESSAGE, PEER, Port, answer, lane, pass_time, token
+from tests.unit.cluster.test_queue_links import CONSUMER, MESSAGE, PEER, Port, answer, link, pass_time, token
 
 BROWSE = c.Subscribe(CONSUMER, False, counted=False, browse=True)
 
@@ -18,7 +18,7 @@ def asked(port: Port) -> list[c.Command]:
     return [command for each in sent if isinstance(each, Browse) for command in each.commands]
 
 
-def tell(client: LaneClient, effect: e.Effect, to: int) -> None:
+def tell(client: QueueLink, effect: e.Effect, to: int) -> None:
     """The leader says this."""
     client.told(2, RemoteEffects(to, 1, 1, {PEER: [effect]}))
 
@@ -27,17 +27,17 @@ def shown(epoch: int, *keys: int, at: int) -> e.Deliver:
     return e.Deliver(CONSUMER, keys, [MESSAGE] * len(keys), epoch, shown=(0, 0, at, 0))
 
 
-def again(client: LaneClient, port: Port) -> int:
-    """Another leader, at the same node; the token of its lane."""
+def again(client: QueueLink, port: Port) -> int:
+    """Another leader, at the same node; the token of its link."""
     client.leader_is(2, LeaderIs(client.term + 1))
     to = token(port)
     answer(client, port, last=1)
     return to
 
 
-def browsing() -> tuple[LaneClient, Port, int]:
+def browsing() -> tuple[QueueLink, Port, int]:
     """One that has asked for five."""
-    client, port = lane(opened=True)
+    client, port = link(opened=True)
     client.post_all([BROWSE, c.Credit(CONSUMER, 0, 5, False, 0, 100)])
     to = next(each.token for each in port.sent if isinstance(each, Browse))
     assert [type(each) for each in asked(port)] == [c.Subscribe, c.Credit]
@@ -116,7 +116,7 @@ def test_decisions_of_a_browser_are_answered_by_its_node() -> None:
 
 def test_a_browser_waits_for_a_leader_for_as_long_as_others_do() -> None:
     """Longer if it had one."""
-    client, port = lane()
+    client, port = link()
     client.post_all([BROWSE])
     pass_time(client, port, NO_LEADER_MS - 1)
     assert port.take() == []

@@ -1,4 +1,4 @@
-"""Messages between the two ends of a lane, as bodies of frames.
+"""Messages between the two ends of a link, as bodies of frames.
 
 Commands are encoded as in the log of a quorum queue, and effects as in its snapshots (`queues.layouts`);
 those that no log has use tags of their own. A body that is none raises `BadBytes`.
@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from amqp10broker.cluster.lane_messages import (
+from amqp10broker.cluster.remote_queue.messages import (
     Browse,
-    LaneMessage,
     LeaderIs,
     LetterBatch,
+    LinkMessage,
     RemoteEffects,
     RemoteResumed,
     ResumeRemote,
@@ -27,7 +27,7 @@ from amqp10broker.queues.commands import Command, ConsumerRef, Subscribe
 from amqp10broker.queues.effects import Deliver
 from amqp10broker.queues.layouts import CONSUMER, EFFECT, OF_SESSIONS, PEER, SHOWN, SUBSCRIPTION, UNLOGGED
 from amqp10broker.queues.quorum.browsing import OF_CONSUMERS
-from amqp10broker.queues.quorum.node_lanes import ConsumerFacts
+from amqp10broker.queues.quorum.node_links import ConsumerFacts
 
 
 def _decode_filters(data: bytes) -> Filters:
@@ -114,17 +114,17 @@ BODIES: Final[Mapping[FrameKind, Layout[Any]]] = {
     ),
     FrameKind.LEADER_IS: Layout(LeaderIs, term=U64, again=FLAG, no_more=FLAG, full=FLAG),
 }  # fmt: skip
-"""The frames of lanes."""
+"""The frames of links."""
 _KINDS: Final = {layout.record: kind for kind, layout in BODIES.items()}
 
 
-def encode(message: LaneMessage) -> tuple[FrameKind, list[bytes]]:
+def encode(message: LinkMessage) -> tuple[FrameKind, list[bytes]]:
     """Return the kind and the body of the frame for a message, the body in pieces."""
     kind = _KINDS[type(message)]
     return kind, BODIES[kind].pieces(message)
 
 
-def decode(frame: PeerFrame) -> LaneMessage:
+def decode(frame: PeerFrame) -> LinkMessage:
     """Return the message in a frame of a kind in `BODIES`. Raises `BadBytes` if the body is not valid."""
-    message: LaneMessage = BODIES[frame.kind].decode(frame.body)
+    message: LinkMessage = BODIES[frame.kind].decode(frame.body)
     return message

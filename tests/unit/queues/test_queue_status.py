@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, ValuesView
 
 from amqp10broker.queues.commands import ConsumerRef
-from amqp10broker.queues.outlook import ConsumerStatus, QueueStatus
+from amqp10broker.queues.queue_status import ConsumerStatus, QueueStatus
 from tests.support.askers import new_asker
 
 

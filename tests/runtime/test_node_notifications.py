@@ -6,20 +6,23 @@ import pytest
 
 from amqp10broker.metadata.limits import VhostLimits
 from amqp10broker.runtime.broker import Broker
-from amqp10broker.runtime.cluster.node_news import NodeNotifications
+from amqp10broker.runtime.cluster.node_notifications import NodeNotifications
 from tests.runtime.conftest import LogRecorder
 from tests.support.declaring import add_vhost
 from tests.support.trioclient import running_broker
+
+pytestmark = pytest.mark.real_clock
+
+
+def _notifications(broker: Broker) -> NodeNotifications:
+    return NodeNotifications(broker.catalog, broker.resource_monitor)
 
 
 async def test_an_alarm_of_another_node_holds_publishers_back_until_it_ends_or_the_node_is_lost(
     log: LogRecorder,
 ) -> None:
     async with running_broker() as broker, running_broker() as other:
-        here, there = (
-            NodeNotifications(broker.catalog, broker.resource_monitor),
-            NodeNotifications(other.catalog, other.resource_monitor),
-        )
+        here, there = _notifications(broker), _notifications(other)
         assert there.told()["alarms"] == []
         other.set_alarm("memory", on=True)
         for lost in (False, True):
@@ -36,7 +39,7 @@ async def test_an_alarm_of_another_node_holds_publishers_back_until_it_ends_or_t
 
 
 async def test_alarms_of_several_nodes_end_with_the_last(broker: Broker) -> None:
-    notifications = NodeNotifications(broker.catalog, broker.resource_monitor)
+    notifications = _notifications(broker)
     broker.set_alarm("disk", on=True)
     notifications.heard(2, {"alarms": ["memory"]})
     notifications.heard(3, {"alarms": ["memory"]})
@@ -54,10 +57,7 @@ async def test_what_counts_against_limits_is_told() -> None:
         for each in (broker, other):
             add_vhost(each.catalog, "v", limits=VhostLimits(max_connections=1))
         vhost, user = other.catalog.vhosts["v"], other.catalog.users.lookup("guest")
-        assert not NodeNotifications(other.catalog, other.resource_monitor).told()["usage"]["vhosts"]
+        assert not _notifications(other).told()["usage"]["vhosts"]
         other.catalog.usage.open_connection(vhost, user)
-        assert NodeNotifications(other.catalog, other.resource_monitor).told()["usage"]["vhosts"] == {"v": 1}
+        assert _notifications(other).told()["usage"]["vhosts"] == {"v": 1}
         other.catalog.usage.close_connection("v", "guest")
-
-
-pytestmark = pytest.mark.real_clock

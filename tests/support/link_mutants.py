@@ -1,4 +1,7 @@
-"""Faults that are planted into lanes, one at a time. Each must be caught by the worlds of `test_lanes`."""
+"""Faults that are planted into links, one at a time. Each must be caught by the worlds of `test_queue_links`.
+
+Numbers are those of a list of 54 faults that the four tables share; names without one are ours.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +11,11 @@ from typing import Any
 
 import pytest
 
-from amqp10broker.cluster.lane_server import LaneServer
-from amqp10broker.cluster.lanes import LaneClient
+from amqp10broker.cluster.remote_queue.catch_up import CatchUp
+from amqp10broker.cluster.remote_queue.link import QueueLink
+from amqp10broker.cluster.remote_queue.link_server import LinkServer
 from amqp10broker.queues.effects import PublishRejected
-from amqp10broker.queues.quorum.node_lanes import NodeLane, NodeLanes
+from amqp10broker.queues.quorum.node_links import NodeLink, NodeLinks
 from amqp10broker.queues.quorum.queue import QuorumQueue
 
 Plant = Callable[[pytest.MonkeyPatch], None]
@@ -33,65 +37,65 @@ class Mutant:
 
 
 def _carried_out_twice(patch: pytest.MonkeyPatch) -> None:
-    def take(lanes: NodeLanes, letters: Any) -> bool:
-        lane = lanes.by_node.setdefault((letters.node, letters.incarnation), NodeLane())
-        lane.last = max(lane.last, letters.last)
+    def take(links: NodeLinks, letters: Any) -> bool:
+        link = links.by_node.setdefault((letters.node, letters.incarnation), NodeLink())
+        link.last = max(link.last, letters.last)
         return True
 
-    received = LaneServer.received
+    received = LinkServer.received
 
-    def again(server: LaneServer, node: int, batch: Any) -> None:
-        lane = server._lanes.get(node)
-        if lane is not None:
-            server._posted[node, lane.incarnation] = batch.first - 1
+    def again(server: LinkServer, node: int, batch: Any) -> None:
+        link = server._links.get(node)
+        if link is not None:
+            server._posted[node, link.incarnation] = batch.first - 1
         received(server, node, batch)
 
-    resume = LaneServer.resume
+    resume = LinkServer.resume
 
-    def at_once(server: LaneServer, node: int, asked: Any) -> None:
+    def at_once(server: LinkServer, node: int, asked: Any) -> None:
         server._posted.clear()  # what is on its way is not waited for, either
         resume(server, node, asked)
 
-    patch.setattr(NodeLanes, "take", take)
-    patch.setattr(LaneServer, "received", again)
-    patch.setattr(LaneServer, "resume", at_once)
+    patch.setattr(NodeLinks, "take", take)
+    patch.setattr(LinkServer, "received", again)
+    patch.setattr(LinkServer, "resume", at_once)
 
 
 def _gap_accepted(patch: pytest.MonkeyPatch) -> None:
-    def take(lanes: NodeLanes, letters: Any) -> bool:
-        lane = lanes.by_node.setdefault((letters.node, letters.incarnation), NodeLane())
-        if letters.first <= lane.last:
+    def take(links: NodeLinks, letters: Any) -> bool:
+        link = links.by_node.setdefault((letters.node, letters.incarnation), NodeLink())
+        if letters.first <= link.last:
             return False
-        lane.last = letters.last
+        link.last = letters.last
         return True
 
-    received = LaneServer.received
+    received = LinkServer.received
     seen = [0]
 
-    def with_gaps(server: LaneServer, node: int, batch: Any) -> None:
-        lane = server._lanes.get(node)
+    def with_gaps(server: LinkServer, node: int, batch: Any) -> None:
+        link = server._links.get(node)
         seen[0] += 1
-        if lane is not None:
+        if link is not None:
             if seen[0] % 20 == 0:
                 return  # it is lost, whoever loses it
-            server._posted[node, lane.incarnation] = batch.first - 1
+            server._posted[node, link.incarnation] = batch.first - 1
         received(server, node, batch)
 
-    patch.setattr(NodeLanes, "take", take)
-    patch.setattr(LaneServer, "received", with_gaps)
+    patch.setattr(NodeLinks, "take", take)
+    patch.setattr(LinkServer, "received", with_gaps)
 
 
 def _sent_out_of_order(patch: pytest.MonkeyPatch) -> None:
-    resumed = LaneClient.resumed
+    resumed = QueueLink.resumed
 
-    def reversed_rest(client: LaneClient, node: int, answer: Any) -> None:
-        rest = [each for each in client._kept if each.number > answer.last]
+    def reversed_rest(client: QueueLink, node: int, answer: Any) -> None:
+        rest = [each for each in client._commands if each.number > answer.last]
         commands = [each.command for each in rest]
         for letter, command in zip(rest, reversed(commands), strict=True):
             letter.command = command
         resumed(client, node, answer)
 
-    patch.setattr(LaneClient, "resumed", reversed_rest)
+    patch.setattr(QueueLink, "resumed", reversed_rest)
 
 
 def _resume(change: Callable[[QuorumQueue, Any], Any]) -> Plant:
@@ -131,31 +135,31 @@ def _nothing_missed(queue: QuorumQueue, found: Any) -> Any:
 
 
 def _late_subscription_stays(patch: pytest.MonkeyPatch) -> None:
-    give_up, put = LaneClient._give_up, LaneClient._put
+    give_up, put = QueueLink._give_up, QueueLink._put
 
-    def without_end(client: LaneClient, letter: Any, out: Any, now_ms: int) -> None:
+    def without_end(client: QueueLink, letter: Any, out: Any, now_ms: int) -> None:
         with pytest.MonkeyPatch.context() as inner:
             inner.setattr(
-                LaneClient, "_put", lambda lane, command, at: lane._consumers.pop(command.consumer, None)
+                QueueLink, "_put", lambda link, command, at: link._consumers.pop(command.consumer, None)
             )
             give_up(client, letter, out, now_ms)
-        assert LaneClient._put is put
+        assert QueueLink._put is put
 
-    patch.setattr(LaneClient, "_give_up", without_end)
+    patch.setattr(QueueLink, "_give_up", without_end)
 
 
 def _unanswered_credit(patch: pytest.MonkeyPatch) -> None:
-    answer = LaneClient._answer
+    answer = CatchUp._answer
 
-    def without_credit(client: LaneClient, letter: Any, *rest: Any) -> None:
+    def without_credit(catch_up: CatchUp, letter: Any) -> None:
         if type(letter.command).__name__ != "Credit":
-            answer(client, letter, *rest)
+            answer(catch_up, letter)
 
-    patch.setattr(LaneClient, "_answer", without_credit)
+    patch.setattr(CatchUp, "_answer", without_credit)
 
 
 def _nobody_is_active(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(LaneClient, "_bring_up_to_date", lambda *_: None)
+    patch.setattr(CatchUp, "_bring_up_to_date", lambda *_, **__: None)
 
 
 MUTANTS = (

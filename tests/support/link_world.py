@@ -1,6 +1,6 @@
-"""Nodes with lanes to one replicated queue, and nothing else of a cluster.
+"""Nodes with links to one replicated queue, and nothing else of a cluster.
 
-The machine is real, one copy a member, and so are lanes, their codecs and `QueueCredit`. The log that the
+The machine is real, one copy a member, and so are links, their codecs and `QueueCredit`. The log that the
 members share is a list: entries are committed when the world says so, the leader changes when it says so, and
 takes with it some of what was not committed. The network holds frames back, and loses them with their
 connection. All is drawn from one seed.
@@ -12,9 +12,9 @@ import random
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
-from amqp10broker.cluster.lane_server import LaneServer
-from amqp10broker.cluster.lane_table import Lanes
-from amqp10broker.cluster.lanes import LaneClient
+from amqp10broker.cluster.remote_queue.link import QueueLink
+from amqp10broker.cluster.remote_queue.link_server import LinkServer
+from amqp10broker.cluster.remote_queue.links import QueueLinks
 from amqp10broker.cluster.wire import FrameKind, PeerFrame
 from amqp10broker.message.message import Message, make_head
 from amqp10broker.metadata.queue import DeclaredQueue
@@ -52,7 +52,7 @@ from amqp10broker.queues.quorum.bodies import PagedBodies
 from amqp10broker.queues.quorum.command_codec import decode_commands, encode_commands
 from amqp10broker.queues.quorum.commands import CHANGES_NOTHING, Letters, QuorumCommand, joined
 from amqp10broker.queues.quorum.queue import QuorumQueue
-from amqp10broker.queues.quorum.remote_admission import LaneAdmission
+from amqp10broker.queues.quorum.remote_admission import LinkAdmission
 from amqp10broker.queues.quorum.snapshot import decode_snapshot, encode_snapshot
 from amqp10broker.queues.settings import QueueSettings
 from amqp10broker.sessions.queue_credit import QueueCredit
@@ -376,20 +376,20 @@ class Member:
     ahead = False
 
     def __init__(self, node: Node, settings: QueueSettings) -> None:
-        self.machine = QuorumQueue("q", settings=settings, now_ms=0)
-        self.machine.follow()
+        self.queue = QuorumQueue("q", settings=settings, now_ms=0)
+        self.queue.follow()
         self.applied = 0
         self.node = node
         self.believes: int | None = None
         self.pending: list[Entry] = []
-        self.machine.browsers.scan_max = 3
+        self.queue.browsers.scan_max = 3
         self.questions: list[tuple[int, list[QuorumCommand]]] = []
         self.looked = 0
         self.end = 0
-        self.server = LaneServer(GROUP, self, node.lanes)
+        self.server = LinkServer(GROUP, self, self.post_all, node.links.port)
         self.mailbox: list[QuorumCommand] = []
         self.disk = Disk()
-        self.admission = LaneAdmission(self.disk, lambda: None)
+        self.admission = LinkAdmission(self.disk, lambda: None)
         self.admission.on_refused, self.admission.on_room = self.server.refused, self.server.room
 
     def post_all(self, commands: list[QuorumCommand]) -> None:
@@ -400,7 +400,7 @@ class Member:
 
     def done(self, node: int, incarnation: int) -> int:
         """What is carried out is committed."""
-        return self.machine.lane_last(node, incarnation)
+        return self.queue.link_last(node, incarnation)
 
     def work(self) -> None:
         """Propose what is in the mailbox, as far as there is room for it."""
@@ -423,9 +423,9 @@ class Member:
         while self.questions and self.questions[0][0] <= self.applied:
             more = True
             for each in self.questions.pop(0)[1]:
-                self.machine.apply(each, self.node.world.now_ms)
-        more = self.machine.show_on() or more
-        self.server.tell(self.machine.take_effects(), self.applied)
+                self.queue.apply(each, self.node.world.now_ms)
+        more = self.queue.show_on() or more
+        self.server.tell(self.queue.take_effects(), self.applied)
         return more
 
     def _propose(self, commands: list[QuorumCommand]) -> None:
@@ -440,25 +440,25 @@ class Member:
         commands, payload, _ = world.log[self.applied]
         decoded = decode_commands(payload)
         leads = self.believes is not None
-        self.machine.begin_entry(index)
+        self.queue.begin_entry(index)
         for command in commands if leads else decoded.commands:
-            self.machine.apply(command, decoded.now_ms)
+            self.queue.apply(command, decoded.now_ms)
         self.applied = index
         if leads:
-            self.server.tell(self.machine.take_effects(), index)
-            if world.selects and self.looked <= index and (found := self.machine.look(3)) is not None:
+            self.server.tell(self.queue.take_effects(), index)
+            if world.selects and self.looked <= index and (found := self.queue.look(3)) is not None:
                 self._propose([found])
                 self.looked = len(world.log) + len(self.pending)
-        world.check_equal(index, self.machine)
+        world.check_equal(index, self.queue)
 
     def catch_up(self, leader: QuorumQueue, applied: int) -> None:
         """Take over the leader's state instead of the entries before it."""
         bodies = PagedBodies()
         for index in sorted(leader.live_indexes()):
             bodies.put(index, leader.parts()[0].bodies.fetch([index]))
-        self.machine = decode_snapshot("q", encode_snapshot(leader), bodies)
-        self.machine.follow()
-        self.machine.browsers.scan_max = 3
+        self.queue = decode_snapshot("q", encode_snapshot(leader), bodies)
+        self.queue.follow()
+        self.queue.browsers.scan_max = 3
         self.applied = applied
 
 
@@ -481,31 +481,27 @@ class Ways:
         """Now and then there is no room."""
         return 2**40 if self._world.crowded else 0
 
-    @property
-    def connected(self) -> list[int]:
-        """Nodes at the other ends."""
-        return [to for at, to in self._world.ways if at == self._node]
-
 
 class Node:
-    """A node: its lanes, its sessions, perhaps a member."""
+    """A node: its links, its sessions, perhaps a member."""
 
     def __init__(self, world: World, number: int, incarnation: int) -> None:
         self.world = world
         self.number = number
         self.incarnation = incarnation
         self.sessions: dict[PeerId, Session] = {}
-        self.lanes = Lanes(
+        ways = Ways(world, number)
+        self.links = QueueLinks(
             number,
             incarnation,
-            Ways(world, number),
+            *(ways.send, ways.waiting_bytes),
             self._tell,
             self.sessions.__contains__,
             lambda: world.now_ms,
         )
-        self.lanes.incarnations = dict.fromkeys(world.numbers, 0) | {number: incarnation}
-        self.client = LaneClient("q", GROUP, incarnation, self.lanes)
-        self.lanes.add_client(self.client)
+        self.links.port.incarnations = dict.fromkeys(world.numbers, 0) | {number: incarnation}
+        self.client = QueueLink("q", GROUP, self.links.port)
+        self.links.add_client(self.client)
         self.member: Member | None = None
         self._made = 0
 
@@ -525,7 +521,7 @@ class Node:
     def serve(self, member: Member) -> None:
         """A member is here."""
         self.member = member
-        self.lanes.servers[GROUP] = member.server
+        self.links.servers[GROUP] = member.server
 
 
 class World:
@@ -623,10 +619,10 @@ class World:
         if (one, other) in self.ways:
             return
         self.ways[one, other], self.ways[other, one] = deque(), deque()
-        self.nodes[one].lanes.heard(other, self.nodes[other].incarnation)
-        self.nodes[other].lanes.heard(one, self.nodes[one].incarnation)
-        self.nodes[one].lanes.connected(other)
-        self.nodes[other].lanes.connected(one)
+        self.nodes[one].links.heard(other, self.nodes[other].incarnation)
+        self.nodes[other].links.heard(one, self.nodes[one].incarnation)
+        self.nodes[one].links.connected(other)
+        self.nodes[other].links.connected(one)
 
     def cut(self, one: int, other: int, *, suspect: bool) -> None:
         """A connection is lost, with what was on its way."""
@@ -634,16 +630,16 @@ class World:
             return
         del self.ways[one, other], self.ways[other, one]
         for at, to in ((one, other), (other, one)):
-            self.nodes[at].lanes.disconnected(to)
+            self.nodes[at].links.disconnected(to)
             if suspect:
-                self.nodes[at].lanes.suspect(to)
+                self.nodes[at].links.suspect(to)
 
     def deliver(self, way: tuple[int, int]) -> None:
         """The next frame of one direction arrives."""
         at, to = way
         frames = self.ways.get(way)
         if frames:
-            self.nodes[to].lanes.received(at, frames.popleft())
+            self.nodes[to].links.received(at, frames.popleft())
 
     # --- the log ----------------------------------------------------------------------------------
 
@@ -673,7 +669,7 @@ class World:
         member.end = self.log[-1][2] if self.log else 0
         member.looked = 0
         member.believes = self.term
-        member.machine.lead()
+        member.queue.lead()
         self.note(f"{number} leads")
         member.server.lead(self.term)
 
@@ -685,7 +681,7 @@ class World:
             member.mailbox.clear()
             member.questions.clear()
             member.admission.follow()
-            member.machine.follow()
+            member.queue.follow()
             member.server.follow()
 
     def lose_leader(self) -> None:
@@ -744,7 +740,7 @@ class World:
             self._fault()
         else:
             for node in self.nodes.values():
-                node.lanes.tick()
+                node.links.tick()
 
     def _progress(self) -> None:
         rng = self.random
@@ -831,7 +827,7 @@ class World:
                 each for each in self.members if each.believes is None and each.applied < leader.applied
             ]
             for member in behind:
-                member.catch_up(leader.machine, leader.applied)
+                member.catch_up(leader.queue, leader.applied)
         else:
             self.restart(rng.choice(self.numbers))
 
@@ -855,7 +851,7 @@ class World:
         for node in self.nodes.values():
             for other in self.nodes.values():
                 if other is not node:
-                    node.lanes.heard(other.number, other.incarnation)
+                    node.links.heard(other.number, other.incarnation)
         if self.leader is None:
             self.elect(self.members[0].node.number)
         self.settle_down()
@@ -882,7 +878,7 @@ class World:
             for member in self.members:
                 moved = member.show_on() or moved
             for node in self.nodes.values():
-                node.lanes.tick()
+                node.links.tick()
             if not moved and self.now_ms % 1500 == 0:
                 return
 

@@ -35,21 +35,21 @@ from amqp10broker.queues.commands import (
 from amqp10broker.queues.effects import Answer, CreditReply, Deliver, PublishRejected, TimedOut
 from amqp10broker.queues.quorum.commands import Letters, QuorumCommand
 
-KeptEffect = PublishRejected | Answer | TimedOut | CreditReply
+StoredEffect = PublishRejected | Answer | TimedOut | CreditReply
 """Effects that neither the state nor the number of the last command replaces. A `CreditReply` to a drain of a
 consumer that selects is one, since it comes when the search has ended.
 """
 
 
 @dataclass(slots=True)
-class NodeLane:
+class NodeLink:
     """The state of one start of one node. `heard`: index of the last entry of which the node has acknowledged
     the effects.
     """
 
     last: int = 0
     heard: int = 0
-    kept: list[tuple[int, PeerId, KeptEffect]] = field(default_factory=list)
+    kept: list[tuple[int, PeerId, StoredEffect]] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class Resumption:
     """
 
     last: int
-    kept: list[tuple[int, PeerId, KeptEffect]]
+    kept: list[tuple[int, PeerId, StoredEffect]]
     deliveries: list[Deliver]
     consumers: Mapping[ConsumerRef, ConsumerFacts]
     unknown: list[ConsumerRef]
@@ -87,7 +87,7 @@ class Resumption:
     deleted: bool
 
 
-class NodeLanes:
+class NodeLinks:
     """The state of all remote nodes of one queue. `entry`: index of the entry that is applied, under which
     effects are stored.
     """
@@ -95,32 +95,32 @@ class NodeLanes:
     __slots__ = ("by_node", "entry", "gone")
 
     def __init__(self) -> None:
-        self.by_node: dict[tuple[int, int], NodeLane] = {}
+        self.by_node: dict[tuple[int, int], NodeLink] = {}
         self.gone: dict[int, int] = {}
         self.entry = 0
 
     def take(self, letters: Letters) -> bool:
         """Return whether a batch is the next one of its node and has to be applied now."""
         key = letters.node, letters.incarnation
-        lane = self.by_node.get(key)
-        if lane is None:
+        link = self.by_node.get(key)
+        if link is None:
             if letters.first != 1 or letters.incarnation <= self.gone.get(letters.node, -1):
                 return False
-            lane = self.by_node[key] = NodeLane()
-        elif letters.first != lane.last + 1:
+            link = self.by_node[key] = NodeLink()
+        elif letters.first != link.last + 1:
             return False
-        lane.last = letters.last
-        if letters.heard > lane.heard:
-            lane.heard = letters.heard
-            if lane.kept:
-                lane.kept = [each for each in lane.kept if each[0] > letters.heard]
+        link.last = letters.last
+        if letters.heard > link.heard:
+            link.heard = letters.heard
+            if link.kept:
+                link.kept = [each for each in link.kept if each[0] > letters.heard]
         return True
 
-    def keep(self, reply_to: PeerId, effect: KeptEffect) -> None:
+    def keep(self, reply_to: PeerId, effect: StoredEffect) -> None:
         """Store an effect that has to be repeated if it gets lost."""
-        lane = self.by_node.get(reply_to[:2])
-        if lane is not None:
-            lane.kept.append((self.entry, reply_to, effect))
+        link = self.by_node.get(reply_to[:2])
+        if link is not None:
+            link.kept.append((self.entry, reply_to, effect))
 
     def lose(self, node: int, incarnation: int) -> None:
         self.gone[node] = max(incarnation, self.gone.get(node, incarnation))

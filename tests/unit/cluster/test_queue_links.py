@@ -1,4 +1,4 @@
-"""A lane's rules, one by one: time-outs without a leader, the end of a queue, queues at other nodes."""
+"""A link's rules, one by one: time-outs without a leader, the end of a queue, queues at other nodes."""
 
 from __future__ import annotations
 
@@ -6,17 +6,21 @@ from collections.abc import Callable, Mapping, Sequence
 
 import pytest
 
-from amqp10broker.cluster.home_lane import HomeClient
-from amqp10broker.cluster.lane_messages import (
-    LaneMessage,
+from amqp10broker.cluster.remote_queue.home_link import HomeLink
+from amqp10broker.cluster.remote_queue.link import (
+    NO_COUNTS_MS,
+    NO_LEADER_MS,
+    QueueLink,
+)
+from amqp10broker.cluster.remote_queue.link_server import HomeLinkServer
+from amqp10broker.cluster.remote_queue.messages import (
     LeaderIs,
     LetterBatch,
+    LinkMessage,
     RemoteEffects,
     RemoteResumed,
     ResumeRemote,
 )
-from amqp10broker.cluster.lane_server import HomeServer
-from amqp10broker.cluster.lanes import NO_COUNTS_MS, NO_LEADER_MS, LaneClient
 from amqp10broker.queues import commands as c
 from amqp10broker.queues import effects as e
 
@@ -39,7 +43,7 @@ class Port:
     suspected: frozenset[int] = frozenset()
 
     def __init__(self) -> None:
-        self.sent: list[LaneMessage] = []
+        self.sent: list[LinkMessage] = []
         self.told: list[e.Effect] = []
         self.time_ms = 1000
         self.full = False
@@ -47,7 +51,9 @@ class Port:
         self.peers: list[int] = [1, 2]
         self.incarnations: dict[int, int] = {1: 1, 2: 1}
 
-    def send(self, node: int, group: int, message: LaneMessage) -> bool:
+    incarnation = 1
+
+    def send(self, node: int, group: int, message: LinkMessage) -> bool:
         """Keep it."""
         if self.reachable:
             self.sent.append(message)
@@ -79,10 +85,10 @@ class Port:
         return told
 
 
-def lane(*, opened: bool = False) -> tuple[LaneClient, Port]:
-    """A lane, perhaps with a leader at node 2."""
+def link(*, opened: bool = False) -> tuple[QueueLink, Port]:
+    """A link, perhaps with a leader at node 2."""
     port = Port()
-    client = LaneClient("q", 7, 1, port)
+    client = QueueLink("q", 7, port)
     if opened:
         client.leader_is(2, LeaderIs(5))
         client.post_all([c.AttachPublisher(PUBLISHER)])
@@ -97,7 +103,7 @@ def token(port: Port) -> int:
     return [each.token for each in port.sent if isinstance(each, ResumeRemote)][-1]
 
 
-def answer(client: LaneClient, port: Port, last: int, index: int = 0, **given: object) -> None:
+def answer(client: QueueLink, port: Port, last: int, index: int = 0, **given: object) -> None:
     """The leader's answer to the last `ResumeRemote`."""
     state: dict[str, object] = {"deleted": False, "kept": (), "deliveries": (), "consumers": {}} | given
     client.resumed(2, RemoteResumed(token(port), index, last, **state))  # type: ignore[arg-type]
@@ -117,14 +123,14 @@ def publish(*ids: int) -> c.Publish:
     return c.Publish(PUBLISHER, ids, [MESSAGE] * len(ids), settled=False)
 
 
-def pass_time(client: LaneClient | HomeClient, port: Port, ms: int) -> None:
+def pass_time(client: QueueLink | HomeLink, port: Port, ms: int) -> None:
     """Let time pass."""
     port.time_ms += ms
     client.tick()
 
 
 def test_letters_wait_for_a_leader_and_go_in_order() -> None:
-    client, port = lane()
+    client, port = link()
     client.post_all([publish(1)])
     client.post_all([publish(2)])
     assert not port.sent
@@ -135,7 +141,7 @@ def test_letters_wait_for_a_leader_and_go_in_order() -> None:
 
 
 def test_what_was_carried_out_is_confirmed_but_for_what_was_refused() -> None:
-    client, port = lane(opened=True)
+    client, port = link(opened=True)
     client.post_all([publish(1, 2, 3)])
     client.post_all([publish(4)])
     client.node_down(2)
@@ -156,7 +162,7 @@ def test_what_was_carried_out_is_confirmed_but_for_what_was_refused() -> None:
 
 
 def test_a_subscription_waits_30_s_for_a_leader_and_leaves_no_consumer() -> None:
-    client, port = lane()
+    client, port = link()
     client.post_all([c.Subscribe(CONSUMER, False, answer=True)])
     pass_time(client, port, NO_LEADER_MS - 1)
     assert not port.take()
@@ -171,7 +177,7 @@ def test_a_subscription_waits_30_s_for_a_leader_and_leaves_no_consumer() -> None
 
 
 def test_a_question_waits_for_a_leader_but_not_for_ever() -> None:
-    client, port = lane()
+    client, port = link()
     purge = c.RequestRef(PEER, 3)
     client.post_all([c.Inspect(REQUEST), c.Purge(purge)])
     pass_time(client, port, NO_COUNTS_MS)
@@ -186,7 +192,7 @@ def test_a_question_waits_for_a_leader_but_not_for_ever() -> None:
 
 def test_the_first_publish_of_a_publisher_waits_for_a_leader_as_all_others_do() -> None:
     """It is confirmed then: nothing was wrong with it."""
-    client, port = lane()
+    client, port = link()
     first = publish(1)
     client.post_all([first])
     pass_time(client, port, 100 * NO_LEADER_MS)
@@ -200,10 +206,10 @@ def test_the_first_publish_of_a_publisher_waits_for_a_leader_as_all_others_do() 
 # -- queues that are at one node
 
 
-def home(*, reachable: bool = True) -> tuple[HomeClient, Port]:
+def home(*, reachable: bool = True) -> tuple[HomeLink, Port]:
     """The way to a queue at node 2."""
     port = Port()
-    return HomeClient("q", 7, 2, port, reachable=reachable), port
+    return HomeLink("q", 7, 2, port, reachable=reachable), port
 
 
 def test_what_was_refused_is_not_answered_again() -> None:
@@ -267,7 +273,7 @@ class Queue:
         self.letters += commands
 
 
-def suspect(server: HomeServer, port: Port) -> None:
+def suspect(server: HomeLinkServer, port: Port) -> None:
     """The node is not heard of, whatever its connection says."""
     port.suspected = frozenset({2})
     server.node_changed(2)
@@ -283,10 +289,10 @@ def suspect(server: HomeServer, port: Port) -> None:
     ids=["disconnected", "suspected", "begins anew"],
 )
 def test_a_node_that_is_lost_has_lost_its_connection_to_the_queue(
-    lose: Callable[[HomeServer, Port], None],
+    lose: Callable[[HomeLinkServer, Port], None],
 ) -> None:
     port, queue = Port(), Queue()
-    server = HomeServer(7, queue, port)
+    server = HomeLinkServer(7, queue.post_all, port)
     assert port.sent == [LeaderIs(0)]
     there = c.ConsumerRef(c.PeerId(2, 1, 1), 1)
     publisher = c.PublisherRef(c.PeerId(2, 1, 1), 2)
@@ -326,7 +332,7 @@ def test_a_consumer_that_was_cancelled_is_forgotten_when_it_holds_nothing() -> N
 def test_of_a_consumer_that_was_cancelled_the_home_takes_back_what_it_holds() -> None:
     """And forgets it when that is nothing."""
     port, queue = Port(), Queue()
-    server = HomeServer(7, queue, port)
+    server = HomeLinkServer(7, queue.post_all, port)
     peer = c.PeerId(2, 1, 1)
     holds, done, automatic = (c.ConsumerRef(peer, each) for each in (1, 2, 3))
     subscribed = [c.Subscribe(each, each is automatic) for each in (holds, done, automatic)]
@@ -345,7 +351,7 @@ def test_of_a_consumer_that_was_cancelled_the_home_takes_back_what_it_holds() ->
 
 
 @pytest.mark.parametrize("again", [False, True])
-def test_a_lane_asks_anew_only_if_it_is_told_to(again: bool) -> None:
-    client, port = lane(opened=True)
+def test_a_link_asks_anew_only_if_it_is_told_to(again: bool) -> None:
+    client, port = link(opened=True)
     client.leader_is(2, LeaderIs(5, again))
     assert any(isinstance(each, ResumeRemote) for each in port.sent) is again
