@@ -93,13 +93,6 @@ def reading() -> tuple[Command, Command]:
     return Subscribe(consumer, False), Credit(consumer, 0, 10, False, 0)
 
 
-def test_a_link_begins_with_its_first_letter() -> None:
-    bench = Entries()
-    assert not bench.entry(letters(2, publish("a")))
-    assert (dict(bench.queue.links), bench.queue.ready) == ({}, 0)
-    assert bench.entry(letters(1, publish("a")))
-
-
 def test_what_others_may_not_say_is_not_carried_out() -> None:
     """A node speaks for its own sessions of this start, and for nobody else."""
     bench = Entries()
@@ -166,12 +159,6 @@ def test_what_nothing_else_says_is_kept_until_it_was_heard() -> None:
     assert bench.kept == kept[1:]
     bench.entry(letters(6, heard=3))
     assert bench.kept == []
-
-
-def test_nothing_is_kept_for_who_has_no_link() -> None:
-    bench = Entries(**FULL)
-    assert len(bench.publish("a", "b", "c")) == 2
-    assert dict(bench.queue.links) == {}
 
 
 def test_nodes_are_in_the_snapshot() -> None:
