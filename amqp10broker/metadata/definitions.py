@@ -102,7 +102,7 @@ class ImportDefinitions:
     user: str | None = None
 
     def plan(self, catalog: Catalog) -> Plan[ImportReport]:
-        """See `plan`. Raises `ConfigError` if the document is refused; names the place."""
+        """Plan it. Raises `ConfigError` if the document is refused; names the place."""
         loader = _Loader(catalog, self.passwords, self.vhost, self.user)
         loader.load(self.document)
         return Plan(loader.report, list(loader.puts.values()))

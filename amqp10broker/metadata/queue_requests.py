@@ -55,7 +55,7 @@ class DeclareQueue:
     internal: bool = False
 
     def plan(self, catalog: Catalog) -> Plan[QueueDeclaration]:
-        """See `plan`.
+        """Plan it.
 
         Raises:
             NotFound: there is no such virtual host.
@@ -158,7 +158,7 @@ class DeleteQueue:
     farewell: bool = True
 
     def plan(self, catalog: Catalog) -> Plan[bool]:
-        """See `plan`. Raises `NotFound` if there is no such virtual host."""
+        """Plan it. Raises `NotFound` if there is no such virtual host."""
         vhost = catalog.lookup_vhost(self.vhost)
         queue = vhost.find(self.name)
         if queue is None or queue.type == VOLATILE:

@@ -63,7 +63,7 @@ def _limits_said(whose: str, limits: Mapping[str, int]) -> str:
     command=Command(
         "echo a-password | amqp10broker add-user ann --tag management --password-file -",
         "user '{user}' added; it may do nothing yet, see 'amqp10broker set-permissions --help'",
-        description="Add a user, who may do nothing yet. The password is not given on the command line, "
+        description="Add a user, without permissions. The password is not given on the command line, "
         "where others on this machine could see it.",
     ),
 )
@@ -73,7 +73,7 @@ def add_user(
     password: Password = None,
     tags: Annotated[Sequence[str], "administrator, monitoring, impersonator or another, repeatable"] = (),
 ) -> Steps[dict[str, Any]]:
-    """Add a user, who may do nothing yet.
+    """Add a user, without permissions.
 
     Raises `PreconditionFailed` if the name exists, and `InvalidArgument` if name or password is not allowed.
     """
@@ -221,7 +221,7 @@ def clear_permissions(caller: Caller, user: UserName, vhost: Vhost = None) -> St
 
 @operation("list-permissions", "permission", changes=False, command=Command("--vhost shop"))
 def list_permissions(caller: Caller, vhost: Vhost = None) -> list[dict[str, Any]]:
-    """List who may do what in a virtual host."""
+    """List the permissions of users in a virtual host."""
     name = caller.catalog.lookup_vhost(_vhost(caller, vhost)).name
     return sorted(
         (
@@ -278,7 +278,7 @@ def clear_topic_permissions(
 
 @operation("list-topic-permissions", "permission", changes=False, command=Command(""))
 def list_topic_permissions(caller: Caller, vhost: Vhost = None) -> list[dict[str, Any]]:
-    """List whose routing keys are restricted in a virtual host."""
+    """List the users with restricted routing keys in a virtual host."""
     name = caller.catalog.lookup_vhost(_vhost(caller, vhost)).name
     return sorted(
         (
@@ -307,7 +307,7 @@ def add_vhost(
         str | None, "of queues that are declared without a type", Check(choices=QUEUE_TYPES)
     ] = None,
 ) -> Steps[dict[str, Any]]:
-    """Add a virtual host, which nobody may enter yet.
+    """Add a virtual host, in which no user has permissions yet.
 
     Raises `PreconditionFailed` if the name exists, and `InvalidArgument` if the name is not allowed, or the
     type is not a kind of queue.

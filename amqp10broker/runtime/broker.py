@@ -421,7 +421,7 @@ class Broker:
 
     def _see_to_anonymous(self, users: Collection[str]) -> None:
         if self.config.anonymous_login_user not in users:
-            # Nobody said that guest of a definitions file is for everybody.
+            # A definitions file does not say that its guest may log in from everywhere.
             self.authenticator.anonymous_user = ""
 
     @property

@@ -414,7 +414,7 @@ class Cluster:
             return {node.name: node.number for node in self._catalog.nodes.values()}
         return {member.name: member.number for member in self.membership.members}
 
-    # --- who is in the cluster ----------------------------------------------------------------------
+    # --- membership ---------------------------------------------------------------------------------
 
     def _know(self, member: MemberAt, incarnation: int = 0) -> None:
         at = self._listed.get(member.name, member.address)

@@ -87,7 +87,7 @@ class Committer:
         self._events: set[trio.Event] = set()
         self._to_clean = trio.Event()
 
-    # --- for those who append -----------------------------------------------------------------------
+    # --- for callers that append --------------------------------------------------------------------
 
     @property
     def durable(self) -> int:

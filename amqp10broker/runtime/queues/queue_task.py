@@ -110,7 +110,7 @@ class QueueTask(OwnQueue, Participant):
         self.begun = trio.Event()
         # Commits that wait until it can take part.
         self._awaiting: list[Callable[[], None]] = []
-        # Its first turn has come, or somebody has begun for it, which its task then need not.
+        # Its first step has run, in its task or inline.
         self._taking_up = self._early = False
         self.notify: Callable[[Mapping[PeerId, list[Effect]], int], None] | None = None
         self._reply_registry = reply_registry
