@@ -15,6 +15,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from pathlib import PurePath
+from textwrap import wrap
 from typing import Final
 
 import amqp10broker
@@ -118,6 +119,16 @@ _OWN: Final[Mapping[str, Mapping[str, str]]] = {
 }
 
 
+GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
+    "run": ("serving", "cluster_launch"),
+    "see what it does, and why something waits": ("status", "looking", "doctor", "ping", "listing"),
+    "messages": ("publishing", "getting"),
+    "queues, exchanges, users, policies, limits": ("declaring", "operating", "alarm_limits", "definitions"),
+    "frames and flow": ("tracing", "frames", "linting", "replaying", "forecasting", "recording", "analyse"),
+    "cluster": ("clustering", "cluster_files"),
+    "other": ("tokens", "storage", "completion"),
+}
+"""The files of commands, by the heading under which the help lists their commands."""
 TOOLS: Final = (
     *("rabbitmqctl", "rabbitmq-diagnostics", "rabbitmq-queues", "rabbitmq-streams", "rabbitmq-upgrade"),
     *("rabbitmq-plugins", "rabbitmqadmin", "rabbitmq-server"),
@@ -230,9 +241,16 @@ def build_parser(typed: str | None = None, *, whole: bool = True) -> Parser:
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"amqp10broker {amqp10broker.__version__}")
-    choices = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     found = _homes_of(typed)
     known = any(typed in names for names in found.values())
+    choices = parser.add_subparsers(
+        dest="command",
+        metavar="COMMAND",
+        required=True,
+        title="commands",
+        description=None if known else _in_groups(found),
+        help="'amqp10broker COMMAND --help' describes it",
+    )
     for home, names in found.items():
         for name, help in names.items():
             if known and name != typed:
@@ -240,8 +258,17 @@ def build_parser(typed: str | None = None, *, whole: bool = True) -> Parser:
             if known or whole:
                 command_of(home, name).add_to(choices, help)
             else:
-                choices.add_parser(name, help=help, add_help=False)
+                choices.add_parser(name, add_help=False)
     return parser
+
+
+def _in_groups(homes: Mapping[str, Mapping[str, str]]) -> str:
+    lines = []
+    for title, files in GROUPS.items():
+        names = "  ".join(name for file in files for name in homes[file])
+        rows = wrap(names, 74, break_on_hyphens=False)
+        lines += [f"{title}:", *(f"  {row}" for row in rows)]
+    return "\n".join(lines)
 
 
 def command_of(home: str, name: str) -> Command:
