@@ -373,7 +373,7 @@ async def test_a_queue_for_one_connection_cannot_be_declared_here(broker: Broker
         (b"[]", "not a request"),
         (b'{"op": 1}', "not a request"),
         (b'{"op": ["status"]}', "not a request"),
-        (b'{"op": "nonsense"}', "with op one of add-member, add-replica, add-user, add-vhost, alarm"),
+        (b'{"op": "nonsense"}', "with op one of add-member, add-user, add-vhost, alarm"),
         (b"\xff", "not a request"),
         (b"[" * 100_000, "not a request"),
         (b'{"op": "list-queues", "arguments": []}', "'arguments' must be an object"),

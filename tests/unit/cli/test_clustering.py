@@ -65,19 +65,6 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> Broker:
         ),
         (["shrink", "b", "--errors-only"], "shrink", {"node": "b", "errors_only": True}, ROWS),
         (["stream-status", "s"], "stream-status", {"name": "s"}, [{"role": "leader", "node": "a"}]),
-        (["add-replica", "s", "b"], "add-replica", {"name": "s", "node": "b"}, {"added": False, "size": 1}),
-        (
-            ["delete-replica", "s", "b"],
-            "delete-replica",
-            {"name": "s", "node": "b"},
-            {"deleted": False, "size": 1},
-        ),
-        (
-            ["restart-stream", "s", "--preferred-leader", "a"],
-            "restart-stream",
-            {"name": "s", "preferred_leader": "a"},
-            {"leader": "a"},
-        ),
         (
             ["transfer-leadership", "q", "b"],
             "transfer-leadership",
