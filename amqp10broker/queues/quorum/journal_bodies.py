@@ -177,10 +177,18 @@ class JournalBodies:
         self._unplaced.clear()
         return runs
 
-    def forget_from(self, index: int) -> None:
-        """Remove messages from an index on: their entries were never applied, and indexes are reused."""
-        self._messages.drop([each for each in self._messages.indexes() if each >= index])
-        self._extents.remove(index, 1 << 64)
+    def forget(self, places: Sequence[Place]) -> None:
+        """Remove what other records have of the messages of an entry that is about to be applied.
+
+        Messages behind them stay: a later state may include them, though their entries are not read again.
+        """
+        for place in places:
+            stale = [
+                each for each in range(place.first, place.first + place.messages) if each in self._messages
+            ]
+            if stale:
+                self._messages.drop(stale)
+                self._extents.remove(place.first, place.first + place.messages)
 
     def keep_only(self, indexes: Sequence[int]) -> list[int]:
         """End recovery, remove all other messages, and return the indexes of missing ones."""

@@ -637,8 +637,6 @@ class QuorumStore:
     def _begin_with(self, queue: QuorumQueue) -> None:
         self._queue = queue
         queue.follow()
-        # An entry before that was replaced may have had messages.
-        self.bodies.forget_from(queue.next_index)
         self._next_index, self._now_ms, self._version = queue.next_index, queue.now_ms, queue.version
 
     def _restore_state(self, record: Record, point: Point, state: bytes) -> None:
@@ -708,6 +706,8 @@ class QuorumStore:
                     )
                 # Entries in between are missing only if a lost file was given up.
                 queue.skip_to(decoded.first)
+                # An entry that this one replaced may have had messages, in a record before the first state.
+                self.bodies.forget(entry.places)
                 queue.begin_entry(entry.index)
                 for command in decoded.commands:
                     queue.apply(command, decoded.now_ms)

@@ -244,9 +244,13 @@ def test_entries_out_of_order_are_damage() -> None:
         opened(journal.again())
 
 
-def test_power_that_goes_between_a_state_and_what_stands_behind_it_again() -> None:
-    """The next start writes both: what is needed behind a state must not be in files before it."""
-    journal = SmallJournal(250)
+@pytest.mark.parametrize("file_bytes", range(250, 1_050, 50))
+def test_power_that_goes_between_a_state_and_what_stands_behind_it_again(file_bytes: int) -> None:
+    """The next start writes both: what is needed behind a state must not be in files before it.
+
+    The file that has the torn state may begin with entries that a later state includes: their messages count.
+    """
+    journal = SmallJournal(file_bytes)
     queue, store = opened(journal)
     last = None
     for number in range(6):
